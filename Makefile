@@ -1,0 +1,48 @@
+# Two commands do everything on a machine with only Python and make: `make plan`, `make test`.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help plan test lint bench clean
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+plan: $(VENV)/.installed  ## plan the training of Llama-2-70B on 64 H100
+	$(BIN)/astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T
+
+test: lint  ## check the code, then run all tests
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.installed-dev  ## style, types, layers, sizes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/sizes.py
+
+bench: $(VENV)/.installed  ## measure the search: time, memory, strategies per second
+	$(BIN)/python benchmarks/search.py
+
+clean:  ## remove everything that can be made again
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests tools -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamps make a second call start at once; a change of pyproject.toml installs again.
+
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+# torch first, on its own: otherwise transformers may choose another build of it.
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.installed

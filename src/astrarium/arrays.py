@@ -1,0 +1,32 @@
+"""Names for the array types that columns of strategies are made of."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+
+def distinct_rows(*columns: Ints | Bools) -> tuple[Ints, Ints]:
+    """Where each distinct combination first occurs, and which combination every row is.
+
+    Non-negative columns are packed into one integer: far faster than sorting rows. The
+    combinations come in lexicographic order.
+    """
+    packed = np.zeros(len(columns[0]), np.int64)
+    room = 2**63
+    for column in columns:
+        radix = int(column.max(initial=0)) + 1
+        room //= radix
+        if room == 0:
+            keys = np.stack(columns, axis=1)
+            _, first, index = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+            return first, index.reshape(-1)
+        packed = packed * radix + column
+    _, first, index = np.unique(packed, return_index=True, return_inverse=True)
+    return first, index

@@ -1,0 +1,183 @@
+"""GPU types: what they are made of, how they are linked, what they cost by default.
+
+Peaks are dense and, for cards that differ, with fp32 accumulation; memory is what CUDA or HIP
+reports as total. Link figures are per GPU and direction. Not here: measured efficiencies (those
+are profiles), prices by cloud and region (those are instances), clocks and power behaviour.
+
+A type is found by its name or an alias; case, spaces, hyphens, underscores, the vendor's brand
+and "GB" against "G" make no difference, so what `nvidia-smi` prints is understood too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from astrarium.catalog import overrides, records
+from astrarium.catalog.provenance import Figure, PriceDates, describe, join_doubts
+from astrarium.catalog.records import Record
+from astrarium.errors import InputError, did_you_mean
+
+
+class Dtype(StrEnum):
+    """Number formats with a peak rate of their own."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+    FP4 = "fp4"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU type and the node it usually sits in; SI units."""
+
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    architecture: str
+    form_factor: str
+    release_year: int
+    memory_bytes: int
+    memory_bandwidth: float
+    peak_flops: Mapping[str, float] = field(hash=False)  # by Dtype; absent: not supported
+    measured_matmul_flops: Mapping[str, float] = field(hash=False)  # best large matmul, if known
+    tdp_watts: float
+    link_type: str
+    link_bandwidth: float  # per GPU and direction inside the NVLink domain, else over PCIe
+    link_bandwidth_to_peer: float  # of which one peer can have this much
+    pcie_type: str
+    pcie_bandwidth: float
+    gpus_per_node: int
+    nvlink_domain: int  # GPUs that reach each other at link_bandwidth; 1: no such link
+    inter_node_bandwidth: float  # per node and direction
+    inter_node_instance: str  # the instance that has it; "" if assumed
+    usd_per_gpu_hour: float | None  # median over clouds
+    spot_usd_per_gpu_hour: float | None
+    price_dates: PriceDates | None
+    sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
+    doubts_by_figure: Mapping[str, str] = field(hash=False)
+
+    @property
+    def doubts(self) -> str:
+        return join_doubts(self.doubts_by_figure)
+
+
+# What an entry without a model to copy ("like") has to give.
+_REQUIRED: Final = (
+    "memory_gib",
+    "memory_bandwidth_gbytes_per_s",
+    "fp16_tflops",
+    "tdp_watts",
+    "link_gbytes_per_s",
+    "pcie_gbytes_per_s",
+    "gpus_per_node",
+    "inter_node_gbits_per_s",
+    "release_year",
+)
+_MEASURED: Final = (Dtype.BF16, Dtype.FP8)
+_BRANDS: Final = re.compile(r"\b(?:nvidia|amd|instinct|geforce|tesla)\b")
+_TABLES_KEPT: Final = 4
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Return all GPU types, those of the user's files included."""
+    return tuple(_table(overrides.stamps())[0].values())
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return the GPU type of this name or alias."""
+    table, names = _table(overrides.stamps())
+    found = names.get(gpu_key(name))
+    if found is None:
+        labels = [label for gpu in table.values() for label in (gpu.name, *gpu.aliases)]
+        raise InputError(
+            f"unknown GPU type '{name}'{did_you_mean(name, labels)}; "
+            "`astrarium catalog gpus` lists all"
+        )
+    return table[found]
+
+
+def gpu_key(name: str) -> str:
+    """Normalise a name: two spellings of one type give the same key."""
+    words = _BRANDS.sub(" ", re.sub(r"[\s_-]+", " ", name.lower()))
+    return re.sub(r"(\d)gi?b", r"\1g", words.replace(" ", ""))
+
+
+def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
+    """Return what is known about a GPU type, each figure with source, date and doubt."""
+    values: dict[str, object] = {
+        "vendor": gpu.vendor,
+        "architecture": gpu.architecture,
+        "form_factor": gpu.form_factor,
+        "release_year": gpu.release_year,
+        "memory_gib": gpu.memory_bytes,
+        "memory_bandwidth_gbytes_per_s": gpu.memory_bandwidth,
+        **{f"{dtype}_tflops": rate for dtype, rate in gpu.peak_flops.items()},
+        **{f"measured_{d}_matmul_tflops": rate for d, rate in gpu.measured_matmul_flops.items()},
+        "tdp_watts": gpu.tdp_watts,
+        "link_type": gpu.link_type,
+        "link_gbytes_per_s": gpu.link_bandwidth,
+        "link_to_peer_gbytes_per_s": gpu.link_bandwidth_to_peer,
+        "pcie_type": gpu.pcie_type,
+        "pcie_gbytes_per_s": gpu.pcie_bandwidth,
+        "gpus_per_node": gpu.gpus_per_node,
+        "nvlink_domain": gpu.nvlink_domain,
+        "inter_node_gbits_per_s": gpu.inter_node_bandwidth,
+        "inter_node_instance": gpu.inter_node_instance,
+        "usd_per_gpu_hour": gpu.usd_per_gpu_hour,
+        "spot_usd_per_gpu_hour": gpu.spot_usd_per_gpu_hour,
+    }
+    return describe(values, gpu.sources, gpu.doubts_by_figure, gpu.price_dates)
+
+
+@lru_cache(maxsize=_TABLES_KEPT)
+def _table(files: tuple[overrides.Stamp, ...]) -> tuple[dict[str, Gpu], dict[str, str]]:
+    """Return the GPU types by name, and the names by normalised label."""
+    builtin = records.to_records(records.read_table("gpus.json"))
+    entries = overrides.entries(overrides.Section.GPUS, files)
+    found, names = records.with_overrides(builtin, entries, gpu_key, _REQUIRED)
+    return {name: _gpu(record) for name, record in found.items()}, names
+
+
+def _gpu(record: Record) -> Gpu:
+    peaks = {dtype: f"{dtype}_tflops" for dtype in Dtype}
+    measured = {dtype: f"measured_{dtype}_matmul_tflops" for dtype in _MEASURED}
+    given = record.values
+    first_to_last = record.texts("price_dates")
+    return Gpu(
+        name=record.name,
+        aliases=record.texts("aliases"),
+        vendor=record.text("vendor"),
+        architecture=record.text("architecture"),
+        form_factor=record.text("form_factor"),
+        release_year=record.count("release_year"),
+        memory_bytes=round(record.quantity("memory_gib")),
+        memory_bandwidth=record.quantity("memory_bandwidth_gbytes_per_s"),
+        peak_flops={d: record.quantity(key) for d, key in peaks.items() if key in given},
+        measured_matmul_flops={
+            d: record.quantity(key) for d, key in measured.items() if key in given
+        },
+        tdp_watts=record.quantity("tdp_watts"),
+        link_type=record.text("link_type"),
+        link_bandwidth=record.quantity("link_gbytes_per_s"),
+        link_bandwidth_to_peer=record.optional("link_to_peer_gbytes_per_s")
+        or record.quantity("link_gbytes_per_s"),
+        pcie_type=record.text("pcie_type"),
+        pcie_bandwidth=record.quantity("pcie_gbytes_per_s"),
+        gpus_per_node=record.count("gpus_per_node"),
+        nvlink_domain=record.optional_count("nvlink_domain") or record.count("gpus_per_node"),
+        inter_node_bandwidth=record.quantity("inter_node_gbits_per_s"),
+        inter_node_instance=record.text("inter_node_instance"),
+        usd_per_gpu_hour=record.optional("usd_per_gpu_hour"),
+        spot_usd_per_gpu_hour=record.optional("spot_usd_per_gpu_hour"),
+        price_dates=(first_to_last[0], first_to_last[1]) if first_to_last else None,
+        sources=record.sources,
+        doubts_by_figure=record.doubts,
+    )

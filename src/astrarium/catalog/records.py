@@ -1,0 +1,183 @@
+"""Catalog entries as they stand in files, and what their keys mean.
+
+A record keeps the figures under the keys of its file, each with its unit in the name
+(`memory_gib`, `inter_node_gbits_per_s`); `Record.quantity` converts to SI, and nothing else
+does. Beside the figures stand their sources and their doubts, by key; the key "*" speaks for
+all figures that are not named. The user's entries replace or add records by the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from astrarium.catalog.overrides import Entry
+from astrarium.errors import InputError, did_you_mean
+
+ALL: Final = "*"  # in sources and doubts: every figure without an entry of its own
+
+_PROVENANCE: Final = frozenset({"sources", "doubts"})
+_DATA: Final = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of the files: how it is written and how much of the SI unit it is."""
+
+    text: str
+    factor: float
+
+
+# By the ending of a key; the first that fits counts.
+_UNITS: Final[Mapping[str, Unit]] = {
+    "gib": Unit("GiB", 2**30),
+    "gbytes_per_s": Unit("GB/s", 1e9),
+    "gbits_per_s": Unit("Gb/s", 1e9 / 8),
+    "tflops": Unit("TFLOP/s", 1e12),
+    "watts": Unit("W", 1.0),
+    "microseconds": Unit("us", 1e-6),
+    "usd_per_gpu_hour": Unit("USD per GPU and hour", 1.0),
+    "usd_per_hour": Unit("USD per hour", 1.0),
+    "usd_per_gbyte": Unit("USD per GB", 1e-9),
+}
+_NO_UNIT: Final = Unit("", 1.0)
+
+
+def unit_of(key: str) -> Unit:
+    """Return the unit that a key carries in its name; counts, years and texts carry none."""
+    return next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), _NO_UNIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry of a data file, with the sources and doubts of its figures."""
+
+    name: str
+    values: Mapping[str, object]
+    sources: Mapping[str, tuple[str, ...]]
+    doubts: Mapping[str, str]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Everything the entry may be called."""
+        return (self.name, *self.texts("aliases"))
+
+    def text(self, key: str) -> str:
+        return cast("str", self.values.get(key, ""))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(cast("Sequence[str]", self.values.get(key, ())))
+
+    def count(self, key: str) -> int:
+        return cast("int", self.values[key])
+
+    def optional_count(self, key: str) -> int | None:
+        return self.count(key) if key in self.values else None
+
+    def quantity(self, key: str) -> float:
+        """Return a figure in SI units."""
+        return cast("float", self.values[key]) * unit_of(key).factor
+
+    def optional(self, key: str) -> float | None:
+        return self.quantity(key) if key in self.values else None
+
+
+def read_table(file_name: str) -> dict[str, dict[str, object]]:
+    """Read a data file of this package."""
+    import json
+
+    with (_DATA / file_name).open(encoding="utf-8") as file:
+        return cast("dict[str, dict[str, object]]", json.load(file))
+
+
+def to_records(table: Mapping[str, Mapping[str, object]]) -> dict[str, Record]:
+    """Split the entries of a data file into figures, sources and doubts."""
+    records = {}
+    for name, entry in table.items():
+        sources = cast("Mapping[str, Sequence[str]]", entry["sources"])
+        records[name] = Record(
+            name=name,
+            values={key: value for key, value in entry.items() if key not in _PROVENANCE},
+            sources={key: tuple(codes) for key, codes in sources.items()},
+            doubts=cast("Mapping[str, str]", entry.get("doubts", {})),
+        )
+    return records
+
+
+def index(records: Iterable[Record], key_of: Callable[[str], str]) -> dict[str, str]:
+    """Map every label, as `key_of` normalises it, to the name of its record."""
+    names: dict[str, str] = {}
+    for record in records:
+        for label in record.labels:
+            owner = names.setdefault(key_of(label), record.name)
+            if owner != record.name:
+                raise InputError(f"'{label}' would mean both {owner} and {record.name}")
+    return names
+
+
+def with_overrides(
+    records: Mapping[str, Record],
+    entries: Iterable[Entry],
+    key_of: Callable[[str], str],
+    required: Sequence[str],
+) -> tuple[dict[str, Record], dict[str, str]]:
+    """Apply the user's entries in turn; return the records by name and the names by label.
+
+    An entry whose name is not known yet adds a record; `key_of` normalises labels.
+    """
+    table = dict(records)
+    names = index(table.values(), key_of)
+    for entry in entries:
+        known = names.get(key_of(entry.name))
+        record = _replace(table[known], entry) if known else _add(table, names, key_of, entry)
+        missing = [key for key in required if key not in record.values]
+        if missing:
+            keys = ", ".join(missing)
+            raise InputError(f"{entry.place}: missing {keys}; give them, or 'like' with a name")
+        table[record.name] = record
+        try:
+            names = index(table.values(), key_of)
+        except InputError as error:
+            raise InputError(f"{entry.place}: {error}; choose another alias") from None
+    return table, names
+
+
+def _replace(record: Record, entry: Entry) -> Record:
+    if "like" in entry.values:
+        raise InputError(
+            f"{entry.place}: '{record.name}' is in the catalog already, so its figures are kept"
+            " unless given; drop 'like', or choose another name"
+        )
+    return _overlay(record, entry)
+
+
+def _add(
+    table: Mapping[str, Record],
+    names: Mapping[str, str],
+    key_of: Callable[[str], str],
+    entry: Entry,
+) -> Record:
+    if "like" not in entry.values:
+        return _overlay(Record(entry.name, {}, {}, {}), entry)
+    like = cast("str", entry.values["like"])
+    model = names.get(key_of(like))
+    if model is None:
+        labels = [label for record in table.values() for label in record.labels]
+        raise InputError(f"{entry.place}: like: unknown name '{like}'{did_you_mean(like, labels)}")
+    base = table[model]
+    values = {key: value for key, value in base.values.items() if key != "aliases"}
+    return _overlay(Record(entry.name, values, base.sources, base.doubts), entry)
+
+
+def _overlay(record: Record, entry: Entry) -> Record:
+    """Let the user's figures replace the record's; their source is the user's file."""
+    given = {key: value for key, value in entry.values.items() if key != "like"}
+    origin = (str(entry.file),)
+    return Record(
+        name=record.name,
+        values={**record.values, **given},
+        sources={ALL: origin, **record.sources, **dict.fromkeys(given, origin)},
+        doubts={key: text for key, text in record.doubts.items() if key not in given},
+    )

@@ -1,0 +1,46 @@
+"""The commands of `astrarium`, each in a file of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from astrarium import __version__
+from astrarium.cli.catalog import catalog
+from astrarium.cli.explain import explain
+from astrarium.cli.fit import fit
+from astrarium.cli.plan import plan
+from astrarium.cli.predict import predict
+from astrarium.cli.shell import Command, Group
+
+app = typer.Typer(
+    name="astrarium",
+    cls=Group,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 no feasible plan, 2 bad input.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"astrarium {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Which GPUs, how many, and how to split a Transformer across them."""
+
+
+for _command in (plan, predict, fit, explain):
+    app.command(cls=Command)(_command)
+app.add_typer(catalog, name="catalog")

@@ -1,0 +1,130 @@
+"""`astrarium catalog`: what is known about GPUs, models, prices and instances, and from where."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from astrarium.cli import options
+from astrarium.cli.shell import Command, Group
+
+catalog = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="GPUs, models, prices and instances, with source and date.",
+)
+
+GPU_NAME = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]", help="Show all about this type.", autocompletion=options.complete_gpu
+    ),
+]
+
+
+@catalog.command(cls=Command)
+def gpus(name: GPU_NAME = None, json: options.JSON = False) -> None:
+    """GPU types: peaks, memory, links, nodes."""
+    from astrarium import catalog as data
+    from astrarium.cli import output
+    from astrarium.report import catalog as report
+
+    if name is None:
+        every = data.gpus()
+        if json:
+            entries = [report.gpu_to_dict(gpu) for gpu in every]
+            output.print_json({"schema": report.SCHEMA, "gpus": entries})
+        else:
+            output.show(lambda width: [report.gpus_table(every)])
+        return
+    gpu = data.find_gpu(name)
+    if json:
+        figures = report.figures_to_list(data.describe_gpu(gpu))
+        entry = {**report.gpu_to_dict(gpu), "figures": figures}
+        output.print_json({"schema": report.SCHEMA, "gpus": [entry]})
+        return
+    output.show(lambda width: report.gpu_report(gpu, data.instances(gpu.name)))
+
+
+@catalog.command(cls=Command)
+def models(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Show all about this model.",
+            autocompletion=options.complete_model,
+        ),
+    ] = None,
+    json: options.JSON = False,
+) -> None:
+    """Models: parameters, family, published size."""
+    from astrarium.catalog import models as data
+    from astrarium.cli import output
+    from astrarium.report import catalog as report
+
+    if name is None:
+        every = data.model_entries()
+        if json:
+            entries = [report.model_to_dict(entry) for entry in every]
+            output.print_json({"schema": report.SCHEMA, "models": entries})
+        else:
+            output.show(lambda width: [report.models_table(every)])
+        return
+    from astrarium.model import model_of_entry
+
+    entry = data.find_model_entry(name)
+    built = model_of_entry(entry)
+    if json:
+        document = report.built_model_to_dict(entry, built)
+        output.print_json({"schema": report.SCHEMA, "models": [document]})
+        return
+    output.show(lambda width: report.model_report(entry, built))
+
+
+@catalog.command(cls=Command)
+def prices(name: GPU_NAME = None, json: options.JSON = False) -> None:
+    """Default prices per GPU and hour, with date and source."""
+    from astrarium import catalog as data
+    from astrarium.cli import output
+    from astrarium.report import catalog as report
+
+    chosen = data.gpus() if name is None else (data.find_gpu(name),)
+    offers = () if name is None else data.instances(chosen[0].name)
+    if json:
+        entries = [{"gpu": gpu.name, **report.price_to_dict(gpu)} for gpu in chosen]
+        document = {"schema": report.SCHEMA, "prices": entries}
+        if name is not None:
+            document["instances"] = [report.instance_to_dict(offer) for offer in offers]
+        output.print_json(document)
+        return
+    output.show(lambda width: report.prices_report(chosen, offers))
+
+
+@catalog.command(cls=Command)
+def instances(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Show all about this instance, or list those with a GPU type.",
+            autocompletion=options.complete_instance,
+        ),
+    ] = None,
+    json: options.JSON = False,
+) -> None:
+    """Nodes that can be rented or bought: GPUs, network, price."""
+    from astrarium import catalog as data
+    from astrarium.cli import output
+    from astrarium.report import catalog as report
+
+    chosen = report.instances_named(name)
+    if json:
+        entries = [report.instance_to_dict(instance) for instance in chosen]
+        if len(chosen) == 1:
+            entries[0]["figures"] = report.figures_to_list(data.describe_instance(chosen[0]))
+        output.print_json({"schema": report.SCHEMA, "instances": entries})
+        return
+    output.show(lambda width: report.instances_report(chosen))

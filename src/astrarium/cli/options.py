@@ -1,0 +1,142 @@
+"""Flags that several commands have, and the values a shell can complete them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, TypeAlias
+
+import typer
+
+
+def complete_model(incomplete: str) -> list[str]:
+    from astrarium.catalog.models import model_names
+
+    return _completed(incomplete, model_names())
+
+
+def complete_gpus(incomplete: str) -> list[str]:
+    """Types of GPU, also after a comma; the count stays with the user."""
+    before, comma, last = incomplete.rpartition(",")
+    if ":" in last:
+        return []
+    return [f"{before}{comma}{name}:" for name in complete_gpu(last)]
+
+
+def complete_gpu(incomplete: str) -> list[str]:
+    from astrarium.catalog import gpus
+
+    names = [gpu.aliases[0] if gpu.aliases else gpu.name for gpu in gpus()]
+    return _completed(incomplete, names)
+
+
+def complete_instance(incomplete: str) -> list[str]:
+    from astrarium.catalog import instances
+
+    return _completed(incomplete, [instance.name for instance in instances()])
+
+
+def _completed(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Names that go on from what was typed, whatever its case; the typed part stays."""
+    typed = incomplete.lower()
+    return [incomplete + name[len(typed) :] for name in names if name.lower().startswith(typed)]
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """Completes a flag that takes one of a few words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+MODEL: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Catalog name, a config.json or its folder, or a model file.",
+        autocompletion=complete_model,
+    ),
+]
+GPUS: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE:N[,TYPE:N...]",
+        help="GPUs that are available, such as h100:64.",
+        autocompletion=complete_gpus,
+    ),
+]
+CLUSTER: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Cluster file, in place of --gpus."),
+]
+SEQ_LENGTH: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKENS", help="Tokens in a sequence; default: the model's most, up to 8192."
+    ),
+]
+GLOBAL_BATCH: TypeAlias = Annotated[
+    str, typer.Option(metavar="SEQUENCES", help="Sequences in an iteration.")
+]
+OPTIONAL_GLOBAL_BATCH: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="SEQUENCES", help="Sequences in an iteration; default: 1024."),
+]
+TOKENS: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="TOKENS", help="Length of the run, such as 2T: gives days and dollars."),
+]
+PRECISION: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="bf16|fp16|fp8",
+        help="Number format of matrix products.",
+        autocompletion=one_of("bf16", "fp16", "fp8"),
+    ),
+]
+OBJECTIVE: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="throughput|cost|time",
+        help="What is best.",
+        autocompletion=one_of("throughput", "cost", "time"),
+    ),
+]
+BUDGET: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="USD", help="The most the run may cost, such as 200k.")
+]
+DEADLINE: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="DAYS", help="The longest the run may take.")
+]
+MODE: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="exact|up-to",
+        help="Use all GPUs, or fewer where that is better.",
+        autocompletion=one_of("exact", "up-to"),
+    ),
+]
+RUNTIME: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="megatron",
+        help="Software that will run the plan.",
+        autocompletion=one_of("megatron"),
+    ),
+]
+RULES: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="EXPR", help="Drop strategies, e.g. '$tp > 8'; repeatable."),
+]
+TOP: TypeAlias = Annotated[str, typer.Option(metavar="K", help="How many plans to list.")]
+OUT: TypeAlias = Annotated[str | None, typer.Option(metavar="DIR", help="Write DIR/plan.json.")]
+_STRATEGY = "Strategy file, plan.json, or pairs such as tp=8,pp=4,recompute=full."
+STRATEGY: TypeAlias = Annotated[str, typer.Option(metavar="FILE|k=v,...", help=_STRATEGY)]
+OPTIONAL_STRATEGY: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|k=v,...", help=f"{_STRATEGY} Default: any that fits."),
+]
+JSON: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead of text.")
+]

@@ -1,0 +1,95 @@
+"""Printing: text for people, one JSON document for programs, progress for the impatient."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astrarium.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PROGRESS_AFTER_SECONDS = 1.0
+_BROKEN_PIPE = 32  # what a reader such as `head` that has seen enough leaves behind
+
+
+def print_json(data: Any) -> None:  # noqa: ANN401  whatever JSON can hold
+    _write(to_json(data))
+
+
+def to_json(data: Any) -> str:  # noqa: ANN401
+    """JSON as it is printed and written to files; numbers that JSON does not have are a bug."""
+    import json
+
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
+    """Print a report that is made for the width of the terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        for part in report(console.width):
+            console.print(part)
+    _write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def _write(text: str) -> None:
+    """Write to standard output; a terminal that lacks a character gets a question mark."""
+    try:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno == _BROKEN_PIPE:
+            raise
+        raise InputError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # noqa: ANN401
+    """Write a JSON document into the folder of --out, if given; the folder is made if need be."""
+    if folder is None:
+        return None
+    from astrarium.documents import write_atomic
+
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--out {folder}: cannot make this folder: {error.strerror}; choose another place"
+        ) from None
+    write_atomic(path / name, to_json(data))
+    return path / name
+
+
+@contextmanager
+def progress(message: str) -> Iterator[None]:
+    """Show on a terminal's stderr that work goes on, once it has taken over a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from threading import Event, Thread
+
+    done = Event()
+
+    def spin() -> None:
+        if done.wait(PROGRESS_AFTER_SECONDS):
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(message):
+            done.wait()
+
+    thread = Thread(target=spin, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

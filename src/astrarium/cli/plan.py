@@ -1,0 +1,63 @@
+"""`astrarium plan`: the best strategies for a workload on a cluster."""
+
+from __future__ import annotations
+
+import typer
+
+from astrarium.cli import options
+
+
+def plan(  # noqa: PLR0913  one parameter per flag
+    ctx: typer.Context,
+    model: options.MODEL,
+    global_batch: options.GLOBAL_BATCH,
+    gpus: options.GPUS = None,
+    cluster: options.CLUSTER = None,
+    seq_length: options.SEQ_LENGTH = None,
+    tokens: options.TOKENS = None,
+    objective: options.OBJECTIVE = "throughput",
+    budget: options.BUDGET = None,
+    deadline: options.DEADLINE = None,
+    mode: options.MODE = "exact",
+    runtime: options.RUNTIME = "megatron",
+    precision: options.PRECISION = "bf16",
+    rule: options.RULES = None,
+    top: options.TOP = "5",
+    json: options.JSON = False,
+    out: options.OUT = None,
+) -> None:
+    """The best strategies: time, memory, money, why others fell out."""
+    from astrarium.cli import output, request
+    from astrarium.cli.shell import ARGUMENTS
+    from astrarium.report.build import document_of
+    from astrarium.report.document import to_dict
+    from astrarium.search import planner
+    from astrarium.search.engine import Limits, Objective
+    from astrarium.search.rules import user_rules
+
+    request.choice("--runtime", runtime, request.Runtime)
+    goal = request.choice("--objective", objective, Objective, without=(Objective.GPUS,))
+    how = request.choice("--mode", mode, planner.Mode)
+    limits = Limits(request.usd("--budget", budget), request.seconds("--deadline", deadline))
+    listed = request.count("--top", top, request.MOST_PLANS)
+    rules = user_rules(rule or ())
+    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
+    with output.progress("searching"):
+        planned = planner.plan(
+            asked.workload,
+            asked.cluster,
+            objective=goal,
+            mode=how,
+            rules=rules,
+            top=listed,
+            limits=limits,
+        )
+    document = document_of(planned, reference=model, objective=goal, mode=how, notes=asked.notes)
+    written = output.write_document(out, "plan.json", to_dict(document))
+    if json:
+        output.print_json(to_dict(document))
+        return
+    from astrarium.report import tables
+
+    output.show(lambda width: tables.plan_report(document, width))
+    output.show(lambda width: tables.next_steps(ctx.meta[ARGUMENTS], written, width))

@@ -1,0 +1,34 @@
+"""`astrarium predict`: what one strategy takes in time, memory and money."""
+
+from __future__ import annotations
+
+from astrarium.cli import options
+
+
+def predict(  # noqa: PLR0913  one parameter per flag
+    model: options.MODEL,
+    global_batch: options.GLOBAL_BATCH,
+    strategy: options.STRATEGY,
+    gpus: options.GPUS = None,
+    cluster: options.CLUSTER = None,
+    seq_length: options.SEQ_LENGTH = None,
+    tokens: options.TOKENS = None,
+    precision: options.PRECISION = "bf16",
+    json: options.JSON = False,
+) -> None:
+    """One strategy: time, memory, money, and where they go."""
+    from astrarium.cli import output, request
+    from astrarium.report.build import document_of_prediction
+    from astrarium.report.document import to_dict
+    from astrarium.search import planner
+
+    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
+    chosen = request.strategy(strategy, asked)
+    predicted = planner.predict(asked.workload, asked.cluster, chosen)
+    document = document_of_prediction(asked.workload, asked.cluster, predicted, model, asked.notes)
+    if json:
+        output.print_json(to_dict(document))
+        return
+    from astrarium.report import tables
+
+    output.show(lambda width: tables.prediction_report(document, width))

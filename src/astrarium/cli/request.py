@@ -1,0 +1,164 @@
+"""From the text of flags to a workload and a cluster, with messages that name the flag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from astrarium import units
+from astrarium.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from astrarium.cluster import Cluster
+    from astrarium.model import Model
+    from astrarium.model.workload import Workload
+    from astrarium.strategy.types import Strategy
+
+# Far above anything trained; a larger number is a typing error.
+MOST_SEQ_LENGTH = 2**27
+MOST_GLOBAL_BATCH = 2**27
+MOST_TOKENS = 10**18
+MOST_USD = 1e15
+MOST_SECONDS = 100 * 365 * 86400.0
+MOST_PLANS = 100
+
+# Without --seq-length the model's maximum is taken, but no long-context extension.
+DEFAULT_SEQ_LENGTH = 8192
+# For `fit`, whose answer hardly depends on it: enough micro-batches to fill any usual pipeline.
+DEFAULT_GLOBAL_BATCH = "1024"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a command is asked about, and notes on what was assumed."""
+
+    workload: Workload
+    cluster: Cluster
+    notes: tuple[str, ...]
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+Number = TypeVar("Number", int, float)
+
+
+class Runtime(StrEnum):
+    """Software that plans can be made for."""
+
+    MEGATRON = "megatron"
+
+
+def parse(flag: str, text: str, parser: Callable[[str], Number], most: Number) -> Number:
+    """Read a quantity; complaints name the flag."""
+    try:
+        value = parser(text)
+    except InputError as error:
+        raise InputError(f"{flag} {error}") from None
+    if value > most:
+        raise InputError(f"{flag} '{text}': too large; the most is {most:,.0f}")
+    return value
+
+
+def count(flag: str, text: str, most: int) -> int:
+    return parse(flag, text, units.parse_count, most)
+
+
+def usd(flag: str, text: str | None) -> float | None:
+    return None if text is None else parse(flag, text, units.parse_usd, MOST_USD)
+
+
+def seconds(flag: str, text: str | None) -> float | None:
+    """Read a duration; a bare number is days."""
+    if text is None:
+        return None
+
+    def in_days(given: str) -> float:
+        return units.parse_seconds(given, bare_unit="days")
+
+    return parse(flag, text, in_days, MOST_SECONDS)
+
+
+def choice(
+    flag: str, text: str, kind: type[Choice], *, without: tuple[StrEnum, ...] = ()
+) -> Choice:
+    """Read one of a few words, whatever its case."""
+    words = [word.value for word in kind if word not in without]
+    if text.lower() in words:
+        return kind(text.lower())
+    expected = f"expected one of {', '.join(words)}" if len(words) > 1 else f"only {words[0]} is"
+    known = "" if len(words) > 1 else " supported so far"
+    raise InputError(f"{flag} '{text}': {expected}{known}{did_you_mean(text, words)}")
+
+
+def cluster(gpus: str | None, file: str | None) -> Cluster:
+    """The cluster of --gpus or --cluster, of which exactly one is given."""
+    from astrarium.cluster import load_cluster, parse_gpus
+
+    if gpus is not None and file is not None:
+        raise InputError("--gpus and --cluster are both given; keep one")
+    if gpus is not None:
+        return parse_gpus(gpus)
+    if file is not None:
+        return load_cluster(Path(file))
+    raise InputError("no GPUs are given; use --gpus TYPE:N such as h100:64, or --cluster FILE")
+
+
+def read(
+    model: str,
+    gpus: str | None,
+    cluster_file: str | None,
+    seq_length: str | None,
+    global_batch: str | None,
+    tokens: str | None,
+    precision: str,
+) -> Request:
+    """Everything a command is asked about. Flags first: their mistakes cost least to find."""
+    from astrarium.model import load_model
+    from astrarium.model.workload import Precision, Workload
+    from astrarium.search.planner import runnable
+
+    notes = []
+    if global_batch is None:
+        global_batch = DEFAULT_GLOBAL_BATCH
+        notes.append(f"--global-batch not given: {global_batch} taken; memory hardly depends on it")
+    batch = count("--global-batch", global_batch, MOST_GLOBAL_BATCH)
+    length = None if seq_length is None else count("--seq-length", seq_length, MOST_SEQ_LENGTH)
+    run_tokens = None if tokens is None else count("--tokens", tokens, MOST_TOKENS)
+    number_format = choice("--precision", precision, Precision)
+    pools = cluster(gpus, cluster_file)
+    loaded = load_model(model)
+    if length is None:
+        length, why = _default_length(loaded)
+        notes.append(f"--seq-length not given: {length:,} taken, {why}")
+    asked = Workload(loaded, length, batch, run_tokens, number_format)
+    for pool in pools.pools:
+        precision_there = runnable(asked, pool).precision
+        if precision_there is not asked.precision:
+            notes.append(
+                f"{pool.gpu.name} has no {asked.precision}: it computes in {precision_there}"
+            )
+    return Request(asked, pools, tuple(notes))
+
+
+def _default_length(model: Model) -> tuple[int, str]:
+    """The model's maximum as far as it is usual, and why."""
+    longest = model.max_seq_length
+    if longest < 1:
+        raise InputError(f"{model.name} states no sequence length; give --seq-length")
+    if longest <= DEFAULT_SEQ_LENGTH:
+        return longest, "the model's maximum"
+    return DEFAULT_SEQ_LENGTH, f"the default for a model that takes up to {longest:,}"
+
+
+def strategy(reference: str, asked: Request) -> Strategy:
+    """The strategy of --strategy, completed for the GPUs and the batch."""
+    from astrarium.strategy.document import read_strategy
+
+    return read_strategy(
+        reference,
+        gpus=asked.cluster.num_gpus,
+        global_batch=asked.workload.global_batch,
+        layers=asked.workload.model.num_layers,
+    )

@@ -1,0 +1,160 @@
+"""The cluster file: pools of machines and the links between them, in YAML, TOML or JSON.
+
+Quantities are text with a unit (`inter_node: 400 Gb/s`, `latency: 50 us`), or plain numbers
+under a key that names the unit (`inter_node_bytes_per_second`, `latency_seconds`). What is left
+out comes from the catalog. This module needs msgspec and is imported when a file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeAlias, TypeVar
+
+import msgspec
+
+from astrarium import documents, units
+from astrarium.catalog import find_gpu
+from astrarium.cluster.build import Machines, build_pool
+from astrarium.cluster.interconnect import Network
+from astrarium.cluster.types import LARGEST_CLUSTER, Cluster, Link, Pool, check_cluster
+from astrarium.errors import InputError
+
+T = TypeVar("T")
+
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_CLUSTER)]
+_Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+_Latency: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+_Price: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+_Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _PoolEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    gpu: _Text
+    nodes: _Count
+    name: _Text | None = None
+    gpus_per_node: _Count | None = None
+    intra_node: str | None = None
+    intra_node_bytes_per_second: _Positive | None = None
+    inter_node: str | None = None
+    inter_node_bytes_per_second: _Positive | None = None
+    intra_node_latency: str | None = None
+    intra_node_latency_seconds: _Latency | None = None
+    inter_node_latency: str | None = None
+    inter_node_latency_seconds: _Latency | None = None
+    nvlink_domain: _Count | None = None
+    network: Network | None = None
+    usd_per_gpu_hour: _Price | str | None = None
+    spot_usd_per_gpu_hour: _Price | str | None = None
+
+
+class _LinkEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    between: tuple[str, str]
+    bandwidth: str | None = None
+    bandwidth_bytes_per_second: _Positive | None = None
+    latency: str | None = None
+    latency_seconds: _Latency | None = None
+
+
+class _ClusterEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    pools: Annotated[list[_PoolEntry], msgspec.Meta(min_length=1)]
+    links: list[_LinkEntry] = msgspec.field(default_factory=list)
+
+
+def load_cluster(path: Path | str) -> Cluster:
+    """Read a cluster file."""
+    file = Path(path)
+    entry = documents.load(file, _ClusterEntry)
+    pools = Cluster(
+        tuple(
+            _located(file, f"pools[{index}]", partial(_pool, pool))
+            for index, pool in enumerate(entry.pools)
+        )
+    )
+    links = tuple(
+        _located(file, f"links[{index}]", partial(_link, link, pools))
+        for index, link in enumerate(entry.links)
+    )
+    return _located(file, "", partial(check_cluster, Cluster(pools.pools, links)))
+
+
+def _pool(entry: _PoolEntry) -> Pool:
+    gpu = find_gpu(entry.gpu)
+    machines = Machines(
+        intra_node_bandwidth=_bandwidth(
+            "intra_node", entry.intra_node, entry.intra_node_bytes_per_second
+        ),
+        inter_node_bandwidth=_bandwidth(
+            "inter_node", entry.inter_node, entry.inter_node_bytes_per_second
+        ),
+        intra_node_latency=_latency(
+            "intra_node_latency", entry.intra_node_latency, entry.intra_node_latency_seconds
+        ),
+        inter_node_latency=_latency(
+            "inter_node_latency", entry.inter_node_latency, entry.inter_node_latency_seconds
+        ),
+        nvlink_domain=entry.nvlink_domain,
+        network=entry.network,
+        usd_per_gpu_hour=_price("usd_per_gpu_hour", entry.usd_per_gpu_hour),
+        spot_usd_per_gpu_hour=_price("spot_usd_per_gpu_hour", entry.spot_usd_per_gpu_hour),
+    )
+    gpus_per_node = entry.gpus_per_node or gpu.gpus_per_node
+    return build_pool(
+        entry.name or gpu.name, gpu, entry.nodes, gpus_per_node, entry.gpu, machines=machines
+    )
+
+
+def _link(entry: _LinkEntry, pools: Cluster) -> Link:
+    """Complete a link by the default between its pools."""
+    default = pools.link_between(*entry.between)
+    bandwidth = _bandwidth("bandwidth", entry.bandwidth, entry.bandwidth_bytes_per_second)
+    latency = _latency("latency", entry.latency, entry.latency_seconds)
+    return Link(
+        entry.between,
+        default.bandwidth if bandwidth is None else bandwidth,
+        default.latency if latency is None else latency,
+    )
+
+
+def _bandwidth(key: str, text: str | None, number: float | None) -> float | None:
+    return _quantity(key, f"{key}_bytes_per_second", text, number, units.parse_bandwidth)
+
+
+def _latency(key: str, text: str | None, number: float | None) -> float | None:
+    def parse(value: str) -> float:
+        return units.parse_seconds(value, allow_zero=True)
+
+    return _quantity(key, f"{key}_seconds", text, number, parse)
+
+
+def _price(key: str, value: float | str | None) -> float | None:
+    if not isinstance(value, str):
+        return value
+    return _quantity(key, key, value, None, lambda text: units.parse_usd(text, allow_zero=True))
+
+
+def _quantity(
+    key: str,
+    number_key: str,
+    text: str | None,
+    number: float | None,
+    parse: Callable[[str], float],
+) -> float | None:
+    """Return the number that one of two keys gives."""
+    if text is None:
+        return number
+    if number is not None:
+        raise InputError(f"{key} and {number_key} are both given; keep one")
+    try:
+        return parse(text)
+    except InputError as error:
+        raise InputError(f"{key}: {error}") from None
+
+
+def _located(path: Path, place: str, build: Callable[[], T]) -> T:
+    """Say where in the file the error is."""
+    try:
+        return build()
+    except InputError as error:
+        raise InputError(f"{path}: {place}{': ' if place else ''}{error}") from None

@@ -1,0 +1,160 @@
+"""Kinds of links and networks, and the constants measured for each of them.
+
+A link kind is a generation of the connection inside a node or NVLink domain, a network is the
+transport between them. Their bandwidths belong to a pool; here stands what does not follow from
+bandwidth: the time to start, the time per hop, and the share of the bandwidth that collectives
+reach. The figures are in `catalog/data/collectives.json`, each with its source and the error of
+the fit; `astrarium.cost.collectives` says what they mean.
+
+Not here: topology above the node (fat-tree levels, rails), and congestion by other jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from astrarium.catalog import Gpu
+
+_DATA: Final = Path(__file__).parent.parent / "catalog" / "data" / "collectives.json"
+_MICRO: Final = 1e-6
+
+# Of the 44 listed instances with at most 100 Gb/s per node, two (ND40rs_v2, NC24rs_v3) have
+# RDMA; above that rate all but the gVNIC shapes of GCP have.
+TCP_UP_TO: Final = 12.5e9
+
+
+class LinkKind(StrEnum):
+    """What joins the GPUs of a node; older and newer generations count as the nearest."""
+
+    NVLINK2 = "nvlink2"
+    NVLINK3 = "nvlink3"
+    NVLINK4 = "nvlink4"
+    NVLINK5 = "nvlink5"
+    XGMI = "xgmi"
+    PCIE = "pcie"
+
+
+class Network(StrEnum):
+    """What joins the nodes."""
+
+    INFINIBAND = "infiniband"
+    ROCE = "roce"
+    EFA = "efa"
+    EFA_V1 = "efa-v1"
+    TCPXO = "tcpxo"
+    TCP = "tcp"
+
+
+class Collective(StrEnum):
+    """Operations with constants of their own."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One way of running an operation inside a domain; the slower to start move bytes faster."""
+
+    overhead: float  # seconds, paid once
+    hop: float  # seconds per hop
+    efficiency: float  # of the bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkLine:
+    """The same line between domains."""
+
+    latencies: float  # latencies of the network per hop
+    efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperationProfile:
+    """How one operation behaves on a kind of link."""
+
+    lines: tuple[Line, ...]
+    local_copy: float  # cost of the part a rank keeps, relative to a part that is sent
+    efficiency_above_ranks: tuple[tuple[int, float], ...]  # (more ranks than, factor), rising
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProfile:
+    """The constants of a kind of link."""
+
+    hop: float  # nominal seconds per hop, what `Pool.intra_node_latency` stands for
+    operations: Mapping[Collective, OperationProfile]
+    in_switch: Line | None  # all-reduce summed by the switch
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkProfile:
+    """The constants of a network."""
+
+    latency: float
+    lines: tuple[NetworkLine, ...]
+
+
+def link_kind(gpu: Gpu, gpus_per_node: int) -> LinkKind:
+    """Return what joins all GPUs of a node: bridges between some of them do not count."""
+    if gpu.nvlink_domain < max(gpus_per_node, 2):
+        return LinkKind.PCIE
+    if generation := re.search(r"NVLink(\d)", gpu.link_type):
+        return LinkKind(f"nvlink{min(max(int(generation[1]), 2), 5)}")
+    return LinkKind.XGMI
+
+
+def default_network(inter_node_bandwidth: float) -> Network:
+    """Return the usual network at this rate per node."""
+    return Network.TCP if inter_node_bandwidth <= TCP_UP_TO else Network.INFINIBAND
+
+
+@cache
+def link_profile(kind: LinkKind) -> LinkProfile:
+    """Return the constants of a kind of link."""
+    entry = _document()["links"][kind]
+    in_switch = entry.get("in_switch_all_reduce")
+    return LinkProfile(
+        hop=entry["hop_us"] * _MICRO,
+        operations={operation: _operation(entry, operation) for operation in Collective},
+        in_switch=_line(in_switch) if in_switch else None,
+    )
+
+
+@cache
+def network_profile(network: Network) -> NetworkProfile:
+    """Return the constants of a network."""
+    entry = _document()["networks"][network]
+    lines = tuple(NetworkLine(x["latencies"], x["efficiency"]) for x in entry["lines"])
+    return NetworkProfile(entry["latency_us"] * _MICRO, lines)
+
+
+def _operation(entry: Mapping[str, Any], operation: str) -> OperationProfile:
+    """Read one operation; a name in its place means "as that operation"."""
+    found = entry[operation]
+    if isinstance(found, str):
+        return _operation(entry, found)
+    factors = found.get("efficiency_above_ranks", {})
+    return OperationProfile(
+        lines=tuple(_line(line) for line in found["lines"]),
+        local_copy=found["local_copy"],
+        efficiency_above_ranks=tuple(sorted((int(n), f) for n, f in factors.items())),
+    )
+
+
+def _line(entry: Mapping[str, float]) -> Line:
+    return Line(entry["overhead_us"] * _MICRO, entry["hop_us"] * _MICRO, entry["efficiency"])
+
+
+@cache
+def _document() -> Any:  # noqa: ANN401  (JSON, read by the functions above only)
+    return json.loads(_DATA.read_text(encoding="utf-8"))

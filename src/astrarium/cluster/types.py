@@ -1,0 +1,205 @@
+"""Pools of GPUs, the links between them, and the cluster they form.
+
+Bandwidths are bytes/s and direction: inside a node per GPU, between nodes per node. Latencies
+are seconds per hop of the smallest message. All nodes of a pool are equal; racks, rails and
+storage are not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from astrarium.arrays import Ints
+from astrarium.catalog import Gpu, find_gpu
+from astrarium.cluster.interconnect import LinkKind, Network
+from astrarium.errors import InputError, did_you_mean
+
+LARGEST_CLUSTER = 2**24  # GPUs; sixteen times the largest search asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Nodes of one GPU type."""
+
+    name: str
+    gpu: Gpu
+    nodes: int
+    gpus_per_node: int
+    intra_node_bandwidth: float  # per GPU, as all GPUs of a node reach each other
+    inter_node_bandwidth: float  # per node
+    nvlink_domain: int  # GPUs that can reach each other at intra_node_bandwidth, at least a node
+    intra_node_latency: float
+    inter_node_latency: float
+    link: LinkKind
+    network: Network
+    usd_per_gpu_hour: float | None = None
+    spot_usd_per_gpu_hour: float | None = None
+    requested: str = ""  # the GPU as the user wrote it, if other than its name
+
+    @property
+    def num_gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def gpus_per_domain(self) -> int:
+        """GPUs in one NVLink domain when the whole pool is used."""
+        return int(self.domain_of(np.array([self.num_gpus]))[0])
+
+    def domain_of(self, gpus: Ints) -> Ints:
+        """GPUs in one NVLink domain for jobs of so many: whole nodes, domains alike if possible.
+
+        128 GPUs in racks of 72 are two domains of 64, as schedulers place them. A job smaller
+        than a node has the node to itself.
+        """
+        capacity = max(self.nvlink_domain // self.gpus_per_node, 1)
+        nodes = -(-gpus // self.gpus_per_node)
+        domain = np.full(nodes.shape, capacity)
+        for alike in range(capacity // 2 + 1, capacity + 1):
+            domain[nodes % alike == 0] = alike
+        return np.where(nodes <= capacity, nodes, domain) * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection between two pools; the bandwidth is per node, as `inter_node_bandwidth`."""
+
+    between: tuple[str, str]
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Pools, and the links between them that are not the default."""
+
+    pools: tuple[Pool, ...]
+    links: tuple[Link, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(pool.num_gpus for pool in self.pools)
+
+    def pool(self, name: str) -> Pool:
+        """Return the pool of this name."""
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        names = [pool.name for pool in self.pools]
+        raise InputError(
+            f"no pool is called '{name}'{did_you_mean(name, names)}; pools: {', '.join(names)}"
+        )
+
+    def link_between(self, first: str, second: str) -> Link:
+        """Return the link of two pools; by default the slower side's network."""
+        for link in self.links:
+            if set(link.between) == {first, second}:
+                return link
+        sides = (self.pool(first), self.pool(second))
+        return Link(
+            (first, second),
+            min(side.inter_node_bandwidth for side in sides),
+            max(side.inter_node_latency for side in sides),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form of the plan document: SI numbers, units in the keys."""
+        return {
+            "gpus": self.num_gpus,
+            "pools": [_pool_to_dict(pool) for pool in self.pools],
+            "links": [
+                {
+                    "between": list(link.between),
+                    "bandwidth_bytes_per_second": link.bandwidth,
+                    "latency_seconds": link.latency,
+                }
+                for link in self.links
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Cluster:
+        """Return the cluster that `to_dict` described."""
+        try:
+            pools = tuple(_pool_from_dict(entry) for entry in document["pools"])
+            links = tuple(_link_from_dict(entry) for entry in document["links"])
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"the plan's cluster cannot be read: {type(error).__name__} {error}; make it again"
+            ) from None
+        return check_cluster(cls(pools, links))
+
+
+def check_cluster(cluster: Cluster) -> Cluster:
+    """Return the cluster if its names fit together and its size makes sense."""
+    names = [pool.name for pool in cluster.pools]
+    if not names:
+        raise InputError("a cluster needs at least one pool of GPUs")
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two pools are called '{name}'; give each a name of its own")
+    if cluster.num_gpus > LARGEST_CLUSTER:
+        raise InputError(
+            f"{cluster.num_gpus:,} GPUs are more than the largest cluster, {LARGEST_CLUSTER:,}"
+        )
+    seen: set[frozenset[str]] = set()
+    for link in cluster.links:
+        ends = frozenset(cluster.pool(name).name for name in link.between)
+        text = " and ".join(f"'{name}'" for name in link.between)
+        if len(ends) < len(link.between):
+            raise InputError(f"the link between {text} joins a pool with itself; drop it")
+        if ends in seen:
+            raise InputError(f"there are two links between {text}; keep one")
+        seen.add(ends)
+    return cluster
+
+
+def _pool_to_dict(pool: Pool) -> dict[str, Any]:
+    return {
+        "name": pool.name,
+        "gpu": pool.gpu.name,
+        "gpu_as_given": pool.requested or pool.gpu.name,
+        "gpus": pool.num_gpus,
+        "nodes": pool.nodes,
+        "gpus_per_node": pool.gpus_per_node,
+        "nvlink_domain": pool.nvlink_domain,
+        "intra_node_link": str(pool.link),
+        "intra_node_bytes_per_second": pool.intra_node_bandwidth,
+        "intra_node_latency_seconds": pool.intra_node_latency,
+        "network": str(pool.network),
+        "inter_node_bytes_per_second": pool.inter_node_bandwidth,
+        "inter_node_latency_seconds": pool.inter_node_latency,
+        "memory_bytes_per_gpu": pool.gpu.memory_bytes,
+        "usd_per_gpu_hour": pool.usd_per_gpu_hour,
+        "spot_usd_per_gpu_hour": pool.spot_usd_per_gpu_hour,
+    }
+
+
+def _link_from_dict(entry: Mapping[str, Any]) -> Link:
+    first, second = entry["between"]
+    return Link((first, second), entry["bandwidth_bytes_per_second"], entry["latency_seconds"])
+
+
+def _pool_from_dict(entry: Mapping[str, Any]) -> Pool:
+    given = entry["gpu_as_given"]
+    return Pool(
+        name=entry["name"],
+        gpu=find_gpu(entry["gpu"]),
+        nodes=entry["nodes"],
+        gpus_per_node=entry["gpus_per_node"],
+        intra_node_bandwidth=entry["intra_node_bytes_per_second"],
+        inter_node_bandwidth=entry["inter_node_bytes_per_second"],
+        nvlink_domain=entry["nvlink_domain"],
+        intra_node_latency=entry["intra_node_latency_seconds"],
+        inter_node_latency=entry["inter_node_latency_seconds"],
+        link=LinkKind(entry["intra_node_link"]),
+        network=Network(entry["network"]),
+        usd_per_gpu_hour=entry["usd_per_gpu_hour"],
+        spot_usd_per_gpu_hour=entry["spot_usd_per_gpu_hour"],
+        requested="" if given == entry["gpu"] else given,
+    )

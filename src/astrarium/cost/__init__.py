@@ -1,0 +1,1 @@
+"""The one cost model: operators, collectives, memory, schedule, step."""

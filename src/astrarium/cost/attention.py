@@ -1,0 +1,98 @@
+"""Attention: scores and values, the ring of context parallelism, latent up-projections."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from astrarium.arrays import Floats
+from astrarium.cost.collectives import place, send_seconds
+from astrarium.cost.efficiency import Pointwise
+from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, beside
+from astrarium.model.blocks import Attention, Block
+from astrarium.strategy.types import RecomputeModule
+
+# Before Hopper flash-attention keeps its output batch first, the projection sequence first.
+BATCH_FIRST_ATTENTION = ("Ampere", "Ada")
+UNFUSED_ATTENTION = ("Kepler", "Pascal", "Volta", "Turing")  # no flash-class kernel: scores stay
+
+
+def add_attention(layer: Tally, attention: Attention) -> None:
+    """Scores and values. Context parallelism rings key/value blocks past resident queries."""
+    shards, seq = layer.shards, layer.workload.seq_length
+    heads = np.maximum(attention.heads / shards.tp, 1)
+    kv_heads = np.maximum(attention.kv_heads / shards.tp, 1)
+    block_length = seq / shards.cp
+    visible = attention.flops_per_token(seq) / replace(attention, window=None).flops_per_token(seq)
+
+    def seconds(backward: bool) -> Floats:
+        def kernel(causal: bool) -> Floats:
+            return layer.ops.attention(
+                shards.micro_batch,
+                heads,
+                kv_heads,
+                block_length,
+                block_length,
+                attention.key_dim,
+                attention.value_dim,
+                causal=causal,
+                backward=backward,
+            )
+
+        own, other = kernel(attention.causal), kernel(False)
+        # Causal work is dealt so that each ring step does half a block (zigzag order).
+        steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
+        return visible * (own + steps * other)
+
+    forward, backward = seconds(False), seconds(True)
+    layer.add("forward", forward)
+    layer.add("backward", backward)
+    query = layer.tokens * heads * attention.key_dim * ELEMENT_BYTES
+    keys = layer.tokens * kv_heads * attention.key_dim * ELEMENT_BYTES
+    values = layer.tokens * kv_heads * attention.value_dim * ELEMENT_BYTES
+    output = layer.tokens * heads * attention.value_dim * ELEMENT_BYTES
+    statistics = layer.tokens * heads * FLOAT_BYTES
+    inner = statistics + _attention_extra(layer, output, heads)
+    layer.keep(query + keys + values + output + inner)
+    layer.recompute(RecomputeModule.CORE_ATTN, forward, inner)
+    if attention.rotary_dim:
+        layer.pointwise(Pointwise.ROTARY, (query + keys) / ELEMENT_BYTES)
+    _add_context_parallel(layer, keys + values, forward, backward)
+
+
+def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
+    """Bytes that older GPUs keep inside attention: a reordered copy, or the scores themselves."""
+    shards, architecture = layer.shards, layer.ops.gpu.architecture
+    if architecture in BATCH_FIRST_ATTENTION:  # one sequence, or a context ring, needs no copy
+        return np.where((shards.micro_batch > 1) & (shards.cp == 1), output, 0.0)
+    if architecture not in UNFUSED_ATTENTION:
+        return np.zeros(len(shards))
+    scores = layer.tokens * heads * layer.workload.seq_length * ELEMENT_BYTES
+    # In the backward pass the gradients of softmax and scores live together.
+    layer.pass_through(2 * scores)
+    return scores
+
+
+def _add_context_parallel(
+    layer: Tally, kv_bytes: Floats, forward: Floats, backward: Floats
+) -> None:
+    """Ring steps hide behind attention; what a step's computation cannot hide is exposed."""
+    cp, tp = layer.shards.cp, layer.shards.tp
+    crosses = place(cp, tp, layer.shards.domain).per_domain < cp
+    steps = cp - 1
+    hop = send_seconds(layer.fabric, kv_bytes, crosses)
+    # The backward pass passes keys, values and their gradients around.
+    hop_back = send_seconds(layer.fabric, 2 * kv_bytes, crosses)
+    layer.add("cp_forward", steps * beside(hop, forward / cp))
+    layer.add("cp_backward", steps * beside(hop_back, backward / cp))
+
+
+def add_latent_recompute(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
+    """Latent attention can redo its up-projections instead of keeping queries and keys."""
+    up = [x for x in block.linears if x.name in ("q_up", "kv_up")]
+    if not up:
+        return
+    seconds = sum((gemms[x.name][0] for x in up), np.zeros(len(layer.shards)))
+    spared = sum(x.outputs for x in up) * layer.tokens * ELEMENT_BYTES / layer.shards.tp
+    layer.recompute(RecomputeModule.MLA_UP_PROJ, seconds, spared)

@@ -1,0 +1,103 @@
+"""The two ends of a model: embedding on the first pipeline rank, head and loss on the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.collectives import (
+    Fabric,
+    all_gather_seconds,
+    all_reduce_seconds,
+    place,
+    reduce_scatter_seconds,
+)
+from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
+from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, VOCAB_MULTIPLE, Shards
+from astrarium.model.workload import Workload
+
+# Megatron's loss works on an fp32 copy of the logits and alters it in place up to the gradient:
+# 16-bit logits beside the copy going in, the copy beside 16-bit gradients coming out. The gradient
+# of the head's weight follows when the copy is gone.
+LOGIT_BYTES = ELEMENT_BYTES + FLOAT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class EndCosts:
+    """One row per shard; seconds and bytes of one micro-batch, parameters of one rank."""
+
+    embedding_forward: Floats
+    embedding_backward: Floats
+    embedding_message: Floats  # seconds, each direction
+    embedding_parameters: Floats
+    head_forward: Floats
+    head_backward: Floats
+    head_message_forward: Floats
+    head_message_backward: Floats
+    head_parameters: Floats
+    tied_parameters: Floats  # the head's copy of a shared table, when it sits on another rank
+    head_activations: Floats
+    head_transient: Floats  # what the head's 16-bit weight gradient needs beyond the logits' peak
+    boundary_bytes: Floats  # what one rank hands to the next stage
+
+
+def end_costs(workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric) -> EndCosts:
+    model, tp = workload.model, shards.tp
+    tokens = shards.tokens(workload.seq_length)
+    residual = tokens / shards.residual_split * model.hidden * ELEMENT_BYTES
+    group = place(tp, np.ones_like(tp), shards.domain)
+    whole = tokens * model.hidden * ELEMENT_BYTES
+    sequence = shards.sequence_parallel
+    reduce = np.where(
+        sequence,
+        reduce_scatter_seconds(fabric, whole, group),
+        all_reduce_seconds(fabric, whole, group),
+    )
+    gather = all_gather_seconds(fabric, whole, group)
+
+    outputs = _padded(model.head.outputs, tp) / tp
+    inputs = np.full(len(shards), float(model.head.inputs))
+    dtype = workload.precision.value
+    gemm = {
+        role: ops.gemm(tokens, outputs, inputs, dtype=dtype, role=role)
+        for role in (GemmRole.FORWARD, GemmRole.DGRAD, GemmRole.WGRAD)
+    }
+    logits = tokens * outputs
+
+    def passed(kind: Pointwise, elements: Floats, *, backward: bool) -> Floats:
+        fused = kind is Pointwise.RMS_NORM  # loss and lookup are chains of plain kernels
+        return ops.pointwise(kind, elements, backward=backward, fused=fused)
+
+    return EndCosts(
+        embedding_forward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=False),
+        embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True),
+        embedding_message=reduce,
+        embedding_parameters=_padded(model.vocab, tp) / tp * model.embedding.hidden
+        + model.embedding.other_parameters,
+        head_forward=gemm[GemmRole.FORWARD]
+        + passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=False)
+        + passed(Pointwise.CROSS_ENTROPY, logits, backward=False),
+        head_backward=gemm[GemmRole.DGRAD]
+        + gemm[GemmRole.WGRAD]
+        + passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=True)
+        + passed(Pointwise.CROSS_ENTROPY, logits, backward=True),
+        head_message_forward=np.where(sequence, gather, 0.0),
+        head_message_backward=np.where(sequence, gather + reduce, reduce),
+        head_parameters=np.where(model.head.tied, 0.0, outputs * model.head.inputs)
+        + model.head.other_parameters
+        + (outputs if model.head.bias else 0.0),
+        tied_parameters=np.where(model.head.tied, outputs * model.head.inputs, 0.0),
+        head_activations=2 * residual + logits * LOGIT_BYTES,
+        head_transient=np.maximum(
+            outputs * model.head.inputs * ELEMENT_BYTES - logits * FLOAT_BYTES, 0.0
+        ),
+        boundary_bytes=residual,
+    )
+
+
+def _padded(vocab: int, tp: Ints) -> Floats:
+    """The vocabulary after Megatron's padding; small outputs (class heads) are not padded."""
+    multiple = VOCAB_MULTIPLE * tp
+    return np.where(vocab < VOCAB_MULTIPLE * 8, vocab, np.ceil(vocab / multiple) * multiple)

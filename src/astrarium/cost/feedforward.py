@@ -1,0 +1,107 @@
+"""Feed-forward parts: dense, experts with their router and messages, shared experts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.collectives import (
+    all_gather_seconds,
+    all_to_all_seconds,
+    place,
+    reduce_scatter_seconds,
+)
+from astrarium.cost.efficiency import GemmRole, Pointwise
+from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, weights_of
+from astrarium.model.blocks import Block, Module, Split
+from astrarium.strategy.types import RecomputeModule
+
+PERMUTE_PASSES = 3  # dispatch, sort by local expert, combine: each reads and writes every token
+
+
+def add_mlp(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
+    inner = _feed_forward(layer, block, Module.MLP, layer.tokens, layer.shards.tp)
+    if inner is None:
+        return
+    seconds, kept, _ = inner
+    again = sum((gemms[x.name][0] for x in block.linears if x.module is Module.MLP), seconds)
+    layer.recompute(RecomputeModule.MLP, again, kept)
+
+
+def _feed_forward(
+    layer: Tally, block: Block, module: Module, tokens: Floats, split: Ints
+) -> tuple[Floats, Floats, Floats] | None:
+    """Activation between two weights: its seconds, all bytes kept, and its own output."""
+    ways_in = weights_of(block, module, Split.COLUMN)
+    ways_out = weights_of(block, module, Split.ROW)
+    if not ways_in or not ways_out:
+        return None
+    wide = tokens * ways_in[0].outputs * ELEMENT_BYTES / split
+    narrow = tokens * ways_out[-1].inputs * ELEMENT_BYTES / split
+    kind = Pointwise.SWIGLU if block.gated else Pointwise.GELU
+    seconds = layer.pointwise(kind, wide / ELEMENT_BYTES)
+    layer.keep(wide + narrow)
+    # Gradients of both are alive together in the backward pass.
+    layer.pass_through(wide + narrow)
+    return seconds, wide + narrow, narrow
+
+
+def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
+    """Router, dispatch, expert GEMMs, combine; and the shared experts beside them."""
+    shards, topk = layer.shards, block.experts_per_token
+    routed = layer.residual_tokens * topk  # token copies a rank sends, and receives, when even
+    local_experts = block.experts / shards.ep
+    worked = routed * shards.etp  # gathered among expert-tensor-parallel ranks
+    before = layer.out["forward"].copy()
+    scores = layer.residual_tokens * block.experts * FLOAT_BYTES
+    layer.stream(4 * scores, 4 * scores)
+    layer.keep(2 * scores)
+    copies = routed * block.hidden * ELEMENT_BYTES
+    layer.stream(2 * PERMUTE_PASSES * copies, 2 * PERMUTE_PASSES * copies)
+    layer.keep(worked * block.hidden * ELEMENT_BYTES)
+    for linear in (x for x in block.linears if x.module is Module.EXPERTS):
+        out_split = shards.etp if linear.split is Split.COLUMN else 1
+        in_split = shards.etp if linear.split is Split.ROW else 1
+        n, k = linear.outputs / out_split, linear.inputs / in_split
+        for role, name in (
+            (GemmRole.FORWARD, "forward"),
+            (GemmRole.DGRAD, "backward"),
+            (GemmRole.WGRAD, "backward"),
+        ):
+            seconds = layer.ops.grouped_gemm(
+                local_experts, worked / local_experts, n, k, dtype=layer.dtype, role=role
+            )
+            layer.add(name, seconds)
+        layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
+        layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / shards.etp)
+    inner = _feed_forward(layer, block, Module.EXPERTS, worked, shards.etp)
+    _add_expert_messages(layer, block, routed)
+    if inner is not None:
+        activation, kept, narrow = inner
+        layer.recompute(RecomputeModule.MOE_ACT, activation, narrow)
+        again = layer.out["forward"] - before + layer.out["ep_forward"]
+        layer.recompute(RecomputeModule.MOE, again, kept + copies * shards.etp + 2 * scores)
+    _add_shared_experts(layer, block, gemms)
+
+
+def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
+    """All-to-all out and back; expert-tensor-parallel ranks gather and reduce in addition."""
+    shards, fabric = layer.shards, layer.fabric
+    sent = routed * block.hidden * ELEMENT_BYTES
+    ranks = place(shards.ep, shards.etp, shards.domain)
+    exchange = 2 * all_to_all_seconds(fabric, sent, ranks)
+    inner = place(shards.etp, np.ones_like(shards.etp), shards.domain)
+    gathered = all_gather_seconds(fabric, sent * shards.etp, inner)
+    reduced = reduce_scatter_seconds(fabric, sent * shards.etp, inner)
+    layer.add("ep_forward", exchange + gathered + reduced)
+    layer.add("ep_backward", exchange + gathered + reduced)
+
+
+def _add_shared_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
+    inner = _feed_forward(layer, block, Module.SHARED_EXPERTS, layer.tokens, layer.shards.tp)
+    if inner is None:
+        return
+    seconds, kept, _ = inner
+    names = [x.name for x in block.linears if x.module is Module.SHARED_EXPERTS]
+    again = sum((gemms[name][0] for name in names), seconds)
+    layer.recompute(RecomputeModule.SHARED_EXPERTS, again, kept)

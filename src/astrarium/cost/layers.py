@@ -1,0 +1,215 @@
+"""Seconds, bytes and messages of one layer on one rank, for every way of sharding it.
+
+A search meets thousands of strategies but few distinct shards: what a layer costs depends only
+on (tp, cp, ep, etp, micro-batch, sequence parallel). `layer_costs` evaluates each distinct shard
+once, as arrays with one row per shard and one column per kind of layer.
+
+Modelled: the three GEMMs of every weight, flash-class attention, bandwidth of norms, activations,
+rotary embedding, residuals and token permutation, kernel launches, tensor-, context- and
+expert-parallel messages with what Megatron hides behind computation, activations that stay until
+the backward pass. Not modelled: dropout, imbalance of expert routing (tokens spread evenly).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.attention import add_attention, add_latent_recompute
+from astrarium.cost.collectives import (
+    Fabric,
+    all_gather_seconds,
+    all_reduce_seconds,
+    place,
+    reduce_scatter_seconds,
+)
+from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
+from astrarium.cost.feedforward import add_experts, add_mlp
+from astrarium.cost.tally import ELEMENT_BYTES, GemmSeconds, LayerCosts, Shards, Tally, beside
+from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
+from astrarium.model.workload import Workload
+from astrarium.strategy.types import RecomputeModule
+
+
+def layer_costs(
+    workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric
+) -> LayerCosts:
+    """Costs of every kind of layer of the model under every shard."""
+    layers = []
+    for kind in workload.model.kinds:
+        layer = Tally(shards, workload, ops, fabric)
+        if isinstance(kind, CustomBlock):
+            _add_custom(layer, kind)
+        else:
+            _add_block(layer, kind)
+        layers.append(layer.out)
+    return LayerCosts(
+        **{f.name: np.stack([out[f.name] for out in layers], axis=1) for f in fields(LayerCosts)}
+    )
+
+
+def _add_block(layer: Tally, block: Block) -> None:
+    overhead = layer.ops.per_layer_overhead_seconds
+    _add_norms(layer, block)
+    gemm_seconds = _add_dense_linears(layer, block)
+    for attention in block.attentions:
+        add_attention(layer, attention)
+    add_latent_recompute(layer, block, gemm_seconds)
+    _add_tensor_parallel(layer, block, gemm_seconds)
+    if block.experts:
+        add_experts(layer, block, gemm_seconds)
+    else:
+        add_mlp(layer, block, gemm_seconds)
+    layer.add("dense_parameters", np.full(len(layer.shards), float(block.extra_parameters)))
+    # A layer cannot run faster than the host can launch its kernels.
+    layer.out["forward"] = np.maximum(layer.out["forward"], overhead[0])
+    layer.out["backward"] = np.maximum(layer.out["backward"], overhead[1])
+    layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
+
+
+def _add_norms(layer: Tally, block: Block) -> None:
+    """Norms keep their input; what enters the weights behind them is kept there."""
+    residual = layer.residual_tokens * block.hidden * ELEMENT_BYTES
+    for norm in block.norms:
+        tokens = layer.tokens / layer.shards.tp if norm.per_head else layer.residual_tokens
+        size = tokens * norm.features * ELEMENT_BYTES
+        kind = Pointwise.RMS_NORM if norm.vectors == 1 else Pointwise.LAYER_NORM
+        forward = layer.pointwise(kind, tokens * norm.features)
+        layer.keep(size)
+        if norm.width != block.hidden and not norm.per_head:
+            layer.keep(size)  # latent norms feed an up-projection of their own
+        if _is_separate(block, norm):
+            layer.recompute(RecomputeModule.LAYERNORM, forward, size)
+        layer.add("dense_parameters", np.full(len(layer.shards), float(norm.parameters)))
+    for _ in range(_entries(block)):
+        layer.keep(residual)
+    for _ in range(1 if block.parallel_residual else 2):
+        layer.pointwise(Pointwise.RESIDUAL, layer.residual_tokens * block.hidden)
+
+
+def _entries(block: Block) -> int:
+    """Distinct tensors that enter attention, cross attention and the feed-forward part."""
+    shared = block.parallel_residual and sum(n.width == block.hidden for n in block.norms) == 1
+    return 1 if shared else len(block.attentions) + 1
+
+
+def _is_separate(block: Block, norm: Norm) -> bool:
+    """Whether the norm is a module of its own, which selective recomputation can redo.
+
+    TransformerEngine fuses the other norms into the weight behind them.
+    """
+    if norm.name == "attention_norm":
+        return _has_latent_attention(block)
+    return norm.name == "mlp_norm" and block.experts > 0
+
+
+def _has_latent_attention(block: Block) -> bool:
+    return any(linear.name == "kv_up" for linear in block.linears)
+
+
+def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
+    """The GEMMs of all weights outside the experts; returns their seconds by weight."""
+    dense = [linear for linear in block.linears if linear.module is not Module.EXPERTS]
+    shapes = [_shape(layer, linear) for linear in dense]
+    m, n, k = (np.stack([shape[axis] for shape in shapes]) for axis in range(3))
+    dtype = layer.dtype
+    forward = layer.ops.gemm(m, n, k, dtype=dtype, role=GemmRole.FORWARD)
+    dgrad = layer.ops.gemm(m, n, k, dtype=dtype, role=GemmRole.DGRAD)
+    wgrad = layer.ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD)
+    layer.add("forward", forward.sum(axis=0))
+    layer.add("backward", (dgrad + wgrad).sum(axis=0))
+    for linear in dense:
+        share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
+        layer.add("dense_parameters", linear.parameters / share)
+        if linear.module is not Module.ROUTER:
+            layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / share)
+    return {x.name: (forward[i], dgrad[i], wgrad[i]) for i, x in enumerate(dense)}
+
+
+def _shape(layer: Tally, linear: Linear) -> tuple[Floats, Floats, Floats]:
+    tp, ones = layer.shards.tp, np.ones(len(layer.shards))
+    if linear.split is Split.COLUMN:
+        return layer.tokens, linear.outputs / tp, linear.inputs * ones
+    if linear.split is Split.ROW:
+        return layer.tokens, linear.outputs * ones, linear.inputs / tp
+    return layer.residual_tokens, linear.outputs * ones, linear.inputs * ones
+
+
+def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
+    """Each column/row pair of weights costs a gather and a reduction in both directions.
+
+    Megatron hides the gather of the inputs behind dgrad and the reduction of input gradients
+    behind wgrad. With pipelined communication (tp overlap) each message is cut into tp parts
+    that run beside the GEMM next to it; at least one part stays visible.
+    """
+    shards, fabric = layer.shards, layer.fabric
+    group = place(shards.tp, np.ones_like(shards.tp), shards.domain)
+    sequence = shards.sequence_parallel
+    size = layer.tokens * block.hidden * ELEMENT_BYTES
+    back_in = all_gather_seconds(fabric, size, group)
+    scatter = reduce_scatter_seconds(fabric, size, group)
+    whole = all_reduce_seconds(fabric, size, group)
+    for row in (x for x in block.linears if x.split is Split.ROW and x.name in gemms):
+        columns = _columns_before(block, row)
+        width = sum(column.inputs for column in columns)
+        entered = layer.tokens * width * ELEMENT_BYTES
+        gather = all_gather_seconds(fabric, entered, group)
+        input_scatter = reduce_scatter_seconds(fabric, entered, group)
+        input_whole = all_reduce_seconds(fabric, entered, group)
+        column = [sum(gemms[c.name][i] for c in columns) for i in range(3)]
+        row_forward, row_dgrad, _ = gemms[row.name]
+        enter = np.where(sequence, gather, 0.0)
+        leave = np.where(sequence, scatter, whole)
+        behind = np.where(
+            sequence,
+            back_in + beside(gather, column[1]) + beside(input_scatter, column[2]),
+            beside(input_whole, column[2]),
+        )
+        piped = _piped(enter, column[0], shards.tp) + _piped(leave, row_forward, shards.tp)
+        piped_back = _piped(back_in, row_dgrad, shards.tp) + _piped(
+            gather + input_scatter, column[1] + column[2], shards.tp
+        )
+        layer.add("tp_forward", enter + leave)
+        layer.add("tp_backward", behind)
+        layer.add("tp_forward_overlapped", np.where(sequence, piped, enter + leave))
+        shorter = np.minimum(piped_back, behind)
+        layer.add("tp_backward_overlapped", np.where(sequence, shorter, behind))
+    # One gathered input at a time stands beside the shards.
+    layer.add("transient", np.where(shards.tp > 1, size, 0.0))
+
+
+def _columns_before(block: Block, row: Linear) -> list[Linear]:
+    """The column-split weights that feed `row`: they share its messages."""
+    before = block.linears[: block.linears.index(row)]
+    same = [x for x in before if x.module is row.module]
+    rows = [i for i, x in enumerate(same) if x.split is Split.ROW]
+    columns = [x for x in same[rows[-1] + 1 if rows else 0 :] if x.split is Split.COLUMN]
+    return columns or [row]
+
+
+def _piped(message: Floats, gemm: Floats, parts: Ints) -> Floats:
+    return np.maximum(message / parts, beside(message, gemm))
+
+
+def _add_custom(layer: Tally, block: CustomBlock) -> None:
+    """A layer known by its totals: measured seconds where given, else a FLOP rate."""
+    shards = layer.shards
+    samples = shards.micro_batch / shards.cp
+    flops = block.forward_flops * samples / shards.tp
+    # Without a shape, the work is priced as one square matrix product of as many FLOPs.
+    side = np.cbrt(flops / 2)
+    forward = layer.ops.gemm(side, side, side, dtype=layer.dtype, role=GemmRole.FORWARD)
+    backward = 2 * forward
+    timings = block.timings.get(layer.ops.gpu.name, {})
+    for degree, timing in timings.items():
+        measured = shards.tp == degree
+        forward = np.where(measured, timing.forward_seconds * samples, forward)
+        backward = np.where(measured, timing.backward_seconds * samples, backward)
+    layer.add("forward", forward)
+    layer.add("backward", backward)
+    layer.add("dense_parameters", block.parameters / shards.tp)
+    layer.keep(block.activation_bytes * samples / shards.tp)
+    layer.add("inputs", block.output_bytes * samples)
+    layer.add("transient", block.output_bytes * samples)

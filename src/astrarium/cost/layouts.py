@@ -1,0 +1,268 @@
+"""Layouts: degrees with layers dealt to stages. Everything that options do not change.
+
+A layout row knows, for each pipeline rank that can be the heaviest (second axis), the seconds
+one micro-batch takes there by cause, the parameters it holds and what it would keep in memory.
+Recompute, ZeRO, offload and overlap are applied on top by `memory` and `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints, distinct_rows
+from astrarium.cluster import Pool
+from astrarium.cost.collectives import (
+    Fabric,
+    all_gather_seconds,
+    all_reduce_seconds,
+    fabric_of,
+    place,
+    reduce_scatter_seconds,
+    send_seconds,
+)
+from astrarium.cost.efficiency import OperatorModel, operator_model
+from astrarium.cost.ends import EndCosts, end_costs
+from astrarium.cost.layers import layer_costs
+from astrarium.cost.stages import StagePlanner, StageTable
+from astrarium.cost.tally import GRADIENT_BYTES, WEIGHT_BYTES, LayerCosts, Shards
+from astrarium.model.workload import Workload
+from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCosts:
+    """Costs of the distinct shards among some degrees, and which shard each row uses."""
+
+    layers: LayerCosts
+    ends: EndCosts
+    shard_of: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeconds:
+    """Seconds of one micro-batch on each rank, by cause; a last-axis total over all ranks too."""
+
+    forward: Floats
+    backward: Floats
+    tp: Floats
+    tp_overlapped: Floats
+    cp: Floats
+    ep: Floats
+    again: Floats  # the whole forward pass of the rank's layers, if it were redone
+
+
+@dataclass(frozen=True, slots=True)
+class DataMessages:
+    """Data-parallel messages of the fullest rank's parameters, dense then expert groups."""
+
+    reduce: Floats  # gradients summed everywhere
+    scatter: Floats  # gradients summed, each rank its part
+    gather: Floats  # weights
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    degrees: Degrees
+    virtual: Ints
+    split: Ints
+    costs: LayerCosts
+    shard: Ints
+    stages: StageTable
+    stage_row: Ints
+    on_rank: RankSeconds  # arrays of (layouts, ranks)
+    in_all: RankSeconds  # arrays of (layouts,): summed over all ranks
+    dense_parameters: Floats
+    expert_parameters: Floats
+    head_activations: Floats
+    head_transient: Floats
+    hop_seconds: Floats  # one boundary, one direction
+    layer_counts: Floats  # layers per rank
+    dense_ranks: Ints  # data-parallel ranks that share dense, and expert, parameters
+    expert_ranks: Ints
+    messages: DataMessages
+    redone_of_layer: Floats  # bytes that come back when a whole layer is recomputed
+    transient_of_layer: Floats  # bytes that live only inside one layer's passes
+    stand_ins: Floats  # 16-bit tensors in place of gradients that went to the fp32 ones
+    largest_layer: Floats  # parameters
+
+    def __len__(self) -> int:
+        return len(self.degrees)
+
+
+class CostModel:
+    """The cost model of one workload on one pool; columns in, columns out."""
+
+    def __init__(self, workload: Workload, pool: Pool) -> None:
+        self.workload = workload
+        self.pool = pool
+        self.ops: OperatorModel = operator_model(pool.gpu)
+        self.fabric: Fabric = fabric_of(pool)
+        self.planner = StagePlanner(workload.model, workload.seq_length)
+        kinds = np.array(workload.model.kind_of_layer)
+        self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
+
+    def shard_costs(self, degrees: Degrees) -> ShardCosts:
+        d = degrees
+        columns = {
+            "tp": d.tp,
+            "cp": d.cp,
+            "ep": d.ep,
+            "etp": d.etp,
+            "micro_batch": d.micro_batch,
+            "sequence_parallel": d.sequence_parallel,
+            "domain": self.pool.domain_of(d.gpus),
+        }
+        first, shard_of = distinct_rows(*columns.values())
+        shards = Shards(**{name: column[first] for name, column in columns.items()})
+        return ShardCosts(
+            layer_costs(self.workload, shards, self.ops, self.fabric),
+            end_costs(self.workload, shards, self.ops, self.fabric),
+            shard_of,
+        )
+
+    def layouts(
+        self,
+        degrees: Degrees,
+        virtual: Ints,
+        split: Ints,
+        shards: ShardCosts,
+        *,
+        all_ranks: bool = False,
+    ) -> Layouts:
+        """`shards.shard_of` must belong to `degrees` row by row."""
+        stages, stage_row = self.planner.table(
+            degrees.pp, virtual, split, degrees.num_micro_batches, all_ranks=all_ranks
+        )
+        held = stages.layers[stage_row]
+        tied_apart = np.where(degrees.pp > 1, shards.ends.tied_parameters[shards.shard_of], 0.0)
+        ends = _Ends(shards, stages, stage_row)
+        costs, shard = shards.layers, shards.shard_of
+
+        def dealt(per_layer: Floats) -> Floats:
+            return np.einsum("nrk,nk->nr", held, per_layer[shard])
+
+        dense_parameters = (
+            dealt(costs.dense_parameters)
+            + ends.first(shards.ends.embedding_parameters)
+            + ends.last(shards.ends.head_parameters)
+            + np.where(stages.has_head[stage_row], tied_apart[:, None], 0.0)
+        )
+        expert_parameters = dealt(costs.expert_parameters)
+        dense_ranks = degrees.dp * degrees.cp
+        expert_ranks = np.maximum(dense_ranks * degrees.tp // (degrees.ep * degrees.etp), 1)
+        return Layouts(
+            degrees=degrees,
+            virtual=virtual,
+            split=split,
+            costs=costs,
+            shard=shard,
+            stages=stages,
+            stage_row=stage_row,
+            on_rank=self._on_rank(shards, dealt, ends),
+            in_all=self._in_all(shards),
+            dense_parameters=dense_parameters,
+            expert_parameters=expert_parameters,
+            head_activations=ends.last(shards.ends.head_activations),
+            head_transient=ends.last(shards.ends.head_transient),
+            hop_seconds=self._hop_seconds(degrees, shards.ends.boundary_bytes[shard]),
+            layer_counts=held.sum(axis=2),
+            redone_of_layer=(costs.activations - costs.inputs).max(axis=1)[shard],
+            transient_of_layer=costs.transient.max(axis=1)[shard],
+            stand_ins=np.where(held > 0, costs.stand_ins[shard][:, None, :], 0.0).max(axis=2),
+            largest_layer=(costs.dense_parameters + costs.expert_parameters).max(axis=1)[shard],
+            dense_ranks=dense_ranks,
+            expert_ranks=expert_ranks,
+            messages=self._data_messages(
+                self.pool.domain_of(degrees.gpus),
+                (dense_parameters.max(axis=1), dense_ranks, degrees.tp),
+                (expert_parameters.max(axis=1), expert_ranks, degrees.ep * degrees.etp),
+            ),
+        )
+
+    def _data_messages(self, domain: Ints, *groups: tuple[Floats, Ints, Ints]) -> DataMessages:
+        """Each group: parameters of a rank, ranks that share them, distance between those."""
+        fabric = self.fabric
+        reduce, scatter, gather = (np.zeros(len(groups[0][0])) for _ in range(3))
+        for parameters, ranks, stride in groups:
+            if not parameters.any():
+                continue
+            group = place(ranks, stride, domain)
+            gradients, weights = GRADIENT_BYTES * parameters, WEIGHT_BYTES * parameters
+            reduce = reduce + all_reduce_seconds(fabric, gradients, group)
+            scatter = scatter + reduce_scatter_seconds(fabric, gradients, group)
+            gather = gather + all_gather_seconds(fabric, weights, group)
+        return DataMessages(reduce, scatter, gather)
+
+    def _on_rank(
+        self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: _Ends
+    ) -> RankSeconds:
+        c, e = shards.layers, shards.ends
+        message = ends.first(2 * e.embedding_message) + ends.last(
+            e.head_message_forward + e.head_message_backward
+        )
+        return RankSeconds(
+            forward=dealt(c.forward) + ends.first(e.embedding_forward) + ends.last(e.head_forward),
+            backward=dealt(c.backward)
+            + ends.first(e.embedding_backward)
+            + ends.last(e.head_backward),
+            tp=dealt(c.tp_forward + c.tp_backward) + message,
+            tp_overlapped=dealt(c.tp_forward_overlapped + c.tp_backward_overlapped) + message,
+            cp=dealt(c.cp_forward + c.cp_backward),
+            ep=dealt(c.ep_forward + c.ep_backward),
+            again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
+        )
+
+    def _in_all(self, shards: ShardCosts) -> RankSeconds:
+        """The same summed over the whole model; does not depend on how layers are dealt."""
+        c, e, s = shards.layers, shards.ends, shards.shard_of
+        message = 2 * e.embedding_message + e.head_message_forward + e.head_message_backward
+
+        def all_layers(per_layer: Floats) -> Floats:
+            return per_layer @ self.layers_of_kind
+
+        return RankSeconds(
+            forward=(all_layers(c.forward) + e.embedding_forward + e.head_forward)[s],
+            backward=(all_layers(c.backward) + e.embedding_backward + e.head_backward)[s],
+            tp=(all_layers(c.tp_forward + c.tp_backward) + message)[s],
+            tp_overlapped=(
+                all_layers(c.tp_forward_overlapped + c.tp_backward_overlapped) + message
+            )[s],
+            cp=all_layers(c.cp_forward + c.cp_backward)[s],
+            ep=all_layers(c.ep_forward + c.ep_backward)[s],
+            again=all_layers(c.forward + c.tp_forward + c.cp_forward + c.ep_forward)[s],
+        )
+
+    def _hop_seconds(self, degrees: Degrees, boundary_bytes: Floats) -> Floats:
+        """Stages are whole blocks of ranks: neighbours share a domain only if both fit in it."""
+        block = degrees.tp * degrees.cp * degrees.dp
+        inside = place(degrees.pp, block, self.pool.domain_of(degrees.gpus)).per_domain
+        hop = send_seconds(self.fabric, boundary_bytes, inside < degrees.pp)
+        return np.where(degrees.pp > 1, hop, 0.0)
+
+
+class _Ends:
+    """Puts per-shard costs of embedding and head on the ranks that hold them."""
+
+    def __init__(self, shards: ShardCosts, stages: StageTable, stage_row: Ints) -> None:
+        self._shard = shards.shard_of
+        self._has_embedding = stages.has_embedding[stage_row]
+        self._has_head = stages.has_head[stage_row]
+
+    def first(self, per_shard: Floats) -> Floats:
+        return np.where(self._has_embedding, per_shard[self._shard][:, None], 0.0)
+
+    def last(self, per_shard: Floats) -> Floats:
+        return np.where(self._has_head, per_shard[self._shard][:, None], 0.0)
+
+
+def sum_over_modules(per_module: Floats, shard: Ints, masks: Ints) -> Floats:
+    """Adds up (shards, kinds, modules) over the modules in each row's mask: (rows, kinds)."""
+    out = np.zeros((len(shard), per_module.shape[1]))
+    for module in range(len(RECOMPUTE_MODULES)):
+        chosen = (masks >> module & 1).astype(bool)
+        if chosen.any():
+            out[chosen] += per_module[shard[chosen], :, module]
+    return out

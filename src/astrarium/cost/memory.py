@@ -1,0 +1,160 @@
+"""Bytes on every pipeline rank, by cause.
+
+Mixed-precision training with Adam as Megatron does it: 2-byte weights, 4-byte accumulated
+gradients, 12 bytes of optimizer state (fp32 master weights and two moments). ZeRO divides
+optimizer (1), gradients (2) and weights (3) among data-parallel ranks; expert weights have their
+own, smaller, data-parallel group. Activations follow the recompute policy and the micro-batches
+in flight. What the driver, the libraries and the allocator take is shown as `reserved`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.layouts import Layouts, sum_over_modules
+from astrarium.cost.tally import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
+from astrarium.strategy.types import Granularity, Method
+
+# CUDA context and kernels, cuBLAS workspace, NCCL channels: what a training process holds
+# before its first tensor. aiconfigurator (2026-08-21) reserves about 0.4 GB for NCCL beside
+# the context.
+RESERVED_BYTES = 1.2 * 2**30
+# Blocks that the caching allocator cannot reuse for another size, as a share of what moves.
+FRAGMENTATION = 0.03
+# ZeRO-3 holds the layer in use and the one being fetched as whole weights.
+GATHERED_LAYERS = 2
+GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = 2, 3  # the ZeRO stages from which ranks share them
+
+_SELECTIVE = GRANULARITIES.index(Granularity.SELECTIVE)
+_FULL = GRANULARITIES.index(Granularity.FULL)
+_UNIFORM = METHODS.index(Method.UNIFORM)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes by cause; every array is (strategies, ranks)."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    activations: Floats
+    workspace: Floats
+    reserved: Floats
+
+    @property
+    def by_rank(self) -> Floats:
+        total = self.weights + self.gradients + self.optimizer
+        return total + self.activations + self.workspace + self.reserved
+
+    @property
+    def peak(self) -> Floats:
+        """The fullest rank. Padded ranks hold nothing but the reserve, so they never win."""
+        return self.by_rank.max(axis=1)
+
+
+def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
+    """Memory of strategies: row `rows[i]` of the layouts with row i of the options."""
+    weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
+    activations, again = _activation_bytes(layouts, rows, options)
+    workspace = again + gathered + layouts.stand_ins[rows]
+    return Memory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        workspace=workspace,
+        reserved=RESERVED_BYTES + FRAGMENTATION * (activations + workspace),
+    )
+
+
+def bytes_of_sharding(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """The share of `Memory.by_rank` that ZeRO and offload decide, reserve included."""
+    weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
+    moving = gathered + layouts.stand_ins[rows]
+    return weights + gradients + optimizer + (1 + FRAGMENTATION) * moving + RESERVED_BYTES
+
+
+def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """The share of `Memory.by_rank` that recomputation decides."""
+    activations, again = _activation_bytes(layouts, rows, options)
+    return (1 + FRAGMENTATION) * (activations + again)
+
+
+def _parameter_bytes(
+    layouts: Layouts, rows: Ints, options: Options
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Weights, gradients, optimizer state, and whole layers gathered for use under ZeRO-3."""
+    dense, expert = layouts.dense_parameters[rows], layouts.expert_parameters[rows]
+    dense_ranks = layouts.dense_ranks[rows][:, None]
+    expert_ranks = layouts.expert_ranks[rows][:, None]
+    zero = options.zero_stage[:, None]
+
+    def held(from_stage: int) -> Floats:
+        """Parameters a rank keeps of something that ZeRO divides from `from_stage` on."""
+        divided = zero >= from_stage
+        return dense / np.where(divided, dense_ranks, 1) + expert / np.where(
+            divided, expert_ranks, 1
+        )
+
+    whole = WEIGHT_BYTES + GRADIENT_BYTES
+    gathered = (
+        np.minimum(GATHERED_LAYERS * layouts.largest_layer[rows][:, None], dense + expert) * whole
+    )
+    return (
+        WEIGHT_BYTES * held(WEIGHTS_DIVIDED),
+        GRADIENT_BYTES * held(GRADIENTS_DIVIDED),
+        np.where(options.offload_optimizer[:, None], 0.0, OPTIMIZER_BYTES * held(1)),
+        np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),
+    )
+
+
+def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """Bytes kept for the backward pass, and those that come and go while it runs.
+
+    The head's backward pass comes first and frees the logits before any layer is redone, so
+    the last stage peaks in one or the other.
+    """
+    full = (options.granularity == _FULL)[:, None]
+    kept, dropped_of_layer = _kept_by_policy(layouts, rows, options)
+    by_layer, unit = _kept_by_full(layouts, rows, options)
+    redone = layouts.redone_of_layer[rows][:, None] * unit
+    in_layer = np.where(full, redone, dropped_of_layer)
+    in_layer = in_layer + layouts.transient_of_layer[rows][:, None]
+    head = layouts.head_activations[rows]
+    activations = np.where(full, by_layer, kept) + head
+    return activations, np.maximum(in_layer - head, layouts.head_transient[rows])
+
+
+def _kept_by_policy(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """Without recomputation, or with some modules of every layer redone."""
+    costs, shard = layouts.costs, layouts.shard[rows]
+    dropped = sum_over_modules(costs.dropped, shard, options.recompute_modules)
+    in_flight = layouts.stages.in_flight[layouts.stage_row[rows]]
+    kept = costs.activations[shard] - dropped
+    return np.einsum("nrk,nk->nr", in_flight, kept), dropped.max(axis=1)[:, None]
+
+
+def _kept_by_full(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """With whole layers redone: their inputs stay. Returns also how many are redone at once."""
+    costs, shard, stages = layouts.costs, layouts.shard[rows], layouts.stages
+    stage_row = layouts.stage_row[rows]
+    in_flight = stages.in_flight[stage_row]
+    whole = np.einsum("nrk,nk->nr", in_flight, costs.activations[shard])
+    inputs = np.einsum("nrk,nk->nr", in_flight, costs.inputs[shard])
+    _, covered = stages.covered_layers(stage_row, options.recompute_layers)
+    share = covered / np.maximum(in_flight.sum(axis=2), 1.0)
+    blocks = share * inputs + (1 - share) * whole
+    uniform = _is_uniform(options)
+    group = np.maximum(options.recompute_layers, 1)[:, None]
+    return np.where(uniform, inputs / group, blocks), np.where(uniform, group, 1)
+
+
+def _is_uniform(options: Options) -> Bools:
+    return (options.method == _UNIFORM)[:, None]
+
+
+MEMORY_CAUSES = tuple(field.name for field in fields(Memory))

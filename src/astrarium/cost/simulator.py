@@ -1,0 +1,258 @@
+"""Pass-by-pass execution of a pipeline schedule: the reference for the closed form.
+
+Executes the two orders Megatron-core runs (read from its 0.19 release,
+`megatron/core/pipeline_parallel/schedules.py`): 1F1B, with `pp - 1 - stage` warm-up passes, and
+the interleaved order for virtual stages, with `2 (pp - 1 - stage) + (virtual - 1) pp`, chunks
+taking turns every `pp` micro-batches.
+
+Each stage runs its passes in a fixed order, and each pass waits for the one before it on its
+stage and for one on a neighbour. So no event queue is needed: the passes fall into waves such
+that a pass depends on earlier waves only, and one array operation per wave gives the same times
+as a queue would. In 1F1B stage s runs forward pass i in wave 2 i + s and backward pass i in wave
+2 i + 2 pp - 1 - s. Interleaved, forward pass k is in wave 2 (k + s), backward pass k in wave
+2 (k + 2 (pp - 1) - s + (virtual - 1) pp) + 1, whose input comes from two waves before.
+
+Transfers: overlapped, a transfer delays the pass that needs it and occupies nobody (Megatron's
+--overlap-p2p-communication-warmup-flush; without it the ramps wait for transfers as below).
+Otherwise sender and receiver meet: a transfer starts when both are free and occupies both, in
+1F1B after every pass, interleaved after every slot of a forward and a backward pass, all
+transfers of a stage at once. Links carry both directions at full speed.
+
+Not modelled: transfers sharing one network card, variable sequence lengths, the combined
+schedule that overlaps expert communication, gradient reduction beside the last passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What every stage does when. Event arrays are parallel and in the order of execution."""
+
+    seconds: float
+    stage: Ints
+    chunk: Ints
+    micro_batch: Ints
+    backward: Bools
+    start: Floats
+    end: Floats
+    busy: Floats  # per stage: seconds in passes
+
+    @property
+    def bubble(self) -> Floats:
+        """Per stage: seconds not in passes, waiting for others or for transfers."""
+        return self.seconds - self.busy
+
+    def in_flight(self) -> Ints:
+        """Most micro-batches whose activations each (stage, chunk) holds at once."""
+        pp, virtual = len(self.busy), int(self.chunk.max()) + 1
+        most = np.zeros((pp, virtual), np.int64)
+        for chunk in range(virtual):
+            most[:, chunk] = self.peak_weight(np.eye(virtual)[chunk] * np.ones((pp, 1)))
+        return most
+
+    def peak_weight(self, weight: Floats) -> Floats:
+        """Per stage: the peak of what it holds, a chunk of a micro-batch weighing `weight`.
+
+        `weight` is (stages, chunks). Held from the start of the forward pass to the end of the
+        backward pass.
+        """
+        change = np.where(self.backward, -1.0, 1.0) * weight[self.stage, self.chunk]
+        return np.array(
+            [np.cumsum(change[self.stage == stage]).max() for stage in range(len(weight))]
+        )
+
+
+def simulate(
+    forward: Floats,
+    backward: Floats,
+    p2p: Floats,
+    num_micro_batches: int,
+    *,
+    overlap_p2p: bool,
+) -> Timeline:
+    """One pipeline: `forward` and `backward` are seconds of (stages, chunks).
+
+    `p2p[s]` is one transfer over the link from stage s to the next one; the last entry is the
+    link back to the first stage, which only chunks of virtual stages use.
+    """
+    order = _order(*_checked(forward[None], backward[None], p2p[None], num_micro_batches))
+    starts: list[Floats] = []
+    costs = _Costs(forward[None], backward[None], p2p[None])
+    free = _run(order, costs, starts, overlap_p2p=overlap_p2p)
+    wave, stage = np.nonzero(order.kind)
+    start = np.array(starts)[wave, stage, 0]
+    kind, chunk = order.kind[wave, stage], order.chunk[wave, stage]
+    is_backward = kind == _BACKWARD
+    duration = np.where(is_backward, backward[stage, chunk], forward[stage, chunk])
+    return Timeline(
+        seconds=float(free.max()),
+        stage=stage,
+        chunk=chunk,
+        micro_batch=order.micro_batch[wave, stage],
+        backward=is_backward,
+        start=start,
+        end=start + duration,
+        busy=num_micro_batches * (forward + backward).sum(axis=1),
+    )
+
+
+def simulated_seconds(
+    forward: Floats,
+    backward: Floats,
+    p2p: Floats,
+    num_micro_batches: int,
+    *,
+    overlap_p2p: bool,
+) -> Floats:
+    """Seconds of n pipelines of one shape: arrays of (n, stages, chunks) and (n, stages)."""
+    order = _order(*_checked(forward, backward, p2p, num_micro_batches))
+    costs = _Costs(forward, backward, p2p)
+    return _run(order, costs, None, overlap_p2p=overlap_p2p).max(axis=0)
+
+
+def _checked(
+    forward: Floats, backward: Floats, p2p: Floats, num_micro_batches: int
+) -> tuple[int, int, int]:
+    """The shape (pp, virtual, num_micro_batches), if the schedule exists."""
+    _, pp, virtual = forward.shape
+    if backward.shape != forward.shape or p2p.shape != forward.shape[:2]:
+        raise InputError(
+            f"forward {forward.shape}, backward {backward.shape} and p2p {p2p.shape} seconds do "
+            "not belong together: give (stages, chunks) twice and one link per stage"
+        )
+    if num_micro_batches < 1:
+        raise InputError(f"{num_micro_batches} micro-batches: a pipeline needs at least 1")
+    if virtual > 1 and (pp == 1 or num_micro_batches % pp):
+        raise InputError(
+            f"{virtual} virtual stages need several pipeline stages and a number of micro-batches "
+            f"that is a multiple of them; got {pp} stages and {num_micro_batches} micro-batches"
+        )
+    if not all(np.isfinite(a).all() and (a >= 0).all() for a in (forward, backward, p2p)):
+        raise InputError("seconds of passes and transfers must be finite and not negative")
+    return pp, virtual, num_micro_batches
+
+
+_FORWARD, _BACKWARD = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What runs in each wave on each stage: arrays of (waves, stages); kind 0 is nothing.
+
+    `source` and `link`: where a pass's input comes from; `meets`: whether the link out of a stage
+    is used after the wave. A link number of `pp` means none. `reach` waves back lies the input.
+    """
+
+    kind: Ints
+    chunk: Ints
+    micro_batch: Ints
+    source: Ints
+    link: Ints
+    meets: Ints
+    reach: int
+
+
+def _order(pp: int, virtual: int, num_micro_batches: int) -> _Order:
+    if virtual == 1:
+        kind, micro_batch = _one_forward_one_backward(pp, num_micro_batches)
+        chunk = np.zeros_like(kind)
+    else:
+        kind, chunk, micro_batch = _interleaved(pp, virtual, num_micro_batches)
+    stage = np.arange(pp)[None, :]
+    place = chunk * pp + stage
+    is_forward, is_backward = kind == _FORWARD, kind == _BACKWARD
+    before, after = (stage - 1) % pp, (stage + 1) % pp
+    source = np.where(is_forward, before, after)
+    link = np.full_like(kind, pp)
+    np.copyto(link, before, where=is_forward & (place > 0))
+    np.copyto(link, stage, where=is_backward & (place < pp * virtual - 1))
+    sends = is_forward & (place < pp * virtual - 1)
+    returns = is_backward & (place > 0)
+    if virtual > 1:  # one exchange per slot, after its second wave
+        sends = np.where(np.arange(len(kind))[:, None] % 2, np.roll(sends, 1, axis=0), False)
+    used = sends | np.roll(returns, -1, axis=1)
+    meets = np.where(used, stage, pp)
+    return _Order(kind, chunk, micro_batch, source, link, meets, 1 if virtual == 1 else 2)
+
+
+def _one_forward_one_backward(pp: int, num_micro_batches: int) -> tuple[Ints, Ints]:
+    wave = np.arange(2 * (num_micro_batches + pp) - 2)[:, None]
+    stage = np.arange(pp)[None, :]
+    goes, comes = wave - stage, wave - (2 * pp - 1 - stage)
+    kind = np.zeros(goes.shape, np.int64)
+    micro_batch = np.zeros_like(kind)
+    for value, twice in ((_FORWARD, goes), (_BACKWARD, comes)):
+        runs = (twice % 2 == 0) & (twice >= 0) & (twice < 2 * num_micro_batches)
+        np.copyto(kind, value, where=runs)
+        np.copyto(micro_batch, twice // 2, where=runs)
+    return kind, micro_batch
+
+
+def _interleaved(pp: int, virtual: int, num_micro_batches: int) -> tuple[Ints, Ints, Ints]:
+    passes = num_micro_batches * virtual
+    slot = np.arange(passes + pp * virtual + pp - 2)[:, None]
+    stage = np.arange(pp)[None, :]
+    shape = (2 * len(slot), pp)
+    kind, chunk, micro_batch = (np.zeros(shape, np.int64) for _ in range(3))
+    comes = slot - (2 * (pp - 1) - stage + (virtual - 1) * pp)
+    for offset, value, number in ((0, _FORWARD, slot - stage), (1, _BACKWARD, comes)):
+        runs = (number >= 0) & (number < passes)
+        group, rest = np.divmod(number, pp * virtual)
+        turn, member = np.divmod(rest, pp)
+        if value == _BACKWARD:
+            turn = virtual - 1 - turn
+        kind[offset::2] = np.where(runs, value, 0)
+        chunk[offset::2] = np.where(runs, turn, 0)
+        micro_batch[offset::2] = np.where(runs, group * pp + member, 0)
+    return kind, chunk, micro_batch
+
+
+class _Costs:
+    """Seconds of passes and links as rows of n pipelines, ready to be picked wave by wave."""
+
+    def __init__(self, forward: Floats, backward: Floats, p2p: Floats) -> None:
+        n, pp, virtual = forward.shape
+        idle = np.zeros((n, 1))
+        passes = [idle, forward.reshape(n, -1), backward.reshape(n, -1)]
+        self.passes = np.ascontiguousarray(np.concatenate(passes, axis=1).T)
+        self.links = np.concatenate([p2p.T, np.full((1, n), -np.inf)])
+        self.virtual = virtual
+        self.pp = pp
+
+    def rows(self, order: _Order) -> Ints:
+        """Row of `passes` for every wave and stage."""
+        within = np.arange(self.pp)[None, :] * self.virtual + order.chunk
+        row = 1 + (order.kind - 1) * self.pp * self.virtual + within
+        return np.where(order.kind > 0, row, 0)
+
+
+def _run(order: _Order, costs: _Costs, starts: list[Floats] | None, *, overlap_p2p: bool) -> Floats:
+    """When each stage of each pipeline is done; `starts` collects the beginning of each wave."""
+    rows = costs.rows(order)
+    passes, links = costs.passes, costs.links
+    pp = costs.pp
+    free = np.zeros((pp, passes.shape[1]))
+    earlier = [free] * order.reach
+    after, before = (np.arange(pp) + 1) % pp, (np.arange(pp) - 1) % pp
+    every = order.reach
+    for wave in range(len(rows)):
+        if overlap_p2p:
+            arrival = earlier[wave % every][order.source[wave]] + links[order.link[wave]]
+            free = np.maximum(free, arrival)
+        if starts is not None:
+            starts.append(free)
+        free = free + passes[rows[wave]]
+        if overlap_p2p:
+            earlier[wave % every] = free
+        elif wave % every == every - 1:
+            met = np.maximum(free, free[after]) + links[order.meets[wave]]
+            free = np.maximum(np.maximum(free, met), met[before])
+    return free

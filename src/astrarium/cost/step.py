@@ -1,0 +1,207 @@
+"""Seconds of one training iteration, by cause.
+
+An iteration is a pipeline of micro-batches on the ranks, then the part of the gradient reduction
+that the backward pass could not hide, the optimizer step, and the part of the parameter gather
+that the next forward pass cannot hide. The slowest rank sets the pace; the time it waits for
+others is the bubble. Not modelled: data loading, evaluation, checkpoints, stragglers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.layouts import CostModel, Layouts, sum_over_modules
+from astrarium.cost.schedule import pipeline_seconds_from_summary
+from astrarium.cost.tally import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES, beside
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
+from astrarium.strategy.types import Granularity, Method
+
+# An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
+# two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
+HOST_BYTES_PER_SECOND = 200e9
+
+_FULL = GRANULARITIES.index(Granularity.FULL)
+_UNIFORM = METHODS.index(Method.UNIFORM)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """One iteration by cause; the causes add up to `total`."""
+
+    forward: Floats
+    backward: Floats
+    recompute: Floats
+    tp_communication: Floats
+    cp_communication: Floats
+    ep_communication: Floats
+    zero_communication: Floats
+    pipeline_bubble: Floats
+    pipeline_communication: Floats
+    gradient_reduction: Floats
+    parameter_gather: Floats
+    optimizer: Floats
+
+    @property
+    def total(self) -> Floats:
+        causes = [getattr(self, field.name) for field in fields(self)]
+        return np.sum(causes, axis=0)
+
+
+SECONDS_CAUSES = tuple(field.name for field in fields(Seconds))
+
+
+def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options) -> Seconds:
+    """Time of strategies: row `rows[i]` of the layouts with row i of the options."""
+    parts = _rank_parts(layouts, rows, options)
+    on_rank = sum(parts.values(), np.zeros_like(parts["forward"]))
+    slowest = np.argmax(on_rank, axis=1)[:, None]
+    longest = np.take_along_axis(on_rank, slowest, axis=1)[:, 0]
+    micro_batches = layouts.degrees.num_micro_batches[rows]
+    hop = layouts.hop_seconds[rows]
+    virtual, pp = layouts.virtual[rows], layouts.degrees.pp[rows]
+    in_all = _in_all(layouts, rows, options, parts["zero_communication"])
+    pipeline = pipeline_seconds_from_summary(
+        total=np.maximum(in_all, longest),
+        longest=longest,
+        hop=hop,
+        pp=pp,
+        virtual=virtual,
+        num_micro_batches=micro_batches,
+        overlap_p2p=options.overlap_p2p,
+    )
+    still = pipeline_seconds_from_summary(
+        total=np.maximum(in_all, longest),
+        longest=longest,
+        hop=np.zeros_like(hop),
+        pp=pp,
+        virtual=virtual,
+        num_micro_batches=micro_batches,
+        overlap_p2p=options.overlap_p2p,
+    )
+    work = {
+        name: np.take_along_axis(part, slowest, axis=1)[:, 0] * micro_batches
+        for name, part in parts.items()
+    }
+    gradient, gather = _data_parallel(layouts, rows, options)
+    return Seconds(
+        **work,
+        pipeline_bubble=still - longest * micro_batches,
+        pipeline_communication=pipeline - still,
+        gradient_reduction=gradient,
+        parameter_gather=gather,
+        optimizer=_optimizer(model, layouts, rows, options),
+    )
+
+
+def _rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
+    """One micro-batch on each rank, by cause: (strategies, ranks)."""
+    on_rank = layouts.on_rank
+    overlap = options.overlap_tp[:, None]
+    return {
+        "forward": on_rank.forward[rows],
+        "backward": on_rank.backward[rows],
+        "recompute": _recompute(layouts, rows, options),
+        "tp_communication": np.where(overlap, on_rank.tp_overlapped[rows], on_rank.tp[rows]),
+        "cp_communication": on_rank.cp[rows],
+        "ep_communication": on_rank.ep[rows],
+        "zero_communication": _zero_exposed(layouts, rows, options),
+    }
+
+
+def _in_all(layouts: Layouts, rows: Ints, options: Options, zero_exposed: Floats) -> Floats:
+    """One micro-batch through all ranks, one after another."""
+    every = layouts.in_all
+    plain = (every.forward + every.backward + every.cp + every.ep)[rows]
+    messages = np.where(options.overlap_tp, every.tp_overlapped[rows], every.tp[rows])
+    zero = zero_exposed.max(axis=1) * layouts.degrees.pp[rows]
+    return plain + messages + zero + _recompute_in_all(layouts, rows, options)
+
+
+def _policy_seconds(layouts: Layouts, options: Options, rows: Ints) -> Floats:
+    """Seconds per layer of redoing the chosen modules: (strategies, kinds)."""
+    per_module = layouts.costs.module_recompute
+    return sum_over_modules(per_module, layouts.shard[rows], options.recompute_modules)
+
+
+def _recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    stage_row = layouts.stage_row[rows]
+    held = layouts.stages.layers[stage_row]
+    selective = np.einsum("nrk,nk->nr", held, _policy_seconds(layouts, options, rows))
+    covered, _ = layouts.stages.covered_layers(stage_row, options.recompute_layers)
+    share = covered / np.maximum(layouts.layer_counts[rows], 1.0)
+    share = np.where((options.method == _UNIFORM)[:, None], 1.0, share)
+    full = share * layouts.on_rank.again[rows]
+    return np.where((options.granularity == _FULL)[:, None], full, selective)
+
+
+def _recompute_in_all(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    stages, stage_row = layouts.stages, layouts.stage_row[rows]
+    num_layers = stages.covered_total.shape[1] - 1
+    depth = np.minimum(options.recompute_layers, num_layers)
+    share = stages.covered_total[stage_row, depth] / num_layers
+    share = np.where(options.method == _UNIFORM, 1.0, share)
+    full = share * layouts.in_all.again[rows]
+    layers_of_kind = stages.layers_of_kind
+    selective = _policy_seconds(layouts, options, rows) @ layers_of_kind
+    return np.where(options.granularity == _FULL, full, selective)
+
+
+def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """What ZeRO-2 and 3 add to every micro-batch: gradients scattered, weights gathered."""
+    messages = layouts.messages
+    forward, backward = layouts.on_rank.forward[rows], layouts.on_rank.backward[rows]
+    scatter, gather = messages.scatter[rows][:, None], messages.gather[rows][:, None]
+    zero = options.zero_stage[:, None]
+    reduce_hidden = np.where(options.overlap_grad_reduce[:, None], backward, 0.0)
+    gather_hidden = np.where(options.overlap_param_gather[:, None], forward, 0.0)
+    # One layer's message, at an end of the pass, has nothing to hide behind.
+    last = 1.0 / np.maximum(layouts.layer_counts[rows], 1.0)
+    reduced = np.maximum(beside(scatter, reduce_hidden), scatter * last)
+    both = np.maximum(beside(gather + scatter, reduce_hidden), (gather + scatter) * last)
+    second, third = reduced, np.maximum(beside(gather, gather_hidden), gather * last) + both
+    exposed = np.where(zero == 2, second, np.where(zero == 3, third, 0.0))
+    # A padded rank computes nothing and would seem to expose everything.
+    return np.where(layouts.stages.present[layouts.stage_row[rows]], exposed, 0.0)
+
+
+def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """Once per iteration: gradients reduced, updated parameters gathered; the exposed part.
+
+    Overlapped messages run bucket by bucket beside one micro-batch's backward (or forward) pass;
+    the last bucket, about one layer's share, has nothing left to hide behind.
+    """
+    messages = layouts.messages
+    pp = layouts.degrees.pp[rows]
+    zero = options.zero_stage
+    per_layer = 1.0 / np.maximum(layouts.layer_counts[rows].max(axis=1), 1.0)
+    gradients = np.where(zero == 0, messages.reduce[rows], messages.scatter[rows])
+    gradients = np.where(zero <= 1, gradients, 0.0)
+    backward = layouts.in_all.backward[rows] / pp
+    reduction = _bucketed(gradients, backward, per_layer, options.overlap_grad_reduce)
+    gather = np.where((zero == 1) | (zero == 2), messages.gather[rows], 0.0)
+    forward = layouts.in_all.forward[rows] / pp
+    return reduction, _bucketed(gather, forward, per_layer, options.overlap_param_gather)
+
+
+def _bucketed(message: Floats, computation: Floats, last: Floats, overlapped: Bools) -> Floats:
+    return np.where(overlapped, np.maximum(beside(message, computation), message * last), message)
+
+
+def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    dense_ranks, expert_ranks = (
+        layouts.dense_ranks[rows][:, None],
+        layouts.expert_ranks[rows][:, None],
+    )
+    divided = options.zero_stage[:, None] >= 1
+    parameters = (
+        layouts.dense_parameters[rows] / np.where(divided, dense_ranks, 1)
+        + layouts.expert_parameters[rows] / np.where(divided, expert_ranks, 1)
+    ).max(axis=1)
+    on_gpu = model.ops.optimizer_step(parameters)
+    pool = model.pool
+    moved = (GRADIENT_BYTES + WEIGHT_BYTES) * parameters / pool.gpu.pcie_bandwidth
+    state = 2 * OPTIMIZER_BYTES * parameters * pool.gpus_per_node / HOST_BYTES_PER_SECOND
+    return np.where(options.offload_optimizer, moved + state, on_gpu)

@@ -1,0 +1,141 @@
+"""The ledger of one kind of layer: seconds and bytes entered by cause, for all shards at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.collectives import COMPUTE_SLOWDOWN_UNDER_OVERLAP, Fabric
+from astrarium.cost.efficiency import OperatorModel, Pointwise
+from astrarium.model.blocks import Block, Linear, Module, Split
+from astrarium.model.workload import Workload
+from astrarium.strategy.columns import RECOMPUTE_MODULES
+from astrarium.strategy.types import RecomputeModule
+
+ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
+FLOAT_BYTES = 4  # router scores, softmax statistics
+WEIGHT_BYTES = 2
+GRADIENT_BYTES = 4  # accumulated over micro-batches in fp32
+OPTIMIZER_BYTES = 12  # Adam: fp32 master weights and two moments
+VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
+
+GemmSeconds = dict[str, tuple[Floats, Floats, Floats]]  # weight -> forward, dgrad, wgrad
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Distinct ways to shard a layer, one row each."""
+
+    tp: Ints
+    cp: Ints
+    ep: Ints
+    etp: Ints
+    micro_batch: Ints
+    sequence_parallel: Bools
+    domain: Ints  # GPUs that reach each other over the fast links
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def tokens(self, seq_length: int) -> Floats:
+        """Tokens of one micro-batch on one rank, before sequence parallelism."""
+        return self.micro_batch * seq_length / self.cp
+
+    @property
+    def residual_split(self) -> Ints:
+        """Ranks that share the residual stream between tensor-parallel regions."""
+        return np.where(self.sequence_parallel, self.tp, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """Per shard (rows) and kind of layer (columns); seconds and bytes of one micro-batch.
+
+    `tp_*` come twice: plain, and with communication pipelined into the GEMMs (`*_overlapped`).
+    `dropped` and `module_recompute` have a last axis over `RECOMPUTE_MODULES`. `stand_ins`: 16-bit
+    tensors, one per shape, kept to hand autograd in place of gradients summed into fp32 ones.
+    """
+
+    forward: Floats
+    backward: Floats
+    tp_forward: Floats
+    tp_backward: Floats
+    tp_forward_overlapped: Floats
+    tp_backward_overlapped: Floats
+    cp_forward: Floats
+    cp_backward: Floats
+    ep_forward: Floats
+    ep_backward: Floats
+    module_recompute: Floats
+    activations: Floats
+    inputs: Floats
+    dropped: Floats
+    transient: Floats
+    stand_ins: Floats
+    dense_parameters: Floats
+    expert_parameters: Floats
+
+
+class Tally:
+    """Accumulates the costs of one kind of layer over all shards."""
+
+    def __init__(
+        self, shards: Shards, workload: Workload, ops: OperatorModel, fabric: Fabric
+    ) -> None:
+        self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
+        self.dtype = workload.precision.value
+        self.tokens = shards.tokens(workload.seq_length)
+        self.residual_tokens = self.tokens / shards.residual_split
+        zeros = np.zeros(len(shards))
+        skip = {"module_recompute", "dropped"}
+        self.out = {f.name: zeros.copy() for f in fields(LayerCosts) if f.name not in skip}
+        by_module = (len(shards), len(RECOMPUTE_MODULES))
+        self.out["module_recompute"] = np.zeros(by_module)
+        self.out["dropped"] = np.zeros(by_module)
+
+    def add(self, name: str, amount: Floats) -> None:
+        self.out[name] += amount
+
+    def recompute(self, module: RecomputeModule, seconds: Floats, dropped: Floats) -> None:
+        """What redoing `module` costs and the bytes it spares."""
+        column = RECOMPUTE_MODULES.index(module)
+        self.out["module_recompute"][:, column] += seconds
+        self.out["dropped"][:, column] += dropped
+
+    def keep(self, num_bytes: Floats) -> None:
+        """Bytes that stay from the forward to the backward pass."""
+        self.add("activations", num_bytes)
+
+    def pass_through(self, num_bytes: Floats) -> None:
+        """Bytes alive only inside the layer; of several such the most counts."""
+        self.out["transient"] = np.maximum(self.out["transient"], num_bytes)
+
+    def pointwise(self, kind: Pointwise, elements: Floats) -> Floats:
+        """A norm, activation or the like, as one fused kernel; returns its forward seconds."""
+        forward = self.ops.pointwise(kind, elements, backward=False, fused=True)
+        self.add("forward", forward)
+        self.add("backward", self.ops.pointwise(kind, elements, backward=True, fused=True))
+        return forward
+
+    def stream(self, forward_bytes: Floats, backward_bytes: Floats) -> Floats:
+        """A bandwidth-bound kernel; returns its forward seconds."""
+        forward = self.ops.streaming(forward_bytes)
+        self.add("forward", forward)
+        self.add("backward", self.ops.streaming(backward_bytes))
+        return forward
+
+
+def beside(message: Floats, computation: Floats) -> Floats:
+    """Seconds that a message adds when it runs beside a computation.
+
+    What outlasts the computation is seen in full; while both run, the collective's kernels and
+    memory traffic slow the computation down.
+    """
+    hidden = np.minimum(message, computation)
+    return message - (1 - COMPUTE_SLOWDOWN_UNDER_OVERLAP) * hidden
+
+
+def weights_of(block: Block, module: Module, split: Split) -> list[Linear]:
+    return [x for x in block.linears if x.module is module and x.split is split]

@@ -1,0 +1,62 @@
+"""Reading and writing of the user's documents: YAML, TOML and JSON files.
+
+`load` gives typed data (a `msgspec.Struct` checks it), `read` plain data. Whatever is wrong with
+a file ends in one `InputError` of the form "file:line: key: expected X, got Y".
+
+The parts: `parsing` turns text into data, `places` finds the line of a key again, `schema`
+explains what a schema did not like. The parsers are imported only when a document is read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from astrarium.documents import parsing, places
+from astrarium.errors import InputError
+
+__all__ = ["load", "read", "write_atomic"]
+
+T = TypeVar("T")
+
+
+def load(path: Path, schema: type[T]) -> T:
+    """Read a document and check it against `schema`, a `msgspec.Struct` or a container of them."""
+    import msgspec
+
+    from astrarium.documents.schema import explain
+
+    text, data = parsing.parse(path)
+    try:
+        # Only YAML has keys that are not text; elsewhere the key "8" may stand for the number.
+        str_keys = parsing.format_of(path) is not parsing.Format.YAML
+        return msgspec.convert(data, schema, str_keys=str_keys)
+    except msgspec.ValidationError as error:
+        key, what = explain(str(error), data, schema)
+        raise places.failure(path, what, parsing.line_of(path, text, key), key) from None
+
+
+def read(path: Path) -> object:
+    """Read a document as plain dictionaries, lists and scalars."""
+    return parsing.parse(path)[1]
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write `text` under a temporary name and rename it, so that nothing half-written stays."""
+    target = path.resolve()  # a symbolic link stays, and what it points to is replaced
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "not a regular file"
+        raise InputError(f"cannot write {path}: it is {kind}; name a file")
+    temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        try:
+            temporary.write_text(text, encoding="utf-8", newline="\n")
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except FileNotFoundError:
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another place") from None

@@ -1,0 +1,251 @@
+"""From a file to plain data, or to an error that names the file and the line.
+
+Refused are files that are missing, not text, empty, larger than `LARGEST_FILE_BYTES`, nested
+deeper than `DEEPEST_NESTING`, that expand (through YAML aliases) to more than `MOST_NODES`
+values, repeat a key, or hold a number that is not finite.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astrarium.documents.places import KeyPath, failure, line_in_nodes, line_in_toml
+from astrarium.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    import yaml
+
+LARGEST_FILE_BYTES = 10 * 10**6
+DEEPEST_NESTING = 64
+MOST_NODES = 10**6
+
+
+class Format(StrEnum):
+    """The languages a document may be written in."""
+
+    YAML = "YAML"
+    TOML = "TOML"
+    JSON = "JSON"
+
+
+_SUFFIXES = {
+    ".yaml": Format.YAML,
+    ".yml": Format.YAML,
+    ".toml": Format.TOML,
+    ".json": Format.JSON,
+}
+
+
+def format_of(path: Path) -> Format:
+    """Return the language that the name of a file promises."""
+    language = _SUFFIXES.get(path.suffix.lower())
+    if language is None:
+        known = ", ".join(_SUFFIXES)
+        raise failure(path, f"unknown kind of file '{path.suffix}'; expected one of {known}")
+    return language
+
+
+def parse(path: Path) -> tuple[str, object]:
+    """Return the text of a document and the data in it."""
+    parsers = {Format.YAML: _parse_yaml, Format.TOML: _parse_toml, Format.JSON: _parse_json}
+    parser = parsers[format_of(path)]
+    text = _read_text(path)
+    try:
+        data = parser(path, text)
+    except RecursionError:
+        raise _too_deep(path) from None
+    _check_values(path, text, data)
+    return text, data
+
+
+def line_of(path: Path, text: str, key: KeyPath) -> int | None:
+    """Return the line of a key, or of the closest parent found; None for the whole document."""
+    if format_of(path) is Format.TOML:
+        return line_in_toml(text, key)
+    import yaml
+
+    try:
+        # Tabs are white space in JSON, but not in YAML; lines stay as they are.
+        return line_in_nodes(yaml.compose(text.replace("\t", " "), Loader=_yaml_loader()), key)
+    except yaml.YAMLError:
+        return None  # JSON that YAML cannot read, such as escaped surrogate pairs
+
+
+def _read_text(path: Path) -> str:
+    """Read a file of sensible size that holds text."""
+    try:
+        if path.is_dir():
+            raise failure(path, "is a folder; name a file in it")
+        if path.exists() and not path.is_file():
+            raise failure(path, "is not a regular file")
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise failure(path, f"no such file{_neighbour(path)}") from None
+    except OSError as error:
+        raise failure(path, f"cannot be read: {error.strerror}") from None
+    if len(raw) > LARGEST_FILE_BYTES:
+        raise failure(path, f"larger than the limit of {LARGEST_FILE_BYTES / 10**6:g} MB")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise failure(path, "is not UTF-8 text; save it as UTF-8", line) from None
+    if "\0" in text:
+        raise failure(path, "is a binary file; expected text")
+    if not text.strip():
+        raise failure(path, "is empty")
+    return text
+
+
+def _neighbour(path: Path) -> str:
+    """Suggest a file of a similar name in the same folder."""
+    try:
+        return did_you_mean(path.name, sorted(os.listdir(path.parent)))
+    except OSError:
+        return ""
+
+
+def _check_values(path: Path, text: str, data: object) -> None:
+    """Refuse numbers that are not finite, and nesting too deep for those who read the data."""
+    pending: list[tuple[KeyPath, object]] = [((), data)]
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, dict | list) and len(key) >= DEEPEST_NESTING:
+            raise _too_deep(path)
+        if isinstance(value, dict):
+            pending.extend(((*key, name), child) for name, child in value.items())
+        elif isinstance(value, list):
+            pending.extend(((*key, index), child) for index, child in enumerate(value))
+        elif isinstance(value, float) and not math.isfinite(value):
+            line = line_of(path, text, key)
+            raise failure(path, f"expected a finite number, got {value}", line, key)
+
+
+def _too_deep(path: Path, line: int | None = None) -> InputError:
+    return failure(path, f"nested deeper than the limit of {DEEPEST_NESTING} levels", line)
+
+
+def _parse_json(path: Path, text: str) -> object:
+    import json
+
+    def build(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in mapping if names.count(name) > 1)
+            raise failure(path, f"the key '{twice}' appears twice in one object")
+        return mapping
+
+    try:
+        return json.loads(text, object_pairs_hook=build)
+    except json.JSONDecodeError as error:
+        raise failure(path, f"malformed JSON: {error.msg}", error.lineno) from None
+    except InputError:
+        raise
+    except ValueError as error:  # a number with more digits than Python reads
+        raise failure(path, f"malformed JSON: {error}") from None
+
+
+def _parse_toml(path: Path, text: str) -> object:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # malformed, or a number with more digits than Python reads
+        message, _, place = str(error).partition(" (at ")
+        line = re.match(r"line (\d+)", place)
+        last = text.count("\n", 0, len(text.rstrip())) + 1 if place else None
+        number = int(line[1]) if line else last
+        raise failure(path, f"malformed TOML: {message}", number) from None
+
+
+def _parse_yaml(path: Path, text: str) -> object:
+    import yaml
+
+    try:
+        root = _compose(path, text)
+        if root is None:
+            raise failure(path, "is empty")
+        _inspect(path, root, {})
+        return _yaml_loader()("").construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        raise failure(path, f"malformed YAML: {error.problem or error.context}", line) from None
+    except yaml.YAMLError as error:
+        raise failure(path, f"malformed YAML: {str(error).splitlines()[0]}") from None
+    except InputError:
+        raise
+    except ValueError as error:  # a date that does not exist
+        raise failure(path, f"malformed YAML: {error}") from None
+
+
+@functools.cache
+def _yaml_loader() -> type[yaml.SafeLoader]:
+    """Return a safe loader that also reads 1e12 as a number, as YAML 1.2 and JSON do."""
+    import yaml
+
+    base: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: type[yaml.SafeLoader] = type("Loader", (base,), {})
+    exponent = re.compile(r"^[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$")
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return loader
+
+
+def _compose(path: Path, text: str) -> yaml.Node | None:
+    """Turn YAML into nodes, once its nesting is known to be harmless.
+
+    The C composer recurses without a limit of its own, so depth is counted on events first.
+    """
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=_yaml_loader()):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST_NESTING:
+            raise _too_deep(path, event.start_mark.line + 1)
+    root: yaml.Node | None = yaml.compose(text, Loader=_yaml_loader())
+    return root
+
+
+def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return how many values a node expands to; refuse repeated keys, bombs and cycles.
+
+    `sizes` holds the nodes seen so far; one that is still being expanded has the size zero.
+    """
+    import yaml
+
+    line = node.start_mark.line + 1
+    if id(node) in sizes:
+        if sizes[id(node)] == 0:
+            raise failure(path, "a YAML alias contains itself", line)
+        return sizes[id(node)]
+    sizes[id(node)] = 0
+    size = 1
+    if isinstance(node, yaml.SequenceNode):
+        size += sum(_inspect(path, item, sizes) for item in node.value)
+    elif isinstance(node, yaml.MappingNode):
+        _refuse_repeated_keys(path, node)
+        size += sum(_inspect(path, value, sizes) for _, value in node.value)
+    if size > MOST_NODES:
+        raise failure(path, f"YAML aliases expand to more than {MOST_NODES:,} values", line)
+    sizes[id(node)] = size
+    return size
+
+
+def _refuse_repeated_keys(path: Path, node: yaml.MappingNode) -> None:
+    seen = set()
+    for key, _ in node.value:
+        name = (key.tag, str(key.value))
+        if name in seen:
+            what = f"the key '{key.value}' appears twice in one mapping"
+            raise failure(path, what, key.start_mark.line + 1)
+        seen.add(name)

@@ -1,0 +1,298 @@
+"""What a model is made of: weights, norms, attention, in the order data flows.
+
+One description serves every question. Parameter counts, FLOPs, GEMM shapes, activation bytes
+and communication volumes are all read off the same `Linear`, `Norm` and `Attention` entries, so
+they cannot disagree. Nothing here knows about GPUs or parallel strategies beyond one fact per
+weight: the way Megatron splits it (`Split`).
+
+Not modelled: biases in GEMM time (fused), dropout masks of models that train without dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+
+class Split(StrEnum):
+    """How tensor parallelism treats a weight."""
+
+    COLUMN = "column"  # outputs divided among ranks
+    ROW = "row"  # inputs divided among ranks, outputs summed
+    REPLICATED = "replicated"
+
+
+class Module(StrEnum):
+    """The part of a block an operator belongs to; recompute policies select by it."""
+
+    ATTENTION = "attention"
+    MLP = "mlp"
+    ROUTER = "router"
+    EXPERTS = "experts"
+    SHARED_EXPERTS = "shared_experts"
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A weight matrix of `outputs` x `inputs`; `copies` of it exist, each token uses `active`."""
+
+    name: str
+    inputs: int
+    outputs: int
+    split: Split
+    module: Module
+    bias: bool = False
+    copies: int = 1
+    active: float = 1.0
+
+    @property
+    def parameters(self) -> int:
+        return self.copies * (self.inputs * self.outputs + (self.outputs if self.bias else 0))
+
+    @property
+    def active_parameters(self) -> float:
+        return self.parameters * self.active / self.copies
+
+    @property
+    def flops_per_token(self) -> float:
+        return 2.0 * self.inputs * self.outputs * self.active
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A normalisation over `width` features with `vectors` learned vectors (RMS 1, layer 2).
+
+    `per_head` norms (query/key norms) act on head-split activations, on `groups` heads of `width`
+    features each; the others act on the residual stream or on what is replicated beside it, and
+    are what sequence parallelism divides.
+    """
+
+    name: str
+    width: int
+    vectors: int = 1
+    per_head: bool = False
+    groups: int = 1
+
+    @property
+    def parameters(self) -> int:
+        return self.width * self.vectors
+
+    @property
+    def features(self) -> int:
+        """Values that pass through the norm per token."""
+        return self.width * self.groups
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The scores-and-values part of attention; its projections are `Linear` entries.
+
+    `key_dim` and `value_dim` are per head (equal except for MLA). `window` is the number of
+    earlier tokens a local layer sees. `cross` attends to an encoder's output.
+    """
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    causal: bool = True
+    window: int | None = None
+    rotary_dim: int = 0
+    cross: bool = False
+
+    def flops_per_token(self, seq_length: int) -> float:
+        """Forward FLOPs for one token at average depth; causal attention does half the work."""
+        visible = float(seq_length)
+        if self.causal:
+            visible = (seq_length + 1) / 2
+        if self.window is not None and self.window < seq_length:
+            full, tail = self.window, seq_length - self.window
+            head_part = full * (full + 1) / 2 if self.causal else full * full
+            visible = (head_part + tail * full) / seq_length
+        return 2.0 * self.heads * (self.key_dim + self.value_dim) * visible
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer: what Megatron counts in --num-layers.
+
+    `gated` tells whether the feed-forward part multiplies two projections (SwiGLU, GeGLU).
+    `extra_parameters` are weights outside `linears` and `norms` (relative position tables,
+    attention sinks): no GEMM, counted once per rank.
+    """
+
+    name: str
+    hidden: int
+    linears: tuple[Linear, ...]
+    norms: tuple[Norm, ...]
+    attentions: tuple[Attention, ...]
+    gated: bool
+    experts: int = 0
+    experts_per_token: int = 0
+    parallel_residual: bool = False
+    extra_parameters: int = 0
+
+    @cached_property
+    def parameters(self) -> int:
+        return (
+            sum(linear.parameters for linear in self.linears)
+            + sum(norm.parameters for norm in self.norms)
+            + self.extra_parameters
+        )
+
+    @cached_property
+    def active_parameters(self) -> int:
+        inactive = sum(linear.parameters - linear.active_parameters for linear in self.linears)
+        return round(self.parameters - inactive)
+
+    def flops_per_token(self, seq_length: int) -> float:
+        """Forward FLOPs of matrix products; norms and activations are bandwidth, not FLOPs."""
+        return sum(linear.flops_per_token for linear in self.linears) + sum(
+            attention.flops_per_token(seq_length) for attention in self.attentions
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.parameters, self.linears))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTiming:
+    """Measured seconds of one layer for one sample: how AMP profiles enter."""
+
+    forward_seconds: float
+    backward_seconds: float
+
+
+@dataclass(frozen=True)
+class CustomBlock:
+    """A layer known only by its size, and by measurements if the user has them.
+
+    Bytes and FLOPs are per sample (one sequence, one image) and for the whole layer; tensor
+    parallelism divides FLOPs, parameters and activations evenly. `timings` maps a GPU name to
+    tensor-parallel degree to measured seconds and replaces the predicted time where given.
+    """
+
+    name: str
+    parameter_count: int
+    forward_flops: float
+    activation_bytes: float
+    output_bytes: float
+    timings: Mapping[str, Mapping[int, LayerTiming]] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> int:
+        return self.parameter_count
+
+    @property
+    def active_parameters(self) -> int:
+        return self.parameter_count
+
+    def flops_per_token(self, seq_length: int) -> float:
+        return self.forward_flops / seq_length
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.parameter_count, self.forward_flops, self.output_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Tables and projections before the first block, on the first pipeline stage.
+
+    `vocab` rows of the token table are divided by tensor parallelism; everything in
+    `other_parameters` (positions, token types, norms, patch projection) is replicated.
+    """
+
+    vocab: int
+    hidden: int
+    other_parameters: int = 0
+
+    @property
+    def token_parameters(self) -> int:
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.token_parameters + self.other_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What follows the last block: final norm, transforms, the projection to `outputs`.
+
+    `tied` heads reuse the token table: no parameters of their own in the model, but a copy on
+    the last pipeline stage. `outputs` is the vocabulary for language models, classes for ViT.
+    """
+
+    inputs: int
+    outputs: int
+    tied: bool
+    bias: bool = False
+    other_parameters: int = 0
+
+    @property
+    def projection_parameters(self) -> int:
+        return self.inputs * self.outputs
+
+    @property
+    def parameters(self) -> int:
+        own = 0 if self.tied else self.projection_parameters
+        return own + (self.outputs if self.bias else 0) + self.other_parameters
+
+    @property
+    def flops_per_token(self) -> float:
+        return 2.0 * self.inputs * self.outputs
+
+
+@dataclass(frozen=True)
+class Model:
+    """An ordered list of blocks between an embedding and a head."""
+
+    name: str
+    family: str
+    architecture: str
+    hidden: int
+    max_seq_length: int
+    embedding: Embedding
+    blocks: tuple[Block | CustomBlock, ...]
+    head: Head
+
+    @property
+    def vocab(self) -> int:
+        return self.embedding.vocab
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def kinds(self) -> tuple[Block | CustomBlock, ...]:
+        """Distinct blocks in order of first appearance."""
+        return tuple(dict.fromkeys(self.blocks))
+
+    @cached_property
+    def kind_of_layer(self) -> tuple[int, ...]:
+        index = {block: i for i, block in enumerate(self.kinds)}
+        return tuple(index[block] for block in self.blocks)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Distinct parameters, tied weights once: the number model cards print."""
+        body = sum(block.parameters for block in self.blocks)
+        return self.embedding.parameters + body + self.head.parameters
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """Parameters one token meets: experts scaled by the share of them a token uses."""
+        body = sum(block.active_parameters for block in self.blocks)
+        return self.embedding.parameters + body + self.head.parameters
+
+    def flops_per_token(self, seq_length: int) -> float:
+        """Model FLOPs of one training token: forward, and backward at twice the forward."""
+        forward = sum(block.flops_per_token(seq_length) for block in self.blocks)
+        return 3.0 * (forward + self.head.flops_per_token)
+
+    @cached_property
+    def max_experts(self) -> int:
+        return max((b.experts for b in self.blocks if isinstance(b, Block)), default=0)

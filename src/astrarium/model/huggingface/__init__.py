@@ -1,0 +1,90 @@
+"""From a Hugging Face config.json to a `Model`; one adapter per `model_type`.
+
+An adapter states what its family looks like; sizes are read by `config`, defaults stand in
+`defaults`, weights are put together by `astrarium.model.build`. To add a family, add its
+defaults and an adapter, and name both here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from astrarium.errors import did_you_mean
+from astrarium.model.blocks import Model
+from astrarium.model.build import Architecture, Shape, assemble
+from astrarium.model.huggingface import classic, dense, encoders, published, sparse
+from astrarium.model.huggingface.config import Config, Source
+from astrarium.model.huggingface.defaults import DEFAULTS
+
+Adapter = Callable[[str, str, Config], Model]
+
+
+def _decoder(shape_of: Callable[[Config], Shape]) -> Adapter:
+    def adapt(name: str, family: str, config: Config) -> Model:
+        return assemble(name, family, Architecture.DECODER, shape_of(config))
+
+    return adapt
+
+
+ADAPTERS: Mapping[str, Adapter] = {
+    "llama": _decoder(dense.llama),
+    "mistral": _decoder(dense.mistral),
+    "qwen2": _decoder(dense.qwen2),
+    "qwen3": _decoder(dense.qwen3),
+    "gemma": _decoder(dense.gemma),
+    "gemma2": _decoder(dense.gemma2),
+    "gemma3_text": _decoder(dense.gemma3),
+    "phi3": _decoder(dense.phi3),
+    "phi": _decoder(dense.phi),
+    "olmo2": _decoder(dense.olmo2),
+    "cohere": _decoder(dense.cohere),
+    "nemotron": _decoder(dense.nemotron),
+    "mixtral": _decoder(sparse.mixtral),
+    "qwen2_moe": _decoder(sparse.qwen2_moe),
+    "qwen3_moe": _decoder(sparse.qwen3_moe),
+    "deepseek_v2": _decoder(sparse.deepseek),
+    "deepseek_v3": _decoder(sparse.deepseek),
+    "kimi_k2": _decoder(sparse.deepseek),
+    "llama4_text": _decoder(sparse.llama4),
+    "glm4_moe": _decoder(sparse.glm4_moe),
+    "gpt_oss": _decoder(sparse.gpt_oss),
+    "phimoe": _decoder(sparse.phimoe),
+    "dbrx": _decoder(sparse.dbrx),
+    "gpt2": _decoder(classic.gpt2),
+    "gpt_neox": _decoder(classic.gpt_neox),
+    "gptj": _decoder(classic.gptj),
+    "opt": _decoder(classic.opt),
+    "bloom": _decoder(classic.bloom),
+    "falcon": _decoder(classic.falcon),
+    "bert": encoders.bert,
+    "roberta": encoders.bert,
+    "t5": encoders.t5,
+    "vit": encoders.vit,
+    "megatron_gpt": _decoder(published.megatron_gpt),
+    "vit_parallel": published.vit_parallel,
+}
+
+# Configs of models that see and read: only the part that reads is planned.
+TEXT_PARTS: Mapping[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+
+
+def from_config(
+    values: Mapping[str, object], name: str, label: str, path: Path | None = None
+) -> Model:
+    """Build the model that the content of a config.json describes; `label` goes into errors."""
+    source = Source(label, path)
+    known = sorted({*ADAPTERS, *TEXT_PARTS})
+    model_type = values.get("model_type")
+    if model_type is None:
+        raise source.failure("model_type", f"missing; expected one of {', '.join(known)}")
+    if not isinstance(model_type, str) or model_type not in known:
+        hint = did_you_mean(str(model_type), known)
+        what = f"unsupported type {model_type!r}{hint}; supported: {', '.join(known)}"
+        raise source.failure("model_type", what)
+    if model_type in TEXT_PARTS:
+        model_type = TEXT_PARTS[model_type]
+        config = Config(values, {}, source).section("text_config", DEFAULTS[model_type])
+    else:
+        config = Config(values, DEFAULTS[model_type], source)
+    return ADAPTERS[model_type](name, model_type, config)

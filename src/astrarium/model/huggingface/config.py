@@ -1,0 +1,176 @@
+"""Reading of a config.json: one spelling for every key, class defaults, checked values.
+
+Families spell the same thing differently (`n_embd`, `d_model`, `hidden_size`); `ALIASES` maps
+them to one name. A key that is absent takes the default of the transformers class. Everything
+that is wrong with a value ends in an `InputError` that names the file, the line, the key as it
+is written there, and what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from astrarium.errors import InputError
+
+# Limits that keep a mistyped number from filling the memory; no known model comes near.
+LARGEST_COUNT = 10**9
+MOST_LAYERS = 10**4
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("n_embd", "d_model", "n_embed"),
+    "num_hidden_layers": ("n_layer", "num_layers", "n_layers"),
+    "num_attention_heads": ("n_head", "num_heads", "n_heads"),
+    "num_key_value_heads": ("num_kv_heads", "num_query_groups", "kv_n_heads"),
+    "head_dim": ("d_kv", "kv_channels"),
+    "intermediate_size": ("n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
+    "moe_intermediate_size": ("moe_ffn_hidden_size",),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
+    "num_experts": (
+        "num_local_experts",
+        "n_routed_experts",
+        "num_moe_experts",
+        "moe_num_experts",
+    ),
+    "num_experts_per_tok": ("moe_router_topk", "moe_top_k"),
+    "partial_rotary_factor": ("rotary_pct",),
+    "sliding_window_pattern": ("_sliding_window_pattern",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a config comes from: a file, or an entry known by its label."""
+
+    label: str
+    path: Path | None = None
+    inside: tuple[str, ...] = ()
+
+    def failure(self, key: str, what: str) -> InputError:
+        """Build the error "file:line: key: what"."""
+        where = (*self.inside, key) if key else self.inside
+        line = _line_of(self.path, where) if self.path and where else None
+        place = f"{self.label}:{line}" if line else self.label
+        named = ".".join(where)
+        return InputError(f"{place}: {named}: {what}" if named else f"{place}: {what}")
+
+    def within(self, key: str) -> Source:
+        return Source(self.label, self.path, (*self.inside, key))
+
+
+def _line_of(path: Path, where: tuple[str, ...]) -> int | None:
+    """Return the line of a key of a JSON file, following its parents from the top."""
+    text = path.read_text(encoding="utf-8-sig")
+    at = 0
+    for key in where:
+        found = text.find(f'"{key}"', at)
+        if found < 0:
+            return None
+        at = found
+    return text.count("\n", 0, at) + 1
+
+
+class Config:
+    """The keys of one config file, read through checks."""
+
+    def __init__(
+        self, values: Mapping[str, object], defaults: Mapping[str, object], source: Source
+    ) -> None:
+        self.source = source
+        self._spelling: dict[str, str] = {}
+        self._values = dict(defaults)
+        for name, others in ALIASES.items():
+            written = next((key for key in (name, *others) if key in values), None)
+            if written is not None:
+                self._values[name] = values[written]
+                self._spelling[name] = written
+        aliased = {other for others in ALIASES.values() for other in others} | ALIASES.keys()
+        self._values.update({key: v for key, v in values.items() if key not in aliased})
+
+    def failure(self, key: str, what: str) -> InputError:
+        return self.source.failure(self._spelling.get(key, key), what)
+
+    def get(self, key: str) -> object:
+        return self._values.get(key)
+
+    def count(self, key: str, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
+        """Return a whole number that must be there."""
+        value = self.get(key)
+        if value is None:
+            raise self.failure(key, f"missing; expected a whole number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.failure(key, f"expected a whole number, got {value!r}")
+        if not least <= value <= most:
+            raise self.failure(key, f"expected a whole number in {least}..{most}, got {value}")
+        return value
+
+    def count_or(self, key: str, default: int, *, least: int = 1) -> int:
+        """Return a whole number, or `default` where the key is absent or null."""
+        return default if self.get(key) is None else self.count(key, least=least)
+
+    def optional_count(self, key: str) -> int | None:
+        return None if self.get(key) is None else self.count(key)
+
+    def flag(self, key: str) -> bool:
+        """Return a truth value; absent and null are false."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.failure(key, f"expected true or false, got {value!r}")
+        return bool(value)
+
+    def text(self, key: str, allowed: tuple[str, ...]) -> str:
+        value = self.get(key)
+        if value not in allowed:
+            raise self.failure(key, f"expected one of {', '.join(allowed)}, got {value!r}")
+        return str(value)
+
+    def items(self, key: str) -> list[object] | None:
+        value = self.get(key)
+        if value is not None and not isinstance(value, list):
+            raise self.failure(key, f"expected a list, got {value!r}")
+        return value
+
+    def layer_numbers(self, key: str, layers: int) -> frozenset[int]:
+        """Return a list of layer indices as a set."""
+        numbers = self.items(key) or []
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise self.failure(key, f"expected layer numbers, got {number!r}")
+            if not 0 <= number < layers:
+                raise self.failure(key, f"expected layers in 0..{layers - 1}, got {number}")
+        return frozenset(number for number in numbers if isinstance(number, int))
+
+    def layer_flags(self, key: str, layers: int) -> tuple[object, ...] | None:
+        """Return a list with one entry per layer, or None where the key is absent or empty."""
+        entries = self.items(key)
+        if not entries:
+            return None
+        if len(entries) != layers:
+            what = f"expected one entry for each of the {layers} layers, got {len(entries)}"
+            raise self.failure(key, what)
+        return tuple(entries)
+
+    def section(self, key: str, defaults: Mapping[str, object]) -> Config:
+        """Return a nested mapping as a config of its own; absent means all defaults."""
+        value = self.get(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise self.failure(key, f"expected a mapping, got {value!r}")
+        return Config(value, defaults, self.source.within(key))
+
+    def rotary_fraction(self) -> float:
+        """Return the share of each head that is rotated; newer configs nest the key."""
+        nested = self.get("rope_parameters")
+        value = self.get("partial_rotary_factor")
+        if isinstance(nested, Mapping):
+            value = nested.get("partial_rotary_factor", value)
+        if value is None:
+            return 1.0
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.failure("partial_rotary_factor", f"expected a number, got {value!r}")
+        if not (math.isfinite(value) and 0 <= value <= 1):
+            raise self.failure("partial_rotary_factor", f"expected 0..1, got {value}")
+        return float(value)

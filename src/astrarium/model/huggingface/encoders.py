@@ -1,0 +1,193 @@
+"""Adapters for encoders and encoder-decoders: BERT, RoBERTa, T5, ViT.
+
+The head follows the class named in `architectures`. A bare BERT body is taken to be trained as a
+masked language model through its own token table: no parameters are added, but logits cost time.
+A bare ViT gets one output without weights. T5's encoder and decoder are assumed to read sequences
+of the same length. Classifier heads of ViT are counted for every token (0.2 % of ViT-H's FLOPs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from astrarium.model.blocks import Attention, Block, Embedding, Head, Linear, Model, Norm
+from astrarium.model.build import (
+    Architecture,
+    Shape,
+    assemble,
+    attention_linears,
+    cross_attention_linears,
+    mlp_linears,
+)
+from astrarium.model.huggingface.classic import biased
+from astrarium.model.huggingface.config import MOST_LAYERS, Config
+from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
+
+NEXT_SENTENCE_CLASSES = 2
+DEFAULT_LABELS = 2  # of transformers, where a config names no classes
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    pooler: bool = False
+    language_model: bool = False
+    next_sentence: bool = False
+
+
+_BERT_HEADS = {
+    "Model": _Heads(pooler=True),
+    "ForMaskedLM": _Heads(language_model=True),
+    "ForPreTraining": _Heads(pooler=True, language_model=True, next_sentence=True),
+}
+
+
+def bert(name: str, family: str, config: Config) -> Model:
+    """BERT and RoBERTa: norms after the sublayers, three embedding tables and a norm."""
+    shape = replace(biased(config), causal=False, final_norm=False)
+    hidden = shape.hidden
+    heads = _BERT_HEADS[_class_suffix(config, ("Bert", "Roberta"), tuple(_BERT_HEADS))]
+    dense = hidden * hidden + hidden
+    extra = dense if heads.pooler else 0
+    if heads.language_model:
+        extra += dense + LAYER_NORM_VECTORS * hidden
+    if heads.next_sentence:
+        extra += NEXT_SENTENCE_CLASSES * (hidden + 1)
+    rows = shape.max_seq_length + config.count("type_vocab_size") + LAYER_NORM_VECTORS
+    shape = replace(
+        shape,
+        embedding_parameters=rows * hidden,
+        head_bias=heads.language_model,
+        head_parameters=extra,
+        tied=shape.tied or not heads.language_model,
+    )
+    return assemble(name, family, Architecture.ENCODER, shape)
+
+
+def vit(name: str, family: str, config: Config) -> Model:
+    """A class token and one token per patch; the classifier reads the class token."""
+    hidden, tokens = config.count("hidden_size"), patches(config) + 1
+    suffix = _class_suffix(config, ("ViT",), ("ForImageClassification", "Model"))
+    classifies = suffix == "ForImageClassification"
+    qkv_bias = config.flag("qkv_bias")
+    shape = replace(
+        vision(config, tokens),
+        qkv_bias=qkv_bias,
+        out_bias=True,
+        mlp_bias=True,
+        norm_vectors=LAYER_NORM_VECTORS,
+        embedding_parameters=(tokens + 1) * hidden + patch_projection(config),
+        head_bias=classifies,
+    )
+    if classifies:
+        shape = replace(shape, head_outputs=_labels(config))
+    else:
+        pooled = config.count_or("pooler_output_size", hidden)
+        shape = replace(shape, head_outputs=1, tied=True, head_parameters=(hidden + 1) * pooled)
+    return assemble(name, family, Architecture.VISION_ENCODER, shape)
+
+
+def vision(config: Config, tokens: int) -> Shape:
+    """A stack that reads patches: no vocabulary, every token sees every other."""
+    sizes = {"vocab_size": 1, "max_position_embeddings": tokens}
+    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    known = {key: config.get(key) for key in (*keys, "head_dim")}
+    shape = biased(Config(known | sizes, {}, config.source))
+    return replace(shape, vocab=0, causal=False)
+
+
+def patches(config: Config) -> int:
+    size, patch = config.count("image_size"), config.count("patch_size")
+    if size < patch:
+        raise config.failure("patch_size", f"expected at most the image size {size}, got {patch}")
+    return (size // patch) ** 2
+
+
+def patch_projection(config: Config) -> int:
+    area = config.count("patch_size") ** 2 * config.count("num_channels")
+    return (area + 1) * config.count("hidden_size")
+
+
+def _labels(config: Config) -> int:
+    classes = config.get("id2label")
+    if isinstance(classes, Mapping) and config.get("num_labels") is None:
+        return len(classes)
+    return config.count_or("num_labels", DEFAULT_LABELS)
+
+
+def _class_suffix(config: Config, prefixes: tuple[str, ...], known: tuple[str, ...]) -> str:
+    """Return the class in `architectures` without its family; the first known one if absent."""
+    named = config.items("architectures")
+    if not named:
+        return known[0]
+    suffix = str(named[0])
+    for prefix in prefixes:
+        suffix = suffix.removeprefix(prefix)
+    if suffix not in known:
+        options = ", ".join(prefixes[0] + option for option in known)
+        raise config.failure("architectures", f"expected one of {options}, got {named[0]!r}")
+    return suffix
+
+
+def t5(name: str, family: str, config: Config) -> Model:
+    """Encoder blocks, then decoder blocks with self and cross attention.
+
+    The relative position tables belong to the first block of each half; the encoder's final
+    norm is applied where its output enters the decoder. The v1.1 checkpoints have a head of
+    their own (`tie_word_embeddings` false), which the transformers 5 class overrides.
+    """
+    layers = config.count("num_hidden_layers", most=MOST_LAYERS)
+    decoder_layers = layers
+    if config.get("num_decoder_layers") is not None:
+        decoder_layers = config.count("num_decoder_layers", most=MOST_LAYERS)
+    hidden = config.count("hidden_size")
+    vocab = config.count("vocab_size")
+    table = config.count("relative_attention_num_buckets") * config.count("num_attention_heads")
+    encoder, decoder = _t5_block(config, decoder=False), _t5_block(config, decoder=True)
+    encoder_exit = Norm("encoder_final_norm", hidden)
+    first_encoder = replace(encoder, name="encoder-first", extra_parameters=table)
+    first_decoder = replace(
+        decoder,
+        name="decoder-first",
+        norms=(*decoder.norms, encoder_exit),
+        extra_parameters=table,
+    )
+    return Model(
+        name=name,
+        family=family,
+        architecture=Architecture.ENCODER_DECODER,
+        hidden=hidden,
+        max_seq_length=config.count("max_position_embeddings"),
+        embedding=Embedding(vocab, hidden),
+        blocks=(
+            first_encoder,
+            *[encoder] * (layers - 1),
+            first_decoder,
+            *[decoder] * (decoder_layers - 1),
+        ),
+        head=Head(hidden, vocab, config.flag("tie_word_embeddings"), False, hidden),
+    )
+
+
+def _t5_block(config: Config, *, decoder: bool) -> Block:
+    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
+    size = config.count("head_dim")
+    projection = config.get("feed_forward_proj")
+    gated = isinstance(projection, str) and projection.startswith("gated-")
+    inner = mlp_linears(hidden, config.count("intermediate_size"), gated=gated, bias=False)
+    own = attention_linears(hidden, heads, heads, size, qkv_bias=False, out_bias=False)
+    cross: tuple[Linear, ...] = ()
+    attentions: tuple[Attention, ...] = (Attention(heads, heads, size, size, causal=decoder),)
+    norms = [Norm("attention_norm", hidden), Norm("mlp_norm", hidden)]
+    if decoder:
+        cross = cross_attention_linears(hidden, heads, heads, size)
+        attentions += (Attention(heads, heads, size, size, causal=False, cross=True),)
+        norms.insert(1, Norm("cross_attention_norm", hidden))
+    return Block(
+        name="decoder" if decoder else "encoder",
+        hidden=hidden,
+        linears=own + cross + inner,
+        norms=tuple(norms),
+        attentions=attentions,
+        gated=gated,
+    )

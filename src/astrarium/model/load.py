@@ -1,0 +1,73 @@
+"""From what the user calls a model to the model: catalog name, config.json, folder, model file.
+
+A catalog name wins over a file of the same name in the current folder (write `./name` for that).
+Files are told apart by their content: a list `layers` makes a model file, `model_type` a config.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from astrarium.catalog.models import ModelEntry, find_model_entry, is_model_name
+from astrarium.errors import InputError
+from astrarium.model.blocks import Model
+from astrarium.model.huggingface import from_config
+
+CONFIG_FILE = "config.json"
+SUFFIXES = (".json", ".yaml", ".yml", ".toml")
+
+
+def load_model(reference: str) -> Model:
+    """Return the model of a catalog name, a config.json, the folder of one, or a model file."""
+    if not reference or is_model_name(reference):
+        return model_of_entry(find_model_entry(reference))
+    path = os.path.expanduser(reference)
+    if os.path.isdir(path):
+        return _from_folder(Path(path))
+    if os.path.exists(path):
+        return _from_file(Path(path), Path(path).stem)
+    if _looks_like_path(reference):
+        raise InputError(f"no such file: '{reference}'; expected a config.json or a model file")
+    return model_of_entry(find_model_entry(reference))
+
+
+def model_of_entry(entry: ModelEntry) -> Model:
+    """Build the model of a catalog entry."""
+    return _build(entry.config, entry.name, entry.place, None)
+
+
+def _looks_like_path(reference: str) -> bool:
+    return "/" in reference or "\\" in reference or reference.lower().endswith(SUFFIXES)
+
+
+def _from_folder(folder: Path) -> Model:
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise InputError(f"{folder}: is a folder without {CONFIG_FILE}; name a file in it")
+    return _from_file(path, folder.resolve().name)
+
+
+def _from_file(path: Path, name: str) -> Model:
+    from astrarium import documents
+
+    values = documents.read(path)
+    if not isinstance(values, Mapping):
+        raise InputError(f"{path}: expected a mapping with 'layers' or 'model_type', got a list")
+    if "layers" in values and "model_type" not in values:
+        from astrarium.model.modelfile import load_model_file
+
+        return load_model_file(path)
+    return _build(values, name, str(path), path)
+
+
+def _build(values: Mapping[str, object], name: str, label: str, path: Path | None) -> Model:
+    if "layers" in values and "model_type" not in values:
+        from astrarium.model.modelfile import model_from_mapping
+
+        return model_from_mapping(values, name, label)
+    if "model_type" not in values:
+        what = "neither 'model_type' (a config.json) nor 'layers' (a model file) is there"
+        raise InputError(f"{label}: {what}")
+    return from_config(values, name, label, path)

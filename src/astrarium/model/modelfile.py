@@ -1,0 +1,335 @@
+"""Model files: a user's own list of layers, equal or not, in YAML, TOML or JSON.
+
+    name: uneven            # optional, the file's name by default
+    hidden: 1024
+    vocab: 32000            # optional: models without a token table leave it out
+    seq_length: 2048        # optional: what the model was built for
+    layers:
+      - {block: transformer, count: 4, heads: 16, ffn: 4096}
+      - {block: transformer, count: 20, heads: 16, ffn: 1024, experts: 8, experts_per_token: 2}
+
+Blocks are `transformer`, `conv`, `custom`, and, first and last, `embedding` and `head` where the
+defaults do not fit. A custom block is known by its sizes per sample; `seconds` gives measured
+times by GPU type and tensor-parallel degree, which then replace the predicted ones.
+
+Not modelled: what connects blocks of different width (count it in the narrower block).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from astrarium import documents
+from astrarium.errors import InputError
+from astrarium.model.blocks import (
+    Block,
+    CustomBlock,
+    Embedding,
+    Head,
+    LayerTiming,
+    Model,
+)
+from astrarium.model.build import Architecture, Experts, Shape, query_key_norms, transformer_block
+
+# Limits that keep a mistyped number from filling the memory; no known model comes near.
+LARGEST_COUNT = 10**9
+LARGEST_FIGURE = 1e21
+MOST_LAYERS = 10**4
+
+FAMILY = "model-file"
+DEFAULT_SEQ_LENGTH = 2048  # of files with Transformer blocks; a sample counts as a token elsewhere
+ELEMENT_BYTES = 2  # activations of convolutions are kept in a 16-bit format
+FLOPS_PER_MULTIPLY_ADD = 2
+
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
+Amount: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
+Figure: TypeAlias = Annotated[float, Meta(ge=0, le=LARGEST_FIGURE)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e6)]
+Repeats: TypeAlias = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
+
+
+class NormKind(StrEnum):
+    """Normalisation of a block, and of the head after it."""
+
+    RMS = "rmsnorm"
+    LAYER = "layernorm"
+
+
+_VECTORS = {NormKind.RMS: 1, NormKind.LAYER: 2}
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="block"):
+    """An entry of `layers`."""
+
+
+class EmbeddingEntry(_Entry, tag="embedding"):
+    """The token table; `parameters` are what it has beyond that (positions, norms)."""
+
+    hidden: Count | None = None
+    parameters: Amount = 0
+
+
+class HeadEntry(_Entry, tag="head"):
+    """The projection to the vocabulary or to classes; `parameters` come on top of it."""
+
+    outputs: Count | None = None
+    hidden: Count | None = None
+    tied: bool = False
+    bias: bool = False
+    parameters: Amount | None = None
+
+
+class TransformerEntry(_Entry, tag="transformer"):
+    """Attention and a feed-forward part, dense or with experts of width `ffn`."""
+
+    heads: Count
+    ffn: Count
+    count: Repeats = 1
+    hidden: Count | None = None
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    gated: bool = True
+    bias: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    norm: NormKind = NormKind.RMS
+    parallel: bool = False
+    rotary: bool = True
+    causal: bool = True
+    window: Count | None = None
+    experts: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    experts_per_token: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    shared_ffn: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+
+    def __post_init__(self) -> None:
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise ValueError(
+                f"kv_heads: expected a divisor of the {self.heads} heads, got {self.kv_heads}"
+            )
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(
+                f"experts_per_token: expected 1..{self.experts}, got {self.experts_per_token}"
+            )
+        if not self.experts and (self.experts_per_token or self.shared_ffn):
+            raise ValueError("experts: missing; experts_per_token and shared_ffn need it")
+
+
+class ConvEntry(_Entry, tag="conv"):
+    """A convolution over `height` x `width` positions of its input."""
+
+    inputs: Count
+    outputs: Count
+    kernel: Count
+    height: Count
+    width: Count
+    stride: Count = 1
+    bias: bool = True
+    count: Repeats = 1
+    name: str = "conv"
+
+
+class Timing(msgspec.Struct, forbid_unknown_fields=True):
+    """Measured seconds of one layer for one sample."""
+
+    forward: Seconds
+    backward: Seconds
+
+
+class CustomEntry(_Entry, tag="custom"):
+    """A layer given by its totals for one sample."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    parameters: Amount
+    output_bytes: Figure
+    activation_bytes: Figure
+    forward_flops: Figure = 0.0
+    count: Repeats = 1
+    seconds: dict[str, dict[Count, Timing]] = {}
+
+    def __post_init__(self) -> None:
+        if not self.forward_flops and not self.seconds:
+            raise ValueError("forward_flops: missing; give it, or measured seconds")
+
+
+BodyEntry: TypeAlias = TransformerEntry | ConvEntry | CustomEntry
+Entry: TypeAlias = EmbeddingEntry | HeadEntry | BodyEntry
+_E = TypeVar("_E", EmbeddingEntry, HeadEntry)
+
+
+class ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A whole model file."""
+
+    hidden: Count
+    layers: Annotated[list[Entry], Meta(min_length=1)]
+    name: Annotated[str, Meta(min_length=1)] | None = None
+    vocab: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    seq_length: Count | None = None
+
+    def __post_init__(self) -> None:
+        for position, entry in enumerate(self.layers):
+            if isinstance(entry, EmbeddingEntry) and position > 0:
+                raise ValueError(f"layers[{position}]: an embedding can only come first")
+            if isinstance(entry, HeadEntry) and position < len(self.layers) - 1:
+                raise ValueError(f"layers[{position}]: a head can only come last")
+            self._check_width(position, entry)
+        layers = sum(entry.count for entry in self.body)
+        if not 1 <= layers <= MOST_LAYERS:
+            raise ValueError(f"layers: expected 1..{MOST_LAYERS} layers between the ends")
+
+    def _check_width(self, position: int, entry: Entry) -> None:
+        if not isinstance(entry, TransformerEntry) or entry.head_dim:
+            return
+        hidden = entry.hidden or self.hidden
+        if hidden % entry.heads:
+            raise ValueError(
+                f"layers[{position}].heads: expected a divisor of the hidden size {hidden},"
+                f" got {entry.heads}; or give head_dim"
+            )
+
+    @property
+    def body(self) -> list[BodyEntry]:
+        return [e for e in self.layers if not isinstance(e, EmbeddingEntry | HeadEntry)]
+
+
+def load_model_file(path: Path) -> Model:
+    """Read a model file."""
+    return _model(documents.load(path, ModelFile), path.stem, str(path))
+
+
+def model_from_mapping(values: object, name: str, label: str) -> Model:
+    """Build a model from the content of a model file; `label` goes into errors."""
+    try:
+        document = msgspec.convert(values, ModelFile, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{label}: {error}") from None
+    return _model(document, name, label)
+
+
+def _model(document: ModelFile, name: str, label: str) -> Model:
+    blocks: list[Block | CustomBlock] = []
+    for entry in document.body:
+        blocks += [_body_block(entry, document, label)] * entry.count
+    transformers = [e for e in document.body if isinstance(e, TransformerEntry)]
+    length = document.seq_length or (DEFAULT_SEQ_LENGTH if transformers else 1)
+    embedding = _end(document.layers[0], EmbeddingEntry) or EmbeddingEntry()
+    return Model(
+        name=document.name or name,
+        family=FAMILY,
+        architecture=_architecture(document.body),
+        hidden=document.hidden,
+        max_seq_length=length,
+        embedding=Embedding(
+            document.vocab, embedding.hidden or document.hidden, embedding.parameters
+        ),
+        blocks=tuple(blocks),
+        head=_head(document, transformers),
+    )
+
+
+def _end(entry: Entry, kind: type[_E]) -> _E | None:
+    return entry if isinstance(entry, kind) else None
+
+
+def _head(document: ModelFile, transformers: list[TransformerEntry]) -> Head:
+    """By default a final norm, like that of the last block, and an untied projection."""
+    entry = _end(document.layers[-1], HeadEntry) or HeadEntry(tied=not document.vocab)
+    width = entry.hidden or document.hidden
+    outputs = entry.outputs or document.vocab or 1  # without a vocabulary: one value, no weights
+    parameters = entry.parameters
+    if parameters is None:
+        parameters = _VECTORS[transformers[-1].norm] * width if transformers else 0
+    return Head(width, outputs, entry.tied, entry.bias, parameters)
+
+
+def _architecture(body: list[BodyEntry]) -> Architecture:
+    transformers = [entry for entry in body if isinstance(entry, TransformerEntry)]
+    if len(transformers) < len(body):
+        return Architecture.CUSTOM
+    causal = any(entry.causal for entry in transformers)
+    return Architecture.DECODER if causal else Architecture.ENCODER
+
+
+def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | CustomBlock:
+    if isinstance(entry, TransformerEntry):
+        return _transformer(entry, entry.hidden or document.hidden)
+    if isinstance(entry, ConvEntry):
+        return _convolution(entry)
+    return CustomBlock(
+        name=entry.name,
+        parameter_count=entry.parameters,
+        forward_flops=entry.forward_flops,
+        activation_bytes=entry.activation_bytes,
+        output_bytes=entry.output_bytes,
+        timings=_timings(entry, label),
+    )
+
+
+def _transformer(entry: TransformerEntry, hidden: int) -> Block:
+    kv_heads = entry.kv_heads or entry.heads
+    head_dim = entry.head_dim or hidden // entry.heads
+    experts = None
+    if entry.experts:
+        experts = Experts(
+            entry.experts,
+            entry.experts_per_token,
+            entry.ffn,
+            shared_ffn=entry.shared_ffn,
+            shared_bias=entry.bias,
+            bias=entry.bias,
+        )
+    shape = Shape(
+        hidden=hidden,
+        layers=1,
+        heads=entry.heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=entry.ffn,
+        vocab=0,
+        max_seq_length=1,
+        gated=entry.gated,
+        qkv_bias=entry.bias or entry.qkv_bias,
+        out_bias=entry.bias,
+        mlp_bias=entry.bias,
+        norm_vectors=_VECTORS[entry.norm],
+        head_norms=query_key_norms(entry.heads, kv_heads, head_dim) if entry.qk_norm else (),
+        causal=entry.causal,
+        rotary_dim=head_dim if entry.rotary else 0,
+        parallel_residual=entry.parallel,
+        experts=experts,
+    )
+    return transformer_block(shape, entry.window, sparse=experts is not None)
+
+
+def _convolution(entry: ConvEntry) -> CustomBlock:
+    weights = entry.inputs * entry.outputs * entry.kernel**2
+    positions = -(-entry.height // entry.stride) * -(-entry.width // entry.stride)
+    output = ELEMENT_BYTES * entry.outputs * positions
+    return CustomBlock(
+        name=entry.name,
+        parameter_count=weights + (entry.outputs if entry.bias else 0),
+        forward_flops=float(FLOPS_PER_MULTIPLY_ADD * weights * positions),
+        activation_bytes=float(ELEMENT_BYTES * entry.inputs * entry.height * entry.width),
+        output_bytes=float(output),
+    )
+
+
+def _timings(entry: CustomEntry, label: str) -> dict[str, dict[int, LayerTiming]]:
+    """Return measured seconds under the names that the catalog has for the GPUs."""
+    from astrarium.catalog import find_gpu
+
+    timings: dict[str, dict[int, LayerTiming]] = {}
+    for gpu, by_degree in entry.seconds.items():
+        try:
+            name = find_gpu(gpu).name
+        except InputError as error:
+            raise InputError(f"{label}: {entry.name}: seconds: {error}") from None
+        timings[name] = {
+            degree: LayerTiming(timing.forward, timing.backward)
+            for degree, timing in by_degree.items()
+        }
+    return timings

@@ -1,0 +1,47 @@
+"""What is to be trained: a model, its sequence length and batch, and how much of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from astrarium.errors import InputError
+from astrarium.model.blocks import Model
+
+
+class Precision(StrEnum):
+    """Number format of the matrix products; weights and activations are kept in 16 bits."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`global_batch` counts sequences; `tokens` is the length of the whole run, if stated."""
+
+    model: Model
+    seq_length: int
+    global_batch: int
+    tokens: int | None = None
+    precision: Precision = Precision.BF16
+
+    def __post_init__(self) -> None:
+        for name in ("seq_length", "global_batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.tokens is not None and self.tokens < 1:
+            raise InputError(f"tokens is {self.tokens}; it must be at least 1")
+
+    @property
+    def tokens_per_iteration(self) -> int:
+        return self.seq_length * self.global_batch
+
+    @property
+    def flops_per_iteration(self) -> float:
+        return self.model.flops_per_token(self.seq_length) * self.tokens_per_iteration
+
+    @property
+    def iterations(self) -> float | None:
+        return None if self.tokens is None else self.tokens / self.tokens_per_iteration

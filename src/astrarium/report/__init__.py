@@ -1,0 +1,1 @@
+"""A plan as people and programs read it: documents, tables, explanations. Never searches."""

@@ -1,0 +1,160 @@
+"""From what the search returns to the parts of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+
+from astrarium.catalog import describe_gpu, sources
+from astrarium.cluster import Cluster, Pool
+from astrarium.model.workload import Workload
+from astrarium.report.document import (
+    SCHEMA,
+    ClusterPart,
+    LinkPart,
+    MemoryPart,
+    PlanDocument,
+    PlanPart,
+    PoolPart,
+    RecomputePart,
+    SearchPart,
+    StagePart,
+    StrategyPart,
+    WorkloadPart,
+    pareto_of,
+)
+from astrarium.search.plan import Plan
+from astrarium.search.planner import Planned
+from astrarium.strategy.types import Strategy
+
+
+def document_of(
+    planned: Planned, *, reference: str, objective: str, mode: str, notes: Sequence[str] = ()
+) -> PlanDocument:
+    """The document of a search."""
+    search = SearchPart(
+        objective=objective,
+        mode=mode,
+        seconds=planned.seconds,
+        space=planned.space,
+        evaluated=planned.evaluated,
+        rejected={cause.value: count for cause, count in planned.rejected.most_common()},
+        reasons=dict(planned.reasons.most_common()),
+        optimal=planned.optimal,
+        bound_gap=planned.bound_gap,
+    )
+    plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(planned.plans, start=1))
+    return PlanDocument(
+        SCHEMA,
+        workload_part(planned.workload, reference),
+        cluster_part(planned.cluster),
+        search,
+        plans,
+        pareto_of(plans),
+        tuple(notes),
+    )
+
+
+def document_of_prediction(
+    workload: Workload, cluster: Cluster, plan: Plan, reference: str, notes: Sequence[str] = ()
+) -> PlanDocument:
+    """The document of one strategy that the user chose."""
+    plans = (plan_part(plan, 1),)
+    return PlanDocument(
+        SCHEMA,
+        workload_part(workload, reference),
+        cluster_part(cluster),
+        None,
+        plans,
+        pareto_of(plans),
+        tuple(notes),
+    )
+
+
+def workload_part(workload: Workload, reference: str) -> WorkloadPart:
+    return WorkloadPart(
+        model=workload.model.name,
+        model_as_given=reference,
+        parameters=workload.model.parameters,
+        active_parameters=workload.model.active_parameters,
+        layers=workload.model.num_layers,
+        seq_length=workload.seq_length,
+        global_batch=workload.global_batch,
+        tokens=workload.tokens,
+        precision=workload.precision.value,
+    )
+
+
+def cluster_part(cluster: Cluster) -> ClusterPart:
+    document = cluster.to_dict()
+    pools = tuple(
+        PoolPart(**entry, price_source=price_source(pool))
+        for entry, pool in zip(document["pools"], cluster.pools, strict=True)
+    )
+    links = tuple(
+        LinkPart((link.between[0], link.between[1]), link.bandwidth, link.latency)
+        for link in cluster.links
+    )
+    return ClusterPart(document["gpus"], pools, links)
+
+
+def price_source(pool: Pool) -> str:
+    """Where the on-demand price of a pool comes from, with its date."""
+    if pool.usd_per_gpu_hour is None:
+        return ""
+    if pool.usd_per_gpu_hour != pool.gpu.usd_per_gpu_hour:
+        return "cluster file"
+    figure = next(f for f in describe_gpu(pool.gpu) if f.name == "usd_per_gpu_hour")
+    known = sources()
+    titles = [known[code].title.partition(":")[0] for code in figure.sources if code in known]
+    if not titles:
+        return ", ".join(figure.sources)
+    others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+    return f"median over clouds; {titles[0]}{others}, {figure.date}"
+
+
+def plan_part(plan: Plan, rank: int) -> PlanPart:
+    return PlanPart(
+        rank=rank,
+        gpus=dict(plan.gpus),
+        strategy=strategy_part(plan.strategy),
+        iteration_seconds=plan.iteration_seconds,
+        interval_seconds=plan.interval_seconds,
+        tokens_per_second=plan.tokens_per_second,
+        mfu=plan.mfu,
+        breakdown_seconds=dict(plan.breakdown_seconds),
+        memory=tuple(
+            MemoryPart(
+                stage=stage.stage,
+                gpu=stage.gpu,
+                peak_bytes=stage.peak_bytes,
+                capacity_bytes=stage.capacity_bytes,
+                **stage.by_cause,
+            )
+            for stage in plan.memory
+        ),
+        fits=plan.fits,
+        usd_per_hour=plan.usd_per_hour,
+        usd_total=plan.usd_total,
+        train_seconds=plan.train_seconds,
+    )
+
+
+def strategy_part(strategy: Strategy) -> StrategyPart:
+    """The same keys as `strategy_to_dict`; a test holds the two together."""
+    apart = ("recompute", "stages")
+    same = {f.name: getattr(strategy, f.name) for f in fields(StrategyPart) if f.name not in apart}
+    return StrategyPart(
+        **same,
+        recompute=RecomputePart(**asdict(strategy.recompute)),
+        stages=tuple(
+            StagePart(
+                gpu=stage.gpu,
+                layers=(stage.first_layer, stage.last_layer),
+                devices=stage.devices,
+                pipeline_rank=stage.rank,
+                chunk=stage.chunk,
+            )
+            for stage in strategy.stages
+        ),
+    )

@@ -1,0 +1,275 @@
+"""The plan document, schema `astrarium.plan/1`: what `--json` prints and `plan.json` holds.
+
+The dataclasses here are the schema: their fields are the keys, units in the names. Everything
+that is shown is rendered from them, so that text and JSON cannot disagree, and a document can be
+explained later from itself alone. Keys that a newer version added are ignored when reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from astrarium.errors import InputError
+from astrarium.strategy.types import (
+    Granularity,
+    LayerSplit,
+    Method,
+    Overlap,
+    RecomputeModule,
+    Schedule,
+)
+
+SCHEMA = "astrarium.plan/1"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadPart:
+    """What is trained; `model_as_given` is what the user called it: a name or a path."""
+
+    model: str
+    model_as_given: str
+    parameters: int
+    active_parameters: int
+    layers: int
+    seq_length: int
+    global_batch: int
+    tokens: int | None
+    precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPart:
+    """Nodes of one GPU type; `price_source` says where its default price comes from."""
+
+    name: str
+    gpu: str
+    gpu_as_given: str
+    gpus: int
+    nodes: int
+    gpus_per_node: int
+    nvlink_domain: int
+    intra_node_link: str
+    intra_node_bytes_per_second: float
+    intra_node_latency_seconds: float
+    network: str
+    inter_node_bytes_per_second: float
+    inter_node_latency_seconds: float
+    memory_bytes_per_gpu: int
+    usd_per_gpu_hour: float | None
+    spot_usd_per_gpu_hour: float | None
+    price_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPart:
+    between: tuple[str, str]
+    bandwidth_bytes_per_second: float
+    latency_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPart:
+    gpus: int
+    pools: tuple[PoolPart, ...]
+    links: tuple[LinkPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPart:
+    """What the search did. `reasons` splits the counts of `rejected` by the rule that acted."""
+
+    objective: str
+    mode: str
+    seconds: float
+    space: int
+    evaluated: int
+    rejected: dict[str, int]
+    reasons: dict[str, int]
+    optimal: bool
+    bound_gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputePart:
+    granularity: Granularity
+    method: Method
+    layers: int
+    modules: tuple[RecomputeModule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """A run of layers (first, last exclusive); a rank with virtual stages holds several."""
+
+    gpu: str
+    layers: tuple[int, int]
+    devices: int
+    pipeline_rank: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyPart:
+    tp: int
+    pp: int
+    dp: int
+    cp: int
+    ep: int
+    etp: int
+    micro_batch: int
+    num_micro_batches: int
+    virtual_stages: int
+    sequence_parallel: bool
+    split: LayerSplit
+    zero_stage: int
+    recompute: RecomputePart
+    offload_optimizer: bool
+    overlap: Overlap
+    schedule: Schedule
+    stages: tuple[StagePart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """Bytes on each GPU of a pipeline stage; the causes add up to the peak."""
+
+    stage: int
+    gpu: str
+    peak_bytes: float
+    capacity_bytes: int
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    workspace: float
+    reserved: float
+
+    @property
+    def free_bytes(self) -> float:
+        return self.capacity_bytes - self.peak_bytes
+
+    @property
+    def share(self) -> float:
+        return self.peak_bytes / self.capacity_bytes
+
+
+MEMORY_KEYS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserved")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    rank: int
+    gpus: dict[str, int]
+    strategy: StrategyPart
+    iteration_seconds: float
+    interval_seconds: tuple[float, float]
+    tokens_per_second: float
+    mfu: float
+    breakdown_seconds: dict[str, float]
+    memory: tuple[MemoryPart, ...]
+    fits: bool
+    usd_per_hour: float | None
+    usd_total: float | None
+    train_seconds: float | None
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(self.gpus.values())
+
+    @property
+    def fullest(self) -> MemoryPart:
+        return max(self.memory, key=lambda stage: stage.share)
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoPart:
+    """A listed plan that no other listed plan beats in both time and money."""
+
+    gpus: dict[str, int]
+    tokens_per_second: float
+    usd_total: float | None
+    train_seconds: float | None
+    plan: int  # index in `plans`
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDocument:
+    """`search` is null when a single strategy was predicted; `notes` are for the reader."""
+
+    schema: str
+    workload: WorkloadPart
+    cluster: ClusterPart
+    search: SearchPart | None
+    plans: tuple[PlanPart, ...]
+    pareto: tuple[ParetoPart, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def pareto_of(plans: Sequence[PlanPart]) -> tuple[ParetoPart, ...]:
+    """The plans that no other beats in time and money; without prices time alone decides."""
+    points = [_time_and_money(plan) for plan in plans]
+    return tuple(
+        ParetoPart(plan.gpus, plan.tokens_per_second, plan.usd_total, plan.train_seconds, index)
+        for index, plan in enumerate(plans)
+        if not any(_beats(other, points[index]) for other in points)
+    )
+
+
+def _time_and_money(plan: PlanPart) -> tuple[float, float]:
+    seconds = plan.iteration_seconds if plan.train_seconds is None else plan.train_seconds
+    return seconds, seconds * (plan.usd_per_hour or 0.0)
+
+
+def _beats(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    return first != second and first[0] <= second[0] and first[1] <= second[1]
+
+
+def to_dict(document: PlanDocument) -> dict[str, Any]:
+    """The document as plain data, ready for JSON."""
+    return asdict(document)
+
+
+def from_dict(data: Mapping[str, Any]) -> PlanDocument:
+    """The document that `to_dict` wrote; for files, `load_document` explains mistakes better."""
+    import msgspec
+
+    return msgspec.convert(data, PlanDocument)
+
+
+def load_document(path: Path) -> PlanDocument:
+    """Read a plan file; InputError says what is wrong with it and where."""
+    from astrarium import documents
+
+    content = documents.read(path)
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    if schema != SCHEMA:
+        found = f"its schema is '{schema}'" if schema else "it has no schema"
+        raise InputError(
+            f"{path}: not a plan ({found}, expected '{SCHEMA}');"
+            " `astrarium plan ... --out DIR` writes one"
+        )
+    document = documents.load(path, PlanDocument)
+    for plan in document.plans:
+        _check_plan(plan, path)
+    return document
+
+
+def _check_plan(plan: PlanPart, path: Path) -> None:
+    if not plan.memory or plan.iteration_seconds <= 0:
+        raise InputError(
+            f"{path}: plan {plan.rank} has no memory entries or no positive iteration_seconds;"
+            " write the file again with `astrarium plan ... --out DIR`"
+        )
+
+
+def plan_of_rank(document: PlanDocument, rank: int, where: str) -> PlanPart:
+    """The plan of a rank."""
+    for plan in document.plans:
+        if plan.rank == rank:
+            return plan
+    ranks = [plan.rank for plan in document.plans]
+    listed = f"{min(ranks)} to {max(ranks)}" if len(ranks) > 1 else ", ".join(map(str, ranks))
+    raise InputError(f"{where}: there is no plan of rank {rank}; it holds rank {listed or 'none'}")

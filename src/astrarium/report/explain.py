@@ -1,0 +1,219 @@
+"""Why a plan costs what it costs, from its document alone: terms, what binds, comparisons.
+
+Nothing is estimated again. Shares and differences are taken between numbers of the documents;
+the meanings and remedies are those of `astrarium.report.words`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from astrarium.report.document import MEMORY_KEYS, PlanDocument, PlanPart
+from astrarium.report.words import (
+    MEMORY_CAUSES,
+    Kind,
+    recompute_words,
+    remedy,
+    time_cause,
+    zero_words,
+)
+from astrarium.units import format_bytes, format_seconds
+
+SCHEMA = "astrarium.explanation/1"
+REMEDIES_SHOWN = 3
+WORTH_A_REMEDY = 0.01  # causes below this share of the iteration are not worth advice
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTerm:
+    cause: str
+    title: str
+    meaning: str
+    kind: Kind
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTerm:
+    """A cause of memory on the fullest stage."""
+
+    cause: str
+    title: str
+    meaning: str
+    bytes: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    schema: str
+    plan: PlanPart
+    time: tuple[TimeTerm, ...]
+    memory: tuple[MemoryTerm, ...]
+    binds: tuple[str, ...]
+    remedies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One quantity of two plans; `change` is second over first minus one, None if undefined."""
+
+    name: str
+    first: float
+    second: float
+    change: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Choices are texts, by name; only those that differ. Times are seconds, memory bytes."""
+
+    schema: str
+    first: PlanPart
+    second: PlanPart
+    context: Mapping[str, tuple[str, str]]
+    choices: Mapping[str, tuple[str, str]]
+    results: tuple[Difference, ...]
+    time: tuple[Difference, ...]
+    memory: tuple[Difference, ...]
+
+
+def explain(plan: PlanPart) -> Explanation:
+    """The terms of a plan, what binds it, and what would change it."""
+    time = time_terms(plan)
+    return Explanation(
+        SCHEMA, plan, time, memory_terms(plan), tuple(_binds(plan, time)), _remedies(plan, time)
+    )
+
+
+def time_terms(plan: PlanPart) -> tuple[TimeTerm, ...]:
+    """The causes of the iteration's time that are not zero, largest first."""
+    ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
+    return tuple(
+        TimeTerm(
+            key,
+            time_cause(key).title,
+            time_cause(key).meaning,
+            time_cause(key).kind,
+            seconds,
+            seconds / plan.iteration_seconds,
+        )
+        for key, seconds in ranked
+        if seconds > 0
+    )
+
+
+def memory_terms(plan: PlanPart) -> tuple[MemoryTerm, ...]:
+    """The causes of memory on the fullest stage, largest first."""
+    stage = plan.fullest
+    terms = (MemoryTerm(key, *MEMORY_CAUSES[key], getattr(stage, key), 0.0) for key in MEMORY_KEYS)
+    return tuple(
+        MemoryTerm(t.cause, t.title, t.meaning, t.bytes, t.bytes / stage.capacity_bytes)
+        for t in sorted(terms, key=lambda term: -term.bytes)
+    )
+
+
+def _binds(plan: PlanPart, time: tuple[TimeTerm, ...]) -> Iterator[str]:
+    """What the iteration is spent on by kind, its largest single overhead, the memory left."""
+    kinds = {kind: sum(term.share for term in time if term.kind is kind) for kind in Kind}
+    first = max(kinds, key=lambda kind: kinds[kind])
+    others = ", ".join(f"{kind} {_percent(kinds[kind])}" for kind in Kind if kind is not first)
+    yield f"{first} binds: {_percent(kinds[first])} of the iteration; {others}"
+    overheads = [term for term in time if time_cause(term.cause).remedy]
+    if overheads:
+        largest = overheads[0]
+        yield (
+            f"the largest overhead is the {largest.title}:"
+            f" {format_seconds(largest.seconds)}, {_percent(largest.share)}"
+        )
+    stage = plan.fullest
+    room = format_bytes(abs(stage.free_bytes))
+    left = f"{room} free" if plan.fits else f"{room} too much: the plan does not fit"
+    yield f"memory: stage {stage.stage} is the fullest, {_percent(stage.share)} used, {left}"
+
+
+def _remedies(plan: PlanPart, time: tuple[TimeTerm, ...]) -> tuple[str, ...]:
+    """What would make the largest overheads smaller."""
+    advice = [
+        f"{term.title}: {remedy(term.cause, plan.strategy)}"
+        for term in time
+        if term.share >= WORTH_A_REMEDY and remedy(term.cause, plan.strategy)
+    ]
+    return tuple(advice[:REMEDIES_SHOWN])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def compare(
+    first: tuple[PlanDocument, PlanPart], second: tuple[PlanDocument, PlanPart]
+) -> Comparison:
+    """Two plans side by side: what was asked, what is set differently, what comes of it."""
+    (one_document, one), (two_document, two) = first, second
+    return Comparison(
+        "astrarium.comparison/1",
+        one,
+        two,
+        _unlike(_context(one_document), _context(two_document)),
+        _unlike(_choices(one), _choices(two)),
+        tuple(_differences(_results(one), _results(two))),
+        tuple(_differences(one.breakdown_seconds, two.breakdown_seconds)),
+        tuple(_differences(_memory(one), _memory(two))),
+    )
+
+
+def _context(document: PlanDocument) -> dict[str, str]:
+    workload = document.workload
+    return {
+        "model": workload.model,
+        "sequence length": f"{workload.seq_length:,}",
+        "global batch": f"{workload.global_batch:,}",
+        "precision": workload.precision,
+    }
+
+
+def _choices(plan: PlanPart) -> dict[str, str]:
+    strategy = plan.strategy
+    degrees = ("tp", "pp", "virtual_stages", "cp", "ep", "etp", "dp", "micro_batch")
+    more = ("num_micro_batches", "sequence_parallel", "split")
+    overlap = ("grad_reduce", "param_gather", "p2p", "tp")
+    return {
+        "GPUs": ", ".join(f"{count:,} x {name}" for name, count in plan.gpus.items()),
+        **{name: str(getattr(strategy, name)) for name in (*degrees, *more)},
+        "ZeRO": zero_words(strategy),
+        "recompute": recompute_words(strategy.recompute),
+        **{f"overlap {name}": str(getattr(strategy.overlap, name)) for name in overlap},
+    }
+
+
+def _unlike(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+
+
+def _results(plan: PlanPart) -> dict[str, float]:
+    named = {
+        "iteration_seconds": plan.iteration_seconds,
+        "tokens_per_second": plan.tokens_per_second,
+        "mfu": plan.mfu,
+        "peak_bytes": plan.fullest.peak_bytes,
+        "usd_per_hour": plan.usd_per_hour,
+        "train_seconds": plan.train_seconds,
+        "usd_total": plan.usd_total,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _memory(plan: PlanPart) -> dict[str, float]:
+    return {key: getattr(plan.fullest, key) for key in MEMORY_KEYS}
+
+
+def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> Iterator[Difference]:
+    """Quantities that both have and that are not zero in both."""
+    for name, value in first.items():
+        other = second.get(name)
+        if other is None or value == other == 0:
+            continue
+        yield Difference(name, value, other, other / value - 1 if value else None)

@@ -1,0 +1,158 @@
+"""Explanations, comparisons and fit reports as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from astrarium.report.bars import Bar
+from astrarium.report.document import PlanDocument, PlanPart
+from astrarium.report.explain import Comparison, Difference, Explanation
+from astrarium.report.layout import DAY, dollars, gib, new_table, percent, title
+from astrarium.report.tables import header, memory_table, verdict
+from astrarium.report.words import MEMORY_CAUSES, strategy_words, switches_words, time_cause
+from astrarium.units import format_bytes, format_count, format_seconds, format_usd
+
+WIDE = 100  # columns from which terms get bars
+
+# What a result is called, and how it is written.
+RESULTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "iteration_seconds": ("iteration", format_seconds),
+    "tokens_per_second": ("tokens/s", format_count),
+    "mfu": ("MFU", percent),
+    "peak_bytes": ("fullest GPU", format_bytes),
+    "usd_per_hour": ("dollars per hour", dollars),
+    "train_seconds": ("length of the run", format_seconds),
+    "usd_total": ("price of the run", dollars),
+}
+
+
+def explanation_report(
+    document: PlanDocument, explained: Explanation, width: int
+) -> Iterator[RenderableType]:
+    """Where time, memory and money of a plan go, what binds, and what would change it."""
+    plan = explained.plan
+    yield header(document.workload, document.cluster, document.notes)
+    yield title(f"Plan {plan.rank}")
+    yield from plan_lines(plan)
+    yield title("What binds")
+    yield from _bullets(explained.binds)
+    yield title(f"Time: {format_seconds(plan.iteration_seconds)} an iteration")
+    rows = [(t.title, format_seconds(t.seconds), t.share, t.meaning) for t in explained.time]
+    yield _terms(rows, width)
+    stage = plan.fullest
+    yield title(
+        f"Memory: {gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB"
+        f" on stage {stage.stage}, the fullest"
+    )
+    terms = [(t.title, format_bytes(t.bytes), t.share, t.meaning) for t in explained.memory]
+    yield _terms(terms, width)
+    if len(plan.memory) > 1:
+        yield title("Memory of every stage: GiB on each GPU")
+        yield memory_table(plan, width, every_stage=True)
+    yield title("Money")
+    yield Padding(Text(_money(plan)), (0, 0, 0, 2))
+    if explained.remedies:
+        yield title("What would change it")
+        yield from _bullets(explained.remedies)
+
+
+def plan_lines(plan: PlanPart) -> Iterator[RenderableType]:
+    """A strategy and its headline figures in a few lines."""
+    low, high = (format_seconds(s) for s in plan.interval_seconds)
+    if not plan.fits:
+        yield Padding(verdict(plan), (0, 0, 0, 2))
+    yield Padding(Text(strategy_words(plan.strategy)), (0, 0, 0, 2))
+    yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 0, 2))
+    speed = (
+        f"{format_seconds(plan.iteration_seconds)} an iteration (likely {low} to {high}),"
+        f" {format_count(plan.tokens_per_second)} tokens/s, MFU {percent(plan.mfu)}"
+    )
+    yield Padding(Text(speed), (0, 0, 0, 2))
+
+
+def _money(plan: PlanPart) -> str:
+    if plan.usd_per_hour is None:
+        return "no price is known for these GPUs"
+    hourly = f"{format_usd(plan.usd_per_hour)} per hour for {plan.num_gpus:,} GPUs"
+    if plan.train_seconds is None:
+        return f"{hourly}; with --tokens the plan has a length and a price"
+    days = f"{plan.train_seconds / DAY:,.1f} days"
+    return f"{hourly}; {days} make {dollars(plan.usd_total)}"
+
+
+def _bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
+    for line in lines:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row("  -", Text(line))
+        yield grid
+
+
+def _terms(rows: Sequence[tuple[str, str, float, str]], width: int) -> RenderableType:
+    """Terms with amount, share and meaning."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(overflow="fold", min_width=12)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    if width >= WIDE:
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold", style="dim")
+    for name, amount, share, meaning in rows:
+        bars = [Bar(share, 12)] if width >= WIDE else []
+        indented = Padding(Text(name), (0, 0, 0, 2))
+        grid.add_row(indented, amount, percent(share), *bars, Text(meaning))
+    return grid
+
+
+def comparison_report(compared: Comparison, names: tuple[str, str]) -> Iterator[RenderableType]:
+    """Two plans side by side."""
+    first, second = names
+    yield title(f"A: {first}, plan {compared.first.rank}")
+    yield from plan_lines(compared.first)
+    yield title(f"B: {second}, plan {compared.second.rank}")
+    yield from plan_lines(compared.second)
+    if compared.context:
+        yield title("Asked for differently (so the figures are not those of one workload)")
+        yield _texts(compared.context)
+    yield title("Set differently" if compared.choices else "All choices are the same")
+    if compared.choices:
+        yield _texts(compared.choices)
+    yield title("Result")
+    yield _numbers(compared.results, lambda d: RESULTS[d.name])
+    yield title("Time by cause")
+    by_size = sorted(compared.time, key=lambda d: -max(d.first, d.second))
+    yield _numbers(by_size, lambda d: (time_cause(d.name).title, format_seconds))
+    yield title("Memory on the fullest stage by cause")
+    yield _numbers(compared.memory, lambda d: (MEMORY_CAUSES[d.name][0], format_bytes))
+
+
+def _texts(pairs: Mapping[str, tuple[str, str]]) -> RenderableType:
+    table = new_table()
+    for head in ("", "A", "B"):
+        table.add_column(head, overflow="fold")
+    for name, (first, second) in pairs.items():
+        table.add_row(name.replace("_", " "), Text(first), Text(second))
+    return table
+
+
+def _numbers(
+    differences: Sequence[Difference],
+    shown_as: Callable[[Difference], tuple[str, Callable[[float], str]]],
+) -> RenderableType:
+    table = new_table()
+    table.add_column("")
+    for head in ("A", "B", "B - A", "change"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for difference in differences:
+        name, write = shown_as(difference)
+        gap = difference.second - difference.first
+        shown = f"{'+' if gap > 0 else '-'}{write(abs(gap))}" if gap else "same"
+        change = f"{100 * difference.change:+.1f} %" if gap and difference.change else ""
+        table.add_row(name, write(difference.first), write(difference.second), shown, change)
+    return table

@@ -1,0 +1,123 @@
+"""The answer to "will it fit?": the document `astrarium.fit/1`, and the same as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from astrarium.cluster import Cluster
+from astrarium.report.build import cluster_part, plan_part, workload_part
+from astrarium.report.document import ClusterPart, PlanPart, WorkloadPart
+from astrarium.report.layout import gib, new_table, title
+from astrarium.report.tables import header, memory_table, verdict
+from astrarium.report.words import strategy_words
+from astrarium.search.fit import FitReport
+from astrarium.units import format_seconds
+
+SCHEMA = "astrarium.fit/1"
+CHANGES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePart:
+    """One thing done differently that makes the strategy fit."""
+
+    text: str
+    plan: PlanPart
+
+
+@dataclass(frozen=True, slots=True)
+class FitDocument:
+    """`excess_bytes` is what the fullest stage lacks; negative: what it has to spare.
+
+    `plan` is the strategy asked about, else the fastest that fits; null if none fits, and then
+    `why_not` says what binds. `smallest_gpus` is the fewest GPUs of the type on which any
+    strategy fits. `changes` are single changes that make the strategy fit, cheapest first.
+    """
+
+    schema: str
+    workload: WorkloadPart
+    cluster: ClusterPart
+    fits: bool
+    excess_bytes: float | None
+    smallest_gpus: int | None
+    why_not: str
+    plan: PlanPart | None
+    changes: tuple[ChangePart, ...]
+    notes: tuple[str, ...] = ()
+
+
+def fit_document(
+    report: FitReport, cluster: Cluster, reference: str, notes: Sequence[str] = ()
+) -> FitDocument:
+    return FitDocument(
+        schema=SCHEMA,
+        workload=workload_part(report.workload, reference),
+        cluster=cluster_part(cluster),
+        fits=report.fits,
+        excess_bytes=report.excess_bytes,
+        smallest_gpus=report.smallest_count,
+        why_not=report.why_not,
+        plan=None if report.plan is None else plan_part(report.plan, 1),
+        changes=tuple(
+            ChangePart(change.text, plan_part(change.plan, 1)) for change in report.changes
+        ),
+        notes=tuple(notes),
+    )
+
+
+def fit_report(document: FitDocument, width: int, *, chosen: bool) -> Iterator[RenderableType]:
+    """Whether it fits, bytes by cause of every stage, and what to do; `chosen` by the user."""
+    plan = document.plan
+    yield header(document.workload, document.cluster, document.notes)
+    yield ""
+    if plan is None:
+        yield Text("DOES NOT FIT", style="bold red")
+        yield Padding(Text(document.why_not), (0, 0, 0, 2))
+        yield from _smallest(document)
+        return
+    yield verdict(plan)
+    whose = "as asked" if chosen else "the fastest that fits"
+    yield Padding(Text(f"{whose}: {strategy_words(plan.strategy)}"), (0, 0, 0, 2))
+    yield from _smallest(document)
+    yield title("Memory: GiB on each GPU of a stage")
+    yield memory_table(plan, width, every_stage=True)
+    if not plan.fits:
+        yield from _changes(document.changes, plan)
+
+
+def _smallest(document: FitDocument) -> Iterator[RenderableType]:
+    gpu = document.cluster.pools[0].gpu
+    count = document.smallest_gpus
+    text = f"no number of {gpu} is enough" if count is None else f"{count:,} x {gpu}"
+    yield Padding(Text(f"the smallest count on which some strategy fits: {text}"), (0, 0, 0, 2))
+
+
+def _changes(changes: Sequence[ChangePart], plan: PlanPart) -> Iterator[RenderableType]:
+    """Single changes that make it fit, the fastest first."""
+    if not changes:
+        yield title("No single change makes this strategy fit on these GPUs")
+        yield Text("  `astrarium plan` searches all strategies for one that does")
+        return
+    yield title("Single changes that make it fit, the cheapest first")
+    table = new_table()
+    table.add_column("change", overflow="fold")
+    for head in ("iteration", "slower by", "peak GiB", "spare GiB"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for change in changes[:CHANGES_SHOWN]:
+        after = change.plan
+        slower = after.iteration_seconds / plan.iteration_seconds - 1
+        table.add_row(
+            Text(change.text),
+            format_seconds(after.iteration_seconds),
+            f"{100 * slower:+.1f} %",
+            gib(after.fullest.peak_bytes),
+            gib(after.fullest.free_bytes),
+        )
+    yield table
+    if len(changes) > CHANGES_SHOWN:
+        yield Text(f"  and {len(changes) - CHANGES_SHOWN} more that also fit", style="dim")

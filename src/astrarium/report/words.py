@@ -1,0 +1,211 @@
+"""Names and sentences for what the numbers mean: causes of time and memory, options, rejections.
+
+Every cause of the cost model has an entry here; a test fails for one without. A document written
+by another version may hold further causes: they are shown under their key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from astrarium.report.document import RecomputePart, StrategyPart
+from astrarium.strategy.types import Granularity, Method, RecomputeModule
+
+
+class Kind(StrEnum):
+    """What a part of the iteration is spent on."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCause:
+    """A part of the iteration: its name, what it covers, and what would make it smaller.
+
+    `switch` names the overlap that hides it; it is advised only where it is off.
+    """
+
+    title: str
+    meaning: str
+    kind: Kind
+    remedy: str = ""
+    switch: str = ""
+
+
+_SLOWEST = "of all micro-batches on the slowest stage"
+
+TIME_CAUSES: Mapping[str, TimeCause] = {
+    "forward": TimeCause(
+        "forward", f"operators {_SLOWEST}: max(FLOPs / rate, bytes / rate) each", Kind.COMPUTE
+    ),
+    "backward": TimeCause("backward", f"gradients of inputs and weights {_SLOWEST}", Kind.COMPUTE),
+    "recompute": TimeCause(
+        "recomputation",
+        "forward operators done again because their results were not kept",
+        Kind.COMPUTE,
+        "room for activations (more tp, pp or ZeRO, a smaller micro-batch) makes it unnecessary",
+    ),
+    "tp_communication": TimeCause(
+        "tensor-parallel communication",
+        "gathers and reductions around every layer that matrix products do not hide",
+        Kind.COMMUNICATION,
+        "a smaller tp, kept inside the NVLink domain",
+        "tp",
+    ),
+    "cp_communication": TimeCause(
+        "context-parallel communication",
+        "exchange of keys and values that attention does not hide",
+        Kind.COMMUNICATION,
+        "a smaller cp, with tp or pp in its place",
+    ),
+    "ep_communication": TimeCause(
+        "expert communication",
+        "all-to-all of tokens to their experts and back",
+        Kind.COMMUNICATION,
+        "a smaller ep, or one that stays inside the NVLink domain",
+    ),
+    "zero_communication": TimeCause(
+        "ZeRO communication",
+        "weights gathered and gradients scattered in every micro-batch (ZeRO 2 and 3)",
+        Kind.COMMUNICATION,
+        "ZeRO 1 with pipeline stages, or a larger micro-batch to hide it behind",
+    ),
+    "pipeline_bubble": TimeCause(
+        "pipeline bubble",
+        "the slowest stage waits while the pipeline fills and drains",
+        Kind.WAITING,
+        "more micro-batches (larger batch, smaller dp), fewer stages, more virtual stages",
+    ),
+    "pipeline_communication": TimeCause(
+        "pipeline messages",
+        "activations sent between stages that computation does not hide",
+        Kind.COMMUNICATION,
+        "fewer virtual stages",
+        "p2p",
+    ),
+    "gradient_reduction": TimeCause(
+        "gradient reduction",
+        "data-parallel reduction that the last backward pass does not hide",
+        Kind.COMMUNICATION,
+        "a larger batch to spread it over, a smaller dp",
+        "grad_reduce",
+    ),
+    "parameter_gather": TimeCause(
+        "parameter gather",
+        "updated weights collected that the next forward pass does not hide",
+        Kind.COMMUNICATION,
+        "a larger batch to spread it over, a smaller dp",
+        "param_gather",
+    ),
+    "optimizer": TimeCause(
+        "optimizer step",
+        "reading and writing weights, gradients and moments once",
+        Kind.COMPUTE,
+        "a larger batch to spread it over, ZeRO 1 to share it, state on the GPU",
+    ),
+}
+
+MEMORY_CAUSES: Mapping[str, tuple[str, str]] = {
+    "weights": ("weights", "2 bytes for each parameter held"),
+    "gradients": ("gradients", "4 bytes for each, accumulated over micro-batches"),
+    "optimizer": ("optimizer", "12 bytes for each: master weights and two moments"),
+    "activations": ("activations", "kept for the backward pass, per micro-batch in flight"),
+    "workspace": ("workspace", "what comes and goes inside a layer, gathered weights"),
+    "reserved": ("reserved", "driver, libraries, NCCL, and blocks the allocator cannot reuse"),
+}
+
+MODULES: Mapping[RecomputeModule, str] = {
+    RecomputeModule.CORE_ATTN: "attention",
+    RecomputeModule.LAYERNORM: "norms",
+    RecomputeModule.MLP: "MLP",
+    RecomputeModule.MLA_UP_PROJ: "MLA up",
+    RecomputeModule.MOE_ACT: "expert act",
+    RecomputeModule.MOE: "experts",
+    RecomputeModule.SHARED_EXPERTS: "shared exp",
+}
+
+REJECTIONS: Mapping[str, str] = {
+    "runtime": "refused by the runtime",
+    "rule": "dropped by your rules",
+    "memory": "do not fit in memory",
+    "budget": "over the budget",
+    "deadline": "past the deadline",
+    "bound": "proved no better without pricing them",
+    "dominated": "equal to another with an overlap switched off",
+    "slower": "priced and slower",
+}
+
+
+def time_cause(key: str) -> TimeCause:
+    return TIME_CAUSES.get(key, TimeCause(key.replace("_", " "), "", Kind.WAITING))
+
+
+def remedy(key: str, strategy: StrategyPart) -> str:
+    """What would make a cause smaller, given what the strategy does already; "" if nothing."""
+    cause = time_cause(key)
+    if not cause.switch or getattr(strategy.overlap, cause.switch):
+        return cause.remedy
+    return f"{cause.remedy}, or overlap_{cause.switch}"
+
+
+def rejection(key: str) -> str:
+    return REJECTIONS.get(key, key)
+
+
+def rule_words(key: str) -> str:
+    """A rule's name as words; a rule of the user is shown as written."""
+    return key.replace("_", " ") if key.replace("_", "").isalnum() else key
+
+
+def recompute_words(recompute: RecomputePart) -> str:
+    if recompute.granularity is Granularity.NONE:
+        return "none"
+    if recompute.granularity is Granularity.SELECTIVE:
+        return ", ".join(MODULES.get(module, module.value) for module in recompute.modules)
+    if recompute.method is Method.BLOCK:
+        plural = "" if recompute.layers == 1 else "s"
+        return f"{recompute.layers} layer{plural} per chunk"
+    if recompute.layers > 1:
+        return f"all, in groups of {recompute.layers}"
+    return "all layers"
+
+
+def zero_words(strategy: StrategyPart) -> str:
+    return f"{strategy.zero_stage}{' + host' if strategy.offload_optimizer else ''}"
+
+
+def strategy_words(strategy: StrategyPart) -> str:
+    """The degrees and choices of a strategy in one line; degrees of 1 are left out."""
+    names = {
+        "tp": strategy.tp,
+        "pp": strategy.pp,
+        "vpp": strategy.virtual_stages,
+        "cp": strategy.cp,
+        "ep": strategy.ep,
+        "dp": strategy.dp,
+    }
+    degrees = [f"{name} {degree}" for name, degree in names.items() if degree > 1]
+    parts = [
+        *degrees,
+        f"micro-batch {strategy.micro_batch} x {strategy.num_micro_batches}",
+        f"ZeRO {zero_words(strategy)}",
+        f"recompute {recompute_words(strategy.recompute)}",
+    ]
+    return ", ".join(parts)
+
+
+def switches_words(strategy: StrategyPart) -> str:
+    """Which switches are on."""
+    switches = {
+        "sequence parallel": strategy.sequence_parallel,
+        "gradient reduction overlapped": strategy.overlap.grad_reduce,
+        "parameter gather overlapped": strategy.overlap.param_gather,
+        "pipeline messages overlapped": strategy.overlap.p2p,
+        "tensor-parallel messages overlapped": strategy.overlap.tp,
+        "optimizer in host memory": strategy.offload_optimizer,
+    }
+    return ", ".join(name for name, on in switches.items() if on) or "none"

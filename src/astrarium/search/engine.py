@@ -1,0 +1,496 @@
+"""Branch and bound over the space: exact, and fast because little of it is ever written out.
+
+Degrees are visited in the order of a lower bound of the objective: the time their micro-batches
+would take with perfect balance, no bubble, no recomputation and all data-parallel traffic hidden.
+A block of degrees is expanded into layouts, these into strategies; rules and memory thin them
+out, the cost model prices the rest. Once the next bound exceeds the worst plan kept, nothing
+unseen can be better and the search ends: the answer is the optimum of the cost model.
+
+Kept are the best strategies of different layouts (degrees, micro-batch, virtual stages): plans a
+user would tell apart, not the same plan with another switch set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
+from astrarium.cost.memory import bytes_of_recompute, bytes_of_sharding
+from astrarium.cost.schedule import pipeline_seconds_from_summary
+from astrarium.cost.step import seconds_of
+from astrarium.search.fields import (
+    Fields,
+    Rows,
+    Step,
+    constant_fields,
+    first_step,
+    reads_only_options,
+)
+from astrarium.search.space import OVERLAP_SWITCHES, Space
+from astrarium.strategy.columns import SPLITS, Degrees, Options, strategy_at
+from astrarium.strategy.types import Strategy
+
+_OPTIONS = fields(Options)
+
+FIRST_BLOCK = 128  # degrees expanded at first; each further block is twice as large
+LARGEST_BLOCK = 4096
+ROWS_AT_ONCE = 200_000  # strategies priced together: bounds memory
+
+
+class Objective(StrEnum):
+    THROUGHPUT = "throughput"
+    TIME = "time"
+    COST = "cost"
+    GPUS = "gpus"
+
+
+class Rejection(StrEnum):
+    """Why strategies fell out."""
+
+    RUNTIME = "runtime"  # the runtime refuses them
+    RULE = "rule"  # a rule of the user
+    MEMORY = "memory"
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    BOUND = "bound"  # provably no better than the plans kept; never priced
+    DOMINATED = "dominated"  # the same with an overlap switched off
+    SLOWER = "slower"  # priced, and worse than the plans kept
+
+
+class RejectingRule(Protocol):
+    """A rule drops the strategies for which it is true."""
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+    @property
+    def label(self) -> str: ...
+
+    def rejects(self, columns: Any) -> Bools: ...  # noqa: ANN401
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must keep to; seconds of one iteration are compared with each."""
+
+    budget_usd: float | None = None
+    deadline_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A strategy the search kept."""
+
+    strategy: Strategy
+    seconds: float
+    score: float
+    peak_bytes: float
+
+
+@dataclass(slots=True)
+class SearchResult:
+    found: list[Found]
+    space: int
+    evaluated: int
+    rejected: Counter[Rejection]
+    reasons: Counter[str]
+    optimal: bool
+    bound_gap: float
+    least_bytes: float  # smallest peak among strategies that failed for memory
+
+
+@dataclass(slots=True)
+class _State:
+    """Where the search stands."""
+
+    rejected: Counter[Rejection] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    evaluated: int = 0
+    least_bytes: float = float("inf")
+    best: dict[tuple[int, ...], Found] = field(default_factory=dict)
+
+
+class Search:
+    """Finds the best `top` strategies of a space."""
+
+    def __init__(
+        self,
+        model: CostModel,
+        space: Space,
+        *,
+        objective: Objective,
+        runtime_rules: Sequence[RejectingRule],
+        user_rules: Sequence[RejectingRule],
+        limits: Limits,
+        top: int,
+    ) -> None:
+        self.model, self.space, self.objective = model, space, objective
+        self.limits, self.top = limits, top
+        self.constants = constant_fields(model.workload, model.pool)
+        rules = [(rule, Rejection.RUNTIME) for rule in runtime_rules]
+        rules += [(rule, Rejection.RULE) for rule in user_rules]
+        self._rules = _RuleSteps(rules, space.expanded_overlaps)
+        self._valid: dict[int, _ValidOptions] = {}
+        self.state = _State()
+
+    def run(self) -> SearchResult:
+        degrees = self.space.degrees
+        counts = self.space.counts(degrees)
+        size = int(counts.sum())
+        kept = self._passes(self._rules.of_degrees, Rows(degrees), counts)
+        degrees, counts = degrees.take(kept), counts[kept]
+        shards = self.model.shard_costs(degrees)
+        bounds = self._score(self._least_seconds(degrees, shards), degrees)
+        order = np.lexsort((np.arange(len(degrees)), bounds))
+        self._visit(degrees, shards, bounds, counts, order)
+        state = self.state
+        return SearchResult(
+            found=self._ranked(),
+            space=size,
+            evaluated=state.evaluated,
+            rejected=+state.rejected,
+            reasons=+state.reasons,
+            optimal=True,
+            bound_gap=0.0,
+            least_bytes=state.least_bytes,
+        )
+
+    def _visit(
+        self, degrees: Degrees, shards: ShardCosts, bounds: Floats, counts: Ints, order: Ints
+    ) -> None:
+        start, size = 0, FIRST_BLOCK
+        while start < len(order):
+            block = order[start : start + size]
+            worst = self._worst_kept()
+            within = bounds[block] <= worst
+            self.state.rejected[Rejection.BOUND] += int(counts[block[~within]].sum())
+            if not within.any():
+                self.state.rejected[Rejection.BOUND] += int(counts[order[start + size :]].sum())
+                return
+            self._expand(degrees.take(block[within]), _taken(shards, block[within]))
+            start += size
+            size = min(2 * size, LARGEST_BLOCK)
+
+    def _least_seconds(self, degrees: Degrees, shards: ShardCosts) -> Floats:
+        """No strategy with these degrees is faster: even ranks, nothing exposed, no bubble."""
+        c, e, s = shards.layers, shards.ends, shards.shard_of
+        messages = np.minimum(
+            c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
+        )
+        per_layer = c.forward + c.backward + messages + c.cp_forward + c.cp_backward
+        per_layer = per_layer + c.ep_forward + c.ep_backward
+        ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
+        once = (per_layer @ self.model.layers_of_kind + ends)[s]
+        return once * degrees.num_micro_batches / degrees.pp
+
+    def _score(self, seconds: Floats, degrees: Degrees) -> Floats:
+        """What the objective minimises, from seconds of an iteration."""
+        if self.objective is Objective.COST:
+            return seconds * degrees.gpus
+        if self.objective is Objective.GPUS:
+            # Seconds only break ties between equal counts.
+            return degrees.gpus + seconds / (1.0 + seconds)
+        return seconds
+
+    def _passes(self, rules: _CausedRules, rows: Rows, counts: Ints) -> Bools:
+        """Rows that none of the rules rejects; what falls out is counted under its rule."""
+        alive, lost = _apply(rules, Fields(self.constants, rows), counts)
+        self._count_lost(lost, 1)
+        return alive
+
+    def _count_lost(self, lost: _Lost, times: int) -> None:
+        for (cause, name), count in lost.items():
+            self.state.rejected[cause] += count * times
+            self.state.reasons[name] += count * times
+
+    def _expand(self, degrees: Degrees, shards: ShardCosts) -> None:
+        """Price everything behind these degrees."""
+        layouts, chunk_layers = self._layouts(degrees, shards)
+        if layouts is None:
+            return
+        bound = self._score(self._layout_seconds(layouts), layouts.degrees)
+        option_counts = self._option_counts(chunk_layers)
+        within = bound <= self._worst_kept()
+        copies = self.space.overlap_copies
+        self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
+        candidates = np.flatnonzero(within)
+        candidates = candidates[np.lexsort((candidates, bound[candidates]))]
+        start = 0
+        while start < len(candidates):
+            total = np.cumsum(option_counts[candidates[start:]])
+            stop = start + max(1, int(np.searchsorted(total, ROWS_AT_ONCE)))
+            chosen = candidates[start:stop]
+            alive = bound[chosen] <= self._worst_kept()
+            lost = int(option_counts[chosen[~alive]].sum()) * copies
+            self.state.rejected[Rejection.BOUND] += lost
+            if alive.any():
+                self._price(layouts, chosen[alive], chunk_layers)
+            start = stop
+
+    def _layouts(self, degrees: Degrees, shards: ShardCosts) -> tuple[Layouts | None, Ints]:
+        per_pp = {int(pp): self.space.layouts(int(pp)) for pp in np.unique(degrees.pp)}
+        repeats = np.array([len(per_pp[int(pp)]) for pp in degrees.pp])
+        rows = np.repeat(np.arange(len(degrees)), repeats)
+        every = [layout for pp in degrees.pp for layout in per_pp[int(pp)]]
+        virtual = np.array([layout.virtual for layout in every], np.int64)
+        split = np.array([SPLITS.index(layout.split) for layout in every], np.int64)
+        chunk_layers = np.array([layout.chunk_layers for layout in every], np.int64)
+        repeated = degrees.take(rows)
+        counts = self._option_counts(chunk_layers) * self.space.overlap_copies
+        alive = self._passes(
+            self._rules.of_layouts, Rows(repeated, virtual, split, chunk_layers), counts
+        )
+        if not alive.any():
+            return None, chunk_layers
+        layouts = self.model.layouts(
+            repeated.take(alive), virtual[alive], split[alive], _taken(shards, rows[alive])
+        )
+        return layouts, chunk_layers[alive]
+
+    def _option_counts(self, chunk_layers: Ints) -> Ints:
+        distinct, index = np.unique(chunk_layers, return_inverse=True)
+        return np.array([len(self.space.options(int(n))) for n in distinct])[index]
+
+    def _layout_seconds(self, layouts: Layouts) -> Floats:
+        """The pipeline without recomputation, everything that can be hidden hidden."""
+        on_rank, in_all = layouts.on_rank, layouts.in_all
+        ranks = on_rank.forward + on_rank.backward + on_rank.cp + on_rank.ep
+        ranks = ranks + np.minimum(on_rank.tp, on_rank.tp_overlapped)
+        total = in_all.forward + in_all.backward + in_all.cp + in_all.ep
+        total = total + np.minimum(in_all.tp, in_all.tp_overlapped)
+        longest = ranks.max(axis=1)
+        return pipeline_seconds_from_summary(
+            total=np.maximum(total, longest),
+            longest=longest,
+            hop=layouts.hop_seconds,
+            pp=layouts.degrees.pp,
+            virtual=layouts.virtual,
+            num_micro_batches=layouts.degrees.num_micro_batches,
+            overlap_p2p=np.ones(len(layouts), bool),
+        )
+
+    def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
+        """Options of the chosen layouts: what fits goes on to rules, time, limits, ranking."""
+        rows, options, peaks = [], [], []
+        for layers in np.unique(chunk_layers[chosen]):
+            group = chosen[chunk_layers[chosen] == layers]
+            valid = self._valid_options(int(layers))
+            self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
+            peak = _peaks(layouts, group, valid)
+            fits = self._fitting(peak)
+            rows.append(np.repeat(group, len(valid.options))[fits])
+            which = np.tile(np.arange(len(valid.options)), len(group))[fits]
+            options.append(valid.options.take(which))
+            peaks.append(peak[fits])
+        fitting = np.concatenate(rows)
+        if len(fitting):
+            merged = Options.of(
+                {f.name: np.concatenate([getattr(o, f.name) for o in options]) for f in _OPTIONS}
+            )
+            self._price_fitting(layouts, fitting, merged, np.concatenate(peaks), chunk_layers)
+
+    def _fitting(self, peak: Floats) -> Bools:
+        fits = peak <= self.model.pool.gpu.memory_bytes
+        state = self.state
+        state.evaluated += len(peak)
+        state.rejected[Rejection.MEMORY] += int((~fits).sum()) * self.space.overlap_copies
+        state.least_bytes = min(state.least_bytes, float(peak.min(initial=np.inf)))
+        return fits
+
+    def _price_fitting(
+        self, layouts: Layouts, rows: Ints, options: Options, peak: Floats, chunk_layers: Ints
+    ) -> None:
+        options = self._permitted(layouts, rows, options)
+        at_hand = Rows(
+            layouts.degrees.take(rows),
+            layouts.virtual[rows],
+            layouts.split[rows],
+            chunk_layers[rows],
+            options,
+        )
+        copies = self.space.overlap_copies
+        alive = self._passes(self._rules.mixed, at_hand, np.full(len(rows), copies))
+        self.state.rejected[Rejection.DOMINATED] += int(alive.sum()) * (copies - 1)
+        if alive.any():
+            self._rank(layouts, rows[alive], options.take(alive), peak[alive])
+
+    def _valid_options(self, chunk_layers: int) -> _ValidOptions:
+        """Options that no rule about options alone rejects, looked at once per chunk size."""
+        if chunk_layers not in self._valid:
+            options = self.space.options(chunk_layers)
+            none = self.space.degrees.take(np.zeros(0, np.int64))
+            columns = Fields(self.constants, Rows(none, options=options))
+            counts = np.ones(len(options), np.int64)
+            alive, lost = _apply(self._rules.of_options, columns, counts)
+            self._valid[chunk_layers] = _valid_options(options.take(alive), lost)
+        return self._valid[chunk_layers]
+
+    def _permitted(self, layouts: Layouts, rows: Ints, options: Options) -> Options:
+        """Overlap that no rule of the user names is switched on wherever the runtime takes it."""
+        degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
+        for switch, rules in self._rules.of_switches.items():
+            at_hand = Rows(degrees, virtual, layouts.split[rows], options=options)
+            alive, _ = _apply(rules, Fields(self.constants, at_hand), np.ones(len(rows), np.int64))
+            changed: dict[str, Any] = {switch: alive}
+            options = replace(options, **changed)
+        return options
+
+    def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
+        seconds = seconds_of(self.model, layouts, rows, options).total
+        degrees = layouts.degrees.take(rows)
+        within = self._within_limits(seconds, degrees)
+        score = np.where(within, self._score(seconds, degrees), np.inf)
+        order = np.lexsort((np.arange(len(score)), peak, score))
+        # The best option of each layout; a plan the user sees is at most four layouts (either
+        # split, sequence parallel or not), so that many times `top` suffice.
+        _, first = np.unique(rows[order], return_index=True)
+        for position in order[np.sort(first)[: 4 * self.top]]:
+            if np.isfinite(score[position]):
+                row = int(rows[position])
+                self._keep(layouts, row, options, int(position), seconds, score, peak)
+
+    def _within_limits(self, seconds: Floats, degrees: Degrees) -> Bools:
+        iterations = self.model.workload.iterations
+        within = np.ones(len(seconds), bool)
+        if iterations is None:
+            return within
+        run_seconds = seconds * iterations
+        if self.limits.deadline_seconds is not None:
+            late = run_seconds > self.limits.deadline_seconds
+            self.state.rejected[Rejection.DEADLINE] += int(late.sum())
+            within &= ~late
+        price = self.model.pool.usd_per_gpu_hour
+        if self.limits.budget_usd is not None and price is not None:
+            dear = within & (run_seconds / 3600 * degrees.gpus * price > self.limits.budget_usd)
+            self.state.rejected[Rejection.BUDGET] += int(dear.sum())
+            within &= ~dear
+        return within
+
+    def _keep(
+        self,
+        layouts: Layouts,
+        row: int,
+        options: Options,
+        position: int,
+        seconds: Floats,
+        score: Floats,
+        peak: Floats,
+    ) -> None:
+        d = layouts.degrees
+        columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch, layouts.virtual)
+        key = tuple(int(column[row]) for column in columns)
+        best, value = self.state.best, float(score[position])
+        if key in best and best[key].score <= value:
+            return
+        if len(best) >= self.top and key not in best and value >= self._worst_kept():
+            return
+        one = np.array([position])
+        strategy = strategy_at(
+            d.take(np.array([row])),
+            options.take(one),
+            0,
+            int(layouts.virtual[row]),
+            SPLITS[int(layouts.split[row])],
+        )
+        best[key] = Found(strategy, float(seconds[position]), value, float(peak[position]))
+        if len(best) > self.top:
+            worst = max(best, key=lambda k: (best[k].score, k))
+            del best[worst]
+
+    def _worst_kept(self) -> float:
+        best = self.state.best
+        if len(best) < self.top:
+            return float("inf")
+        return max(found.score for found in best.values())
+
+    def _ranked(self) -> list[Found]:
+        best = self.state.best
+        return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
+
+
+_CausedRules = Sequence[tuple[RejectingRule, Rejection]]
+_Lost = Counter[tuple[Rejection, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _ValidOptions:
+    """Options that may be used with chunks of some size, and what was lost on the way.
+
+    Memory is a sum: recomputation decides one part, ZeRO and offload the other. Each distinct
+    choice of either is priced once per layout; `recompute_of` and `sharding_of` find the parts.
+    """
+
+    options: Options
+    lost: _Lost
+    recompute: Options
+    recompute_of: Ints
+    sharding: Options
+    sharding_of: Ints
+
+
+def _valid_options(options: Options, lost: _Lost) -> _ValidOptions:
+    def distinct(*columns: Ints | Bools) -> tuple[Options, Ints]:
+        first, index = distinct_rows(*columns)
+        return options.take(first), index
+
+    o = options
+    recompute = distinct(o.granularity, o.method, o.recompute_layers, o.recompute_modules)
+    sharding = distinct(o.zero_stage, o.offload_optimizer)
+    return _ValidOptions(options, lost, *recompute, *sharding)
+
+
+def _peaks(layouts: Layouts, chosen: Ints, valid: _ValidOptions) -> Floats:
+    """Peak bytes of every chosen layout with every valid option, layout by layout."""
+
+    def priced(options: Options, price: Callable[..., Floats]) -> Floats:
+        rows = np.repeat(chosen, len(options))
+        per_pair = price(layouts, rows, options.take(np.tile(np.arange(len(options)), len(chosen))))
+        return per_pair.reshape(len(chosen), len(options), -1)
+
+    recompute = priced(valid.recompute, bytes_of_recompute)
+    sharding = priced(valid.sharding, bytes_of_sharding)
+    peak = recompute[:, valid.recompute_of, 0] + sharding[:, valid.sharding_of, 0]
+    for rank in range(1, recompute.shape[2]):
+        other = recompute[:, valid.recompute_of, rank] + sharding[:, valid.sharding_of, rank]
+        np.maximum(peak, other, out=peak)
+    return peak.reshape(-1)
+
+
+class _RuleSteps:
+    """Rules sorted by the step that can first decide them."""
+
+    def __init__(self, rules: _CausedRules, expanded_overlaps: frozenset[str]) -> None:
+        self.of_degrees = [r for r in rules if first_step(r[0].names) is Step.DEGREES]
+        self.of_layouts = [r for r in rules if first_step(r[0].names) is Step.LAYOUT]
+        late = [r for r in rules if first_step(r[0].names) is Step.OPTIONS]
+        free = [f"overlap_{n}" for n in OVERLAP_SWITCHES if n not in expanded_overlaps]
+        # Switches not in the written-out space are set from the very rules that name them.
+        self.of_switches = {name: [r for r in late if name in r[0].names] for name in free}
+        undecided = frozenset(free)
+        self.of_options = [
+            r for r in late if reads_only_options(r[0].names) and not r[0].names & undecided
+        ]
+        self.mixed = [r for r in late if r not in self.of_options]
+
+
+def _apply(rules: _CausedRules, columns: Fields, counts: Ints) -> tuple[Bools, _Lost]:
+    """Which rows survive all rules, and how many strategies each rule was the first to reject."""
+    alive = np.ones(len(counts), bool)
+    lost: _Lost = Counter()
+    for rule, cause in rules:
+        hit = alive & np.broadcast_to(rule.rejects(columns), alive.shape)
+        if hit.any():
+            lost[cause, rule.label] += int(counts[hit].sum())
+            alive &= ~hit
+    return alive, lost
+
+
+def _taken(shards: ShardCosts, rows: Ints | Bools) -> ShardCosts:
+    return replace(shards, shard_of=shards.shard_of[rows])

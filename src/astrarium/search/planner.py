@@ -1,0 +1,258 @@
+"""The questions users ask: plan, predict, fit.
+
+`plan` searches; `predict` prices one strategy; both return the same `Plan` objects from the same
+cost model. Errors say what to change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from astrarium.cluster import Cluster, Pool
+from astrarium.cost.layouts import CostModel
+from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.model.workload import Precision, Workload
+from astrarium.search.engine import (
+    Limits,
+    Objective,
+    RejectingRule,
+    Rejection,
+    Search,
+    SearchResult,
+)
+from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.plan import Plan, estimate
+from astrarium.search.rules import UserRule, overlaps_named
+from astrarium.search.space import Space
+from astrarium.strategy.columns import SPLITS, degrees_of, options_of
+from astrarium.strategy.types import Strategy
+from astrarium.strategy.validity import megatron_rules, violations
+from astrarium.units import format_bytes
+
+SHOWN_REASONS = 3
+
+
+class Mode(StrEnum):
+    EXACT = "exact"
+    UP_TO = "up-to"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Plans in order, and what the search did to find them."""
+
+    workload: Workload
+    cluster: Cluster
+    plans: tuple[Plan, ...]
+    seconds: float
+    space: int
+    evaluated: int
+    rejected: Counter[Rejection]
+    reasons: Counter[str]
+    optimal: bool
+    bound_gap: float
+
+
+def runnable(workload: Workload, pool: Pool) -> Workload:
+    """The workload in a number format the GPU has: bf16 falls back to fp16, fp8 is refused."""
+    peaks = pool.gpu.peak_flops
+    if workload.precision.value in peaks:
+        return workload
+    if workload.precision is Precision.BF16 and "fp16" in peaks:
+        return replace(workload, precision=Precision.FP16)
+    raise InputError(
+        f"{pool.gpu.name} has no {workload.precision.value} arithmetic; it has {', '.join(peaks)}"
+    )
+
+
+def plan(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    objective: Objective = Objective.THROUGHPUT,
+    mode: Mode = Mode.EXACT,
+    rules: Sequence[UserRule] = (),
+    top: int = 5,
+    limits: Limits | None = None,
+) -> Planned:
+    """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none."""
+    limits = limits or Limits()
+    _check_request(workload, cluster, mode, limits)
+    begin = time.perf_counter()
+    searched = [
+        _search(workload, pool, objective, mode, rules, top, limits) for pool in cluster.pools
+    ]
+    plans = [plan for found, _ in searched for plan in found]
+    plans.sort(key=lambda plan: _rank_key(plan, objective))
+    results = [result for _, result in searched]
+    if not plans:
+        raise NoFeasiblePlanError(_why_nothing(workload, cluster, results, mode))
+    return Planned(
+        workload=workload,
+        cluster=cluster,
+        plans=tuple(plans[:top]),
+        seconds=time.perf_counter() - begin,
+        space=sum(result.space for result in results),
+        evaluated=sum(result.evaluated for result in results),
+        rejected=sum((result.rejected for result in results), Counter()),
+        reasons=sum((result.reasons for result in results), Counter()),
+        optimal=all(result.optimal for result in results),
+        bound_gap=max(result.bound_gap for result in results),
+    )
+
+
+def _search(
+    workload: Workload,
+    pool: Pool,
+    objective: Objective,
+    mode: Mode,
+    rules: Sequence[UserRule],
+    top: int,
+    limits: Limits,
+) -> tuple[tuple[Plan, ...], SearchResult]:
+    model = CostModel(runnable(workload, pool), pool)
+    space = Space(
+        model.workload,
+        pool,
+        model.planner,
+        exact=mode is Mode.EXACT,
+        expanded_overlaps=overlaps_named(rules),
+    )
+    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    result = Search(
+        model,
+        space,
+        objective=objective,
+        runtime_rules=runtime_rules,
+        user_rules=rules,
+        limits=limits,
+        top=top,
+    ).run()
+    return estimate(model, [found.strategy for found in result.found]), result
+
+
+def _rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
+    gpus = float(sum(plan.gpus.values()))
+    if objective is Objective.COST:
+        cost = (plan.usd_per_hour or 0.0) * plan.iteration_seconds
+        return (cost, plan.iteration_seconds)
+    if objective is Objective.GPUS:
+        return (gpus, plan.iteration_seconds)
+    return (plan.iteration_seconds, gpus)
+
+
+def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:
+    if len(cluster.pools) > 1 and mode is Mode.EXACT:
+        names = ", ".join(pool.gpu.name for pool in cluster.pools)
+        raise InputError(
+            f"using all of {names} in one job is not supported yet; --mode up-to plans for the"
+            " best one of them"
+        )
+    if workload.tokens is None and (limits.budget_usd or limits.deadline_seconds):
+        raise InputError("a budget or deadline needs --tokens: how long is the training run?")
+    unpriced = [pool.gpu.name for pool in cluster.pools if pool.usd_per_gpu_hour is None]
+    if limits.budget_usd is not None and unpriced:
+        raise InputError(
+            f"no price is known for {', '.join(unpriced)}, so a budget cannot be kept;"
+            " give usd_per_gpu_hour in a cluster file or in astrarium.toml"
+        )
+
+
+def predict(workload: Workload, cluster: Cluster, strategy: Strategy) -> Plan:
+    """The plan of one strategy; InputError if the runtime would refuse it."""
+    pool = only_pool(cluster)
+    workload = runnable(workload, pool)
+    reasons = why_refused(workload, pool, strategy)
+    if reasons:
+        raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
+    return estimate(CostModel(workload, pool), [strategy])[0]
+
+
+def only_pool(cluster: Cluster) -> Pool:
+    if len(cluster.pools) != 1:
+        names = ", ".join(pool.gpu.name for pool in cluster.pools)
+        raise InputError(f"one GPU type is needed here, {names} are given")
+    return cluster.pools[0]
+
+
+def why_refused(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:
+    """What the runtime holds against a strategy, in words; empty if nothing."""
+    chunks = strategy.pp * strategy.virtual_stages
+    layers = workload.model.num_layers
+    if chunks > layers:
+        return (f"pp {strategy.pp} x virtual_stages {strategy.virtual_stages} > {layers} layers",)
+    rows = Rows(
+        degrees_of([strategy]),
+        np.array([strategy.virtual_stages]),
+        np.array([SPLITS.index(strategy.split)]),
+        np.array([-(-layers // chunks)]),
+        options_of([strategy]),
+    )
+    fields = Fields(constant_fields(workload, pool), rows)
+    scalars = {
+        name: value.item() if isinstance(value, np.ndarray) else value
+        for name, value in fields.items()
+    }
+    return violations(scalars)
+
+
+def _why_nothing(
+    workload: Workload, cluster: Cluster, results: Sequence[SearchResult], mode: Mode
+) -> str:
+    """What bound, by how much, and the way out."""
+    rejected: Counter[Rejection] = sum((result.rejected for result in results), Counter())
+    size = sum(result.space for result in results)
+    if size == 0:
+        return _why_no_space(workload, cluster)
+    least = min(result.least_bytes for result in results)
+    if rejected[Rejection.DEADLINE] or rejected[Rejection.BUDGET]:
+        names = [c.value for c in (Rejection.DEADLINE, Rejection.BUDGET) if rejected[c]]
+        return f"no strategy keeps the {' and the '.join(names)}; relax it or allow more GPUs"
+    if rejected[Rejection.MEMORY]:
+        pool = cluster.pools[0]
+        capacity = pool.gpu.memory_bytes
+        text = (
+            f"{workload.model.name} does not fit: the leanest of {size:,} strategies needs"
+            f" {format_bytes(least)} on a {pool.gpu.name} of {format_bytes(capacity)}"
+            f" ({format_bytes(least - capacity)} too much)"
+        )
+        return text + _smallest_that_fits(workload, pool, mode)
+    reasons = sum((result.reasons for result in results), Counter())
+    common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
+    return f"all {size:,} strategies are ruled out, most by: {common}"
+
+
+def _why_no_space(workload: Workload, cluster: Cluster) -> str:
+    gpus, batch = cluster.num_gpus, workload.global_batch
+    return (
+        f"no split of {gpus} GPUs divides a global batch of {batch}: dp must divide both"
+        f" (what tp, pp and cp leave of the GPUs, and the batch); change --global-batch to a"
+        f" multiple of a power of two, or the number of GPUs"
+    )
+
+
+def _smallest_that_fits(workload: Workload, pool: Pool, mode: Mode) -> str:
+    count = smallest_count(workload, pool)
+    if count is None:
+        return "; no number of these GPUs is enough: a larger type is needed"
+    if count <= pool.num_gpus and mode is Mode.EXACT:
+        return f"; it would fit {count} GPUs (--mode up-to finds such counts)"
+    return f"; the smallest number of them that fits is {count}"
+
+
+LARGEST_COUNT = 2**20
+
+
+def smallest_count(workload: Workload, pool: Pool) -> int | None:
+    """The fewest GPUs of the pool's type on which any strategy fits; None if none does."""
+    nodes = max(LARGEST_COUNT // pool.gpus_per_node, 1)
+    endless = replace(pool, nodes=nodes)
+    limits, rules = Limits(), ()
+    plans, _ = _search(workload, endless, Objective.GPUS, Mode.UP_TO, rules, 1, limits)
+    return plans[0].strategy.gpus if plans else None

@@ -1,0 +1,44 @@
+"""Rules of the user: expressions over strategy, model and cluster; true drops a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from astrarium.arrays import Bools
+from astrarium.search.space import OVERLAP_SWITCHES
+from astrarium.strategy.expression import Rule, compile_rule
+from astrarium.strategy.options import megatron_aliases
+from astrarium.strategy.validity import COLUMN_CHOICES, COLUMN_TYPES, COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class UserRule:
+    rule: Rule
+
+    @property
+    def label(self) -> str:
+        return self.rule.text
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.rule.names
+
+    def rejects(self, columns: Mapping[str, Any]) -> Bools:
+        return self.rule.evaluate(columns)
+
+
+def user_rules(texts: Sequence[str]) -> tuple[UserRule, ...]:
+    """Parsed rules; InputError with the column of the mistake."""
+    aliases = megatron_aliases() if texts else {}
+    return tuple(
+        UserRule(compile_rule(text, COLUMNS, aliases, COLUMN_TYPES, COLUMN_CHOICES))
+        for text in texts
+    )
+
+
+def overlaps_named(rules: Sequence[UserRule]) -> frozenset[str]:
+    """Overlap switches that some rule reads, so that both settings must be looked at."""
+    read = {name for rule in rules for name in rule.names}
+    return frozenset(switch for switch in OVERLAP_SWITCHES if f"overlap_{switch}" in read)

@@ -1,0 +1,230 @@
+"""The space of strategies, produced in three steps so that most of it is never written out.
+
+1. Degrees: every (tp, pp, cp, dp, ep, etp, micro-batch, sequence parallel) that uses the GPUs and
+   divides the batch.
+2. Layouts: for chosen degrees, every number of virtual stages and way to deal the layers.
+3. Options: for chosen layouts, every recompute policy, ZeRO stage and offload. The four overlap
+   switches belong to the space too, but turning one on never costs time or memory in the cost
+   model, so only the best permitted setting is written out, unless a user's rule names a switch.
+
+`Space.size` counts all of it, before any rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from astrarium.arrays import Bools, Ints
+from astrarium.cluster import Pool
+from astrarium.cost.stages import StagePlanner
+from astrarium.model.blocks import Block, Module
+from astrarium.model.workload import Workload
+from astrarium.strategy.columns import (
+    GRANULARITIES,
+    METHODS,
+    Degrees,
+    Options,
+    module_mask,
+)
+from astrarium.strategy.types import Granularity, LayerSplit, Method, RecomputeModule
+
+OVERLAP_SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
+ZERO_STAGES = (0, 1, 2, 3)
+OFFLOAD = (False, True)
+OPTION_ORDER = tuple(field.name for field in fields(Options))
+
+
+def divisors(number: int) -> Ints:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return np.array(sorted({*small, *(number // d for d in small)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One way to place layers: virtual stages and the split, for a given pp."""
+
+    virtual: int
+    split: LayerSplit
+    chunk_layers: int
+
+
+class Space:
+    """All strategies of a workload on up to `gpus` GPUs of a pool (exactly `gpus` if `exact`)."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        pool: Pool,
+        planner: StagePlanner,
+        *,
+        exact: bool,
+        expanded_overlaps: frozenset[str] = frozenset(),
+    ) -> None:
+        self.workload, self.pool, self.planner = workload, pool, planner
+        self.exact = exact
+        self.expanded_overlaps = expanded_overlaps
+        self._layouts: dict[int, tuple[Layout, ...]] = {}
+        self._options: dict[int, Options] = {}
+
+    @cached_property
+    def degrees(self) -> Degrees:
+        workload, model = self.workload, self.workload.model
+        batch = divisors(workload.global_batch)
+        rows = _grid(
+            tp=divisors(_most_heads(workload)),
+            pp=np.arange(1, model.num_layers + 1),
+            cp=_context_degrees(workload.seq_length),
+            dp=batch,
+        )
+        gpus = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
+        rows = _select(rows, self._usable(gpus))
+        rows = _cross(rows, micro_batch=batch)
+        replica_batch = workload.global_batch // rows["dp"]
+        rows = _select(rows, replica_batch % rows["micro_batch"] == 0)
+        rows["num_micro_batches"] = workload.global_batch // (rows["dp"] * rows["micro_batch"])
+        rows = self._with_expert_degrees(rows)
+        rows = _cross(rows, sequence_parallel=np.array([False, True]))
+        return Degrees.of(rows)
+
+    def _usable(self, gpus: Ints) -> Bools:
+        """Whole nodes, or a part of one that divides it."""
+        if self.exact:
+            return gpus == self.pool.num_gpus
+        node = self.pool.gpus_per_node
+        whole = (gpus % node == 0) | ((gpus < node) & (node % np.minimum(gpus, node) == 0))
+        return (gpus <= self.pool.num_gpus) & whole
+
+    def _with_expert_degrees(self, rows: dict[str, Ints]) -> dict[str, Ints]:
+        experts = self.workload.model.max_experts
+        ep = divisors(experts) if experts else np.array([1])
+        etp = divisors(self.pool.gpus_per_node) if experts else np.array([1])
+        rows = _cross(rows, ep=ep, etp=etp)
+        grid = rows["tp"] * rows["cp"] * rows["dp"]
+        return _select(rows, grid % (rows["ep"] * rows["etp"]) == 0)
+
+    def layouts(self, pp: int) -> tuple[Layout, ...]:
+        """Every number of virtual stages that leaves each chunk a layer; both splits if unlike."""
+        if pp not in self._layouts:
+            found = []
+            layers = self.planner.num_layers
+            most = layers // pp if pp > 1 else 1
+            for virtual in range(1, most + 1):
+                even = layers % (pp * virtual) == 0
+                # Uneven interleaving is offered where it stays near even: few, large chunks.
+                balanced = virtual == 1 or virtual & (virtual - 1) == 0
+                splits = [LayerSplit.EVEN] if even else []
+                if pp > 1 and balanced and not self.planner.is_redundant(pp, virtual):
+                    splits.append(LayerSplit.BALANCED)
+                for split in splits:
+                    chunk = self.planner.max_chunk_layers(pp, virtual, split)
+                    found.append(Layout(virtual, split, chunk))
+            self._layouts[pp] = tuple(found)
+        return self._layouts[pp]
+
+    def options(self, chunk_layers: int) -> Options:
+        """Every option for chunks of at most so many layers, in a fixed order."""
+        if chunk_layers not in self._options:
+            recompute = self._recompute_choices(chunk_layers)
+            switches = [
+                (False, True) if name in self.expanded_overlaps else (True,)
+                for name in OVERLAP_SWITCHES
+            ]
+            every = product(recompute, ZERO_STAGES, OFFLOAD, product(*switches))
+            rows = [(zero, *policy, offload, *flags) for policy, zero, offload, flags in every]
+            columns = list(zip(*rows, strict=True))
+            named = zip(OPTION_ORDER, columns, strict=True)
+            self._options[chunk_layers] = Options.of({k: np.array(v) for k, v in named})
+        return self._options[chunk_layers]
+
+    def _recompute_choices(self, chunk_layers: int) -> list[tuple[int, int, int, int]]:
+        """(granularity, method, layers, modules) as codes."""
+        none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
+        no_method, uniform, block = (METHODS.index(m) for m in Method)
+        choices = [(none, no_method, 0, 0)]
+        choices += [(selective, no_method, 0, mask) for mask in self._module_masks]
+        for layers in range(1, chunk_layers + 1):
+            choices.append((full, uniform, layers, 0))
+            choices.append((full, block, layers, 0))
+        return choices
+
+    @cached_property
+    def _module_masks(self) -> tuple[int, ...]:
+        """Sets of modules worth naming: those the model has, none inside another."""
+        modules = recomputable_modules(self.workload)
+        inside_moe = {RecomputeModule.MOE_ACT, RecomputeModule.SHARED_EXPERTS}
+        masks = []
+        for chosen in product((False, True), repeat=len(modules)):
+            names = [m for m, taken in zip(modules, chosen, strict=True) if taken]
+            nested = RecomputeModule.MOE in names and inside_moe & set(names)
+            if names and not nested:
+                masks.append(module_mask(names))
+        return tuple(sorted(masks))
+
+    @property
+    def overlap_copies(self) -> int:
+        """Strategies that one written-out option stands for."""
+        return int(2 ** (len(OVERLAP_SWITCHES) - len(self.expanded_overlaps)))
+
+    def strategies_per_degree(self, pp: int) -> int:
+        options = sum(len(self.options(layout.chunk_layers)) for layout in self.layouts(pp))
+        return options * self.overlap_copies
+
+    def counts(self, degrees: Degrees) -> Ints:
+        """Strategies behind each row of degrees."""
+        distinct, index = np.unique(degrees.pp, return_inverse=True)
+        return np.array([self.strategies_per_degree(int(pp)) for pp in distinct])[index]
+
+
+def recomputable_modules(workload: Workload) -> tuple[RecomputeModule, ...]:
+    blocks = [kind for kind in workload.model.kinds if isinstance(kind, Block)]
+    parts = {linear.module for block in blocks for linear in block.linears}
+    names = {linear.name for block in blocks for linear in block.linears}
+    has = {
+        RecomputeModule.CORE_ATTN: any(block.attentions for block in blocks),
+        # Elsewhere TransformerEngine fuses norms into weights: nothing to redo.
+        RecomputeModule.LAYERNORM: "kv_up" in names or Module.EXPERTS in parts,
+        RecomputeModule.MLP: Module.MLP in parts,
+        RecomputeModule.MLA_UP_PROJ: "kv_up" in names,
+        RecomputeModule.MOE_ACT: Module.EXPERTS in parts,
+        RecomputeModule.MOE: Module.EXPERTS in parts,
+        RecomputeModule.SHARED_EXPERTS: Module.SHARED_EXPERTS in parts,
+    }
+    return tuple(module for module in RecomputeModule if has[module])
+
+
+def _most_heads(workload: Workload) -> int:
+    heads = [
+        attention.heads
+        for kind in workload.model.kinds
+        if isinstance(kind, Block)
+        for attention in kind.attentions
+    ]
+    return int(np.gcd.reduce(heads)) if heads else 8
+
+
+def _context_degrees(seq_length: int) -> Ints:
+    """Every rank takes two equal slices of the sequence, so that causal work is even."""
+    return np.array(
+        [1, *(int(d) for d in divisors(seq_length) if d > 1 and seq_length % (2 * d) == 0)]
+    )
+
+
+def _grid(**axes: Ints) -> dict[str, Ints]:
+    mesh = np.meshgrid(*axes.values(), indexing="ij")
+    return {name: values.reshape(-1) for name, values in zip(axes, mesh, strict=True)}
+
+
+def _cross(rows: dict[str, Ints], **axes: Ints) -> dict[str, Ints]:
+    """Every row with every combination of further values."""
+    extra = _grid(**axes)
+    count, copies = len(next(iter(rows.values()))), len(next(iter(extra.values())))
+    crossed = {name: np.repeat(values, copies) for name, values in rows.items()}
+    return crossed | {name: np.tile(values, count) for name, values in extra.items()}
+
+
+def _select(rows: dict[str, Ints], chosen: Bools) -> dict[str, Ints]:
+    return {name: values[chosen] for name, values in rows.items()}

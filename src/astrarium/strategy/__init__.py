@@ -1,0 +1,1 @@
+"""Strategies: their type, their columns, how layers are dealt, rules about them."""

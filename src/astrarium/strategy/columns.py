@@ -1,0 +1,148 @@
+"""Many strategies as columns: one NumPy array per choice, one row per strategy.
+
+Degrees (how many ways each axis splits) come first, because most of a strategy's cost is
+decided by them; the layer split and the options are added to chosen rows later. Columns with
+few values are stored as small codes; `NAMED_CODES` gives their texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astrarium.arrays import Bools, Ints
+from astrarium.strategy.types import (
+    Granularity,
+    LayerSplit,
+    Method,
+    Overlap,
+    Recompute,
+    RecomputeModule,
+    Strategy,
+)
+
+GRANULARITIES = tuple(Granularity)
+METHODS = tuple(Method)
+SPLITS = tuple(LayerSplit)
+RECOMPUTE_MODULES = tuple(RecomputeModule)
+
+
+def module_mask(modules: Sequence[RecomputeModule]) -> int:
+    """The set of modules as bits of one integer."""
+    return sum(1 << RECOMPUTE_MODULES.index(module) for module in set(modules))
+
+
+def modules_of(mask: int) -> tuple[RecomputeModule, ...]:
+    return tuple(m for i, m in enumerate(RECOMPUTE_MODULES) if mask >> i & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Arrays of equal length, one per field."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any]) -> Self:
+        return cls(**{field.name: columns[field.name] for field in fields(cls)})
+
+    def take(self, rows: Ints | Bools) -> Self:
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def __len__(self) -> int:
+        first: NDArray[np.generic] = getattr(self, fields(self)[0].name)
+        return len(first)
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees(_Columns):
+    """How the GPUs are divided, and the micro-batch each replica works on."""
+
+    tp: Ints
+    pp: Ints
+    dp: Ints
+    cp: Ints
+    ep: Ints
+    etp: Ints
+    micro_batch: Ints
+    num_micro_batches: Ints
+    sequence_parallel: Bools
+
+    @property
+    def gpus(self) -> Ints:
+        return self.tp * self.pp * self.dp * self.cp
+
+
+@dataclass(frozen=True, slots=True)
+class Options(_Columns):
+    """The choices left once degrees and layers are fixed."""
+
+    zero_stage: Ints
+    granularity: Ints
+    method: Ints
+    recompute_layers: Ints
+    recompute_modules: Ints
+    offload_optimizer: Bools
+    overlap_grad_reduce: Bools
+    overlap_param_gather: Bools
+    overlap_p2p: Bools
+    overlap_tp: Bools
+
+
+def degrees_of(strategies: Sequence[Strategy]) -> Degrees:
+    names = [field.name for field in fields(Degrees)]
+    return Degrees.of({name: np.array([getattr(s, name) for s in strategies]) for name in names})
+
+
+def options_of(strategies: Sequence[Strategy]) -> Options:
+    def numbers(values: Sequence[int]) -> Ints:
+        return np.array(values, np.int64)
+
+    def flags(values: Sequence[bool]) -> Bools:
+        return np.array(values, bool)
+
+    return Options(
+        numbers([s.zero_stage for s in strategies]),
+        numbers([GRANULARITIES.index(s.recompute.granularity) for s in strategies]),
+        numbers([METHODS.index(s.recompute.method) for s in strategies]),
+        numbers([s.recompute.layers for s in strategies]),
+        numbers([module_mask(s.recompute.modules) for s in strategies]),
+        flags([s.offload_optimizer for s in strategies]),
+        flags([s.overlap.grad_reduce for s in strategies]),
+        flags([s.overlap.param_gather for s in strategies]),
+        flags([s.overlap.p2p for s in strategies]),
+        flags([s.overlap.tp for s in strategies]),
+    )
+
+
+def strategy_at(
+    degrees: Degrees, options: Options, row: int, virtual_stages: int, split: LayerSplit
+) -> Strategy:
+    """One row as an object; the stages are filled in by whoever knows the model."""
+    numbers: dict[str, Any] = {
+        f.name: int(getattr(degrees, f.name)[row])
+        for f in fields(Degrees)
+        if f.name != "sequence_parallel"
+    }
+    return Strategy(
+        **numbers,
+        virtual_stages=virtual_stages,
+        sequence_parallel=bool(degrees.sequence_parallel[row]),
+        split=split,
+        zero_stage=int(options.zero_stage[row]),
+        recompute=Recompute(
+            GRANULARITIES[int(options.granularity[row])],
+            METHODS[int(options.method[row])],
+            int(options.recompute_layers[row]),
+            modules_of(int(options.recompute_modules[row])),
+        ),
+        offload_optimizer=bool(options.offload_optimizer[row]),
+        overlap=Overlap(
+            bool(options.overlap_grad_reduce[row]),
+            bool(options.overlap_param_gather[row]),
+            bool(options.overlap_p2p[row]),
+            bool(options.overlap_tp[row]),
+        ),
+    )

@@ -1,0 +1,288 @@
+"""Strategies as text: the `strategy` object of a plan, and the short form tp=8,pp=4,...
+
+Whatever a user leaves out is derived: dp from the number of GPUs, the number of micro-batches
+from the batch, switches from what the runtime permits. What is given must not contradict it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from astrarium.errors import InputError, did_you_mean
+from astrarium.strategy.types import (
+    Granularity,
+    LayerSplit,
+    Method,
+    Overlap,
+    Recompute,
+    RecomputeModule,
+    Strategy,
+)
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+_COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
+_KEYS = (
+    *_COUNTS,
+    "virtual_stages",
+    "sequence_parallel",
+    "split",
+    "zero_stage",
+    "recompute",
+    "offload_optimizer",
+    "overlap",
+    "schedule",
+    "stages",
+)
+# Flat spellings of nested keys, as the rule language and the short form use them.
+_FLAT_KEYS = {
+    "recompute_granularity": ("recompute", "granularity"),
+    "recompute_method": ("recompute", "method"),
+    "recompute_layers": ("recompute", "layers"),
+    "recompute_modules": ("recompute", "modules"),
+    "overlap_grad_reduce": ("overlap", "grad_reduce"),
+    "overlap_param_gather": ("overlap", "param_gather"),
+    "overlap_p2p": ("overlap", "p2p"),
+    "overlap_tp": ("overlap", "tp"),
+}
+_NESTED = {
+    "recompute": ("granularity", "method", "layers", "modules"),
+    "overlap": ("grad_reduce", "param_gather", "p2p", "tp"),
+}
+
+
+def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
+    """The `strategy` object of the plan document."""
+    return {
+        **{name: getattr(strategy, name) for name in _COUNTS},
+        "virtual_stages": strategy.virtual_stages,
+        "sequence_parallel": strategy.sequence_parallel,
+        "split": strategy.split.value,
+        "zero_stage": strategy.zero_stage,
+        "recompute": {
+            "granularity": strategy.recompute.granularity.value,
+            "method": strategy.recompute.method.value,
+            "layers": strategy.recompute.layers,
+            "modules": [module.value for module in strategy.recompute.modules],
+        },
+        "offload_optimizer": strategy.offload_optimizer,
+        "overlap": asdict(strategy.overlap),
+        "schedule": strategy.schedule.value,
+        "stages": [
+            {
+                "gpu": stage.gpu,
+                "layers": [stage.first_layer, stage.last_layer],
+                "devices": stage.devices,
+                "pipeline_rank": stage.rank,
+                "chunk": stage.chunk,
+            }
+            for stage in strategy.stages
+        ],
+    }
+
+
+def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) -> Strategy:
+    """A strategy from `k=v,...`, from a strategy file, or the best one of a plan file."""
+    if "=" in reference:
+        given = _from_pairs(reference)
+        where = "--strategy"
+    elif not Path(reference).suffix and not Path(reference).exists():
+        raise InputError(f"--strategy: {reference!r} is neither key=value,... nor a file")
+    else:
+        given, where = _from_file(Path(reference)), reference
+    return strategy_from_dict(
+        given, where=where, gpus=gpus, global_batch=global_batch, layers=layers
+    )
+
+
+def _from_pairs(text: str) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for pair in text.split(","):
+        if not pair.strip():
+            continue
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not value:
+            raise InputError(f"--strategy: {pair.strip()!r} is not of the form key=value")
+        if key in given:
+            raise InputError(f"--strategy: {key} is given twice")
+        given[key] = _scalar(value)
+    return given
+
+
+def _scalar(text: str) -> Any:  # noqa: ANN401  a number, a truth value or a text
+    lowered = text.lower()
+    if lowered in ("true", "yes", "on"):
+        return True
+    if lowered in ("false", "no", "off"):
+        return False
+    try:
+        return int(text)
+    except ValueError:
+        return text.split("+") if "+" in text else text
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    from astrarium.documents import read
+
+    content = read(path)
+    if isinstance(content, Mapping) and isinstance(content.get("plans"), list):
+        plans = content["plans"]
+        if not plans:
+            raise InputError(f"{path}: the plan file holds no plans")
+        content = plans[0]
+    if isinstance(content, Mapping) and isinstance(content.get("strategy"), Mapping):
+        content = content["strategy"]
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path}: expected a strategy: a table of keys such as tp, pp, dp")
+    return dict(content)
+
+
+def strategy_from_dict(
+    given: Mapping[str, Any], *, where: str, gpus: int, global_batch: int, layers: int
+) -> Strategy:
+    """Checks keys and types, and derives what is missing."""
+    nested = _nested(given, where)
+    reader = _Reader(nested, where)
+    counts: dict[str, Any] = {name: reader.count(name, 1) for name in _COUNTS}
+    strategy = Strategy(
+        **counts,
+        virtual_stages=reader.count("virtual_stages", 1),
+        zero_stage=reader.number("zero_stage", 1, least=0, most=3),
+        recompute=_recompute(reader, nested.get("recompute", {})),
+        offload_optimizer=reader.flag(nested, "offload_optimizer", False),
+    )
+    strategy = _derived(strategy, nested, where, gpus, global_batch)
+    even = layers % (strategy.pp * strategy.virtual_stages) == 0
+    default_split = LayerSplit.EVEN if even else LayerSplit.BALANCED
+    sequence = reader.flag(nested, "sequence_parallel", strategy.tp > 1)
+    overlap = nested.get("overlap", {})
+    return replace(
+        strategy,
+        sequence_parallel=sequence,
+        split=reader.choice(nested, "split", LayerSplit, default_split),
+        overlap=Overlap(
+            grad_reduce=reader.flag(overlap, "grad_reduce", True),
+            param_gather=reader.flag(overlap, "param_gather", strategy.zero_stage >= 1),
+            p2p=reader.flag(overlap, "p2p", strategy.virtual_stages > 1),
+            tp=reader.flag(overlap, "tp", sequence and strategy.tp > 1),
+        ),
+    )
+
+
+def _nested(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Flat keys moved into their groups; unknown keys refused."""
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in _FLAT_KEYS:
+            group, name = _FLAT_KEYS[key]
+            out.setdefault(group, {})[name] = value
+        elif key == "recompute" and isinstance(value, str):
+            out.setdefault("recompute", {})["granularity"] = value
+        elif key in _NESTED and isinstance(value, Mapping):
+            for name in value:
+                if name not in _NESTED[key]:
+                    hint = did_you_mean(name, _NESTED[key])
+                    raise InputError(f"{where}: unknown key {key}.{name}{hint}")
+            out[key] = {**value, **out.get(key, {})}
+        elif key in _KEYS:
+            out[key] = value
+        else:
+            known = (*_KEYS, *_FLAT_KEYS)
+            raise InputError(f"{where}: unknown key {key!r}{did_you_mean(key, known)}")
+    return out
+
+
+class _Reader:
+    """Typed access to a strategy's keys; complaints name the file and the key."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values, self._where = values, where
+
+    def fail(self, key: str, value: object, expected: str) -> InputError:
+        return InputError(f"{self._where}: {key} is {value!r}; expected {expected}")
+
+    def count(self, key: str, default: int) -> int:
+        return self.number(key, default, least=1, most=2**24)
+
+    def number(self, key: str, default: int, *, least: int, most: int) -> int:
+        return self.number_in(self._values, key, default, least=least, most=most)
+
+    def number_in(
+        self, values: Mapping[str, Any], key: str, default: int, *, least: int, most: int
+    ) -> int:
+        value = values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.fail(key, value, f"a whole number from {least} to {most}")
+        return value
+
+    def flag(self, values: Mapping[str, Any], key: str, default: bool) -> bool:
+        value = values.get(key, default)
+        if not isinstance(value, bool):
+            raise self.fail(key, value, "true or false")
+        return value
+
+    def choice(
+        self, values: Mapping[str, Any], key: str, kind: type[Choice], default: Choice
+    ) -> Choice:
+        value = values.get(key)
+        if value is None:
+            return default
+        try:
+            return kind(value)
+        except ValueError:
+            raise self.fail(key, value, "one of " + ", ".join(kind)) from None
+
+
+def _recompute(reader: _Reader, values: Mapping[str, Any]) -> Recompute:
+    granularity = reader.choice(values, "granularity", Granularity, Granularity.NONE)
+    method = reader.choice(values, "method", Method, Method.NONE)
+    full = granularity is Granularity.FULL
+    if full and method is Method.NONE:
+        method = Method.UNIFORM
+    layers = reader.number_in(values, "layers", 1 if full else 0, least=0, most=2**16)
+    names = values.get("modules") or ()
+    names = [names] if isinstance(names, str) else names
+    modules = tuple(
+        reader.choice({"modules": name}, "modules", RecomputeModule, RecomputeModule.CORE_ATTN)
+        for name in names
+    )
+    if granularity is Granularity.SELECTIVE and not modules:
+        modules = (RecomputeModule.CORE_ATTN,)  # what Megatron does when no module is named
+    return Recompute(granularity, method, layers, modules)
+
+
+def _derived(
+    strategy: Strategy, given: Mapping[str, Any], where: str, gpus: int, global_batch: int
+) -> Strategy:
+    """dp and the number of micro-batches follow from the rest."""
+    rest = strategy.tp * strategy.pp * strategy.cp
+    if "dp" not in given:
+        if gpus % rest:
+            raise InputError(
+                f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} = {rest}"
+                f" does not divide {gpus} GPUs"
+            )
+        strategy = replace(strategy, dp=gpus // rest)
+    elif strategy.gpus != gpus:
+        raise InputError(
+            f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} x dp {strategy.dp}"
+            f" = {strategy.gpus} GPUs, but {gpus} are given"
+        )
+    per_step = strategy.dp * strategy.micro_batch
+    if global_batch % per_step:
+        raise InputError(
+            f"{where}: dp {strategy.dp} x micro_batch {strategy.micro_batch} = {per_step}"
+            f" does not divide the global batch of {global_batch}"
+        )
+    number = global_batch // per_step
+    if "num_micro_batches" in given and strategy.num_micro_batches != number:
+        raise InputError(
+            f"{where}: num_micro_batches is {strategy.num_micro_batches}; a global batch of"
+            f" {global_batch} with dp {strategy.dp} and micro_batch {strategy.micro_batch}"
+            f" makes {number}"
+        )
+    return replace(strategy, num_micro_batches=number)

@@ -1,0 +1,97 @@
+"""How the layers of a model are dealt to pipeline stages.
+
+With v virtual stages on each of p ranks there are p*v chunks in model order; chunk c runs on
+rank c % p (Megatron's interleaving). EVEN gives every chunk the same number of layers and exists
+only where that divides. BALANCED minimises the heaviest rank, the head's work counted, and puts
+the lighter stages first, where most micro-batches are in flight.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.errors import InputError
+from astrarium.model.blocks import Model
+from astrarium.strategy.types import LayerSplit
+
+# Loads closer than this share of the whole model count as equal.
+HALVING_TOLERANCE = 1e-9
+
+
+def layer_weights(model: Model, seq_length: int) -> tuple[Floats, float]:
+    """FLOPs of every layer and of the head."""
+    kinds = [kind.flops_per_token(seq_length) for kind in model.kinds]
+    return np.array(kinds)[list(model.kind_of_layer)], model.head.flops_per_token
+
+
+def chunk_bounds(
+    weights: Floats, head_weight: float, pp: int, virtual: int, split: LayerSplit
+) -> Ints:
+    """First layer of every chunk and, last, the number of layers: p*v + 1 ascending numbers."""
+    layers, chunks = len(weights), pp * virtual
+    if chunks > layers:
+        raise InputError(
+            f"pp {pp} x virtual_stages {virtual} needs {chunks} layers; the model has {layers}"
+        )
+    if split is LayerSplit.EVEN:
+        if layers % chunks:
+            raise InputError(
+                f"{layers} layers cannot be dealt evenly to pp {pp} x virtual_stages {virtual};"
+                " use split=balanced"
+            )
+        return np.arange(chunks + 1) * (layers // chunks)
+    if virtual == 1:
+        return _contiguous(weights, head_weight, pp)
+    return _interleaved(weights, head_weight, pp, virtual)
+
+
+def _contiguous(weights: Floats, head_weight: float, pp: int) -> Ints:
+    """Exact bottleneck partition: the least limit under which filling from the end succeeds."""
+    total = [0.0, *np.cumsum(weights).tolist()]
+    low = max(float(weights.max()), float(weights[-1]) + head_weight)
+    high = total[-1] + head_weight
+    if _fill(total, head_weight, pp, low)[0] == 0:
+        return np.array(_fill(total, head_weight, pp, low))
+    while high - low > HALVING_TOLERANCE * total[-1]:
+        middle = (low + high) / 2
+        if _fill(total, head_weight, pp, middle)[0] == 0:  # the first stage starts at layer 0
+            high = middle
+        else:
+            low = middle
+    return np.array(_fill(total, head_weight, pp, high))
+
+
+def _fill(total: list[float], head_weight: float, pp: int, limit: float) -> list[int]:
+    """Stages filled from the end up to `limit`; a first bound above 0 means it did not fit."""
+    end = len(total) - 1
+    bounds = [end]
+    room = limit - head_weight
+    for stage in range(pp - 1, -1, -1):
+        start = bisect_left(total, total[end] - room - HALVING_TOLERANCE * total[-1])
+        end = max(min(start, end - 1), stage)  # a layer for this stage, one for each before it
+        bounds.append(end)
+        room = limit
+    return bounds[::-1]
+
+
+def _interleaved(weights: Floats, head_weight: float, pp: int, virtual: int) -> Ints:
+    """Ranks get whole layers, as many as keep the heaviest lightest; chunks of a rank even out.
+
+    Only the last rank differs, by the head. Of equally good numbers of layers it takes the
+    largest: it has the fewest micro-batches in flight.
+    """
+    layers, others = len(weights), pp - 1
+    head_layers = head_weight / float(weights.mean())
+    last = min(
+        range(layers - virtual * others, virtual - 1, -1) if others else [layers],
+        key=lambda count: max(count + head_layers, -(-(layers - count) // max(others, 1))),
+    )
+    base, extra = divmod(layers - last, max(others, 1))
+    counts = np.append(base + (np.arange(others) >= others - extra), last)
+    base_size, larger = np.divmod(counts, virtual)
+    # Later chunks of a rank take its remainder: their activations live shortest.
+    sizes = base_size[None, :] + (np.arange(virtual)[:, None] >= virtual - larger[None, :])
+    return np.concatenate([[0], np.cumsum(sizes.reshape(-1))])

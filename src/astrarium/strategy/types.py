@@ -1,0 +1,119 @@
+"""A strategy: every choice that decides time and memory, as one frozen object.
+
+The search works on columns of many strategies (`astrarium.strategy.columns`); this is the form
+in which a single one is read from a user, printed, exported and put into a plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Axis(StrEnum):
+    """The ways to split work among GPUs."""
+
+    TP = "tp"
+    PP = "pp"
+    DP = "dp"
+    CP = "cp"
+    EP = "ep"
+    ETP = "etp"
+
+
+class Granularity(StrEnum):
+    """How much of a layer is computed again in the backward pass."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Method(StrEnum):
+    """Which layers full recomputation covers: all in groups, or the first few of each stage."""
+
+    NONE = "none"
+    UNIFORM = "uniform"
+    BLOCK = "block"
+
+
+class RecomputeModule(StrEnum):
+    """Parts of a layer that selective recomputation can drop; Megatron's names."""
+
+    CORE_ATTN = "core_attn"
+    LAYERNORM = "layernorm"
+    MLP = "mlp"
+    MLA_UP_PROJ = "mla_up_proj"
+    MOE_ACT = "moe_act"
+    MOE = "moe"
+    SHARED_EXPERTS = "shared_experts"
+
+
+class Schedule(StrEnum):
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+
+
+class LayerSplit(StrEnum):
+    """How layers are dealt to stages: the same number each, or by weight with uneven counts."""
+
+    EVEN = "even"
+    BALANCED = "balanced"
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    granularity: Granularity = Granularity.NONE
+    method: Method = Method.NONE
+    layers: int = 0
+    modules: tuple[RecomputeModule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Which communication runs beside computation."""
+
+    grad_reduce: bool = True
+    param_gather: bool = True
+    p2p: bool = True
+    tp: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A run of layers on one pipeline rank; a rank with virtual stages holds several."""
+
+    gpu: str
+    first_layer: int
+    last_layer: int  # exclusive
+    devices: int
+    rank: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    micro_batch: int = 1
+    num_micro_batches: int = 1
+    virtual_stages: int = 1
+    sequence_parallel: bool = False
+    split: LayerSplit = LayerSplit.EVEN
+    zero_stage: int = 1
+    recompute: Recompute = field(default_factory=Recompute)
+    offload_optimizer: bool = False
+    overlap: Overlap = field(default_factory=Overlap)
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule.INTERLEAVED if self.virtual_stages > 1 else Schedule.ONE_F_ONE_B

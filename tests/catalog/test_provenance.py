@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import re
+
+from astrarium.catalog import Figure, gpus, instances, link_figures, links, sources
+from astrarium.catalog.provenance import describe, join_doubts
+from astrarium.catalog.records import unit_of
+
+
+def test_sources_are_dated_and_titled() -> None:
+    for code, source in sources().items():
+        assert source.code == code
+        assert source.title
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", source.date), code
+        assert source.url == "" or source.url.startswith("https://"), code
+
+
+def test_licences_that_ask_for_a_mention_are_mentioned() -> None:
+    assert sources()["ml-engineering"].licence == "CC BY-SA 4.0"
+    assert sources()["azure-docs"].licence == "CC BY 4.0"
+    assert sources()["skypilot-catalog"].licence == "no licence file"
+
+
+def test_every_source_is_cited() -> None:
+    cited: set[str] = set()
+    for records in (gpus(), instances(), links(), link_figures()):
+        for record in records:
+            cited.update(code for codes in record.sources.values() for code in codes)
+    assert cited == set(sources())
+
+
+def test_units_follow_from_the_ending_of_a_key() -> None:
+    assert unit_of("memory_gib").factor == 2**30
+    assert unit_of("bf16_tflops").text == "TFLOP/s"
+    assert unit_of("inter_node_gbits_per_s").factor == 0.125e9
+    assert unit_of("link_to_peer_gbytes_per_s").factor == 1e9
+    assert unit_of("upper_microseconds").factor == 1e-6
+    assert unit_of("gpus_per_node").text == ""
+
+
+def test_figures_fall_back_on_what_holds_for_all() -> None:
+    cited = {"*": ("assumed",), "vcpus": ("nccl",), "usd_per_hour": ("skypilot-catalog",)}
+    values = {"gpu": "X", "vcpus": 4, "usd_per_hour": 2.5, "adapters": None, "fabric": ""}
+    figures = describe(values, cited, {"vcpus": "counted twice"}, ("2026-01-01", "2026-02-01"))
+    assert figures == (
+        Figure("gpu", "X", "", ("assumed",), sources()["assumed"].date, ""),
+        Figure("vcpus", "4", "", ("nccl",), sources()["nccl"].date, "counted twice"),
+        Figure(
+            "usd_per_hour",
+            "2.5",
+            "USD per hour",
+            ("skypilot-catalog",),
+            "2026-01-01 to 2026-02-01",
+            "",
+        ),
+    )
+
+
+def test_doubts_in_one_line() -> None:
+    assert join_doubts({"*": "guessed", "vcpus": "recalled"}) == "guessed; vcpus: recalled"
+    assert join_doubts({}) == ""

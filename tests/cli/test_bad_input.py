@@ -1,0 +1,211 @@
+"""Bad input: a clear message on stderr, the right exit code, no traceback, nothing written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+
+def refused(result: Result, *messages: str, code: int = 2) -> None:
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    for message in messages:
+        assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_unknown_model(run: Run) -> None:
+    result = run("plan", "lama-2-70b", "--gpus", "h100:8", "--global-batch", "8")
+    refused(result, "unknown model 'lama-2-70b'", "did you mean 'llama-2-70b'?")
+
+
+def test_unknown_gpu(plan: Run) -> None:
+    refused(plan(gpus="h10:8"), "unknown GPU type 'h10'", "did you mean 'h100'?")
+
+
+def test_a_count_that_is_no_multiple_of_a_node(plan: Run) -> None:
+    refused(plan(gpus="h100:12"), "nodes of 8; use 8 or 16")
+
+
+def test_a_batch_that_nothing_divides(plan: Run) -> None:
+    result = plan(gpus="h100:296")  # 37 nodes: no tp, pp, cp or dp takes the 37
+    refused(result, "no split of 296 GPUs divides a global batch of 64", code=1)
+
+
+def test_a_model_that_fits_nowhere(run: Run) -> None:
+    flags = ("--gpus", "t4:1", "--seq-length", "4096", "--global-batch", "64")
+    result = run("plan", "llama-2-70b", *flags)
+    refused(result, "does not fit", "GiB too much", "smallest number", code=1)
+
+
+@pytest.mark.parametrize("value", ["0", "-4", "nan", "inf", "1e40", "999999999999", "1.5", "x", ""])
+@pytest.mark.parametrize("flag", ["--seq-length", "--global-batch", "--top"])
+def test_counts(run: Run, flag: str, value: str) -> None:
+    flags = {"--gpus": "h100:8", "--seq-length": "4096", "--global-batch": "64", flag: value}
+    result = run("plan", "llama-2-7b", *(word for pair in flags.items() for word in pair))
+    refused(result, f"{flag} '{value}'")
+
+
+@pytest.mark.parametrize("value", ["0", "-4", "nan", "inf", "1e40", "x", ""])
+@pytest.mark.parametrize("flag", ["--tokens", "--budget", "--deadline"])
+def test_quantities(plan: Run, flag: str, value: str) -> None:
+    refused(plan("--tokens", "1T", flag, value), f"{flag} '{value}'")
+
+
+@pytest.mark.parametrize(("value", "why"), [("0", "zero"), ("-8", "negative"), ("nan", "number")])
+def test_numbers_of_gpus(plan: Run, value: str, why: str) -> None:
+    refused(plan(gpus=f"h100:{value}"), f"h100:{value}: number of GPUs", why)
+
+
+def test_more_gpus_than_there_are(plan: Run) -> None:
+    refused(plan(gpus="h100:99999999"), "more than the largest cluster")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--objective", "speed", "expected one of throughput, time, cost"),
+        ("--objective", "gpus", "expected one of throughput, time, cost"),
+        ("--mode", "upto", "did you mean 'up-to'?"),
+        ("--runtime", "torchtitan", "only megatron is supported so far"),
+        ("--precision", "bf-16", "did you mean 'bf16'?"),
+        ("--rule", "$tpp > 8", "did you mean"),
+        ("--rule", "$tp >", "column"),
+    ],
+)
+def test_words(plan: Run, flag: str, value: str, message: str) -> None:
+    refused(plan(flag, value), message)
+
+
+def test_fp8_on_a_gpu_without(plan: Run) -> None:
+    refused(plan("--precision", "fp8", gpus="a100:8"), "A100-SXM4-80GB has no fp8")
+
+
+def test_both_or_neither_cluster(run: Run) -> None:
+    common = ("plan", "llama-2-7b", "--global-batch", "64")
+    both = run(*common, "--gpus", "h100:8", "--cluster", "c.yaml")
+    refused(both, "--gpus and --cluster are both given; keep one")
+    refused(run(*common), "no GPUs are given; use --gpus TYPE:N")
+
+
+def test_limits_without_a_length(plan: Run) -> None:
+    refused(plan("--budget", "1k"), "needs --tokens")
+
+
+@pytest.mark.parametrize("limit", [("--deadline", "0.001"), ("--budget", "5")])
+def test_limits_that_nothing_keeps(plan: Run, limit: tuple[str, str]) -> None:
+    name = limit[0].removeprefix("--")
+    refused(plan("--tokens", "1T", *limit), f"no strategy keeps the {name}", code=1)
+
+
+def test_a_rule_that_drops_everything(plan: Run) -> None:
+    refused(plan("--rule", "$tp >= 1"), "ruled out", "$tp >= 1", code=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("cluster.yaml", "pools: [", "cluster.yaml:"),
+        ("cluster.yaml", "pools:\n  - {gpu: h100, node: 1}\n", "did you mean 'nodes'?"),
+        ("cluster.toml", "pools = 3", "cluster.toml:1: pools: expected list, got 3"),
+        ("cluster.json", '{"pools": []}', "cluster.json"),
+        ("cluster.txt", "pools", "cluster.txt"),
+    ],
+)
+def test_malformed_cluster_files(
+    run: Run, project: Path, name: str, content: str, message: str
+) -> None:
+    (project / name).write_text(content, encoding="utf-8")
+    result = run("plan", "llama-2-7b", "--cluster", name, "--global-batch", "64")
+    refused(result, message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "config.json:1"),
+        ("[]", "config.json"),
+        ('{"model_type": "lama"}', "did you mean 'llama'?"),
+        ('{"model_type": "llama", "hidden_size": "wide"}', "hidden_size"),
+    ],
+)
+def test_malformed_configs(run: Run, project: Path, content: str, message: str) -> None:
+    (project / "config.json").write_text(content, encoding="utf-8")
+    result = run("plan", "./config.json", "--gpus", "h100:8", "--global-batch", "64")
+    refused(result, message)
+
+
+def test_files_that_are_not_there(run: Run) -> None:
+    common = ("--global-batch", "64", "--gpus", "h100:8")
+    refused(run("plan", "./nothing.json", *common), "nothing.json")
+    refused(run("plan", "llama-2-7b", "--global-batch", "64", "--cluster", "no.yaml"), "no.yaml")
+    refused(run("predict", "llama-2-7b", *common, "--strategy", "no.yaml"), "no.yaml")
+    refused(run("explain", "no.json"), "no.json")
+
+
+def test_an_output_folder_that_is_a_file(plan: Run, project: Path) -> None:
+    (project / "taken").write_text("mine", encoding="utf-8")
+    refused(plan("--out", "taken"), "--out taken", "choose another place")
+    refused(plan("--out", "taken/deeper"), "--out taken/deeper")
+    assert (project / "taken").read_text(encoding="utf-8") == "mine"
+
+
+def test_an_output_file_that_is_a_folder(plan: Run, project: Path) -> None:
+    (project / "out/plan.json").mkdir(parents=True)
+    refused(plan("--out", "out"), "cannot write out/plan.json: it is a folder")
+    assert os.listdir(project / "out") == ["plan.json"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_read_only(plan: Run, project: Path) -> None:
+    (project / "out").mkdir(mode=0o500)
+    refused(plan("--out", "out"), "cannot write out/plan.json: Permission denied")
+
+
+def test_nothing_is_written_when_nothing_is_found(plan: Run, project: Path) -> None:
+    refused(plan("--rule", "$tp >= 1", "--out", "out"), code=1)
+    assert os.listdir(project) == []
+
+
+def test_errors_stay_text_with_json(plan: Run) -> None:
+    refused(plan("--json", gpus="h10:8"), "Error: unknown GPU type 'h10'")
+
+
+def test_usage_errors(run: Run) -> None:
+    refused(run("plann"), "No such command 'plann'. Did you mean 'plan'", "astrarium -h")
+    refused(run("plan", "llama-2-7b"), "Missing option '--global-batch'")
+    refused(run("plan"), "Missing argument 'MODEL'")
+    refused(run("plan", "llama-2-7b", "--global-bach", "8"), "No such option: --global-bach")
+    refused(run("plan", "llama-2-7b", "--global-bach", "8"), "--global-batch")
+    refused(run("plan", "a", "b", "--global-batch", "8"), "unexpected extra argument")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("tp=3", "tp 3 x pp 1 x cp 1 = 3 does not divide 8 GPUs"),
+        ("tp=16", "does not divide 8 GPUs"),
+        ("tpp=2", "unknown key 'tpp'"),
+        ("tp=0", "tp is 0; expected a whole number from 1"),
+        ("tp=two", "tp is 'two'"),
+        ("tp=2,tp=4", "tp is given twice"),
+        ("micro_batch=3", "does not divide the global batch of 64"),
+        ("recompute=all", "expected one of none, selective, full"),
+        ("zero_stage=3,pp=2", "Megatron would refuse this strategy"),
+    ],
+)
+def test_strategies(run: Run, strategy: str, message: str) -> None:
+    common = ("llama-2-7b", "--gpus", "h100:8", "--global-batch", "64", "--strategy", strategy)
+    refused(run("predict", *common), message)
+    refused(run("fit", *common), message)
+
+
+def test_one_type_is_needed_to_predict(run: Run) -> None:
+    flags = ("--gpus", "h100:8,a100:8", "--global-batch", "64", "--strategy", "tp=2")
+    refused(run("predict", "llama-2-7b", *flags), "one GPU type is needed here")

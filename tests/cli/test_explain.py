@@ -1,0 +1,84 @@
+"""`astrarium explain`: works from plan files alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def plan_file(plan: Run, project: Path) -> None:
+    assert plan("--tokens", "2T", "--out", "a").exit_code == 0
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_terms(run: Run) -> None:
+    result = run("explain", "a/plan.json")
+    assert result.exit_code == 0
+    shown = words(result.stdout)
+    for part in ("What binds", "compute binds", "backward", "activations", "Money", "days make $"):
+        assert part in shown
+
+
+def test_json(run: Run) -> None:
+    document = json.loads(run("explain", "a/plan.json", "--rank", "2", "--json").stdout)
+    assert document["schema"] == "astrarium.explanation/1"
+    assert document["plan"]["rank"] == 2
+    assert sum(term["share"] for term in document["time"]) == pytest.approx(1.0)
+
+
+def test_two_plans(run: Run) -> None:
+    result = run("explain", "a/plan.json", "--rank", "2", "--against", "a/plan.json")
+    assert result.exit_code == 0
+    assert "A: a/plan.json, plan 2" in result.stdout
+    assert "B: a/plan.json, plan 1" in result.stdout
+    shown = words(result.stdout)
+    assert "Set differently" in shown
+    assert "Time by cause" in shown
+
+
+def test_two_plans_as_json(run: Run) -> None:
+    flags = ("--rank", "2", "--against", "a/plan.json", "--json")
+    document = json.loads(run("explain", "a/plan.json", *flags).stdout)
+    assert document["schema"] == "astrarium.comparison/1"
+    assert document["choices"]
+
+
+def test_the_catalog_may_have_changed_since(run: Run, project: Path) -> None:
+    path = project / "a/plan.json"
+    text = path.read_text(encoding="utf-8").replace("H100-SXM5-80GB", "X100-unheard-of")
+    path.write_text(text, encoding="utf-8")
+    result = run("explain", "a/plan.json")
+    assert result.exit_code == 0
+    assert "X100-unheard-of" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--rank", "9"), "there is no plan of rank 9; it holds rank 1 to 5"),
+        (("--rank", "0"), "--rank '0'"),
+        (("--against", "b.json"), "b.json"),
+    ],
+)
+def test_refusals(run: Run, flags: tuple[str, ...], message: str) -> None:
+    result = run("explain", "a/plan.json", *flags)
+    assert result.exit_code == 2
+    assert message in words(result.stderr)
+
+
+def test_a_broken_file(run: Run, project: Path) -> None:
+    text = (project / "a/plan.json").read_text(encoding="utf-8")
+    (project / "a/plan.json").write_text(text[: len(text) // 2], encoding="utf-8")
+    result = run("explain", "a/plan.json")
+    assert result.exit_code == 2
+    assert "a/plan.json:" in result.stderr

@@ -1,0 +1,71 @@
+"""`astrarium fit`: whether it fits, by how much not, and what would help."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+LARGE = ("llama-2-70b", "--gpus", "h100:16", "--seq-length", "4096", "--global-batch", "64")
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_what_fits(run: Run) -> None:
+    result = run("fit", "llama-2-7b", "--gpus", "h100:8")
+    shown = words(result.stdout)
+    assert result.exit_code == 0
+    assert "FITS: stage" in shown
+    assert "the fastest that fits:" in shown
+    assert "the smallest count on which some strategy fits:" in shown
+    assert "--global-batch not given: 1024 taken" in shown
+
+
+def test_what_does_not_fit(run: Run) -> None:
+    result = run("fit", *LARGE, "--strategy", "tp=8,pp=1")
+    shown = words(result.stdout)
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    assert "DOES NOT FIT: stage 0 needs" in shown
+    assert "as asked: tp 8, dp 2" in shown
+    assert "Single changes that make it fit, the cheapest first" in shown
+
+
+def test_the_document(run: Run) -> None:
+    result = run("fit", *LARGE, "--strategy", "tp=8,pp=1", "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["schema"] == "astrarium.fit/1"
+    assert document["fits"] is False
+    stage = document["plan"]["memory"][0]
+    excess = stage["peak_bytes"] - stage["capacity_bytes"]
+    assert document["excess_bytes"] == pytest.approx(excess)
+    assert document["smallest_gpus"] > 1
+    times = [change["plan"]["iteration_seconds"] for change in document["changes"]]
+    assert times
+    assert times == sorted(times)
+    assert all(change["plan"]["fits"] for change in document["changes"])
+
+
+def test_when_no_strategy_fits(run: Run) -> None:
+    flags = ("llama-2-70b", "--gpus", "t4:1", "--seq-length", "4096", "--global-batch", "64")
+    result = run("fit", *flags)
+    assert result.exit_code == 1
+    assert "DOES NOT FIT" in result.stdout
+    assert "the smallest count" in words(result.stdout)
+    document = json.loads(run("fit", *flags, "--json").stdout)
+    assert document["plan"] is None
+    assert "does not fit" in document["why_not"]
+
+
+def test_every_stage_is_shown(run: Run) -> None:
+    flags = ("--gpus", "h100:16", "--global-batch", "64", "--strategy", "pp=16,recompute=full")
+    result = run("fit", "llama-2-13b", *flags)
+    first = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
+    assert [word for word in first if word.isdigit()] == [str(stage) for stage in range(16)]

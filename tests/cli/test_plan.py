@@ -1,0 +1,174 @@
+"""`astrarium plan`: JSON, text, files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from astrarium.report.document import from_dict, load_document
+
+Run = Callable[..., Result]
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def numbers(value: Any) -> Iterator[float]:  # noqa: ANN401
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from numbers(item)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def test_json_is_one_document_and_nothing_else(plan: Run) -> None:
+    result = plan("--json", "--tokens", "2T")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    document = json.loads(result.stdout)
+    assert document["schema"] == "astrarium.plan/1"
+    assert all(math.isfinite(number) for number in numbers(document))
+    assert document["workload"]["parameters"] == 6738415616
+    assert document["workload"]["tokens"] == 2 * 10**12
+    assert document["cluster"]["gpus"] == 8
+    assert [entry["rank"] for entry in document["plans"]] == [1, 2, 3, 4, 5]
+    from_dict(document)
+
+
+def test_a_plan_adds_up(plan: Run) -> None:
+    document = json.loads(plan("--json", "--tokens", "2T").stdout)
+    for entry in document["plans"]:
+        strategy = entry["strategy"]
+        assert strategy["tp"] * strategy["pp"] * strategy["cp"] * strategy["dp"] == 8
+        batch = strategy["dp"] * strategy["micro_batch"] * strategy["num_micro_batches"]
+        assert batch == 64
+        total = entry["iteration_seconds"]
+        assert sum(entry["breakdown_seconds"].values()) == pytest.approx(total)
+        low, high = entry["interval_seconds"]
+        assert low <= total <= high
+        assert entry["tokens_per_second"] == pytest.approx(64 * 4096 / total)
+        hours = entry["train_seconds"] / 3600
+        assert entry["usd_total"] == pytest.approx(hours * entry["usd_per_hour"])
+        for stage in entry["memory"]:
+            causes = ("weights", "gradients", "optimizer", "activations", "workspace", "reserved")
+            assert sum(stage[cause] for cause in causes) == pytest.approx(stage["peak_bytes"])
+            assert stage["peak_bytes"] <= stage["capacity_bytes"]
+    times = [entry["iteration_seconds"] for entry in document["plans"]]
+    assert times == sorted(times)
+    assert document["pareto"][0]["plan"] == 0
+
+
+def test_the_search_accounts_for_the_whole_space(plan: Run) -> None:
+    search = json.loads(plan("--json").stdout)["search"]
+    assert search["space"] >= sum(search["rejected"].values()) + 5
+    assert search["optimal"] is True
+    assert search["bound_gap"] == 0
+    assert search["evaluated"] > 0
+    assert search["objective"] == "throughput"
+
+
+def test_the_text_has_the_facts(plan: Run) -> None:
+    result = plan("--tokens", "2T")
+    shown = words(result.stdout)
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert "6.738B parameters" in shown
+    assert '8 x H100-SXM5-80GB ("h100")' in shown
+    assert "per GPU and hour (median over clouds;" in shown
+    assert "tokens/s" in shown
+    assert "days" in shown
+    assert "strategies considered" in shown
+    command = "plan llama-2-7b --gpus h100:8 --seq-length 4096 --global-batch 64 --tokens 2T"
+    assert f"astrarium {command} --out DIR" in words(result.stdout.replace("\\\n", " "))
+    assert "astrarium export DIR/plan.json --to megatron --out DIR" in shown
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_nothing_overflows_and_nothing_is_coloured(
+    plan: Run, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = plan("--tokens", "2T").stdout
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "\x1b" not in shown
+    assert not any(line.endswith(" ") for line in shown.splitlines())
+
+
+def test_no_color_is_respected(plan: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[36m" in plan().stdout  # cyan bars
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[36m" not in plan().stdout
+
+
+def test_the_same_input_gives_the_same_plans(plan: Run) -> None:
+    first, second = (json.loads(plan("--json").stdout)["plans"] for _ in range(2))
+    assert first == second
+
+
+def test_out_writes_what_json_prints(plan: Run, project: Path) -> None:
+    result = plan("--json", "--out", "deep/folder")
+    written = json.loads((project / "deep/folder/plan.json").read_text(encoding="utf-8"))
+    assert written == json.loads(result.stdout)
+    assert os.listdir(project / "deep/folder") == ["plan.json"]
+    load_document(project / "deep/folder/plan.json")
+
+
+def test_out_is_named_in_the_text(plan: Run) -> None:
+    shown = words(plan("--out", "here").stdout)
+    assert "here/plan.json is written" in shown
+    assert "astrarium export here/plan.json --to megatron --out here" in shown
+
+
+def test_top_and_rules(plan: Run) -> None:
+    document = json.loads(plan("--json", "--top", "2", "--rule", "$tp > 1").stdout)
+    assert len(document["plans"]) == 2
+    assert {entry["strategy"]["tp"] for entry in document["plans"]} == {1}
+    assert document["search"]["rejected"]["rule"] > 0
+    assert "$tp > 1" in document["search"]["reasons"]
+
+
+def test_up_to_may_use_fewer(plan: Run) -> None:
+    result = plan("--json", "--mode", "up-to", "--objective", "cost", gpus="h100:64")
+    document = json.loads(result.stdout)
+    assert sum(document["plans"][0]["gpus"].values()) <= 64
+    assert document["search"]["mode"] == "up-to"
+
+
+def test_the_default_length_is_stated(run: Run) -> None:
+    result = run("plan", "llama-2-7b", "--gpus", "h100:8", "--global-batch", "64", "--json")
+    document = json.loads(result.stdout)
+    assert document["workload"]["seq_length"] == 4096
+    assert document["notes"] == ["--seq-length not given: 4,096 taken, the model's maximum"]
+
+
+def test_a_long_model_is_taken_at_8192(run: Run) -> None:
+    result = run("plan", "llama-3.1-8b", "--gpus", "h100:8", "--global-batch", "64", "--json")
+    document = json.loads(result.stdout)
+    assert document["workload"]["seq_length"] == 8192
+    assert "takes up to 131,072" in document["notes"][0]
+
+
+def test_a_fallback_of_the_number_format_is_stated(plan: Run) -> None:
+    result = plan("--json", gpus="v100:32")
+    assert result.exit_code == 0
+    assert "V100-SXM2-32GB has no bf16: it computes in fp16" in json.loads(result.stdout)["notes"]
+
+
+def test_a_cluster_file(run: Run, project: Path) -> None:
+    pool = "{gpu: a100, nodes: 2, gpus_per_node: 4, inter_node: 100 Gb/s, usd_per_gpu_hour: 1.5}"
+    (project / "cluster.yaml").write_text(f"pools:\n  - {pool}\n", encoding="utf-8")
+    flags = ("--cluster", "cluster.yaml", "--global-batch", "64", "--seq-length", "2048")
+    shown = words(run("plan", "llama-2-7b", *flags).stdout)
+    assert "2 nodes of 4" in shown
+    assert "$1.50 per GPU and hour (cluster file)" in shown

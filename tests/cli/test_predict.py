@@ -1,0 +1,50 @@
+"""`astrarium predict`: one strategy, priced as in the search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+COMMON = ("llama-2-7b", "--gpus", "h100:8", "--seq-length", "4096", "--global-batch", "64")
+
+
+def test_a_plan_is_predicted_as_it_was_found(run: Run, plan: Run) -> None:
+    found = json.loads(plan("--json", "--out", "out", "--tokens", "2T").stdout)
+    flags = ("--tokens", "2T", "--strategy", "out/plan.json", "--json")
+    document = json.loads(run("predict", *COMMON, *flags).stdout)
+    assert document["schema"] == "astrarium.plan/1"
+    assert document["search"] is None
+    assert document["plans"][0] == found["plans"][0]
+
+
+def test_the_text_says_that_it_fits(run: Run) -> None:
+    result = run("predict", *COMMON, "--strategy", "tp=2,recompute=full")
+    shown = " ".join(result.stdout.split())
+    assert result.exit_code == 0
+    assert "FITS: stage 0 has" in shown
+    assert "tp 2, dp 4, micro-batch 1 x 16, ZeRO 1, recompute all layers" in shown
+    assert "of an iteration go" in shown
+
+
+def test_not_fitting_is_an_answer(run: Run) -> None:
+    flags = ("--gpus", "h100:8", "--global-batch", "8", "--strategy", "tp=1")
+    result = run("predict", "llama-2-70b", *flags)
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert "DOES NOT FIT: stage 0 needs" in " ".join(result.stdout.split())
+    document = json.loads(run("predict", "llama-2-70b", *flags, "--json").stdout)
+    assert document["plans"][0]["fits"] is False
+
+
+def test_a_strategy_file(run: Run, project: Path) -> None:
+    (project / "s.yaml").write_text("tp: 2\nrecompute: {granularity: full}\n", encoding="utf-8")
+    from_file, from_pairs = (
+        json.loads(run("predict", *COMMON, "--json", "--strategy", strategy).stdout)["plans"]
+        for strategy in ("s.yaml", "tp=2,recompute=full")
+    )
+    assert from_file == from_pairs

@@ -1,0 +1,180 @@
+"""The shell around the commands: version, help, start-up, pipes, interrupts, completion."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+import astrarium
+from astrarium.cli import options, output
+
+Run = Callable[..., Result]
+
+
+def process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as users do."""
+    return subprocess.run(
+        [sys.executable, "-m", "astrarium", *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").stdout == f"astrarium {astrarium.__version__}\n"
+
+
+def test_help_lists_the_commands(run: Run) -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    for command in ("plan", "predict", "fit", "explain", "catalog"):
+        assert f"\n  {command} " in result.stdout
+    assert run("plan", "-h").exit_code == 0
+
+
+NEVER_LOADED = {"pydantic", "yaml", "lark", "msgspec", "torch", "importlib.metadata"}
+LIST_MODULES = """
+import sys
+from astrarium.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        ("--help", {"numpy", "rich"}),
+        ("catalog gpus --json", {"numpy"}),
+        ("catalog gpus h100", {"numpy"}),
+        ("plan llama-2-7b --gpus h100:8 --global-batch 64", set()),
+    ],
+)
+def test_start_up_loads_only_what_it_needs(arguments: str, absent: set[str]) -> None:
+    command = [sys.executable, "-c", LIST_MODULES, *arguments.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(done.stderr.split()) & (NEVER_LOADED | absent) == set()
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m astrarium catalog models | head -n 2"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_a_full_disk_is_reported() -> None:
+    command = f"{sys.executable} -m astrarium catalog gpus --json > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "cannot write to standard output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_python_m_and_exit_codes() -> None:
+    assert process("--version").stdout == f"astrarium {astrarium.__version__}\n"
+    done = process("catalog", "gpus", "h1000")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: unknown GPU type 'h1000'")
+
+
+def test_an_interrupt_is_clean(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "progress", interrupted)
+    flags = ("--gpus", "h100:8", "--seq-length", "4096", "--global-batch", "64")
+    result = run("plan", "llama-2-7b", *flags)
+    assert result.exit_code == 130
+    assert "Traceback" not in result.output
+
+
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress("working"):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_appears_late_and_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(output, "PROGRESS_AFTER_SECONDS", 0.01)
+    with output.progress("working hard"):
+        time.sleep(0.3)
+    assert "working hard" in stream.getvalue()
+    stream.truncate(0)
+    monkeypatch.setattr(output, "PROGRESS_AFTER_SECONDS", 60)
+    with output.progress("quick"):
+        pass
+    assert "quick" not in stream.getvalue()
+
+
+def test_json_has_no_numbers_that_json_lacks() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        output.to_json({"mfu": float("nan")})
+
+
+def test_characters_a_terminal_lacks_are_replaced() -> None:
+    done = process("catalog", "gpus", "h100", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "H100-SXM5-80GB" in done.stdout
+
+
+def test_names_complete() -> None:
+    assert "llama-2-70B" in options.complete_model("llama-2")
+    assert options.complete_gpus("h100:8,a10") == [
+        f"h100:8,{name}:" for name in options.complete_gpu("a10")
+    ]
+    assert "a100" in options.complete_gpu("a10")
+    assert options.complete_gpus("h100:6") == []
+    assert "P5.48xlarge" in options.complete_instance("P5.")
+    assert options.one_of("exact", "up-to")("u") == ["up-to"]
+
+
+def test_the_shell_asks_for_completions() -> None:
+    done = process(
+        _ASTRARIUM_COMPLETE="complete_bash",
+        COMP_WORDS="astrarium plan llama-2-7b --gpus h20",
+        COMP_CWORD="4",
+    )
+    assert "h200:" in done.stdout
+
+
+def test_every_command_has_json(run: Run) -> None:
+    for command in (
+        ["plan"],
+        ["predict"],
+        ["fit"],
+        ["explain"],
+        *(["catalog", what] for what in ("gpus", "models", "prices", "instances")),
+    ):
+        assert "--json" in run(*command, "--help").stdout
+
+
+def test_other_exceptions_are_bugs_and_keep_their_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: str) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(output, "progress", broken)
+    flags = ("--gpus", "h100:8", "--seq-length", "4096", "--global-batch", "64")
+    with pytest.raises(RuntimeError, match="a bug"):
+        run("plan", "llama-2-7b", *flags)

@@ -1,0 +1,124 @@
+"""Seconds of an iteration: causes add up, and better hardware is never slower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import pool_of, small_model
+
+from astrarium.cluster import Pool
+from astrarium.cost.layouts import CostModel
+from astrarium.model.workload import Workload
+from astrarium.search.plan import Plan, estimate
+from astrarium.strategy.document import strategy_from_dict
+
+WORKLOAD = Workload(small_model(8), seq_length=2048, global_batch=64)
+
+
+def plan_of(pool: Pool, workload: Workload = WORKLOAD, **keys: object) -> Plan:
+    strategy = strategy_from_dict(
+        keys,
+        where="test",
+        gpus=pool.num_gpus,
+        global_batch=workload.global_batch,
+        layers=workload.model.num_layers,
+    )
+    return estimate(CostModel(workload, pool), [strategy])[0]
+
+
+def drawn(draw: st.DrawFn) -> dict[str, object]:
+    tp = draw(st.sampled_from([1, 2, 4, 8]))
+    pp = draw(st.sampled_from([1, 2, 4]))
+    cp = draw(st.sampled_from([1, 2]))
+    return {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "zero_stage": draw(st.sampled_from([0, 1])),
+        "virtual_stages": draw(st.sampled_from([1, 2])) if pp > 1 else 1,
+        "recompute": draw(st.sampled_from(["none", "full"])),
+        "sequence_parallel": draw(st.booleans()) if tp > 1 else False,
+        "overlap_grad_reduce": draw(st.booleans()),
+    }
+
+
+KEYS = st.composite(drawn)()
+
+
+@settings(max_examples=30)
+@given(KEYS)
+def test_causes_add_up_and_none_is_negative(keys: dict[str, object]) -> None:
+    plan = plan_of(pool_of("h100:64"), **keys)
+    assert min(plan.breakdown_seconds.values()) >= -1e-12
+    assert sum(plan.breakdown_seconds.values()) == pytest.approx(plan.iteration_seconds)
+    assert plan.interval_seconds[0] < plan.iteration_seconds < plan.interval_seconds[1]
+    assert 0 < plan.mfu < 1
+
+
+@settings(max_examples=30)
+@given(KEYS, st.sampled_from(["intra_node_bandwidth", "inter_node_bandwidth"]), st.floats(1.1, 8))
+def test_more_bandwidth_is_never_slower(keys: dict[str, object], link: str, factor: float) -> None:
+    pool = pool_of("a100:64")
+    better: dict[str, float] = {link: getattr(pool, link) * factor}
+    faster = plan_of(replace(pool, **better), **keys)  # type: ignore[arg-type]
+    assert faster.iteration_seconds <= plan_of(pool, **keys).iteration_seconds * (1 + 1e-12)
+
+
+@settings(max_examples=30)
+@given(KEYS, st.sampled_from(["overlap_grad_reduce", "overlap_param_gather", "overlap_tp"]))
+def test_overlap_never_costs_time(keys: dict[str, object], switch: str) -> None:
+    pool = pool_of("h100:64")
+    on = plan_of(pool, **{**keys, switch: True})
+    off = plan_of(pool, **{**keys, switch: False})
+    assert on.iteration_seconds <= off.iteration_seconds * (1 + 1e-12)
+    assert on.memory == off.memory
+
+
+@settings(max_examples=20)
+@given(KEYS)
+def test_overlap_of_transfers_never_costs_time(keys: dict[str, object]) -> None:
+    pool = pool_of("h100:64")
+    keys = {**keys, "pp": 4, "virtual_stages": 2}
+    on = plan_of(pool, **{**keys, "overlap_p2p": True})
+    off = plan_of(pool, **{**keys, "overlap_p2p": False})
+    assert on.iteration_seconds <= off.iteration_seconds * (1 + 1e-12)
+
+
+def test_recomputation_costs_a_forward_pass() -> None:
+    pool = pool_of("h100:64")
+    workload = Workload(small_model(8, vocab=1024), seq_length=2048, global_batch=64)
+    plain, full = plan_of(pool, workload), plan_of(pool, workload, recompute="full")
+    again = full.breakdown_seconds["recompute"]
+    assert again == pytest.approx(plain.breakdown_seconds["forward"], rel=0.05)
+    assert again < plain.breakdown_seconds["forward"]  # the head is not redone
+
+
+def test_one_gpu_talks_to_nobody() -> None:
+    plan = plan_of(pool_of("h100:1"))
+    quiet = [name for name in plan.breakdown_seconds if "communication" in name]
+    quiet += ["pipeline_bubble", "gradient_reduction", "parameter_gather"]
+    assert all(plan.breakdown_seconds[name] == 0 for name in quiet)
+
+
+def test_money_is_hours_times_price() -> None:
+    pool = replace(pool_of("h100:8"), usd_per_gpu_hour=2.5)
+    plan = plan_of(pool, replace(WORKLOAD, tokens=10**9))
+    assert plan.usd_per_hour == pytest.approx(20.0)
+    assert plan.train_seconds is not None
+    iterations = 10**9 / WORKLOAD.tokens_per_iteration
+    assert plan.train_seconds == pytest.approx(plan.iteration_seconds * iterations)
+    assert plan.usd_total == pytest.approx(20.0 * plan.train_seconds / 3600)
+
+
+def test_a_tied_table_is_held_twice_in_a_pipeline() -> None:
+    model = WORKLOAD.model
+    tied = replace(model, head=replace(model.head, tied=True))
+    alone = plan_of(pool_of("h100:8"), Workload(tied, 2048, 64))
+    split = plan_of(pool_of("h100:8"), Workload(tied, 2048, 64), pp=2)
+    table = 2 * model.embedding.token_parameters
+    whole = alone.memory[0].by_cause["weights"]
+    halves = sum(stage.by_cause["weights"] for stage in split.memory)
+    assert halves - whole == pytest.approx(table)

@@ -1,0 +1,201 @@
+"""The plan document: what is written can be read, and what is wrong with a file is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.catalog import find_gpu
+from astrarium.cluster import parse_gpus
+from astrarium.errors import InputError
+from astrarium.report.build import cluster_part, price_source, strategy_part
+from astrarium.report.document import (
+    PlanDocument,
+    PlanPart,
+    from_dict,
+    load_document,
+    pareto_of,
+    plan_of_rank,
+    to_dict,
+)
+from astrarium.strategy.document import strategy_to_dict
+from astrarium.strategy.types import (
+    Granularity,
+    Method,
+    Recompute,
+    RecomputeModule,
+    Stage,
+    Strategy,
+)
+
+
+def as_json(value: Any) -> Any:  # noqa: ANN401
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+def test_a_document_survives_json(document: PlanDocument) -> None:
+    assert from_dict(as_json(to_dict(document))) == document
+
+
+def test_the_keys_are_those_that_others_rely_on(document: PlanDocument) -> None:
+    written = as_json(to_dict(document))
+    assert set(written) >= {"schema", "workload", "cluster", "search", "plans", "pareto"}
+    assert written["schema"] == "astrarium.plan/1"
+    assert set(written["search"]) >= {
+        "seconds",
+        "space",
+        "evaluated",
+        "rejected",
+        "reasons",
+        "optimal",
+        "bound_gap",
+    }
+    assert set(written["workload"]) >= {
+        "model",
+        "parameters",
+        "seq_length",
+        "global_batch",
+        "tokens",
+        "precision",
+    }
+    plan = written["plans"][0]
+    assert set(plan) >= {
+        "rank",
+        "gpus",
+        "strategy",
+        "iteration_seconds",
+        "interval_seconds",
+        "tokens_per_second",
+        "mfu",
+        "breakdown_seconds",
+        "memory",
+        "usd_per_hour",
+        "usd_total",
+        "train_seconds",
+    }
+    assert list(plan["memory"][0]) == [
+        "stage",
+        "gpu",
+        "peak_bytes",
+        "capacity_bytes",
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "workspace",
+        "reserved",
+    ]
+    assert set(written["pareto"][0]) == {
+        "gpus",
+        "tokens_per_second",
+        "usd_total",
+        "train_seconds",
+        "plan",
+    }
+
+
+@pytest.mark.parametrize(
+    "recompute",
+    [
+        Recompute(),
+        Recompute(Granularity.SELECTIVE, modules=(RecomputeModule.MLP, RecomputeModule.MOE)),
+        Recompute(Granularity.FULL, Method.BLOCK, 3),
+    ],
+)
+def test_the_strategy_of_a_plan_is_a_strategy_file(recompute: Recompute) -> None:
+    strategy = Strategy(tp=2, pp=2, virtual_stages=2, recompute=recompute)
+    stages = tuple(Stage("T4-16GB", i, i + 1, 2, i % 2, i // 2) for i in range(4))
+    strategy = replace(strategy, stages=stages)
+    assert as_json(asdict(strategy_part(strategy))) == as_json(strategy_to_dict(strategy))
+
+
+def test_the_cluster_of_a_plan_is_the_cluster() -> None:
+    cluster = parse_gpus("h100:16,a100:8")
+    written = cluster.to_dict()["pools"]
+    read = [
+        {key: getattr(pool, key) for key in entry}
+        for pool, entry in zip(cluster_part(cluster).pools, written, strict=True)
+    ]
+    assert read == written
+
+
+def test_a_price_has_a_source_and_a_date() -> None:
+    pool = parse_gpus("h100:8").pools[0]
+    dates = find_gpu("h100").price_dates
+    assert dates is not None
+    assert dates[1] in price_source(pool)
+    assert price_source(replace(pool, usd_per_gpu_hour=1.0)) == "cluster file"
+    assert price_source(replace(pool, usd_per_gpu_hour=None)) == ""
+
+
+def priced(plan: PlanPart, seconds: float, usd_per_hour: float | None) -> PlanPart:
+    return replace(plan, iteration_seconds=seconds, train_seconds=None, usd_per_hour=usd_per_hour)
+
+
+def test_pareto_holds_the_plans_that_nothing_beats(document: PlanDocument) -> None:
+    plan = document.plans[0]
+    plans = [
+        priced(plan, 1.0, 40.0),  # fastest
+        priced(plan, 2.0, 30.0),  # dearer and slower than the first
+        priced(plan, 4.0, 5.0),  # cheapest
+        priced(plan, 4.0, 5.0),  # equal to it
+    ]
+    assert [part.plan for part in pareto_of(plans)] == [0, 2, 3]
+    unpriced = [priced(plan, 2.0, None), priced(plan, 1.0, None)]
+    assert [part.plan for part in pareto_of(unpriced)] == [1]
+
+
+def written_to(folder: Path, content: Any) -> Path:  # noqa: ANN401
+    path = folder / "plan.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_a_file_is_read_back(tmp_path: Path, document: PlanDocument) -> None:
+    assert load_document(written_to(tmp_path, to_dict(document))) == document
+
+
+def test_keys_of_a_newer_version_are_ignored(tmp_path: Path, document: PlanDocument) -> None:
+    newer = {**to_dict(document), "carbon_kg": 1.0}
+    assert load_document(written_to(tmp_path, newer)) == document
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "plan.json:1"),
+        ("[]", "not a plan"),
+        ({"schema": "astrarium.fit/1"}, "its schema is 'astrarium.fit/1'"),
+        ({"schema": "astrarium.plan/1"}, "the required key 'workload' is missing"),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path: Path, content: object, message: str) -> None:
+    path = written_to(tmp_path, content)
+    with pytest.raises(InputError) as error:
+        load_document(path)
+    assert message in str(error.value)
+    assert "plan.json" in str(error.value)
+
+
+def test_a_wrong_value_is_named(tmp_path: Path, document: PlanDocument) -> None:
+    data = as_json(to_dict(document))
+    data["plans"][1]["mfu"] = "half"
+    with pytest.raises(InputError, match=r"plans\[1\]\.mfu: expected float, got 'half'"):
+        load_document(written_to(tmp_path, data))
+
+
+def test_a_plan_without_memory_is_refused(tmp_path: Path, document: PlanDocument) -> None:
+    data = as_json(to_dict(document))
+    data["plans"][0]["memory"] = []
+    with pytest.raises(InputError, match="no memory entries"):
+        load_document(written_to(tmp_path, data))
+
+
+def test_a_rank_that_is_not_there_is_refused(document: PlanDocument) -> None:
+    assert plan_of_rank(document, 2, "plan.json") is document.plans[1]
+    with pytest.raises(InputError, match="no plan of rank 3; it holds rank 1 to 2"):
+        plan_of_rank(document, 3, "plan.json")

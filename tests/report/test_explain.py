@@ -1,0 +1,120 @@
+"""Explanations and comparisons, from documents alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+
+import pytest
+from rich.console import Console, RenderableType
+
+from astrarium.report.document import PlanDocument
+from astrarium.report.explain import Comparison, compare, explain
+from astrarium.report.explanation import comparison_report, explanation_report
+
+
+def text(parts: Iterable[RenderableType], width: int = 80) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, highlight=False, markup=False)
+    for part in parts:
+        console.print(part)
+    shown = stream.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
+    return " ".join(shown.split())
+
+
+def test_the_terms_make_the_whole(document: PlanDocument) -> None:
+    explained = explain(document.plans[0])
+    assert sum(term.share for term in explained.time) == pytest.approx(1.0)
+    assert sum(term.bytes for term in explained.memory) == document.plans[0].fullest.peak_bytes
+    assert [term.cause for term in explained.time][:2] == ["backward", "forward"]
+    assert "recompute" not in {term.cause for term in explained.time}
+
+
+def test_what_binds(document: PlanDocument, overfull: PlanDocument) -> None:
+    binds = " | ".join(explain(document.plans[0]).binds)
+    assert "compute binds: 80.1 % of the iteration; communication 10.0 %, waiting 9.9 %" in binds
+    assert "largest overhead is the tensor-parallel communication: 1.00 s, 10.0 %" in binds
+    assert "stage 0 is the fullest" in binds
+    assert "12.0 GiB too much: the plan does not fit" in " ".join(explain(overfull.plans[0]).binds)
+
+
+def test_a_bubble_can_bind(document: PlanDocument) -> None:
+    plan = document.plans[0]
+    waiting = replace(plan, breakdown_seconds={"forward": 2.0, "pipeline_bubble": 8.0})
+    explained = explain(waiting)
+    assert explained.binds[0].startswith("waiting binds: 80.0 %")
+    assert explained.remedies[0].startswith("pipeline bubble: more micro-batches")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_report_shows_every_term(document: PlanDocument, width: int) -> None:
+    shown = text(explanation_report(document, explain(document.plans[0]), width), width)
+    for fact in (
+        "What binds",
+        "Time: 10.0 s an iteration",
+        "backward 5.00 s 50.0 %",
+        "activations 60.0 GiB 75.0 %",
+        "Memory of every stage",
+        "$256.00 per hour for 64 GPUs",
+        "What would change it",
+    ):
+        assert fact in shown
+
+
+def compared(document: PlanDocument) -> Comparison:
+    return compare((document, document.plans[0]), (document, document.plans[1]))
+
+
+def test_a_comparison_holds_what_differs(document: PlanDocument) -> None:
+    result = compared(document)
+    assert result.context == {}
+    assert result.choices == {"pp": ("4", "2"), "dp": ("4", "8")}
+    by_name = {difference.name: difference for difference in result.results}
+    assert by_name["iteration_seconds"].change == pytest.approx(0.1)
+    assert {difference.name for difference in result.time} == {
+        "forward",
+        "backward",
+        "tp_communication",
+        "pipeline_bubble",
+        "optimizer",
+    }
+
+
+def test_workloads_that_differ_are_pointed_out(document: PlanDocument) -> None:
+    longer = replace(document, workload=replace(document.workload, seq_length=8192))
+    result = compare((document, document.plans[0]), (longer, longer.plans[0]))
+    assert result.context == {"sequence length": ("4,096", "8,192")}
+    assert "not those of one workload" in text(comparison_report(result, ("a", "b")))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_comparison_as_text(document: PlanDocument, width: int) -> None:
+    shown = text(comparison_report(compared(document), ("a.json", "b.json")), width)
+    assert "A: a.json, plan 1" in shown
+    assert "iteration 10.0 s 11.0 s +1.00 s +10.0 %" in shown
+    assert "pp 4 2" in shown
+    assert "weights 4.00 GiB 4.00 GiB same" in shown
+
+
+def test_a_cause_that_appears_has_no_relative_change(document: PlanDocument) -> None:
+    plan = document.plans[0]
+    more = replace(plan, breakdown_seconds={**plan.breakdown_seconds, "recompute": 1.0})
+    result = compare((document, plan), (document, more))
+    recompute = next(d for d in result.time if d.name == "recompute")
+    assert recompute.change is None
+    json.dumps(asdict(result), allow_nan=False)
+    assert "recomputation 0 s 1.00 s +1.00 s" in text(comparison_report(result, ("a", "b")))
+
+
+def test_explaining_needs_neither_search_nor_numpy() -> None:
+    code = "import sys, astrarium.report.explanation; print(*sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(process.stdout.split())
+    assert loaded.isdisjoint({"numpy", "astrarium.search.planner", "astrarium.cost.step"})

@@ -1,0 +1,162 @@
+"""Text output: the key facts are there, at any width, without colours and without overflow."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from astrarium.report import tables
+from astrarium.report.document import MemoryPart, PlanDocument, PlanPart
+
+WIDTHS = (80, 100, 120, 160)
+
+
+def text(parts: Iterable[RenderableType], width: int = 80) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, highlight=False, markup=False)
+    for part in parts:
+        console.print(part)
+    return stream.getvalue()
+
+
+def words(shown: str) -> str:
+    """The text with all blanks alike, so that line breaks do not matter."""
+    return " ".join(shown.split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_overflows(document: PlanDocument, width: int) -> None:
+    for report in (tables.plan_report, tables.prediction_report):
+        shown = text(report(document, width), width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert "\x1b" not in shown
+        assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "fact",
+    [
+        "Llama-2-70B: 68.98B parameters, 80 layers",
+        '64 x H100-SXM5-80GB ("h100")',
+        "8 nodes of 8",
+        "$4.00 per GPU and hour (median over clouds; some catalog, 2026-08-21)",
+        "--seq-length not given: 4,096 taken",
+        "tp pp vpp cp ep dp micro recompute ZeRO",
+        "1 4 4 2 1 1 4 1 attention 1",
+        "10.0 s 9.1-11.0 s 419,430 50.0 % 80.0/80.0 $256 0.1 $711",
+        "tensor-parallel communication 1.00 s 10.0 %",
+        "optimizer step 10.0 ms 0.1 %",
+        "1,000,000 strategies considered in 125 ms, 5,000 priced; proved optimal",
+        "900,000 proved no better",
+        "4,000 do not fit in memory",
+        "heads by tp 80,000, $tp > 8 10,000",
+    ],
+)
+def test_a_plan_shows(document: PlanDocument, width: int, fact: str) -> None:
+    assert fact in words(text(tables.plan_report(document, width), width))
+
+
+def test_what_is_left_of_the_space_was_priced(document: PlanDocument) -> None:
+    shown = words(text(tables.plan_report(document, 80)))
+    assert f"{1_000_000 - 994_000 - 2:,} priced and not as good" in shown
+
+
+def test_an_unproved_search_says_so(document: PlanDocument) -> None:
+    assert document.search is not None
+    search = replace(document.search, optimal=False, bound_gap=0.02)
+    shown = words(text([tables.search_summary(search, 2)]))
+    assert "not proved optimal: at most 2.0 % from the best" in shown
+
+
+def test_memory_stands_against_capacity(document: PlanDocument) -> None:
+    shown = text([tables.memory_table(document.plans[0], 80)])
+    assert "of 80.0" in shown
+    stage = next(line for line in shown.splitlines() if line.split()[:1] == ["3"])
+    assert words(stage).startswith("3 20 4.0 8.0 6.0 45.0 1.0 1.0 65.0 81 %")
+    assert stage.rstrip().endswith("\N{FULL BLOCK}" * 8 + "\N{LIGHT SHADE}" * 2)
+
+
+def many_stages(plan: PlanPart, count: int) -> PlanPart:
+    memory = tuple(
+        replace(plan.memory[0], stage=i, peak_bytes=(70.0 - abs(i - 2)) * 2**30)
+        for i in range(count)
+    )
+    return replace(plan, memory=memory)
+
+
+def stages_shown(shown: str) -> list[str]:
+    first = [line.split()[0] for line in shown.splitlines() if line.strip()]
+    return [word for word in first if word.isdigit()]
+
+
+def test_of_many_stages_the_telling_ones_are_shown(document: PlanDocument) -> None:
+    plan = many_stages(document.plans[0], 16)
+    shown = text([tables.memory_table(plan, 80)])
+    assert "13 more stages peak between 58.0 and 69.0 GiB" in shown
+    assert stages_shown(shown.rpartition("13 more")[0]) == ["0", "2", "15"]
+    every = text([tables.memory_table(plan, 80, every_stage=True)])
+    assert stages_shown(every) == [str(i) for i in range(16)]
+
+
+def test_a_plan_that_does_not_fit_cannot_be_overlooked(overfull: PlanDocument) -> None:
+    shown = text(tables.prediction_report(overfull, 80))
+    expected = "DOES NOT FIT: stage 0 needs 92.0 of 80.0 GiB on H100-SXM5-80GB, 12.0 too much\n"
+    assert expected in shown.replace(" \n", "\n")
+
+
+def test_without_tokens_there_is_no_total(document: PlanDocument) -> None:
+    plan = replace(document.plans[0], train_seconds=None, usd_total=None)
+    shown = words(text([tables.strategies_table([plan], 80)]))
+    assert "days" not in shown
+    assert "$256" in shown
+
+
+def test_without_a_price_the_way_to_one_is_shown(document: PlanDocument) -> None:
+    pool = replace(document.cluster.pools[0], usd_per_gpu_hour=None)
+    assert "usd_per_gpu_hour in a cluster file" in tables.price_words(pool)
+    plan = replace(document.plans[0], usd_per_hour=None, usd_total=None)
+    assert "no price" in text([tables.strategies_table([plan], 80)])
+
+
+def test_different_counts_and_types_get_columns(document: PlanDocument) -> None:
+    first, second = document.plans
+    fewer = replace(second, gpus={"A100-SXM4-80GB": 32})
+    shown = words(text([tables.strategies_table([first, fewer], 80)]))
+    assert "type GPUs tp" in shown
+    assert "H100-SXM5-80GB 64" in shown
+    assert "A100-SXM4-80GB 32" in shown
+
+
+def test_terminals_without_unicode_get_ascii(document: PlanDocument) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    console = Console(file=stream, width=80)
+    for part in tables.plan_report(document, 80):
+        console.print(part)
+    stream.flush()
+    shown = stream.buffer.getvalue().decode("ascii")
+    assert "########.." in shown
+
+
+def test_commands_can_be_copied() -> None:
+    typed = ["plan", "my model", "--gpus", "h100:64", "--global-batch", "1024", "--rule", "$tp > 8"]
+    shown = text(tables.next_steps(typed, None, 60), 60)
+    joined = words(shown.replace("\\\n", " "))
+    assert "astrarium plan 'my model' --gpus h100:64" in joined
+    assert "--rule '$tp > 8' --out DIR" in joined
+    assert "astrarium export DIR/plan.json --to megatron --out DIR" in joined
+    after = text(tables.next_steps(typed, Path("here/plan.json"), 80))
+    assert "astrarium export here/plan.json --to megatron --out here" in after
+
+
+def test_a_bar_is_never_longer_than_its_width(document: PlanDocument) -> None:
+    stage: MemoryPart = replace(document.plans[0].memory[0], peak_bytes=200 * 2**30)
+    plan = replace(document.plans[0], memory=(stage,))
+    shown = text([tables.memory_table(plan, 80)])
+    assert "\N{FULL BLOCK}" * 10 in shown
+    assert "\N{FULL BLOCK}" * 11 not in shown

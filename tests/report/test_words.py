@@ -1,0 +1,74 @@
+"""Every cause, rejection and module of the package has words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from astrarium.cost.memory import MEMORY_CAUSES
+from astrarium.cost.step import SECONDS_CAUSES
+from astrarium.report import words
+from astrarium.report.document import MEMORY_KEYS, PlanDocument, RecomputePart
+from astrarium.search.engine import Rejection
+from astrarium.strategy.types import Granularity, Method, Overlap, RecomputeModule
+
+
+def test_every_cause_has_words() -> None:
+    assert set(words.TIME_CAUSES) == set(SECONDS_CAUSES)
+    assert set(words.MEMORY_CAUSES) == set(MEMORY_CAUSES)
+    assert set(MEMORY_KEYS) == set(MEMORY_CAUSES)
+    assert set(words.REJECTIONS) == {cause.value for cause in Rejection}
+    assert set(words.MODULES) == set(RecomputeModule)
+
+
+def test_an_unknown_cause_is_shown_under_its_key() -> None:
+    assert words.time_cause("data_loading").title == "data loading"
+    assert words.rejection("carbon") == "carbon"
+
+
+@pytest.mark.parametrize(
+    ("recompute", "expected"),
+    [
+        (RecomputePart(Granularity.NONE, Method.NONE, 0), "none"),
+        (
+            RecomputePart(
+                Granularity.SELECTIVE,
+                Method.NONE,
+                0,
+                (RecomputeModule.CORE_ATTN, RecomputeModule.MLP),
+            ),
+            "attention, MLP",
+        ),
+        (RecomputePart(Granularity.FULL, Method.UNIFORM, 1), "all layers"),
+        (RecomputePart(Granularity.FULL, Method.UNIFORM, 4), "all, in groups of 4"),
+        (RecomputePart(Granularity.FULL, Method.BLOCK, 1), "1 layer per chunk"),
+        (RecomputePart(Granularity.FULL, Method.BLOCK, 3), "3 layers per chunk"),
+    ],
+)
+def test_recompute_in_words(recompute: RecomputePart, expected: str) -> None:
+    assert words.recompute_words(recompute) == expected
+
+
+def test_rules_in_words() -> None:
+    assert words.rule_words("heads_by_tp") == "heads by tp"
+    assert words.rule_words("$zero_stage > 1") == "$zero_stage > 1"
+
+
+def test_a_switch_is_advised_only_where_it_is_off(document: PlanDocument) -> None:
+    on = document.plans[0].strategy
+    off = replace(on, overlap=Overlap(tp=False))
+    assert "overlap_tp" not in words.remedy("tp_communication", on)
+    assert "overlap_tp" in words.remedy("tp_communication", off)
+    assert words.remedy("forward", off) == ""
+
+
+def test_a_strategy_in_one_line(document: PlanDocument) -> None:
+    strategy = document.plans[0].strategy
+    assert words.strategy_words(strategy) == (
+        "tp 4, pp 4, vpp 2, dp 4, micro-batch 1 x 256, ZeRO 1, recompute attention"
+    )
+    assert "optimizer in host memory" not in words.switches_words(strategy)
+    offloaded = replace(strategy, offload_optimizer=True)
+    assert "optimizer in host memory" in words.switches_words(offloaded)
+    assert "ZeRO 1 + host" in words.strategy_words(offloaded)

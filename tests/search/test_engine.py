@@ -1,0 +1,203 @@
+"""The search against brute force, and the promises it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import pool_of, small_model
+
+from astrarium.arrays import Floats
+from astrarium.cluster import Pool
+from astrarium.cost.layouts import CostModel, Layouts
+from astrarium.cost.memory import memory_of
+from astrarium.cost.step import seconds_of
+from astrarium.model.workload import Workload
+from astrarium.search.engine import Limits, Objective, RejectingRule, Search, SearchResult
+from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.planner import runnable
+from astrarium.search.rules import UserRule, overlaps_named, user_rules
+from astrarium.search.space import OVERLAP_SWITCHES, Space
+from astrarium.strategy.columns import SPLITS, Options
+from astrarium.strategy.validity import megatron_rules
+
+GB = 2**30
+
+
+@pytest.fixture
+def workload() -> Workload:
+    return Workload(small_model(), seq_length=2048, global_batch=16)
+
+
+Group = tuple[int, ...]
+
+
+def brute_force(
+    workload: Workload,
+    pool: Pool,
+    *,
+    exact: bool,
+    rules: tuple[UserRule, ...],
+    objective: Objective,
+) -> tuple[dict[Group, float], int]:
+    """The best score of every distinct plan, from every strategy of the unpruned space."""
+    model = CostModel(workload, pool)
+    everything = frozenset(OVERLAP_SWITCHES)
+    space = Space(workload, pool, model.planner, exact=exact, expanded_overlaps=everything)
+    best: dict[Group, float] = {}
+    size = 0
+    for row in range(len(space.degrees)):
+        one = space.degrees.take(np.array([row]))
+        for layout in space.layouts(int(one.pp[0])):
+            options = space.options(layout.chunk_layers)
+            size += len(options)
+            virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
+            layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
+            seconds = _alive_seconds(model, layouts, options, rules, layout.chunk_layers)
+            if np.isfinite(seconds).any():
+                gpus = int(one.gpus[0])
+                score = float(seconds.min()) * (gpus if objective is Objective.COST else 1)
+                degrees = (one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch)
+                group = tuple(int(column[0]) for column in (*degrees, virtual))
+                best[group] = min(score, best.get(group, np.inf))
+    return best, size
+
+
+def _alive_seconds(
+    model: CostModel, layouts: Layouts, options: Options, rules: tuple[UserRule, ...], chunk: int
+) -> Floats:
+    """Seconds of every option with the one layout; infinite where rules or memory forbid it."""
+    constants = constant_fields(model.workload, model.pool)
+    rows = np.zeros(len(options), np.int64)
+    n = len(rows)
+    degrees = layouts.degrees.take(rows)
+    at_hand = Rows(degrees, layouts.virtual[rows], layouts.split[rows], np.full(n, chunk), options)
+    columns = Fields(constants, at_hand)
+    alive = np.ones(n, bool)
+    every: tuple[RejectingRule, ...] = (*megatron_rules(), *rules)
+    for rule in every:
+        alive &= ~np.broadcast_to(rule.rejects(columns), (n,))
+    alive &= memory_of(layouts, rows, options).peak <= model.pool.gpu.memory_bytes
+    return np.where(alive, seconds_of(model, layouts, rows, options).total, np.inf)
+
+
+def searched(
+    workload: Workload,
+    pool: Pool,
+    *,
+    exact: bool = True,
+    rules: tuple[UserRule, ...] = (),
+    objective: Objective = Objective.THROUGHPUT,
+    top: int = 5,
+    limits: Limits | None = None,
+) -> SearchResult:
+    model = CostModel(workload, pool)
+    space = Space(
+        workload, pool, model.planner, exact=exact, expanded_overlaps=overlaps_named(rules)
+    )
+    return Search(
+        model,
+        space,
+        objective=objective,
+        runtime_rules=megatron_rules(),
+        user_rules=rules,
+        limits=limits or Limits(),
+        top=top,
+    ).run()
+
+
+@dataclass(frozen=True)
+class Case:
+    gpus: str
+    memory_gb: float
+    experts: int = 0
+    rules: tuple[str, ...] = ()
+    exact: bool = True
+    objective: Objective = Objective.THROUGHPUT
+
+
+CASES = {
+    "roomy": Case("h100:8", 80),
+    "tight": Case("h100:8", 9),
+    "experts": Case("h100:4", 20, experts=4),
+    "fewer": Case("h100:8", 10, exact=False, objective=Objective.COST),
+    "slow link": Case("t4:8", 15),
+    "rule": Case("h100:8", 12, rules=("$tp > 2", "$overlap_grad_reduce")),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_brute_force(name: str) -> None:
+    case = CASES[name]
+    exact, objective = case.exact, case.objective
+    workload = Workload(small_model(4, experts=case.experts), seq_length=2048, global_batch=8)
+    pool, rules = pool_of(case.gpus, case.memory_gb * GB), user_rules(case.rules)
+    workload = runnable(workload, pool)
+    best, size = brute_force(workload, pool, exact=exact, rules=rules, objective=objective)
+    result = searched(workload, pool, exact=exact, rules=rules, objective=objective)
+    assert result.space == size
+    assert [found.score for found in result.found] == pytest.approx(
+        sorted(best.values())[:5], rel=1e-9
+    )
+    assert result.optimal
+    assert result.bound_gap == 0.0
+
+
+def test_every_strategy_is_accounted_for(workload: Workload) -> None:
+    result = searched(workload, pool_of("h100:8", 12 * GB))
+    dropped = sum(result.rejected.values())
+    # What is neither rejected nor kept was priced and found worse.
+    assert 0 < dropped < result.space
+    assert dropped + result.evaluated >= result.space
+
+
+def test_same_input_same_output(workload: Workload) -> None:
+    pool = pool_of("h100:8")
+    assert searched(workload, pool).found == searched(workload, pool).found
+
+
+@settings(max_examples=10)
+@given(nodes=st.integers(1, 6), more=st.integers(1, 4), batch=st.sampled_from([8, 12, 48]))
+def test_more_gpus_are_never_worse_up_to(nodes: int, more: int, batch: int) -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=batch)
+    few = searched(workload, pool_of(f"a100:{8 * nodes}"), exact=False, top=1)
+    many = searched(workload, pool_of(f"a100:{8 * (nodes + more)}"), exact=False, top=1)
+    assert many.found[0].seconds <= few.found[0].seconds
+
+
+def test_found_strategies_pass_every_rule_and_fit(workload: Workload) -> None:
+    from astrarium.search.plan import estimate
+    from astrarium.search.planner import why_refused
+
+    pool = pool_of("h100:16", 14 * GB)
+    result = searched(workload, pool, top=20)
+    plans = estimate(CostModel(workload, pool), [found.strategy for found in result.found])
+    for found, plan in zip(result.found, plans, strict=True):
+        assert why_refused(workload, pool, found.strategy) == ()
+        assert plan.fits
+        # The batch of the search and the batch of one agree.
+        assert plan.iteration_seconds == pytest.approx(found.seconds, rel=1e-12)
+        assert plan.peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
+
+
+def test_limits_are_kept(workload: Workload) -> None:
+    pool = pool_of("h100:16")
+    timed = replace(workload, tokens=10**9)
+    free = searched(timed, pool, exact=False, top=1).found[0]
+    iterations = timed.iterations
+    assert iterations is not None
+    hourly = pool.usd_per_gpu_hour
+    assert hourly is not None
+    cost = free.seconds * iterations / 3600 * free.strategy.gpus * hourly
+    limits = Limits(budget_usd=cost * 0.9)
+    cheap = searched(timed, pool, exact=False, top=1, limits=limits).found
+    for found in cheap:
+        assert found.seconds * iterations / 3600 * found.strategy.gpus * hourly <= cost * 0.9
+
+
+def test_options_cover_every_column() -> None:
+    names = {field.name for field in fields(Options)}
+    assert {f"overlap_{switch}" for switch in OVERLAP_SWITCHES} <= names

@@ -1,0 +1,252 @@
+"""The validity rules: stored trees, reasons, and one strategy that only each of them rejects."""
+
+from __future__ import annotations
+
+import json
+import string
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astrarium.strategy import validity
+from astrarium.strategy.expression import compile_rule, freeze
+from astrarium.strategy.rule_parser import tree_of
+from astrarium.strategy.validity import (
+    COLUMN_CHOICES,
+    COLUMN_TYPES,
+    COLUMNS,
+    ValidityRule,
+    megatron_rules,
+    violations,
+)
+
+# A strategy Megatron-LM 0.19.2 accepts; every case below changes as little of it as possible.
+VALID: Mapping[str, Any] = {
+    "tp": 2,
+    "pp": 4,
+    "dp": 4,
+    "cp": 2,
+    "ep": 1,
+    "etp": 1,
+    "micro_batch": 1,
+    "num_micro_batches": 16,
+    "virtual_stages": 2,
+    "sequence_parallel": True,
+    "split": "even",
+    "schedule": "interleaved",
+    "zero_stage": 1,
+    "recompute_granularity": None,
+    "recompute_method": None,
+    "recompute_layers": 0,
+    "recompute_modules": "",
+    "offload_optimizer": False,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "overlap_p2p": True,
+    "overlap_tp": True,
+    "seq_length": 4096,
+    "global_batch": 64,
+    "layers": 32,
+    "hidden": 4096,
+    "ffn": 14336,
+    "heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "vocab": 128256,
+    "experts": 0,
+    "topk": 0,
+    "moe_ffn": 0,
+    "shared_ffn": 0,
+    "expert_bias": False,
+    "mla": False,
+    "sliding_window": False,
+    "parameters": 8_030_261_248,
+    "gpu": "H100-SXM5-80GB",
+    "gpus": 64,
+    "nodes": 8,
+    "gpus_per_node": 8,
+    "nvlink_domain": 8,
+    "memory_bytes": 80 * 2**30,
+}
+MOE: Mapping[str, Any] = {
+    **VALID,
+    "experts": 64,
+    "topk": 8,
+    "ffn": 0,
+    "moe_ffn": 1408,
+    "shared_ffn": 2816,
+    "ep": 8,
+}
+PLAIN: Mapping[str, Any] = {
+    **VALID,
+    "virtual_stages": 1,
+    "schedule": "1f1b",
+    "overlap_p2p": False,
+}
+FSDP: Mapping[str, Any] = {
+    **PLAIN,
+    "pp": 1,
+    "dp": 16,
+    "num_micro_batches": 4,
+    "zero_stage": 3,
+}
+SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": "core_attn,layernorm"}
+FULL = {"recompute_granularity": "full", "recompute_method": "block", "recompute_layers": 3}
+
+CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "degrees_positive": (PLAIN, {"etp": -1}),
+    "world_size": (VALID, {"gpus": 72}),
+    "expert_grid": (MOE, {"ep": 32}),
+    "micro_batch_positive": (VALID, {"micro_batch": -1, "num_micro_batches": -16}),
+    "batch_division": (PLAIN, {"global_batch": 62}),
+    "batch_count": (VALID, {"num_micro_batches": 8}),
+    "heads_by_tp": (VALID, {"heads": 33}),
+    "kv_heads_by_tp": (VALID, {"kv_heads": 3}),
+    "ffn_by_tp": (VALID, {"ffn": 14335}),
+    "moe_ffn_by_etp": (MOE, {"etp": 2, "ep": 8, "moe_ffn": 1407}),
+    "shared_ffn_by_tp": (MOE, {"shared_ffn": 2815}),
+    "ep_needs_experts": (VALID, {"ep": 4}),
+    "experts_by_ep": (MOE, {"experts": 60}),
+    "experts_tp_needs_sequence_parallel": (
+        MOE,
+        {"sequence_parallel": False, "overlap_tp": False},
+    ),
+    "expert_bias_needs_etp_1": (MOE, {"expert_bias": True, "etp": 2}),
+    "sequence_parallel_needs_tp": (VALID, {"tp": 1, "dp": 8, "num_micro_batches": 8}),
+    "sequence_by_tp": (VALID, {"tp": 8, "dp": 1, "num_micro_batches": 64, "seq_length": 4100}),
+    "sequence_by_cp": (
+        {**VALID, "sequence_parallel": False, "overlap_tp": False},
+        {"seq_length": 4098},
+    ),
+    "window_with_cp": (VALID, {"sliding_window": True}),
+    "interleaving_needs_pipeline": (
+        VALID,
+        {"pp": 1, "dp": 16, "num_micro_batches": 4},
+    ),
+    "interleaving_on_two_stages": (
+        VALID,
+        {"pp": 2, "dp": 8, "num_micro_batches": 8, "overlap_p2p": False},
+    ),
+    "interleaving_micro_batches": (VALID, {"global_batch": 72, "num_micro_batches": 18}),
+    "even_layers_by_pp": (PLAIN, {"layers": 30}),
+    "even_layers_by_chunks": (VALID, {"layers": 36}),
+    "layers_per_chunk": (VALID, {"split": "balanced", "layers": 7}),
+    "schedule_is_interleaved": (VALID, {"schedule": "1f1b"}),
+    "p2p_overlap_needs_interleaving": (PLAIN, {"overlap_p2p": True}),
+    "zero_stage_range": (FSDP, {"zero_stage": 4}),
+    "fsdp_without_pipeline": (VALID, {"zero_stage": 2}),
+    "fsdp_overlaps_grad_reduce": (
+        FSDP,
+        {"zero_stage": 2, "overlap_grad_reduce": False, "overlap_param_gather": False},
+    ),
+    "fsdp_overlaps_param_gather": (FSDP, {"overlap_param_gather": False}),
+    "param_gather_needs_sharding": (VALID, {"zero_stage": 0}),
+    "param_gather_needs_grad_reduce": (VALID, {"overlap_grad_reduce": False}),
+    "offload_needs_sharding": (
+        VALID,
+        {"offload_optimizer": True, "zero_stage": 0, "overlap_param_gather": False},
+    ),
+    "offload_without_fsdp": (FSDP, {"offload_optimizer": True}),
+    "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
+    "tp_overlap_domain": (VALID, {"nvlink_domain": 1}),
+    "tp_overlap_without_mla": (VALID, {"mla": True}),
+    "full_recompute_needs_method": (VALID, {**FULL, "recompute_method": None}),
+    "full_recompute_needs_layers": (VALID, {**FULL, "recompute_layers": 0}),
+    "selective_recompute_has_no_method": (VALID, {**SELECTIVE, "recompute_method": "block"}),
+    "selective_recompute_has_no_layers": (VALID, {**SELECTIVE, "recompute_layers": 1}),
+    "selective_recompute_needs_modules": (VALID, {**SELECTIVE, "recompute_modules": ""}),
+    "modules_need_selective_recompute": (VALID, {**FULL, "recompute_modules": "mlp"}),
+    "recompute_needs_granularity": (VALID, {"recompute_layers": 2}),
+    "moe_act_module": (VALID, {**SELECTIVE, "recompute_modules": "core_attn,moe_act"}),
+    "moe_module": (VALID, {**SELECTIVE, "recompute_modules": "moe"}),
+    "shared_experts_module": (VALID, {**SELECTIVE, "recompute_modules": "shared_experts"}),
+    "mla_module": (VALID, {**SELECTIVE, "recompute_modules": "mla_up_proj"}),
+    "gated_delta_net_module": (VALID, {**SELECTIVE, "recompute_modules": "gdn_norm_out"}),
+}
+
+RULES = {rule.id: rule for rule in megatron_rules()}
+
+
+def rejecting(columns: Mapping[str, Any]) -> set[str]:
+    return {rule.id for rule in megatron_rules() if rule.rejects(columns).any()}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert set(CASES) == set(RULES)
+    assert len(RULES) == len(megatron_rules())
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_rule_rejects_what_no_other_rule_rejects(name: str) -> None:
+    base, change = CASES[name]
+    assert rejecting(base) == set()
+    assert rejecting({**base, **change}) == {name}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tp": 16, "dp": 1, "cp": 1, "num_micro_batches": 64, "nvlink_domain": 16},
+        {"kv_heads": 1},
+        {"split": "balanced", "layers": 30},
+        {**FULL, "recompute_layers": 1_000},
+        {**FULL, "recompute_method": "uniform", "recompute_layers": 3},
+        SELECTIVE,
+        {"zero_stage": 0, "overlap_param_gather": False},
+        {"offload_optimizer": True},
+        {"virtual_stages": 1, "schedule": "1f1b", "overlap_p2p": False, "global_batch": 8}
+        | {"num_micro_batches": 2},
+    ],
+)
+def test_what_megatron_accepts_is_not_rejected(change: Mapping[str, Any]) -> None:
+    assert rejecting({**VALID, **change}) == set()
+
+
+def test_stored_trees_are_those_of_the_texts() -> None:
+    entries = json.loads(validity._RULES.read_text(encoding="utf-8"))["rules"]
+    for entry in entries:
+        assert freeze(entry["tree"]) == tree_of(entry["when"]), (
+            f"{entry['id']}: run python tools/compile_rules.py"
+        )
+
+
+@pytest.mark.parametrize("rule", megatron_rules(), ids=lambda rule: rule.id)
+def test_rules_are_well_formed(rule: ValidityRule) -> None:
+    checked = compile_rule(rule.rule.text, COLUMNS, types=COLUMN_TYPES, choices=COLUMN_CHOICES)
+    assert checked.names == rule.names
+    placeholders = {name for _, name, _, _ in string.Formatter().parse(rule.reason) if name}
+    assert placeholders <= set(COLUMNS)
+    assert rule.origin.startswith(("Megatron-LM 0.19.2 ", "Transformer Engine ", "Astrarium: "))
+    assert rule.category
+
+
+def test_a_batch_is_many_single_strategies() -> None:
+    rows = [{**base, **change} for base, change in CASES.values()]
+    columns = {name: np.array([row[name] for row in rows], object) for name in COLUMNS}
+    for name, kind in COLUMN_TYPES.items():
+        if kind is not str:
+            columns[name] = columns[name].astype(kind)
+    for rule in megatron_rules():
+        expected = [bool(rule.rejects(row)) for row in rows]
+        assert np.broadcast_to(rule.rejects(columns), len(rows)).tolist() == expected
+
+
+def test_violations_are_sentences_with_values() -> None:
+    assert violations(VALID) == ()
+    assert violations({**VALID, "heads": 33, "kv_heads": 33}) == (
+        "33 attention heads cannot be divided by tp 2",
+        "33 key/value heads are neither a multiple nor a divisor of tp 2",
+    )
+    assert violations({**VALID, "gpus": 72}) == ("tp 2 x pp 4 x cp 2 x dp 4 does not make 72 GPUs",)
+
+
+def test_rules_do_not_import_the_parser() -> None:
+    code = (
+        "import sys; from astrarium.strategy.validity import megatron_rules; megatron_rules();"
+        "sys.exit('lark' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,162 @@
+"""The project as a whole: what ships, what the commands do, what must not be in a file."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+import astrarium
+
+ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+PLAN = "astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T"
+CORE_MODULES = ("errors", "units", "documents")
+
+
+def text_files() -> Iterator[Path]:
+    """Yield the files of the project; what make clean removes is not of it."""
+    made = {".git", ".venv", "__pycache__", "build", "dist"}
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(f for f in folders if f not in made and not f.endswith("_cache"))
+        folders[:] = [f for f in folders if f != ".hypothesis"]
+        yield from (Path(folder, name) for name in sorted(names))
+
+
+def test_every_file_of_the_package_is_in_the_wheel() -> None:
+    shipped = {Path(file.path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    present = {path for path in text_files() if path.is_relative_to(ROOT / "src")}
+    assert ROOT / "src/astrarium/__init__.py" in present
+    assert present - shipped == set()
+
+
+def test_the_version_has_one_source() -> None:
+    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert WheelBuilder(str(ROOT)).metadata.version == astrarium.__version__
+
+
+def make(folder: Path, *arguments: str) -> str:
+    """Return what make prints, also when make itself runs these tests."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    process = subprocess.run(
+        ["make", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return process.stdout
+
+
+def test_the_makefile_has_the_commands() -> None:
+    commands = re.findall(r"^make (\w+) +\S", make(ROOT, "help"), flags=re.MULTILINE)
+    assert commands == ["help", "plan", "test", "lint", "bench", "clean"]
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.MULTILINE)
+    assert phony is not None
+    assert phony[1].split() == commands
+
+
+@pytest.mark.parametrize(
+    ("command", "steps"),
+    [
+        ("plan", ["-m venv", "pip install --quiet --editable .", PLAN]),
+        ("test", ["pip install --quiet torch", "[dev]", "ruff check", "mypy", "pytest"]),
+        ("bench", ["pip install --quiet --editable .", "benchmarks/search.py"]),
+    ],
+)
+def test_commands_set_everything_up(tmp_path: Path, command: str, steps: list[str]) -> None:
+    """On a fresh machine each command first makes its environment, in this order."""
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    dry_run = make(tmp_path, "--dry-run", command)
+    positions = [dry_run.find(step) for step in steps]
+    assert -1 not in positions
+    assert positions == sorted(positions)
+
+
+def test_torch_is_pinned_once() -> None:
+    """make installs torch on its own first; it must be the one that the extra asks for."""
+    pins = re.findall(r"torch==\S+", MAKEFILE)
+    assert pins == [
+        p for p in PYPROJECT["project"]["optional-dependencies"]["dev"] if p.startswith("torch==")
+    ]
+
+
+def test_ci_runs_the_tests() -> None:
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text(encoding="utf-8").splitlines()[-1] == "make test"
+
+
+def test_no_file_names_a_place_on_one_machine() -> None:
+    place = re.compile(rb"(?<![\w.:/-])/(?:work|root|home|Users)/")
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0].decode()}"
+        for path in text_files()
+        for match in place.finditer(path.read_bytes())
+    ]
+    assert found == []
+
+
+def test_every_source_file_says_what_it_holds() -> None:
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    silent = [p for p in sources if not ast.get_docstring(ast.parse(p.read_bytes()))]
+    assert sources
+    assert silent == []
+
+
+@pytest.mark.parametrize("module", CORE_MODULES)
+def test_the_bottom_layer_starts_fast(module: str) -> None:
+    """Parsers and the training stack are imported when they are used, not before."""
+    code = f"import sys, astrarium.{module}; print(*sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(process.stdout.split())
+    assert f"astrarium.{module}" in loaded
+    assert loaded.isdisjoint({"yaml", "msgspec", "lark", "rich", "typer", "numpy", "torch"})
+
+
+def sizes_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sizes", ROOT / "tools/sizes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sizes"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def function(name: str, lines: int) -> str:
+    return f"def {name}():\n" + "    pass\n" * (lines - 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "named"),
+    [
+        (function("short", 60), 0, "short"),
+        (function("long", 61), 1, "long  TOO LONG"),
+        ("@cached\n" + function("decorated", 60), 1, "decorated  TOO LONG"),
+        ("x = 1\n" * 600, 0, "a.py"),
+        ("x = 1\n" * 601, 1, "a.py  TOO LONG"),
+    ],
+)
+def test_sizes_have_a_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int, named: str
+) -> None:
+    (tmp_path / "a.py").write_text(text, encoding="utf-8")
+    assert sizes_tool().main([str(tmp_path)]) == code
+    assert any(line.endswith(named) for line in capsys.readouterr().out.splitlines())
