@@ -21,7 +21,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def numbers(value: Any) -> Iterator[float]:  # noqa: ANN401
+def numbers(value: Any) -> Iterator[float]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

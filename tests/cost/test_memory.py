@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from small import pool_of, small_model
 
 from astrarium.cost.layouts import CostModel
-from astrarium.model.blocks import Model
+from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, StageMemory, estimate
@@ -18,7 +19,7 @@ from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Strategy
 
 
-def plan_of(workload: Workload, gpus: str = "h100:8", **keys: object) -> Plan:
+def plan_of(workload: Workload, gpus: str = "h100:8", **keys: Any) -> Plan:
     pool = pool_of(gpus)
     strategy = strategy_from_dict(
         keys,
@@ -101,12 +102,8 @@ def test_expert_weights_follow_the_expert_grid() -> None:
     model = small_model(4, experts=8)
     workload = Workload(model, 2048, 16)
     dense = [plan_of(workload, ep=ep, dp=8, zero_stage=1) for ep in (1, 4)]
-    experts = sum(
-        linear.parameters
-        for block in model.blocks
-        for linear in block.linears  # type: ignore[union-attr]
-        if linear.copies > 1
-    )
+    blocks = [block for block in model.blocks if isinstance(block, Block)]
+    experts = sum(x.parameters for block in blocks for x in block.linears if x.copies > 1)
     spared = cause(dense[0], "weights") - cause(dense[1], "weights")
     assert spared == pytest.approx(2 * experts * (1 - 1 / 4))
     # ep 4 leaves two data-parallel copies of each expert: state is the same in all.
@@ -131,12 +128,16 @@ def test_full_recompute_keeps_inputs_only() -> None:
 
 
 def test_block_recompute_lies_between() -> None:
-    def activations(**keys: object) -> float:
+    def activations(**keys: Any) -> float:
         return cause(plan_of(WORKLOAD, pp=2, dp=4, **keys), "activations")
 
     series = [activations()]
     for layers in range(1, 5):
-        block = {"recompute": "full", "recompute_method": "block", "recompute_layers": layers}
+        block: dict[str, Any] = {
+            "recompute": "full",
+            "recompute_method": "block",
+            "recompute_layers": layers,
+        }
         series.append(activations(**block))
     assert series == sorted(series, reverse=True)
     assert series[-1] == pytest.approx(activations(recompute="full"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from astrarium.strategy.document import strategy_from_dict
 WORKLOAD = Workload(small_model(8), seq_length=2048, global_batch=64)
 
 
-def plan_of(pool: Pool, workload: Workload = WORKLOAD, **keys: object) -> Plan:
+def plan_of(pool: Pool, workload: Workload = WORKLOAD, **keys: Any) -> Plan:
     strategy = strategy_from_dict(
         keys,
         where="test",
@@ -29,7 +30,7 @@ def plan_of(pool: Pool, workload: Workload = WORKLOAD, **keys: object) -> Plan:
     return estimate(CostModel(workload, pool), [strategy])[0]
 
 
-def drawn(draw: st.DrawFn) -> dict[str, object]:
+def drawn(draw: st.DrawFn) -> dict[str, Any]:
     tp = draw(st.sampled_from([1, 2, 4, 8]))
     pp = draw(st.sampled_from([1, 2, 4]))
     cp = draw(st.sampled_from([1, 2]))
@@ -50,7 +51,7 @@ KEYS = st.composite(drawn)()
 
 @settings(max_examples=30)
 @given(KEYS)
-def test_causes_add_up_and_none_is_negative(keys: dict[str, object]) -> None:
+def test_causes_add_up_and_none_is_negative(keys: dict[str, Any]) -> None:
     plan = plan_of(pool_of("h100:64"), **keys)
     assert min(plan.breakdown_seconds.values()) >= -1e-12
     assert sum(plan.breakdown_seconds.values()) == pytest.approx(plan.iteration_seconds)
@@ -60,7 +61,7 @@ def test_causes_add_up_and_none_is_negative(keys: dict[str, object]) -> None:
 
 @settings(max_examples=30)
 @given(KEYS, st.sampled_from(["intra_node_bandwidth", "inter_node_bandwidth"]), st.floats(1.1, 8))
-def test_more_bandwidth_is_never_slower(keys: dict[str, object], link: str, factor: float) -> None:
+def test_more_bandwidth_is_never_slower(keys: dict[str, Any], link: str, factor: float) -> None:
     pool = pool_of("a100:64")
     better: dict[str, float] = {link: getattr(pool, link) * factor}
     faster = plan_of(replace(pool, **better), **keys)  # type: ignore[arg-type]
@@ -69,7 +70,7 @@ def test_more_bandwidth_is_never_slower(keys: dict[str, object], link: str, fact
 
 @settings(max_examples=30)
 @given(KEYS, st.sampled_from(["overlap_grad_reduce", "overlap_param_gather", "overlap_tp"]))
-def test_overlap_never_costs_time(keys: dict[str, object], switch: str) -> None:
+def test_overlap_never_costs_time(keys: dict[str, Any], switch: str) -> None:
     pool = pool_of("h100:64")
     on = plan_of(pool, **{**keys, switch: True})
     off = plan_of(pool, **{**keys, switch: False})
@@ -79,7 +80,7 @@ def test_overlap_never_costs_time(keys: dict[str, object], switch: str) -> None:
 
 @settings(max_examples=20)
 @given(KEYS)
-def test_overlap_of_transfers_never_costs_time(keys: dict[str, object]) -> None:
+def test_overlap_of_transfers_never_costs_time(keys: dict[str, Any]) -> None:
     pool = pool_of("h100:64")
     keys = {**keys, "pp": 4, "virtual_stages": 2}
     on = plan_of(pool, **{**keys, "overlap_p2p": True})

@@ -33,7 +33,7 @@ from astrarium.strategy.types import (
 )
 
 
-def as_json(value: Any) -> Any:  # noqa: ANN401
+def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
 
 
@@ -149,7 +149,7 @@ def test_pareto_holds_the_plans_that_nothing_beats(document: PlanDocument) -> No
     assert [part.plan for part in pareto_of(unpriced)] == [1]
 
 
-def written_to(folder: Path, content: Any) -> Path:  # noqa: ANN401
+def written_to(folder: Path, content: Any) -> Path:
     path = folder / "plan.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return path

@@ -112,7 +112,7 @@ def test_a_plan_that_does_not_fit_cannot_be_overlooked(overfull: PlanDocument) -
 
 def test_without_tokens_there_is_no_total(document: PlanDocument) -> None:
     plan = replace(document.plans[0], train_seconds=None, usd_total=None)
-    shown = words(text([tables.strategies_table([plan], 80)]))
+    shown = words(text([tables.strategies_table([plan], document.cluster, 80)]))
     assert "days" not in shown
     assert "$256" in shown
 
@@ -121,16 +121,19 @@ def test_without_a_price_the_way_to_one_is_shown(document: PlanDocument) -> None
     pool = replace(document.cluster.pools[0], usd_per_gpu_hour=None)
     assert "usd_per_gpu_hour in a cluster file" in tables.price_words(pool)
     plan = replace(document.plans[0], usd_per_hour=None, usd_total=None)
-    assert "no price" in text([tables.strategies_table([plan], 80)])
+    assert "no price" in text([tables.strategies_table([plan], document.cluster, 80)])
 
 
-def test_different_counts_and_types_get_columns(document: PlanDocument) -> None:
-    first, second = document.plans
-    fewer = replace(second, gpus={"A100-SXM4-80GB": 32})
-    shown = words(text([tables.strategies_table([first, fewer], 80)]))
-    assert "type GPUs tp" in shown
-    assert "H100-SXM5-80GB 64" in shown
-    assert "A100-SXM4-80GB 32" in shown
+def test_counts_and_types_that_were_chosen_get_columns(document: PlanDocument) -> None:
+    cluster = document.cluster
+    all_used = words(text([tables.strategies_table(document.plans, cluster, 80)]))
+    assert "# tp" in all_used
+    fewer = [replace(plan, gpus={"H100-SXM5-80GB": 32}) for plan in document.plans]
+    assert "# GPUs tp" in words(text([tables.strategies_table(fewer, cluster, 80)]))
+    mixed = replace(cluster, pools=cluster.pools * 2, gpus=128)
+    shown = words(text([tables.strategies_table(fewer, mixed, 80)]))
+    assert "# type GPUs tp" in shown
+    assert "1 H100-SXM5-80GB 32 4 4 2" in shown
 
 
 def test_terminals_without_unicode_get_ascii(document: PlanDocument) -> None:

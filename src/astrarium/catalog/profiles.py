@@ -24,6 +24,9 @@ FOLDER: Final = Path(__file__).parent / "data" / "profiles"
 TRAINING_FILE: Final = "training.json"
 CHIPS_FILE: Final = "chips.json"
 
+# What reading a file of another shape raises.
+_DAMAGE: Final = (AttributeError, KeyError, TypeError, ValueError)
+
 _T = TypeVar("_T")
 
 
@@ -199,7 +202,7 @@ def training_factors() -> TrainingFactors:
             layer_forward_seconds=_number(data, "layer_forward_seconds"),
             layer_backward_seconds=_number(data, "layer_backward_seconds"),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except _DAMAGE as error:
         raise _damaged(path, error) from None
 
 
@@ -213,7 +216,7 @@ def chips() -> Chips:
             families={name: _family(entry) for name, entry in data["families"].items()},
             gpus={name: Chip(int(n), family) for name, (n, family) in data["gpus"].items()},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except _DAMAGE as error:
         raise _damaged(path, error) from None
 
 
@@ -235,7 +238,7 @@ def read_profile(path: Path) -> Profile:
                 for kernel, entry in data["attention"].items()
             },
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except _DAMAGE as error:
         raise _damaged(path, error) from None
 
 

@@ -167,7 +167,7 @@ class OperatorModel:
         )
         return self._products(groups, m_per_group, n, k, dtype, role, fit)
 
-    def attention(  # noqa: PLR0913: one argument per dimension
+    def attention(  # noqa: PLR0913
         self,
         batch: ArrayLike,
         heads: ArrayLike,
@@ -186,7 +186,6 @@ class OperatorModel:
         sizes = (batch, heads, kv_heads, q_length, kv_length, key_dim, value_dim)
         shape = HeadShape(*(np.asarray(size, np.float64) for size in sizes))
         fit = fits.backward if backward else fits.forward
-        fit = replace(fit, fixed_seconds=fit.fixed_seconds + self._gap)
         dtype = "bf16" if "bf16" in self.gpu.peak_flops else "fp16"
         device = self._device(dtype if dtype in self.gpu.peak_flops else "fp32")
         seconds = attention_seconds(fit, device, shape, kernel, causal=causal, backward=backward)
@@ -218,11 +217,6 @@ class OperatorModel:
         rate = self.gpu.memory_bandwidth * fit.efficiency / fit.bytes_per_parameter
         return np.where(count > 0, fit.fixed_seconds + count / rate, 0.0)
 
-    @property
-    def _gap(self) -> float:
-        """What published tables leave out: they time kernels without gaps between them."""
-        return 0.0 if self.profile.source is ProfileSource.MEASURED else self.launch_seconds
-
     def _device(self, dtype: str) -> Device:
         peak = self.gpu.peak_flops.get(dtype)
         if peak is None:
@@ -233,7 +227,6 @@ class OperatorModel:
     def _gemm_fit(self, dtype: str) -> GemmFit:
         names = _FITS.get(dtype, ("bf16",))
         fit = next(self.profile.gemm[name] for name in names if name in self.profile.gemm)
-        fit = replace(fit, fixed_seconds=fit.fixed_seconds + self._gap)
         return replace(fit, sustained_efficiency=1.0) if dtype == "fp32" else fit
 
     def _products(

@@ -15,6 +15,7 @@ length let chains hop between stages from chunk to chunk, which only the simulat
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
 
@@ -229,18 +230,21 @@ def _on_last(ring: _Ring) -> Floats:
 
 
 def _around(ring: _Ring, head: Floats) -> Floats:
-    """One group when transfers outlast passes: the chain keeps moving round the ring.
+    """One group whose chain keeps moving round the ring in one direction.
 
-    Either from head to head through all other chunks in one direction, or through all chunks one
-    way and through the last one the other way, which takes a turn of `pp` slots more.
+    From head to head once round, waiting on the longest stage for the other chunks, or all the
+    time; or, if transfers outlast passes, through all chunks one way and through the last one the
+    other way, which takes a turn of `pp` slots more.
     """
     final = ring.stages[-1]
     links = final.links_before + ring.closing
     forward = final.forward_before + final.forward + links
     backward = final.backward_before + final.backward + links
-    once = ring.pp * head + (ring.virtual - 1) * np.maximum(forward, backward)
-    most = ring.virtual * np.maximum(forward, backward) + np.minimum(forward, backward)
-    return np.maximum(once, (most + sum(ring.last)) * ring.virtual / (ring.virtual + 1))
+    more, less = np.maximum(forward, backward), np.minimum(forward, backward)
+    waiting = ring.pp * functools.reduce(np.maximum, [stage.both for stage in ring.stages])
+    to_head = more + (ring.virtual - 2) * np.maximum(more, waiting)
+    to_and_fro = (ring.virtual * more + less + sum(ring.last)) * ring.virtual / (ring.virtual + 1)
+    return np.maximum(ring.pp * head + to_head, to_and_fro)
 
 
 def _away(ring: _Ring, slots: Floats) -> Floats:
@@ -273,6 +277,7 @@ def _away_ahead(ring: _Ring, slots: Floats) -> Floats:
             way = way + final.both + left * stage.both
         else:
             way = way + stage.both_before + left * (stage.both + hold) - hold - ring.hold[-1]
+            way = way + np.where(stage.position == 0, sum(ring.first), 0.0)
         usable = (left >= 1) & (stage.position < ring.pp - 1)
         best = np.maximum(best, np.where(usable, way, 0.0))
     return best

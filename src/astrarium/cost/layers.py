@@ -158,7 +158,7 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
         gather = all_gather_seconds(fabric, entered, group)
         input_scatter = reduce_scatter_seconds(fabric, entered, group)
         input_whole = all_reduce_seconds(fabric, entered, group)
-        column = [sum(gemms[c.name][i] for c in columns) for i in range(3)]
+        column = np.sum([gemms[c.name] for c in columns], axis=0)
         row_forward, row_dgrad, _ = gemms[row.name]
         enter = np.where(sequence, gather, 0.0)
         leave = np.where(sequence, scatter, whole)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,7 @@ class CostModel:
 
     def shard_costs(self, degrees: Degrees) -> ShardCosts:
         d = degrees
-        columns = {
+        columns: dict[str, Any] = {
             "tp": d.tp,
             "cp": d.cp,
             "ep": d.ep,

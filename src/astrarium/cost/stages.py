@@ -21,6 +21,9 @@ from astrarium.strategy.split import chunk_bounds, layer_weights
 from astrarium.strategy.types import LayerSplit
 
 
+_RowKey = tuple[int, int, int, int, bool]  # pp, virtual, split, micro-batches, all ranks
+
+
 @dataclass(frozen=True, slots=True)
 class StageTable:
     """Row per (pp, virtual, split, micro-batches); second axis: the ranks kept, padded.
@@ -68,7 +71,7 @@ class StagePlanner:
         one_hot = np.eye(len(model.kinds))[list(model.kind_of_layer)]
         self._held = np.concatenate([np.zeros((1, len(model.kinds))), np.cumsum(one_hot, axis=0)])
         self._bounds: dict[tuple[int, int, LayerSplit], Ints] = {}
-        self._rows: dict[tuple[int, int, int, int, bool], dict[str, Floats]] = {}
+        self._rows: dict[_RowKey, dict[str, Floats]] = {}
 
     def bounds(self, pp: int, virtual: int, split: LayerSplit) -> Ints:
         key = (pp, virtual, split)
@@ -100,20 +103,16 @@ class StagePlanner:
         matter = np.minimum(num_micro_batches, np.where(virtual > 1, 2 * pp, pp))
         first, row_of = distinct_rows(pp, virtual, split, matter)
         keys = np.stack([pp, virtual, split, matter], axis=1)[first]
-        rows = [self._row(*map(int, key), all_ranks) for key in keys]
+        rows = [self._row((int(p), int(v), int(s), int(m), all_ranks)) for p, v, s, m in keys]
         return _stack(rows, keys[:, 1], self._held[-1]), row_of
 
-    def _row(
-        self, pp: int, virtual: int, split: int, micro_batches: int, all_ranks: bool
-    ) -> dict[str, Floats]:
-        key = (pp, virtual, split, micro_batches, all_ranks)
+    def _row(self, key: _RowKey) -> dict[str, Floats]:
         if key not in self._rows:
-            self._rows[key] = self._new_row(*key)
+            self._rows[key] = self._new_row(key)
         return self._rows[key]
 
-    def _new_row(
-        self, pp: int, virtual: int, split: int, micro_batches: int, all_ranks: bool
-    ) -> dict[str, Floats]:
+    def _new_row(self, key: _RowKey) -> dict[str, Floats]:
+        pp, virtual, split, micro_batches, all_ranks = key
         bounds = self.bounds(pp, virtual, SPLITS[split])
         sizes = np.diff(bounds).reshape(virtual, pp)
         by_kind = np.diff(self._held[bounds], axis=0).reshape(virtual, pp, -1)

@@ -63,7 +63,7 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     best = document.plans[0]
     yield header(document.workload, document.cluster, document.notes)
     yield title("Best strategies" if len(document.plans) > 1 else "Best strategy")
-    yield strategies_table(document.plans, width)
+    yield strategies_table(document.plans, document.cluster, width)
     yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
     yield memory_table(best, width)
     yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
@@ -155,10 +155,10 @@ def verdict(plan: PlanPart) -> RenderableType:
     )
 
 
-def strategies_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
+def strategies_table(plans: Sequence[PlanPart], cluster: ClusterPart, width: int) -> RenderableType:
     """The plans: what to set, and what it gives; one table or two, as the width allows."""
     rank = Column("#", lambda p: str(p.rank))
-    choices, results = _choices(plans), _results(plans)
+    choices, results = _choices(plans, cluster), _results(plans)
     together = [rank, *choices, *results]
     if _natural_width(together, plans) <= width:
         return _columns_table(together, plans)
@@ -166,8 +166,8 @@ def strategies_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
     return Group(_columns_table(first, plans), "", _columns_table(second, plans))
 
 
-def _choices(plans: Sequence[PlanPart]) -> list[Column]:
-    """What a plan sets. Expert degrees appear where some plan has them."""
+def _choices(plans: Sequence[PlanPart], cluster: ClusterPart) -> list[Column]:
+    """What a plan sets; type and number of GPUs only where the cluster leaves a choice."""
     columns = [
         Column("tp", lambda p: str(p.strategy.tp)),
         Column("pp", lambda p: str(p.strategy.pp)),
@@ -181,9 +181,9 @@ def _choices(plans: Sequence[PlanPart]) -> list[Column]:
     ]
     if any(plan.strategy.etp > 1 for plan in plans):
         columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
-    if len({plan.num_gpus for plan in plans}) > 1:
+    if any(plan.num_gpus != cluster.gpus for plan in plans):
         columns.insert(0, Column("GPUs", lambda p: f"{p.num_gpus:,}"))
-    if len({tuple(plan.gpus) for plan in plans}) > 1:
+    if len(cluster.pools) > 1:
         columns.insert(0, Column("type", lambda p: ", ".join(p.gpus), left=True))
     return columns
 

@@ -140,8 +140,8 @@ def _search(
 def _rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
     gpus = float(sum(plan.gpus.values()))
     if objective is Objective.COST:
-        cost = (plan.usd_per_hour or 0.0) * plan.iteration_seconds
-        return (cost, plan.iteration_seconds)
+        hourly = float("inf") if plan.usd_per_hour is None else plan.usd_per_hour
+        return (hourly * plan.iteration_seconds, plan.iteration_seconds)
     if objective is Objective.GPUS:
         return (gpus, plan.iteration_seconds)
     return (plan.iteration_seconds, gpus)
