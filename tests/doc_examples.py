@@ -4,8 +4,9 @@ What the fenced blocks of a page mean, by their first words:
 
 - `pycon`: Python at the prompt; all such blocks of a page share their names;
 - `console`: one command after "$ " and what it prints, at 100 columns and without colour. A
-  comment before the block, `<!-- lines 1-9 14 -->`, says which lines are shown; a line "..."
-  stands for the others. `$ echo $?` may follow;
+  comment before the block, `<!-- lines 1-9 14 -->` or `<!-- parts 1-3 6 -->` (parts are what
+  blank lines separate), says what is shown; a line "..." stands for the rest. `$ echo $?` may
+  follow;
 - `yaml FILE`, `toml FILE`, `json FILE`: a file that later commands of the page read.
 
 Other blocks are not run. `python tests/doc_examples.py` runs all pages and writes down what
@@ -33,12 +34,13 @@ COLUMNS = 100
 ELIDED = "..."
 
 _BLOCK = re.compile(
-    r"(?:<!-- lines (?P<lines>[\d\s-]+) -->\n)?"
+    r"(?:<!-- (?P<shown>(?:lines|parts) [\d\s-]+) -->\n)?"
     r"^```(?P<kind>\w+)(?: (?P<file>[\w./-]+))?\n(?P<body>.*?)^```$",
     flags=re.MULTILINE | re.DOTALL,
 )
-# What differs from run to run and is nobody's claim.
-_VOLATILE = re.compile(r'(?<=considered in )[\d.]+ \w+|(?<="seconds": )[\d.e-]+')
+# What differs from run to run or from machine to machine and is nobody's claim: how long a search
+# took and, as ties may be broken by the last digit of a number, how it came to its result.
+_SEARCH = re.compile(r'(?<=strategies considered in ).*?(?=\n\n|\Z)|(?<="seconds": )\S+', re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Block:
 
     kind: str
     file: str
-    lines: str
+    shown: str
     body: str
     start: int
 
@@ -63,13 +65,17 @@ def pages() -> tuple[Path, ...]:
 
 def blocks(text: str) -> Iterator[Block]:
     for match in _BLOCK.finditer(text):
-        kind, file, lines = (match[name] or "" for name in ("kind", "file", "lines"))
-        yield Block(kind, file, lines, match["body"], match.start("body"))
+        kind, file, shown = (match[name] or "" for name in ("kind", "file", "shown"))
+        yield Block(kind, file, shown, match["body"], match.start("body"))
 
 
 def steady(text: str) -> str:
     """The text without what differs from run to run."""
-    return _VOLATILE.sub("#", text)
+
+    def without_numbers(match: re.Match[str]) -> str:
+        return " ".join(re.sub(r"[\d.,]+( m?s)?", "#", match[0]).split())
+
+    return _SEARCH.sub(without_numbers, text)
 
 
 def run_page(text: str) -> Iterator[tuple[Block, str]]:
@@ -123,9 +129,9 @@ def _prompt(body: str, names: dict[str, Any]) -> str:
 def _console(block: Block) -> str:
     """Run a command; returns the block with what it prints."""
     command, rest = _command(block.body)
-    code, printed = run_command(shlex.split(command)[1:])
+    code, printed = run_command(_arguments(command))
     asked = f"$ echo $?\n{code}\n" if "$ echo $?" in rest else ""
-    return f"{command}\n{_shown(printed, block.lines)}{asked}"
+    return f"{command}\n{_shown(printed, block.shown)}{asked}"
 
 
 def _command(body: str) -> tuple[str, str]:
@@ -136,11 +142,16 @@ def _command(body: str) -> tuple[str, str]:
     return match["command"], match["rest"]
 
 
+def _arguments(command: str) -> list[str]:
+    """What follows "$ astrarium"."""
+    return shlex.split(command.replace("\\\n", " "))[2:]
+
+
 def commands(text: str) -> Iterator[list[str]]:
     """The arguments of every command of a page."""
     for block in blocks(text):
         if block.kind == "console":
-            yield shlex.split(_command(block.body)[0])[2:]
+            yield _arguments(_command(block.body)[0])
 
 
 def run_command(arguments: list[str]) -> tuple[int, str]:
@@ -150,28 +161,30 @@ def run_command(arguments: list[str]) -> tuple[int, str]:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
-            app(args=arguments[1:] if arguments[:1] == ["astrarium"] else arguments)
+            app(args=arguments, prog_name="astrarium")
         except SystemExit as end:
             return int(end.code or 0), printed.getvalue()
     return 0, printed.getvalue()
 
 
-def _shown(printed: str, ranges: str) -> str:
-    """The lines of the output that the page shows."""
-    lines = printed.splitlines()
-    if not ranges:
+def _shown(printed: str, chosen: str) -> str:
+    """What the page shows of an output: all, or some of its lines or parts."""
+    if not chosen:
         return printed
+    unit, *ranges = chosen.split()
+    mark = "\n" if unit == "lines" else "\n\n"
+    pieces = printed.strip("\n").split(mark)
     shown: list[str] = []
     last = 0
-    for part in ranges.split():
+    for part in ranges:
         first, _, end = part.partition("-")
         if int(first) > last + 1:
             shown.append(ELIDED)
         last = int(end or first)
-        shown += lines[int(first) - 1 : last]
-    if last < len(lines):
+        shown += pieces[int(first) - 1 : last]
+    if last < len(pieces):
         shown.append(ELIDED)
-    return "".join(line + "\n" for line in shown)
+    return mark.join(shown) + "\n"
 
 
 def refreshed(text: str) -> str:

@@ -25,6 +25,7 @@ from astrarium.catalog.profiles import (
 )
 from astrarium.cost.efficiency import (
     BACKWARD_PRODUCTS,
+    STRANGER_ERROR,
     AttentionKernel,
     GemmRole,
     OperatorModel,
@@ -71,6 +72,8 @@ def log_errors(operator: str | None = None) -> Floats:
 
 
 def test_own_measurements_are_met_within_the_stated_error() -> None:
+    # A random draw. Attention, copies, updates and grouped products are among the fitted rows,
+    # so this guards the formulas; unseen shapes are scored when profiles are fitted.
     errors = log_errors()
     assert len(errors) >= 40
     assert np.median(np.abs(errors)) < H200.relative_error
@@ -203,8 +206,7 @@ def test_nothing_takes_no_time() -> None:
     assert H200.grouped_gemm(0, 10, 10, 10) == 0.0
     assert H200.streaming(0) == H200.optimizer_step(0) == 0.0
     assert H200.pointwise(Pointwise.GELU, 0, backward=True, fused=True) == 0.0
-    for shape in ((0, 8, 9, 9), (1, 0, 9, 9), (1, 8, 0, 9), (1, 8, 9, 0)):
-        batch, heads, q, kv = shape
+    for batch, heads, q, kv in ((0, 8, 9, 9), (1, 0, 9, 9), (1, 8, 0, 9), (1, 8, 9, 0)):
         seconds = H200.attention(batch, heads, 1, q, kv, 64, 64, causal=True, backward=False)
         assert seconds == 0.0
 
@@ -277,6 +279,7 @@ def test_an_unknown_gpu_gets_a_model_with_more_doubt() -> None:
     assert model.gemm(4096, 4096, 4096) == pytest.approx(H200.gemm(4096, 4096, 4096), rel=0.02)
     stranger = operator_model(replace(H200.gpu, name="X1", architecture="Unheard-of"))
     assert np.isfinite(stranger.gemm(4096, 4096, 4096))
+    assert stranger.relative_error >= STRANGER_ERROR > model.relative_error
 
 
 def test_less_power_for_the_same_rate_means_less_sustained() -> None:

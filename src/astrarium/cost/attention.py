@@ -26,19 +26,21 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     block_length = seq / shards.cp
     visible = attention.flops_per_token(seq) / replace(attention, window=None).flops_per_token(seq)
 
+    first = layer.first_of_shape
+
     def seconds(backward: bool) -> Floats:
         def kernel(causal: bool) -> Floats:
             return layer.ops.attention(
-                shards.micro_batch,
-                heads,
-                kv_heads,
-                block_length,
-                block_length,
+                shards.micro_batch[first],
+                heads[first],
+                kv_heads[first],
+                block_length[first],
+                block_length[first],
                 attention.key_dim,
                 attention.value_dim,
                 causal=causal,
                 backward=backward,
-            )
+            )[layer.shape_of]
 
         own, other = kernel(attention.causal), kernel(False)
         # Causal work is dealt so that each ring step does half a block (zigzag order).

@@ -49,6 +49,10 @@ QUERY_BLOCK: Final = 128  # queries that one thread block of tiled attention hol
 BACKWARD_PRODUCTS: Final = 2.5
 MASTER_GRADIENT_BYTES: Final = 8  # fp32, read and written, per element of a weight's gradient
 
+# Least error of a type whose architecture is unknown. Fitted types modelled on another design
+# have 0.20 to 0.23 (see chips.json); one of no known design cannot expect better.
+STRANGER_ERROR: Final = 0.3
+
 _ELEMENT_BYTES: Final = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 # The fit used for a number format, the first that the profile has.
 _FITS: Final = {"fp8": ("fp8", "bf16"), "fp4": ("fp8", "bf16")}
@@ -387,7 +391,9 @@ def _chip(gpu: Gpu) -> tuple[int, Family]:
     if known is not None:
         return known.multiprocessors, chips().families[known.family]
     families = list(chips().families.values())
-    related = [f for f in families if f.architecture == gpu.architecture] or families
+    related = [f for f in families if f.architecture == gpu.architecture] or [
+        replace(f, relative_error=max(f.relative_error, STRANGER_ERROR)) for f in families
+    ]
     rate = _tensor_flops(gpu)
 
     def distance(family: Family) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Floats, Ints, distinct_rows
 from astrarium.cost.collectives import (
     all_gather_seconds,
     all_to_all_seconds,
@@ -53,6 +53,8 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     local_experts = block.experts / shards.ep
     worked = routed * shards.etp  # gathered among expert-tensor-parallel ranks
     before = layer.out["forward"].copy()
+    _, tokens_code = np.unique(worked, return_inverse=True)
+    first, shape_of = distinct_rows(tokens_code, shards.ep, shards.etp)
     scores = layer.residual_tokens * block.experts * FLOAT_BYTES
     layer.stream(4 * scores, 4 * scores)
     layer.keep(2 * scores)
@@ -60,18 +62,17 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     layer.stream(2 * PERMUTE_PASSES * copies, 2 * PERMUTE_PASSES * copies)
     layer.keep(worked * block.hidden * ELEMENT_BYTES)
     for linear in (x for x in block.linears if x.module is Module.EXPERTS):
-        out_split = shards.etp if linear.split is Split.COLUMN else 1
-        in_split = shards.etp if linear.split is Split.ROW else 1
-        n, k = linear.outputs / out_split, linear.inputs / in_split
+        out_split = np.where(linear.split is Split.COLUMN, shards.etp, 1)
+        in_split = np.where(linear.split is Split.ROW, shards.etp, 1)
+        n, k = linear.outputs / out_split[first], linear.inputs / in_split[first]
         for role, name in (
             (GemmRole.FORWARD, "forward"),
             (GemmRole.DGRAD, "backward"),
             (GemmRole.WGRAD, "backward"),
         ):
-            seconds = layer.ops.grouped_gemm(
-                local_experts, worked / local_experts, n, k, dtype=layer.dtype, role=role
-            )
-            layer.add(name, seconds)
+            groups, rows = local_experts[first], (worked / local_experts)[first]
+            seconds = layer.ops.grouped_gemm(groups, rows, n, k, dtype=layer.dtype, role=role)
+            layer.add(name, seconds[shape_of])
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
         layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / shards.etp)
     inner = _feed_forward(layer, block, Module.EXPERTS, worked, shards.etp)

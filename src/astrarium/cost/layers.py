@@ -113,11 +113,12 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     """The GEMMs of all weights outside the experts; returns their seconds by weight."""
     dense = [linear for linear in block.linears if linear.module is not Module.EXPERTS]
     shapes = [_shape(layer, linear) for linear in dense]
-    m, n, k = (np.stack([shape[axis] for shape in shapes]) for axis in range(3))
-    dtype = layer.dtype
-    forward = layer.ops.gemm(m, n, k, dtype=dtype, role=GemmRole.FORWARD)
-    dgrad = layer.ops.gemm(m, n, k, dtype=dtype, role=GemmRole.DGRAD)
-    wgrad = layer.ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD)
+    first, shape_of = layer.first_of_shape, layer.shape_of
+    m, n, k = (np.stack([shape[axis][first] for shape in shapes]) for axis in range(3))
+    forward, dgrad, wgrad = (
+        layer.ops.gemm(m, n, k, dtype=layer.dtype, role=role)[:, shape_of]
+        for role in (GemmRole.FORWARD, GemmRole.DGRAD, GemmRole.WGRAD)
+    )
     layer.add("forward", forward.sum(axis=0))
     layer.add("backward", (dgrad + wgrad).sum(axis=0))
     for linear in dense:

@@ -148,7 +148,8 @@ class _Order:
     """What runs in each wave on each stage: arrays of (waves, stages); kind 0 is nothing.
 
     `source` and `link`: where a pass's input comes from; `meets`: whether the link out of a stage
-    is used after the wave. A link number of `pp` means none. `reach` waves back lies the input.
+    is used after the wave. A link number of `pp` means none, pp + 1 + s link s twice. `reach`
+    waves back lies the input.
     """
 
     kind: Ints
@@ -180,6 +181,11 @@ def _order(pp: int, virtual: int, num_micro_batches: int) -> _Order:
         sends = np.where(np.arange(len(kind))[:, None] % 2, np.roll(sends, 1, axis=0), False)
     used = sends | np.roll(returns, -1, axis=1)
     meets = np.where(used, stage, pp)
+    if virtual > 1 and num_micro_batches == pp and pp % 2 == 0:
+        # The stage whose warm-up is just all its forward passes sends the last of them before it
+        # asks for its first gradient, which is already on offer: its link is used twice.
+        middle = pp // 2 - 1
+        meets[2 * (pp * virtual - 1 + middle) + 1, middle] = pp + 1 + middle
     return _Order(kind, chunk, micro_batch, source, link, meets, 1 if virtual == 1 else 2)
 
 
@@ -223,7 +229,7 @@ class _Costs:
         idle = np.zeros((n, 1))
         passes = [idle, forward.reshape(n, -1), backward.reshape(n, -1)]
         self.passes = np.ascontiguousarray(np.concatenate(passes, axis=1).T)
-        self.links = np.concatenate([p2p.T, np.full((1, n), -np.inf)])
+        self.links = np.concatenate([p2p.T, np.full((1, n), -np.inf), 2 * p2p.T])
         self.virtual = virtual
         self.pp = pp
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.collectives import COMPUTE_SLOWDOWN_UNDER_OVERLAP, Fabric
 from astrarium.cost.efficiency import OperatorModel, Pointwise
 from astrarium.model.blocks import Block, Linear, Module, Split
@@ -88,6 +88,10 @@ class Tally:
         self.dtype = workload.precision.value
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
+        # Operators outside the experts differ only with these: each shape is priced once.
+        self.first_of_shape, self.shape_of = distinct_rows(
+            shards.tp, shards.cp, shards.micro_batch, shards.sequence_parallel
+        )
         zeros = np.zeros(len(shards))
         skip = {"module_recompute", "dropped"}
         self.out = {f.name: zeros.copy() for f in fields(LayerCosts) if f.name not in skip}

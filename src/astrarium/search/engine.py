@@ -39,9 +39,10 @@ from astrarium.strategy.types import Strategy
 
 _OPTIONS = fields(Options)
 
-FIRST_BLOCK = 128  # degrees expanded at first; each further block is twice as large
+FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as large
 LARGEST_BLOCK = 4096
-ROWS_AT_ONCE = 200_000  # strategies priced together: bounds memory
+# Strategies priced together: few at first, for an early bound; then as many as memory allows.
+FIRST_ROWS, MOST_ROWS = 30_000, 240_000
 
 
 class Objective(StrEnum):
@@ -222,10 +223,11 @@ class Search:
         self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
-        start = 0
+        start, at_once = 0, MOST_ROWS if self.state.best else FIRST_ROWS
         while start < len(candidates):
             total = np.cumsum(option_counts[candidates[start:]])
-            stop = start + max(1, int(np.searchsorted(total, ROWS_AT_ONCE)))
+            stop = start + max(1, int(np.searchsorted(total, at_once)))
+            at_once = MOST_ROWS
             chosen = candidates[start:stop]
             alive = bound[chosen] <= self._worst_kept()
             lost = int(option_counts[chosen[~alive]].sum()) * copies

@@ -1,0 +1,328 @@
+"""The closed form against the simulator, and what must hold of any pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from astrarium.arrays import Floats
+from astrarium.cost.schedule import (
+    Stages,
+    in_flight,
+    in_flight_of_chunk,
+    pipeline_seconds,
+    pipeline_seconds_from_summary,
+    ragged_stages,
+)
+from astrarium.cost.simulator import simulate
+
+ROUNDING = 1e-9
+AGREEMENT = 0.02
+AGREEMENT_WITH_HEAD = 0.035
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stage seconds by position; chunks of a stage are alike but for embedding and head."""
+
+    forward: Floats
+    backward: Floats
+    p2p: Floats
+    virtual: int
+    num_micro_batches: int
+    embedding: tuple[float, float] = (0.0, 0.0)
+    head: tuple[float, float] = (0.0, 0.0)
+
+    def stages(self) -> Stages:
+        whole = np.array([self.forward, self.backward])
+        whole[:, 0] += self.embedding
+        whole[:, -1] += self.head
+        ends = (np.array([x]) for x in (*self.embedding, *self.head))
+        count = np.ones((1, len(self.p2p)), np.int64)
+        return Stages(count, whole[:1], whole[1:], self.p2p[None], *ends)
+
+    def seconds(self, *, overlap_p2p: bool) -> float:
+        return seconds_of(self.stages(), self.num_micro_batches, self.virtual, overlap_p2p)
+
+    def simulated(self, *, overlap_p2p: bool) -> float:
+        chunks = np.array([self.forward, self.backward])[:, :, None] / self.virtual
+        chunks = np.repeat(chunks, self.virtual, axis=2)
+        chunks[:, 0, 0] += self.embedding
+        chunks[:, -1, -1] += self.head
+        timeline = simulate(*chunks, self.p2p, self.num_micro_batches, overlap_p2p=overlap_p2p)
+        return timeline.seconds
+
+
+def seconds_of(stages: Stages, batches: int, virtual: int, overlap_p2p: bool) -> float:
+    columns = np.array([batches]), np.array([virtual]), np.array([overlap_p2p])
+    return float(pipeline_seconds(stages, *columns)[0])
+
+
+def floats(low: float, high: float, size: int) -> st.SearchStrategy[Floats]:
+    return npst.arrays(np.float64, size, elements=st.floats(low, high))
+
+
+@st.composite
+def pipelines(
+    draw: st.DrawFn, *, virtual: st.SearchStrategy[int], equal_links: bool = False
+) -> Pipeline:
+    """Stages up to 3x apart, p2p up to a fifth of a chunk."""
+    pp, chunks = draw(st.integers(2, 12)), draw(virtual)
+    batches = draw(st.integers(1, 48 if chunks == 1 else 48 // pp))
+    forward = draw(floats(1.0, 3.0, pp))
+    backward = forward * draw(st.one_of(st.just(np.array([2.0])), floats(0.7, 3.0, pp)))
+    links = draw(floats(0.0, 0.2, 1)) if equal_links else draw(floats(0.0, 0.2, pp))
+    p2p = links * np.ones(pp) * (forward + backward).mean() / chunks
+    return Pipeline(forward, backward, p2p, chunks, batches if chunks == 1 else pp * batches)
+
+
+plain = st.just(1)
+interleaved = st.integers(2, 4)
+
+
+@given(pipelines(virtual=plain))
+def test_one_forward_one_backward_is_exact(pipeline: Pipeline) -> None:
+    expected = pipeline.simulated(overlap_p2p=False)
+    assert pipeline.seconds(overlap_p2p=False) == pytest.approx(expected, rel=ROUNDING)
+
+
+@given(pipelines(virtual=plain))
+def test_overlapped_without_transfers_is_exact(pipeline: Pipeline) -> None:
+    still = replace(pipeline, p2p=0 * pipeline.p2p)
+    expected = still.simulated(overlap_p2p=True)
+    assert still.seconds(overlap_p2p=True) == pytest.approx(expected, rel=ROUNDING)
+
+
+@given(pipelines(virtual=st.one_of(plain, interleaved)))
+def test_overlapped_agrees_with_simulator(pipeline: Pipeline) -> None:
+    expected = pipeline.simulated(overlap_p2p=True)
+    assert pipeline.seconds(overlap_p2p=True) == pytest.approx(expected, rel=AGREEMENT)
+
+
+@given(pipelines(virtual=interleaved, equal_links=True))
+def test_interleaved_agrees_with_simulator(pipeline: Pipeline) -> None:
+    expected = pipeline.simulated(overlap_p2p=False)
+    assert pipeline.seconds(overlap_p2p=False) == pytest.approx(expected, rel=AGREEMENT)
+
+
+@given(
+    pipelines(virtual=interleaved, equal_links=True),
+    floats(0.0, 0.3, 2),
+    st.floats(0.0, 3.0),
+    st.booleans(),
+)
+def test_embedding_and_head(
+    pipeline: Pipeline, embedding: Floats, head: float, overlap_p2p: bool
+) -> None:
+    """Both in chunks: the embedding a part of one, the head up to three."""
+    forward, backward = pipeline.forward.mean(), pipeline.backward.mean()
+    scale = np.array([forward, backward]) / pipeline.virtual
+    first, last = scale * embedding, scale * head
+    ends = replace(pipeline, embedding=(first[0], first[1]), head=(last[0], last[1]))
+    expected = ends.simulated(overlap_p2p=overlap_p2p)
+    assert ends.seconds(overlap_p2p=overlap_p2p) == pytest.approx(
+        expected, rel=AGREEMENT_WITH_HEAD
+    )
+
+
+@given(
+    st.integers(2, 12),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.floats(0.0, 3.0),
+    st.floats(0.0, 0.2),
+    st.booleans(),
+)
+def test_equal_layers_with_a_head(
+    pp: int, virtual: int, groups: int, head: float, hop: float, overlap_p2p: bool
+) -> None:
+    """What most models are: everywhere the same layers, and a head at the end."""
+    ones = np.full(pp, float(virtual))
+    model = Pipeline(
+        ones, 2 * ones, np.full(pp, hop), virtual, pp * groups, head=(head, 2 * head)
+    )
+    expected = model.simulated(overlap_p2p=overlap_p2p)
+    assert model.seconds(overlap_p2p=overlap_p2p) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("overlap_p2p", [True, False])
+@pytest.mark.parametrize(("pp", "virtual", "batches"), [(4, 1, 8), (8, 1, 3), (4, 2, 8), (3, 4, 3)])
+def test_bubble_of_even_stages(pp: int, virtual: int, batches: int, overlap_p2p: bool) -> None:
+    even = Pipeline(np.ones(pp), 2 * np.ones(pp), np.zeros(pp), virtual, batches)
+    work = 3.0 * batches
+    bubble = even.seconds(overlap_p2p=overlap_p2p) - work
+    assert bubble / work == pytest.approx((pp - 1) / (batches * virtual))
+
+
+def test_textbook_formula_holds_for_the_last_stage_only() -> None:
+    """sum(t) + (K - 1) max(t), for a stage of 3 among stages of 1; 8 stages, 8 micro-batches."""
+    long_last = Pipeline(np.array([1.0] * 7 + [3.0]), np.zeros(8), np.zeros(8), 1, 8)
+    long_first = replace(long_last, forward=long_last.forward[::-1])
+    assert long_last.seconds(overlap_p2p=False) == pytest.approx(10 + 7 * 3)
+    assert long_first.seconds(overlap_p2p=False) < 0.9 * (10 + 7 * 3)
+
+
+@settings(max_examples=50)
+@given(
+    pipelines(virtual=st.one_of(plain, interleaved)),
+    st.booleans(),
+    st.data(),
+    st.floats(0.0, 2.0),
+)
+def test_longer_passes_and_transfers_never_help(
+    pipeline: Pipeline, overlap_p2p: bool, data: st.DataObject, more: float
+) -> None:
+    name = data.draw(st.sampled_from(["forward", "backward", "p2p"]))
+    longer = getattr(pipeline, name).copy()
+    longer[data.draw(st.integers(0, len(longer) - 1))] += more
+    before = pipeline.seconds(overlap_p2p=overlap_p2p)
+    after = replace(pipeline, **{name: longer}).seconds(overlap_p2p=overlap_p2p)
+    assert after >= before * (1 - ROUNDING)
+
+
+@given(pipelines(virtual=st.one_of(plain, interleaved)))
+def test_overlap_never_hurts(pipeline: Pipeline) -> None:
+    hidden, met = (pipeline.seconds(overlap_p2p=overlap) for overlap in (True, False))
+    assert hidden <= met * (1 + ROUNDING)
+
+
+@settings(max_examples=50)
+@given(pipelines(virtual=st.one_of(plain, interleaved)), st.booleans(), st.data())
+def test_runs_stand_for_their_stages(
+    pipeline: Pipeline, overlap_p2p: bool, data: st.DataObject
+) -> None:
+    """A row of runs, one of them empty, gives what the stages one by one give."""
+    pp = len(pipeline.p2p)
+    runs = min(pp, 3)
+    cuts = data.draw(st.sets(st.integers(1, pp - 1), min_size=runs - 1, max_size=runs - 1))
+    count = np.diff([0, *sorted(cuts), pp])
+    short = [getattr(pipeline, name)[:runs] for name in ("forward", "backward", "p2p")]
+    long = replace(
+        pipeline,
+        **{
+            name: np.repeat(values, count)
+            for name, values in zip(("forward", "backward", "p2p"), short, strict=True)
+        },
+    )
+    padded = [np.insert(values, 1, 0)[None] for values in (count, *short)]
+    stages = Stages(*padded, *np.zeros((4, 1)))
+    found = seconds_of(stages, pipeline.num_micro_batches, pipeline.virtual, overlap_p2p)
+    assert found == pytest.approx(long.seconds(overlap_p2p=overlap_p2p), rel=AGREEMENT)
+    if not overlap_p2p and pipeline.virtual == 1:
+        assert found == pytest.approx(long.seconds(overlap_p2p=overlap_p2p), rel=ROUNDING)
+
+
+@settings(max_examples=30)
+@given(st.lists(pipelines(virtual=st.one_of(plain, interleaved)), min_size=1, max_size=5), st.data())
+def test_many_pipelines_at_once(several: list[Pipeline], data: st.DataObject) -> None:
+    size = len(several)
+    overlap = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+    offsets = np.cumsum([0, *(len(p.p2p) for p in several)])
+    flat = (
+        np.concatenate([getattr(p, name) for p in several])
+        for name in ("forward", "backward", "p2p")
+    )
+    found = pipeline_seconds(
+        ragged_stages(*flat, offsets),
+        np.array([p.num_micro_batches for p in several]),
+        np.array([p.virtual for p in several]),
+        overlap,
+    )
+    alone = [p.seconds(overlap_p2p=bool(o)) for p, o in zip(several, overlap, strict=True)]
+    assert found == pytest.approx(alone, rel=ROUNDING)
+
+
+def test_one_stage_has_no_bubble() -> None:
+    single = ragged_stages(np.array([1.0]), np.array([2.0]), np.array([9.0]), np.array([0, 1]))
+    assert seconds_of(single, 5, 1, overlap_p2p=False) == 15.0
+
+
+@given(
+    pp=st.integers(1, 12),
+    virtual=st.integers(1, 4),
+    groups=st.integers(1, 6),
+    surplus=st.floats(0.0, 3.0),
+    hop=st.floats(0.0, 0.2),
+    overlap_p2p=st.booleans(),
+)
+def test_summary_is_the_same_formula(
+    pp: int, virtual: int, groups: int, surplus: float, hop: float, overlap_p2p: bool
+) -> None:
+    virtual = virtual if pp > 1 else 1
+    ones = np.ones(pp) / 3
+    model = Pipeline(
+        ones, 2 * ones, np.full(pp, hop), virtual, pp * groups, head=(surplus / 3, 2 * surplus / 3)
+    )
+    found = summary(pp + surplus, 1 + surplus, hop, model, overlap_p2p)
+    assert found == pytest.approx(model.simulated(overlap_p2p=overlap_p2p), rel=AGREEMENT)
+    exact = ROUNDING if virtual > 1 or not overlap_p2p else AGREEMENT
+    assert found == pytest.approx(model.seconds(overlap_p2p=overlap_p2p), rel=exact)
+
+
+def summary(total: float, longest: float, hop: float, of: Pipeline, overlap_p2p: bool) -> float:
+    column = np.array([len(of.p2p)]), np.array([of.virtual]), np.array([of.num_micro_batches])
+    seconds = pipeline_seconds_from_summary(
+        total=np.array([total]),
+        longest=np.array([longest]),
+        hop=np.array([hop]),
+        pp=column[0],
+        virtual=column[1],
+        num_micro_batches=column[2],
+        overlap_p2p=np.array([overlap_p2p]),
+    )
+    return float(seconds[0])
+
+
+@given(pipelines(virtual=plain, equal_links=True))
+def test_summary_is_never_below_any_order_of_stages(pipeline: Pipeline) -> None:
+    work = pipeline.forward + pipeline.backward
+    hop = float(pipeline.p2p[0])
+    found = summary(work.sum(), work.max(), hop, pipeline, overlap_p2p=False)
+    assert found >= pipeline.seconds(overlap_p2p=False) * (1 - ROUNDING)
+
+
+@settings(max_examples=50)
+@given(
+    pipelines(virtual=st.one_of(plain, interleaved)),
+    st.sampled_from(["total", "longest", "hop"]),
+    st.floats(0.0, 2.0),
+    st.booleans(),
+)
+def test_summary_grows_with_its_parts(
+    pipeline: Pipeline, name: str, more: float, overlap_p2p: bool
+) -> None:
+    work = pipeline.forward + pipeline.backward
+    parts = {"total": work.sum(), "longest": work.max(), "hop": float(pipeline.p2p[0])}
+    before = summary(*parts.values(), pipeline, overlap_p2p)
+    parts[name] += more
+    if name == "longest":
+        parts["total"] += more
+    after = summary(*parts.values(), pipeline, overlap_p2p)
+    assert after >= before * (1 - ROUNDING)
+    assert summary(*parts.values(), pipeline, True) <= summary(*parts.values(), pipeline, False)
+
+
+@pytest.mark.parametrize(
+    ("pp", "virtual", "batches"),
+    [(1, 1, 4), (4, 1, 1), (4, 1, 3), (4, 1, 9), (2, 2, 2), (4, 2, 4), (4, 3, 8), (5, 4, 20)],
+)
+def test_in_flight_is_what_the_simulator_holds(pp: int, virtual: int, batches: int) -> None:
+    passes = np.ones((pp, virtual))
+    timeline = simulate(passes, passes, np.zeros(pp), batches, overlap_p2p=True)
+    stage, chunk = np.arange(pp), np.arange(virtual)
+    shape = np.array(pp), np.array(virtual), np.array(batches)
+    by_chunk = in_flight_of_chunk(stage[:, None], chunk[None, :], *shape)
+    assert by_chunk.tolist() == timeline.in_flight().tolist()
+    assert in_flight(stage, *shape).tolist() == timeline.peak_weight(passes).tolist()
+
+
+@given(st.integers(1, 10), st.integers(1, 5), st.integers(1, 6))
+def test_in_flight_of_random_shapes(pp: int, virtual: int, groups: int) -> None:
+    virtual = virtual if pp > 1 else 1
+    batches = groups * pp if virtual > 1 else groups
+    test_in_flight_is_what_the_simulator_holds(pp, virtual, batches)
