@@ -16,6 +16,8 @@ from typer.main import get_command
 
 from astrarium.catalog import gpus, model_names
 from astrarium.cli.app import app
+from astrarium.cost.efficiency import operator_model
+from astrarium.cost.step import SECONDS_CAUSES
 from astrarium.report import document
 from astrarium.report.fit import FitDocument
 from astrarium.search.engine import Rejection
@@ -166,8 +168,6 @@ def test_the_plan_document_is_described(part: type) -> None:
 
 def test_the_causes_are_described() -> None:
     text = section("## Plan document")
-    from astrarium.cost.step import SECONDS_CAUSES
-
     described = set(re.findall(r"`(\w+)`", text))
     assert set(SECONDS_CAUSES) | {cause.value for cause in Rejection} <= described
     fit = set(re.findall(r"`(\w+)`", section("## fit")))
@@ -219,6 +219,12 @@ def test_the_readme_counts_what_is_there() -> None:
         assert f"{number} {what}" in text
     assert f"{len(megatron_rules())} validity rules" in text
     assert f"{len(megatron_options())} options" in text
+    sources = [operator_model(gpu).source for gpu in gpus()]
+    measured, tables = (sources.count(kind) for kind in ("measured", "tables"))
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    flat = " ".join(text.split())
+    assert f"measured on {words[measured]} GPU type" in flat
+    assert f"published tables for {words[tables]}" in flat
 
 
 def test_the_readme_shows_the_make_commands() -> None:

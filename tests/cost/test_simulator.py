@@ -61,8 +61,7 @@ def one_forward_one_backward(case: Case, rank: int) -> Iterator[Op]:
         return frozenset(
             t
             for t in tensors
-            if (t[0] == "F" and 0 <= t[1] < last or t[0] == "B" and 0 < t[1] <= last)
-            and t[2] < batches
+            if t[2] < batches and (0 <= t[1] < last if t[0] == "F" else 0 < t[1] <= last)
         )
 
     for i in range(warm_up):
@@ -233,7 +232,7 @@ def seconds_of(
         ([1.0, 1.0], [1.0, 1.0], [1.0, 0.0], 2, True, 8.0),
     ],
 )
-def test_hand_computed(  # noqa: PLR0913
+def test_hand_computed(
     forward: list[float],
     backward: list[float],
     p2p: list[float],

@@ -105,6 +105,11 @@ class CostModel:
         kinds = np.array(workload.model.kind_of_layer)
         self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
 
+    @property
+    def peak_flops(self) -> float:
+        """The GPU's own figure for the number format of the matrix products."""
+        return self.pool.gpu.peak_flops[self.workload.precision.value]
+
     def shard_costs(self, degrees: Degrees) -> ShardCosts:
         d = degrees
         columns: dict[str, Any] = {

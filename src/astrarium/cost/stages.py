@@ -20,7 +20,6 @@ from astrarium.strategy.columns import SPLITS
 from astrarium.strategy.split import chunk_bounds, layer_weights
 from astrarium.strategy.types import LayerSplit
 
-
 _RowKey = tuple[int, int, int, int, bool]  # pp, virtual, split, micro-batches, all ranks
 
 

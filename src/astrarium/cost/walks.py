@@ -20,7 +20,7 @@ forward and backward exchanged, so one function serves both.
 
 Transfers that do not overlap keep both partners busy; a stage then pays its links in every slot
 (`hold`). Equal neighbours form runs; along a run every sum here is linear or convex in the stage,
-so its two ends suffice.
+so it suffices to look at a run's ends and where the sums change (`key_stages`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from astrarium.arrays import Floats, Ints
 class Stages:
     """Stage seconds of n pipelines, as runs of equal stages: arrays of (n, runs).
 
-    A run of no stages pads a row; the first run is never empty. Times are of one micro-batch on
-    one stage, all its chunks together. `p2p` is one transfer in one direction over the link to
+    A run of no stages pads a row; the first run is never empty, nor is the last one of a row with
+    several stages. Times are of one micro-batch on one stage, all its chunks together. `p2p` is one transfer in one direction over the link to
     the next stage; behind the last stage it is the link back to the first, used between chunks.
 
     Of these, `embedding_*` sit in the first chunk of the first stage and `head_*` in the last

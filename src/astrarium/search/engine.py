@@ -25,6 +25,7 @@ from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.memory import bytes_of_recompute, bytes_of_sharding
 from astrarium.cost.schedule import pipeline_seconds_from_summary
 from astrarium.cost.step import seconds_of
+from astrarium.model.blocks import CustomBlock
 from astrarium.search.fields import (
     Fields,
     Rows,
@@ -33,7 +34,7 @@ from astrarium.search.fields import (
     first_step,
     reads_only_options,
 )
-from astrarium.search.space import OVERLAP_SWITCHES, Space
+from astrarium.search.space import OVERLAP_SWITCHES, Space, Wave
 from astrarium.strategy.columns import SPLITS, Degrees, Options, strategy_at
 from astrarium.strategy.types import Strategy
 
@@ -142,15 +143,14 @@ class Search:
         self.state = _State()
 
     def run(self) -> SearchResult:
-        degrees = self.space.degrees
-        counts = self.space.counts(degrees)
-        size = int(counts.sum())
-        kept = self._passes(self._rules.of_degrees, Rows(degrees), counts)
-        degrees, counts = degrees.take(kept), counts[kept]
-        shards = self.model.shard_costs(degrees)
-        bounds = self._score(self._least_seconds(degrees, shards), degrees)
-        order = np.lexsort((np.arange(len(degrees)), bounds))
-        self._visit(degrees, shards, bounds, counts, order)
+        size = 0
+        waves = sorted(self.space.waves(), key=self._least_score)
+        for wave in waves:
+            size += wave.size
+            if self._least_score(wave) > self._worst_kept():
+                self.state.rejected[Rejection.BOUND] += wave.size
+            else:
+                self._search(wave.degrees)
         state = self.state
         return SearchResult(
             found=self._ranked(),
@@ -162,6 +162,25 @@ class Search:
             bound_gap=0.0,
             least_bytes=state.least_bytes,
         )
+
+    def _least_score(self, wave: Wave) -> float:
+        """No strategy of the wave scores less: all its GPUs at their peak all the time."""
+        if self.objective is Objective.GPUS:
+            return float(wave.fewest_gpus)
+        model = self.model
+        if any(isinstance(kind, CustomBlock) for kind in model.workload.model.kinds):
+            return 0.0  # measured layers are not bound by their stated FLOPs
+        seconds = model.workload.flops_per_iteration / model.peak_flops
+        return seconds if self.objective is Objective.COST else seconds / wave.most_gpus
+
+    def _search(self, degrees: Degrees) -> None:
+        counts = self.space.counts(degrees.pp)
+        kept = self._passes(self._rules.of_degrees, Rows(degrees), counts)
+        degrees, counts = degrees.take(kept), counts[kept]
+        shards = self.model.shard_costs(degrees)
+        bounds = self._score(self._least_seconds(degrees, shards), degrees)
+        order = np.lexsort((np.arange(len(degrees)), bounds))
+        self._visit(degrees, shards, bounds, counts, order)
 
     def _visit(
         self, degrees: Degrees, shards: ShardCosts, bounds: Floats, counts: Ints, order: Ints
@@ -327,8 +346,7 @@ class Search:
         """Options that no rule about options alone rejects, looked at once per chunk size."""
         if chunk_layers not in self._valid:
             options = self.space.options(chunk_layers)
-            none = self.space.degrees.take(np.zeros(0, np.int64))
-            columns = Fields(self.constants, Rows(none, options=options))
+            columns = Fields(self.constants, Rows(options=options))
             counts = np.ones(len(options), np.int64)
             alive, lost = _apply(self._rules.of_options, columns, counts)
             self._valid[chunk_layers] = _valid_options(options.take(alive), lost)

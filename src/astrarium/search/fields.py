@@ -45,7 +45,7 @@ _UNDECIDED: Any = None
 class Rows:
     """The strategies at hand, as far as they are decided."""
 
-    degrees: Degrees
+    degrees: Degrees = _UNDECIDED
     virtual: Ints = _UNDECIDED
     split: Ints = _UNDECIDED
     chunk_layers: Ints = _UNDECIDED

@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.step import SECONDS_CAUSES, seconds_of
-from astrarium.model.workload import Workload
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.types import Stage, Strategy
 
@@ -116,19 +114,13 @@ def _plan(
         iteration_seconds=seconds,
         interval_seconds=(seconds / spread, seconds * spread),
         tokens_per_second=workload.tokens_per_iteration / seconds,
-        mfu=workload.flops_per_iteration / (seconds * strategy.gpus * peak_flops(workload, pool)),
+        mfu=workload.flops_per_iteration / (seconds * strategy.gpus * model.peak_flops),
         breakdown_seconds=breakdown,
         memory=memory,
         usd_per_hour=usd_per_hour,
         usd_total=usd_total,
         train_seconds=train_seconds,
     )
-
-
-def peak_flops(workload: Workload, pool: Pool) -> float:
-    """The GPU's own figure for the number format of the matrix products."""
-    peaks = pool.gpu.peak_flops
-    return peaks.get(workload.precision.value, peaks.get("fp16", peaks.get("fp32", 0.0)))
 
 
 def _stages(model: CostModel, strategy: Strategy) -> tuple[Stage, ...]:

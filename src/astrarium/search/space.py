@@ -71,7 +71,8 @@ class Space:
         self._options: dict[int, Options] = {}
 
     @cached_property
-    def degrees(self) -> Degrees:
+    def _grids(self) -> dict[str, Ints]:
+        """Degrees that do not concern experts."""
         workload, model = self.workload, self.workload.model
         batch = divisors(workload.global_batch)
         rows = _grid(
@@ -80,15 +81,47 @@ class Space:
             cp=_context_degrees(workload.seq_length),
             dp=batch,
         )
-        gpus = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
-        rows = _select(rows, self._usable(gpus))
+        rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
+        rows = _select(rows, self._usable(rows["gpus"]))
         rows = _cross(rows, micro_batch=batch)
         replica_batch = workload.global_batch // rows["dp"]
         rows = _select(rows, replica_batch % rows["micro_batch"] == 0)
         rows["num_micro_batches"] = workload.global_batch // (rows["dp"] * rows["micro_batch"])
-        rows = self._with_expert_degrees(rows)
-        rows = _cross(rows, sequence_parallel=np.array([False, True]))
+        return rows
+
+    @property
+    def degrees(self) -> Degrees:
+        return self._expanded(self._grids)
+
+    def waves(self) -> list[Wave]:
+        """The space in parts of similar GPU counts, so that whole parts can be passed over."""
+        rows = self._grids
+        band = np.floor(np.log2(rows["gpus"])).astype(np.int64)
+        return [Wave(self, _select(rows, band == value)) for value in np.unique(band)]
+
+    def _expanded(self, rows: dict[str, Ints]) -> Degrees:
+        rows = _cross(rows, **self._expert_degrees)
+        fits = rows["tp"] * rows["cp"] * rows["dp"] % (rows["ep"] * rows["etp"]) == 0
+        rows = _cross(_select(rows, fits), sequence_parallel=np.array([False, True]))
         return Degrees.of(rows)
+
+    def _size(self, rows: dict[str, Ints]) -> int:
+        """Strategies behind these grids, without writing them out."""
+        grid = rows["tp"] * rows["cp"] * rows["dp"]
+        distinct, index = np.unique(grid, return_inverse=True)
+        experts = _grid(**self._expert_degrees)
+        divides = distinct[:, None] % (experts["ep"] * experts["etp"])[None, :] == 0
+        per_grid = 2 * divides.sum(axis=1)  # with and without sequence parallelism
+        return int((per_grid[index] * self.counts(rows["pp"])).sum())
+
+    @cached_property
+    def _expert_degrees(self) -> dict[str, Ints]:
+        experts = self.workload.model.max_experts
+        one = np.array([1])
+        return {
+            "ep": divisors(experts) if experts else one,
+            "etp": divisors(self.pool.gpus_per_node) if experts else one,
+        }
 
     def _usable(self, gpus: Ints) -> Bools:
         """Whole nodes, or a part of one that divides it."""
@@ -97,14 +130,6 @@ class Space:
         node = self.pool.gpus_per_node
         whole = (gpus % node == 0) | ((gpus < node) & (node % np.minimum(gpus, node) == 0))
         return (gpus <= self.pool.num_gpus) & whole
-
-    def _with_expert_degrees(self, rows: dict[str, Ints]) -> dict[str, Ints]:
-        experts = self.workload.model.max_experts
-        ep = divisors(experts) if experts else np.array([1])
-        etp = divisors(self.pool.gpus_per_node) if experts else np.array([1])
-        rows = _cross(rows, ep=ep, etp=etp)
-        grid = rows["tp"] * rows["cp"] * rows["dp"]
-        return _select(rows, grid % (rows["ep"] * rows["etp"]) == 0)
 
     def layouts(self, pp: int) -> tuple[Layout, ...]:
         """Every number of virtual stages that leaves each chunk a layer; both splits if unlike."""
@@ -173,10 +198,27 @@ class Space:
         options = sum(len(self.options(layout.chunk_layers)) for layout in self.layouts(pp))
         return options * self.overlap_copies
 
-    def counts(self, degrees: Degrees) -> Ints:
-        """Strategies behind each row of degrees."""
-        distinct, index = np.unique(degrees.pp, return_inverse=True)
+    def counts(self, pp: Ints) -> Ints:
+        """Strategies behind each row of degrees: only the number of stages matters."""
+        distinct, index = np.unique(pp, return_inverse=True)
         return np.array([self.strategies_per_degree(int(pp)) for pp in distinct])[index]
+
+
+class Wave:
+    """A part of the space; `degrees` are written out only if they are looked at."""
+
+    def __init__(self, space: Space, grids: dict[str, Ints]) -> None:
+        self._space, self._grids = space, grids
+        self.fewest_gpus = int(grids["gpus"].min())
+        self.most_gpus = int(grids["gpus"].max())
+
+    @property
+    def size(self) -> int:
+        return self._space._size(self._grids)
+
+    @property
+    def degrees(self) -> Degrees:
+        return self._space._expanded(self._grids)
 
 
 def recomputable_modules(workload: Workload) -> tuple[RecomputeModule, ...]:
