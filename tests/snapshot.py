@@ -1,6 +1,6 @@
 """A fixed set of predictions, written down: whoever moves them must say so.
 
-    python tests/snapshot.py    writes tests/data/predictions.json anew
+python tests/snapshot.py    writes tests/data/predictions.json anew
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from astrarium.cluster import parse_gpus
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.search.engine import Objective
+from astrarium.search.outcome import Objective
 from astrarium.search.planner import Mode, plan, predict
 from astrarium.strategy.document import read_strategy, strategy_to_dict
 

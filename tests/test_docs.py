@@ -20,7 +20,7 @@ from astrarium.cost.efficiency import operator_model
 from astrarium.cost.step import SECONDS_CAUSES
 from astrarium.report import document
 from astrarium.report.fit import FitDocument
-from astrarium.search.engine import Rejection
+from astrarium.search.outcome import Rejection
 from astrarium.strategy.columns import Degrees
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.options import implied_fields, megatron_options

@@ -10,7 +10,7 @@ from astrarium.cost.memory import MEMORY_CAUSES
 from astrarium.cost.step import SECONDS_CAUSES
 from astrarium.report import words
 from astrarium.report.document import MEMORY_KEYS, PlanDocument, RecomputePart
-from astrarium.search.engine import Rejection
+from astrarium.search.outcome import Rejection
 from astrarium.strategy.types import Granularity, Method, Overlap, RecomputeModule
 
 

@@ -16,10 +16,12 @@ from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
 from astrarium.cost.step import seconds_of
 from astrarium.model.workload import Workload
-from astrarium.search.engine import Limits, Objective, RejectingRule, Search, SearchResult
+from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
 from astrarium.search.planner import runnable
 from astrarium.search.rules import UserRule, overlaps_named, user_rules
+from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, Options
 from astrarium.strategy.validity import megatron_rules
@@ -148,10 +150,10 @@ def test_equals_brute_force(name: str) -> None:
 
 def test_every_strategy_is_accounted_for(workload: Workload) -> None:
     result = searched(workload, pool_of("h100:8", 12 * GB))
-    dropped = sum(result.rejected.values())
-    # What is neither rejected nor kept was priced and found worse.
-    assert 0 < dropped < result.space
-    assert dropped + result.evaluated >= result.space
+    assert sum(result.rejected.values()) + len(result.found) == result.space
+    assert min(result.rejected.values()) > 0
+    by_rule = result.rejected[Rejection.RUNTIME] + result.rejected[Rejection.RULE]
+    assert sum(result.reasons.values()) == by_rule
 
 
 def test_same_input_same_output(workload: Workload) -> None:

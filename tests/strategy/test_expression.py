@@ -125,7 +125,7 @@ def test_only_named_columns_are_read() -> None:
     read: list[str] = []
 
     class Lazy(Mapping[str, Any]):
-        def __getitem__(self, name: str) -> Any:  # noqa: ANN401
+        def __getitem__(self, name: str) -> Any:
             read.append(name)
             return COLUMNS[name]
 
@@ -259,7 +259,7 @@ conditions = st.recursive(
 )
 
 
-def written(tree: Any) -> str:  # noqa: ANN401
+def written(tree: Any) -> str:
     if not isinstance(tree, tuple):
         return str(tree)
     if len(tree) == 2:
@@ -282,7 +282,7 @@ PYTHON: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def meant(tree: Any, row: Mapping[str, int]) -> Any:  # noqa: ANN401
+def meant(tree: Any, row: Mapping[str, int]) -> Any:
     """The value of a tree by Python's own rules; None where there is none."""
     if not isinstance(tree, tuple):
         return row[tree[1:]] if isinstance(tree, str) else tree

@@ -32,7 +32,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     from astrarium.report.build import document_of
     from astrarium.report.document import to_dict
     from astrarium.search import planner
-    from astrarium.search.engine import Limits, Objective
+    from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
     request.choice("--runtime", runtime, request.Runtime)

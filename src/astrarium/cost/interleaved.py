@@ -66,12 +66,12 @@ def interleaved(
     ring = _ring(stages, num_micro_batches, virtual, overlap_p2p)
     up, ramp_up = _side(ring, backward=False)
     down, ramp_down = _side(ring, backward=True)
-    longest = ramp_up[-1] + ramp_down[-1] + _on_last(ring)
+    longest = ramp_up[-1] + ramp_down[-1] + _on_last(ring) + _second_use(ring, ring.stages[-1])
     group = _first_group(ring)
     for i, stage in enumerate(ring.stages[:-1]):
         slot = stage.both + ring.hold[i]
         steady = ring.end(stage) - ring.begin(stage)
-        full = ramp_up[i] + ramp_down[i] + steady * slot
+        full = ramp_up[i] + ramp_down[i] + steady * slot + _second_use(ring, stage)
         if i == 0:
             full = full + np.maximum(ring.batches - 2 * ring.pp + 1, 0) * sum(ring.first)
         # Without a full slot (two, if a transfer leaves them free) only one ramp can come back.
@@ -124,6 +124,18 @@ def _hold(stage: Stage, pp: Floats, virtual: Floats) -> Floats:
     closes = at_first | (stage.position == pp - 1)
     used = np.where(closes, 1 - (pp - 1) / (pp * virtual), 1.0)
     return inner + used * np.maximum(outer - inner, 0.0)
+
+
+def _second_use(ring: _Ring, stage: Stage) -> Floats:
+    """Half-way down a single group, one link carries an output and then a gradient.
+
+    The stage before it runs nothing but forward passes in its warm-up, so it only asks for its
+    first gradient after it has sent its last output; both are on offer in the same slot.
+    """
+    if ring.overlap_p2p:
+        return np.zeros_like(ring.pp)
+    half_way = (2 * stage.position == ring.pp) & (ring.batches == ring.pp)
+    return np.where(half_way, stage.link_in, 0.0)
 
 
 def _side(ring: _Ring, *, backward: bool) -> tuple[list[Floats], list[Floats]]:

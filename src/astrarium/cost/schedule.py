@@ -126,7 +126,8 @@ def pipeline_seconds_from_summary(
     has_inner = (pp > 2) & (num_micro_batches > 2)
     met = work + trip + (batches - 1) * hop
     met = np.maximum(met, np.where(has_inner, inner, 0.0))
-    slotted = work + ((batches + stages) * chunks + stages - 3) * hop
+    twice = (num_micro_batches == pp) & (pp % 2 == 0)
+    slotted = work + ((batches + stages) * chunks + stages - 3 + twice) * hop
     met = np.where(virtual == 1, met, slotted)
     # Overlapped, a turn of 1F1B takes at least its share of a round trip over the stages.
     turn = np.maximum((total + trip) / stages - longest, 0.0)

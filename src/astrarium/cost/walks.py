@@ -39,8 +39,9 @@ class Stages:
     """Stage seconds of n pipelines, as runs of equal stages: arrays of (n, runs).
 
     A run of no stages pads a row; the first run is never empty, nor is the last one of a row with
-    several stages. Times are of one micro-batch on one stage, all its chunks together. `p2p` is one transfer in one direction over the link to
-    the next stage; behind the last stage it is the link back to the first, used between chunks.
+    several stages. Times are of one micro-batch on one stage, all its chunks together. `p2p` is
+    one transfer in one direction over the link to the next stage; behind the last stage it is the
+    link back to the first, used between chunks.
 
     Of these, `embedding_*` sit in the first chunk of the first stage and `head_*` in the last
     chunk of the last stage, the rest spreads evenly over a stage's chunks. Where they are not

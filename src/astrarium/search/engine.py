@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +25,11 @@ from astrarium.cost.memory import bytes_of_recompute, bytes_of_sharding
 from astrarium.cost.schedule import pipeline_seconds_from_summary
 from astrarium.cost.step import seconds_of
 from astrarium.model.blocks import CustomBlock
-from astrarium.search.fields import (
-    Fields,
-    Rows,
-    Step,
-    constant_fields,
-    first_step,
-    reads_only_options,
-)
-from astrarium.search.space import OVERLAP_SWITCHES, Space, Wave
+from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.sieve import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
+from astrarium.search.space import Space, Wave
 from astrarium.strategy.columns import SPLITS, Degrees, Options, strategy_at
-from astrarium.strategy.types import Strategy
 
 _OPTIONS = fields(Options)
 
@@ -44,68 +37,6 @@ FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as la
 LARGEST_BLOCK = 4096
 # Strategies priced together: few at first, for an early bound; then as many as memory allows.
 FIRST_ROWS, MOST_ROWS = 30_000, 240_000
-
-
-class Objective(StrEnum):
-    THROUGHPUT = "throughput"
-    TIME = "time"
-    COST = "cost"
-    GPUS = "gpus"
-
-
-class Rejection(StrEnum):
-    """Why strategies fell out."""
-
-    RUNTIME = "runtime"  # the runtime refuses them
-    RULE = "rule"  # a rule of the user
-    MEMORY = "memory"
-    BUDGET = "budget"
-    DEADLINE = "deadline"
-    BOUND = "bound"  # provably no better than the plans kept; never priced
-    DOMINATED = "dominated"  # the same with an overlap switched off
-    SLOWER = "slower"  # priced, and worse than the plans kept
-
-
-class RejectingRule(Protocol):
-    """A rule drops the strategies for which it is true."""
-
-    @property
-    def names(self) -> frozenset[str]: ...
-
-    @property
-    def label(self) -> str: ...
-
-    def rejects(self, columns: Any) -> Bools: ...  # noqa: ANN401
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a plan must keep to; seconds of one iteration are compared with each."""
-
-    budget_usd: float | None = None
-    deadline_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A strategy the search kept."""
-
-    strategy: Strategy
-    seconds: float
-    score: float
-    peak_bytes: float
-
-
-@dataclass(slots=True)
-class SearchResult:
-    found: list[Found]
-    space: int
-    evaluated: int
-    rejected: Counter[Rejection]
-    reasons: Counter[str]
-    optimal: bool
-    bound_gap: float
-    least_bytes: float  # smallest peak among strategies that failed for memory
 
 
 @dataclass(slots=True)
@@ -138,7 +69,7 @@ class Search:
         self.constants = constant_fields(model.workload, model.pool)
         rules = [(rule, Rejection.RUNTIME) for rule in runtime_rules]
         rules += [(rule, Rejection.RULE) for rule in user_rules]
-        self._rules = _RuleSteps(rules, space.expanded_overlaps)
+        self._rules = RuleSteps(rules, space.expanded_overlaps)
         self._valid: dict[int, _ValidOptions] = {}
         self.state = _State()
 
@@ -151,9 +82,10 @@ class Search:
                 self.state.rejected[Rejection.BOUND] += wave.size
             else:
                 self._search(wave.degrees)
-        state = self.state
+        state, found = self.state, self._ranked()
+        state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
         return SearchResult(
-            found=self._ranked(),
+            found=found,
             space=size,
             evaluated=state.evaluated,
             rejected=+state.rejected,
@@ -219,13 +151,13 @@ class Search:
             return degrees.gpus + seconds / (1.0 + seconds)
         return seconds
 
-    def _passes(self, rules: _CausedRules, rows: Rows, counts: Ints) -> Bools:
+    def _passes(self, rules: CausedRules, rows: Rows, counts: Ints) -> Bools:
         """Rows that none of the rules rejects; what falls out is counted under its rule."""
-        alive, lost = _apply(rules, Fields(self.constants, rows), counts)
+        alive, lost = apply_rules(rules, Fields(self.constants, rows), counts)
         self._count_lost(lost, 1)
         return alive
 
-    def _count_lost(self, lost: _Lost, times: int) -> None:
+    def _count_lost(self, lost: Lost, times: int) -> None:
         for (cause, name), count in lost.items():
             self.state.rejected[cause] += count * times
             self.state.reasons[name] += count * times
@@ -348,7 +280,7 @@ class Search:
             options = self.space.options(chunk_layers)
             columns = Fields(self.constants, Rows(options=options))
             counts = np.ones(len(options), np.int64)
-            alive, lost = _apply(self._rules.of_options, columns, counts)
+            alive, lost = apply_rules(self._rules.of_options, columns, counts)
             self._valid[chunk_layers] = _valid_options(options.take(alive), lost)
         return self._valid[chunk_layers]
 
@@ -357,7 +289,9 @@ class Search:
         degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
         for switch, rules in self._rules.of_switches.items():
             at_hand = Rows(degrees, virtual, layouts.split[rows], options=options)
-            alive, _ = _apply(rules, Fields(self.constants, at_hand), np.ones(len(rows), np.int64))
+            alive, _ = apply_rules(
+                rules, Fields(self.constants, at_hand), np.ones(len(rows), np.int64)
+            )
             changed: dict[str, Any] = {switch: alive}
             options = replace(options, **changed)
         return options
@@ -435,10 +369,6 @@ class Search:
         return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
 
 
-_CausedRules = Sequence[tuple[RejectingRule, Rejection]]
-_Lost = Counter[tuple[Rejection, str]]
-
-
 @dataclass(frozen=True, slots=True)
 class _ValidOptions:
     """Options that may be used with chunks of some size, and what was lost on the way.
@@ -448,14 +378,14 @@ class _ValidOptions:
     """
 
     options: Options
-    lost: _Lost
+    lost: Lost
     recompute: Options
     recompute_of: Ints
     sharding: Options
     sharding_of: Ints
 
 
-def _valid_options(options: Options, lost: _Lost) -> _ValidOptions:
+def _valid_options(options: Options, lost: Lost) -> _ValidOptions:
     def distinct(*columns: Ints | Bools) -> tuple[Options, Ints]:
         first, index = distinct_rows(*columns)
         return options.take(first), index
@@ -481,35 +411,6 @@ def _peaks(layouts: Layouts, chosen: Ints, valid: _ValidOptions) -> Floats:
         other = recompute[:, valid.recompute_of, rank] + sharding[:, valid.sharding_of, rank]
         np.maximum(peak, other, out=peak)
     return peak.reshape(-1)
-
-
-class _RuleSteps:
-    """Rules sorted by the step that can first decide them."""
-
-    def __init__(self, rules: _CausedRules, expanded_overlaps: frozenset[str]) -> None:
-        self.of_degrees = [r for r in rules if first_step(r[0].names) is Step.DEGREES]
-        self.of_layouts = [r for r in rules if first_step(r[0].names) is Step.LAYOUT]
-        late = [r for r in rules if first_step(r[0].names) is Step.OPTIONS]
-        free = [f"overlap_{n}" for n in OVERLAP_SWITCHES if n not in expanded_overlaps]
-        # Switches not in the written-out space are set from the very rules that name them.
-        self.of_switches = {name: [r for r in late if name in r[0].names] for name in free}
-        undecided = frozenset(free)
-        self.of_options = [
-            r for r in late if reads_only_options(r[0].names) and not r[0].names & undecided
-        ]
-        self.mixed = [r for r in late if r not in self.of_options]
-
-
-def _apply(rules: _CausedRules, columns: Fields, counts: Ints) -> tuple[Bools, _Lost]:
-    """Which rows survive all rules, and how many strategies each rule was the first to reject."""
-    alive = np.ones(len(counts), bool)
-    lost: _Lost = Counter()
-    for rule, cause in rules:
-        hit = alive & np.broadcast_to(rule.rejects(columns), alive.shape)
-        if hit.any():
-            lost[cause, rule.label] += int(counts[hit].sum())
-            alive &= ~hit
-    return alive, lost
 
 
 def _taken(shards: ShardCosts, rows: Ints | Bools) -> ShardCosts:

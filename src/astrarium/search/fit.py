@@ -9,7 +9,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
-from astrarium.search.engine import Objective
+from astrarium.search.outcome import Objective
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import only_pool, plan, runnable, smallest_count, why_refused
 from astrarium.search.space import recomputable_modules

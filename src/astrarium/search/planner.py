@@ -18,17 +18,12 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Precision, Workload
-from astrarium.search.engine import (
-    Limits,
-    Objective,
-    RejectingRule,
-    Rejection,
-    Search,
-    SearchResult,
-)
+from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.rules import UserRule, overlaps_named
+from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import Space
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.types import Strategy

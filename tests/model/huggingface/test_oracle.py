@@ -219,7 +219,7 @@ def reference() -> Iterator[BuildModel]:
     level = logger.level
     logger.setLevel(logging.ERROR)
 
-    def build(model_type: str, class_name: str, values: Values) -> Any:  # noqa: ANN401
+    def build(model_type: str, class_name: str, values: Values) -> Any:
         config = transformers.CONFIG_MAPPING[model_type](**values)
         with torch.device("meta"):
             return getattr(transformers, class_name)(config)
@@ -232,7 +232,7 @@ def ours(model_type: str, values: Values) -> Model:
     return from_config({"model_type": model_type, **values}, "model", "test")
 
 
-def count(module: Any) -> int:  # noqa: ANN401  (a torch module)
+def count(module: Any) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 

@@ -1,0 +1,66 @@
+"""What a search is asked for and what it answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from astrarium.strategy.types import Strategy
+
+
+class Objective(StrEnum):
+    """What is wanted most; the batch is given, so throughput and time ask for the same."""
+
+    THROUGHPUT = "throughput"
+    TIME = "time"
+    COST = "cost"
+    GPUS = "gpus"  # the fewest that fit
+
+
+class Rejection(StrEnum):
+    """Why strategies fell out."""
+
+    RUNTIME = "runtime"  # the runtime refuses them
+    RULE = "rule"  # a rule of the user
+    MEMORY = "memory"
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    BOUND = "bound"  # provably no better than the plans kept; never priced
+    DOMINATED = "dominated"  # the same with an overlap switched off
+    SLOWER = "slower"  # priced, and worse than the plans kept
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must keep to; seconds of one iteration are compared with each."""
+
+    budget_usd: float | None = None
+    deadline_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A strategy the search kept."""
+
+    strategy: Strategy
+    seconds: float
+    score: float
+    peak_bytes: float
+
+
+@dataclass(slots=True)
+class SearchResult:
+    """The strategies kept, best first; `space` = kept + all that was rejected.
+
+    `reasons` splits what rules rejected by rule.
+    """
+
+    found: list[Found]
+    space: int
+    evaluated: int
+    rejected: Counter[Rejection]
+    reasons: Counter[str]
+    optimal: bool
+    bound_gap: float
+    least_bytes: float  # the smallest peak seen: by how much nothing fits, if nothing does
