@@ -62,15 +62,18 @@ def test_a_plan_shows(document: PlanDocument, width: int, fact: str) -> None:
     assert fact in words(text(tables.plan_report(document, width), width))
 
 
-def test_what_is_left_of_the_space_was_priced(document: PlanDocument) -> None:
-    shown = words(text(tables.plan_report(document, 80)))
-    assert f"{1_000_000 - 994_000 - 2:,} priced and not as good" in shown
+def test_why_the_others_fell_out_is_told_in_words(document: PlanDocument) -> None:
+    assert document.search is not None
+    search = replace(document.search, rejected={"slower": 5_998, "budget": 12})
+    shown = words(text([tables.search_summary(search)]))
+    assert "5,998 priced and not as good as those listed" in shown
+    assert "12 over the budget" in shown
 
 
 def test_an_unproved_search_says_so(document: PlanDocument) -> None:
     assert document.search is not None
     search = replace(document.search, optimal=False, bound_gap=0.02)
-    shown = words(text([tables.search_summary(search, 2)]))
+    shown = words(text([tables.search_summary(search)]))
     assert "not proved optimal: at most 2.0 % from the best" in shown
 
 

@@ -70,7 +70,7 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     yield time_table(best, width)
     if document.search is not None:
         yield title("Search")
-        yield search_summary(document.search, len(document.plans))
+        yield search_summary(document.search)
 
 
 def prediction_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
@@ -294,7 +294,7 @@ def time_table(plan: PlanPart, width: int) -> RenderableType:
     return grid
 
 
-def search_summary(search: SearchPart, listed: int) -> RenderableType:
+def search_summary(search: SearchPart) -> RenderableType:
     """How many strategies there are, and why all but the listed fell out."""
     proof = "proved optimal under the cost model"
     if not search.optimal:
@@ -308,9 +308,6 @@ def search_summary(search: SearchPart, listed: int) -> RenderableType:
     grid.add_column(overflow="fold")
     for key, count in search.rejected.items():
         grid.add_row(f"    {count:,}", rejection(key))
-    rest = search.space - sum(search.rejected.values()) - listed
-    if rest > 0:
-        grid.add_row(f"    {rest:,}", "priced and not as good as those listed")
     return Group(Padding(first, (0, 0, 0, 2)), grid, *_reasons(search))
 
 
