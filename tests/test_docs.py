@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from astrarium.catalog import gpus, model_names
+from astrarium.catalog.profiles import ProfileSource
 from astrarium.cli.app import app
 from astrarium.cost.efficiency import operator_model
 from astrarium.cost.step import SECONDS_CAUSES
@@ -220,7 +221,7 @@ def test_the_readme_counts_what_is_there() -> None:
     assert f"{len(megatron_rules())} validity rules" in text
     assert f"{len(megatron_options())} options" in text
     sources = [operator_model(gpu).source for gpu in gpus()]
-    measured, tables = (sources.count(kind) for kind in ("measured", "tables"))
+    measured, tables = sources.count(ProfileSource.MEASURED), sources.count(ProfileSource.TABLES)
     words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     flat = " ".join(text.split())
     assert f"measured on {words[measured]} GPU type" in flat

@@ -14,6 +14,7 @@ from astrarium.arrays import Floats
 from astrarium.cost.schedule import (
     Stages,
     in_flight,
+    in_flight_at_peak,
     in_flight_of_chunk,
     pipeline_seconds,
     pipeline_seconds_from_summary,
@@ -325,3 +326,15 @@ def test_in_flight_of_random_shapes(pp: int, virtual: int, groups: int) -> None:
     virtual = virtual if pp > 1 else 1
     batches = groups * pp if virtual > 1 else groups
     test_in_flight_is_what_the_simulator_holds(pp, virtual, batches)
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 5), st.data())
+def test_chunks_held_at_the_peak(pp: int, virtual: int, groups: int, data: st.DataObject) -> None:
+    virtual = virtual if pp > 1 else 1
+    batches = groups * pp if virtual > 1 else groups
+    weight = data.draw(npst.arrays(np.int64, (virtual, pp), elements=st.integers(1, 5)))
+    passes = np.ones((pp, virtual))
+    timeline = simulate(passes, passes, np.zeros(pp), batches, overlap_p2p=True)
+    held = in_flight_at_peak(weight, batches)
+    peak = timeline.peak_weight(weight.T.astype(float))
+    assert (held * weight).sum(axis=0).tolist() == peak.tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +13,11 @@ from small import pool_of, small_model
 
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
+from astrarium.cost.simulator import simulate
+from astrarium.cost.step import rank_parts
 from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, estimate
+from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.document import strategy_from_dict
 
 WORKLOAD = Workload(small_model(8), seq_length=2048, global_batch=64)
@@ -123,3 +127,40 @@ def test_a_tied_table_is_held_twice_in_a_pipeline() -> None:
     whole = alone.memory[0].by_cause["weights"]
     halves = sum(stage.by_cause["weights"] for stage in split.memory)
     assert halves - whole == pytest.approx(table)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "keys"),
+    [
+        (32000, {"pp": 4, "tp": 2}),
+        (256000, {"pp": 4, "tp": 2}),
+        (256000, {"pp": 8, "split": "balanced"}),
+        (32000, {"pp": 8, "recompute": "full", "micro_batch": 2}),
+        (32000, {"pp": 2, "dp": 32, "recompute": "full", "recompute_method": "block"}),
+    ],
+)
+def test_iteration_agrees_with_the_simulator(vocab: int, keys: dict[str, Any]) -> None:
+    workload = Workload(small_model(8, vocab=vocab), seq_length=2048, global_batch=256)
+    pool = pool_of("h100:64")
+    plan = plan_of(pool, workload, **keys)
+    model = CostModel(workload, pool)
+    degrees, options = degrees_of([plan.strategy]), options_of([plan.strategy])
+    split = np.array([SPLITS.index(plan.strategy.split)])
+    layouts = model.layouts(
+        degrees, np.array([1]), split, model.shard_costs(degrees), all_ranks=True
+    )
+    parts = rank_parts(layouts, np.array([0]), options)
+    messages = parts["tp_communication"] + parts["cp_communication"]
+    forward = (parts["forward"] + messages / 2)[0]
+    backward = (parts["backward"] + parts["recompute"] + messages / 2)[0]
+    hops = np.full(plan.strategy.pp, layouts.hop_seconds[0])
+    timeline = simulate(
+        forward[:, None],
+        backward[:, None],
+        hops,
+        plan.strategy.num_micro_batches,
+        overlap_p2p=False,
+    )
+    after = ("gradient_reduction", "parameter_gather", "optimizer")
+    pipeline = plan.iteration_seconds - sum(plan.breakdown_seconds[name] for name in after)
+    assert pipeline == pytest.approx(timeline.seconds, rel=0.02)

@@ -55,7 +55,7 @@ SECONDS_CAUSES = tuple(field.name for field in fields(Seconds))
 
 def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options) -> Seconds:
     """Time of strategies: row `rows[i]` of the layouts with row i of the options."""
-    parts = _rank_parts(layouts, rows, options)
+    parts = rank_parts(layouts, rows, options)
     on_rank = sum(parts.values(), np.zeros_like(parts["forward"]))
     slowest = np.argmax(on_rank, axis=1)[:, None]
     longest = np.take_along_axis(on_rank, slowest, axis=1)[:, 0]
@@ -96,7 +96,7 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
     )
 
 
-def _rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
+def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
     """One micro-batch on each rank, by cause: (strategies, ranks)."""
     on_rank = layouts.on_rank
     overlap = options.overlap_tp[:, None]
