@@ -13,9 +13,7 @@ from hypothesis.extra import numpy as npst
 from astrarium.arrays import Floats
 from astrarium.cost.schedule import (
     Stages,
-    in_flight,
     in_flight_at_peak,
-    in_flight_of_chunk,
     pipeline_seconds,
     pipeline_seconds_from_summary,
     ragged_stages,
@@ -305,27 +303,6 @@ def test_summary_grows_with_its_parts(
     after = summary((total, longest, hop), pipeline, overlap_p2p)
     assert after >= summary(parts, pipeline, overlap_p2p) * (1 - ROUNDING)
     assert summary(parts, pipeline, True) <= summary(parts, pipeline, False) * (1 + ROUNDING)
-
-
-@pytest.mark.parametrize(
-    ("pp", "virtual", "batches"),
-    [(1, 1, 4), (4, 1, 1), (4, 1, 3), (4, 1, 9), (2, 2, 2), (4, 2, 4), (4, 3, 8), (5, 4, 20)],
-)
-def test_in_flight_is_what_the_simulator_holds(pp: int, virtual: int, batches: int) -> None:
-    passes = np.ones((pp, virtual))
-    timeline = simulate(passes, passes, np.zeros(pp), batches, overlap_p2p=True)
-    stage, chunk = np.arange(pp), np.arange(virtual)
-    shape = np.array(pp), np.array(virtual), np.array(batches)
-    by_chunk = in_flight_of_chunk(stage[:, None], chunk[None, :], *shape)
-    assert by_chunk.tolist() == timeline.in_flight().tolist()
-    assert in_flight(stage, *shape).tolist() == timeline.peak_weight(passes).tolist()
-
-
-@given(st.integers(1, 10), st.integers(1, 5), st.integers(1, 6))
-def test_in_flight_of_random_shapes(pp: int, virtual: int, groups: int) -> None:
-    virtual = virtual if pp > 1 else 1
-    batches = groups * pp if virtual > 1 else groups
-    test_in_flight_is_what_the_simulator_holds(pp, virtual, batches)
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 5), st.data())

@@ -37,9 +37,7 @@ from astrarium.cost.walks import Stages, one_forward_one_backward
 
 __all__ = [
     "Stages",
-    "in_flight",
     "in_flight_at_peak",
-    "in_flight_of_chunk",
     "pipeline_seconds",
     "pipeline_seconds_from_summary",
     "ragged_stages",
@@ -155,34 +153,6 @@ def _gain_of_moving(
     both_ways = both_ways * virtual / (virtual + 1) - pp * (virtual * chunk + head)
     best = np.maximum(np.maximum(to_and_fro, once_around), both_ways)
     return np.maximum(best, 0.0)
-
-
-def in_flight(stage: Ints, pp: Ints, virtual: Ints, num_micro_batches: Ints) -> Ints:
-    """Most chunk activations a stage holds at once: chunks times micro-batches."""
-    return np.minimum(_warm_up(stage, pp, virtual) + 1, num_micro_batches * virtual)
-
-
-def in_flight_of_chunk(
-    stage: Ints, chunk: Ints, pp: Ints, virtual: Ints, num_micro_batches: Ints
-) -> Ints:
-    """Most micro-batches whose activations of one chunk a stage holds at once.
-
-    After its warm-up of w forward passes a stage holds, before backward pass k, the chunk's share
-    of the first w + 1 + k forward passes less that of the first k backward passes. Both repeat
-    every pp * virtual passes. The difference peaks when the chunk's forward passes end a turn or
-    its backward passes begin one, or at either end of the schedule.
-    """
-    warm_up = _warm_up(stage, pp, virtual)
-    period = pp * virtual
-    last = num_micro_batches * virtual - warm_up - 1
-    turn_back = virtual - 1 - chunk
-    most = np.zeros(np.broadcast_shapes(last.shape, chunk.shape), np.int64)
-    turns = (0, last, ((chunk + 1) * pp - warm_up - 1) % period, turn_back * pp)
-    for k in turns:
-        done = np.clip(k, 0, np.maximum(last, 0))
-        begun = _of_turn(done + warm_up + 1, chunk, pp, virtual)
-        most = np.maximum(most, begun - _of_turn(done, turn_back, pp, virtual))
-    return np.where(last < 0, num_micro_batches, most)
 
 
 def in_flight_at_peak(weights: Floats | Ints, num_micro_batches: int) -> Ints:
