@@ -16,6 +16,9 @@ from astrarium.strategy.types import RecomputeModule
 # Before Hopper flash-attention keeps its output batch first, the projection sequence first.
 BATCH_FIRST_ATTENTION = ("Ampere", "Ada")
 UNFUSED_ATTENTION = ("Kepler", "Pascal", "Volta", "Turing")  # no flash-class kernel: scores stay
+# Bytes moved per score where attention is two products around a fused softmax, forward and
+# backward: each product and the softmax reads and writes 16-bit scores or their gradients.
+SCORE_BYTES_MOVED = (8, 14)
 
 
 def add_attention(layer: Tally, attention: Attention) -> None:
@@ -42,10 +45,13 @@ def add_attention(layer: Tally, attention: Attention) -> None:
                 backward=backward,
             )[layer.shape_of]
 
-        own, other = kernel(attention.causal), kernel(False)
+        unfused = layer.ops.gpu.architecture in UNFUSED_ATTENTION
+        own, other = kernel(attention.causal and not unfused), kernel(False)
         # Causal work is dealt so that each ring step does half a block (zigzag order).
         steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
-        return visible * (own + steps * other)
+        whole = visible * (own + steps * other)
+        scores = layer.tokens * heads * seq  # a mask spares nothing: the whole square is computed
+        return whole + layer.ops.streaming(SCORE_BYTES_MOVED[backward] * unfused * scores)
 
     forward, backward = seconds(False), seconds(True)
     layer.add("forward", forward)

@@ -29,8 +29,13 @@ from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.feedforward import add_experts, add_mlp
 from astrarium.cost.tally import ELEMENT_BYTES, GemmSeconds, LayerCosts, Shards, Tally, beside
 from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.types import RecomputeModule
+
+# An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
+# in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
+# left out.
+QUANTISE_BYTES = 4
 
 
 def layer_costs(
@@ -121,6 +126,9 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     )
     layer.add("forward", forward.sum(axis=0))
     layer.add("backward", (dgrad + wgrad).sum(axis=0))
+    if layer.workload.precision is Precision.FP8:
+        inputs, outputs = (m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of]
+        layer.stream(QUANTISE_BYTES * inputs, QUANTISE_BYTES * outputs)
     for linear in dense:
         share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
         layer.add("dense_parameters", linear.parameters / share)

@@ -3,7 +3,8 @@
 An iteration is a pipeline of micro-batches on the ranks, then the part of the gradient reduction
 that the backward pass could not hide, the optimizer step, and the part of the parameter gather
 that the next forward pass cannot hide. The slowest rank sets the pace; the time it waits for
-others is the bubble. Not modelled: data loading, evaluation, checkpoints, stragglers.
+others is the bubble. Computation goes at the pace of the slowest GPU. Not modelled: data loading,
+evaluation, checkpoints, broken GPUs.
 """
 
 from __future__ import annotations
