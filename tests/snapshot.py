@@ -12,7 +12,7 @@ from astrarium.cluster import parse_gpus
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.search.outcome import Objective
-from astrarium.search.planner import Mode, plan, predict
+from astrarium.search.planner import Mode, plan, predict, with_permitted_overlap
 from astrarium.strategy.document import read_strategy, strategy_to_dict
 
 PATH = Path(__file__).parent / "data" / "predictions.json"
@@ -45,8 +45,11 @@ def predictions() -> dict[str, dict[str, object]]:
     out: dict[str, dict[str, object]] = {}
     for name, gpus, seq_length, batch, text in PREDICTIONS:
         workload, cluster = Workload(load_model(name), seq_length, batch), parse_gpus(gpus)
-        strategy = read_strategy(
+        given = read_strategy(
             text, gpus=cluster.num_gpus, global_batch=batch, layers=workload.model.num_layers
+        )
+        strategy = with_permitted_overlap(
+            workload, cluster.pools[0], given.strategy, given.overlap_given
         )
         found = predict(workload, cluster, strategy)
         out[f"predict {name} {gpus} {seq_length} {batch} {text}"] = {

@@ -10,6 +10,7 @@ from astrarium.cluster import parse_gpus
 from astrarium.cost.efficiency import operator_model
 from astrarium.cost.layouts import GPU_DEVIATION, CostModel, slowest_of
 from astrarium.model import load_model
+from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.plan import estimate
 from astrarium.strategy.types import Strategy
@@ -48,7 +49,9 @@ def test_large_products_run_at_the_settled_rate(gpu: str, settled: tuple[float, 
 def test_eight_bit_products_pay_for_their_operands() -> None:
     ops = operator_model(find_gpu("h100"))
     model = load_model("llama-2-7b")
-    sizes = [(w.outputs, w.inputs) for w in model.blocks[0].linears]
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    sizes = [(w.outputs, w.inputs) for w in block.linears]
     in_16, in_8 = (
         sum(float(ops.gemm(4096, n, k, dtype=dtype)) for n, k in sizes) for dtype in ("bf16", "fp8")
     )

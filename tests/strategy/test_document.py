@@ -23,7 +23,7 @@ from astrarium.strategy.types import (
 
 
 def read(text: str, gpus: int = 64, batch: int = 1024, layers: int = 80) -> Strategy:
-    return read_strategy(text, gpus=gpus, global_batch=batch, layers=layers)
+    return read_strategy(text, gpus=gpus, global_batch=batch, layers=layers).strategy
 
 
 def test_what_is_left_out_is_derived() -> None:
@@ -47,9 +47,22 @@ def test_recompute_in_the_short_form() -> None:
     assert read("recompute=selective").recompute.modules == (RecomputeModule.CORE_ATTN,)
 
 
+def test_short_and_megatron_names_are_understood() -> None:
+    plain = read("tp=4,pp=4,virtual_stages=2,zero_stage=1,micro_batch=2")
+    assert read("tp=4,pp=4,vpp=2,zero=1,mbs=2") == plain
+    megatron = "tensor_model_parallel_size=4,pipeline_model_parallel_size=4,micro_batch_size=2"
+    assert read(megatron + ",virtual_pipeline_model_parallel_size=2") == plain
+
+
+def test_what_the_user_set_is_remembered() -> None:
+    given = read_strategy("tp=8,overlap_tp=false", gpus=64, global_batch=1024, layers=80)
+    assert given.overlap_given == {"tp"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("colour=8", "unknown key 'colour'; known are tp, pp"),
         ("tpp=8", r"unknown key 'tpp' \(did you mean 'tp'"),
         ("tp=8,tp=4", "tp is given twice"),
         ("tp=0", "tp is 0; expected a whole number from 1"),

@@ -154,11 +154,14 @@ def _default_length(model: Model) -> tuple[int, str]:
 
 def strategy(reference: str, asked: Request) -> Strategy:
     """The strategy of --strategy, completed for the GPUs and the batch."""
+    from astrarium.search.planner import only_pool, with_permitted_overlap
     from astrarium.strategy.document import read_strategy
 
-    return read_strategy(
+    given = read_strategy(
         reference,
         gpus=asked.cluster.num_gpus,
         global_batch=asked.workload.global_batch,
         layers=asked.workload.model.num_layers,
     )
+    pool = only_pool(asked.cluster)
+    return with_permitted_overlap(asked.workload, pool, given.strategy, given.overlap_given)

@@ -164,8 +164,7 @@ class CostModel:
         )
         expert_parameters = dealt(costs.expert_parameters)
         pace = slowest_of(degrees.gpus)
-        dense_ranks = degrees.dp * degrees.cp
-        expert_ranks = np.maximum(dense_ranks * degrees.tp // (degrees.ep * degrees.etp), 1)
+        dense_ranks, expert_ranks = data_ranks(degrees)
         return Layouts(
             degrees=degrees,
             virtual=virtual,
@@ -254,6 +253,12 @@ class CostModel:
         inside = place(degrees.pp, block, self.pool.domain_of(degrees.gpus)).per_domain
         hop = send_seconds(self.fabric, boundary_bytes, inside < degrees.pp)
         return np.where(degrees.pp > 1, hop, 0.0)
+
+
+def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:
+    """Ranks that share dense, and expert, parameters. Context ranks share both."""
+    dense = degrees.dp * degrees.cp
+    return dense, np.maximum(dense * degrees.tp // (degrees.ep * degrees.etp), 1)
 
 
 def slowest_of(gpus: Ints) -> Floats:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.layouts import Layouts, sum_over_modules
+from astrarium.cost.layouts import Layouts, ShardCosts, data_ranks, sum_over_modules
 from astrarium.cost.tally import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
-from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 
 # CUDA context and kernels, cuBLAS workspace, NCCL channels: what a training process holds
@@ -82,6 +82,43 @@ def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats
     """The share of `Memory.by_rank` that recomputation decides."""
     activations, again = _activation_bytes(layouts, rows, options)
     return (1 + FRAGMENTATION) * (activations + again)
+
+
+def least_bytes_of_degrees(degrees: Degrees, shards: ShardCosts, layers_of_kind: Floats) -> Floats:
+    """No strategy with these degrees needs less: the fullest rank holds at least the mean."""
+    c, e, s = shards.layers, shards.ends, shards.shard_of
+    ends = e.embedding_parameters + e.head_parameters
+    dense = (c.dense_parameters @ layers_of_kind + ends)[s] / degrees.pp
+    expert = (c.expert_parameters @ layers_of_kind)[s] / degrees.pp
+    dense_ranks, expert_ranks = data_ranks(degrees)
+    one_layer = (c.activations - c.inputs).min(axis=1)[s]
+    return _least_parameter_bytes(degrees.pp, dense, expert, dense_ranks, expert_ranks) + (
+        RESERVED_BYTES + (1 + FRAGMENTATION) * one_layer
+    )
+
+
+def least_bytes(layouts: Layouts) -> Floats:
+    """No options make a layout need less on its fullest rank."""
+    costs = layouts.costs
+    parameters = _least_parameter_bytes(
+        layouts.degrees.pp[:, None],
+        layouts.dense_parameters,
+        layouts.expert_parameters,
+        layouts.dense_ranks[:, None],
+        layouts.expert_ranks[:, None],
+    )
+    one_layer = (costs.activations - costs.inputs).min(axis=1)[layouts.shard]
+    return parameters.max(axis=1) + RESERVED_BYTES + (1 + FRAGMENTATION) * one_layer
+
+
+def _least_parameter_bytes(
+    pp: Ints, dense: Floats, expert: Floats, dense_ranks: Ints, expert_ranks: Ints
+) -> Floats:
+    """Everything on the host that can be; ZeRO-3 divides the rest, without a pipeline only."""
+    whole = WEIGHT_BYTES + GRADIENT_BYTES
+    offloaded = whole * (dense + expert)
+    divided = (whole + OPTIMIZER_BYTES) * (dense / dense_ranks + expert / expert_ranks)
+    return np.where(pp > 1, offloaded, np.minimum(offloaded, divided))
 
 
 def _parameter_bytes(

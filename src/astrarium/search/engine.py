@@ -21,7 +21,12 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
-from astrarium.cost.memory import bytes_of_recompute, bytes_of_sharding
+from astrarium.cost.memory import (
+    bytes_of_recompute,
+    bytes_of_sharding,
+    least_bytes,
+    least_bytes_of_degrees,
+)
 from astrarium.cost.schedule import pipeline_seconds_from_summary
 from astrarium.cost.step import seconds_of
 from astrarium.model.blocks import CustomBlock
@@ -47,6 +52,8 @@ class _State:
     reasons: Counter[str] = field(default_factory=Counter)
     evaluated: int = 0
     least_bytes: float = float("inf")
+    least_seconds: float = float("inf")
+    least_usd: float = float("inf")
     best: dict[tuple[int, ...], Found] = field(default_factory=dict)
 
 
@@ -93,6 +100,8 @@ class Search:
             optimal=True,
             bound_gap=0.0,
             least_bytes=state.least_bytes,
+            least_seconds=state.least_seconds,
+            least_usd=state.least_usd,
         )
 
     def _least_score(self, wave: Wave) -> float:
@@ -110,7 +119,14 @@ class Search:
         kept = self._passes(self._rules.of_degrees, Rows(degrees), counts)
         degrees, counts = degrees.take(kept), counts[kept]
         shards = self.model.shard_costs(degrees)
-        bounds = self._score(self._least_seconds(degrees, shards), degrees)
+        seconds = self._least_seconds(degrees, shards)
+        least = least_bytes_of_degrees(degrees, shards, self.model.layers_of_kind)
+        hopeful = self._fitting(least, counts)
+        hopeful[hopeful] = self._within_limits(
+            seconds[hopeful], degrees.take(hopeful), counts[hopeful]
+        )
+        degrees, counts, shards = degrees.take(hopeful), counts[hopeful], _taken(shards, hopeful)
+        bounds = self._score(seconds[hopeful], degrees)
         order = np.lexsort((np.arange(len(degrees)), bounds))
         self._visit(degrees, shards, bounds, counts, order)
 
@@ -172,6 +188,7 @@ class Search:
         within = bound <= self._worst_kept()
         copies = self.space.overlap_copies
         self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
+        within[within] = self._fitting(least_bytes(layouts)[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
         start, at_once = 0, MOST_ROWS if self.state.best else FIRST_ROWS
@@ -237,7 +254,8 @@ class Search:
             valid = self._valid_options(int(layers))
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
             peak = _peaks(layouts, group, valid)
-            fits = self._fitting(peak)
+            self.state.evaluated += len(peak)
+            fits = self._fitting(peak, np.full(len(peak), self.space.overlap_copies))
             rows.append(np.repeat(group, len(valid.options))[fits])
             which = np.tile(np.arange(len(valid.options)), len(group))[fits]
             options.append(valid.options.take(which))
@@ -249,12 +267,11 @@ class Search:
             )
             self._price_fitting(layouts, fitting, merged, np.concatenate(peaks), chunk_layers)
 
-    def _fitting(self, peak: Floats) -> Bools:
+    def _fitting(self, peak: Floats, counts: Ints) -> Bools:
+        """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
         fits = peak <= self.model.pool.gpu.memory_bytes
-        state = self.state
-        state.evaluated += len(peak)
-        state.rejected[Rejection.MEMORY] += int((~fits).sum()) * self.space.overlap_copies
-        state.least_bytes = min(state.least_bytes, float(peak.min(initial=np.inf)))
+        self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
+        self.state.least_bytes = min(self.state.least_bytes, float(peak.min(initial=np.inf)))
         return fits
 
     def _price_fitting(
@@ -299,7 +316,7 @@ class Search:
     def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
         seconds = seconds_of(self.model, layouts, rows, options).total
         degrees = layouts.degrees.take(rows)
-        within = self._within_limits(seconds, degrees)
+        within = self._within_limits(seconds, degrees, np.ones(len(seconds), np.int64))
         score = np.where(within, self._score(seconds, degrees), np.inf)
         order = np.lexsort((np.arange(len(score)), peak, score))
         # The best option of each layout; a plan the user sees is at most four layouts (either
@@ -310,20 +327,24 @@ class Search:
                 row = int(rows[position])
                 self._keep(layouts, row, options, int(position), seconds, score, peak)
 
-    def _within_limits(self, seconds: Floats, degrees: Degrees) -> Bools:
-        iterations = self.model.workload.iterations
+    def _within_limits(self, seconds: Floats, degrees: Degrees, counts: Ints) -> Bools:
+        """Which iterations (or the least they can take) keep deadline and budget."""
         within = np.ones(len(seconds), bool)
-        if iterations is None:
+        iterations, price = self.model.workload.iterations, self.model.pool.usd_per_gpu_hour
+        if iterations is None or not len(seconds):
             return within
-        run_seconds = seconds * iterations
-        if self.limits.deadline_seconds is not None:
-            late = run_seconds > self.limits.deadline_seconds
-            self.state.rejected[Rejection.DEADLINE] += int(late.sum())
+        state, limits = self.state, self.limits
+        run = seconds * iterations
+        if limits.deadline_seconds is not None:
+            state.least_seconds = min(state.least_seconds, float(run.min()))
+            late = run > limits.deadline_seconds
+            state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
             within &= ~late
-        price = self.model.pool.usd_per_gpu_hour
-        if self.limits.budget_usd is not None and price is not None:
-            dear = within & (run_seconds / 3600 * degrees.gpus * price > self.limits.budget_usd)
-            self.state.rejected[Rejection.BUDGET] += int(dear.sum())
+        if limits.budget_usd is not None and price is not None:
+            cost = run / 3600 * degrees.gpus * price
+            state.least_usd = min(state.least_usd, float(cost.min()))
+            dear = within & (cost > limits.budget_usd)
+            state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
             within &= ~dear
         return within
 

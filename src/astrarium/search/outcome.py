@@ -63,4 +63,7 @@ class SearchResult:
     reasons: Counter[str]
     optimal: bool
     bound_gap: float
-    least_bytes: float  # the smallest peak seen: by how much nothing fits, if nothing does
+    # Lower bounds over all that was looked at: by how much nothing fits or keeps a limit.
+    least_bytes: float
+    least_seconds: float  # of the whole run; infinite without a deadline
+    least_usd: float  # infinite without a budget

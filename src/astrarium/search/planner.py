@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -24,11 +24,11 @@ from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.sieve import RejectingRule
-from astrarium.search.space import Space
+from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules, violations
-from astrarium.units import format_bytes
+from astrarium.units import format_bytes, format_seconds, format_usd
 
 SHOWN_REASONS = 3
 
@@ -169,6 +169,23 @@ def predict(workload: Workload, cluster: Cluster, strategy: Strategy) -> Plan:
     return estimate(CostModel(workload, pool), [strategy])[0]
 
 
+def with_permitted_overlap(
+    workload: Workload, pool: Pool, strategy: Strategy, chosen: Collection[str]
+) -> Strategy:
+    """Overlap that the user left open (not in `chosen`) as the runtime takes it."""
+    workload = runnable(workload, pool)
+    for switch in OVERLAP_SWITCHES:
+        refused = len(why_refused(workload, pool, strategy))
+        if not refused:
+            break
+        if switch not in chosen:
+            flipped: dict[str, bool] = {switch: not getattr(strategy.overlap, switch)}
+            other = replace(strategy, overlap=replace(strategy.overlap, **flipped))
+            if len(why_refused(workload, pool, other)) < refused:
+                strategy = other
+    return strategy
+
+
 def only_pool(cluster: Cluster) -> Pool:
     if len(cluster.pools) != 1:
         names = ", ".join(pool.gpu.name for pool in cluster.pools)
@@ -207,20 +224,31 @@ def _why_nothing(
         return _why_no_space(workload, cluster)
     least = min(result.least_bytes for result in results)
     if rejected[Rejection.DEADLINE] or rejected[Rejection.BUDGET]:
-        names = [c.value for c in (Rejection.DEADLINE, Rejection.BUDGET) if rejected[c]]
-        return f"no strategy keeps the {' and the '.join(names)}; relax it or allow more GPUs"
+        return _why_limits(results, rejected)
     if rejected[Rejection.MEMORY]:
         pool = cluster.pools[0]
         capacity = pool.gpu.memory_bytes
         text = (
-            f"{workload.model.name} does not fit: the leanest of {size:,} strategies needs"
-            f" {format_bytes(least)} on a {pool.gpu.name} of {format_bytes(capacity)}"
+            f"{workload.model.name} does not fit: the leanest of {size:,} strategies needs at"
+            f" least {format_bytes(least)} on a {pool.gpu.name} of {format_bytes(capacity)}"
             f" ({format_bytes(least - capacity)} too much)"
         )
         return text + _smallest_that_fits(workload, pool, mode)
     reasons = sum((result.reasons for result in results), Counter())
     common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
     return f"all {size:,} strategies are ruled out, most by: {common}"
+
+
+def _why_limits(results: Sequence[SearchResult], rejected: Counter[Rejection]) -> str:
+    parts = []
+    if rejected[Rejection.DEADLINE]:
+        least = min(result.least_seconds for result in results)
+        parts.append(f"the run takes at least {format_seconds(least)}; more GPUs shorten it")
+    if rejected[Rejection.BUDGET]:
+        least = min(result.least_usd for result in results)
+        parts.append(f"the run costs at least {format_usd(least)}; --mode up-to --objective cost")
+        parts[-1] += " finds the cheapest"
+    return "no strategy keeps the limits: " + "; ".join(parts)
 
 
 def _why_no_space(workload: Workload, cluster: Cluster) -> str:
@@ -246,8 +274,10 @@ LARGEST_COUNT = 2**20
 
 def smallest_count(workload: Workload, pool: Pool) -> int | None:
     """The fewest GPUs of the pool's type on which any strategy fits; None if none does."""
-    nodes = max(LARGEST_COUNT // pool.gpus_per_node, 1)
-    endless = replace(pool, nodes=nodes)
+    node = pool.gpus_per_node
+    if pool.nodes == 1:  # a part of a node says nothing about the size of whole ones
+        node = max(node, pool.gpu.gpus_per_node)
+    endless = replace(pool, nodes=max(LARGEST_COUNT // node, 1), gpus_per_node=node)
     limits, rules = Limits(), ()
     plans, _ = _search(workload, endless, Objective.GPUS, Mode.UP_TO, rules, 1, limits)
     return plans[0].strategy.gpus if plans else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from astrarium.arrays import Bools
 from astrarium.search.space import OVERLAP_SWITCHES
+from astrarium.strategy.document import SHORT_NAMES
 from astrarium.strategy.expression import Rule, compile_rule
 from astrarium.strategy.options import megatron_aliases
 from astrarium.strategy.validity import COLUMN_CHOICES, COLUMN_TYPES, COLUMNS
@@ -31,7 +32,7 @@ class UserRule:
 
 def user_rules(texts: Sequence[str]) -> tuple[UserRule, ...]:
     """Parsed rules; InputError with the column of the mistake."""
-    aliases = megatron_aliases() if texts else {}
+    aliases = {**megatron_aliases(), **SHORT_NAMES} if texts else {}
     return tuple(
         UserRule(compile_rule(text, COLUMNS, aliases, COLUMN_TYPES, COLUMN_CHOICES))
         for text in texts

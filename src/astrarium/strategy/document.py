@@ -7,12 +7,13 @@ from the batch, switches from what the runtime permits. What is given must not c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from astrarium.errors import InputError, did_you_mean
+from astrarium.strategy.options import megatron_aliases
 from astrarium.strategy.types import (
     Granularity,
     LayerSplit,
@@ -38,6 +39,15 @@ _KEYS = (
     "schedule",
     "stages",
 )
+# What tables and users call them.
+SHORT_NAMES = {
+    "vpp": "virtual_stages",
+    "mbs": "micro_batch",
+    "micro": "micro_batch",
+    "zero": "zero_stage",
+    "sp": "sequence_parallel",
+    "offload": "offload_optimizer",
+}
 # Flat spellings of nested keys, as the rule language and the short form use them.
 _FLAT_KEYS = {
     "recompute_granularity": ("recompute", "granularity"),
@@ -85,7 +95,15 @@ def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) -> Strategy:
+@dataclass(frozen=True, slots=True)
+class GivenStrategy:
+    """A strategy as read, and the overlap switches that the user set."""
+
+    strategy: Strategy
+    overlap_given: frozenset[str]
+
+
+def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) -> GivenStrategy:
     """A strategy from `k=v,...`, from a strategy file, or the best one of a plan file."""
     if "=" in reference:
         given = _from_pairs(reference)
@@ -94,9 +112,12 @@ def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) 
         raise InputError(f"--strategy: {reference!r} is neither key=value,... nor a file")
     else:
         given, where = _from_file(Path(reference)), reference
-    return strategy_from_dict(
+        # A saved plan may be asked about with another batch.
+        given.pop("num_micro_batches", None)
+    strategy = strategy_from_dict(
         given, where=where, gpus=gpus, global_batch=global_batch, layers=layers
     )
+    return GivenStrategy(strategy, frozenset(_nested(given, where).get("overlap", {})))
 
 
 def _from_pairs(text: str) -> dict[str, Any]:
@@ -176,23 +197,26 @@ def strategy_from_dict(
 def _nested(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Flat keys moved into their groups; unknown keys refused."""
     out: dict[str, Any] = {}
-    for key, value in given.items():
+    aliases = {**megatron_aliases(), **SHORT_NAMES}
+    for name, value in given.items():
+        key = name if name in _KEYS or name in _FLAT_KEYS else aliases.get(name, name)
         if key in _FLAT_KEYS:
             group, name = _FLAT_KEYS[key]
             out.setdefault(group, {})[name] = value
         elif key == "recompute" and isinstance(value, str):
             out.setdefault("recompute", {})["granularity"] = value
         elif key in _NESTED and isinstance(value, Mapping):
-            for name in value:
-                if name not in _NESTED[key]:
-                    hint = did_you_mean(name, _NESTED[key])
-                    raise InputError(f"{where}: unknown key {key}.{name}{hint}")
+            for inner in value:
+                if inner not in _NESTED[key]:
+                    hint = did_you_mean(inner, _NESTED[key])
+                    raise InputError(f"{where}: unknown key {key}.{inner}{hint}")
             out[key] = {**value, **out.get(key, {})}
         elif key in _KEYS:
             out[key] = value
         else:
             known = (*_KEYS, *_FLAT_KEYS)
-            raise InputError(f"{where}: unknown key {key!r}{did_you_mean(key, known)}")
+            hint = did_you_mean(key, (*known, *aliases)) or f"; known are {', '.join(known)}"
+            raise InputError(f"{where}: unknown key {key!r}{hint}")
     return out
 
 

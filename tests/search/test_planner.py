@@ -1,0 +1,136 @@
+"""Questions users ask, answered in words they can act on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small import pool_of, small_model
+
+from astrarium.cluster import Cluster, parse_gpus
+from astrarium.cost.layouts import CostModel
+from astrarium.cost.memory import least_bytes, least_bytes_of_degrees, memory_of
+from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.model import load_model
+from astrarium.model.workload import Precision, Workload
+from astrarium.search.fit import fit
+from astrarium.search.outcome import Limits, Objective
+from astrarium.search.planner import (
+    Mode,
+    plan,
+    predict,
+    runnable,
+    smallest_count,
+    why_refused,
+    with_permitted_overlap,
+)
+from astrarium.search.space import Space
+from astrarium.strategy.columns import SPLITS
+from astrarium.strategy.document import read_strategy
+from astrarium.strategy.types import Strategy
+
+WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
+
+
+def test_a_budget_that_cannot_be_kept_names_the_least() -> None:
+    with pytest.raises(NoFeasiblePlanError, match=r"the run costs at least \$"):
+        plan(WORKLOAD, parse_gpus("h100:8"), limits=Limits(budget_usd=0.01))
+
+
+def test_a_deadline_that_cannot_be_kept_names_the_least() -> None:
+    with pytest.raises(NoFeasiblePlanError, match=r"the run takes at least .* more GPUs"):
+        plan(WORKLOAD, parse_gpus("h100:8"), limits=Limits(deadline_seconds=1.0))
+
+
+def test_limits_need_a_length() -> None:
+    endless = replace(WORKLOAD, tokens=None)
+    with pytest.raises(InputError, match="needs --tokens"):
+        plan(endless, parse_gpus("h100:8"), limits=Limits(budget_usd=5.0))
+
+
+def test_several_types_are_planned_one_at_a_time() -> None:
+    cluster = parse_gpus("a100:8,h100:8")
+    with pytest.raises(InputError, match="--mode up-to"):
+        plan(WORKLOAD, cluster)
+    best = plan(WORKLOAD, cluster, mode=Mode.UP_TO, top=1).plans[0]
+    alone = plan(WORKLOAD, parse_gpus("h100:8"), mode=Mode.UP_TO, top=1).plans[0]
+    assert best.gpus == alone.gpus
+    assert best.iteration_seconds == alone.iteration_seconds
+
+
+def test_unpriced_types_are_not_the_cheapest() -> None:
+    priced, free = pool_of("h100:8"), replace(pool_of("a100:8"), usd_per_gpu_hour=None)
+    both = Cluster((free, priced))
+    best = plan(WORKLOAD, both, mode=Mode.UP_TO, objective=Objective.COST, top=1).plans[0]
+    assert set(best.gpus) == {priced.gpu.name}
+
+
+def test_bf16_falls_back_where_there_is_none() -> None:
+    assert runnable(WORKLOAD, pool_of("v100:8")).precision is Precision.FP16
+    with pytest.raises(InputError, match="has no fp8 arithmetic"):
+        runnable(replace(WORKLOAD, precision=Precision.FP8), pool_of("a100:8"))
+
+
+def test_a_refused_strategy_is_not_priced() -> None:
+    odd = Strategy(tp=8, dp=1, num_micro_batches=16, sequence_parallel=False)
+    with pytest.raises(InputError, match="Megatron would refuse this strategy"):
+        predict(WORKLOAD, parse_gpus("h100:8"), odd)
+
+
+def test_overlap_left_open_is_set_as_the_runtime_takes_it() -> None:
+    workload = Workload(load_model("deepseek-v2-lite"), 4096, 64)
+    pool = pool_of("h100:8")
+    given = read_strategy("tp=2,ep=4", gpus=8, global_batch=64, layers=27)
+    assert why_refused(workload, pool, given.strategy)
+    settled = with_permitted_overlap(workload, pool, given.strategy, given.overlap_given)
+    assert why_refused(workload, pool, settled) == ()
+    insisted = with_permitted_overlap(workload, pool, given.strategy, {"tp"})
+    assert why_refused(workload, pool, insisted)
+
+
+def test_the_smallest_count_does_not_depend_on_the_count_asked() -> None:
+    workload = Workload(load_model("llama-3-8b"), 2048, 64)
+    counts = {smallest_count(workload, pool_of(f"rtx4090:{n}")) for n in (1, 2, 4, 8)}
+    assert len(counts) == 1
+
+
+def test_fit_names_changes_that_fit_cheapest_first() -> None:
+    workload = Workload(load_model("llama-2-7b"), 4096, 64)
+    given = read_strategy("tp=1,micro_batch=4", gpus=8, global_batch=64, layers=32)
+    cluster = parse_gpus("a100:8")
+    strategy = with_permitted_overlap(workload, cluster.pools[0], given.strategy, ())
+    report = fit(workload, cluster, strategy)
+    assert not report.fits
+    assert report.excess_bytes is not None
+    assert report.excess_bytes > 0
+    seconds = [change.plan.iteration_seconds for change in report.changes]
+    assert seconds == sorted(seconds)
+    assert all(change.plan.fits for change in report.changes)
+    assert report.changes
+
+
+def test_least_bytes_are_never_more_than_any_strategy_needs() -> None:
+    for experts in (0, 4):
+        workload = Workload(small_model(4, experts=experts), seq_length=2048, global_batch=8)
+        pool = pool_of("h100:4")
+        model = CostModel(workload, pool)
+        space = Space(workload, pool, model.planner, exact=True)
+        degrees = space.degrees
+        shards = model.shard_costs(degrees)
+        of_degrees = least_bytes_of_degrees(degrees, shards, model.layers_of_kind)
+        for row in range(0, len(degrees), 3):
+            one = degrees.take(np.array([row]))
+            for layout in space.layouts(int(one.pp[0])):
+                options = space.options(layout.chunk_layers)
+                split = np.array([SPLITS.index(layout.split)])
+                layouts = model.layouts(
+                    one, np.array([layout.virtual]), split, model.shard_costs(one)
+                )
+                rows = np.zeros(len(options), np.int64)
+                # Options the runtime refuses (ZeRO-3 in a pipeline) may need less.
+                valid = (options.zero_stage < 2) | (one.pp[0] == 1)
+                valid &= ~options.offload_optimizer | (options.zero_stage == 1)
+                needed = memory_of(layouts, rows, options).peak[valid].min()
+                assert of_degrees[row] <= least_bytes(layouts)[0] * (1 + 1e-12)
+                assert least_bytes(layouts)[0] <= needed
