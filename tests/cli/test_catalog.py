@@ -78,7 +78,7 @@ def test_instances(run: Run) -> None:
 
 
 @pytest.mark.parametrize("what", ["gpus", "models", "prices", "instances"])
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, 100, 120])
 def test_lists_keep_the_width(
     run: Run, monkeypatch: pytest.MonkeyPatch, what: str, columns: int
 ) -> None:
@@ -87,6 +87,48 @@ def test_lists_keep_the_width(
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= columns
     assert "\N{HORIZONTAL ELLIPSIS}" not in result.stdout
+    key = {"prices": "gpu"}.get(what, "name")
+    listed = json.loads(run("catalog", what, "--json").stdout)[what]
+    lines = result.stdout.splitlines()
+    for entry in listed:
+        assert any(line.startswith(f"{entry[key]} ") for line in lines)
+
+
+@pytest.mark.parametrize("command", ["prices", "gpus", "instances"])
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_instances_of_a_type_are_not_broken(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = run("catalog", command, "v100-16gb").stdout
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "p3.16xlarge (1)" in shown
+    assert "1 no longer listed" in words(shown)
+
+
+@pytest.mark.parametrize(
+    ("what", "part", "first"), [("models", "llama", "Llama-7B"), ("gpus", "rtx", "RTX-2080Ti-11GB")]
+)
+def test_a_part_of_names_lists_those_that_have_it(
+    run: Run, what: str, part: str, first: str
+) -> None:
+    result = run("catalog", what, part)
+    assert result.exit_code == 2
+    assert f"'{part}' is no full name; {what} with it: {first}, " in result.stderr
+    assert " more; `astrarium catalog" in result.stderr
+    assert "did you mean" not in result.stderr
+
+
+def test_a_misspelt_name_gets_the_closest(run: Run) -> None:
+    assert "did you mean 'Llama-2-70B'" in run("catalog", "models", "lama-2-70b").stderr
+    assert "did you mean 'h100'" in run("catalog", "gpus", "h10o").stderr
+
+
+@pytest.mark.parametrize("what", ["gpus", "models", "prices", "instances"])
+def test_the_usage_has_one_pair_of_brackets(run: Run, what: str) -> None:
+    usage = run("catalog", what, "--help").stdout
+    assert "[OPTIONS] [NAME]" in usage
+    assert "[[" not in usage
 
 
 @pytest.mark.parametrize("what", ["gpus", "models", "prices", "instances"])

@@ -82,3 +82,16 @@ def test_a_broken_file(run: Run, project: Path) -> None:
     result = run("explain", "a/plan.json")
     assert result.exit_code == 2
     assert "a/plan.json:" in result.stderr
+
+
+def test_a_folder_stands_for_its_plan(run: Run, project: Path) -> None:
+    assert run("explain", "a").stdout == run("explain", "a/plan.json").stdout
+    result = run("explain", ".")
+    assert result.exit_code == 2
+    assert ".: is a folder without plan.json" in words(result.stderr)
+
+
+def test_a_length_that_differs_is_shown(plan: Run, run: Run) -> None:
+    assert plan("--out", "b").exit_code == 0
+    shown = words(run("explain", "a", "--against", "b").stdout)
+    assert "tokens 2,000,000,000,000 not stated" in shown

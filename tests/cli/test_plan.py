@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.models import CommandInfo
 from typer.testing import Result
 
+from astrarium.cli.app import app
 from astrarium.report.document import from_dict, load_document
 
 Run = Callable[..., Result]
@@ -90,7 +92,21 @@ def test_the_text_has_the_facts(plan: Run) -> None:
     assert "strategies considered" in shown
     command = "plan llama-2-7b --gpus h100:8 --seq-length 4096 --global-batch 64 --tokens 2T"
     assert f"astrarium {command} --out DIR" in words(result.stdout.replace("\\\n", " "))
+    assert "astrarium explain DIR/plan.json" in shown
     assert "astrarium export DIR/plan.json --to megatron --out DIR" in shown
+
+
+def test_the_mark_of_a_missing_command_goes_when_it_comes(
+    plan: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export() -> None: ...
+
+    kept = [command for command in app.registered_commands if command.name != "export"]
+    monkeypatch.setattr(app, "registered_commands", kept)
+    assert "not there yet" in plan().stdout
+    added = [*kept, CommandInfo(name="export", callback=export)]
+    monkeypatch.setattr(app, "registered_commands", added)
+    assert "not there yet" not in plan().stdout
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -149,7 +165,7 @@ def test_the_default_length_is_stated(run: Run) -> None:
     result = run("plan", "llama-2-7b", "--gpus", "h100:8", "--global-batch", "64", "--json")
     document = json.loads(result.stdout)
     assert document["workload"]["seq_length"] == 4096
-    assert document["notes"] == ["--seq-length not given: 4,096 taken, the model's maximum"]
+    assert document["notes"][0] == "--seq-length not given: 4,096 taken, the model's maximum"
 
 
 def test_a_long_model_is_taken_at_8192(run: Run) -> None:
@@ -162,7 +178,20 @@ def test_a_long_model_is_taken_at_8192(run: Run) -> None:
 def test_a_fallback_of_the_number_format_is_stated(plan: Run) -> None:
     result = plan("--json", gpus="v100:32")
     assert result.exit_code == 0
-    assert "V100-SXM2-32GB has no bf16: it computes in fp16" in json.loads(result.stdout)["notes"]
+    document = json.loads(result.stdout)
+    assert "V100-SXM2-32GB has no bf16: it computes in fp16" in document["notes"]
+    assert document["workload"]["precision"] == "fp16"
+    mixed = json.loads(plan("--json", "--mode", "up-to", gpus="v100:32,h100:8").stdout)
+    assert mixed["workload"]["precision"] == "bf16"
+    assert "V100-SXM2-32GB has no bf16: it computes in fp16" in mixed["notes"]
+
+
+@pytest.mark.parametrize(("length", "noted"), [("4096", False), ("8192", True)])
+def test_sequences_beyond_the_model_are_noted(run: Run, length: str, noted: bool) -> None:
+    flags = ("--gpus", "h100:8", "--global-batch", "64", "--seq-length", length, "--json")
+    notes = json.loads(run("plan", "llama-2-7b", *flags).stdout)["notes"]
+    expected = "--seq-length 8,192 is beyond the 4,096 tokens that Llama-2-7B is made for"
+    assert (expected in notes) is noted
 
 
 def test_a_cluster_file(run: Run, project: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -74,6 +75,23 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("plan llama-2-7b --gpus h100:8 --global-batch 64", 0),
+        ("catalog models --json", 0),
+        ("fit llama-2-70b --gpus t4:1 --global-batch 64", 1),  # which does not fit
+    ],
+)
+def test_a_closed_pipe_keeps_the_meaning_of_the_exit_code(arguments: str, code: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "astrarium", *arguments.split()]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
 def test_a_full_disk_is_reported() -> None:
     command = f"{sys.executable} -m astrarium catalog gpus --json > /dev/full"
@@ -116,9 +134,10 @@ def test_progress_appears_late_and_on_stderr(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(output, "PROGRESS_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(output, "PROGRESS_EVERY_SECONDS", 0.05)
     with output.progress("working hard"):
-        time.sleep(0.3)
-    assert "working hard" in stream.getvalue()
+        time.sleep(0.5)
+    assert re.search(r"working hard, \d+ s", stream.getvalue())
     stream.truncate(0)
     monkeypatch.setattr(output, "PROGRESS_AFTER_SECONDS", 60)
     with output.progress("quick"):

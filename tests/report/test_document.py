@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from astrarium.catalog import find_gpu
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
-from astrarium.report.build import cluster_part, price_source, strategy_part
+from astrarium.report.build import cluster_part, price_source, room_notes, strategy_part
 from astrarium.report.document import (
     PlanDocument,
     PlanPart,
@@ -199,3 +200,63 @@ def test_a_rank_that_is_not_there_is_refused(document: PlanDocument) -> None:
     assert plan_of_rank(document, 2, "plan.json") is document.plans[1]
     with pytest.raises(InputError, match="no plan of rank 3; it holds rank 1 to 2"):
         plan_of_rank(document, 3, "plan.json")
+
+
+@pytest.mark.parametrize("value", [0, -1, "80 GiB", None, math.nan, math.inf, 10**400, True])
+def test_a_capacity_that_cannot_be_is_refused(
+    tmp_path: Path, document: PlanDocument, value: object
+) -> None:
+    data = to_dict(document)
+    data["plans"][0]["memory"][1]["capacity_bytes"] = value
+    with pytest.raises(InputError, match=r"plan\.json.*plans\[0\]\.memory\[1\]\.capacity_bytes"):
+        load_document(written_to(tmp_path, data))
+
+
+def test_a_missing_capacity_is_named(tmp_path: Path, document: PlanDocument) -> None:
+    data = as_json(to_dict(document))
+    del data["plans"][0]["memory"][1]["capacity_bytes"]
+    with pytest.raises(InputError, match=r"plan\.json.*capacity_bytes"):
+        load_document(written_to(tmp_path, data))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("iteration_seconds", 0.0), ("mfu", -0.1), ("usd_total", math.nan)]
+)
+def test_numbers_that_cannot_be_are_named(
+    tmp_path: Path, document: PlanDocument, key: str, value: float
+) -> None:
+    data = to_dict(document)
+    data["plans"][1][key] = value
+    with pytest.raises(InputError, match=rf"plan\.json.*plans\[1\]\.{key}"):
+        load_document(written_to(tmp_path, data))
+
+
+def test_rounding_in_the_breakdown_is_no_mistake(tmp_path: Path, document: PlanDocument) -> None:
+    data = as_json(to_dict(document))
+    data["plans"][0]["breakdown_seconds"]["pipeline_bubble"] = -1e-17
+    load_document(written_to(tmp_path, data))
+
+
+def test_a_folder_stands_for_its_plan(tmp_path: Path, document: PlanDocument) -> None:
+    with pytest.raises(InputError, match=r"is a folder without plan\.json"):
+        load_document(tmp_path)
+    written_to(tmp_path, to_dict(document))
+    assert load_document(tmp_path) == document
+
+
+def with_peak(plan: PlanPart, share: float) -> PlanPart:
+    stage = plan.memory[0]
+    return replace(plan, memory=(replace(stage, peak_bytes=share * stage.capacity_bytes),))
+
+
+def test_little_room_is_noted_with_the_next_roomier_plan(document: PlanDocument) -> None:
+    first, second = document.plans
+    full, fuller, roomy = with_peak(first, 0.98), with_peak(first, 0.99), with_peak(second, 0.5)
+    (note,) = room_notes([full, fuller, roomy])
+    assert note == (
+        "little room: plan 1 leaves 1.60 GiB of 80.0 GiB free on stage 0;"
+        " plan 2 leaves 40.0 GiB and takes 10.0 % longer"
+    )
+    assert room_notes([full, fuller])[0].endswith("free on stage 0")
+    assert room_notes([with_peak(first, 0.97), full]) == ()
+    assert room_notes([with_peak(first, 1.01)]) == ()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -92,6 +93,35 @@ def test_workloads_that_differ_are_pointed_out(document: PlanDocument) -> None:
     assert "not those of one workload" in text(comparison_report(result, ("a", "b")))
 
 
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"model": "GPT"}, "model"),
+        ({"parameters": 1}, "parameters"),
+        ({"layers": 1}, "layers"),
+        ({"global_batch": 8}, "global batch"),
+        ({"tokens": None}, "tokens"),
+        ({"precision": "fp8"}, "precision"),
+    ],
+)
+def test_every_difference_of_workloads_is_shown(
+    document: PlanDocument, changed: dict[str, Any], name: str
+) -> None:
+    other = replace(document, workload=replace(document.workload, **changed))
+    result = compare((document, document.plans[0]), (other, other.plans[0]))
+    assert list(result.context) == [name]
+    shown = text(comparison_report(result, ("a", "b")))
+    assert all(value in shown for value in result.context[name])
+
+
+def test_clusters_and_searches_that_differ_are_shown(document: PlanDocument) -> None:
+    pool = replace(document.cluster.pools[0], inter_node_bytes_per_second=5e10, gpus=128)
+    cluster = replace(document.cluster, pools=(replace(pool, usd_per_gpu_hour=1.0),))
+    other = replace(document, cluster=cluster, search=None)
+    context = compare((document, document.plans[0]), (other, other.plans[0])).context
+    assert set(context) == {"cluster", "network", "price per GPU", "objective", "mode"}
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_comparison_as_text(document: PlanDocument, width: int) -> None:
     shown = text(comparison_report(compared(document), ("a.json", "b.json")), width)
@@ -108,6 +138,8 @@ def test_a_cause_that_appears_has_no_relative_change(document: PlanDocument) -> 
     recompute = next(d for d in result.time if d.name == "recompute")
     assert recompute.change is None
     json.dumps(asdict(result), allow_nan=False)
+    back = compare((document, more), (document, replace(plan, breakdown_seconds={"forward": 1.0})))
+    assert "recompute" in {difference.name for difference in back.time}
     assert "recomputation 0 s 1.00 s +1.00 s" in text(comparison_report(result, ("a", "b")))
 
 

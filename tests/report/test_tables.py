@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.report import tables
-from astrarium.report.document import MemoryPart, PlanDocument, PlanPart
+from astrarium.report.document import MemoryPart, PlanDocument, PlanPart, StagePart
+from astrarium.report.stages import memory_table
 
 WIDTHS = (80, 100, 120, 160)
 
@@ -78,7 +80,7 @@ def test_an_unproved_search_says_so(document: PlanDocument) -> None:
 
 
 def test_memory_stands_against_capacity(document: PlanDocument) -> None:
-    shown = text([tables.memory_table(document.plans[0], 80)])
+    shown = text([memory_table(document.plans[0], 80)])
     assert "of 80.0" in shown
     stage = next(line for line in shown.splitlines() if line.split()[:1] == ["3"])
     assert words(stage).startswith("3 20 4.0 8.0 6.0 45.0 1.0 1.0 65.0 81 %")
@@ -100,10 +102,10 @@ def stages_shown(shown: str) -> list[str]:
 
 def test_of_many_stages_the_telling_ones_are_shown(document: PlanDocument) -> None:
     plan = many_stages(document.plans[0], 16)
-    shown = text([tables.memory_table(plan, 80)])
+    shown = text([memory_table(plan, 80)])
     assert "13 more stages peak between 58.0 and 69.0 GiB" in shown
     assert stages_shown(shown.rpartition("13 more")[0]) == ["0", "2", "15"]
-    every = text([tables.memory_table(plan, 80, every_stage=True)])
+    every = text([memory_table(plan, 80, every_stage=True)])
     assert stages_shown(every) == [str(i) for i in range(16)]
 
 
@@ -151,18 +153,103 @@ def test_terminals_without_unicode_get_ascii(document: PlanDocument) -> None:
 
 def test_commands_can_be_copied() -> None:
     typed = ["plan", "my model", "--gpus", "h100:64", "--global-batch", "1024", "--rule", "$tp > 8"]
-    shown = text(tables.next_steps(typed, None, 60), 60)
+    shown = text(tables.next_steps(typed, None, 60, exports=True), 60)
     joined = words(shown.replace("\\\n", " "))
     assert "astrarium plan 'my model' --gpus h100:64" in joined
     assert "--rule '$tp > 8' --out DIR" in joined
     assert "astrarium export DIR/plan.json --to megatron --out DIR" in joined
-    after = text(tables.next_steps(typed, Path("here/plan.json"), 80))
+    after = text(tables.next_steps(typed, Path("here/plan.json"), 80, exports=True))
+    assert "astrarium explain here/plan.json" in after
     assert "astrarium export here/plan.json --to megatron --out here" in after
+    assert "not there yet" not in shown + after
+
+
+def test_a_command_that_is_not_there_is_marked() -> None:
+    shown = text(tables.next_steps(["plan", "x"], None, 80, exports=False))
+    assert "not there yet, will come with the exporters:\n  astrarium export" in shown
 
 
 def test_a_bar_is_never_longer_than_its_width(document: PlanDocument) -> None:
     stage: MemoryPart = replace(document.plans[0].memory[0], peak_bytes=200 * 2**30)
     plan = replace(document.plans[0], memory=(stage,))
-    shown = text([tables.memory_table(plan, 80)])
+    shown = text([memory_table(plan, 80)])
     assert "\N{FULL BLOCK}" * 10 in shown
     assert "\N{FULL BLOCK}" * 11 not in shown
+
+
+def extreme(document: PlanDocument) -> PlanDocument:
+    """Hours, millions of dollars an hour, a million GPUs, six digits of layers."""
+    plan = document.plans[0]
+    stages = tuple(StagePart("g", (i * 123456, (i + 1) * 123456), 1, i, 0) for i in range(4))
+    full = replace(plan.memory[0], peak_bytes=12345 * 2**30, activations=12000 * 2**30)
+    strategy = replace(plan.strategy, tp=1024, pp=1024, dp=1048576, ep=1024, stages=stages)
+    plan = replace(
+        plan,
+        gpus={"H100-SXM5-80GB": 1048576},
+        strategy=strategy,
+        iteration_seconds=123456.0,
+        interval_seconds=(100000.0, 160000.0),
+        usd_per_hour=1234567.0,
+        usd_total=1.2e12,
+        train_seconds=1e10,
+        memory=(full, *plan.memory[1:]),
+        fits=False,
+    )
+    return replace(document, plans=(plan, plan))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_is_broken_or_cut(document: PlanDocument, width: int) -> None:
+    long = extreme(document)
+    for report in (tables.plan_report, tables.prediction_report):
+        shown = text(report(long, width), width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+        for whole in ("27.8-44.4 h", "115,740.7", "12,345", "$1.235M", "123,456", "$1.2T"):
+            assert whole in shown
+    assert "1,048,576" in text(tables.plan_report(long, width), width)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "likely"),
+    [(161.4, "2.02-3.54 min"), (0.5, "376-658 ms"), (10.0, "7.5-13.2 s"), (4e5, "3.48-6.09 days")],
+)
+def test_an_interval_has_the_unit_of_its_iteration(
+    document: PlanDocument, seconds: float, likely: str
+) -> None:
+    bounds = (0.752 * seconds, 1.316 * seconds)
+    plan = replace(document.plans[0], iteration_seconds=seconds, interval_seconds=bounds)
+    assert likely in text([tables.strategies_table([plan], document.cluster, 80)])
+
+
+def test_models_with_experts_show_their_degrees_even_if_one(document: PlanDocument) -> None:
+    workload = replace(document.workload, active_parameters=10**9)
+    with_experts = replace(document, workload=workload)
+    assert "vpp cp ep etp dp" in words(text(tables.plan_report(with_experts, 80)))
+    assert "etp" not in text(tables.plan_report(document, 80))
+    assert "ep 1, etp 1" in words(text(tables.prediction_report(with_experts, 80)))
+
+
+def test_layers_are_listed_where_stages_differ(document: PlanDocument) -> None:
+    plan = document.plans[0]
+    assert "model order" not in text([memory_table(plan, 80)])
+    bounds = [0, 1, *range(3, 60, 2), 60, 61]
+    pairs = enumerate(pairwise(bounds))
+    stages = tuple(StagePart("g", pair, 1, i % 4, i // 4) for i, pair in pairs)
+    uneven = replace(plan.strategy, virtual_stages=8, stages=stages[::-1])
+    shown = words(text([memory_table(replace(plan, strategy=uneven), 80)]))
+    assert "layers of the 32 stages in model order, 8 on a rank: 1, 2 x 29, 1, 1" in shown
+
+
+def test_one_more_rule_is_singular(document: PlanDocument) -> None:
+    assert document.search is not None
+    reasons = {"a": 4, "b": 3, "c": 2, "d": 1}
+    shown = words(text([tables.search_summary(replace(document.search, reasons=reasons))]))
+    assert "and 1 more rule" in shown
+    assert "more rules" not in shown
+
+
+def test_the_price_of_a_gpu_agrees_with_that_of_all(document: PlanDocument) -> None:
+    pool = replace(document.cluster.pools[0], usd_per_gpu_hour=3.995)
+    assert tables.price_words(pool).startswith("$3.995 per GPU")
+    assert tables.price_words(replace(pool, usd_per_gpu_hour=4.0)).startswith("$4.00 per GPU")

@@ -68,6 +68,9 @@ def test_a_strategy_in_one_line(document: PlanDocument) -> None:
     assert words.strategy_words(strategy) == (
         "tp 4, pp 4, vpp 2, dp 4, micro-batch 1 x 256, ZeRO 1, recompute attention"
     )
+    with_experts = words.strategy_words(strategy, experts=True)
+    assert with_experts.startswith("tp 4, pp 4, vpp 2, ep 1, etp 1, dp 4")
+    assert "etp 2" in words.strategy_words(replace(strategy, etp=2))
     assert "optimizer in host memory" not in words.switches_words(strategy)
     offloaded = replace(strategy, offload_optimizer=True)
     assert "optimizer in host memory" in words.switches_words(offloaded)

@@ -19,7 +19,7 @@ catalog = typer.Typer(
 GPU_NAME = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]", help="Show all about this type.", autocompletion=options.complete_gpu
+        metavar="NAME", help="Show all about this type.", autocompletion=options.complete_gpu
     ),
 ]
 
@@ -37,15 +37,15 @@ def gpus(name: GPU_NAME = None, json: options.JSON = False) -> None:
             entries = [report.gpu_to_dict(gpu) for gpu in every]
             output.print_json({"schema": report.SCHEMA, "gpus": entries})
         else:
-            output.show(lambda width: [report.gpus_table(every)])
+            output.show(lambda width: report.gpus_table(every, width))
         return
-    gpu = data.find_gpu(name)
+    gpu = report.gpu_named(name)
     if json:
         figures = report.figures_to_list(data.describe_gpu(gpu))
         entry = {**report.gpu_to_dict(gpu), "figures": figures}
         output.print_json({"schema": report.SCHEMA, "gpus": [entry]})
         return
-    output.show(lambda width: report.gpu_report(gpu, data.instances(gpu.name)))
+    output.show(lambda width: report.gpu_report(gpu, data.instances(gpu.name), width))
 
 
 @catalog.command(cls=Command)
@@ -53,7 +53,7 @@ def models(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="Show all about this model.",
             autocompletion=options.complete_model,
         ),
@@ -71,11 +71,11 @@ def models(
             entries = [report.model_to_dict(entry) for entry in every]
             output.print_json({"schema": report.SCHEMA, "models": entries})
         else:
-            output.show(lambda width: [report.models_table(every)])
+            output.show(lambda width: report.models_table(every, width))
         return
     from astrarium.model import model_of_entry
 
-    entry = data.find_model_entry(name)
+    entry = report.model_named(name)
     built = model_of_entry(entry)
     if json:
         document = report.built_model_to_dict(entry, built)
@@ -91,7 +91,7 @@ def prices(name: GPU_NAME = None, json: options.JSON = False) -> None:
     from astrarium.cli import output
     from astrarium.report import catalog as report
 
-    chosen = data.gpus() if name is None else (data.find_gpu(name),)
+    chosen = data.gpus() if name is None else (report.gpu_named(name),)
     offers = () if name is None else data.instances(chosen[0].name)
     if json:
         entries = [{"gpu": gpu.name, **report.price_to_dict(gpu)} for gpu in chosen]
@@ -100,7 +100,7 @@ def prices(name: GPU_NAME = None, json: options.JSON = False) -> None:
             document["instances"] = [report.instance_to_dict(offer) for offer in offers]
         output.print_json(document)
         return
-    output.show(lambda width: report.prices_report(chosen, offers))
+    output.show(lambda width: report.prices_report(chosen, offers, width))
 
 
 @catalog.command(cls=Command)
@@ -108,7 +108,7 @@ def instances(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="Show all about this instance, or list those with a GPU type.",
             autocompletion=options.complete_instance,
         ),
@@ -127,4 +127,4 @@ def instances(
             entries[0]["figures"] = report.figures_to_list(data.describe_instance(chosen[0]))
         output.print_json({"schema": report.SCHEMA, "instances": entries})
         return
-    output.show(lambda width: report.instances_report(chosen))
+    output.show(lambda width: report.instances_report(chosen, width))

@@ -10,7 +10,7 @@ from astrarium.cli import options
 
 
 def explain(
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json.")],
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")],
     against: Annotated[
         str | None, typer.Option(metavar="PLAN", help="Compare with the best plan of this file.")
     ] = None,

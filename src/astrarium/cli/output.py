@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from errno import EPIPE
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROGRESS_AFTER_SECONDS = 1.0
-_BROKEN_PIPE = 32  # what a reader such as `head` that has seen enough leaves behind
+PROGRESS_EVERY_SECONDS = 0.5
 
 
 def print_json(data: Any) -> None:  # noqa: ANN401  whatever JSON can hold
@@ -46,9 +48,20 @@ def _write(text: str) -> None:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except OSError as error:
-        if error.errno == _BROKEN_PIPE:
-            raise
+        if error.errno == EPIPE:
+            _discard_output()
+            return
         raise InputError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def _discard_output() -> None:
+    """A reader such as `head` has seen enough: go on in silence, the exit code keeps its meaning.
+
+    What is still buffered goes nowhere too, so that closing the stream cannot fail again.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # noqa: ANN401
@@ -70,21 +83,23 @@ def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # 
 
 @contextmanager
 def progress(message: str) -> Iterator[None]:
-    """Show on a terminal's stderr that work goes on, once it has taken over a second."""
+    """Show on a terminal's stderr for how long work goes on, once it has taken over a second."""
     if not sys.stderr.isatty():
         yield
         return
     from threading import Event, Thread
+    from time import monotonic
 
-    done = Event()
+    done, begin = Event(), monotonic()
 
     def spin() -> None:
         if done.wait(PROGRESS_AFTER_SECONDS):
             return
         from rich.console import Console
 
-        with Console(stderr=True).status(message):
-            done.wait()
+        with Console(stderr=True).status(message) as status:
+            while not done.wait(PROGRESS_EVERY_SECONDS):
+                status.update(f"{message}, {monotonic() - begin:.0f} s")
 
     thread = Thread(target=spin, daemon=True)
     thread.start()

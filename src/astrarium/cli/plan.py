@@ -28,9 +28,9 @@ def plan(  # noqa: PLR0913  one parameter per flag
 ) -> None:
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import output, request
-    from astrarium.cli.shell import ARGUMENTS
+    from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report.build import document_of
-    from astrarium.report.document import to_dict
+    from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
@@ -53,11 +53,12 @@ def plan(  # noqa: PLR0913  one parameter per flag
             limits=limits,
         )
     document = document_of(planned, reference=model, objective=goal, mode=how, notes=asked.notes)
-    written = output.write_document(out, "plan.json", to_dict(document))
+    written = output.write_document(out, PLAN_FILE, to_dict(document))
     if json:
         output.print_json(to_dict(document))
         return
     from astrarium.report import tables
 
     output.show(lambda width: tables.plan_report(document, width))
-    output.show(lambda width: tables.next_steps(ctx.meta[ARGUMENTS], written, width))
+    typed, exports = ctx.meta[ARGUMENTS], knows(ctx, "export")
+    output.show(lambda width: tables.next_steps(typed, written, width, exports=exports))

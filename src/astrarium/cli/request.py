@@ -117,7 +117,6 @@ def read(
     """Everything a command is asked about. Flags first: their mistakes cost least to find."""
     from astrarium.model import load_model
     from astrarium.model.workload import Precision, Workload
-    from astrarium.search.planner import runnable
 
     notes = []
     if global_batch is None:
@@ -132,14 +131,28 @@ def read(
     if length is None:
         length, why = _default_length(loaded)
         notes.append(f"--seq-length not given: {length:,} taken, {why}")
+    elif 0 < loaded.max_seq_length < length:
+        notes.append(
+            f"--seq-length {length:,} is beyond the {loaded.max_seq_length:,} tokens that"
+            f" {loaded.name} is made for"
+        )
     asked = Workload(loaded, length, batch, run_tokens, number_format)
-    for pool in pools.pools:
-        precision_there = runnable(asked, pool).precision
-        if precision_there is not asked.precision:
-            notes.append(
-                f"{pool.gpu.name} has no {asked.precision}: it computes in {precision_there}"
-            )
-    return Request(asked, pools, tuple(notes))
+    used, fallbacks = _usable_format(asked, pools)
+    return Request(used, pools, (*notes, *fallbacks))
+
+
+def _usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]]:
+    """The workload in the number format that all GPUs use, if they agree, and notes on others."""
+    from astrarium.search.planner import runnable
+
+    there = {pool.gpu.name: runnable(asked, pool) for pool in pools.pools}
+    notes = [
+        f"{name} has no {asked.precision}: it computes in {workload.precision}"
+        for name, workload in there.items()
+        if workload.precision is not asked.precision
+    ]
+    used = list(there.values())
+    return (used[0] if len(set(w.precision for w in used)) == 1 else asked), notes
 
 
 def _default_length(model: Model) -> tuple[int, str]:

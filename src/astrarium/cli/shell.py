@@ -57,3 +57,9 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
         ctx.meta.setdefault(ARGUMENTS, tuple(args))
         return super().parse_args(ctx, args)
+
+
+def knows(ctx: typer.Context, command: str) -> bool:
+    """Tell whether the program has a command of this name."""
+    root = ctx.find_root()
+    return isinstance(root.command, TyperGroup) and command in root.command.list_commands(root)

@@ -63,10 +63,10 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     statistics = layer.tokens * heads * FLOAT_BYTES
     inner = statistics + _attention_extra(layer, output, heads)
     layer.keep(query + keys + values + output + inner)
-    layer.recompute(RecomputeModule.CORE_ATTN, forward, inner)
     if attention.rotary_dim:
         layer.pointwise(Pointwise.ROTARY, (query + keys) / ELEMENT_BYTES)
-    _add_context_parallel(layer, keys + values, forward, backward)
+    ring = _add_context_parallel(layer, keys + values, forward, backward)
+    layer.recompute(RecomputeModule.CORE_ATTN, forward + ring, inner)
 
 
 def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
@@ -84,16 +84,18 @@ def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
 
 def _add_context_parallel(
     layer: Tally, kv_bytes: Floats, forward: Floats, backward: Floats
-) -> None:
-    """Ring steps hide behind attention; what a step's computation cannot hide is exposed."""
+) -> Floats:
+    """Ring steps run beside attention; returns what the forward pass sees of them."""
     cp, tp = layer.shards.cp, layer.shards.tp
     crosses = place(cp, tp, layer.shards.domain).per_domain < cp
     steps = cp - 1
     hop = send_seconds(layer.fabric, kv_bytes, crosses)
     # The backward pass passes keys, values and their gradients around.
     hop_back = send_seconds(layer.fabric, 2 * kv_bytes, crosses)
-    layer.add("cp_forward", steps * beside(hop, forward / cp))
+    seen = steps * beside(hop, forward / cp)
+    layer.add("cp_forward", seen)
     layer.add("cp_backward", steps * beside(hop_back, backward / cp))
+    return seen
 
 
 def add_latent_recompute(layer: Tally, block: Block, gemms: GemmSeconds) -> None:

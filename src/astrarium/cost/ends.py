@@ -16,6 +16,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, VOCAB_MULTIPLE, Shards
+from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 
 # Megatron's loss works on an fp32 copy of the logits and alters it in place up to the gradient:
@@ -30,7 +31,7 @@ class EndCosts:
 
     embedding_forward: Floats
     embedding_backward: Floats
-    embedding_message: Floats  # seconds, each direction
+    embedding_message: Floats  # both directions
     embedding_parameters: Floats
     head_forward: Floats
     head_backward: Floats
@@ -73,7 +74,8 @@ def end_costs(workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fa
     return EndCosts(
         embedding_forward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=False),
         embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True),
-        embedding_message=reduce,
+        # Without sequence parallelism the way back needs no message.
+        embedding_message=reduce + np.where(sequence, gather, 0.0),
         embedding_parameters=_padded(model.vocab, tp) / tp * model.embedding.hidden
         + model.embedding.other_parameters,
         head_forward=gemm[GemmRole.FORWARD]
@@ -93,8 +95,15 @@ def end_costs(workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fa
         head_transient=np.maximum(
             outputs * model.head.inputs * ELEMENT_BYTES - logits * FLOAT_BYTES, 0.0
         ),
-        boundary_bytes=residual,
+        boundary_bytes=np.maximum(residual, _custom_output_bytes(workload, shards)),
     )
+
+
+def _custom_output_bytes(workload: Workload, shards: Shards) -> Floats:
+    """The widest output of layers known by their totals: any of them may end a stage."""
+    custom = [kind for kind in workload.model.kinds if isinstance(kind, CustomBlock)]
+    widest = max((kind.output_bytes for kind in custom), default=0.0)
+    return widest * shards.micro_batch / shards.cp
 
 
 def _padded(vocab: int, tp: Ints) -> Floats:

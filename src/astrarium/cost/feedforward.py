@@ -20,12 +20,21 @@ PERMUTE_PASSES = 3  # dispatch, sort by local expert, combine: each reads and wr
 
 
 def add_mlp(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
-    inner = _feed_forward(layer, block, Module.MLP, layer.tokens, layer.shards.tp)
+    again = _add_dense_part(layer, block, Module.MLP, gemms)
+    if again is not None:
+        layer.recompute(RecomputeModule.MLP, *again)
+
+
+def _add_dense_part(
+    layer: Tally, block: Block, module: Module, gemms: GemmSeconds
+) -> tuple[Floats, Floats] | None:
+    """A feed-forward part split by tp: what redoing all of it costs, and the bytes it spares."""
+    inner = _feed_forward(layer, block, module, layer.tokens, layer.shards.tp)
     if inner is None:
-        return
+        return None
     seconds, kept, _ = inner
-    again = sum((gemms[x.name][0] for x in block.linears if x.module is Module.MLP), seconds)
-    layer.recompute(RecomputeModule.MLP, again, kept)
+    weights = sum((gemms[x.name][0] for x in block.linears if x.module is module), seconds)
+    return weights + layer.messages_of.get(module, 0.0), kept
 
 
 def _feed_forward(
@@ -81,8 +90,12 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         activation, kept, narrow = inner
         layer.recompute(RecomputeModule.MOE_ACT, activation, narrow)
         again = layer.out["forward"] - before + layer.out["ep_forward"]
+        again = again + sum(gemms[x.name][0] for x in block.linears if x.module is Module.ROUTER)
         layer.recompute(RecomputeModule.MOE, again, kept + copies * shards.etp + 2 * scores)
-    _add_shared_experts(layer, block, gemms)
+    shared = _add_dense_part(layer, block, Module.SHARED_EXPERTS, gemms)
+    if shared is not None:
+        layer.recompute(RecomputeModule.SHARED_EXPERTS, *shared)
+        layer.recompute(RecomputeModule.MOE, *shared)  # the layer is redone as a whole
 
 
 def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
@@ -96,13 +109,3 @@ def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
     reduced = reduce_scatter_seconds(fabric, sent * shards.etp, inner)
     layer.add("ep_forward", exchange + gathered + reduced)
     layer.add("ep_backward", exchange + gathered + reduced)
-
-
-def _add_shared_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
-    inner = _feed_forward(layer, block, Module.SHARED_EXPERTS, layer.tokens, layer.shards.tp)
-    if inner is None:
-        return
-    seconds, kept, _ = inner
-    names = [x.name for x in block.linears if x.module is Module.SHARED_EXPERTS]
-    again = sum((gemms[name][0] for name in names), seconds)
-    layer.recompute(RecomputeModule.SHARED_EXPERTS, again, kept)

@@ -181,12 +181,13 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
             gather + input_scatter, column[1] + column[2], shards.tp
         )
         layer.add("tp_forward", enter + leave)
+        layer.messages_of[row.module] = enter + leave
         layer.add("tp_backward", behind)
         layer.add("tp_forward_overlapped", np.where(sequence, piped, enter + leave))
         shorter = np.minimum(piped_back, behind)
         layer.add("tp_backward_overlapped", np.where(sequence, shorter, behind))
     # One gathered input at a time stands beside the shards.
-    layer.add("transient", np.where(shards.tp > 1, size, 0.0))
+    layer.pass_through(np.where(sequence, size, 0.0))
 
 
 def _columns_before(block: Block, row: Linear) -> list[Linear]:

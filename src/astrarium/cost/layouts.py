@@ -68,6 +68,7 @@ class DataMessages:
     reduce: Floats  # gradients summed everywhere
     scatter: Floats  # gradients summed, each rank its part
     gather: Floats  # weights
+    tied: Floats  # gradients of a table that first and last stage both hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Layouts:
     redone_of_layer: Floats  # bytes that come back when a whole layer is recomputed
     transient_of_layer: Floats  # bytes that live only inside one layer's passes
     stand_ins: Floats  # 16-bit tensors in place of gradients that went to the fp32 ones
-    largest_layer: Floats  # parameters
+    largest_unit: Floats  # parameters of the largest layer, embedding or head on the rank
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -184,19 +185,22 @@ class CostModel:
             redone_of_layer=(costs.activations - costs.inputs).max(axis=1)[shard],
             transient_of_layer=costs.transient.max(axis=1)[shard],
             stand_ins=np.where(held > 0, costs.stand_ins[shard][:, None, :], 0.0).max(axis=2),
-            largest_layer=(costs.dense_parameters + costs.expert_parameters).max(axis=1)[shard],
+            largest_unit=self._largest_unit(shards, ends),
             dense_ranks=dense_ranks,
             expert_ranks=expert_ranks,
             messages=self._data_messages(
-                self.pool.domain_of(degrees.gpus),
+                degrees,
+                tied_apart,
                 (dense_parameters.max(axis=1), dense_ranks, degrees.tp),
                 (expert_parameters.max(axis=1), expert_ranks, degrees.ep * degrees.etp),
             ),
         )
 
-    def _data_messages(self, domain: Ints, *groups: tuple[Floats, Ints, Ints]) -> DataMessages:
+    def _data_messages(
+        self, degrees: Degrees, tied: Floats, *groups: tuple[Floats, Ints, Ints]
+    ) -> DataMessages:
         """Each group: parameters of a rank, ranks that share them, distance between those."""
-        fabric = self.fabric
+        fabric, domain = self.fabric, self.pool.domain_of(degrees.gpus)
         reduce, scatter, gather = (np.zeros(len(groups[0][0])) for _ in range(3))
         for parameters, ranks, stride in groups:
             if not parameters.any():
@@ -206,13 +210,22 @@ class CostModel:
             reduce = reduce + all_reduce_seconds(fabric, gradients, group)
             scatter = scatter + reduce_scatter_seconds(fabric, gradients, group)
             gather = gather + all_gather_seconds(fabric, weights, group)
-        return DataMessages(reduce, scatter, gather)
+        apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
+        ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
+        table = all_reduce_seconds(fabric, GRADIENT_BYTES * tied, ends)
+        return DataMessages(reduce, scatter, gather, table)
+
+    def _largest_unit(self, shards: ShardCosts, ends: _Ends) -> Floats:
+        costs, e = shards.layers, shards.ends
+        layer = (costs.dense_parameters + costs.expert_parameters).max(axis=1)[shards.shard_of]
+        outer = np.maximum(ends.first(e.embedding_parameters), ends.last(e.head_parameters))
+        return np.maximum(layer[:, None], outer)
 
     def _on_rank(
         self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: _Ends
     ) -> RankSeconds:
         c, e = shards.layers, shards.ends
-        message = ends.first(2 * e.embedding_message) + ends.last(
+        message = ends.first(e.embedding_message) + ends.last(
             e.head_message_forward + e.head_message_backward
         )
         return RankSeconds(
@@ -230,7 +243,7 @@ class CostModel:
     def _in_all(self, shards: ShardCosts) -> RankSeconds:
         """The same summed over the whole model; does not depend on how layers are dealt."""
         c, e, s = shards.layers, shards.ends, shards.shard_of
-        message = 2 * e.embedding_message + e.head_message_forward + e.head_message_backward
+        message = e.embedding_message + e.head_message_forward + e.head_message_backward
 
         def all_layers(per_layer: Floats) -> Floats:
             return per_layer @ self.layers_of_kind

@@ -138,9 +138,7 @@ def _parameter_bytes(
         )
 
     whole = WEIGHT_BYTES + GRADIENT_BYTES
-    gathered = (
-        np.minimum(GATHERED_LAYERS * layouts.largest_layer[rows][:, None], dense + expert) * whole
-    )
+    gathered = np.minimum(GATHERED_LAYERS * layouts.largest_unit[rows], dense + expert) * whole
     return (
         WEIGHT_BYTES * held(WEIGHTS_DIVIDED),
         GRADIENT_BYTES * held(GRADIENTS_DIVIDED),
@@ -186,8 +184,9 @@ def _kept_by_full(layouts: Layouts, rows: Ints, options: Options) -> tuple[Float
     share = covered / np.maximum(in_flight.sum(axis=2), 1.0)
     blocks = share * inputs + (1 - share) * whole
     uniform = _is_uniform(options)
-    group = np.maximum(options.recompute_layers, 1)[:, None]
-    return np.where(uniform, inputs / group, blocks), np.where(uniform, group, 1)
+    groups, largest = stages.groups(stage_row, np.maximum(options.recompute_layers, 1))
+    share_kept = groups / np.maximum(in_flight.sum(axis=2), 1.0)
+    return np.where(uniform, share_kept * inputs, blocks), np.where(uniform, largest, 1)
 
 
 def _is_uniform(options: Options) -> Bools:

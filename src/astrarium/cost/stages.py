@@ -60,6 +60,13 @@ class StageTable:
         flight = self.flight_small[rows] * cut_small + self.flight_large[rows] * cut_large
         return held.astype(float), flight
 
+    def groups(self, rows: Ints, group_layers: Ints) -> tuple[Floats, Ints]:
+        """Groups of layers in flight when chunks are cut into groups, and the largest group."""
+        small, n = self.small[rows], group_layers[:, None]
+        of_small, of_large = -(-small // n), -(-(small + 1) // n)
+        flight = self.flight_small[rows] * of_small + self.flight_large[rows] * of_large
+        return flight, np.minimum(n, small + (self.num_large[rows] > 0))
+
 
 class StagePlanner:
     """Builds stage tables for one model, remembering how its layers split."""

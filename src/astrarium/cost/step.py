@@ -182,6 +182,8 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     gradients = np.where(zero <= 1, gradients, 0.0)
     backward = layouts.in_all.backward[rows] / pp
     reduction = _bucketed(gradients, backward, per_layer, options.overlap_grad_reduce)
+    # Both copies of a tied table have to agree; nothing is left to hide this behind.
+    reduction = reduction + layouts.messages.tied[rows]
     gather = np.where((zero == 1) | (zero == 2), messages.gather[rows], 0.0)
     forward = layouts.in_all.forward[rows] / pp
     return reduction, _bucketed(gather, forward, per_layer, options.overlap_param_gather)
@@ -204,5 +206,6 @@ def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
     on_gpu = model.ops.optimizer_step(parameters)
     pool = model.pool
     moved = (GRADIENT_BYTES + WEIGHT_BYTES) * parameters / pool.gpu.pcie_bandwidth
-    state = 2 * OPTIMIZER_BYTES * parameters * pool.gpus_per_node / HOST_BYTES_PER_SECOND
+    sharing = np.minimum(pool.gpus_per_node, layouts.degrees.gpus[rows])
+    state = 2 * OPTIMIZER_BYTES * parameters * sharing / HOST_BYTES_PER_SECOND
     return np.where(options.offload_optimizer, moved + state, on_gpu)

@@ -92,6 +92,8 @@ class Tally:
         self.first_of_shape, self.shape_of = distinct_rows(
             shards.tp, shards.cp, shards.micro_batch, shards.sequence_parallel
         )
+        # Forward messages of a part of the block, which redoing it repeats.
+        self.messages_of: dict[Module, Floats] = {}
         zeros = np.zeros(len(shards))
         skip = {"module_recompute", "dropped"}
         self.out = {f.name: zeros.copy() for f in fields(LayerCosts) if f.name not in skip}

@@ -26,6 +26,9 @@ from astrarium.report.document import (
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned
 from astrarium.strategy.types import Strategy
+from astrarium.units import format_bytes
+
+LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
 
 
 def document_of(
@@ -51,7 +54,7 @@ def document_of(
         search,
         plans,
         pareto_of(plans),
-        tuple(notes),
+        (*notes, *room_notes(plans)),
     )
 
 
@@ -67,8 +70,25 @@ def document_of_prediction(
         None,
         plans,
         pareto_of(plans),
-        tuple(notes),
+        (*notes, *room_notes(plans)),
     )
+
+
+def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
+    """A warning if the best plan nearly fills a GPU, and the next plan that does not."""
+    best = plans[0].fullest
+    if not LITTLE_ROOM < best.share <= 1:
+        return ()
+    note = (
+        f"little room: plan {plans[0].rank} leaves {format_bytes(best.free_bytes)} of"
+        f" {format_bytes(best.capacity_bytes)} free on stage {best.stage}"
+    )
+    roomier = next((plan for plan in plans if plan.fullest.share <= LITTLE_ROOM), None)
+    if roomier is None:
+        return (note,)
+    slower = roomier.iteration_seconds / plans[0].iteration_seconds - 1
+    free = format_bytes(roomier.fullest.free_bytes)
+    return (f"{note}; plan {roomier.rank} leaves {free} and takes {100 * slower:.1f} % longer",)
 
 
 def workload_part(workload: Workload, reference: str) -> WorkloadPart:

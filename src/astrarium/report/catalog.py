@@ -17,17 +17,21 @@ from astrarium.catalog import (
     Instance,
     describe_gpu,
     describe_instance,
+    find_gpu,
     find_instance,
+    gpus,
     instances,
     sources,
 )
-from astrarium.catalog.models import ModelEntry
+from astrarium.catalog.models import ModelEntry, find_model_entry, model_names
 from astrarium.errors import InputError
 from astrarium.model import Model
-from astrarium.report.layout import gib, new_table, title
-from astrarium.units import format_count, format_rate, format_usd
+from astrarium.report.layout import Field, gib, listing, new_table, title
+from astrarium.report.words import unit_price
+from astrarium.units import format_count, format_usd
 
 SCHEMA = "astrarium.catalog/1"
+NAMES_OFFERED = 8
 
 
 def gpu_to_dict(gpu: Gpu) -> dict[str, Any]:
@@ -113,54 +117,97 @@ def figures_to_list(figures: Sequence[Figure]) -> list[dict[str, Any]]:
     return [asdict(figure) for figure in figures]
 
 
-def gpus_table(gpus: Sequence[Gpu]) -> RenderableType:
-    heads = ("!name", "!alias", ":GiB", ":bf16 TFLOP/s", ":TB/s", ":node", ":$/h", ":spot")
-    table = _table(*heads, gap=1)
-    for gpu in gpus:
-        peak = gpu.peak_flops.get("bf16")
-        table.add_row(
-            gpu.name,
-            gpu.aliases[0] if gpu.aliases else "",
-            gib(gpu.memory_bytes),
-            f"{peak / 1e12:,.0f}" if peak else "-",
-            f"{gpu.memory_bandwidth / 1e12:.2f}",
-            str(gpu.gpus_per_node),
-            _usd(gpu.usd_per_gpu_hour),
-            _usd(gpu.spot_usd_per_gpu_hour),
-        )
-    return table
+def gpus_table(types: Sequence[Gpu], width: int) -> Iterator[RenderableType]:
+    peaks = [gpu.peak_flops.get("bf16") for gpu in types]
+    fields = (
+        Field("name", [gpu.name for gpu in types]),
+        Field("alias", [gpu.aliases[0] if gpu.aliases else "" for gpu in types]),
+        Field("GiB", [gib(gpu.memory_bytes) for gpu in types], right=True),
+        Field("bf16 TFLOP/s", [f"{p / 1e12:,.0f}" if p else "-" for p in peaks], right=True),
+        Field("TB/s", [f"{gpu.memory_bandwidth / 1e12:.2f}" for gpu in types], right=True),
+        Field("node", [str(gpu.gpus_per_node) for gpu in types], right=True),
+        Field("$/h", [unit_price(gpu.usd_per_gpu_hour) for gpu in types], right=True),
+        Field("spot", [unit_price(gpu.spot_usd_per_gpu_hour) for gpu in types], right=True, drop=1),
+    )
+    yield from listing(fields, width)
 
 
-def prices_report(gpus: Sequence[Gpu], offers: Sequence[Instance]) -> Iterator[RenderableType]:
+def prices_report(
+    types: Sequence[Gpu], offers: Sequence[Instance], width: int
+) -> Iterator[RenderableType]:
     """Default prices per GPU and hour with their dates and sources, then those of instances."""
-    table = _table("!GPU", ":on demand", ":spot", "dates", "sources")
-    for gpu in gpus:
-        price = price_to_dict(gpu)
-        table.add_row(
-            gpu.name,
-            _usd(gpu.usd_per_gpu_hour),
-            _usd(gpu.spot_usd_per_gpu_hour),
-            price["price_date"],
-            ", ".join(price["price_sources"]),
-        )
-    yield table
+    prices = [price_to_dict(gpu) for gpu in types]
+    cited = list(dict.fromkeys(code for price in prices for code in price["price_sources"]))
+    numbers = [[cited.index(code) + 1 for code in price["price_sources"]] for price in prices]
+    fields = (
+        Field("GPU", [gpu.name for gpu in types]),
+        Field("on demand", [unit_price(gpu.usd_per_gpu_hour) for gpu in types], right=True),
+        Field("spot", [unit_price(gpu.spot_usd_per_gpu_hour) for gpu in types], right=True),
+        Field("dates", [price["price_date"] for price in prices], drop=1),
+        Field("sources", [_ranges(cited_here) for cited_here in numbers]),
+    )
+    yield from listing(fields, width)
     yield Text("US dollars per GPU and hour, medians over clouds: defaults, not offers", "dim")
+    if cited:
+        yield title("Sources")
+        yield _numbered([_source(code) for code in cited])
     if offers:
         yield title("Whole instances, US dollars per hour")
-        yield instances_table(offers)
+        yield from instances_table(offers, width)
 
 
-def models_table(entries: Sequence[ModelEntry]) -> RenderableType:
-    table = _table("!name", "family", ":parameters", ":active", "published")
-    for entry in entries:
-        table.add_row(
-            entry.name,
-            entry.family,
-            "not stated" if entry.parameters is None else format_count(entry.parameters),
-            "" if entry.active_parameters is None else format_count(entry.active_parameters),
-            entry.published,
-        )
-    return table
+def models_table(entries: Sequence[ModelEntry], width: int) -> Iterator[RenderableType]:
+    totals, active = ([_count(n) for n in column] for column in _sizes(entries))
+    fields = (
+        Field("name", [entry.name for entry in entries]),
+        Field("family", [entry.family for entry in entries], drop=1),
+        Field("parameters", totals, right=True),
+        Field("active", active, right=True),
+        Field("published", [entry.published for entry in entries], prose=True),
+    )
+    yield from listing(fields, width)
+
+
+def _sizes(entries: Sequence[ModelEntry]) -> tuple[list[int | None], list[int | None]]:
+    return [e.parameters for e in entries], [e.active_parameters for e in entries]
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else format_count(number)
+
+
+def gpu_named(name: str) -> Gpu:
+    """The GPU type of a name; for a part of names, the names that have it."""
+    try:
+        return find_gpu(name)
+    except InputError:
+        _offer_containing("gpus", name, [gpu.name for gpu in gpus()])
+        raise
+
+
+def model_named(name: str) -> ModelEntry:
+    """The model of a name; for a part of names, the names that have it."""
+    try:
+        return find_model_entry(name)
+    except InputError:
+        _offer_containing("models", name, model_names())
+        raise
+
+
+def _offer_containing(command: str, part: str, names: Sequence[str]) -> None:
+    """Refuse a part of names with those that have it, the ones it begins first."""
+    wanted, listed = part.strip().lower(), f"`astrarium catalog {command}` lists all"
+    having = [name for name in names if wanted in name.lower()]
+    if not wanted or not having:
+        return
+    if len(having) == 1:
+        raise InputError(f"'{part}' is no full name (did you mean '{having[0]}'?); {listed}")
+    having.sort(key=lambda name: not name.lower().startswith(wanted))
+    shown, more = having[:NAMES_OFFERED], len(having) - NAMES_OFFERED
+    rest = f" and {more} more" if more > 0 else ""
+    raise InputError(
+        f"'{part}' is no full name; {command} with it: {', '.join(shown)}{rest}; {listed}"
+    )
 
 
 def instances_named(name: str | None) -> tuple[Instance, ...]:
@@ -177,37 +224,46 @@ def instances_named(name: str | None) -> tuple[Instance, ...]:
         raise
 
 
-def instances_report(chosen: Sequence[Instance]) -> Iterator[RenderableType]:
+def instances_report(chosen: Sequence[Instance], width: int) -> Iterator[RenderableType]:
     """One instance in full, several as a table."""
     if len(chosen) == 1:
         yield from instance_report(chosen[0])
     else:
-        yield instances_table(chosen)
+        yield from instances_table(chosen, width)
 
 
-def instances_table(offers: Sequence[Instance]) -> RenderableType:
-    table = _table("name", "!cloud", "!GPUs", ":network", ":$/h", ":spot")
-    for instance in offers:
-        network, limit = instance.inter_node_bandwidth, instance.availability
-        table.add_row(
-            Text(instance.name).append(f" ({limit})" if limit else "", "dim"),
-            instance.cloud,
-            f"{instance.gpus_per_node} x {instance.gpu}",
-            "-" if network is None else format_rate(network),
-            _usd(instance.usd_per_hour),
-            _usd(instance.spot_usd_per_hour),
-        )
-    return table
+def instances_table(offers: Sequence[Instance], width: int) -> Iterator[RenderableType]:
+    """Instances; what limits one is told below the table, under the number beside its name."""
+    limits = list(dict.fromkeys(offer.availability for offer in offers if offer.availability))
+    rates = [offer.inter_node_bandwidth for offer in offers]
+    fields = (
+        Field("name", [_marked(offer, limits) for offer in offers]),
+        Field("cloud", [offer.cloud for offer in offers], drop=2),
+        Field("n", [str(offer.gpus_per_node) for offer in offers], right=True),
+        Field("GPU", [offer.gpu for offer in offers]),
+        Field("network GB/s", ["-" if r is None else f"{r / 1e9:,.4g}" for r in rates], right=True),
+        Field("$/h", [_usd(offer.usd_per_hour) for offer in offers], right=True),
+        Field("spot", [_usd(offer.spot_usd_per_hour) for offer in offers], right=True, drop=3),
+    )
+    yield from listing(fields, width)
+    if limits:
+        yield _numbered(limits)
 
 
-def gpu_report(gpu: Gpu, offers: Sequence[Instance]) -> Iterator[RenderableType]:
+def _marked(offer: Instance, limits: Sequence[str]) -> str:
+    if not offer.availability:
+        return offer.name
+    return f"{offer.name} ({limits.index(offer.availability) + 1})"
+
+
+def gpu_report(gpu: Gpu, offers: Sequence[Instance], width: int) -> Iterator[RenderableType]:
     """All that is known about a GPU type, and where it can be rented."""
     yield Text(f"{gpu.name} (also {', '.join(gpu.aliases)})" if gpu.aliases else gpu.name, "bold")
     yield ""
     yield from figures_report(describe_gpu(gpu), gpu.doubts_by_figure.get("*", ""))
     if offers:
         yield title(f"Instances with it ({len(offers)})")
-        yield instances_table(offers)
+        yield from instances_table(offers, width)
 
 
 def instance_report(instance: Instance) -> Iterator[RenderableType]:
@@ -231,12 +287,7 @@ def figures_report(figures: Sequence[Figure], doubt: str) -> Iterator[Renderable
         yield title("Doubts (?)")
         yield from _indented([doubt, *doubts] if doubt else doubts)
     yield title("Sources")
-    listed = Table.grid(padding=(0, 1))
-    listed.add_column(justify="right", no_wrap=True, min_width=4)
-    listed.add_column(overflow="fold")
-    for number, code in enumerate(cited, start=1):
-        listed.add_row(str(number), Text(_source(code)))
-    yield listed
+    yield _numbered([_source(code) for code in cited])
     yield Text("\nKeys in [gpus.NAME] or [instances.NAME] of astrarium.toml override.", "dim")
 
 
@@ -275,6 +326,15 @@ def _kinds(model: Model) -> str:
     if len(counts) == 1:
         return "all alike"
     return ", ".join(f"{n} {k.name}" for n, k in zip(counts, model.kinds, strict=True))
+
+
+def _numbered(lines: Sequence[str]) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(justify="right", no_wrap=True, min_width=4)
+    grid.add_column(overflow="fold")
+    for number, line in enumerate(lines, start=1):
+        grid.add_row(str(number), Text(line))
+    return grid
 
 
 def _source(code: str) -> str:

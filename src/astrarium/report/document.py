@@ -7,7 +7,7 @@ explained later from itself alone. Keys that a newer version added are ignored w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,16 @@ from astrarium.strategy.types import (
     RecomputeModule,
     Schedule,
 )
+from astrarium.units import LARGEST_QUANTITY
 
 SCHEMA = "astrarium.plan/1"
+PLAN_FILE = "plan.json"
+
+_AGAIN = "write the file again with `astrarium plan ... --out DIR`"
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
+_POSITIVE = frozenset(
+    (*_DEGREES, "virtual_stages", "capacity_bytes", "iteration_seconds", "tokens_per_second")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,10 @@ class WorkloadPart:
     global_batch: int
     tokens: int | None
     precision: str
+
+    @property
+    def has_experts(self) -> bool:
+        return self.active_parameters != self.parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +252,10 @@ def from_dict(data: Mapping[str, Any]) -> PlanDocument:
 
 
 def load_document(path: Path) -> PlanDocument:
-    """Read a plan file; InputError says what is wrong with it and where."""
+    """Read a plan file, or that of a folder; InputError says what is wrong and where."""
     from astrarium import documents
 
+    path = _plan_file(path)
     content = documents.read(path)
     schema = content.get("schema") if isinstance(content, Mapping) else None
     if schema != SCHEMA:
@@ -252,17 +265,52 @@ def load_document(path: Path) -> PlanDocument:
             " `astrarium plan ... --out DIR` writes one"
         )
     document = documents.load(path, PlanDocument)
+    for key, value in _numbers(to_dict(document)):
+        _check_number(key, value, path)
     for plan in document.plans:
         _check_plan(plan, path)
     return document
 
 
-def _check_plan(plan: PlanPart, path: Path) -> None:
-    if not plan.memory or plan.iteration_seconds <= 0:
+def _plan_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if not (path / PLAN_FILE).is_file():
         raise InputError(
-            f"{path}: plan {plan.rank} has no memory entries or no positive iteration_seconds;"
-            " write the file again with `astrarium plan ... --out DIR`"
+            f"{path}: is a folder without {PLAN_FILE}; `astrarium plan ... --out {path}` writes one"
         )
+    return path / PLAN_FILE
+
+
+def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:  # noqa: ANN401
+    """Every number of a document under its key, such as plans[0].mfu."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _numbers(part, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _numbers(part, f"{key}[{index}]")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield key, value
+
+
+def _check_number(key: str, value: float, path: Path) -> None:
+    """Refuse numbers that no plan has: NaN, infinite, negative, zero where it is divided by."""
+    name = key.rpartition(".")[2]
+    if not abs(value) <= LARGEST_QUANTITY:
+        raise InputError(f"{path}: {key}: expected a number up to {LARGEST_QUANTITY:.0e}; {_AGAIN}")
+    if value < 0 and ".breakdown_seconds." not in key:  # where rounding may leave -1e-17
+        expected = "a number that is not negative"
+    elif value == 0 and name in _POSITIVE:
+        expected = "a number above zero"
+    else:
+        return
+    raise InputError(f"{path}: {key}: expected {expected}, got {value:g}; {_AGAIN}")
+
+
+def _check_plan(plan: PlanPart, path: Path) -> None:
+    if not plan.memory:
+        raise InputError(f"{path}: plan {plan.rank} has no memory entries; {_AGAIN}")
 
 
 def plan_of_rank(document: PlanDocument, rank: int, where: str) -> PlanPart:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from astrarium.report.document import MEMORY_KEYS, PlanDocument, PlanPart
+from astrarium.report.document import MEMORY_KEYS, PlanDocument, PlanPart, WorkloadPart
 from astrarium.report.words import (
     MEMORY_CAUSES,
     Kind,
+    layers_words,
     recompute_words,
     remedy,
     time_cause,
+    unit_price,
     zero_words,
 )
-from astrarium.units import format_bytes, format_seconds
+from astrarium.units import format_bytes, format_rate, format_seconds
 
 SCHEMA = "astrarium.explanation/1"
 REMEDIES_SHOWN = 3
@@ -73,6 +75,7 @@ class Comparison:
     schema: str
     first: PlanPart
     second: PlanPart
+    workloads: tuple[WorkloadPart, WorkloadPart]
     context: Mapping[str, tuple[str, str]]
     choices: Mapping[str, tuple[str, str]]
     results: tuple[Difference, ...]
@@ -157,21 +160,40 @@ def compare(
         "astrarium.comparison/1",
         one,
         two,
+        (one_document.workload, two_document.workload),
         _unlike(_context(one_document), _context(two_document)),
         _unlike(_choices(one), _choices(two)),
         tuple(_differences(_results(one), _results(two))),
-        tuple(_differences(one.breakdown_seconds, two.breakdown_seconds)),
+        tuple(_differences(*_with_all_causes(one.breakdown_seconds, two.breakdown_seconds))),
         tuple(_differences(_memory(one), _memory(two))),
     )
 
 
 def _context(document: PlanDocument) -> dict[str, str]:
-    workload = document.workload
+    """All that was asked for: the workload, the cluster, the goal of the search."""
+    workload, pools, search = document.workload, document.cluster.pools, document.search
+    tokens = workload.tokens
     return {
         "model": workload.model,
+        "parameters": f"{workload.parameters:,}",
+        "active parameters": f"{workload.active_parameters:,}",
+        "layers": f"{workload.layers:,}",
         "sequence length": f"{workload.seq_length:,}",
         "global batch": f"{workload.global_batch:,}",
+        "tokens": "not stated" if tokens is None else f"{tokens:,}",
         "precision": workload.precision,
+        "cluster": "; ".join(f"{pool.gpus:,} x {pool.gpu}" for pool in pools),
+        "nodes": "; ".join(f"{pool.nodes:,} of {pool.gpus_per_node}" for pool in pools),
+        "link in a node": "; ".join(
+            f"{pool.intra_node_link} {format_rate(pool.intra_node_bytes_per_second)}"
+            for pool in pools
+        ),
+        "network": "; ".join(
+            f"{pool.network} {format_rate(pool.inter_node_bytes_per_second)}" for pool in pools
+        ),
+        "price per GPU": "; ".join(unit_price(pool.usd_per_gpu_hour) for pool in pools),
+        "objective": "none" if search is None else search.objective,
+        "mode": "none" if search is None else search.mode,
     }
 
 
@@ -183,9 +205,11 @@ def _choices(plan: PlanPart) -> dict[str, str]:
     return {
         "GPUs": ", ".join(f"{count:,} x {name}" for name, count in plan.gpus.items()),
         **{name: str(getattr(strategy, name)) for name in (*degrees, *more)},
+        "layers of stages": layers_words(strategy).rpartition(": ")[2] or "alike",
         "ZeRO": zero_words(strategy),
         "recompute": recompute_words(strategy.recompute),
         **{f"overlap {name}": str(getattr(strategy.overlap, name)) for name in overlap},
+        "schedule": strategy.schedule.value,
     }
 
 
@@ -208,6 +232,14 @@ def _results(plan: PlanPart) -> dict[str, float]:
 
 def _memory(plan: PlanPart) -> dict[str, float]:
     return {key: getattr(plan.fullest, key) for key in MEMORY_KEYS}
+
+
+def _with_all_causes(
+    first: Mapping[str, float], second: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Both with the causes of either; what one does not have takes no time."""
+    none = dict.fromkeys((*first, *second), 0.0)
+    return {**none, **first}, {**none, **second}
 
 
 def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> Iterator[Difference]:

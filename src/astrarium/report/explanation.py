@@ -10,11 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from astrarium.report.bars import Bar
-from astrarium.report.document import PlanDocument, PlanPart
+from astrarium.report.document import PlanDocument, PlanPart, WorkloadPart
 from astrarium.report.explain import Comparison, Difference, Explanation
-from astrarium.report.layout import DAY, dollars, gib, new_table, percent, title
-from astrarium.report.tables import header, memory_table, verdict
-from astrarium.report.words import MEMORY_CAUSES, strategy_words, switches_words, time_cause
+from astrarium.report.layout import DAY, dollars, gib, interval, new_table, percent, title
+from astrarium.report.stages import memory_table
+from astrarium.report.tables import header, verdict
+from astrarium.report.words import (
+    MEMORY_CAUSES,
+    layers_words,
+    strategy_words,
+    switches_words,
+    time_cause,
+)
 from astrarium.units import format_bytes, format_count, format_seconds, format_usd
 
 WIDE = 100  # columns from which terms get bars
@@ -38,7 +45,7 @@ def explanation_report(
     plan = explained.plan
     yield header(document.workload, document.cluster, document.notes)
     yield title(f"Plan {plan.rank}")
-    yield from plan_lines(plan)
+    yield from plan_lines(plan, document.workload)
     yield title("What binds")
     yield from _bullets(explained.binds)
     yield title(f"Time: {format_seconds(plan.iteration_seconds)} an iteration")
@@ -51,7 +58,7 @@ def explanation_report(
     )
     terms = [(t.title, format_bytes(t.bytes), t.share, t.meaning) for t in explained.memory]
     yield _terms(terms, width)
-    if len(plan.memory) > 1:
+    if len(plan.memory) > 1 or layers_words(plan.strategy):
         yield title("Memory of every stage: GiB on each GPU")
         yield memory_table(plan, width, every_stage=True)
     yield title("Money")
@@ -61,15 +68,16 @@ def explanation_report(
         yield from _bullets(explained.remedies)
 
 
-def plan_lines(plan: PlanPart) -> Iterator[RenderableType]:
+def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableType]:
     """A strategy and its headline figures in a few lines."""
-    low, high = (format_seconds(s) for s in plan.interval_seconds)
+    likely = interval(plan.interval_seconds, plan.iteration_seconds)
+    words = strategy_words(plan.strategy, experts=workload.has_experts)
     if not plan.fits:
         yield Padding(verdict(plan), (0, 0, 0, 2))
-    yield Padding(Text(strategy_words(plan.strategy)), (0, 0, 0, 2))
+    yield Padding(Text(words), (0, 0, 0, 2))
     yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 0, 2))
     speed = (
-        f"{format_seconds(plan.iteration_seconds)} an iteration (likely {low} to {high}),"
+        f"{format_seconds(plan.iteration_seconds)} an iteration (likely {likely}),"
         f" {format_count(plan.tokens_per_second)} tokens/s, MFU {percent(plan.mfu)}"
     )
     yield Padding(Text(speed), (0, 0, 0, 2))
@@ -114,9 +122,9 @@ def comparison_report(compared: Comparison, names: tuple[str, str]) -> Iterator[
     """Two plans side by side."""
     first, second = names
     yield title(f"A: {first}, plan {compared.first.rank}")
-    yield from plan_lines(compared.first)
+    yield from plan_lines(compared.first, compared.workloads[0])
     yield title(f"B: {second}, plan {compared.second.rank}")
-    yield from plan_lines(compared.second)
+    yield from plan_lines(compared.second, compared.workloads[1])
     if compared.context:
         yield title("Asked for differently (so the figures are not those of one workload)")
         yield _texts(compared.context)

@@ -13,7 +13,8 @@ from astrarium.cluster import Cluster
 from astrarium.report.build import cluster_part, plan_part, workload_part
 from astrarium.report.document import ClusterPart, PlanPart, WorkloadPart
 from astrarium.report.layout import gib, new_table, title
-from astrarium.report.tables import header, memory_table, verdict
+from astrarium.report.stages import memory_table
+from astrarium.report.tables import header, verdict
 from astrarium.report.words import strategy_words
 from astrarium.search.fit import FitReport
 from astrarium.units import format_seconds
@@ -82,12 +83,13 @@ def fit_report(document: FitDocument, width: int, *, chosen: bool) -> Iterator[R
         return
     yield verdict(plan)
     whose = "as asked" if chosen else "the fastest that fits"
-    yield Padding(Text(f"{whose}: {strategy_words(plan.strategy)}"), (0, 0, 0, 2))
+    words = strategy_words(plan.strategy, experts=document.workload.has_experts)
+    yield Padding(Text(f"{whose}: {words}"), (0, 0, 0, 2))
     yield from _smallest(document)
     yield title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width, every_stage=True)
     if not plan.fits:
-        yield from _changes(document.changes, plan)
+        yield from _changes(document, plan)
 
 
 def _smallest(document: FitDocument) -> Iterator[RenderableType]:
@@ -97,11 +99,12 @@ def _smallest(document: FitDocument) -> Iterator[RenderableType]:
     yield Padding(Text(f"the smallest count on which some strategy fits: {text}"), (0, 0, 0, 2))
 
 
-def _changes(changes: Sequence[ChangePart], plan: PlanPart) -> Iterator[RenderableType]:
+def _changes(document: FitDocument, plan: PlanPart) -> Iterator[RenderableType]:
     """Single changes that make it fit, the fastest first."""
+    changes = document.changes
     if not changes:
         yield title("No single change makes this strategy fit on these GPUs")
-        yield Text("  `astrarium plan` searches all strategies for one that does")
+        yield Padding(Text(_way_out(document)), (0, 0, 0, 2))
         return
     yield title("Single changes that make it fit, the cheapest first")
     table = new_table()
@@ -121,3 +124,15 @@ def _changes(changes: Sequence[ChangePart], plan: PlanPart) -> Iterator[Renderab
     yield table
     if len(changes) > CHANGES_SHOWN:
         yield Text(f"  and {len(changes) - CHANGES_SHOWN} more that also fit", style="dim")
+
+
+def _way_out(document: FitDocument) -> str:
+    """What is left to do if no single change helps; promises no strategy where none fits."""
+    fewest, given = document.smallest_gpus, document.cluster.gpus
+    if fewest is None:
+        return "nor does any other strategy, on any number of them: a larger type is needed"
+    if fewest > given:
+        return f"nor does any other strategy: {fewest:,} of these GPUs are needed, {given:,} given"
+    if fewest == given:
+        return "`astrarium plan` finds a strategy that does"
+    return f"`astrarium plan --mode up-to` finds strategies that do, from {fewest:,} GPUs on"

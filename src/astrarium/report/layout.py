@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.units import format_count, format_usd
+from astrarium.units import format_count, format_seconds, format_usd
 
 GIB = 2**30
 DAY = 86400.0
 HUNDRED = 100.0
 MILLION = 1e6
+GAP = 2  # blanks between columns
+PROSE_WIDTH = 24  # what a column of prose gets before its lines are broken
+
+_SECONDS = {"days": DAY, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 def title(text: str) -> RenderableType:
@@ -21,7 +28,8 @@ def title(text: str) -> RenderableType:
 
 
 def gib(size: float) -> str:
-    return f"{size / GIB:,.1f}"
+    """GiB in a column: no fraction from a thousand on."""
+    return f"{size / GIB:,.1f}" if abs(size) < 999.95 * GIB else f"{size / GIB:,.0f}"
 
 
 def percent(share: float) -> str:
@@ -35,6 +43,65 @@ def dollars(amount: float | None) -> str:
     if amount >= MILLION:
         return f"${format_count(amount)}"
     return f"${amount:,.0f}" if amount >= HUNDRED else format_usd(amount)
+
+
+def interval(bounds: tuple[float, float], middle: float) -> str:
+    """Two durations in the unit in which `middle`, which lies between them, is written."""
+    unit = format_seconds(middle).rpartition(" ")[2]
+    low, high = (seconds / _SECONDS[unit] for seconds in bounds)
+    decimals = 0 if high >= HUNDRED else 1 if high >= 10 else 2
+    return f"{low:,.{decimals}f}-{high:,.{decimals}f} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a listing: never broken, unless it is prose; the highest `drop` goes first."""
+
+    head: str
+    cells: Sequence[str]
+    right: bool = False
+    prose: bool = False
+    drop: int = 0  # 0: stays however narrow it gets
+
+
+def listing(fields: Sequence[Field], width: int) -> Iterator[RenderableType]:
+    """A table of the fields that the width has room for, and a line on those it has not."""
+    needed = _listing_width(fields, GAP)
+    gap, kept = GAP if needed <= width else 1, list(fields)
+    while _listing_width(kept, gap) > width and any(field.drop for field in kept):
+        kept.remove(max(kept, key=lambda field: field.drop))
+    table = new_table(gap)
+    for field in kept:
+        table.add_column(
+            _head(field, gap),
+            justify="right" if field.right else "left",
+            no_wrap=not field.prose,
+        )
+    for row in zip(*(field.cells for field in kept), strict=True):
+        table.add_row(*map(Text, row))
+    yield table
+    if len(kept) < len(fields):
+        names = ", ".join(field.head for field in fields if field not in kept)
+        yield Text(f"not shown: {names}; {needed} columns have room for all, or --json", "dim")
+
+
+def _head(field: Field, gap: int) -> str:
+    return field.head if gap == GAP else field.head.replace(" ", "\n")
+
+
+def _listing_width(fields: Sequence[Field], gap: int) -> int:
+    widths = [
+        min(max(map(len, [*_head(field, gap).split("\n"), *field.cells])), limit)
+        for field in fields
+        for limit in [PROSE_WIDTH if field.prose else 10**6]
+    ]
+    return sum(widths) + gap * (len(fields) - 1)
+
+
+def natural_width(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> int:
+    """Characters that a table needs if nothing is to be broken."""
+    columns = zip(heads, *rows, strict=True)
+    return sum(max(map(len, column)) for column in columns) + gap * (len(heads) - 1)
 
 
 def new_table(gap: int = 2) -> Table:

@@ -1,7 +1,6 @@
 """Plans as text: header, best strategies, memory by stage, time by cause, what the search did.
 
-Functions return rich renderables for a given width and print nothing. Narrow terminals get the
-strategies in two tables, wide ones in one; nothing is cut off.
+Functions return rich renderables for a given width and print nothing; nothing is cut off.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from rich.text import Text
 
 from astrarium.report.bars import Bar
 from astrarium.report.document import (
-    MEMORY_KEYS,
     ClusterPart,
     MemoryPart,
     PlanDocument,
@@ -27,7 +25,8 @@ from astrarium.report.document import (
     SearchPart,
     WorkloadPart,
 )
-from astrarium.report.layout import DAY, dollars, gib, new_table, percent, title
+from astrarium.report.layout import DAY, GAP, dollars, gib, interval, new_table, percent, title
+from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (
     recompute_words,
     rejection,
@@ -35,18 +34,14 @@ from astrarium.report.words import (
     strategy_words,
     switches_words,
     time_cause,
+    unit_price,
     zero_words,
 )
-from astrarium.units import format_count, format_rate, format_seconds, format_usd
+from astrarium.units import format_count, format_rate, format_seconds
 
-GAP = 2  # blanks between columns
-FULL_NAMES = 112  # columns from which the causes of memory are written out
-STAGES_SHOWN = 8
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
-NEARLY_FULL = 0.95
-
-_SHORT_CAUSES = ("weights", "grads", "optim", "activ", "work", "reserve")
+WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ class Column:
 
     head: str
     text: Callable[[PlanPart], str]
-    left: bool = False
+    left: bool = False  # words, which may take several lines; numbers never do
 
 
 def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
@@ -63,7 +58,8 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     best = document.plans[0]
     yield header(document.workload, document.cluster, document.notes)
     yield title("Best strategies" if len(document.plans) > 1 else "Best strategy")
-    yield strategies_table(document.plans, document.cluster, width)
+    experts = document.workload.has_experts
+    yield strategies_table(document.plans, document.cluster, width, experts=experts)
     yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
     yield memory_table(best, width)
     yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
@@ -79,9 +75,10 @@ def prediction_report(document: PlanDocument, width: int) -> Iterator[Renderable
     yield header(document.workload, document.cluster, document.notes)
     yield ""
     yield verdict(plan)
-    yield Padding(Text(strategy_words(plan.strategy)), (0, 0, 0, 2))
+    words = strategy_words(plan.strategy, experts=document.workload.has_experts)
+    yield Padding(Text(words), (0, 0, 0, 2))
     yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 1, 2))
-    yield Padding(_columns_table(_results(document.plans), document.plans), (0, 0, 0, 2))
+    yield Padding(results_table(document.plans, width - 2), (0, 0, 0, 2))
     yield title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width)
     yield title(f"Where the {format_seconds(plan.iteration_seconds)} of an iteration go")
@@ -139,7 +136,7 @@ def pool_words(pool: PoolPart) -> str:
 def price_words(pool: PoolPart) -> str:
     if pool.usd_per_gpu_hour is None:
         return f"none known for {pool.gpu}; usd_per_gpu_hour in a cluster file sets one"
-    return f"{format_usd(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
+    return f"{unit_price(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
 
 
 def verdict(plan: PlanPart) -> RenderableType:
@@ -155,19 +152,49 @@ def verdict(plan: PlanPart) -> RenderableType:
     )
 
 
-def strategies_table(plans: Sequence[PlanPart], cluster: ClusterPart, width: int) -> RenderableType:
-    """The plans: what to set, and what it gives; one table or two, as the width allows."""
+def strategies_table(
+    plans: Sequence[PlanPart], cluster: ClusterPart, width: int, *, experts: bool = False
+) -> RenderableType:
+    """The plans: what to set, and what it gives; in one table if the width allows."""
     rank = Column("#", lambda p: str(p.rank))
-    choices, results = _choices(plans, cluster), _results(plans)
+    choices, results = _choices(plans, cluster, experts), _results(plans)
     together = [rank, *choices, *results]
     if _natural_width(together, plans) <= width:
         return _columns_table(together, plans)
-    first, second = ([rank, *columns] for columns in (choices, results))
-    return Group(_columns_table(first, plans), "", _columns_table(second, plans))
+    first, second = (_packed([rank], columns, plans, width) for columns in (choices, results))
+    return _tables([*first, *second], plans)
 
 
-def _choices(plans: Sequence[PlanPart], cluster: ClusterPart) -> list[Column]:
-    """What a plan sets; type and number of GPUs only where the cluster leaves a choice."""
+def results_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
+    """What plans give."""
+    return _tables(_packed([], _results(plans), plans, width), plans)
+
+
+def _tables(groups: Sequence[Sequence[Column]], plans: Sequence[PlanPart]) -> RenderableType:
+    parts: list[RenderableType] = []
+    for columns in groups:
+        parts += [_columns_table(columns, plans), ""]
+    return Group(*parts[:-1])
+
+
+def _packed(
+    first: Sequence[Column], columns: Sequence[Column], plans: Sequence[PlanPart], width: int
+) -> list[list[Column]]:
+    """Columns in groups that fit the width, each after the columns of `first`."""
+    groups = [[*first]]
+    for column in columns:
+        group = groups[-1]
+        if len(group) > len(first) and _natural_width([*group, column], plans) > width:
+            groups.append([*first])
+        groups[-1].append(column)
+    return groups
+
+
+def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Column]:
+    """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
+
+    Models with experts always show etp, also where it is 1: runtimes default to tp.
+    """
     columns = [
         Column("tp", lambda p: str(p.strategy.tp)),
         Column("pp", lambda p: str(p.strategy.pp)),
@@ -179,7 +206,7 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart) -> list[Column]:
         Column("recompute", lambda p: recompute_words(p.strategy.recompute), left=True),
         Column("ZeRO", lambda p: zero_words(p.strategy)),
     ]
-    if any(plan.strategy.etp > 1 for plan in plans):
+    if experts or any(plan.strategy.etp > 1 for plan in plans):
         columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
     if any(plan.num_gpus != cluster.gpus for plan in plans):
         columns.insert(0, Column("GPUs", lambda p: f"{p.num_gpus:,}"))
@@ -192,7 +219,7 @@ def _results(plans: Sequence[PlanPart]) -> list[Column]:
     """What a plan gives; the run's length and price only where tokens were stated."""
     columns = [
         Column("iteration", lambda p: format_seconds(p.iteration_seconds)),
-        Column("likely", _interval),
+        Column("likely", lambda p: interval(p.interval_seconds, p.iteration_seconds)),
         Column("tokens/s", lambda p: format_count(p.tokens_per_second)),
         Column("MFU", lambda p: percent(p.mfu)),
         Column("memory GiB", lambda p: _peak(p.fullest)),
@@ -204,74 +231,31 @@ def _results(plans: Sequence[PlanPart]) -> list[Column]:
     return columns
 
 
-def _interval(plan: PlanPart) -> str:
-    low, high = plan.interval_seconds
-    digits = 1 if high >= 10 else 2 if high >= 1 else 3
-    return f"{low:,.{digits}f}-{high:,.{digits}f} s"
-
-
 def _peak(stage: MemoryPart) -> str:
     return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
 
 
 def _natural_width(columns: Sequence[Column], plans: Sequence[PlanPart]) -> int:
-    """Characters that a table needs if nothing is to be broken."""
-    texts = [[column.head, *map(column.text, plans)] for column in columns]
-    return sum(max(map(len, column)) + GAP for column in texts)
+    """Characters that a table needs if no number is to be broken."""
+    return sum(_widths(columns, plans)) + GAP * (len(columns) - 1)
+
+
+def _widths(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Iterator[int]:
+    for column in columns:
+        widest = max(map(len, [column.head, *map(column.text, plans)]))
+        yield min(widest, WORDS_WIDTH) if column.left else widest
 
 
 def _columns_table(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Table:
     table = new_table(GAP)
     for column in columns:
-        table.add_column(column.head, justify="left" if column.left else "right", overflow="fold")
+        table.add_column(
+            column.head, justify="left" if column.left else "right", no_wrap=not column.left
+        )
     for plan in plans:
         style = "bold" if plan is plans[0] and len(plans) > 1 else None
         table.add_row(*(Text(column.text(plan)) for column in columns), style=style)
     return table
-
-
-def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> RenderableType:
-    """Bytes by cause on the stages of a plan; of many stages the telling ones, unless all."""
-    full = width >= FULL_NAMES
-    table = new_table(GAP if full else 1)
-    for head in ("stage", "layers", *(MEMORY_KEYS if full else _SHORT_CAUSES), "peak", ""):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column(f"of {gib(plan.memory[0].capacity_bytes)}", justify="left", no_wrap=True)
-    shown = plan.memory if every_stage else _telling_stages(plan.memory)
-    layers = layers_of_stages(plan)
-    for stage in shown:
-        style = "red" if stage.share > 1 else "yellow" if stage.share > NEARLY_FULL else "green"
-        table.add_row(
-            str(stage.stage),
-            str(layers.get(stage.stage, "")),
-            *(gib(getattr(stage, cause)) for cause in MEMORY_KEYS),
-            Text(gib(stage.peak_bytes), style="bold"),
-            f"{100 * stage.share:.0f} %",
-            Bar(stage.share, 16 if full else 10, style),
-        )
-    hidden = [stage for stage in plan.memory if stage not in shown]
-    if not hidden:
-        return table
-    low, high = (gib(f(stage.peak_bytes for stage in hidden)) for f in (min, max))
-    where = f"at {low}" if low == high else f"between {low} and {high}"
-    return Group(table, Text(f"  {len(hidden)} more stages peak {where} GiB", style="dim"))
-
-
-def _telling_stages(stages: Sequence[MemoryPart]) -> list[MemoryPart]:
-    """All stages if they are few, else the first, the fullest and the last."""
-    if len(stages) <= STAGES_SHOWN:
-        return list(stages)
-    fullest = max(stages, key=lambda stage: stage.share)
-    return [stage for stage in stages if stage in (stages[0], fullest, stages[-1])]
-
-
-def layers_of_stages(plan: PlanPart) -> dict[int, int]:
-    """How many layers each pipeline rank holds, over all of its chunks."""
-    layers: dict[int, int] = {}
-    for stage in plan.strategy.stages:
-        first, last = stage.layers
-        layers[stage.pipeline_rank] = layers.get(stage.pipeline_rank, 0) + last - first
-    return layers
 
 
 def time_table(plan: PlanPart, width: int) -> RenderableType:
@@ -318,21 +302,24 @@ def _reasons(search: SearchPart) -> Iterator[RenderableType]:
     ranked = sorted(search.reasons.items(), key=lambda item: -item[1])
     shown = [f"{rule_words(rule)} {count:,}" for rule, count in ranked[:REASONS_SHOWN]]
     more = len(ranked) - len(shown)
-    others = f", and {more} more rules" if more > 0 else ""
+    others = f", and {more} more rule{'s' if more > 1 else ''}" if more > 0 else ""
     yield Padding(Text(f"rules that dropped most: {', '.join(shown)}{others}"), (0, 0, 0, 2))
 
 
 def next_steps(
-    arguments: Sequence[str], written: Path | None, width: int
+    arguments: Sequence[str], written: Path | None, width: int, *, exports: bool
 ) -> Iterator[RenderableType]:
-    """The commands that turn the winner into a launch configuration."""
+    """What to do with the winner; `exports` tells whether the command for it exists."""
     folder = "DIR" if written is None else str(written.parent)
-    yield title("Export the best plan")
+    yield title("Keep, explain and export the best plan")
     if written is None:
         yield _command(["astrarium", *arguments, "--out", folder], width)
     else:
         yield Text(f"  {written} is written", style="dim")
     plan = f"{folder}/plan.json" if written is None else str(written)
+    yield _command(["astrarium", "explain", plan], width)
+    if not exports:
+        yield Text("  not there yet, will come with the exporters:", style="dim")
     yield _command(["astrarium", "export", plan, "--to", "megatron", "--out", folder], width)
 
 

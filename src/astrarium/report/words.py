@@ -6,12 +6,16 @@ by another version may hold further causes: they are shown under their key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 from astrarium.report.document import RecomputePart, StrategyPart
 from astrarium.strategy.types import Granularity, Method, RecomputeModule
+
+SHORTEST_RUN = 3  # equal numbers in a row that are written once, with their count
+PRICE_DECIMALS = 5  # as many as the catalog's medians have
 
 
 class Kind(StrEnum):
@@ -177,21 +181,34 @@ def recompute_words(recompute: RecomputePart) -> str:
     return "all layers"
 
 
+def unit_price(amount: float | None) -> str:
+    """The price of one GPU, unrounded: what is multiplied must not contradict the product."""
+    if amount is None:
+        return "-"
+    whole, _, digits = f"{amount:,.{PRICE_DECIMALS}f}".partition(".")
+    return f"${whole}.{digits.rstrip('0'):0<2}"
+
+
 def zero_words(strategy: StrategyPart) -> str:
     return f"{strategy.zero_stage}{' + host' if strategy.offload_optimizer else ''}"
 
 
-def strategy_words(strategy: StrategyPart) -> str:
-    """The degrees and choices of a strategy in one line; degrees of 1 are left out."""
+def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
+    """The degrees and choices of a strategy in one line; degrees of 1 are left out.
+
+    With experts ep and etp are always named: runtimes do not default to 1.
+    """
     names = {
         "tp": strategy.tp,
         "pp": strategy.pp,
         "vpp": strategy.virtual_stages,
         "cp": strategy.cp,
         "ep": strategy.ep,
+        "etp": strategy.etp,
         "dp": strategy.dp,
     }
-    degrees = [f"{name} {degree}" for name, degree in names.items() if degree > 1]
+    always = ("ep", "etp") if experts else ()
+    degrees = [f"{name} {n}" for name, n in names.items() if n > 1 or name in always]
     parts = [
         *degrees,
         f"micro-batch {strategy.micro_batch} x {strategy.num_micro_batches}",
@@ -199,6 +216,29 @@ def strategy_words(strategy: StrategyPart) -> str:
         f"recompute {recompute_words(strategy.recompute)}",
     ]
     return ", ".join(parts)
+
+
+def layers_words(strategy: StrategyPart) -> str:
+    """How many layers the stages hold in model order; "" if all hold as many."""
+    counts = layer_counts(strategy)
+    if len(set(counts)) < 2:
+        return ""
+    each = f", {strategy.virtual_stages} on a rank" if strategy.virtual_stages > 1 else ""
+    return f"layers of the {len(counts)} stages in model order{each}: {runs_words(counts)}"
+
+
+def layer_counts(strategy: StrategyPart) -> list[int]:
+    """Layers of every stage, virtual ones by themselves, in model order."""
+    return [last - first for first, last in sorted(stage.layers for stage in strategy.stages)]
+
+
+def runs_words(numbers: Sequence[int]) -> str:
+    """Numbers with runs of three and more joined: 1, 2 x 29, 1, 1."""
+    runs = [(number, len(list(run))) for number, run in groupby(numbers)]
+    return ", ".join(
+        f"{number} x {length}" if length >= SHORTEST_RUN else ", ".join([str(number)] * length)
+        for number, length in runs
+    )
 
 
 def switches_words(strategy: StrategyPart) -> str:

@@ -55,7 +55,7 @@ def _contiguous(weights: Floats, head_weight: float, pp: int) -> Ints:
     high = total[-1] + head_weight
     if _fill(total, head_weight, pp, low)[0] == 0:
         return np.array(_fill(total, head_weight, pp, low))
-    while high - low > HALVING_TOLERANCE * total[-1]:
+    while high - low > HALVING_TOLERANCE * high:
         middle = (low + high) / 2
         if _fill(total, head_weight, pp, middle)[0] == 0:  # the first stage starts at layer 0
             high = middle
@@ -84,7 +84,8 @@ def _interleaved(weights: Floats, head_weight: float, pp: int, virtual: int) -> 
     largest: it has the fewest micro-batches in flight.
     """
     layers, others = len(weights), pp - 1
-    head_layers = head_weight / float(weights.mean())
+    mean = float(weights.mean())
+    head_layers = head_weight / mean if mean else 0.0
     last = min(
         range(layers - virtual * others, virtual - 1, -1) if others else [layers],
         key=lambda count: max(count + head_layers, -(-(layers - count) // max(others, 1))),
