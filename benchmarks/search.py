@@ -106,8 +106,7 @@ def brute_force() -> dict[str, object]:
             rows = np.zeros(len(options), np.int64)
             virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
             layouts = model.layouts(one, virtual, split, shards)
-            chunk = np.full(len(options), layout.chunk_layers)
-            at_hand = Rows(one.take(rows), virtual[rows], split[rows], chunk, options)
+            at_hand = Rows(one.take(rows), virtual[rows], split[rows], options)
             fits = memory_of(layouts, rows, options).peak <= pool.gpu.memory_bytes
             for rule in megatron_rules():
                 fits &= ~np.broadcast_to(rule.rejects(Fields(constants, at_hand)), fits.shape)

@@ -58,9 +58,9 @@ def brute_force(
             size += len(options)
             virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
             layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
-            seconds = _alive_seconds(model, layouts, options, rules, layout.chunk_layers)
+            seconds = _alive_seconds(model, layouts, options, rules)
             if np.isfinite(seconds).any():
-                gpus = int(one.gpus[0])
+                gpus = int(pool.rented(one.gpus)[0])
                 score = float(seconds.min()) * (gpus if objective is Objective.COST else 1)
                 degrees = (one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch)
                 group = tuple(int(column[0]) for column in (*degrees, virtual))
@@ -69,14 +69,14 @@ def brute_force(
 
 
 def _alive_seconds(
-    model: CostModel, layouts: Layouts, options: Options, rules: tuple[UserRule, ...], chunk: int
+    model: CostModel, layouts: Layouts, options: Options, rules: tuple[UserRule, ...]
 ) -> Floats:
     """Seconds of every option with the one layout; infinite where rules or memory forbid it."""
     constants = constant_fields(model.workload, model.pool)
     rows = np.zeros(len(options), np.int64)
     n = len(rows)
     degrees = layouts.degrees.take(rows)
-    at_hand = Rows(degrees, layouts.virtual[rows], layouts.split[rows], np.full(n, chunk), options)
+    at_hand = Rows(degrees, layouts.virtual[rows], layouts.split[rows], options)
     columns = Fields(constants, at_hand)
     alive = np.ones(n, bool)
     every: tuple[RejectingRule, ...] = (*megatron_rules(), *rules)

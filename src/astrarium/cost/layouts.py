@@ -50,7 +50,7 @@ class ShardCosts:
 
 @dataclass(frozen=True, slots=True)
 class RankSeconds:
-    """Seconds of one micro-batch on each rank, by cause; a last-axis total over all ranks too."""
+    """Seconds of one micro-batch by cause: on each rank, or summed over all."""
 
     forward: Floats
     backward: Floats

@@ -161,7 +161,7 @@ class Search:
     def _score(self, seconds: Floats, degrees: Degrees) -> Floats:
         """What the objective minimises, from seconds of an iteration."""
         if self.objective is Objective.COST:
-            return seconds * degrees.gpus
+            return seconds * self.model.pool.rented(degrees.gpus)
         if self.objective is Objective.GPUS:
             # Seconds only break ties between equal counts.
             return degrees.gpus + seconds / (1.0 + seconds)
@@ -214,9 +214,7 @@ class Search:
         chunk_layers = np.array([layout.chunk_layers for layout in every], np.int64)
         repeated = degrees.take(rows)
         counts = self._option_counts(chunk_layers) * self.space.overlap_copies
-        alive = self._passes(
-            self._rules.of_layouts, Rows(repeated, virtual, split, chunk_layers), counts
-        )
+        alive = self._passes(self._rules.of_layouts, Rows(repeated, virtual, split), counts)
         if not alive.any():
             return None, chunk_layers
         layouts = self.model.layouts(
@@ -265,7 +263,7 @@ class Search:
             merged = Options.of(
                 {f.name: np.concatenate([getattr(o, f.name) for o in options]) for f in _OPTIONS}
             )
-            self._price_fitting(layouts, fitting, merged, np.concatenate(peaks), chunk_layers)
+            self._price_fitting(layouts, fitting, merged, np.concatenate(peaks))
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
         """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
@@ -274,17 +272,10 @@ class Search:
         self.state.least_bytes = min(self.state.least_bytes, float(peak.min(initial=np.inf)))
         return fits
 
-    def _price_fitting(
-        self, layouts: Layouts, rows: Ints, options: Options, peak: Floats, chunk_layers: Ints
-    ) -> None:
+    def _price_fitting(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
         options = self._permitted(layouts, rows, options)
-        at_hand = Rows(
-            layouts.degrees.take(rows),
-            layouts.virtual[rows],
-            layouts.split[rows],
-            chunk_layers[rows],
-            options,
-        )
+        degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
+        at_hand = Rows(degrees, virtual, layouts.split[rows], options)
         copies = self.space.overlap_copies
         alive = self._passes(self._rules.mixed, at_hand, np.full(len(rows), copies))
         self.state.rejected[Rejection.DOMINATED] += int(alive.sum()) * (copies - 1)
@@ -305,7 +296,7 @@ class Search:
         """Overlap that no rule of the user names is switched on wherever the runtime takes it."""
         degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
         for switch, rules in self._rules.of_switches.items():
-            at_hand = Rows(degrees, virtual, layouts.split[rows], options=options)
+            at_hand = Rows(degrees, virtual, layouts.split[rows], options)
             alive, _ = apply_rules(
                 rules, Fields(self.constants, at_hand), np.ones(len(rows), np.int64)
             )
@@ -341,7 +332,7 @@ class Search:
             state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
             within &= ~late
         if limits.budget_usd is not None and price is not None:
-            cost = run / 3600 * degrees.gpus * price
+            cost = run / 3600 * self.model.pool.rented(degrees.gpus) * price
             state.least_usd = min(state.least_usd, float(cost.min()))
             dear = within & (cost > limits.budget_usd)
             state.rejected[Rejection.BUDGET] += int(counts[dear].sum())

@@ -48,7 +48,6 @@ class Rows:
     degrees: Degrees = _UNDECIDED
     virtual: Ints = _UNDECIDED
     split: Ints = _UNDECIDED
-    chunk_layers: Ints = _UNDECIDED
     options: Options = _UNDECIDED
 
 
@@ -91,7 +90,6 @@ LAYOUT_FIELDS: Mapping[str, Getter] = {
     "schedule": lambda rows: np.where(
         rows.virtual > 1, Schedule.INTERLEAVED.value, Schedule.ONE_F_ONE_B.value
     ).astype(object),
-    "layers_per_chunk": lambda rows: rows.chunk_layers,
 }
 
 OPTION_FIELDS: Mapping[str, Getter] = {

@@ -33,7 +33,7 @@ class Rejection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan must keep to; seconds of one iteration are compared with each."""
+    """What the whole run must keep to."""
 
     budget_usd: float | None = None
     deadline_seconds: float | None = None

@@ -13,6 +13,7 @@ import numpy as np
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.step import SECONDS_CAUSES, seconds_of
+from astrarium.errors import InputError
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.types import Stage, Strategy
 
@@ -91,7 +92,7 @@ def estimate(model: CostModel, strategies: Sequence[Strategy]) -> tuple[Plan, ..
             for rank in range(strategy.pp)
         )
         breakdown = {c: float(getattr(seconds, c)[row]) for c in SECONDS_CAUSES}
-        whole = replace(strategy, stages=_stages(model, strategy))
+        whole = replace(strategy, stages=_checked_stages(model, strategy))
         plans.append(_plan(model, whole, breakdown, stages))
     return tuple(plans)
 
@@ -110,7 +111,7 @@ def _plan(
     train_seconds = None if iterations is None else iterations * seconds
     usd_per_hour = None
     if pool.usd_per_gpu_hour is not None:
-        usd_per_hour = pool.usd_per_gpu_hour * strategy.gpus
+        usd_per_hour = pool.usd_per_gpu_hour * int(pool.rented(np.array(strategy.gpus)))
     usd_total = None
     if usd_per_hour is not None and train_seconds is not None:
         usd_total = usd_per_hour * train_seconds / HOUR
@@ -127,6 +128,19 @@ def _plan(
         usd_total=usd_total,
         train_seconds=train_seconds,
     )
+
+
+def _checked_stages(model: CostModel, strategy: Strategy) -> tuple[Stage, ...]:
+    """The stages the split makes; other ones, asked for by hand, cannot be priced yet."""
+    stages = _stages(model, strategy)
+    asked = [(stage.first_layer, stage.last_layer) for stage in strategy.stages]
+    made = [(stage.first_layer, stage.last_layer) for stage in stages]
+    if asked and asked != made:
+        raise InputError(
+            f"stages ask for layers {asked}; split={strategy.split} deals {made}, and other splits"
+            " are not supported yet: leave `stages` out"
+        )
+    return stages
 
 
 def _stages(model: CostModel, strategy: Strategy) -> tuple[Stage, ...]:

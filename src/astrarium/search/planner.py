@@ -87,7 +87,7 @@ def plan(
     plans.sort(key=lambda plan: _rank_key(plan, objective))
     results = [result for _, result in searched]
     if not plans:
-        raise NoFeasiblePlanError(_why_nothing(workload, cluster, results, mode))
+        raise NoFeasiblePlanError(_why_nothing(workload, cluster, results, mode, rules))
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -203,7 +203,6 @@ def why_refused(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str
         degrees_of([strategy]),
         np.array([strategy.virtual_stages]),
         np.array([SPLITS.index(strategy.split)]),
-        np.array([-(-layers // chunks)]),
         options_of([strategy]),
     )
     fields = Fields(constant_fields(workload, pool), rows)
@@ -215,25 +214,33 @@ def why_refused(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str
 
 
 def _why_nothing(
-    workload: Workload, cluster: Cluster, results: Sequence[SearchResult], mode: Mode
+    workload: Workload,
+    cluster: Cluster,
+    results: Sequence[SearchResult],
+    mode: Mode,
+    rules: Sequence[UserRule],
 ) -> str:
     """What bound, by how much, and the way out."""
     rejected: Counter[Rejection] = sum((result.rejected for result in results), Counter())
     size = sum(result.space for result in results)
     if size == 0:
         return _why_no_space(workload, cluster)
-    least = min(result.least_bytes for result in results)
     if rejected[Rejection.DEADLINE] or rejected[Rejection.BUDGET]:
         return _why_limits(results, rejected)
     if rejected[Rejection.MEMORY]:
-        pool = cluster.pools[0]
+        lacking = [
+            result.least_bytes - pool.gpu.memory_bytes
+            for result, pool in zip(results, cluster.pools, strict=True)
+        ]
+        nearest = int(np.argmin(lacking))
+        pool, least = cluster.pools[nearest], results[nearest].least_bytes
         capacity = pool.gpu.memory_bytes
         text = (
             f"{workload.model.name} does not fit: the leanest of {size:,} strategies needs at"
             f" least {format_bytes(least)} on a {pool.gpu.name} of {format_bytes(capacity)}"
             f" ({format_bytes(least - capacity)} too much)"
         )
-        return text + _smallest_that_fits(workload, pool, mode)
+        return text + _smallest_that_fits(workload, pool, mode, rules)
     reasons = sum((result.reasons for result in results), Counter())
     common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
     return f"all {size:,} strategies are ruled out, most by: {common}"
@@ -260,8 +267,10 @@ def _why_no_space(workload: Workload, cluster: Cluster) -> str:
     )
 
 
-def _smallest_that_fits(workload: Workload, pool: Pool, mode: Mode) -> str:
-    count = smallest_count(workload, pool)
+def _smallest_that_fits(
+    workload: Workload, pool: Pool, mode: Mode, rules: Sequence[UserRule]
+) -> str:
+    count = smallest_count(workload, pool, rules)
     if count is None:
         return "; no number of these GPUs is enough: a larger type is needed"
     if count <= pool.num_gpus and mode is Mode.EXACT:
@@ -272,12 +281,11 @@ def _smallest_that_fits(workload: Workload, pool: Pool, mode: Mode) -> str:
 LARGEST_COUNT = 2**20
 
 
-def smallest_count(workload: Workload, pool: Pool) -> int | None:
+def smallest_count(workload: Workload, pool: Pool, rules: Sequence[UserRule] = ()) -> int | None:
     """The fewest GPUs of the pool's type on which any strategy fits; None if none does."""
     node = pool.gpus_per_node
     if pool.nodes == 1:  # a part of a node says nothing about the size of whole ones
         node = max(node, pool.gpu.gpus_per_node)
     endless = replace(pool, nodes=max(LARGEST_COUNT // node, 1), gpus_per_node=node)
-    limits, rules = Limits(), ()
-    plans, _ = _search(workload, endless, Objective.GPUS, Mode.UP_TO, rules, 1, limits)
+    plans, _ = _search(workload, endless, Objective.GPUS, Mode.UP_TO, rules, 1, Limits())
     return plans[0].strategy.gpus if plans else None

@@ -7,7 +7,7 @@
    switches belong to the space too, but turning one on never costs time or memory in the cost
    model, so only the best permitted setting is written out, unless a user's rule names a switch.
 
-`Space.size` counts all of it, before any rule.
+Sizes count all of it, before any rule.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from astrarium.strategy.types import (
     Overlap,
     Recompute,
     RecomputeModule,
+    Schedule,
+    Stage,
     Strategy,
 )
 
@@ -180,11 +182,15 @@ def strategy_from_dict(
     even = layers % (strategy.pp * strategy.virtual_stages) == 0
     default_split = LayerSplit.EVEN if even else LayerSplit.BALANCED
     sequence = reader.flag(nested, "sequence_parallel", strategy.tp > 1)
+    reader.choice(nested, "schedule", Schedule, strategy.schedule)
+    if nested.get("schedule", strategy.schedule.value) != strategy.schedule.value:
+        raise reader.fail("schedule", nested["schedule"], f"{strategy.schedule} (from the rest)")
     overlap = nested.get("overlap", {})
     return replace(
         strategy,
         sequence_parallel=sequence,
         split=reader.choice(nested, "split", LayerSplit, default_split),
+        stages=_stages(reader, nested),
         overlap=Overlap(
             grad_reduce=reader.flag(overlap, "grad_reduce", True),
             param_gather=reader.flag(overlap, "param_gather", strategy.zero_stage >= 1),
@@ -194,21 +200,48 @@ def strategy_from_dict(
     )
 
 
+def _stages(reader: _Reader, nested: Mapping[str, Any]) -> tuple[Stage, ...]:
+    """Stages as they stand in a plan; whoever prices the strategy compares them with its own."""
+    given = nested.get("stages")
+    if given is None:
+        return ()
+    try:
+        return tuple(
+            Stage(
+                gpu=str(entry["gpu"]),
+                first_layer=int(entry["layers"][0]),
+                last_layer=int(entry["layers"][1]),
+                devices=int(entry["devices"]),
+                rank=int(entry.get("pipeline_rank", index)),
+                chunk=int(entry.get("chunk", 0)),
+            )
+            for index, entry in enumerate(given)
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        expected = "a list of tables with gpu, layers [first, last] and devices"
+        raise reader.fail("stages", given, expected) from None
+
+
 def _nested(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Flat keys moved into their groups; unknown keys refused."""
     out: dict[str, Any] = {}
     aliases = {**megatron_aliases(), **SHORT_NAMES}
     for name, value in given.items():
+        if not isinstance(name, str):
+            raise InputError(f"{where}: {name!r} is not a key; keys are names such as tp, pp")
         key = name if name in _KEYS or name in _FLAT_KEYS else aliases.get(name, name)
         if key in _FLAT_KEYS:
             group, name = _FLAT_KEYS[key]
             out.setdefault(group, {})[name] = value
         elif key == "recompute" and isinstance(value, str):
             out.setdefault("recompute", {})["granularity"] = value
-        elif key in _NESTED and isinstance(value, Mapping):
+        elif key in _NESTED:
+            if not isinstance(value, Mapping):
+                expected = f"a table of {', '.join(_NESTED[key])}"
+                raise InputError(f"{where}: {key} is {value!r}; expected {expected}")
             for inner in value:
                 if inner not in _NESTED[key]:
-                    hint = did_you_mean(inner, _NESTED[key])
+                    hint = did_you_mean(str(inner), _NESTED[key])
                     raise InputError(f"{where}: unknown key {key}.{inner}{hint}")
             out[key] = {**value, **out.get(key, {})}
         elif key in _KEYS:
@@ -268,8 +301,10 @@ def _recompute(reader: _Reader, values: Mapping[str, Any]) -> Recompute:
     if full and method is Method.NONE:
         method = Method.UNIFORM
     layers = reader.number_in(values, "layers", 1 if full else 0, least=0, most=2**16)
-    names = values.get("modules") or ()
-    names = [names] if isinstance(names, str) else names
+    names = values.get("modules") or []
+    names = names.split(",") if isinstance(names, str) else names
+    if not isinstance(names, list):
+        raise reader.fail("recompute.modules", names, "names of modules")
     modules = tuple(
         reader.choice({"modules": name}, "modules", RecomputeModule, RecomputeModule.CORE_ATTN)
         for name in names
