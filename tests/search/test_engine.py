@@ -15,6 +15,7 @@ from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
 from astrarium.cost.step import seconds_of
+from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
@@ -194,12 +195,70 @@ def test_limits_are_kept(workload: Workload) -> None:
     hourly = pool.usd_per_gpu_hour
     assert hourly is not None
     cost = free.seconds * iterations / 3600 * free.strategy.gpus * hourly
-    limits = Limits(budget_usd=cost * 0.9)
-    cheap = searched(timed, pool, exact=False, top=1, limits=limits).found
-    for found in cheap:
-        assert found.seconds * iterations / 3600 * found.strategy.gpus * hourly <= cost * 0.9
+    cheapest = searched(timed, pool, exact=False, objective=Objective.COST, top=1).found[0]
+    least = cheapest.score * iterations / 3600 * hourly
+    assert least < cost
+    budget = (least + cost) / 2
+    kept = searched(timed, pool, exact=False, top=1, limits=Limits(budget_usd=budget)).found[0]
+    assert kept.seconds >= free.seconds
+    assert kept.seconds * iterations / 3600 * kept.strategy.gpus * hourly <= budget
+    late = Limits(deadline_seconds=free.seconds * iterations * 0.99)
+    assert searched(timed, pool, exact=False, top=1, limits=late).found == []
 
 
 def test_options_cover_every_column() -> None:
     names = {field.name for field in fields(Options)}
     assert {f"overlap_{switch}" for switch in OVERLAP_SWITCHES} <= names
+
+
+@settings(max_examples=12)
+@given(
+    pair=st.sampled_from([(1, 2), (2, 4), (4, 8), (1, 8), (8, 16), (16, 24)]),
+    experts=st.sampled_from([0, 4]),
+    objective=st.sampled_from([Objective.COST, Objective.THROUGHPUT]),
+)
+def test_more_gpus_are_never_worse_within_a_node(
+    pair: tuple[int, int], experts: int, objective: Objective
+) -> None:
+    few, many = pair
+    workload = Workload(small_model(4, experts=experts), seq_length=2048, global_batch=12)
+    pool = pool_of("h100:24", 7 * GB)
+    scores = [
+        searched(
+            workload,
+            replace(pool, nodes=max(n // 8, 1), gpus_per_node=min(n, 8)),
+            exact=False,
+            objective=objective,
+            top=1,
+        ).found
+        for n in (few, many)
+    ]
+    if not scores[0]:
+        return
+    # A part of a node is rented as such; more of the node costs more, and is worth it or left.
+    if objective is Objective.THROUGHPUT or many > 8 or few == many:
+        assert scores[1][0].score <= scores[0][0].score * (1 + 1e-12)
+
+
+@settings(max_examples=8)
+@given(nodes=st.integers(1, 40), more=st.integers(1, 10))
+def test_more_racks_are_never_worse(nodes: int, more: int) -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=48)
+    few = searched(workload, pool_of(f"gb200:{4 * nodes}"), exact=False, top=1)
+    many = searched(workload, pool_of(f"gb200:{4 * (nodes + more)}"), exact=False, top=1)
+    assert many.found[0].seconds <= few.found[0].seconds
+
+
+@settings(max_examples=10)
+@given(st.floats(1.05, 4.0))
+def test_more_memory_is_never_worse(factor: float) -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=16)
+    tight = searched(workload, pool_of("h100:8", 9 * GB), top=1).found[0]
+    roomy = searched(workload, pool_of("h100:8", 9 * GB * factor), top=1).found[0]
+    assert roomy.seconds <= tight.seconds
+
+
+def test_too_many_divisors_are_refused_in_words() -> None:
+    workload = Workload(small_model(80), seq_length=720720, global_batch=720720)
+    with pytest.raises(InputError, match="fewer divisors"):
+        searched(workload, pool_of("h100:1048576"), exact=False)

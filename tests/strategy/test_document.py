@@ -77,6 +77,12 @@ def test_what_the_user_set_is_remembered() -> None:
         ("tp=8,num_micro_batches=5", "makes 128"),
         ("recompute=some", "expected one of none, selective, full"),
         ("sequence_parallel=maybe", "expected true or false"),
+        ("recompute=5", "recompute is 5; expected a table of granularity"),
+        ("overlap=true", "overlap is True; expected a table of grad_reduce"),
+        ("recompute=selective,recompute_modules=5", "expected names of modules"),
+        ("schedule=foo", "expected one of 1f1b, interleaved"),
+        ("schedule=interleaved", "expected 1f1b"),
+        ("stages=5", "expected a list of tables"),
         ("split=odd", "expected one of even, balanced"),
     ],
 )
@@ -92,6 +98,14 @@ def test_a_plan_file_gives_its_best_strategy(tmp_path: Path) -> None:
         path = tmp_path / "plan.json"
         path.write_text(json.dumps(content))
         assert read(str(path)) == strategy
+
+
+@pytest.mark.parametrize("text", ["1: 2", "recompute: [full]", "recompute: {1: 2}", "overlap: 3"])
+def test_odd_files_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "strategy.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"strategy\.yaml"):
+        read(str(path))
 
 
 @given(

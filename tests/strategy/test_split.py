@@ -74,3 +74,10 @@ def test_even_split_is_refused_when_it_does_not_divide() -> None:
 def test_more_chunks_than_layers_are_refused() -> None:
     with pytest.raises(InputError, match="needs 12 layers; the model has 10"):
         chunk_bounds(np.ones(10), 0.0, 4, 3, LayerSplit.BALANCED)
+
+
+def test_weightless_layers_and_a_heavy_head_are_dealt() -> None:
+    nothing = chunk_bounds(np.zeros(8), 0.0, 2, 2, LayerSplit.BALANCED)
+    assert (np.diff(nothing) >= 1).all()
+    heavy = chunk_bounds(np.full(8, 1e-9), 1.0, 4, 1, LayerSplit.BALANCED)
+    assert heavy[-1] - heavy[-2] == 1

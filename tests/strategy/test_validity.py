@@ -110,6 +110,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "moe_ffn_by_etp": (MOE, {"etp": 2, "ep": 8, "moe_ffn": 1407}),
     "shared_ffn_by_tp": (MOE, {"shared_ffn": 2815}),
     "ep_needs_experts": (VALID, {"ep": 4}),
+    "etp_needs_experts": (VALID, {"etp": 2}),
     "experts_by_ep": (MOE, {"experts": 60}),
     "experts_tp_needs_sequence_parallel": (
         MOE,

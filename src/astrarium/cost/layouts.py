@@ -108,7 +108,7 @@ class CostModel:
         self.pool = pool
         self.ops: OperatorModel = operator_model(pool.gpu)
         self.fabric: Fabric = fabric_of(pool)
-        self.planner = StagePlanner(workload.model, workload.seq_length)
+        self.planner = StagePlanner(workload.model, workload.seq_length, pool.gpu.name)
         kinds = np.array(workload.model.kind_of_layer)
         self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
 

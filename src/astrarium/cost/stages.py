@@ -71,9 +71,9 @@ class StageTable:
 class StagePlanner:
     """Builds stage tables for one model, remembering how its layers split."""
 
-    def __init__(self, model: Model, seq_length: int) -> None:
+    def __init__(self, model: Model, seq_length: int, gpu: str) -> None:
         self.num_layers = model.num_layers
-        self.weights, self.head_weight = layer_weights(model, seq_length)
+        self.weights, self.head_weight = layer_weights(model, seq_length, gpu)
         one_hot = np.eye(len(model.kinds))[list(model.kind_of_layer)]
         self._held = np.concatenate([np.zeros((1, len(model.kinds))), np.cumsum(one_hot, axis=0)])
         self._bounds: dict[tuple[int, int, LayerSplit], Ints] = {}

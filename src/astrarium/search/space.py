@@ -21,6 +21,7 @@ import numpy as np
 from astrarium.arrays import Bools, Ints
 from astrarium.cluster import Pool
 from astrarium.cost.stages import StagePlanner
+from astrarium.errors import InputError
 from astrarium.model.blocks import Block, Module
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import (
@@ -36,6 +37,10 @@ OVERLAP_SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
 ZERO_STAGES = (0, 1, 2, 3)
 OFFLOAD = (False, True)
 OPTION_ORDER = tuple(field.name for field in fields(Options))
+
+
+MOST_GRIDS = 20_000_000  # ways to divide GPUs and batch that are written down: bounds memory
+MOST_DEGREES = 500_000  # of them, with expert degrees, that are looked at together
 
 
 def divisors(number: int) -> Ints:
@@ -83,11 +88,25 @@ class Space:
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
         rows = _select(rows, self._usable(rows["gpus"]))
-        rows = _cross(rows, micro_batch=batch)
-        replica_batch = workload.global_batch // rows["dp"]
-        rows = _select(rows, replica_batch % rows["micro_batch"] == 0)
+        rows = self._with_micro_batches(rows)
         rows["num_micro_batches"] = workload.global_batch // (rows["dp"] * rows["micro_batch"])
         return rows
+
+    def _with_micro_batches(self, rows: dict[str, Ints]) -> dict[str, Ints]:
+        """Every micro-batch that divides what a replica works on."""
+        batch = self.workload.global_batch
+        sizes = {int(dp): divisors(batch // int(dp)) for dp in np.unique(rows["dp"])}
+        repeats = np.array([len(sizes[int(dp)]) for dp in rows["dp"]], np.int64)
+        if repeats.sum() > MOST_GRIDS:
+            raise InputError(
+                f"a batch of {batch:,} and sequences of {self.workload.seq_length:,} can be divided"
+                f" in {int(repeats.sum()):,} ways, more than {MOST_GRIDS:,}; choose numbers with"
+                " fewer divisors (powers of two), fewer GPUs, or --mode exact"
+            )
+        crossed = {name: np.repeat(values, repeats) for name, values in rows.items()}
+        every = [sizes[int(dp)] for dp in rows["dp"]]
+        crossed["micro_batch"] = np.concatenate(every) if every else np.zeros(0, np.int64)
+        return crossed
 
     @property
     def degrees(self) -> Degrees:
@@ -97,7 +116,13 @@ class Space:
         """The space in parts of similar GPU counts, so that whole parts can be passed over."""
         rows = self._grids
         band = np.floor(np.log2(rows["gpus"])).astype(np.int64)
-        return [Wave(self, _select(rows, band == value)) for value in np.unique(band)]
+        experts = len(_grid(**self._expert_degrees)["ep"])
+        waves = []
+        for value in np.unique(band):
+            members = np.flatnonzero(band == value)
+            parts = -(-len(members) * experts // MOST_DEGREES)
+            waves += [Wave(self, _select(rows, m)) for m in np.array_split(members, parts)]
+        return waves
 
     def _expanded(self, rows: dict[str, Ints]) -> Degrees:
         rows = _cross(rows, **self._expert_degrees)
@@ -268,5 +293,5 @@ def _cross(rows: dict[str, Ints], **axes: Ints) -> dict[str, Ints]:
     return crossed | {name: np.tile(values, count) for name, values in extra.items()}
 
 
-def _select(rows: dict[str, Ints], chosen: Bools) -> dict[str, Ints]:
+def _select(rows: dict[str, Ints], chosen: Bools | Ints) -> dict[str, Ints]:
     return {name: values[chosen] for name, values in rows.items()}

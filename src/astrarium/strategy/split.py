@@ -14,17 +14,29 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.errors import InputError
-from astrarium.model.blocks import Model
+from astrarium.model.blocks import Block, CustomBlock, Model
 from astrarium.strategy.types import LayerSplit
 
 # Loads closer than this share of the whole model count as equal.
 HALVING_TOLERANCE = 1e-9
 
 
-def layer_weights(model: Model, seq_length: int) -> tuple[Floats, float]:
-    """FLOPs of every layer and of the head."""
-    kinds = [kind.flops_per_token(seq_length) for kind in model.kinds]
-    return np.array(kinds)[list(model.kind_of_layer)], model.head.flops_per_token
+def layer_weights(model: Model, seq_length: int, gpu: str) -> tuple[Floats, float]:
+    """What layers and the head weigh: FLOPs, or seconds if all layers were measured."""
+    seconds = [_measured_seconds(kind, gpu) for kind in model.kinds]
+    if all(value is not None for value in seconds):
+        return np.array(seconds, float)[list(model.kind_of_layer)], 0.0
+    flops = [kind.flops_per_token(seq_length) for kind in model.kinds]
+    return np.array(flops)[list(model.kind_of_layer)], model.head.flops_per_token
+
+
+def _measured_seconds(kind: Block | CustomBlock, gpu: str) -> float | None:
+    """Forward and backward at the smallest degree measured; layers compare alike at others."""
+    timings = kind.timings.get(gpu, {}) if isinstance(kind, CustomBlock) else {}
+    if not timings:
+        return None
+    timing = timings[min(timings)]
+    return timing.forward_seconds + timing.backward_seconds
 
 
 def chunk_bounds(
