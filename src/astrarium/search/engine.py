@@ -34,9 +34,19 @@ from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.sieve import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.space import Space, Wave
-from astrarium.strategy.columns import SPLITS, Degrees, Options, strategy_at
+from astrarium.strategy.columns import (
+    GRANULARITIES,
+    METHODS,
+    RECOMPUTE_MODULES,
+    SPLITS,
+    Degrees,
+    Options,
+    strategy_at,
+)
+from astrarium.strategy.types import Granularity, Method
 
 _OPTIONS = fields(Options)
+_NO_RECOMPUTE = (GRANULARITIES.index(Granularity.NONE), METHODS.index(Method.NONE), 0, 0)
 
 FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as large
 LARGEST_BLOCK = 4096
@@ -254,6 +264,8 @@ class Search:
             peak = _peaks(layouts, group, valid)
             self.state.evaluated += len(peak)
             fits = self._fitting(peak, np.full(len(peak), self.space.overlap_copies))
+            if self._rules.recompute_is_free:
+                fits &= ~self._outdone(fits, valid)
             rows.append(np.repeat(group, len(valid.options))[fits])
             which = np.tile(np.arange(len(valid.options)), len(group))[fits]
             options.append(valid.options.take(which))
@@ -264,6 +276,16 @@ class Search:
                 {f.name: np.concatenate([getattr(o, f.name) for o in options]) for f in _OPTIONS}
             )
             self._price_fitting(layouts, fitting, merged, np.concatenate(peaks))
+
+    def _outdone(self, fits: Bools, valid: _ValidOptions) -> Bools:
+        """What recomputes more than another option that fits the same layout: never faster."""
+        table = fits.reshape(-1, len(valid.options))
+        outdone = np.zeros_like(table)
+        for lighter in valid.lighter.T:
+            outdone |= table[:, lighter] & (lighter >= 0)
+        lost = int((outdone & table).sum()) * self.space.overlap_copies
+        self.state.rejected[Rejection.BOUND] += lost
+        return outdone.reshape(-1)
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
         """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
@@ -395,6 +417,7 @@ class _ValidOptions:
     recompute_of: Ints
     sharding: Options
     sharding_of: Ints
+    lighter: Ints  # (options, ...): options that are the same but recompute a little less; or -1
 
 
 def _valid_options(options: Options, lost: Lost) -> _ValidOptions:
@@ -405,7 +428,32 @@ def _valid_options(options: Options, lost: Lost) -> _ValidOptions:
     o = options
     recompute = distinct(o.granularity, o.method, o.recompute_layers, o.recompute_modules)
     sharding = distinct(o.zero_stage, o.offload_optimizer)
-    return _ValidOptions(options, lost, *recompute, *sharding)
+    return _ValidOptions(options, lost, *recompute, *sharding, _lighter(options))
+
+
+def _lighter(o: Options) -> Ints:
+    """For every option those that redo one module, or one layer, less; padded with -1.
+
+    Uniform groups all redo everything: the next smaller group stands for less, being no slower.
+    """
+    flags = (o.overlap_grad_reduce, o.overlap_param_gather, o.overlap_p2p, o.overlap_tp)
+    others = (o.zero_stage, o.offload_optimizer, *flags)
+    policies = (o.granularity, o.method, o.recompute_layers, o.recompute_modules)
+    rest = list(zip(*(column.tolist() for column in others), strict=True))
+    policy = list(zip(*(column.tolist() for column in policies), strict=True))
+    where = {(*r, *p): i for i, (r, p) in enumerate(zip(rest, policy, strict=True))}
+    found = []
+    for r, (granularity, method, layers, mask) in zip(rest, policy, strict=True):
+        if layers > 1:
+            less = [(granularity, method, layers - 1, mask)]
+        elif layers == 1 or mask & (mask - 1) == 0:
+            less = [_NO_RECOMPUTE] if granularity else []
+        else:
+            bits = [1 << i for i in range(len(RECOMPUTE_MODULES)) if mask >> i & 1]
+            less = [(granularity, method, layers, mask ^ bit) for bit in bits]
+        found.append([where.get((*r, *p), -1) for p in less])
+    width = max((len(f) for f in found), default=0)
+    return np.array([f + [-1] * (width - len(f)) for f in found], np.int64).reshape(-1, width)
 
 
 def _peaks(layouts: Layouts, chosen: Ints, valid: _ValidOptions) -> Floats:

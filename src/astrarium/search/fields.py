@@ -106,6 +106,9 @@ OPTION_FIELDS: Mapping[str, Getter] = {
 }
 
 
+RECOMPUTE_FIELDS = frozenset(name for name in OPTION_FIELDS if name.startswith("recompute"))
+
+
 def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
     """Fields of model, workload and cluster: the same for every strategy."""
     model = workload.model

@@ -9,7 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from astrarium.arrays import Bools, Ints
-from astrarium.search.fields import Fields, Step, first_step, reads_only_options
+from astrarium.search.fields import (
+    RECOMPUTE_FIELDS,
+    Fields,
+    Step,
+    first_step,
+    reads_only_options,
+)
 from astrarium.search.outcome import Rejection
 from astrarium.search.space import OVERLAP_SWITCHES
 
@@ -45,6 +51,8 @@ class RuleSteps:
             r for r in late if reads_only_options(r[0].names) and not r[0].names & undecided
         ]
         self.mixed = [r for r in late if r not in self.of_options]
+        # Whether any policy that fits may be used: what is left to decide does not ask for it.
+        self.recompute_is_free = not any(r[0].names & RECOMPUTE_FIELDS for r in self.mixed)
 
 
 def apply_rules(rules: CausedRules, columns: Fields, counts: Ints) -> tuple[Bools, Lost]:
