@@ -26,3 +26,9 @@ def test_exit_codes() -> None:
     assert NoFeasiblePlanError("x").exit_code == 1
     assert issubclass(InputError, AstrariumError)
     assert issubclass(InputError, ValueError)
+
+
+def test_beginnings_come_before_likeness() -> None:
+    known = ["LaMDA-137B", "Llama-7B", "Llama-13B", "Llama-33B", "Llama-65B"]
+    assert did_you_mean("llama", known) == " (did you mean 'Llama-7B', 'Llama-13B' or 'Llama-33B'?)"
+    assert did_you_mean("llama-6", known) == " (did you mean 'Llama-65B'?)"

@@ -26,10 +26,26 @@ class NoFeasiblePlanError(AstrariumError):
     """The input is sound, but no strategy satisfies it; the message says what binds."""
 
 
+BEGINNINGS_SHOWN = 3
+SHORTEST_BEGINNING = 3  # letters; shorter ones begin too many names
+ALMOST_SURE, PERHAPS = 0.85, 0.6  # likeness of two names, 1 if equal
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)" for the known name closest to `name`, or "" if none is."""
+    """Return " (did you mean 'x'?)" for the known name closest to `name`, or "" if none is.
+
+    Slips of the finger come first, then names that begin with what was typed, then likeness.
+    """
     from difflib import get_close_matches
 
     by_lower = {candidate.lower(): candidate for candidate in known}
-    matches = get_close_matches(name.lower(), by_lower, n=1)
-    return f" (did you mean '{by_lower[matches[0]]}'?)" if matches else ""
+    typed = name.lower()
+    begun = [low for low in by_lower if low.startswith(typed)]
+    found = get_close_matches(typed, by_lower, n=1, cutoff=ALMOST_SURE)
+    if not found and len(typed) >= SHORTEST_BEGINNING:
+        found = begun[:BEGINNINGS_SHOWN]
+    found = found or get_close_matches(typed, by_lower, n=1, cutoff=PERHAPS)
+    if not found:
+        return ""
+    *first, last = (f"'{by_lower[low]}'" for low in found)
+    return f" (did you mean {', '.join(first)}{' or ' if first else ''}{last}?)"

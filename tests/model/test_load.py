@@ -94,3 +94,16 @@ def test_errors_in_overrides_name_the_file(folder: Path) -> None:
     )
     with pytest.raises(InputError, match=r"astrarium\.yaml: models\.mine: hidden_size: expected"):
         load_model("mine")
+
+
+@pytest.mark.parametrize(
+    ("reference", "hint"),
+    [
+        ("meta-llama/Llama-3-70B", "the catalog knows 'Llama-3-70B'"),
+        ("someone/new-model", "for a model of a hub, give its config.json"),
+        ("folder/config.json", "expected a config.json or a model file$"),
+    ],
+)
+def test_names_of_a_hub_get_a_way_out(reference: str, hint: str) -> None:
+    with pytest.raises(InputError, match=hint):
+        load_model(reference)

@@ -29,13 +29,26 @@ def load_model(reference: str) -> Model:
     if os.path.exists(path):
         return _from_file(Path(path), Path(path).stem)
     if _looks_like_path(reference):
-        raise InputError(f"no such file: '{reference}'; expected a config.json or a model file")
+        raise InputError(
+            f"no such file: '{reference}'; expected a config.json or a model file"
+            f"{_hub_hint(reference)}"
+        )
     return model_of_entry(find_model_entry(reference))
 
 
 def model_of_entry(entry: ModelEntry) -> Model:
     """Build the model of a catalog entry."""
     return _build(entry.config, entry.name, entry.place, None)
+
+
+def _hub_hint(reference: str) -> str:
+    """What to do with the name of a model on a hub: nothing is downloaded."""
+    _, slash, name = reference.partition("/")
+    if not slash or "/" in name or name.lower().endswith(SUFFIXES):
+        return ""
+    if is_model_name(name):
+        return f"; the catalog knows '{name}'"
+    return "; for a model of a hub, give its config.json or a name of `astrarium catalog models`"
 
 
 def _looks_like_path(reference: str) -> bool:
