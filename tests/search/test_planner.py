@@ -25,10 +25,11 @@ from astrarium.search.planner import (
     why_refused,
     with_permitted_overlap,
 )
+from astrarium.search.rules import user_rules
 from astrarium.search.space import Space
 from astrarium.strategy.columns import SPLITS
 from astrarium.strategy.document import read_strategy
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.types import Granularity, Strategy
 
 WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
 
@@ -134,3 +135,10 @@ def test_least_bytes_are_never_more_than_any_strategy_needs() -> None:
                 needed = memory_of(layouts, rows, options).peak[valid].min()
                 assert of_degrees[row] <= least_bytes(layouts)[0] * (1 + 1e-12)
                 assert least_bytes(layouts)[0] <= needed
+
+
+def test_a_rule_may_leave_a_single_way_to_recompute() -> None:
+    workload = Workload(load_model("transgan-amp"), 1024, 64)
+    rules = user_rules(['$recompute_granularity == "full"'])
+    best = plan(workload, parse_gpus("v100:8"), rules=rules, top=1).plans[0]
+    assert best.strategy.recompute.granularity is Granularity.NONE

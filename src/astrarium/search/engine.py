@@ -453,7 +453,8 @@ def _lighter(o: Options) -> Ints:
             less = [(granularity, method, layers, mask ^ bit) for bit in bits]
         found.append([where.get((*r, *p), -1) for p in less])
     width = max((len(f) for f in found), default=0)
-    return np.array([f + [-1] * (width - len(f)) for f in found], np.int64).reshape(-1, width)
+    padded = [f + [-1] * (width - len(f)) for f in found]
+    return np.array(padded, np.int64).reshape(len(found), width)
 
 
 def _peaks(layouts: Layouts, chosen: Ints, valid: _ValidOptions) -> Floats:
