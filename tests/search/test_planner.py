@@ -142,3 +142,10 @@ def test_a_rule_may_leave_a_single_way_to_recompute() -> None:
     rules = user_rules(['$recompute_granularity == "full"'])
     best = plan(workload, parse_gpus("v100:8"), rules=rules, top=1).plans[0]
     assert best.strategy.recompute.granularity is Granularity.NONE
+
+
+@pytest.mark.parametrize("memory_gb", [2, 3, 4])
+def test_what_is_missing_is_never_less_than_nothing(memory_gb: int) -> None:
+    pool = pool_of("h100:2", memory_gb * 2**30)
+    with pytest.raises(NoFeasiblePlanError, match=r"\(\d[\d.,]* [KMG]iB too much\)"):
+        plan(WORKLOAD, Cluster((pool,)), top=1)

@@ -291,7 +291,8 @@ class Search:
         """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
         fits = peak <= self.model.pool.gpu.memory_bytes
         self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
-        self.state.least_bytes = min(self.state.least_bytes, float(peak.min(initial=np.inf)))
+        least = float(peak[~fits].min(initial=np.inf))
+        self.state.least_bytes = min(self.state.least_bytes, least)
         return fits
 
     def _price_fitting(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
@@ -349,14 +350,14 @@ class Search:
         state, limits = self.state, self.limits
         run = seconds * iterations
         if limits.deadline_seconds is not None:
-            state.least_seconds = min(state.least_seconds, float(run.min()))
             late = run > limits.deadline_seconds
+            state.least_seconds = min(state.least_seconds, float(run[late].min(initial=np.inf)))
             state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
             within &= ~late
         if limits.budget_usd is not None and price is not None:
             cost = run / 3600 * self.model.pool.rented(degrees.gpus) * price
-            state.least_usd = min(state.least_usd, float(cost.min()))
             dear = within & (cost > limits.budget_usd)
+            state.least_usd = min(state.least_usd, float(cost[dear].min(initial=np.inf)))
             state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
             within &= ~dear
         return within

@@ -63,7 +63,8 @@ class SearchResult:
     reasons: Counter[str]
     optimal: bool
     bound_gap: float
-    # Lower bounds over all that was looked at: by how much nothing fits or keeps a limit.
+    # No strategy that was rejected for memory, deadline or budget needs less than this; infinite
+    # if none was.
     least_bytes: float
-    least_seconds: float  # of the whole run; infinite without a deadline
-    least_usd: float  # infinite without a budget
+    least_seconds: float  # of the whole run
+    least_usd: float
