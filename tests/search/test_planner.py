@@ -149,3 +149,12 @@ def test_what_is_missing_is_never_less_than_nothing(memory_gb: float) -> None:
     pool = pool_of("h100:2", memory_gb * 2**30)
     with pytest.raises(NoFeasiblePlanError, match=r"\(\d[\d.,]* [KMG]iB too much\)"):
         plan(WORKLOAD, Cluster((pool,)), top=1)
+
+
+@pytest.mark.parametrize("split", ["even", "balanced"])
+def test_a_rule_against_a_split_leaves_its_equal(split: str) -> None:
+    workload = Workload(small_model(6, vocab=1024), seq_length=2048, global_batch=16)
+    rules = user_rules([f'$split == "{split}"', "$pp != 2"])
+    best = plan(workload, parse_gpus("a100:8"), rules=rules, top=1).plans[0]
+    assert best.strategy.pp == 2
+    assert best.strategy.split != split

@@ -118,6 +118,7 @@ def _search(
         model.planner,
         exact=mode is Mode.EXACT,
         expanded_overlaps=overlaps_named(rules),
+        equal_splits=any("split" in rule.names for rule in rules),
     )
     runtime_rules: Sequence[RejectingRule] = megatron_rules()
     result = Search(

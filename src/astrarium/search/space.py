@@ -68,10 +68,12 @@ class Space:
         *,
         exact: bool,
         expanded_overlaps: frozenset[str] = frozenset(),
+        equal_splits: bool = False,
     ) -> None:
         self.workload, self.pool, self.planner = workload, pool, planner
         self.exact = exact
         self.expanded_overlaps = expanded_overlaps
+        self.equal_splits = equal_splits  # list a balanced split that is the even one, too
         self._layouts: dict[int, tuple[Layout, ...]] = {}
         self._options: dict[int, Options] = {}
 
@@ -167,7 +169,8 @@ class Space:
                 # Uneven interleaving is offered where it stays near even: few, large chunks.
                 balanced = virtual == 1 or virtual & (virtual - 1) == 0
                 splits = [LayerSplit.EVEN] if even else []
-                if pp > 1 and balanced and not self.planner.is_redundant(pp, virtual):
+                redundant = not self.equal_splits and self.planner.is_redundant(pp, virtual)
+                if pp > 1 and balanced and not redundant:
                     splits.append(LayerSplit.BALANCED)
                 for split in splits:
                     chunk = self.planner.max_chunk_layers(pp, virtual, split)
