@@ -108,6 +108,21 @@ def test_odd_files_are_refused(tmp_path: Path, text: str) -> None:
         read(str(path))
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("tp: 4\npp: zwei\n", 2),
+        ("tp: 4\nrecompute:\n  granularty: full\n", 3),
+        ("\ncolour: 1\n", 2),
+    ],
+)
+def test_files_are_blamed_by_line(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "strategy.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"strategy\.yaml:{line}: "):
+        read(str(path))
+
+
 @given(
     tp=st.sampled_from([1, 2, 4]),
     pp=st.sampled_from([1, 2, 4]),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from errno import EPIPE
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,24 +35,34 @@ def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
     """Print a report that is made for the width of the terminal."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    with console.capture() as captured:
-        for part in report(console.width):
-            console.print(part)
-    _write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    terminal, text = Console(**plain), StringIO()
+    # Drawn aside first: whatever happens while writing is then ours to report.
+    console = Console(
+        file=text,
+        width=terminal.width,
+        force_terminal=terminal.is_terminal,
+        color_system=terminal.color_system,  # type: ignore[arg-type]
+        no_color=terminal.no_color,
+        **plain,
+    )
+    for part in report(console.width):
+        console.print(part)
+    _write("".join(line.rstrip() + "\n" for line in text.getvalue().splitlines()))
 
 
 def _write(text: str) -> None:
     """Write to standard output; a terminal that lacks a character gets a question mark."""
+    if sys.stdout is None:  # closed before we began
+        raise InputError("cannot write to standard output: it is closed")
     try:
         encoding = sys.stdout.encoding or "utf-8"
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except OSError as error:
-        if error.errno == EPIPE:
-            _discard_output()
-            return
-        raise InputError(f"cannot write to standard output: {error.strerror}") from None
+        _discard_output()
+        if error.errno != EPIPE:
+            raise InputError(f"cannot write to standard output: {error.strerror}") from None
 
 
 def _discard_output() -> None:

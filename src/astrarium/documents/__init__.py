@@ -16,7 +16,7 @@ from typing import TypeVar
 from astrarium.documents import parsing, places
 from astrarium.errors import InputError
 
-__all__ = ["load", "read", "write_atomic"]
+__all__ = ["line_of", "load", "read", "write_atomic"]
 
 T = TypeVar("T")
 
@@ -40,6 +40,11 @@ def load(path: Path, schema: type[T]) -> T:
 def read(path: Path) -> object:
     """Read a document as plain dictionaries, lists and scalars."""
     return parsing.parse(path)[1]
+
+
+def line_of(path: Path, *key: str | int) -> int | None:
+    """The line of a key in a document that has been read; for complaints beyond a schema."""
+    return parsing.line_of(path, path.read_text(encoding="utf-8"), key)
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -54,6 +54,8 @@ def format_of(path: Path) -> Format:
 def parse(path: Path) -> tuple[str, object]:
     """Return the text of a document and the data in it."""
     parsers = {Format.YAML: _parse_yaml, Format.TOML: _parse_toml, Format.JSON: _parse_json}
+    if path.suffix.lower() not in _SUFFIXES and not os.path.exists(path):
+        raise failure(path, f"no such file{_neighbour(path)}")
     parser = parsers[format_of(path)]
     text = _read_text(path)
     try:

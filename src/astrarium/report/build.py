@@ -83,7 +83,8 @@ def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
         f"little room: plan {plans[0].rank} leaves {format_bytes(best.free_bytes)} of"
         f" {format_bytes(best.capacity_bytes)} free on stage {best.stage}"
     )
-    roomier = next((plan for plan in plans if plan.fullest.share <= LITTLE_ROOM), None)
+    alike = (plan for plan in plans if plan.gpus == plans[0].gpus)
+    roomier = next((plan for plan in alike if plan.fullest.share <= LITTLE_ROOM), None)
     if roomier is None:
         return (note,)
     slower = roomier.iteration_seconds / plans[0].iteration_seconds - 1

@@ -110,16 +110,39 @@ def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) 
     if "=" in reference:
         given = _from_pairs(reference)
         where = "--strategy"
-    elif not Path(reference).suffix and not Path(reference).exists():
+    elif not reference.strip() or not (Path(reference).suffix or Path(reference).is_file()):
         raise InputError(f"--strategy: {reference!r} is neither key=value,... nor a file")
     else:
         given, where = _from_file(Path(reference)), reference
         # A saved plan may be asked about with another batch.
         given.pop("num_micro_batches", None)
-    strategy = strategy_from_dict(
-        given, where=where, gpus=gpus, global_batch=global_batch, layers=layers
-    )
+    try:
+        strategy = strategy_from_dict(
+            given, where=where, gpus=gpus, global_batch=global_batch, layers=layers
+        )
+    except StrategyKeyError as error:
+        raise error if "=" in reference else _with_line(Path(reference), error) from None
     return GivenStrategy(strategy, frozenset(_nested(given, where).get("overlap", {})))
+
+
+class StrategyKeyError(InputError):
+    """Something wrong with one key of a strategy; whoever knows the file adds the line."""
+
+    def __init__(self, where: str, key: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.key, self.what = key, what
+
+
+def _with_line(path: Path, error: StrategyKeyError) -> InputError:
+    """The complaint with the line of its key, wherever in the file the strategy stands."""
+    from astrarium.documents import line_of
+
+    parts = error.key.split(".")
+    for prefix in (["plans", 0, "strategy"], ["strategy"], []):
+        line = line_of(path, *prefix, *parts)
+        if line is not None:
+            return InputError(f"{path}:{line}: {error.what}")
+    return error
 
 
 def _from_pairs(text: str) -> dict[str, Any]:
@@ -222,13 +245,14 @@ def _stages(reader: _Reader, nested: Mapping[str, Any]) -> tuple[Stage, ...]:
         raise reader.fail("stages", given, expected) from None
 
 
-def _nested(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _nested(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
     """Flat keys moved into their groups; unknown keys refused."""
     out: dict[str, Any] = {}
     aliases = {**megatron_aliases(), **SHORT_NAMES}
     for name, value in given.items():
         if not isinstance(name, str):
-            raise InputError(f"{where}: {name!r} is not a key; keys are names such as tp, pp")
+            what = f"{name!r} is not a key; keys are names such as tp, pp"
+            raise StrategyKeyError(where, str(name), what)
         key = name if name in _KEYS or name in _FLAT_KEYS else aliases.get(name, name)
         if key in _FLAT_KEYS:
             group, name = _FLAT_KEYS[key]
@@ -238,18 +262,19 @@ def _nested(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         elif key in _NESTED:
             if not isinstance(value, Mapping):
                 expected = f"a table of {', '.join(_NESTED[key])}"
-                raise InputError(f"{where}: {key} is {value!r}; expected {expected}")
+                raise StrategyKeyError(where, key, f"{key} is {value!r}; expected {expected}")
             for inner in value:
                 if inner not in _NESTED[key]:
                     hint = did_you_mean(str(inner), _NESTED[key])
-                    raise InputError(f"{where}: unknown key {key}.{inner}{hint}")
+                    what = f"unknown key {key}.{inner}{hint}"
+                    raise StrategyKeyError(where, f"{key}.{inner}", what)
             out[key] = {**value, **out.get(key, {})}
         elif key in _KEYS:
             out[key] = value
         else:
             known = (*_KEYS, *_FLAT_KEYS)
             hint = did_you_mean(key, (*known, *aliases)) or f"; known are {', '.join(known)}"
-            raise InputError(f"{where}: unknown key {key!r}{hint}")
+            raise StrategyKeyError(where, str(name), f"unknown key {key!r}{hint}")
     return out
 
 
@@ -260,7 +285,7 @@ class _Reader:
         self._values, self._where = values, where
 
     def fail(self, key: str, value: object, expected: str) -> InputError:
-        return InputError(f"{self._where}: {key} is {value!r}; expected {expected}")
+        return StrategyKeyError(self._where, key, f"{key} is {value!r}; expected {expected}")
 
     def count(self, key: str, default: int) -> int:
         return self.number(key, default, least=1, most=2**24)
