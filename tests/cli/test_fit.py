@@ -60,7 +60,8 @@ def test_when_no_strategy_fits(run: Run) -> None:
     assert "DOES NOT FIT" in result.stdout
     assert "the smallest count" in words(result.stdout)
     document = json.loads(run("fit", *flags, "--json").stdout)
-    assert document["plan"] is None
+    assert document["plan"]["fits"] is False
+    assert document["excess_bytes"] > 0
     assert "does not fit" in document["why_not"]
 
 

@@ -18,6 +18,7 @@ from astrarium.search.fit import fit
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.planner import (
     Mode,
+    leanest,
     plan,
     predict,
     runnable,
@@ -158,3 +159,15 @@ def test_a_rule_against_a_split_leaves_its_equal(split: str) -> None:
     best = plan(workload, parse_gpus("a100:8"), rules=rules, top=1).plans[0]
     assert best.strategy.pp == 2
     assert best.strategy.split != split
+
+
+def test_the_leanest_plan_needs_least() -> None:
+    pool = pool_of("h100:4", 2**30)
+    least = leanest(WORKLOAD, pool, Mode.EXACT)
+    assert least is not None
+    assert not least.fits
+    roomy = pool_of("h100:4", least.peak_bytes + 1)
+    assert plan(WORKLOAD, Cluster((roomy,)), top=1).plans[0].fits
+    tight = pool_of("h100:4", least.peak_bytes - 1)
+    with pytest.raises(NoFeasiblePlanError, match="does not fit"):
+        plan(WORKLOAD, Cluster((tight,)), top=1)

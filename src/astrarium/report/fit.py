@@ -35,9 +35,10 @@ class ChangePart:
 class FitDocument:
     """`excess_bytes` is what the fullest stage lacks; negative: what it has to spare.
 
-    `plan` is the strategy asked about, else the fastest that fits; null if none fits, and then
-    `why_not` says what binds. `smallest_gpus` is the fewest GPUs of the type on which any
-    strategy fits. `changes` are single changes that make the strategy fit, cheapest first.
+    `plan` is the strategy asked about, else the fastest that fits, else the leanest (null if there
+    is none at all); `why_not` says what binds. `smallest_gpus` is the fewest GPUs of the type on
+    which any strategy fits. `changes` are single changes that make the strategy fit, cheapest
+    first.
     """
 
     schema: str
@@ -82,13 +83,13 @@ def fit_report(document: FitDocument, width: int, *, chosen: bool) -> Iterator[R
         yield from _smallest(document)
         return
     yield verdict(plan)
-    whose = "as asked" if chosen else "the fastest that fits"
+    whose = "as asked" if chosen else "the fastest that fits" if plan.fits else "the leanest"
     words = strategy_words(plan.strategy, experts=document.workload.has_experts)
     yield Padding(Text(f"{whose}: {words}"), (0, 0, 0, 2))
     yield from _smallest(document)
     yield title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width, every_stage=True)
-    if not plan.fits:
+    if not plan.fits and chosen:
         yield from _changes(document, plan)
 
 

@@ -119,6 +119,8 @@ class Search:
         if self.objective is Objective.GPUS:
             return float(wave.fewest_gpus)
         model = self.model
+        if self.objective is Objective.MEMORY:
+            return 0.0
         if any(isinstance(kind, CustomBlock) for kind in model.workload.model.kinds):
             return 0.0  # measured layers are not bound by their stated FLOPs
         seconds = model.workload.flops_per_iteration / model.peak_flops
@@ -136,7 +138,7 @@ class Search:
             seconds[hopeful], degrees.take(hopeful), counts[hopeful]
         )
         degrees, counts, shards = degrees.take(hopeful), counts[hopeful], _taken(shards, hopeful)
-        bounds = self._score(seconds[hopeful], degrees)
+        bounds = self._score(seconds[hopeful], least[hopeful], degrees)
         order = np.lexsort((np.arange(len(degrees)), bounds))
         self._visit(degrees, shards, bounds, counts, order)
 
@@ -168,8 +170,10 @@ class Search:
         once = (per_layer @ self.model.layers_of_kind + ends)[s]
         return once * degrees.num_micro_batches / degrees.pp
 
-    def _score(self, seconds: Floats, degrees: Degrees) -> Floats:
-        """What the objective minimises, from seconds of an iteration."""
+    def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
+        """What the objective minimises, from seconds of an iteration and peak bytes."""
+        if self.objective is Objective.MEMORY:
+            return peak
         if self.objective is Objective.COST:
             return seconds * self.model.pool.rented(degrees.gpus)
         if self.objective is Objective.GPUS:
@@ -193,12 +197,13 @@ class Search:
         layouts, chunk_layers = self._layouts(degrees, shards)
         if layouts is None:
             return
-        bound = self._score(self._layout_seconds(layouts), layouts.degrees)
+        least = least_bytes(layouts)
+        bound = self._score(self._layout_seconds(layouts), least, layouts.degrees)
         option_counts = self._option_counts(chunk_layers)
         within = bound <= self._worst_kept()
         copies = self.space.overlap_copies
         self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
-        within[within] = self._fitting(least_bytes(layouts)[within], option_counts[within] * copies)
+        within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
         start, at_once = 0, MOST_ROWS if self.state.best else FIRST_ROWS
@@ -264,7 +269,7 @@ class Search:
             peak = _peaks(layouts, group, valid)
             self.state.evaluated += len(peak)
             fits = self._fitting(peak, np.full(len(peak), self.space.overlap_copies))
-            if self._rules.recompute_is_free:
+            if self._rules.recompute_is_free and self.objective is not Objective.MEMORY:
                 fits &= ~self._outdone(fits, valid)
             rows.append(np.repeat(group, len(valid.options))[fits])
             which = np.tile(np.arange(len(valid.options)), len(group))[fits]
@@ -331,7 +336,7 @@ class Search:
         seconds = seconds_of(self.model, layouts, rows, options).total
         degrees = layouts.degrees.take(rows)
         within = self._within_limits(seconds, degrees, np.ones(len(seconds), np.int64))
-        score = np.where(within, self._score(seconds, degrees), np.inf)
+        score = np.where(within, self._score(seconds, peak, degrees), np.inf)
         order = np.lexsort((np.arange(len(score)), peak, score))
         # The best option of each layout; a plan the user sees is at most four layouts (either
         # split, sequence parallel or not), so that many times `top` suffice.

@@ -11,7 +11,15 @@ from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.outcome import Objective
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.planner import only_pool, plan, runnable, smallest_count, why_refused
+from astrarium.search.planner import (
+    Mode,
+    leanest,
+    only_pool,
+    plan,
+    runnable,
+    smallest_count,
+    why_refused,
+)
 from astrarium.search.space import recomputable_modules
 from astrarium.strategy.types import (
     Granularity,
@@ -46,7 +54,7 @@ class FitReport:
 
 
 def fit(workload: Workload, cluster: Cluster, strategy: Strategy | None) -> FitReport:
-    """Whether a strategy fits or, without one, whether any does (and then the fastest)."""
+    """Whether a strategy fits or, without one, any: then the fastest, else the leanest."""
     pool = only_pool(cluster)
     workload = runnable(workload, pool)
     fewest = smallest_count(workload, pool)
@@ -54,7 +62,10 @@ def fit(workload: Workload, cluster: Cluster, strategy: Strategy | None) -> FitR
         try:
             best = plan(workload, cluster, objective=Objective.THROUGHPUT, top=1).plans[0]
         except NoFeasiblePlanError as error:
-            return FitReport(workload, pool, None, False, None, fewest, (), str(error))
+            least = leanest(workload, pool, Mode.EXACT)
+            if least is None:
+                return FitReport(workload, pool, None, False, None, fewest, (), str(error))
+            return replace(_report(workload, pool, least, fewest, ()), why_not=str(error))
         return _report(workload, pool, best, fewest, ())
     reasons = why_refused(workload, pool, strategy)
     if reasons:

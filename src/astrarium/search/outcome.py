@@ -16,6 +16,7 @@ class Objective(StrEnum):
     TIME = "time"
     COST = "cost"
     GPUS = "gpus"  # the fewest that fit
+    MEMORY = "memory"  # the least on the fullest rank
 
 
 class Rejection(StrEnum):

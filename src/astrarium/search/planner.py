@@ -234,17 +234,27 @@ def _why_nothing(
             for result, pool in zip(results, cluster.pools, strict=True)
         ]
         nearest = int(np.argmin(lacking))
-        pool, least = cluster.pools[nearest], results[nearest].least_bytes
-        capacity = pool.gpu.memory_bytes
-        text = (
-            f"{workload.model.name} does not fit: the leanest of {size:,} strategies needs at"
-            f" least {format_bytes(least)} on a {pool.gpu.name} of {format_bytes(capacity)}"
-            f" ({format_bytes(least - capacity)} too much)"
-        )
+        pool = cluster.pools[nearest]
+        text = f"{workload.model.name} does not fit: {_why_too_large(workload, pool, mode, rules)}"
         return text + _smallest_that_fits(workload, pool, mode, rules)
     reasons = sum((result.reasons for result in results), Counter())
     common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
     return f"all {size:,} strategies are ruled out, most by: {common}"
+
+
+def _why_too_large(workload: Workload, pool: Pool, mode: Mode, rules: Sequence[UserRule]) -> str:
+    """What the leanest strategy needs, of what most, and how much of it is missing."""
+    plan = leanest(workload, pool, mode, rules)
+    if plan is None:
+        return "and what would is ruled out"
+    fullest = max(plan.memory, key=lambda stage: stage.peak_bytes)
+    cause = max(fullest.by_cause, key=fullest.by_cause.__getitem__)
+    capacity = pool.gpu.memory_bytes
+    return (
+        f"the leanest strategy needs {format_bytes(fullest.peak_bytes)} on a {pool.gpu.name} of"
+        f" {format_bytes(capacity)} ({format_bytes(fullest.peak_bytes - capacity)} too much),"
+        f" {format_bytes(fullest.by_cause[cause])} of it {cause}"
+    )
 
 
 def _why_limits(results: Sequence[SearchResult], rejected: Counter[Rejection]) -> str:
@@ -279,6 +289,17 @@ def _smallest_that_fits(
     return f"; the smallest number of them that fits is {count}"
 
 
+def leanest(
+    workload: Workload, pool: Pool, mode: Mode, rules: Sequence[UserRule] = ()
+) -> Plan | None:
+    """The plan that needs least memory, whether it fits or not; None if rules leave none."""
+    roomy = replace(pool, gpu=replace(pool.gpu, memory_bytes=ENDLESS_MEMORY))
+    found, _ = _search(workload, roomy, Objective.MEMORY, mode, rules, 1, Limits())
+    strategies = [plan.strategy for plan in found]
+    return next(iter(estimate(CostModel(runnable(workload, pool), pool), strategies)), None)
+
+
+ENDLESS_MEMORY = 2**60
 LARGEST_COUNT = 2**20
 
 
