@@ -159,3 +159,10 @@ def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         load_cluster(tmp_path / "none.yaml")
+
+
+def test_complaints_beyond_the_schema_name_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.yaml"
+    path.write_text("pools:\n  - {gpu: h100, nodes: 2}\n  - {gpu: h1000, nodes: 2}\n")
+    with pytest.raises(InputError, match=r"mixed\.yaml:3: pools\[1\]: unknown GPU type 'h1000'"):
+        load_cluster(path)

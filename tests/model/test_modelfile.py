@@ -195,3 +195,11 @@ def test_an_embedding_can_only_come_first(folder: Path) -> None:
 def test_mappings_are_checked_too() -> None:
     with pytest.raises(InputError, match="catalog model 'x': Expected `array` of length >= 1"):
         model_from_mapping({"hidden": 1, "layers": []}, "x", "catalog model 'x'")
+
+
+def test_complaints_across_keys_name_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    entry = "  - {block: transformer, count: 2, heads: 7, ffn: 400}\n"
+    path.write_text("name: x\nhidden: 100\nvocab: 1000\nlayers:\n" + entry)
+    with pytest.raises(InputError, match=r"odd\.yaml:5: layers\[0\]\.heads: expected a divisor"):
+        load_model(str(path))

@@ -68,15 +68,15 @@ def load_cluster(path: Path | str) -> Cluster:
     entry = documents.load(file, _ClusterEntry)
     pools = Cluster(
         tuple(
-            _located(file, f"pools[{index}]", partial(_pool, pool))
+            _located(file, ("pools", index), partial(_pool, pool))
             for index, pool in enumerate(entry.pools)
         )
     )
     links = tuple(
-        _located(file, f"links[{index}]", partial(_link, link, pools))
+        _located(file, ("links", index), partial(_link, link, pools))
         for index, link in enumerate(entry.links)
     )
-    return _located(file, "", partial(check_cluster, Cluster(pools.pools, links)))
+    return _located(file, (), partial(check_cluster, Cluster(pools.pools, links)))
 
 
 def _pool(entry: _PoolEntry) -> Pool:
@@ -152,9 +152,12 @@ def _quantity(
         raise InputError(f"{key}: {error}") from None
 
 
-def _located(path: Path, place: str, build: Callable[[], T]) -> T:
+def _located(path: Path, key: tuple[str, int] | tuple[()], build: Callable[[], T]) -> T:
     """Say where in the file the error is."""
     try:
         return build()
     except InputError as error:
-        raise InputError(f"{path}: {place}{': ' if place else ''}{error}") from None
+        if not key:
+            raise InputError(f"{path}: {error}") from None
+        line, (part, index) = documents.line_of(path, *key), key
+        raise InputError(f"{path}:{line}: {part}[{index}]: {error}") from None

@@ -34,7 +34,9 @@ def load(path: Path, schema: type[T]) -> T:
         return msgspec.convert(data, schema, str_keys=str_keys)
     except msgspec.ValidationError as error:
         key, what = explain(str(error), data, schema)
-        raise places.failure(path, what, parsing.line_of(path, text, key), key) from None
+        # Checks across keys put the place into their text.
+        line = parsing.line_of(path, text, key or places.key_named_in(what))
+        raise places.failure(path, what, line, key) from None
 
 
 def read(path: Path) -> object:

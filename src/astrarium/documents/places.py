@@ -28,6 +28,13 @@ def failure(path: Path, what: str, line: int | None = None, key: KeyPath = ()) -
     return InputError(f"{place}: {name.lstrip('.')}: {what}" if name else f"{place}: {what}")
 
 
+def key_named_in(complaint: str) -> KeyPath:
+    """The key path that a text begins with, as in "layers[2].heads: ..."; empty if none."""
+    place = re.match(r"[A-Za-z_]\w*(?:\[\d+\]|\.\w+)*(?=: )", complaint)
+    parts = re.findall(r"\w+", place.group()) if place else []
+    return tuple(int(part) if part.isdigit() else part for part in parts)
+
+
 def line_in_nodes(node: yaml.Node | None, key: KeyPath) -> int | None:
     """Return the line of a key, or of the closest parent found, in a tree of YAML nodes."""
     import yaml
