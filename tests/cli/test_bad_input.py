@@ -98,9 +98,16 @@ def test_limits_without_a_length(plan: Run) -> None:
     refused(plan("--budget", "1k"), "needs --tokens")
 
 
-@pytest.mark.parametrize("limit", [("--deadline", "0.001"), ("--budget", "5")])
-def test_limits_that_nothing_keeps(plan: Run, limit: tuple[str, str]) -> None:
-    refused(plan("--tokens", "1T", *limit), "no strategy keeps the", code=1)
+@pytest.mark.parametrize(
+    ("flag", "value", "least"),
+    [
+        ("--deadline", "0.001", "the run takes at least"),
+        ("--budget", "5", "the run costs at least $"),
+    ],
+)
+def test_limits_that_nothing_keeps(plan: Run, flag: str, value: str, least: str) -> None:
+    result = plan("--tokens", "1T", flag, value)
+    refused(result, "no strategy keeps the limits", least, code=1)
 
 
 def test_a_rule_that_drops_everything(plan: Run) -> None:

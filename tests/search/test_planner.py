@@ -171,3 +171,17 @@ def test_the_leanest_plan_needs_least() -> None:
     tight = pool_of("h100:4", least.peak_bytes - 1)
     with pytest.raises(NoFeasiblePlanError, match="does not fit"):
         plan(WORKLOAD, Cluster((tight,)), top=1)
+
+
+def test_changes_to_a_saved_plan_deal_its_layers_anew() -> None:
+    workload = Workload(load_model("llama-2-7b"), 4096, 64)
+    cluster = parse_gpus("a100:8")
+    given = read_strategy("tp=1,pp=2,micro_batch=8", gpus=8, global_batch=64, layers=32)
+    saved = predict(workload, cluster, given.strategy).strategy
+    assert saved.stages
+    report = fit(workload, cluster, saved)
+    assert not report.fits
+    assert report.changes
+    for change in report.changes:
+        stages = change.plan.strategy.stages
+        assert len(stages) == change.strategy.pp * change.strategy.virtual_stages

@@ -49,10 +49,6 @@ class Pool:
         """GPUs in one NVLink domain when the whole pool is used."""
         return int(self.domain_of(np.array([self.num_gpus]))[0])
 
-    def rented(self, gpus: Ints) -> Ints:
-        """GPUs that are paid for: nodes are rented whole."""
-        return -(-gpus // self.gpus_per_node) * self.gpus_per_node
-
     def domain_of(self, gpus: Ints) -> Ints:
         """GPUs in one NVLink domain for jobs of so many: whole nodes, domains alike if possible.
 

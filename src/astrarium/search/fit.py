@@ -157,6 +157,7 @@ def _adjusted(model: CostModel, s: Strategy) -> Strategy | None:
         num_micro_batches=model.workload.global_batch // per_step,
         split=s.split if layers % chunks == 0 else LayerSplit.BALANCED,
         sequence_parallel=sequence,
+        stages=(),  # dealt anew
         overlap=replace(
             s.overlap,
             param_gather=s.overlap.param_gather and s.zero_stage >= 1,

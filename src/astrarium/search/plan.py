@@ -111,7 +111,7 @@ def _plan(
     train_seconds = None if iterations is None else iterations * seconds
     usd_per_hour = None
     if pool.usd_per_gpu_hour is not None:
-        usd_per_hour = pool.usd_per_gpu_hour * int(pool.rented(np.array(strategy.gpus)))
+        usd_per_hour = pool.usd_per_gpu_hour * strategy.gpus
     usd_total = None
     if usd_per_hour is not None and train_seconds is not None:
         usd_total = usd_per_hour * train_seconds / HOUR
