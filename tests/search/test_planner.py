@@ -120,7 +120,7 @@ def test_least_bytes_are_never_more_than_any_strategy_needs() -> None:
         space = Space(workload, pool, model.planner, exact=True)
         degrees = space.degrees
         shards = model.shard_costs(degrees)
-        of_degrees = least_bytes_of_degrees(degrees, shards, model.layers_of_kind)
+        of_degrees = least_bytes_of_degrees(degrees, shards, model.layers_of_kind, model.runtime)
         for row in range(0, len(degrees), 3):
             one = degrees.take(np.array([row]))
             for layout in space.layouts(int(one.pp[0])):

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.cost.collectives import place, send_seconds
-from astrarium.cost.efficiency import Pointwise
+from astrarium.cost.efficiency import AttentionKernel, Pointwise
 from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, beside
 from astrarium.model.blocks import Attention, Block
 from astrarium.strategy.types import RecomputeModule
@@ -43,9 +43,12 @@ def add_attention(layer: Tally, attention: Attention) -> None:
                 attention.value_dim,
                 causal=causal,
                 backward=backward,
+                kernel=AttentionKernel.FLASH2
+                if layer.runtime.attention == AttentionKernel.FLASH2
+                else AttentionKernel.FUSED,
             )[layer.shape_of]
 
-        unfused = layer.ops.gpu.architecture in UNFUSED_ATTENTION
+        unfused = _stores_scores(layer)
         own, other = kernel(attention.causal and not unfused), kernel(False)
         # Causal work is dealt so that each ring step does half a block (zigzag order).
         steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
@@ -69,12 +72,19 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     layer.recompute(RecomputeModule.CORE_ATTN, forward + ring, inner)
 
 
+def _stores_scores(layer: Tally) -> bool:
+    """Whether attention is two products around a softmax: no flash-class kernel, or not used."""
+    return layer.runtime.attention == "unfused" or layer.ops.gpu.architecture in UNFUSED_ATTENTION
+
+
 def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
     """Bytes that older GPUs keep inside attention: a reordered copy, or the scores themselves."""
     shards, architecture = layer.shards, layer.ops.gpu.architecture
-    if architecture in BATCH_FIRST_ATTENTION:  # one sequence, or a context ring, needs no copy
+    if architecture in BATCH_FIRST_ATTENTION and not _stores_scores(
+        layer
+    ):  # one sequence, or a context ring, needs no copy
         return np.where((shards.micro_batch > 1) & (shards.cp == 1), output, 0.0)
-    if architecture not in UNFUSED_ATTENTION:
+    if not _stores_scores(layer):
         return np.zeros(len(shards))
     scores = layer.tokens * heads * layer.workload.seq_length * ELEMENT_BYTES
     # In the backward pass the gradients of softmax and scores live together.

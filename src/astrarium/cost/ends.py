@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
+from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.collectives import (
     Fabric,
     all_gather_seconds,
@@ -14,15 +15,16 @@ from astrarium.cost.collectives import (
     place,
     reduce_scatter_seconds,
 )
-from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
-from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, VOCAB_MULTIPLE, Shards
+from astrarium.cost.efficiency import OperatorModel, Pointwise
+from astrarium.cost.tally import (
+    ELEMENT_BYTES,
+    FLOAT_BYTES,
+    VOCAB_MULTIPLE,
+    Shards,
+    weight_products,
+)
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
-
-# Megatron's loss works on an fp32 copy of the logits and alters it in place up to the gradient:
-# 16-bit logits beside the copy going in, the copy beside 16-bit gradients coming out. The gradient
-# of the head's weight follows when the copy is gone.
-LOGIT_BYTES = ELEMENT_BYTES + FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ class EndCosts:
     boundary_bytes: Floats  # what one rank hands to the next stage
 
 
-def end_costs(workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric) -> EndCosts:
+def end_costs(
+    workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric, runtime: Runtime
+) -> EndCosts:
     model, tp = workload.model, shards.tp
     tokens = shards.tokens(workload.seq_length)
     residual = tokens / shards.residual_split * model.hidden * ELEMENT_BYTES
@@ -61,15 +65,11 @@ def end_costs(workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fa
     outputs = _padded(model.head.outputs, tp) / tp
     inputs = np.full(len(shards), float(model.head.inputs))
     dtype = workload.precision.value
-    gemm = {
-        role: ops.gemm(tokens, outputs, inputs, dtype=dtype, role=role)
-        for role in (GemmRole.FORWARD, GemmRole.DGRAD, GemmRole.WGRAD)
-    }
+    forward, dgrad, wgrad = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     logits = tokens * outputs
 
     def passed(kind: Pointwise, elements: Floats, *, backward: bool) -> Floats:
-        fused = kind is Pointwise.RMS_NORM  # loss and lookup are chains of plain kernels
-        return ops.pointwise(kind, elements, backward=backward, fused=fused)
+        return ops.pointwise(kind, elements, backward=backward, fused=kind in runtime.fused)
 
     return EndCosts(
         embedding_forward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=False),
@@ -78,11 +78,11 @@ def end_costs(workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fa
         embedding_message=reduce + np.where(sequence, gather, 0.0),
         embedding_parameters=_padded(model.vocab, tp) / tp * model.embedding.hidden
         + model.embedding.other_parameters,
-        head_forward=gemm[GemmRole.FORWARD]
+        head_forward=forward
         + passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=False)
         + passed(Pointwise.CROSS_ENTROPY, logits, backward=False),
-        head_backward=gemm[GemmRole.DGRAD]
-        + gemm[GemmRole.WGRAD]
+        head_backward=dgrad
+        + wgrad
         + passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=True)
         + passed(Pointwise.CROSS_ENTROPY, logits, backward=True),
         head_message_forward=np.where(sequence, gather, 0.0),
@@ -91,7 +91,8 @@ def end_costs(workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fa
         + model.head.other_parameters
         + (outputs if model.head.bias else 0.0),
         tied_parameters=np.where(model.head.tied, outputs * model.head.inputs, 0.0),
-        head_activations=2 * residual + logits * LOGIT_BYTES,
+        head_activations=2 * residual + logits * runtime.logit_bytes,
+        # The gradient of the head's weight follows when the fp32 copy is gone.
         head_transient=np.maximum(
             outputs * model.head.inputs * ELEMENT_BYTES - logits * FLOAT_BYTES, 0.0
         ),

@@ -17,6 +17,7 @@ from dataclasses import fields
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
+from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.attention import add_attention, add_latent_recompute
 from astrarium.cost.collectives import (
     Fabric,
@@ -27,7 +28,15 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.feedforward import add_experts, add_mlp
-from astrarium.cost.tally import ELEMENT_BYTES, GemmSeconds, LayerCosts, Shards, Tally, beside
+from astrarium.cost.tally import (
+    ELEMENT_BYTES,
+    GemmSeconds,
+    LayerCosts,
+    Shards,
+    Tally,
+    beside,
+    weight_products,
+)
 from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
 from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.types import RecomputeModule
@@ -39,12 +48,12 @@ QUANTISE_BYTES = 4
 
 
 def layer_costs(
-    workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric
+    workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric, runtime: Runtime
 ) -> LayerCosts:
     """Costs of every kind of layer of the model under every shard."""
     layers = []
     for kind in workload.model.kinds:
-        layer = Tally(shards, workload, ops, fabric)
+        layer = Tally(shards, workload, ops, fabric, runtime)
         if isinstance(kind, CustomBlock):
             _add_custom(layer, kind)
         else:
@@ -56,7 +65,6 @@ def layer_costs(
 
 
 def _add_block(layer: Tally, block: Block) -> None:
-    overhead = layer.ops.per_layer_overhead_seconds
     _add_norms(layer, block)
     gemm_seconds = _add_dense_linears(layer, block)
     for attention in block.attentions:
@@ -69,8 +77,9 @@ def _add_block(layer: Tally, block: Block) -> None:
         add_mlp(layer, block, gemm_seconds)
     layer.add("dense_parameters", np.full(len(layer.shards), float(block.extra_parameters)))
     # A layer cannot run faster than the host can launch its kernels.
-    layer.out["forward"] = np.maximum(layer.out["forward"], overhead[0])
-    layer.out["backward"] = np.maximum(layer.out["backward"], overhead[1])
+    host = layer.runtime
+    layer.out["forward"] = np.maximum(layer.out["forward"], host.layer_forward_seconds)
+    layer.out["backward"] = np.maximum(layer.out["backward"], host.layer_backward_seconds)
     layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
 
 
@@ -121,8 +130,8 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     first, shape_of = layer.first_of_shape, layer.shape_of
     m, n, k = (np.stack([shape[axis][first] for shape in shapes]) for axis in range(3))
     forward, dgrad, wgrad = (
-        layer.ops.gemm(m, n, k, dtype=layer.dtype, role=role)[:, shape_of]
-        for role in (GemmRole.FORWARD, GemmRole.DGRAD, GemmRole.WGRAD)
+        seconds[:, shape_of]
+        for seconds in weight_products(layer.ops, layer.runtime, m, n, k, layer.dtype)
     )
     layer.add("forward", forward.sum(axis=0))
     layer.add("backward", (dgrad + wgrad).sum(axis=0))

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats, Ints, distinct_rows
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Pool
 from astrarium.cost.collectives import (
     Fabric,
@@ -29,7 +30,8 @@ from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.ends import EndCosts, end_costs
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
-from astrarium.cost.tally import GRADIENT_BYTES, WEIGHT_BYTES, LayerCosts, Shards
+from astrarium.cost.tally import LayerCosts, Shards
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 
@@ -73,6 +75,8 @@ class DataMessages:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
+    runtime: Runtime
+    tuning: Tuning
     degrees: Degrees
     virtual: Ints
     split: Ints
@@ -101,11 +105,19 @@ class Layouts:
 
 
 class CostModel:
-    """The cost model of one workload on one pool; columns in, columns out."""
+    """The cost model of one workload on one pool under one runtime; columns in, columns out."""
 
-    def __init__(self, workload: Workload, pool: Pool) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        pool: Pool,
+        runtime: Runtime | None = None,
+        tuning: Tuning = NEUTRAL,
+    ) -> None:
         self.workload = workload
         self.pool = pool
+        self.runtime = runtime or find_runtime()
+        self.tuning = tuning
         self.ops: OperatorModel = operator_model(pool.gpu)
         self.fabric: Fabric = fabric_of(pool)
         self.planner = StagePlanner(workload.model, workload.seq_length, pool.gpu.name)
@@ -131,8 +143,8 @@ class CostModel:
         first, shard_of = distinct_rows(*columns.values())
         shards = Shards(**{name: column[first] for name, column in columns.items()})
         return ShardCosts(
-            layer_costs(self.workload, shards, self.ops, self.fabric),
-            end_costs(self.workload, shards, self.ops, self.fabric),
+            layer_costs(self.workload, shards, self.ops, self.fabric, self.runtime),
+            end_costs(self.workload, shards, self.ops, self.fabric, self.runtime),
             shard_of,
         )
 
@@ -164,9 +176,11 @@ class CostModel:
             + np.where(stages.has_head[stage_row], tied_apart[:, None], 0.0)
         )
         expert_parameters = dealt(costs.expert_parameters)
-        pace = slowest_of(degrees.gpus)
+        pace = slowest_of(degrees.gpus) * self.tuning.compute
         dense_ranks, expert_ranks = data_ranks(degrees)
         return Layouts(
+            runtime=self.runtime,
+            tuning=self.tuning,
             degrees=degrees,
             virtual=virtual,
             split=split,
@@ -206,13 +220,14 @@ class CostModel:
             if not parameters.any():
                 continue
             group = place(ranks, stride, domain)
-            gradients, weights = GRADIENT_BYTES * parameters, WEIGHT_BYTES * parameters
+            gradients = self.runtime.reduced_gradient_bytes * parameters
+            weights = self.runtime.weight_bytes * parameters
             reduce = reduce + all_reduce_seconds(fabric, gradients, group)
             scatter = scatter + reduce_scatter_seconds(fabric, gradients, group)
             gather = gather + all_gather_seconds(fabric, weights, group)
         apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
         ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
-        table = all_reduce_seconds(fabric, GRADIENT_BYTES * tied, ends)
+        table = all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends)
         return DataMessages(reduce, scatter, gather, table)
 
     def _largest_unit(self, shards: ShardCosts, ends: _Ends) -> Floats:

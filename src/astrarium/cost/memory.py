@@ -14,17 +14,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
+from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.layouts import Layouts, ShardCosts, data_ranks, sum_over_modules
-from astrarium.cost.tally import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 
-# CUDA context and kernels, cuBLAS workspace, NCCL channels: what a training process holds
-# before its first tensor. aiconfigurator (2026-08-21) reserves about 0.4 GB for NCCL beside
-# the context.
-RESERVED_BYTES = 1.2 * 2**30
-# Blocks that the caching allocator cannot reuse for another size, as a share of what moves.
-FRAGMENTATION = 0.03
 # ZeRO-3 holds the layer in use and the one being fetched as whole weights.
 GATHERED_LAYERS = 2
 GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = 2, 3  # the ZeRO stages from which ranks share them
@@ -67,7 +61,8 @@ def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
         optimizer=optimizer,
         activations=activations,
         workspace=workspace,
-        reserved=RESERVED_BYTES + FRAGMENTATION * (activations + workspace),
+        reserved=_always_reserved(layouts)
+        + layouts.runtime.fragmentation * (activations + workspace),
     )
 
 
@@ -75,16 +70,23 @@ def bytes_of_sharding(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """The share of `Memory.by_rank` that ZeRO and offload decide, reserve included."""
     weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
     moving = gathered + layouts.stand_ins[rows]
-    return weights + gradients + optimizer + (1 + FRAGMENTATION) * moving + RESERVED_BYTES
+    moving = moving * (1 + layouts.runtime.fragmentation)
+    return weights + gradients + optimizer + moving + _always_reserved(layouts)
 
 
 def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """The share of `Memory.by_rank` that recomputation decides."""
     activations, again = _activation_bytes(layouts, rows, options)
-    return (1 + FRAGMENTATION) * (activations + again)
+    return (1 + layouts.runtime.fragmentation) * (activations + again)
 
 
-def least_bytes_of_degrees(degrees: Degrees, shards: ShardCosts, layers_of_kind: Floats) -> Floats:
+def _always_reserved(layouts: Layouts) -> float:
+    return layouts.runtime.reserved_bytes + layouts.tuning.memory_bytes
+
+
+def least_bytes_of_degrees(
+    degrees: Degrees, shards: ShardCosts, layers_of_kind: Floats, runtime: Runtime
+) -> Floats:
     """No strategy with these degrees needs less: the fullest rank holds at least the mean."""
     c, e, s = shards.layers, shards.ends, shards.shard_of
     ends = e.embedding_parameters + e.head_parameters
@@ -92,32 +94,35 @@ def least_bytes_of_degrees(degrees: Degrees, shards: ShardCosts, layers_of_kind:
     expert = (c.expert_parameters @ layers_of_kind)[s] / degrees.pp
     dense_ranks, expert_ranks = data_ranks(degrees)
     one_layer = (c.activations - c.inputs).min(axis=1)[s]
-    return _least_parameter_bytes(degrees.pp, dense, expert, dense_ranks, expert_ranks) + (
-        RESERVED_BYTES + (1 + FRAGMENTATION) * one_layer
-    )
+    held = _least_parameter_bytes(runtime, degrees.pp, (dense, dense_ranks), (expert, expert_ranks))
+    return held + runtime.reserved_bytes + (1 + runtime.fragmentation) * one_layer
 
 
 def least_bytes(layouts: Layouts) -> Floats:
     """No options make a layout need less on its fullest rank."""
     costs = layouts.costs
     parameters = _least_parameter_bytes(
+        layouts.runtime,
         layouts.degrees.pp[:, None],
-        layouts.dense_parameters,
-        layouts.expert_parameters,
-        layouts.dense_ranks[:, None],
-        layouts.expert_ranks[:, None],
+        (layouts.dense_parameters, layouts.dense_ranks[:, None]),
+        (layouts.expert_parameters, layouts.expert_ranks[:, None]),
     )
     one_layer = (costs.activations - costs.inputs).min(axis=1)[layouts.shard]
-    return parameters.max(axis=1) + RESERVED_BYTES + (1 + FRAGMENTATION) * one_layer
+    moving = (1 + layouts.runtime.fragmentation) * one_layer
+    return parameters.max(axis=1) + layouts.runtime.reserved_bytes + moving
 
 
 def _least_parameter_bytes(
-    pp: Ints, dense: Floats, expert: Floats, dense_ranks: Ints, expert_ranks: Ints
+    runtime: Runtime, pp: Ints, dense: tuple[Floats, Ints], expert: tuple[Floats, Ints]
 ) -> Floats:
-    """Everything on the host that can be; ZeRO-3 divides the rest, without a pipeline only."""
-    whole = WEIGHT_BYTES + GRADIENT_BYTES
-    offloaded = whole * (dense + expert)
-    divided = (whole + OPTIMIZER_BYTES) * (dense / dense_ranks + expert / expert_ranks)
+    """Everything on the host that can be; ZeRO-3 divides the rest, without a pipeline only.
+
+    `dense` and `expert`: parameters, and the ranks that share them.
+    """
+    whole = runtime.weight_bytes + runtime.gradient_bytes
+    offloaded = whole * (dense[0] + expert[0])
+    shared = dense[0] / dense[1] + expert[0] / expert[1]
+    divided = (whole + runtime.optimizer_bytes) * shared
     return np.where(pp > 1, offloaded, np.minimum(offloaded, divided))
 
 
@@ -137,12 +142,13 @@ def _parameter_bytes(
             divided, expert_ranks, 1
         )
 
-    whole = WEIGHT_BYTES + GRADIENT_BYTES
+    runtime = layouts.runtime
+    whole = runtime.weight_bytes + runtime.gradient_bytes
     gathered = np.minimum(GATHERED_LAYERS * layouts.largest_unit[rows], dense + expert) * whole
     return (
-        WEIGHT_BYTES * held(WEIGHTS_DIVIDED),
-        GRADIENT_BYTES * held(GRADIENTS_DIVIDED),
-        np.where(options.offload_optimizer[:, None], 0.0, OPTIMIZER_BYTES * held(1)),
+        runtime.weight_bytes * held(WEIGHTS_DIVIDED),
+        runtime.gradient_bytes * held(GRADIENTS_DIVIDED),
+        np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * held(1)),
         np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),
     )
 

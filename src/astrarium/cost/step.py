@@ -16,7 +16,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import CostModel, Layouts, sum_over_modules
 from astrarium.cost.schedule import pipeline_seconds_from_summary
-from astrarium.cost.tally import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES, beside
+from astrarium.cost.tally import beside
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
 from astrarium.strategy.types import Granularity, Method
 
@@ -44,6 +44,7 @@ class Seconds:
     gradient_reduction: Floats
     parameter_gather: Floats
     optimizer: Floats
+    host: Floats  # what the program does between kernels, for each micro-batch and iteration
 
     @property
     def total(self) -> Floats:
@@ -94,7 +95,15 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
         gradient_reduction=gradient,
         parameter_gather=gather,
         optimizer=_optimizer(model, layouts, rows, options),
+        host=_host(layouts, rows),
     )
+
+
+def _host(layouts: Layouts, rows: Ints) -> Floats:
+    """A pipeline fills with micro-batches one after another, on the host as on the device."""
+    passed = layouts.degrees.num_micro_batches[rows] + layouts.degrees.pp[rows] - 1.0
+    of_step = layouts.runtime.step_seconds + layouts.tuning.step_seconds
+    return np.asarray(passed * layouts.runtime.micro_batch_seconds + of_step)
 
 
 def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
@@ -204,8 +213,8 @@ def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
         + layouts.expert_parameters[rows] / np.where(divided, expert_ranks, 1)
     ).max(axis=1)
     on_gpu = model.ops.optimizer_step(parameters)
-    pool = model.pool
-    moved = (GRADIENT_BYTES + WEIGHT_BYTES) * parameters / pool.gpu.pcie_bandwidth
+    pool, runtime = model.pool, model.runtime
+    moved = (runtime.gradient_bytes + runtime.weight_bytes) * parameters / pool.gpu.pcie_bandwidth
     sharing = np.minimum(pool.gpus_per_node, layouts.degrees.gpus[rows])
-    state = 2 * OPTIMIZER_BYTES * parameters * sharing / HOST_BYTES_PER_SECOND
+    state = 2 * runtime.optimizer_bytes * parameters * sharing / HOST_BYTES_PER_SECOND
     return np.where(options.offload_optimizer, moved + state, on_gpu)

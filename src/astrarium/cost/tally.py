@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.collectives import COMPUTE_SLOWDOWN_UNDER_OVERLAP, Fabric
-from astrarium.cost.efficiency import OperatorModel, Pointwise
+from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.model.blocks import Block, Linear, Module, Split
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
@@ -16,9 +17,6 @@ from astrarium.strategy.types import RecomputeModule
 
 ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
 FLOAT_BYTES = 4  # router scores, softmax statistics
-WEIGHT_BYTES = 2
-GRADIENT_BYTES = 4  # accumulated over micro-batches in fp32
-OPTIMIZER_BYTES = 12  # Adam: fp32 master weights and two moments
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
 
 GemmSeconds = dict[str, tuple[Floats, Floats, Floats]]  # weight -> forward, dgrad, wgrad
@@ -82,9 +80,15 @@ class Tally:
     """Accumulates the costs of one kind of layer over all shards."""
 
     def __init__(
-        self, shards: Shards, workload: Workload, ops: OperatorModel, fabric: Fabric
+        self,
+        shards: Shards,
+        workload: Workload,
+        ops: OperatorModel,
+        fabric: Fabric,
+        runtime: Runtime,
     ) -> None:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
+        self.runtime = runtime
         self.dtype = workload.precision.value
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
@@ -119,10 +123,11 @@ class Tally:
         self.out["transient"] = np.maximum(self.out["transient"], num_bytes)
 
     def pointwise(self, kind: Pointwise, elements: Floats) -> Floats:
-        """A norm, activation or the like, as one fused kernel; returns its forward seconds."""
-        forward = self.ops.pointwise(kind, elements, backward=False, fused=True)
+        """A norm, activation or the like; returns its forward seconds."""
+        fused = kind in self.runtime.fused
+        forward = self.ops.pointwise(kind, elements, backward=False, fused=fused)
         self.add("forward", forward)
-        self.add("backward", self.ops.pointwise(kind, elements, backward=True, fused=True))
+        self.add("backward", self.ops.pointwise(kind, elements, backward=True, fused=fused))
         return forward
 
     def stream(self, forward_bytes: Floats, backward_bytes: Floats) -> Floats:
@@ -131,6 +136,23 @@ class Tally:
         self.add("forward", forward)
         self.add("backward", self.ops.streaming(backward_bytes))
         return forward
+
+
+def weight_products(
+    ops: OperatorModel, runtime: Runtime, m: Floats, n: Floats, k: Floats, dtype: str
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds of the products of a weight w[n,k] with m tokens: forward, dgrad, wgrad.
+
+    Where the product cannot add to the fp32 gradient itself, it writes 16 bits, which a kernel
+    of its own adds: read 16 bits, read and write 32.
+    """
+    forward, dgrad = (
+        ops.gemm(m, n, k, dtype=dtype, role=role) for role in (GemmRole.FORWARD, GemmRole.DGRAD)
+    )
+    if runtime.accumulates_in_product:
+        return forward, dgrad, ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD)
+    added = ops.streaming(n * k * (ELEMENT_BYTES + 2 * FLOAT_BYTES))
+    return forward, dgrad, ops.gemm(n, k, m, dtype=dtype) + added
 
 
 def beside(message: Floats, computation: Floats) -> Floats:

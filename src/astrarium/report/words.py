@@ -111,6 +111,12 @@ TIME_CAUSES: Mapping[str, TimeCause] = {
         Kind.COMPUTE,
         "a larger batch to spread it over, ZeRO 1 to share it, state on the GPU",
     ),
+    "host": TimeCause(
+        "host",
+        "what the program does between kernels, for each micro-batch and iteration",
+        Kind.WAITING,
+        "a larger micro-batch, a larger batch to spread it over",
+    ),
 }
 
 MEMORY_CAUSES: Mapping[str, tuple[str, str]] = {

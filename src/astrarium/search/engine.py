@@ -132,7 +132,9 @@ class Search:
         degrees, counts = degrees.take(kept), counts[kept]
         shards = self.model.shard_costs(degrees)
         seconds = self._least_seconds(degrees, shards)
-        least = least_bytes_of_degrees(degrees, shards, self.model.layers_of_kind)
+        least = least_bytes_of_degrees(
+            degrees, shards, self.model.layers_of_kind, self.model.runtime
+        )
         hopeful = self._fitting(least, counts)
         hopeful[hopeful] = self._within_limits(
             seconds[hopeful], degrees.take(hopeful), counts[hopeful]

@@ -19,11 +19,6 @@ from astrarium.strategy.types import Stage, Strategy
 
 # An interval that should hold four times in five spans this many standard deviations each way.
 INTERVAL_DEVIATIONS = 1.2816
-# What whole iterations deviate beyond their operators: mean absolute errors against published runs
-# of Megatron on A100, H100 and Blackwell (NVIDIA, SimuMax, SC'21; dense, and with experts), taken
-# as standard deviations.
-ITERATION_ERROR = 0.08
-EXPERT_ITERATION_ERROR = 0.25
 HOUR = 3600.0
 
 
@@ -105,7 +100,9 @@ def _plan(
 ) -> Plan:
     workload, pool = model.workload, model.pool
     seconds = sum(breakdown.values())
-    beyond = EXPERT_ITERATION_ERROR if workload.model.max_experts else ITERATION_ERROR
+    runtime = model.runtime
+    experts = workload.model.max_experts
+    beyond = runtime.expert_iteration_error if experts else runtime.iteration_error
     spread = 1.0 + INTERVAL_DEVIATIONS * float(np.hypot(model.ops.relative_error, beyond))
     iterations = workload.iterations
     train_seconds = None if iterations is None else iterations * seconds

@@ -1,0 +1,101 @@
+"""Runtimes: what training programs do that decides time and memory, as data.
+
+`data/runtimes.json` has one entry per runtime. Each constant of an entry is `[value, source]`:
+where the number comes from stands beside it; units are in the names. An entry takes what it does
+not state from the one named in `like`. The formulas that use the constants are in `astrarium.cost`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from astrarium.errors import InputError, did_you_mean
+
+DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
+DEFAULT: Final = "megatron"
+
+
+class ReportedMemory(StrEnum):
+    """What a runtime's log calls its peak memory."""
+
+    ALLOCATED = "allocated"  # tensors alive
+    RESERVED = "reserved"  # held by the allocator
+    DEVICE = "device"  # used on the device, driver and libraries included
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One training program. Bytes are per parameter or element, seconds on the host."""
+
+    name: str
+    title: str
+    fused: frozenset[str]  # norms, activations and the like that run as one kernel
+    attention: str  # "fused", "flash2", or "unfused": two products around a softmax
+    accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
+    weight_bytes: float
+    gradient_bytes: float
+    reduced_gradient_bytes: float  # in messages
+    optimizer_bytes: float
+    logit_bytes: float  # of one logit, at the peak of the loss
+    layer_forward_seconds: float  # a layer cannot run faster than it is launched
+    layer_backward_seconds: float
+    micro_batch_seconds: float  # for each micro-batch on each pipeline rank
+    step_seconds: float  # for each iteration
+    reserved_bytes: float  # driver, libraries, communication buffers
+    fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
+    reported_memory: ReportedMemory
+    iteration_error: float  # one standard deviation of log(predicted / measured) beyond operators
+    expert_iteration_error: float  # the same where experts are routed to
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant of a runtime and where it comes from."""
+
+    name: str
+    value: Any
+    source: str
+
+
+def runtime_names() -> tuple[str, ...]:
+    """Names of all runtimes."""
+    return tuple(_entries())
+
+
+@cache
+def find_runtime(name: str = DEFAULT) -> Runtime:
+    """Return the runtime of this name, in any case."""
+    values = {constant.name: constant.value for constant in describe_runtime(name)}
+    values["fused"] = frozenset(values["fused"])
+    values["reported_memory"] = ReportedMemory(values["reported_memory"])
+    return Runtime(name=name.lower(), title=_entries()[name.lower()]["title"], **values)
+
+
+@cache
+def describe_runtime(name: str) -> tuple[Constant, ...]:
+    """Return the constants of a runtime with their sources, own and inherited."""
+    entries = _entries()
+    if name.lower() not in entries:
+        known = ", ".join(entries)
+        raise InputError(f"unknown runtime '{name}'{did_you_mean(name, entries)}; known: {known}")
+    chain = []
+    parent: str | None = name.lower()
+    while parent is not None:
+        chain.append(entries[parent]["constants"])
+        parent = entries[parent].get("like")
+    merged: dict[str, Any] = {}
+    for constants in reversed(chain):
+        merged |= constants
+    names = [field.name for field in fields(Runtime)]
+    return tuple(Constant(key, *merged[key]) for key in names if key in merged)
+
+
+@cache
+def _entries() -> Mapping[str, Any]:
+    return json.loads(DATA.read_bytes())["runtimes"]
