@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,13 @@ from astrarium.validate.words import NOT_A_TIME, UNTRUSTED, outcome_is_sure, ran
 LEAST_MFU: Final = 0.05  # below it runs wait for something other than the GPUs
 LEAST_SWEEP: Final = 5  # strategies that make a sweep
 LEAST_RANKED: Final = 3  # rows for which a rank correlation says anything
+
+
+class Scoring(StrEnum):
+    """Whose times are scored."""
+
+    STATED = "stated"  # rows that state their strategy
+    ALL = "all"  # also those where a micro-batch or the like had to be assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class Metrics:
     timed: int  # rows whose time is scored
     mape: float | None
     median_ape: float | None
-    signed_error: float | None
+    mean_signed_error: float | None
     spearman: float | None
     interval_coverage: float | None  # share of measured times inside the predicted interval
     memory_rows: int
@@ -161,7 +169,7 @@ def group_metrics(
         timed=len(times),
         mape=_mean(np.abs(errors)),
         median_ape=float(np.median(np.abs(errors))) if len(errors) else None,
-        signed_error=_mean(errors),
+        mean_signed_error=_mean(errors),
         spearman=spearman([s.predicted for s in times], [s.measured for s in times]),
         interval_coverage=_share(_inside(score) for score in times),
         memory_rows=len(memory),
