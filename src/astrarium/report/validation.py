@@ -19,6 +19,7 @@ from astrarium.report.words import strategy_words
 from astrarium.validate.metrics import (
     LEAST_MFU,
     Metrics,
+    Scoring,
     Sweep,
     measured_seconds,
     metrics_by,
@@ -33,7 +34,6 @@ ERRORS_SHOWN: Final = 8
 REASONS_SHOWN: Final = 12
 ADDED: Final = ("predicted_iter_time_s", "predicted_peak_mem_gb", "predicted_fits", "reason")
 DIGITS: Final = 6  # significant ones in tables of predictions
-
 
 
 class Grouping(StrEnum):
@@ -99,18 +99,18 @@ class ValidationDocument:
 
 
 def validation_document(
-    tables: Sequence[Table], predictions: Sequence[Prediction], by: Grouping, *, all_times: bool
+    tables: Sequence[Table], predictions: Sequence[Prediction], by: Grouping, scoring: Scoring
 ) -> ValidationDocument:
     """Everything `astrarium validate` says."""
-    *groups, whole = metrics_by(predictions, KEYS[by], all_times=all_times)
-    times = time_scores(predictions, all_times=all_times)
+    *groups, whole = metrics_by(predictions, KEYS[by], scoring)
+    times = time_scores(predictions, scoring)
     worst = sorted(times, key=lambda score: abs(score.error), reverse=True)[:ERRORS_SHOWN]
     return ValidationDocument(
         schema=SCHEMA,
         tables=tuple(table.path for table in tables),
         by=by.value,
         least_mfu=LEAST_MFU,
-        scored="all" if all_times else "stated",
+        scored=scoring.value,
         groups=tuple(groups),
         all=whole,
         unmodelled=_unmodelled(predictions),
@@ -124,7 +124,7 @@ def validation_document(
 def _unmodelled(predictions: Sequence[Prediction]) -> tuple[Unmodelled, ...]:
     found: dict[str, list[Prediction]] = {}
     for prediction in predictions:
-        if prediction.reason:
+        if prediction.plan is None:
             found.setdefault(prediction.reason, []).append(prediction)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return tuple(Unmodelled(why, len(rows), rows[0].row.place) for why, rows in ordered)
