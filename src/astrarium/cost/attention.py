@@ -66,8 +66,13 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     statistics = layer.tokens * heads * FLOAT_BYTES
     inner = statistics + _attention_extra(layer, output, heads)
     layer.keep(query + keys + values + output + inner)
+    if attention.kv_heads not in (1, attention.heads):
+        layer.pointwise(Pointwise.QUERY_COPY, query / ELEMENT_BYTES)
+    layer.pointwise(Pointwise.QKV_GRADIENT, (query + keys + values) / ELEMENT_BYTES)
     if attention.rotary_dim:
-        layer.pointwise(Pointwise.ROTARY, (query + keys) / ELEMENT_BYTES)
+        rotated = (query + keys) / ELEMENT_BYTES
+        layer.pointwise(Pointwise.ROTARY, rotated)
+        layer.keep(rotated * layer.runtime.rotary_kept_bytes)
     ring = _add_context_parallel(layer, keys + values, forward, backward)
     layer.recompute(RecomputeModule.CORE_ATTN, forward + ring, inner)
 

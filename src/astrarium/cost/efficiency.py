@@ -85,6 +85,10 @@ class Pointwise(StrEnum):
     DROPOUT_RESIDUAL = "dropout_residual"
     CROSS_ENTROPY = "cross_entropy"  # logits; eager as vocabulary-parallel training writes it
     EMBEDDING = "embedding"  # elements looked up
+    BIAS = "bias"  # added to a product's output; its gradient is a sum
+    QUERY_COPY = "query_copy"  # grouped queries put in order for attention
+    QKV_GRADIENT = "qkv_gradient"  # three gradients joined
+    ACCUMULATE = "accumulate"  # a 16-bit gradient added to an fp32 sum
 
 
 class Device(NamedTuple):
@@ -214,11 +218,15 @@ class OperatorModel:
             per_element = fit.eager_backward if backward else fit.eager_forward
         return self.streaming(np.asarray(elements, np.float64) * per_element)
 
-    def optimizer_step(self, parameters: ArrayLike) -> Floats:
-        """One update of `parameters` fp32 master weights: norm, clip, Adam, cast to 16 bits."""
+    def optimizer_step(self, parameters: ArrayLike, moved_bytes: float | None = None) -> Floats:
+        """One update of `parameters` fp32 master weights: norm, clip, Adam, cast to 16 bits.
+
+        `moved_bytes`: what a program's kernels read and write for one parameter; None: fused ones.
+        """
         count = np.asarray(parameters, np.float64)
         fit = self.factors.optimizer
-        rate = self.gpu.memory_bandwidth * fit.efficiency / fit.bytes_per_parameter
+        moved = fit.bytes_per_parameter if moved_bytes is None else moved_bytes
+        rate = self.gpu.memory_bandwidth * fit.efficiency / moved
         return np.where(count > 0, fit.fixed_seconds + count / rate, 0.0)
 
     def _device(self, dtype: str) -> Device:

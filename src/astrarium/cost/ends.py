@@ -67,17 +67,19 @@ def end_costs(
     dtype = workload.precision.value
     forward, dgrad, wgrad = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     logits = tokens * outputs
+    table = _padded(model.vocab, tp) / tp * model.embedding.hidden
 
     def passed(kind: Pointwise, elements: Floats, *, backward: bool) -> Floats:
         return ops.pointwise(kind, elements, backward=backward, fused=kind in runtime.fused)
 
     return EndCosts(
         embedding_forward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=False),
-        embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True),
+        # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
+        embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True)
+        + passed(Pointwise.ACCUMULATE, table, backward=True),
         # Without sequence parallelism the way back needs no message.
         embedding_message=reduce + np.where(sequence, gather, 0.0),
-        embedding_parameters=_padded(model.vocab, tp) / tp * model.embedding.hidden
-        + model.embedding.other_parameters,
+        embedding_parameters=table + model.embedding.other_parameters,
         head_forward=forward
         + passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=False)
         + passed(Pointwise.CROSS_ENTROPY, logits, backward=False),

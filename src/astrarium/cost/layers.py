@@ -75,12 +75,22 @@ def _add_block(layer: Tally, block: Block) -> None:
         add_experts(layer, block, gemm_seconds)
     else:
         add_mlp(layer, block, gemm_seconds)
-    layer.add("dense_parameters", np.full(len(layer.shards), float(block.extra_parameters)))
-    # A layer cannot run faster than the host can launch its kernels.
-    host = layer.runtime
-    layer.out["forward"] = np.maximum(layer.out["forward"], host.layer_forward_seconds)
-    layer.out["backward"] = np.maximum(layer.out["backward"], host.layer_backward_seconds)
+    layer.everywhere("dense_parameters", float(block.extra_parameters))
+    _add_launches(layer, block)
     layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
+
+
+def _add_launches(layer: Tally, block: Block) -> None:
+    """What the host does for a layer: launch its kernels, keep its tensors."""
+    runtime = layer.runtime
+    rotary = any(attention.rotary_dim for attention in block.attentions)
+    many = runtime.rotary_launch_seconds if rotary else 0.0
+    forward = runtime.layer_forward_seconds + many
+    layer.everywhere("launch_forward", forward)
+    layer.everywhere("launch_backward", runtime.layer_backward_seconds + many)
+    layer.everywhere("launch_again", forward + runtime.layer_recompute_seconds)
+    tensors = sum(1 + linear.bias for linear in block.linears)
+    layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
 
 
 def _add_norms(layer: Tally, block: Block) -> None:
@@ -96,7 +106,7 @@ def _add_norms(layer: Tally, block: Block) -> None:
             layer.keep(size)  # latent norms feed an up-projection of their own
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
-        layer.add("dense_parameters", np.full(len(layer.shards), float(norm.parameters)))
+        layer.everywhere("dense_parameters", float(norm.parameters))
     for _ in range(_entries(block)):
         layer.keep(residual)
     for _ in range(1 if block.parallel_residual else 2):
@@ -138,10 +148,12 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     if layer.workload.precision is Precision.FP8:
         inputs, outputs = (m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of]
         layer.stream(QUANTISE_BYTES * inputs, QUANTISE_BYTES * outputs)
-    for linear in dense:
+    for linear, tokens, outputs in zip(dense, m, n, strict=True):
         share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
         layer.add("dense_parameters", linear.parameters / share)
-        if linear.module is not Module.ROUTER:
+        if linear.bias:
+            layer.pointwise(Pointwise.BIAS, (tokens * outputs)[shape_of])
+        if linear.module is not Module.ROUTER and layer.runtime.accumulates_in_product:
             layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / share)
     return {x.name: (forward[i], dgrad[i], wgrad[i]) for i, x in enumerate(dense)}
 

@@ -61,6 +61,8 @@ class RankSeconds:
     cp: Floats
     ep: Floats
     again: Floats  # the whole forward pass of the rank's layers, if it were redone
+    launch: Floats  # what the host takes to launch all of it
+    launch_again: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Layouts:
     transient_of_layer: Floats  # bytes that live only inside one layer's passes
     stand_ins: Floats  # 16-bit tensors in place of gradients that went to the fp32 ones
     largest_unit: Floats  # parameters of the largest layer, embedding or head on the rank
+    weight_tensors: Floats
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -189,7 +192,7 @@ class CostModel:
             stages=stages,
             stage_row=stage_row,
             on_rank=_at_pace(self._on_rank(shards, dealt, ends), pace[:, None]),
-            in_all=_at_pace(self._in_all(shards), pace),
+            in_all=_at_pace(self._in_all(degrees, shards), pace),
             dense_parameters=dense_parameters,
             expert_parameters=expert_parameters,
             head_activations=ends.last(shards.ends.head_activations),
@@ -200,6 +203,7 @@ class CostModel:
             transient_of_layer=costs.transient.max(axis=1)[shard],
             stand_ins=np.where(held > 0, costs.stand_ins[shard][:, None, :], 0.0).max(axis=2),
             largest_unit=self._largest_unit(shards, ends),
+            weight_tensors=dealt(costs.weight_tensors),
             dense_ranks=dense_ranks,
             expert_ranks=expert_ranks,
             messages=self._data_messages(
@@ -253,9 +257,11 @@ class CostModel:
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
+            launch=dealt(c.launch_forward + c.launch_backward) + self.runtime.micro_batch_seconds,
+            launch_again=dealt(c.launch_again),
         )
 
-    def _in_all(self, shards: ShardCosts) -> RankSeconds:
+    def _in_all(self, degrees: Degrees, shards: ShardCosts) -> RankSeconds:
         """The same summed over the whole model; does not depend on how layers are dealt."""
         c, e, s = shards.layers, shards.ends, shards.shard_of
         message = e.embedding_message + e.head_message_forward + e.head_message_backward
@@ -273,6 +279,9 @@ class CostModel:
             cp=all_layers(c.cp_forward + c.cp_backward)[s],
             ep=all_layers(c.ep_forward + c.ep_backward)[s],
             again=all_layers(c.forward + c.tp_forward + c.cp_forward + c.ep_forward)[s],
+            launch=all_layers(c.launch_forward + c.launch_backward)[s]
+            + degrees.pp * self.runtime.micro_batch_seconds,
+            launch_again=all_layers(c.launch_again)[s],
         )
 
     def _hop_seconds(self, degrees: Degrees, boundary_bytes: Floats) -> Floats:

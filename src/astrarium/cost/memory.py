@@ -54,7 +54,8 @@ def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
     """Memory of strategies: row `rows[i]` of the layouts with row i of the options."""
     weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
     activations, again = _activation_bytes(layouts, rows, options)
-    workspace = again + gathered + layouts.stand_ins[rows]
+    workspace = again + gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
+    workspace = np.maximum(workspace, _update_bytes(layouts, optimizer) - activations)
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -78,6 +79,12 @@ def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats
     """The share of `Memory.by_rank` that recomputation decides."""
     activations, again = _activation_bytes(layouts, rows, options)
     return (1 + layouts.runtime.fragmentation) * (activations + again)
+
+
+def _update_bytes(layouts: Layouts, optimizer: Floats) -> Floats:
+    """Bytes alive only while the optimizer runs, when the activations are gone."""
+    runtime = layouts.runtime
+    return optimizer * (runtime.optimizer_transient_bytes / runtime.optimizer_bytes)
 
 
 def _always_reserved(layouts: Layouts) -> float:

@@ -54,6 +54,7 @@ class LayerCosts:
     `tp_*` come twice: plain, and with communication pipelined into the GEMMs (`*_overlapped`).
     `dropped` and `module_recompute` have a last axis over `RECOMPUTE_MODULES`. `stand_ins`: 16-bit
     tensors, one per shape, kept to hand autograd in place of gradients summed into fp32 ones.
+    `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many there are.
     """
 
     forward: Floats
@@ -74,6 +75,10 @@ class LayerCosts:
     stand_ins: Floats
     dense_parameters: Floats
     expert_parameters: Floats
+    launch_forward: Floats
+    launch_backward: Floats
+    launch_again: Floats
+    weight_tensors: Floats
 
 
 class Tally:
@@ -130,6 +135,10 @@ class Tally:
         self.add("backward", self.ops.pointwise(kind, elements, backward=True, fused=fused))
         return forward
 
+    def everywhere(self, name: str, amount: float) -> None:
+        """An amount that does not depend on how the layer is sharded."""
+        self.add(name, np.full(len(self.shards), amount))
+
     def stream(self, forward_bytes: Floats, backward_bytes: Floats) -> Floats:
         """A bandwidth-bound kernel; returns its forward seconds."""
         forward = self.ops.streaming(forward_bytes)
@@ -144,14 +153,14 @@ def weight_products(
     """Seconds of the products of a weight w[n,k] with m tokens: forward, dgrad, wgrad.
 
     Where the product cannot add to the fp32 gradient itself, it writes 16 bits, which a kernel
-    of its own adds: read 16 bits, read and write 32.
+    of its own adds.
     """
     forward, dgrad = (
         ops.gemm(m, n, k, dtype=dtype, role=role) for role in (GemmRole.FORWARD, GemmRole.DGRAD)
     )
     if runtime.accumulates_in_product:
         return forward, dgrad, ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD)
-    added = ops.streaming(n * k * (ELEMENT_BYTES + 2 * FLOAT_BYTES))
+    added = ops.pointwise(Pointwise.ACCUMULATE, n * k, backward=True, fused=False)
     return forward, dgrad, ops.gemm(n, k, m, dtype=dtype) + added
 
 

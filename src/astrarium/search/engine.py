@@ -169,7 +169,8 @@ class Search:
         per_layer = c.forward + c.backward + messages + c.cp_forward + c.cp_backward
         per_layer = per_layer + c.ep_forward + c.ep_backward
         ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
-        once = (per_layer @ self.model.layers_of_kind + ends)[s]
+        launches = (c.launch_forward + c.launch_backward) @ self.model.layers_of_kind
+        once = np.maximum(per_layer @ self.model.layers_of_kind + ends, launches)[s]
         return once * degrees.num_micro_batches / degrees.pp
 
     def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
@@ -250,6 +251,7 @@ class Search:
         ranks = ranks + np.minimum(on_rank.tp, on_rank.tp_overlapped)
         total = in_all.forward + in_all.backward + in_all.cp + in_all.ep
         total = total + np.minimum(in_all.tp, in_all.tp_overlapped)
+        ranks, total = np.maximum(ranks, on_rank.launch), np.maximum(total, in_all.launch)
         longest = ranks.max(axis=1)
         return pipeline_seconds_from_summary(
             total=np.maximum(total, longest),

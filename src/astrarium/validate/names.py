@@ -101,11 +101,15 @@ KNOWN_PROGRAMS: Final = (
 ATTENTION: Final = (
     (r"unfused|local|fused[ -]?softmax|eager|math|naive|vanilla", "unfused"),
     (r"flash[ -]?(attn|attention)?[- ]?3|\bte\b|cudnn|\bfused", "fused"),
-    (r"flash|sdpa|xformers|triton|efficient", "flash2"),
+    (r"flash|xformers|triton|efficient", "flash2"),
 )
+# torch chooses its attention kernel itself, flash-attention being one of several.
+TORCH_ATTENTION: Final = r"sdpa|scaled[ _]dot"
+FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
 # What flash attention does not run on, and sources from before Megatron had it.
 OLD_GPUS: Final = r"(tesla[- ])?[pvt]\d"
 OLD_YEARS: Final = r"(?:SC|20)(?:19|20|21|22)(?!\d)"
+LOCAL: Final = "megatron-local"
 PRECISIONS: Final = (
     # Four-bit recipes keep parts in 8 and 16 bits; published ones are no faster than 8-bit ones.
     (r"fp4|nvfp4|mxfp4", Precision.FP8),
@@ -161,6 +165,8 @@ def resolve_program(row: MeasuredRow) -> tuple[Program, Runtime]:
     program = _program(row.framework)
     runtime = find_runtime(_runtime_name(program, row))
     attention = first_match(ATTENTION, row.attention_impl)
+    if runtime.name == LOCAL and not re.search(FORCED_FLASH, row.attention_impl.lower()):
+        attention = None
     if attention is not None and attention != runtime.attention:
         runtime = _with_attention(runtime.name, attention)
     return program, runtime
@@ -172,7 +178,16 @@ def _with_attention(runtime: str, attention: str) -> Runtime:
 
 
 def _runtime_name(program: Program, row: MeasuredRow) -> str:
-    """Megatron of the years before flash attention is told by its kernels or its GPUs."""
+    """Megatron of the years before flash attention is told by its kernels or its GPUs.
+
+    Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
+    GPU, which nobody rents for a release's tables.
+    """
+    if program.runtime == "megatron" and not re.search(r"\bte\b|engine", row.framework.lower()):
+        by_torch = re.search(TORCH_ATTENTION, row.attention_impl.lower())
+        bare = row.num_gpus == 1 and re.search(r"core", row.framework.lower())
+        if by_torch or bare:
+            return LOCAL
     if program.runtime != "megatron" or re.search(r"core|nemo|bridge", row.framework.lower()):
         return program.runtime
     kernels = first_match(ATTENTION, row.attention_impl)
