@@ -42,7 +42,7 @@ MACHINES = {
     "a3-megagpu-8g (TCPXO)": (Network.TCPXO, 200.0),
     "a3-ultragpu-8g (RoCE)": (Network.ROCE, 400.0),
 }
-# The sweep on unstated hardware ends at 92 GB/s of bus bandwidth: read as A100 at 100 GB/s per node.
+# The sweep on unstated hardware ends at 92 GB/s of bus bandwidth: read as A100, 100 GB/s per node.
 UNSTATED_NETWORK = 100.0
 SIMAI_PER_GPU = 48.5  # GB/s that its shares refer to
 
@@ -182,12 +182,21 @@ def _perlmutter(published: dict[str, Any]) -> Iterator[Curve]:
     four = machine("A100-SXM4-40GB", 2, Network.SLINGSHOT, 100.0)
     # Four GPUs without a switch: a third of the links to each of the others.
     fabric = replace(
-        four, gpus_per_domain=4, gpus_per_node=4, peer_bandwidth=four.intra_bandwidth / 3, doubling=False
+        four,
+        gpus_per_domain=4,
+        gpus_per_node=4,
+        peer_bandwidth=four.intra_bandwidth / 3,
+        doubling=False,
     )
     sizes = 2.0 ** np.arange(18, 33)
     for operation in ("all_reduce", "all_gather", "reduce_scatter"):
         rows = [
-            (nodes * per_node, per_node, data, _busbw_seconds(operation, nodes * per_node, data, rate))
+            (
+                nodes * per_node,
+                per_node,
+                data,
+                _busbw_seconds(operation, nodes * per_node, data, rate),
+            )
             for per_node, by_nodes in ((int(k), v) for k, v in published[operation].items())
             for nodes, shape in ((int(k), v) for k, v in by_nodes.items())
             for data, rate in zip(sizes, _sigmoid(shape, sizes), strict=True)
@@ -223,7 +232,9 @@ def _simai(published: dict[str, Any]) -> Iterator[Curve]:
 
 def _a3mega(published: dict[str, Any]) -> Curve:
     sweep = published["all_reduce_us"]
-    rows = pd.DataFrame({"ranks": 16, "bytes": [float(x) for x in sweep], "us": list(sweep.values())})
+    rows = pd.DataFrame(
+        {"ranks": 16, "bytes": [float(x) for x in sweep], "us": list(sweep.values())}
+    )
     fabric = machine("h100", 2, *MACHINES["a3-megagpu-8g (TCPXO)"])
     return _between("a3mega all-reduce", fabric, "all_reduce", rows)
 

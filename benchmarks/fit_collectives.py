@@ -51,7 +51,13 @@ SECONDS = {
     Collective.REDUCE_SCATTER: reduce_scatter_seconds,
     Collective.ALL_TO_ALL: all_to_all_seconds,
 }
-FITTED_LINKS = (LinkKind.NVLINK2, LinkKind.NVLINK3, LinkKind.NVLINK4, LinkKind.NVLINK5, LinkKind.PCIE)
+FITTED_LINKS = (
+    LinkKind.NVLINK2,
+    LinkKind.NVLINK3,
+    LinkKind.NVLINK4,
+    LinkKind.NVLINK5,
+    LinkKind.PCIE,
+)
 FITTED_NETWORKS = tuple(n for n in Network if n is not Network.TCP)
 MICRO = 1e-6
 ROBUST = 0.1  # residuals of log time beyond this count linearly
@@ -215,7 +221,7 @@ def fit_network(network: Network, curves: Sequence[Curve], starts: int) -> Netwo
     base = network_profile(network)
     # InfiniBand's best rate (192 of 200, 46-48 of 50 GB/s) and its latency (8 bytes between two
     # ranks in 19.9 us) are known better than from the sweeps.
-    # NCCL's first two protocols carry flags with the data: at most 1/4 and 0.92 of the rate are left.
+    # NCCL's first two protocols carry flags with the data: 1/4 and 0.92 of the rate is left.
     known = network is Network.INFINIBAND
     shape = Shape(
         start=[5.6 if known else 20, 1.5, 2, 0.1, 0.5, 0.94 if known else 0.9],
@@ -343,10 +349,9 @@ def written_network(network: NetworkProfile) -> dict[str, Any]:
 
 
 def set_overlap(document: Any) -> None:  # noqa: ANN401
-    """The mean of what was measured, reached at the lowest rate at which it was."""
+    """The mean of what was measured."""
     rows = json.loads(PUBLISHED.read_text(encoding="utf-8"))["overlap"]["rows"]
     document["overlap"]["compute_slowdown"] = three(np.mean([x["slowdown"] for x in rows]))
-    document["overlap"]["full_rate_gbytes_per_s"] = min(x["gbytes_per_s"] for x in rows)
     document["overlap"]["data"] = rows
 
 

@@ -25,7 +25,6 @@ from astrarium.catalog import Gpu
 
 _DATA: Final = Path(__file__).parent.parent / "catalog" / "data" / "collectives.json"
 _MICRO: Final = 1e-6
-_GIGA: Final = 1e9
 
 # Of the 44 listed instances with at most 100 Gb/s per node, two (ND40rs_v2, NC24rs_v3) have
 # RDMA; above that rate all but the gVNIC shapes of GCP have.
@@ -115,8 +114,9 @@ class NetworkProfile:
 class OverlapProfile:
     """What computation loses to messages that run beside it."""
 
-    compute_slowdown: float  # share of the time, while a GPU moves bytes at the full rate
-    full_rate: float  # bytes/s per direction through one GPU
+    compute_slowdown: float  # share of the time, beside messages on NVLink
+    link_channels: int  # of NCCL on NVLink; each holds a multiprocessor
+    adapter_channels: int  # for each adapter, or on PCIe
 
 
 def link_kind(gpu: Gpu, gpus_per_node: int) -> LinkKind:
@@ -159,7 +159,9 @@ def network_profile(network: Network) -> NetworkProfile:
 def overlap_profile() -> OverlapProfile:
     """Return what computation loses to messages beside it."""
     entry = _document()["overlap"]
-    return OverlapProfile(entry["compute_slowdown"], entry["full_rate_gbytes_per_s"] * _GIGA)
+    return OverlapProfile(
+        entry["compute_slowdown"], entry["link_channels"], entry["adapter_channels"]
+    )
 
 
 def _operation(entry: Mapping[str, Any], operation: str) -> OperationProfile:

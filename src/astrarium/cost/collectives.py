@@ -262,26 +262,30 @@ def crosses_domains(group: Group) -> Bools:
 def compute_slowdown(fabric: Fabric, group: Group) -> Floats:
     """By which share computation takes longer while messages of a group run beside it.
 
-    The kernels that move bytes hold multiprocessors and memory bandwidth in proportion to the
-    rate they sustain, one multiprocessor for each 15 to 20 GB/s: much inside an NVLink domain
-    and on rings that pass through all GPUs of a node, little where each GPU has its own adapter.
+    Each channel of NCCL holds a multiprocessor. Links inside a domain get many of them, a network
+    a few for each adapter; a ring between domains passes through the GPUs once per adapter of the
+    ranks that share a domain.
     """
     profile = overlap_profile()
-    share = fabric.inter_bandwidth / fabric.gpus_per_node
-    inside = min(fabric.intra_bandwidth, profile.full_rate)
-    between = np.minimum(group.per_domain * share, profile.full_rate)
-    rate = np.where(crosses_domains(group), between, inside)
-    return np.where(group.size > 1, profile.compute_slowdown * (rate / profile.full_rate), 0.0)
+    on_links = fabric.link.kind is not LinkKind.PCIE
+    inside = profile.link_channels if on_links else profile.adapter_channels
+    between = np.minimum(group.per_domain * profile.adapter_channels, profile.link_channels)
+    channels = np.where(crosses_domains(group), between, inside)
+    share = profile.compute_slowdown * (channels / profile.link_channels)
+    return np.where(group.size > 1, share, 0.0)
 
 
-def contention_seconds(one: ArrayLike, other: ArrayLike, same_links: ArrayLike) -> Floats:
-    """Seconds that two kinds of messages add to each other, each priced as if it were alone.
+def contention_seconds(message: ArrayLike, other: ArrayLike, window: ArrayLike) -> Floats:
+    """Seconds that `other` messages are late because `message` runs on the same links.
 
-    While both run on the same links, each has half of them; when the shorter has ended, as much
-    of the longer is late as the shorter took. No rate is lost: bytes in all over bandwidth.
+    Each is priced as if it were alone; the other messages are spread over a window of time, and
+    `message` is there for a part of it. While both run each has half of the links, so what falls
+    into that part takes twice as long. No rate is lost: bytes in all over bandwidth.
     """
-    shorter = np.minimum(np.asarray(one, np.float64), np.asarray(other, np.float64))
-    return np.where(np.asarray(same_links, np.bool_), shorter, 0.0)
+    data, late, span = (np.asarray(x, dtype=np.float64) for x in (message, other, window))
+    both = np.minimum(data, span)
+    share = np.divide(both, span, out=np.zeros(both.shape), where=span > 0.0)
+    return np.minimum(late * share, data)
 
 
 def _ring_pass_seconds(
