@@ -5,8 +5,8 @@
 Every candidate is priced by `astrarium.cost.collectives` itself. First each operation of each
 kind of link, on curves inside a node; then each network, on curves between nodes with the links
 as fitted. Each fit is repeated without one source at a time and tested on that source. Without
-`--write` only the errors are printed. Texts, sources and assumed numbers in the file stay as they
-are. Needs pandas, pyarrow and scipy; takes a few minutes.
+`--write` nothing is changed. Texts, sources and assumed numbers in the file stay as they
+are. Prints the tables of docs/cost-model.md. Needs pandas, pyarrow and scipy; takes a minute.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> None:
     report["generation_held_out"] = other_generation(curves, links)
     set_overlap(document)
     set_errors(document, report)
-    print(json.dumps(report, indent=1))
+    print("\n".join([*table_by_kind(report), "", *table_by_source(report)]))
     if options.write:
         document["about"]["date"] = date.today().isoformat()
         document["about"]["errors"] = report
@@ -121,7 +121,6 @@ def fit_links(curves: Sequence[Curve], links: dict[LinkKind, LinkProfile], docum
                     seconds_on,
                 ),
             }
-            print(kind, operation, json.dumps(errors[kind][operation]), flush=True)
     return errors
 
 
@@ -153,7 +152,6 @@ def fit_networks(curves: Sequence[Curve], links: Links, document: Any) -> Any:  
             errors[network][f"above {LARGE_NODES} nodes, from fewer"] = error_of(
                 large, lambda c, f=fitted: seconds_over(c, f)
             )
-        print(network, json.dumps(errors[network]), flush=True)
     return errors
 
 
@@ -374,10 +372,53 @@ def set_errors(document: Any, report: Any) -> None:  # noqa: ANN401
 
 def pooled(held_out_errors: Sequence[Mapping[str, Any]]) -> float:
     """Return the mean error over all rows from 1 MiB up; 0 if there are none."""
-    rows = [error for by in held_out_errors for error in by.values()]
-    total = sum(x["large_rows"] for x in rows)
-    weighted = sum(x["large_rows"] * x["mean_from_1_mib"] for x in rows)
-    return round(weighted / total, 3) if total else 0.0
+    errors = [error for by in held_out_errors for error in by.values() if error["large_rows"]]
+    return round(mean_of(errors, "large_rows", "mean_from_1_mib"), 3) if errors else 0.0
+
+
+def table_by_kind(report: Any) -> list[str]:  # noqa: ANN401
+    """Errors by kind of link and operation, and by network, as a table in Markdown."""
+    head = (
+        "| link or network | operation | rows | median | mean | from 1 MiB | held out, from 1 MiB |"
+    )
+    out = [head, "|---|---|---|---|---|---|---|"]
+    for kind, operations in report["inside_nodes"].items():
+        out += [_row(kind, o.replace("_", "-"), x) for o, x in operations.items()]
+    for network, x in report["between_nodes"].items():
+        out.append(_row(network, "between nodes", x))
+    return out
+
+
+def _row(kind: str, operation: str, error: Any) -> str:  # noqa: ANN401
+    held = pooled([error["held_out"]])
+    cells = [kind, operation, str(error["rows"])]
+    cells += [percent(error[name]) for name in ("median", "mean", "mean_from_1_mib")]
+    return "| " + " | ".join([*cells, percent(held) if held else ""]) + " |"
+
+
+def table_by_source(report: Any) -> list[str]:  # noqa: ANN401
+    """Errors by source, in the fit and held out, all operations and sizes together."""
+    inside = [x for by in report["inside_nodes"].values() for x in by.values()]
+    parts = [*inside, *report["between_nodes"].values()]
+    out = ["| source | rows | mean | held out | held out, from 1 MiB |", "|---|---|---|---|---|"]
+    for source in sorted({name for part in parts for name in part["by_source"]}):
+        seen = [p["by_source"][source] for p in parts if source in p["by_source"]]
+        held = [p["held_out"][source] for p in parts if source in p["held_out"]]
+        cells = [source, str(sum(x["rows"] for x in seen)), percent(mean_of(seen, "rows", "mean"))]
+        cells += [
+            percent(mean_of(held, rows, value)) if sum(x[rows] for x in held) else ""
+            for rows, value in (("rows", "mean"), ("large_rows", "mean_from_1_mib"))
+        ]
+        out.append("| " + " | ".join(cells) + " |")
+    return out
+
+
+def mean_of(errors: Sequence[Mapping[str, float]], rows: str, value: str) -> float:
+    return sum(x[rows] * x[value] for x in errors) / sum(x[rows] for x in errors)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def lines_of(p: Floats) -> list[Line]:

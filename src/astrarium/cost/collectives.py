@@ -370,7 +370,9 @@ def _line_seconds(fabric: Fabric, line: Line, outer: NetworkLine, path: _Path) -
         path.intra_seconds * (inside / line.efficiency),
         path.network_seconds * (between / outer.efficiency),
     )
-    start = line.overhead * np.where(np.asarray(path.network_hops) > 0.0, between, inside)
+    start: _Number = line.overhead * inside
+    if between != inside:
+        start = line.overhead * np.where(np.asarray(path.network_hops) > 0.0, between, inside)
     passing = path.hops * (hop * inside)
     crossing = path.network_hops * (outer.latencies * fabric.inter_latency * between)
     return np.asarray(moving + start + passing + crossing)
