@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.cost.collectives import place, send_seconds
+from astrarium.cost.collectives import Group, compute_slowdown, place, send_seconds
 from astrarium.cost.efficiency import AttentionKernel, Pointwise
 from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, beside
 from astrarium.model.blocks import Attention, Block
@@ -103,13 +103,15 @@ def _add_context_parallel(
     """Ring steps run beside attention; returns what the forward pass sees of them."""
     cp, tp = layer.shards.cp, layer.shards.tp
     crosses = place(cp, tp, layer.shards.domain).per_domain < cp
+    # Sends go from GPU to GPU: each has its own share of the adapters.
+    slowdown = compute_slowdown(layer.fabric, Group(np.full_like(cp, 2), np.where(crosses, 1, 2)))
     steps = cp - 1
     hop = send_seconds(layer.fabric, kv_bytes, crosses)
     # The backward pass passes keys, values and their gradients around.
     hop_back = send_seconds(layer.fabric, 2 * kv_bytes, crosses)
-    seen = steps * beside(hop, forward / cp)
+    seen = steps * beside(hop, forward / cp, slowdown)
     layer.add("cp_forward", seen)
-    layer.add("cp_backward", steps * beside(hop_back, backward / cp))
+    layer.add("cp_backward", steps * beside(hop_back, backward / cp, slowdown))
     return seen
 
 

@@ -16,13 +16,14 @@ from dataclasses import fields
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Floats
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.attention import add_attention, add_latent_recompute
 from astrarium.cost.collectives import (
     Fabric,
     all_gather_seconds,
     all_reduce_seconds,
+    compute_slowdown,
     place,
     reduce_scatter_seconds,
 )
@@ -176,11 +177,16 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
     """
     shards, fabric = layer.shards, layer.fabric
     group = place(shards.tp, np.ones_like(shards.tp), shards.domain)
+    slowdown = compute_slowdown(fabric, group)
     sequence = shards.sequence_parallel
     size = layer.tokens * block.hidden * ELEMENT_BYTES
     back_in = all_gather_seconds(fabric, size, group)
     scatter = reduce_scatter_seconds(fabric, size, group)
     whole = all_reduce_seconds(fabric, size, group)
+
+    def piped(message: Floats, gemm: Floats) -> Floats:
+        return np.maximum(message / shards.tp, beside(message, gemm, slowdown))
+
     for row in (x for x in block.linears if x.split is Split.ROW and x.name in gemms):
         columns = _columns_before(block, row)
         width = sum(column.inputs for column in columns)
@@ -194,18 +200,18 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
         leave = np.where(sequence, scatter, whole)
         behind = np.where(
             sequence,
-            back_in + beside(gather, column[1]) + beside(input_scatter, column[2]),
-            beside(input_whole, column[2]),
+            back_in
+            + beside(gather, column[1], slowdown)
+            + beside(input_scatter, column[2], slowdown),
+            beside(input_whole, column[2], slowdown),
         )
-        piped = _piped(enter, column[0], shards.tp) + _piped(leave, row_forward, shards.tp)
-        piped_back = _piped(back_in, row_dgrad, shards.tp) + _piped(
-            gather + input_scatter, column[1] + column[2], shards.tp
-        )
+        forward = piped(enter, column[0]) + piped(leave, row_forward)
+        back = piped(back_in, row_dgrad) + piped(gather + input_scatter, column[1] + column[2])
         layer.add("tp_forward", enter + leave)
         layer.messages_of[row.module] = enter + leave
         layer.add("tp_backward", behind)
-        layer.add("tp_forward_overlapped", np.where(sequence, piped, enter + leave))
-        shorter = np.minimum(piped_back, behind)
+        layer.add("tp_forward_overlapped", np.where(sequence, forward, enter + leave))
+        shorter = np.minimum(back, behind)
         layer.add("tp_backward_overlapped", np.where(sequence, shorter, behind))
     # One gathered input at a time stands beside the shards.
     layer.pass_through(np.where(sequence, size, 0.0))
@@ -218,10 +224,6 @@ def _columns_before(block: Block, row: Linear) -> list[Linear]:
     rows = [i for i, x in enumerate(same) if x.split is Split.ROW]
     columns = [x for x in same[rows[-1] + 1 if rows else 0 :] if x.split is Split.COLUMN]
     return columns or [row]
-
-
-def _piped(message: Floats, gemm: Floats, parts: Ints) -> Floats:
-    return np.maximum(message / parts, beside(message, gemm))
 
 
 def _add_custom(layer: Tally, block: CustomBlock) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.collectives import contention_seconds
 from astrarium.cost.efficiency import smooth_maximum
 from astrarium.cost.layouts import CostModel, Layouts, sum_over_modules
 from astrarium.cost.schedule import pipeline_seconds_from_summary
@@ -210,9 +211,12 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     gather_hidden = np.where(options.overlap_param_gather[:, None], forward, 0.0)
     # One layer's message, at an end of the pass, has nothing to hide behind.
     last = 1.0 / np.maximum(layouts.layer_counts[rows], 1.0)
-    reduced = np.maximum(beside(scatter, reduce_hidden), scatter * last)
-    both = np.maximum(beside(gather + scatter, reduce_hidden), (gather + scatter) * last)
-    second, third = reduced, np.maximum(beside(gather, gather_hidden), gather * last) + both
+    slowdown = messages.slowdown[rows][:, None]
+    others = messages.on_same_links[rows][:, None]
+    second = _exposed(scatter, reduce_hidden, last, slowdown, others)
+    third = _exposed(gather, gather_hidden, last, slowdown, others) + _exposed(
+        gather + scatter, reduce_hidden, last, slowdown, others
+    )
     exposed = np.where(zero == 2, second, np.where(zero == 3, third, 0.0))
     # A padded rank computes nothing and would seem to expose everything.
     return np.where(layouts.stages.present[layouts.stage_row[rows]], exposed, 0.0)
@@ -231,16 +235,23 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     gradients = np.where(zero == 0, messages.reduce[rows], messages.scatter[rows])
     gradients = np.where(zero <= 1, gradients, 0.0)
     backward = layouts.in_all.backward[rows] / pp
-    reduction = _bucketed(gradients, backward, per_layer, options.overlap_grad_reduce)
+    backward = np.where(options.overlap_grad_reduce, backward, 0.0)
+    slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
+    reduction = _exposed(gradients, backward, per_layer, slowdown, others)
     # Both copies of a tied table have to agree; nothing is left to hide this behind.
     reduction = reduction + layouts.messages.tied[rows]
     gather = np.where((zero == 1) | (zero == 2), messages.gather[rows], 0.0)
     forward = layouts.in_all.forward[rows] / pp
-    return reduction, _bucketed(gather, forward, per_layer, options.overlap_param_gather)
+    forward = np.where(options.overlap_param_gather, forward, 0.0)
+    return reduction, _exposed(gather, forward, per_layer, slowdown, others)
 
 
-def _bucketed(message: Floats, computation: Floats, last: Floats, overlapped: Bools) -> Floats:
-    return np.where(overlapped, np.maximum(beside(message, computation), message * last), message)
+def _exposed(
+    message: Floats, computation: Floats, last: Floats, slowdown: Floats, others: Floats
+) -> Floats:
+    """What shows of a message in buckets beside a computation and other messages."""
+    late = contention_seconds(message, others, computation + others)
+    return np.maximum(beside(message, computation, slowdown, late), message * last)
 
 
 def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options) -> Floats:

@@ -8,7 +8,8 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime
-from astrarium.cost.collectives import COMPUTE_SLOWDOWN_UNDER_OVERLAP, Fabric
+from astrarium.cluster.interconnect import overlap_profile
+from astrarium.cost.collectives import Fabric
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.model.blocks import Block, Linear, Module, Split
 from astrarium.model.workload import Workload
@@ -164,14 +165,24 @@ def weight_products(
     return forward, dgrad, ops.gemm(n, k, m, dtype=dtype) + added
 
 
-def beside(message: Floats, computation: Floats) -> Floats:
+def beside(
+    message: Floats,
+    computation: Floats,
+    slowdown: Floats | None = None,
+    contention: Floats | float = 0.0,
+) -> Floats:
     """Seconds that a message adds when it runs beside a computation.
 
     What outlasts the computation is seen in full; while both run, the collective's kernels and
-    memory traffic slow the computation down.
+    memory traffic slow the computation down, by default as much as at the full rate of NVLink.
+    `contention` is the delay of other messages on the same links. Never more than one after the
+    other.
     """
+    if slowdown is None:
+        slowdown = np.asarray(overlap_profile().compute_slowdown)
     hidden = np.minimum(message, computation)
-    return message - (1 - COMPUTE_SLOWDOWN_UNDER_OVERLAP) * hidden
+    seen = np.maximum(message - hidden, contention)
+    return np.minimum(seen + slowdown * hidden, message)
 
 
 def weights_of(block: Block, module: Module, split: Split) -> list[Linear]:
