@@ -148,7 +148,7 @@ def gemm_report(products: pd.DataFrame, dtype: str = "bf16") -> dict:
     left_out = {}
     for gpu, test in rows.items():
         seconds = test.seconds.to_numpy()
-        other = stand_in(gpu)
+        other = stand_in(gpu, rows)
         x = fits[other].copy()
         here, there = find_gpu(gpu), find_gpu(other)
         joules = there.tdp_watts / (there.peak_flops["bf16"] * x[1])

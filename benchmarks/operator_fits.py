@@ -68,11 +68,14 @@ def relatives(gpu: str) -> list[str]:
     return [o for o in MULTIPROCESSORS if o != gpu and chips().gpus[o].family == family]
 
 
-def stand_in(gpu: str) -> str:
+def stand_in(gpu: str, among: Iterable[str] = MULTIPROCESSORS) -> str:
     """The measured type that a left-out one is modelled on: a relative, or the nearest in rate."""
-    others = relatives(gpu) or [name for name in MULTIPROCESSORS if name != gpu]
+    others = [name for name in among if name != gpu]
     rate = device_of(gpu).flops
-    return min(others, key=lambda other: abs(np.log(device_of(other).flops / rate)))
+    return min(
+        set(relatives(gpu)).intersection(others) or others,
+        key=lambda other: abs(np.log(device_of(other).flops / rate)),
+    )
 
 
 def solve(

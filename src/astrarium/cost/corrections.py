@@ -31,13 +31,9 @@ HEAD_FEATURES: Final = {
     "seconds": 1,
     "blocks": 1,
 }
-HARDWARE_FEATURES: Final = {
-    "flops": -1,
-    "bandwidth": -1,
-    "multiprocessors": -1,
-    "watts": -1,
-    "exponentials": -1,
-}
+# Nine GPU types are too few for more of them: with memory bandwidth and the number of
+# multiprocessors types that were left out are predicted worse.
+HARDWARE_FEATURES: Final = {"flops": -1, "watts": -1, "exponentials": -1}
 _LEAST: Final = 1e-12  # what counts as size or time zero
 
 Features = Mapping[str, ArrayLike]
@@ -104,13 +100,7 @@ def head_features(shape: HeadShape, device: Device, seconds: Floats) -> dict[str
 
 def hardware_features(device: Device, watts: float, exponentials: float) -> dict[str, ArrayLike]:
     """Features of a GPU; `exponentials` per clock of a multiprocessor."""
-    return {
-        "flops": device.flops,
-        "bandwidth": device.bandwidth,
-        "multiprocessors": device.multiprocessors,
-        "watts": watts,
-        "exponentials": exponentials,
-    }
+    return {"flops": device.flops, "watts": watts, "exponentials": exponentials}
 
 
 def _log2(value: ArrayLike) -> Floats:

@@ -72,7 +72,7 @@ WAITING_FLOPS: Final = 4.5e12
 TYPICAL_ATTENTION: Final = (1, 32, 8, (2048, 4096, 8192), (2048, 4096, 8192), 128, 128)
 
 # Products whose sizes fit into one integer are priced once per shape: bits of m, n and k.
-_PACKED_BITS: Final = (25, 19, 19)
+_PACKED_BITS: Final = (26, 19, 19)
 
 _ELEMENT_BYTES: Final = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 # The fit used for a number format, the first that the profile has.
@@ -335,17 +335,19 @@ def _distinct(
     shape = np.broadcast_shapes(*(size.shape for size in sizes))
     if np.ndim(groups) or not shape or 0 in shape:
         return sizes, None
-    packed = np.zeros((), np.int64)
+    packed = np.zeros((), np.uint64)
     for size, bits in zip(sizes, _PACKED_BITS, strict=True):
-        whole = size.astype(np.int64)
-        if np.any((whole != size) | (whole < 0) | (whole >= 1 << bits)):
+        if size.min() < 0 or size.max() >= 1 << bits:
             return sizes, None
-        packed = (packed << bits) | whole
+        whole = size.astype(np.uint64)
+        if np.any(whole != size):
+            return sizes, None
+        packed = (packed << np.uint64(bits)) | whole
     kept, row_of = np.unique(np.broadcast_to(packed, shape), return_inverse=True)
     columns = []
     for bits in reversed(_PACKED_BITS):
-        columns.append((kept & ((1 << bits) - 1)).astype(np.float64))
-        kept = kept >> bits
+        columns.append((kept & np.uint64((1 << bits) - 1)).astype(np.float64))
+        kept = kept >> np.uint64(bits)
     return (columns[2], columns[1], columns[0]), row_of.reshape(shape)
 
 
@@ -433,7 +435,7 @@ def _specified(gpu: Gpu, design: str) -> tuple[Profile, float]:
         limits.append(gpu.measured_matmul_flops["bf16"] / gpu.peak_flops["bf16"])
     sustained = min(limits)
     fitted = chips().gpus[family.like].family == design and family.architecture == gpu.architecture
-    error = expected.same_design if fitted else expected.new_design
+    error = max(expected.same_design, like.relative_error) if fitted else expected.new_design
     profile = replace(
         like,
         gpu=gpu.name,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from astrarium.arrays import Floats
 
-Words = npt.NDArray[np.uint32]
+Words = npt.NDArray[np.uint8] | npt.NDArray[np.uint32]  # as many bits as a tree has leaves
 Singles = npt.NDArray[np.float32]
 
 MOST_LEVELS: Final = 5  # 32 leaves: the bits of a word
@@ -40,14 +40,14 @@ class Forest:
         """One sum per row; features that are a single number hold for all rows."""
         columns = [np.asarray(feature, np.float32) for feature in features]
         shape = np.broadcast_shapes(*(column.shape for column in columns))
-        left: Words = np.full((1, len(self.first_leaf)), np.iinfo(np.uint32).max, np.uint32)
+        left = self.survivors[0][:1]
         # Single numbers first: their words are combined once.
         for index in sorted(range(len(columns)), key=lambda i: columns[i].size):
             column = columns[index]
             values = column if column.size == 1 else np.broadcast_to(column, shape)
             passed = np.searchsorted(self.thresholds[index], values.ravel(), side="right")
             left = left & self.survivors[index][passed]
-        lowest = (left & (~left + np.uint32(1))).astype(np.float32)
+        lowest = (left & -left).astype(np.float32)
         reached = (lowest.view(np.int32) >> _MANTISSA_BITS) - _EXPONENT_BIAS
         sums = self.start + self.leaves[reached + self.first_leaf].sum(axis=1)
         return np.broadcast_to(sums, (int(np.prod(shape)),)).reshape(shape)
@@ -77,7 +77,7 @@ def forest(
     for feature in range(num_features):
         here = (chosen == feature) & np.isfinite(limits)
         order = np.argsort(limits[here], kind="stable")
-        words = np.full((len(order) + 1, trees), np.iinfo(np.uint32).max, np.uint32)
+        words = np.full((len(order) + 1, trees), np.iinfo(masks.dtype).max, masks.dtype)
         words[np.arange(1, len(order) + 1), tree[here][order]] = masks[here][order]
         thresholds.append(limits[here][order])
         survivors.append(np.bitwise_and.accumulate(words, axis=0))
@@ -92,5 +92,5 @@ def _left_leaves(splits: int) -> Words:
         span = (splits + 1) >> level
         for position in range(1 << level):
             left = ((1 << span // 2) - 1) << (position * span)
-            words.append(~left & 0xFFFFFFFF)
-    return np.array(words, np.uint32)
+            words.append(left)
+    return ~np.array(words, np.uint8 if splits < np.iinfo(np.uint8).bits else np.uint32)
