@@ -112,69 +112,6 @@ def plain(fit: object) -> dict[str, float]:
     return {name: short(value) for name, value in asdict(fit).items()}  # type: ignore[call-overload]
 
 
-def carried(forward: AttentionFit, source: dict[str, AttentionFit]) -> AttentionFit:
-    """A backward (or older) kernel: the measured GPU's, its rate and softmax scaled."""
-    return replace(
-        source["to"],
-        efficiency=min(
-            1.0, forward.efficiency * source["to"].efficiency / source["from"].efficiency
-        ),
-        softmax_flops=forward.softmax_flops
-        * source["to"].softmax_flops
-        / source["from"].softmax_flops,
-    )
-
-
-def measured_attention(own: dict) -> dict:
-    names = {"fused": "cudnn", "flash2": "flash2"}
-    return {
-        name: {role: plain(own[kernel, role]) for role in ("forward", "backward")}
-        for name, kernel in names.items()
-    }
-
-
-def attention_of_table(gpu: str, forward: AttentionFit, own: dict) -> dict:
-    """Both kernels and directions of a GPU whose table has only the fused forward one."""
-    if gpu == SAME_CHIP:
-        return measured_attention(own)
-    classic = gpu in CLASSIC
-    kernel = "flash2" if classic else "cudnn"
-    back = {"from": own[kernel, "forward"], "to": own[kernel, "backward"]}
-    fits = {"fused": {"forward": forward, "backward": carried(forward, back)}}
-    if not classic:
-        fits["flash2"] = {
-            role: carried(forward, {"from": own["cudnn", "forward"], "to": own["flash2", role]})
-            for role in ("forward", "backward")
-        }
-    return {k: {role: plain(fit) for role, fit in both.items()} for k, both in fits.items()}
-
-
-def stand_in(gpu: str) -> str:
-    """The type that a left-out one is modelled on, by the rule for types nobody knows.
-
-    One of the same architecture if there is any, and of those the nearest in 16-bit rate.
-    """
-    here = find_gpu(gpu)
-    others = [find_gpu(name) for name in MULTIPROCESSORS if name != gpu]
-    related = [other for other in others if other.architecture == here.architecture] or others
-    rate = here.peak_flops["bf16"]
-    return min(related, key=lambda other: abs(np.log(other.peak_flops["bf16"] / rate))).name
-
-
-def leave_one_out(fits: dict[str, Floats], tests: dict[str, pd.DataFrame]) -> dict:
-    """Errors of each type when modelled on another, the power limit by joules per FLOP."""
-    report = {}
-    for gpu in MULTIPROCESSORS:
-        other = stand_in(gpu)
-        x, here, there = fits[other].copy(), find_gpu(gpu), find_gpu(other)
-        joules = there.tdp_watts / (there.peak_flops["bf16"] * x[1])
-        x[1] = min(1.0, here.tdp_watts / (here.peak_flops["bf16"] * joules))
-        predicted = warming(gemm_fit(x), device_of(gpu), shape_of(tests[gpu], "forward"), x[8])
-        found = errors(predicted, tests[gpu].median_us.to_numpy() * 1e-6)
-        report[gpu] = {"like": other, **found}
-    return report
-
-
 class Fitting:
     """All fits from one set of inputs; `profiles` and `training` are what is written."""
 
