@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from astrarium.arrays import Floats
 from astrarium.catalog import Gpu, find_gpu, gpus
+from astrarium.catalog.efficiency import law
 from astrarium.catalog.profiles import (
     FOLDER,
     ProfileSource,
@@ -23,7 +24,6 @@ from astrarium.catalog.profiles import (
     read_profile,
     training_factors,
 )
-from astrarium.catalog.efficiency import law
 from astrarium.cost.efficiency import (
     AttentionKernel,
     GemmRole,

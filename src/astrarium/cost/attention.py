@@ -9,6 +9,7 @@ import numpy as np
 from astrarium.arrays import Floats
 from astrarium.cost.collectives import Group, compute_slowdown, place, send_seconds
 from astrarium.cost.efficiency import AttentionKernel, Pointwise
+from astrarium.cost.kernels import BACKWARD_PRODUCTS
 from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, beside
 from astrarium.model.blocks import Attention, Block
 from astrarium.strategy.types import RecomputeModule
@@ -46,19 +47,29 @@ def add_attention(layer: Tally, attention: Attention) -> None:
                 kernel=AttentionKernel.FLASH2
                 if layer.runtime.attention == AttentionKernel.FLASH2
                 else AttentionKernel.FUSED,
+                settled=False,
             )[layer.shape_of]
 
-        unfused = _stores_scores(layer)
         own, other = kernel(attention.causal and not unfused), kernel(False)
         # Causal work is dealt so that each ring step does half a block (zigzag order).
         steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
-        whole = visible * (own + steps * other)
-        scores = layer.tokens * heads * seq  # a mask spares nothing: the whole square is computed
-        return whole + layer.ops.streaming(SCORE_BYTES_MOVED[backward] * unfused * scores)
+        return visible * (own + steps * other)
 
-    forward, backward = seconds(False), seconds(True)
-    layer.add("forward", forward)
-    layer.add("backward", backward)
+    unfused = _stores_scores(layer)
+    # A mask spares nothing where scores are stored: the whole square is computed.
+    scores = layer.tokens * heads * seq * unfused
+    flops = layer.tokens * attention.flops_per_token(seq) * heads / attention.heads
+
+    def one_pass(name: str, *, is_backward: bool) -> Floats:
+        products = seconds(is_backward)
+        work = flops * (BACKWARD_PRODUCTS if is_backward else 1.0)
+        layer.products(name, products, work, layer.attention_dtype)
+        around = layer.ops.streaming(SCORE_BYTES_MOVED[is_backward] * scores)
+        layer.add(name, around)
+        return products + around
+
+    forward = one_pass("forward", is_backward=False)
+    backward = one_pass("backward", is_backward=True)
     query = layer.tokens * heads * attention.key_dim * ELEMENT_BYTES
     keys = layer.tokens * kv_heads * attention.key_dim * ELEMENT_BYTES
     values = layer.tokens * kv_heads * attention.value_dim * ELEMENT_BYTES

@@ -135,9 +135,13 @@ class OperatorModel:
         *,
         dtype: str = "bf16",
         role: GemmRole = GemmRole.FORWARD,
+        settled: bool = True,
     ) -> Floats:
-        """One product of a weight w[n,k] with m tokens; m, n, k are the forward's in any role."""
-        return self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype))
+        """One product of a weight w[n,k] with m tokens; m, n, k are the forward's in any role.
+
+        `settled`: at the clock that the power limit lets nothing but such products hold.
+        """
+        return self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype, settled))
 
     def grouped_gemm(
         self,
@@ -148,10 +152,11 @@ class OperatorModel:
         *,
         dtype: str = "bf16",
         role: GemmRole = GemmRole.FORWARD,
+        settled: bool = True,
     ) -> Floats:
         """The products of `groups` weights (experts), each with its own tokens, in one launch."""
         grouped = self.factors.grouped
-        fit = self._gemm_fit(dtype)
+        fit = self._gemm_fit(dtype, settled)
         fit = replace(
             fit,
             efficiency=fit.efficiency * grouped.efficiency_ratio,
@@ -172,6 +177,7 @@ class OperatorModel:
         causal: bool,
         backward: bool,
         kernel: AttentionKernel = AttentionKernel.FUSED,
+        settled: bool = True,
     ) -> Floats:
         """Scores, softmax and values without storing the scores. Causal: kv ends where q ends."""
         sizes = (batch, heads, kv_heads, q_length, kv_length, key_dim, value_dim)
@@ -185,7 +191,7 @@ class OperatorModel:
             fixed = fit.fixed_seconds
             seconds = self._measured_attention(fit, shape, kernel, causal, backward)
         flops = attention_flops(shape, causal=causal, backward=backward)
-        limit = device.flops * self.profile.gemm["bf16"].sustained_efficiency
+        limit = device.flops * self._gemm_fit("bf16", settled).sustained_efficiency
         held = np.maximum(fixed + seconds, flops / limit)
         return np.where(shape.batch * shape.heads * shape.q_length * shape.kv_length > 0, held, 0.0)
 
@@ -298,9 +304,15 @@ class OperatorModel:
     def _attention_device(self) -> Device:
         return self._device(next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops))
 
-    def _gemm_fit(self, dtype: str) -> GemmFit:
+    def settled_seconds(self, flops: ArrayLike, dtype: str) -> Floats:
+        """The least seconds of products at the power limit, whatever their shapes."""
+        rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
+        return np.asarray(flops, np.float64) / rate
+
+    def _gemm_fit(self, dtype: str, settled: bool) -> GemmFit:
         fit = self.profile.gemm[_fitted_format(self.profile, dtype)]
-        return replace(fit, sustained_efficiency=1.0) if dtype == "fp32" else fit
+        unlimited = dtype == "fp32" or not settled
+        return replace(fit, sustained_efficiency=1.0) if unlimited else fit
 
     def _products(
         self,

@@ -81,8 +81,11 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
             (GemmRole.WGRAD, "backward"),
         ):
             groups, rows = local_experts[first], (worked / local_experts)[first]
-            seconds = layer.ops.grouped_gemm(groups, rows, n, k, dtype=layer.dtype, role=role)
-            layer.add(name, seconds[shape_of])
+            seconds = layer.ops.grouped_gemm(
+                groups, rows, n, k, dtype=layer.dtype, role=role, settled=False
+            )
+            flops = 2 * groups * rows * n * k
+            layer.products(name, seconds[shape_of], flops[shape_of], layer.dtype)
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
         if layer.runtime.accumulates_in_product:
             layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / shards.etp)

@@ -25,6 +25,11 @@ QUERY_BLOCK: Final = 128  # queries that one thread block of tiled attention hol
 # FLOPs of attention's backward pass against its forward pass: five products instead of two.
 BACKWARD_PRODUCTS: Final = 2.5
 
+# Power follows frequency times the square of a voltage that rises with it.
+POWER_EXPONENT: Final = 2.5
+# What kernels bound by memory draw, as a share of the power limit.
+MEMORY_BOUND_POWER: Final = 0.6
+
 
 class AttentionKernel(StrEnum):
     """Generations of tiled attention kernels."""
@@ -99,6 +104,21 @@ def held_seconds(fit: GemmFit, device: Device, shape: MatrixShape, burst: Floats
     flops = 2.0 * shape.groups * shape.rows * shape.columns * shape.depth
     power = flops / (device.flops * fit.sustained_efficiency)
     return np.where(flops > 0, fit.fixed_seconds + smooth_maximum(burst, power, 3), 0.0)
+
+
+def under_power_limit(burst: Floats, limit: Floats, other: Floats) -> Floats:
+    """Seconds of products among `other` kernels, which leave them power.
+
+    `burst` and `limit`: the products at full clock, and nothing but them at the power limit. The
+    board holds its mean power to the limit. Products alone would draw more by how much they have
+    to slow down, to the power of `POWER_EXPONENT`; kernels bound by memory draw less.
+    """
+    alone = smooth_maximum(burst, limit, 3)
+    wanted = (alone / np.where(burst > 0, burst, 1.0)) ** POWER_EXPONENT
+    share = burst / np.where(burst > 0, burst + other, 1.0)
+    left = 1.0 - (1.0 - share) * MEMORY_BOUND_POWER
+    slower = np.maximum(share * wanted / left, 1.0) ** (1.0 / POWER_EXPONENT)
+    return np.where(burst > 0, np.minimum(burst * slower, alone), 0.0)
 
 
 def _wave_steps(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:

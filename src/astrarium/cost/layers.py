@@ -76,6 +76,7 @@ def _add_block(layer: Tally, block: Block) -> None:
         add_experts(layer, block, gemm_seconds)
     else:
         add_mlp(layer, block, gemm_seconds)
+    layer.hold_power()
     layer.everywhere("dense_parameters", float(block.extra_parameters))
     _add_launches(layer, block)
     layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
@@ -140,12 +141,14 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     shapes = [_shape(layer, linear) for linear in dense]
     first, shape_of = layer.first_of_shape, layer.shape_of
     m, n, k = (np.stack([shape[axis][first] for shape in shapes]) for axis in range(3))
-    forward, dgrad, wgrad = (
+    forward, dgrad, wgrad, added = (
         seconds[:, shape_of]
         for seconds in weight_products(layer.ops, layer.runtime, m, n, k, layer.dtype)
     )
-    layer.add("forward", forward.sum(axis=0))
-    layer.add("backward", (dgrad + wgrad).sum(axis=0))
+    flops = 2 * (m * n * k).sum(axis=0)[shape_of]
+    layer.products("forward", forward.sum(axis=0), flops, layer.dtype)
+    layer.products("backward", (dgrad + wgrad).sum(axis=0), 2 * flops, layer.dtype)
+    layer.add("backward", added.sum(axis=0))
     if layer.workload.precision is Precision.FP8:
         inputs, outputs = (m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of]
         layer.stream(QUANTISE_BYTES * inputs, QUANTISE_BYTES * outputs)

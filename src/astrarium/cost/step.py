@@ -15,7 +15,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.collectives import contention_seconds
-from astrarium.cost.efficiency import smooth_maximum
+from astrarium.cost.kernels import smooth_maximum
 from astrarium.cost.layouts import CostModel, Layouts, sum_over_modules
 from astrarium.cost.schedule import pipeline_seconds_from_summary
 from astrarium.cost.tally import beside

@@ -11,8 +11,9 @@ from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster.interconnect import overlap_profile
 from astrarium.cost.collectives import Fabric
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
+from astrarium.cost.kernels import under_power_limit
 from astrarium.model.blocks import Block, Linear, Module, Split
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
 from astrarium.strategy.types import RecomputeModule
 
@@ -20,6 +21,7 @@ ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
 FLOAT_BYTES = 4  # router scores, softmax statistics
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
 
+PASSES = ("forward", "backward")
 GemmSeconds = dict[str, tuple[Floats, Floats, Floats]]  # weight -> forward, dgrad, wgrad
 
 
@@ -96,6 +98,7 @@ class Tally:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
         self.runtime = runtime
         self.dtype = workload.precision.value
+        self.attention_dtype = "bf16" if workload.precision is Precision.FP8 else self.dtype
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
         # Operators outside the experts differ only with these: each shape is priced once.
@@ -108,11 +111,30 @@ class Tally:
         skip = {"module_recompute", "dropped"}
         self.out = {f.name: zeros.copy() for f in fields(LayerCosts) if f.name not in skip}
         by_module = (len(shards), len(RECOMPUTE_MODULES))
+        # Tensor-core seconds in each pass at full clock, and the least at the power limit.
+        self.tensor = {name: zeros.copy() for name in PASSES}
+        self.limit = {name: zeros.copy() for name in PASSES}
         self.out["module_recompute"] = np.zeros(by_module)
         self.out["dropped"] = np.zeros(by_module)
 
     def add(self, name: str, amount: Floats) -> None:
         self.out[name] += amount
+
+    def products(self, name: str, seconds: Floats, flops: Floats, dtype: str) -> None:
+        """Work of the tensor cores in one pass, at full clock."""
+        self.add(name, seconds)
+        self.tensor[name] += seconds
+        self.limit[name] += self.ops.settled_seconds(flops, dtype)
+
+    def hold_power(self) -> None:
+        """Slow the products down to what the power limit allows among the other kernels."""
+        for name in PASSES:
+            before, burst = self.out[name].copy(), self.tensor[name]
+            held = under_power_limit(burst, self.limit[name], before - burst)
+            self.out[name] += held - burst
+            if name == "forward":
+                ratio = self.out[name] / np.where(before > 0, before, 1.0)
+                self.out["module_recompute"] *= ratio[:, None]
 
     def recompute(self, module: RecomputeModule, seconds: Floats, dropped: Floats) -> None:
         """What redoing `module` costs and the bytes it spares."""
@@ -150,19 +172,21 @@ class Tally:
 
 def weight_products(
     ops: OperatorModel, runtime: Runtime, m: Floats, n: Floats, k: Floats, dtype: str
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Seconds of the products of a weight w[n,k] with m tokens: forward, dgrad, wgrad.
 
-    Where the product cannot add to the fp32 gradient itself, it writes 16 bits, which a kernel
-    of its own adds.
+    At full clock. Where the last product cannot add to the fp32 gradient itself, it writes 16
+    bits, which a kernel of its own adds: the fourth figure.
     """
     forward, dgrad = (
-        ops.gemm(m, n, k, dtype=dtype, role=role) for role in (GemmRole.FORWARD, GemmRole.DGRAD)
+        ops.gemm(m, n, k, dtype=dtype, role=role, settled=False)
+        for role in (GemmRole.FORWARD, GemmRole.DGRAD)
     )
     if runtime.accumulates_in_product:
-        return forward, dgrad, ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD)
+        wgrad = ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD, settled=False)
+        return forward, dgrad, wgrad, np.zeros_like(wgrad)
     added = ops.pointwise(Pointwise.ACCUMULATE, n * k, backward=True, fused=False)
-    return forward, dgrad, ops.gemm(n, k, m, dtype=dtype) + added
+    return forward, dgrad, ops.gemm(n, k, m, dtype=dtype, settled=False), added
 
 
 def beside(
