@@ -57,7 +57,23 @@ class Scale(StrEnum):
 
     FULL = "full"  # a GPU, four to five minutes
     QUICK = "quick"  # the same shapes, a fifth of them
-    SMALL = "small"  # processors, and tests
+    SMALL = "small"  # a processor
+    TINY = "tiny"  # the same shapes, a fifth of them
+
+    @property
+    def is_small(self) -> bool:
+        return self in (Scale.SMALL, Scale.TINY)
+
+    @property
+    def is_thinned(self) -> bool:
+        return self in (Scale.QUICK, Scale.TINY)
+
+
+def scale_for(device: str, *, quick: bool) -> Scale:
+    """The scale that suits a kind of device."""
+    if device == "cuda":
+        return Scale.QUICK if quick else Scale.FULL
+    return Scale.TINY if quick else Scale.SMALL
 
 
 @dataclass(frozen=True, slots=True)

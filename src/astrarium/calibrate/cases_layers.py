@@ -64,7 +64,7 @@ def layer_shape(
 
 
 def layer_cases(scale: Scale, device: str) -> Iterator[Case]:
-    small = scale is Scale.SMALL
+    small = scale.is_small
     shares, tokens = (SMALL_SHARES, SMALL_TOKENS) if small else (LAYER_SHARES, LAYER_TOKENS)
     for sizes, count, role in itertools.product(shares, tokens, ("forward", "backward")):
         yield Case("layer", "layer", layer_shape(sizes, count, role, working_dtype(device)))
@@ -72,7 +72,7 @@ def layer_cases(scale: Scale, device: str) -> Iterator[Case]:
 
 def host_cases(scale: Scale, device: str) -> Iterator[Case]:
     """Layers too small to keep the device busy, and single kernels of one element."""
-    small = scale is Scale.SMALL
+    small = scale.is_small
     window = WINDOW_SECONDS if small else SUSTAINED_SECONDS
     for role in ("forward", "both"):
         tokens, depth = ((1, 16), 2) if small else ((1, 64), HOST_DEPTH)
@@ -85,7 +85,7 @@ def host_cases(scale: Scale, device: str) -> Iterator[Case]:
 
 def sustained_cases(scale: Scale, device: str) -> Iterator[Case]:
     dtype = working_dtype(device)
-    if scale is Scale.SMALL:
+    if scale.is_small:
         shape = gemm_shape("forward", 256, 256, 256, dtype)
         yield Case("sustained", "gemm_sustained", shape, 2 * WINDOW_SECONDS)
         return
@@ -103,7 +103,7 @@ def sustained_cases(scale: Scale, device: str) -> Iterator[Case]:
     for sizes, tokens in zip(LAYER_SHARES[1:], (LAYER_TOKENS[2:] * 2), strict=False):
         shape = layer_shape(sizes, tokens, "both", dtype)
         yield Case("sustained", "layer_sustained", shape, SUSTAINED_SECONDS)
-    if scale is Scale.QUICK:
+    if scale.is_thinned:
         return
     for role in ("forward", "wgrad"):
         shape = gemm_shape(role, SETTLED_SIZE, SETTLED_SIZE, SETTLED_SIZE, dtype)

@@ -118,7 +118,7 @@ def _odd_size(rng: random.Random) -> int:
 
 
 def gemm_cases(scale: Scale, device: str) -> Iterator[Case]:
-    if scale is Scale.SMALL:
+    if scale.is_small:
         shapes = list(SMALL_GEMMS)
     else:
         shapes = gemm_shapes(GEMM_COUNT, seed=1) + odd_shapes(ODD_COUNT, seed=2)
@@ -135,7 +135,7 @@ def gemm_shape(role: str, m: int, n: int, k: int, dtype: str) -> Shape:
 
 def dtype_cases(scale: Scale, device: str) -> Iterator[Case]:
     """Products in other number formats than the usual one."""
-    if scale is Scale.SMALL:
+    if scale.is_small:
         m, n, k = SMALL_GEMMS[0]
         yield Case("dtype", "gemm", gemm_shape("forward", m, n, k, "bf16"))
         return
@@ -146,7 +146,7 @@ def dtype_cases(scale: Scale, device: str) -> Iterator[Case]:
 
 def grouped_cases(scale: Scale, device: str) -> Iterator[Case]:
     """The products of several experts in one launch."""
-    if scale is Scale.SMALL:
+    if scale.is_small:
         grid = [(4, 64, (256, 128)), (2, 128, (128, 256))]
     else:
         grid = list(itertools.product((4, 8, 16, 32), (128, 256, 512, 1024, 2048, 4096), EXPERTS))
@@ -224,10 +224,10 @@ def attention_shapes() -> list[Heads]:
 def attention_cases(scale: Scale, device: str) -> Iterator[Case]:
     kernels = ("flash2", "cudnn") if device == "cuda" else ("flash2",)
     dtype = working_dtype(device)
-    shapes = list(SMALL_HEADS) if scale is Scale.SMALL else attention_shapes()
+    shapes = list(SMALL_HEADS) if scale.is_small else attention_shapes()
     for heads, kernel, role in itertools.product(shapes, kernels, ("forward", "backward")):
         yield Case("attention", "attention", heads.shape(kernel, role, dtype))
-    stored = ((1, 4, 128),) if scale is Scale.SMALL else STORED_SCORES
+    stored = ((1, 4, 128),) if scale.is_small else STORED_SCORES
     for (batch, count, length), role in itertools.product(stored, ("forward", "backward")):
         heads = Heads(batch, count, count, length, 128, 128, True)
         yield Case("attention", "attention", heads.shape("stored_scores", role, dtype))

@@ -59,7 +59,7 @@ STREAM_BYTES: Final = {
     "fp32": {"copy": 8, "add": 12, "fill": 4, "accumulate": 12, "transpose": 8},
 }
 STREAM_POWERS: Final = range(12, 31, 2)  # elements, as powers of two
-SMALL_STREAM_POWERS: Final = range(12, 21, 4)
+SMALL_STREAM_POWERS: Final = (12, 18, 22)
 
 # Bytes per parameter: Adam reads and writes weight and two moments and reads the gradient, the
 # norm reads the gradient, clipping rewrites it, the cast reads fp32 and writes 16 bits, and a
@@ -81,7 +81,7 @@ SMALL_PARAMETERS: Final = (1 << 14, 1 << 18)
 
 
 def pointwise_cases(scale: Scale, device: str) -> Iterator[Case]:
-    shapes = SMALL_POINTWISE if scale is Scale.SMALL else POINTWISE_SHAPES
+    shapes = SMALL_POINTWISE if scale.is_small else POINTWISE_SHAPES
     dtype = working_dtype(device)
     for (m, n), (name, moved) in itertools.product(shapes, POINTWISE_BYTES.items()):
         for role, per_element in zip(("forward", "backward"), moved, strict=True):
@@ -104,7 +104,7 @@ def _pointwise(name: str, kind: Shape, m: int, n: int) -> Shape:
 def vocabulary_cases(scale: Scale, device: str) -> Iterator[Case]:
     """The loss: `stable` as vocabulary-parallel training writes it, `eager` torch's own."""
     kernels = ("stable", "eager", "compiled") if device == "cuda" else ("stable", "eager")
-    small, dtype = scale is Scale.SMALL, working_dtype(device)
+    small, dtype = scale.is_small, working_dtype(device)
     for m, n in SMALL_VOCABULARY if small else VOCABULARY_SHAPES:
         for kernel, (role, per_element) in itertools.product(
             kernels, (("forward", 2), ("both", 6))
@@ -122,7 +122,7 @@ def vocabulary_cases(scale: Scale, device: str) -> Iterator[Case]:
 
 def stream_cases(scale: Scale, device: str) -> Iterator[Case]:
     dtype = working_dtype(device)
-    powers = SMALL_STREAM_POWERS if scale is Scale.SMALL else STREAM_POWERS
+    powers = SMALL_STREAM_POWERS if scale.is_small else STREAM_POWERS
     for power, kernel in itertools.product(powers, STREAM_BYTES[dtype]):
         moved = STREAM_BYTES[dtype][kernel] << power
         shape: Shape = {"dtype": dtype, "kernel": kernel, "num_bytes": moved}
@@ -131,7 +131,7 @@ def stream_cases(scale: Scale, device: str) -> Iterator[Case]:
 
 def optimizer_cases(scale: Scale, device: str) -> Iterator[Case]:
     """The parts of one update of fp32 master weights."""
-    totals = SMALL_PARAMETERS if scale is Scale.SMALL else OPTIMIZER_PARAMETERS
+    totals = SMALL_PARAMETERS if scale.is_small else OPTIMIZER_PARAMETERS
     for total, (kernel, per_parameter) in itertools.product(totals, OPTIMIZER_BYTES.items()):
         shape: Shape = {"dtype": "fp32", "kernel": kernel, "parameters": total}
         yield Case("optimizer", "optimizer", {**shape, "num_bytes": per_parameter * total})

@@ -1,20 +1,95 @@
-"""A device as torch sees it, and a case's timing on it: where bench and kernels meet."""
+"""A device as torch sees it, and a whole calibration of it: where bench and kernels meet."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
+import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 
 from astrarium import __version__
 from astrarium.calibrate.bench import Bench
-from astrarium.calibrate.cases import Case
+from astrarium.calibrate.cases import Case, scale_for
+from astrarium.calibrate.cases_collectives import collective_cases
+from astrarium.calibrate.collectives import Ranks
+from astrarium.calibrate.journal import Contents, Journal
 from astrarium.calibrate.kernels import OPERATORS
+from astrarium.calibrate.run import Outcome, Progress, header, run
+from astrarium.calibrate.sections import COLLECTIVES, SECTIONS, check_sections, list_cases
 from astrarium.errors import InputError
+
+DEFAULT_SECONDS: Final = 600.0
+# Of a calibration's time that collectives may take, where there are several devices.
+COLLECTIVES_SHARE: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to measure: `ranks` devices for collectives, None for all GPUs there are."""
+
+    journal: Path
+    device: str | None = None
+    sections: Sequence[str] = SECTIONS
+    quick: bool = False
+    seconds: float = DEFAULT_SECONDS
+    ranks: int | None = None
+
+
+def calibrate(asked: Request, progress: Progress) -> tuple[Contents, Outcome]:
+    """Measure what the journal does not have yet; returns all it has then, and how it went."""
+    device = find_device(asked.device)
+    names = check_sections(asked.sections)
+    scale = scale_for(device.type, quick=asked.quick)
+    cases = list_cases(names, scale, device.type)
+    ranks = _ranks(asked, device) if COLLECTIVES in names else 0
+    together = collective_cases(scale, device.type, ranks) if ranks else []
+    began = time.monotonic()
+    with Journal(asked.journal, header(describe(device), versions(device), scale)) as journal:
+        share = 1.0 - COLLECTIVES_SHARE if together and cases else 1.0
+        outcome = Outcome()
+        if _waiting(cases, journal):
+            bench = Bench(device)
+            bench.warm_up()
+            outcome += run(
+                cases,
+                journal,
+                bench,
+                measurer(bench),
+                seconds=asked.seconds * share,
+                progress=progress,
+            )
+            del bench
+        if _waiting(together, journal):
+            left = asked.seconds - (time.monotonic() - began)
+            with Ranks(device.type, ranks) as all_ranks:
+                outcome += run(
+                    together,
+                    journal,
+                    all_ranks,
+                    all_ranks.measure,
+                    seconds=left,
+                    progress=progress,
+                )
+        return journal.contents, outcome
+
+
+def _ranks(asked: Request, device: torch.device) -> int:
+    """How many devices take part in collectives; none where there is only one."""
+    if asked.ranks is not None:
+        return asked.ranks
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    return count if count > 1 else 0
+
+
+def _waiting(cases: Sequence[Case], journal: Journal) -> bool:
+    done = journal.contents.done
+    return any(case.key not in done for case in cases)
 
 
 def find_device(kind: str | None) -> torch.device:
@@ -44,9 +119,20 @@ def describe(device: torch.device) -> dict[str, Any]:
         }
     return {
         "kind": "cpu",
-        "name": platform.processor() or platform.machine(),
+        "name": _processor(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _processor() -> str:
+    """The name of the processor; Linux tells it in a file."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 def versions(device: torch.device) -> dict[str, str]:

@@ -40,9 +40,14 @@ Progress = Callable[[Case, int, int], None]  # the case that begins, how many ar
 class Outcome:
     """How a run went; counts are of this run alone."""
 
-    measured: int
-    failed: int
-    left: int  # cases that the time did not suffice for
+    measured: int = 0
+    failed: int = 0
+    left: int = 0  # cases that the time did not suffice for
+
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(
+            self.measured + other.measured, self.failed + other.failed, self.left + other.left
+        )
 
 
 def run(

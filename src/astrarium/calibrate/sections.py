@@ -57,7 +57,7 @@ def check_sections(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def list_cases(names: Sequence[str], scale: Scale, device: str) -> list[Case]:
-    """The cases of some sections on one device of a kind.
+    """The cases of some sections on one device of a kind, collectives left out.
 
     Sections are dealt evenly, so that a run that ends early has some of each, and no section
     meets the card in a state of its own.
@@ -74,7 +74,7 @@ def list_cases(names: Sequence[str], scale: Scale, device: str) -> list[Case]:
 def _thinned(cases: Iterable[Case], scale: Scale) -> list[Case]:
     """For a quick run every fifth case of each operator, role and kernel, the first included."""
     listed = list(cases)
-    if scale is not Scale.QUICK:
+    if not scale.is_thinned:
         return listed
     seen: dict[tuple[str, str, str], int] = {}
     kept = []

@@ -11,10 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from astrarium.calibrate.cases import Case, Scale
-from astrarium.calibrate.journal import Journal
-from astrarium.calibrate.run import Outcome, header, run
-from astrarium.calibrate.sections import SECTIONS, check_sections, list_cases
+from astrarium.calibrate.cases import Case
+from astrarium.calibrate.run import Outcome
+from astrarium.calibrate.sections import SECTIONS
 from astrarium.errors import AstrariumError
 
 EVERY_SECONDS = 15.0  # between two lines of progress
@@ -40,27 +39,25 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the journal, FILE.jsonl")
     parser.add_argument("--device", choices=("cpu", "cuda"))
-    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--sections", nargs="*", default=list(SECTIONS))
+    parser.add_argument("--ranks", type=int)
     return parser
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    from astrarium.calibrate.bench import Bench
-    from astrarium.calibrate.measure import describe, find_device, measurer, versions
+    from astrarium.calibrate.measure import Request, calibrate
 
-    device = find_device(options.device)
-    scale = Scale.QUICK if options.quick else Scale.FULL
-    scale = scale if device.type == "cuda" else Scale.SMALL
-    cases = list_cases(check_sections(options.sections), scale, device.type)
-    bench = Bench(device)
-    bench.warm_up()
-    begin = header(describe(device), versions(device), scale)
-    with Journal(options.out, begin) as journal:
-        return run(
-            cases, journal, bench, measurer(bench), seconds=options.seconds, progress=_Lines()
-        )
+    asked = Request(
+        journal=options.out,
+        device=options.device,
+        sections=options.sections,
+        quick=options.quick,
+        seconds=options.seconds,
+        ranks=options.ranks,
+    )
+    return calibrate(asked, _Lines())[1]
 
 
 class _Lines:
