@@ -12,9 +12,9 @@ made of its best product and its best copy. Pure: no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -62,6 +62,7 @@ _POINTWISE: Final = {
     "dropout_residual": Pointwise.DROPOUT_RESIDUAL,
 }
 _MAKES: Final = {"eager": False, "stable": False, "compiled": True}  # whether it is fused
+_COPIES: Final = ("copy", "add")  # the traffic that `OperatorModel.streaming` stands for
 _UPDATE: Final = ("adam", "norm", "clip", "cast")  # the parts of `OperatorModel.optimizer_step`
 
 
@@ -151,29 +152,48 @@ def stranger(name: str, figures: Specification) -> Gpu:
 
 def class_fits(rows: Sequence[Row], model: OperatorModel) -> dict[str, ClassFit]:
     """The factor of every class that has enough rows."""
-    ratios: dict[str, list[float]] = {}
-    heated: dict[str, list[float]] = {}
-    for name, ratio, warm in _ratios([*rows, *_updates(rows)], model):
-        (heated if warm else ratios).setdefault(name, []).append(ratio)
-    heats = {
-        name: float(np.median(held) / np.median(ratios[name]))
-        for name, held in heated.items()
-        if name in ratios and len(held) >= LEAST_ROWS
-    }
+    found = list(_compared([*rows, *_updates(rows)], model))
+    heats = _heats(found)
     return {
-        name: summarised(np.asarray(found) * heats.get(name, 1.0))
-        for name, found in sorted(ratios.items())
-        if len(found) >= LEAST_ROWS
+        name: summarised(np.asarray(ratios) * heats.get(name, heats.get(_like(name), 1.0)))
+        for name in sorted({entry.name for entry in found})
+        if len(ratios := [e.ratio for e in found if e.name == name and not e.warm]) >= LEAST_ROWS
     }
 
 
-def _ratios(rows: Iterable[Row], model: OperatorModel) -> Iterable[tuple[str, float, bool]]:
-    """Class, measured over predicted seconds, and whether the card was warm, of rows that count."""
+class _Compared(NamedTuple):
+    """A row that counts: its class, its kernel, measured over predicted, on a warm card or not."""
+
+    name: str
+    kernel: str | None
+    ratio: float
+    warm: bool
+
+
+def _compared(rows: Iterable[Row], model: OperatorModel) -> Iterator[_Compared]:
     for row in rows:
         found = predicted(row, model)
         if found is not None and found[1] >= LEAST_SECONDS:
             name, seconds = found
-            yield name, _seconds(row) / seconds, row["operator"] in SUSTAINED
+            warm = row["operator"] in SUSTAINED
+            yield _Compared(name, row.get("kernel"), _seconds(row) / seconds, warm)
+
+
+def _heats(rows: Sequence[_Compared]) -> dict[str, float]:
+    """By class, how much longer kernels take on a warm card; the same kernels are compared."""
+    heats = {}
+    for name in {row.name for row in rows if row.warm}:
+        held = [row.ratio for row in rows if row.name == name and row.warm]
+        kernels = {row.kernel for row in rows if row.name == name and row.warm}
+        short = [r.ratio for r in rows if r.name == name and not r.warm and r.kernel in kernels]
+        if min(len(held), len(short)) >= LEAST_ROWS:
+            heats[name] = float(np.median(held) / np.median(short))
+    return heats
+
+
+def _like(name: str) -> str:
+    """Products of other formats and of experts heat a card as plain ones do."""
+    return "gemm" if "gemm" in name else name
 
 
 def predicted(row: Row, model: OperatorModel) -> tuple[str, float] | None:
@@ -183,7 +203,7 @@ def predicted(row: Row, model: OperatorModel) -> tuple[str, float] | None:
         return _predicted_product(operator, row, model)
     if operator == "attention":
         return _predicted_attention(row, model)
-    if operator == "stream":
+    if operator == "stream" and row["kernel"] in _COPIES:
         return "streaming", model.streaming(row["num_bytes"]).item()
     if operator == "update":
         return "optimizer", model.optimizer_step(row["parameters"]).item()
@@ -192,7 +212,8 @@ def predicted(row: Row, model: OperatorModel) -> tuple[str, float] | None:
     if operator == "cross_entropy" and row["kernel"] in ("stable", "compiled"):
         return operator, _pointwise(Pointwise.CROSS_ENTROPY, row, row["m"] * row["n"], model)
     if operator in _POINTWISE:
-        return "pointwise", _pointwise(_POINTWISE[operator], row, row["m"] * row["n"], model)
+        name = "pointwise_fused" if _MAKES[row["kernel"]] else "pointwise"
+        return name, _pointwise(_POINTWISE[operator], row, row["m"] * row["n"], model)
     return None
 
 

@@ -44,8 +44,9 @@ def prepare_layer(bench: Bench, case: Case) -> Call:
     """`groups` layers; gradients are added to fp32 ones by hooks, as data parallelism does."""
     sizes = numbers(case, "n", "k", "heads", "kv_heads", "key_dim")
     batch, length, depth = numbers(case, "batch", "q_length", "groups")
-    layers = torch.nn.Sequential(*(Layer(*sizes) for _ in range(depth)))
-    layers = layers.to(bench.device, bench.dtype)
+    with bench.device:  # weights are made there: a host takes seconds for them
+        layers = torch.nn.Sequential(*(Layer(*sizes) for _ in range(depth)))
+    layers = layers.to(bench.dtype)
     for parameter in layers.parameters():
         _accumulate_wide(parameter)
     x = bench.take(batch, length, sizes[0]).detach().requires_grad_()

@@ -17,7 +17,7 @@ from astrarium.calibrate.kernels_matrix import numbers
 Function = Callable[..., torch.Tensor]  # of an input, a vector as wide, and a second input
 DROPOUT = 0.1
 PART_PARAMETERS = 1 << 24  # of one tensor of the optimizer's cases
-TRANSPOSED_BATCH = 4
+TRANSPOSED_BATCH, TRANSPOSED_WIDTH = 4, 1024  # of [batch, length, width] made length first
 
 
 def layer_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -71,9 +71,13 @@ LEARNED = ("layer_norm", "rms_norm", "bias_gelu")  # their second input has a gr
 
 @cache
 def compiled(name: str) -> Function:
-    """A function as torch.compile fuses it, for any shape."""
-    known = {**FUNCTIONS, "cross_entropy": cross_entropy}
-    return torch.compile(known[name], dynamic=True)
+    """A function as torch.compile fuses it for one shape, which is all that training has.
+
+    The loss has many shapes here, and is no slower when compiled for all of them at once.
+    """
+    if name == "cross_entropy":
+        return torch.compile(cross_entropy, dynamic=True)
+    return torch.compile(FUNCTIONS[name], dynamic=False)
 
 
 def prepare_pointwise(bench: Bench, case: Case) -> Call:
@@ -163,7 +167,8 @@ def prepare_stream(bench: Bench, case: Case) -> Call:
     sets = bench.sets(4.0 * elements)
     a = [bench.take(elements) for _ in range(sets)]
     if kernel == "transpose":
-        rows = [part.view(TRANSPOSED_BATCH, -1, 64).transpose(0, 1) for part in a]
+        width = min(TRANSPOSED_WIDTH, elements // TRANSPOSED_BATCH)
+        rows = [part.view(TRANSPOSED_BATCH, -1, width).transpose(0, 1) for part in a]
         return lambda i: rows[i % sets].contiguous()
     if kernel == "accumulate":
         wide = [torch.zeros(elements, device=bench.device) for _ in range(sets)]

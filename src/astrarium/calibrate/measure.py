@@ -20,7 +20,7 @@ from astrarium.calibrate.cases_collectives import collective_cases
 from astrarium.calibrate.collectives import Ranks
 from astrarium.calibrate.journal import Contents, Journal
 from astrarium.calibrate.kernels import OPERATORS
-from astrarium.calibrate.run import Outcome, Progress, header, run
+from astrarium.calibrate.run import Outcome, Progress, failure_text, header, run
 from astrarium.calibrate.sections import COLLECTIVES, SECTIONS, check_sections, list_cases
 from astrarium.errors import InputError
 
@@ -54,8 +54,7 @@ def calibrate(asked: Request, progress: Progress) -> tuple[Contents, Outcome]:
         share = 1.0 - COLLECTIVES_SHARE if together and cases else 1.0
         outcome = Outcome()
         if _waiting(cases, journal):
-            bench = Bench(device)
-            bench.warm_up()
+            bench = _bench(device)
             outcome += run(
                 cases,
                 journal,
@@ -77,6 +76,18 @@ def calibrate(asked: Request, progress: Progress) -> tuple[Contents, Outcome]:
                     progress=progress,
                 )
         return journal.contents, outcome
+
+
+def _bench(device: torch.device) -> Bench:
+    try:
+        bench = Bench(device)
+        bench.warm_up()
+    except (RuntimeError, MemoryError) as error:
+        raise InputError(
+            f"{device} cannot be used ({failure_text(error)}); "
+            "end what else runs on it, or choose another --device"
+        ) from None
+    return bench
 
 
 def _ranks(asked: Request, device: torch.device) -> int:

@@ -62,23 +62,18 @@ def list_cases(names: Sequence[str], scale: Scale, device: str) -> list[Case]:
     Sections are dealt evenly, so that a run that ends early has some of each, and no section
     meets the card in a state of its own.
     """
-    lists = {
-        name: _thinned(ON_ONE_DEVICE[name](scale, device), scale)
-        for name in names
-        if name in ON_ONE_DEVICE
-    }
+    lists = {n: list(ON_ONE_DEVICE[n](scale, device)) for n in names if n in ON_ONE_DEVICE}
     hot = lists.pop(HEATING, [])
-    return [*dealt(list(lists.values())), *hot]
+    return [*dealt([_thinned(cases, scale) for cases in lists.values()]), *hot]
 
 
-def _thinned(cases: Iterable[Case], scale: Scale) -> list[Case]:
+def _thinned(cases: list[Case], scale: Scale) -> list[Case]:
     """For a quick run every fifth case of each operator, role and kernel, the first included."""
-    listed = list(cases)
     if not scale.is_thinned:
-        return listed
+        return cases
     seen: dict[tuple[str, str, str], int] = {}
     kept = []
-    for case in listed:
+    for case in cases:
         kind = (case.operator, str(case.shape.get("role")), str(case.shape.get("kernel")))
         if seen.setdefault(kind, 0) % QUICK_SHARE == 0:
             kept.append(case)

@@ -72,6 +72,7 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
     from astrarium.cli import output
 
     path = Path(out)
+    _check_place(path)
     if from_journal is not None:
         contents, outcome = read_journal(Path(from_journal)), Outcome()
     else:
@@ -106,7 +107,6 @@ def _measure(
         "--seconds", seconds, lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
     )
     count = None if ranks is None else request.count("--ranks", ranks, MOST_RANKS)
-    _check_folder(path)
     measuring = _measuring()
     asked = measuring.Request(journal, device, names, quick, limit, count)
     if again:
@@ -124,7 +124,7 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _check_folder(path: Path) -> None:
+def _check_place(path: Path) -> None:
     """Notice before measuring for minutes that the result has no place."""
     from astrarium.errors import InputError
 
