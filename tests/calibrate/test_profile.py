@@ -13,10 +13,13 @@ import pytest
 
 from astrarium.calibrate.journal import Contents
 from astrarium.calibrate.profile import (
+    CHECKSUM,
     METADATA_KEY,
     SCHEMA,
+    _checksum,
     make_header,
     read_profile,
+    read_rows,
     write_profile,
 )
 from astrarium.cost.tuning import Tuning
@@ -34,6 +37,7 @@ def rewritten(path: Path, change: dict[str, Any] | None = None, **columns: Any) 
     """Write the file again with another header or column."""
     table = pq.read_table(path)
     header = json.loads(table.schema.metadata[METADATA_KEY]) | (change or {})
+    header[CHECKSUM] = _checksum({k: v for k, v in header.items() if k != CHECKSUM})
     for name, values in columns.items():
         index = table.column_names.index(name)
         table = table.set_column(index, name, pa.array(values))
@@ -46,8 +50,7 @@ def test_a_profile_comes_back(profile: Path, measured: Contents) -> None:
     assert found.header["versions"]["torch"]
     assert found.gpu is None
     assert found.device == measured.header["device"]["name"]
-    assert len(found.rows) == len(measured.rows)
-    for row, given in zip(found.rows, measured.rows, strict=True):
+    for row, given in zip(read_rows(profile), measured.rows, strict=True):
         assert {name: value for name, value in row.items() if value is not None} == given
     assert sum(found.header["sections"].values()) == len(measured.rows)
     assert found.host["launch_seconds"] > 0
@@ -71,19 +74,42 @@ def test_nothing_measured_is_no_profile() -> None:
         make_header(Contents({"device": {"name": "x"}}))
 
 
-@pytest.mark.parametrize("keep", [0, 4, 100, -10])
+def test_the_header_is_read_without_pyarrow(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = json.loads(pq.read_schema(profile).metadata[METADATA_KEY])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert header == {**read_profile(profile).header, CHECKSUM: header[CHECKSUM]}
+
+
+@pytest.mark.parametrize("length", [1, 100, 127, 128, 129, 16383, 16384, 70000])
+def test_headers_of_any_length_are_read(tmp_path: Path, measured: Contents, length: int) -> None:
+    path = tmp_path / "cpu.parquet"
+    header = make_header(measured) | {"date": "x" * length}
+    write_profile(path, header, measured.rows)
+    assert read_profile(path).header == header
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 100, -10, -1])
 def test_a_damaged_file_is_refused(profile: Path, keep: int) -> None:
     profile.write_bytes(profile.read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"cpu.parquet: not a usable profile: .*damaged"):
+    with pytest.raises(InputError, match=r"cpu.parquet: not a usable profile: .*end is missing"):
         read_profile(profile)
 
 
-def test_flipped_bytes_are_refused(profile: Path) -> None:
+@pytest.mark.parametrize("step", [1, 7, 31])
+def test_flipped_bytes_are_refused(profile: Path, step: int) -> None:
     data = bytearray(profile.read_bytes())
-    for index in range(200, len(data) - 200, 7):
+    for index in range(200, len(data) - 200, step):
         data[index] ^= 0x5A
     profile.write_bytes(bytes(data))
     with pytest.raises(InputError, match="not a usable profile"):
+        read_rows(profile)
+
+
+def test_a_changed_factor_is_noticed(profile: Path) -> None:
+    data = profile.read_bytes()
+    assert data.count(b'"launch_seconds": ') == 1
+    profile.write_bytes(data.replace(b'"launch_seconds": ', b'"launch_seconds":9'))
+    with pytest.raises(InputError, match="changed or damaged"):
         read_profile(profile)
 
 
@@ -118,7 +144,7 @@ def test_impossible_times_are_refused(
     times[3] = value
     rewritten(profile, None, median_us=times)
     with pytest.raises(InputError, match=r"row 4 .*median_us is .*measure it again"):
-        read_profile(profile)
+        read_rows(profile)
 
 
 def test_impossible_times_are_not_written(tmp_path: Path, measured: Contents) -> None:
@@ -133,15 +159,17 @@ def test_a_missing_column_is_named(profile: Path) -> None:
     table = pq.read_table(profile)
     pq.write_table(table.drop_columns(["host_us"]), profile)
     with pytest.raises(InputError, match="the column host_us is missing"):
-        read_profile(profile)
+        read_rows(profile)
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="there is no such profile"):
+def test_what_is_missing_is_named(
+    tmp_path: Path, profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=r"cannot be read .*astrarium calibrate"):
         read_profile(tmp_path / "none.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'astrarium\[calibrate\]'"):
-        read_profile(tmp_path / "none.parquet")
+        read_rows(profile)
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path, measured: Contents) -> None:

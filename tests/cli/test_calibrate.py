@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from astrarium.calibrate import measure
-from astrarium.calibrate.profile import read_profile
+from astrarium.calibrate.profile import read_profile, read_rows
 
 Run = Callable[..., Result]
 
@@ -30,12 +31,12 @@ def test_a_device_is_measured_and_kept(run: Run, project: Path) -> None:
 
 def test_a_second_run_adds_sections(run: Run, project: Path) -> None:
     run(*CPU)
-    first = read_profile(project / "profile.parquet").rows
+    first = read_rows(project / "profile.parquet")
     result = run("calibrate", "--device", "cpu", "--quick", "--sections", "dtype", "--json")
     document = json.loads(result.stdout)
     assert document["sections"] == {"stream": 5, "host": 4, "dtype": 1}
     assert document["left"] == 0
-    assert list(read_profile(project / "profile.parquet").rows[:9]) == list(first)
+    assert read_rows(project / "profile.parquet")[:9] == first
 
 
 def test_again_measures_anew(run: Run, project: Path) -> None:
@@ -51,14 +52,13 @@ def test_a_journal_becomes_a_profile(run: Run, project: Path) -> None:
     run(*CPU)
     result = run("calibrate", "--from-journal", "profile.parquet.jsonl", "--out", "b.parquet")
     assert result.exit_code == 0
-    same = [read_profile(project / name).rows for name in ("b.parquet", "profile.parquet")]
-    assert list(same[0]) == list(same[1])
+    assert read_rows(project / "b.parquet") == read_rows(project / "profile.parquet")
 
 
 def test_time_that_is_up_says_how_to_go_on(run: Run) -> None:
-    result = run(*CPU, "--seconds", "1 ms")
+    result = run(*CPU, "--seconds", "5 ms")
     assert result.exit_code == 0, result.output
-    assert "8 cases are left: the same command goes on" in result.stdout
+    assert re.search(r"\d cases are left: the same command goes on", result.stdout)
     assert "left" not in run(*CPU).stdout
 
 

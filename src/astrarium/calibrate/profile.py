@@ -4,7 +4,8 @@ The header stands in the file's key-value metadata: which device, driver and lib
 sections, what failed, and the fitted factors. Everything is checked when it is written and again
 when it is read; a file that is damaged or of another kind is refused with the reason.
 
-pyarrow is imported when a profile is read or written, not before.
+Planning wants the header alone, and at once: it is read from the end of the file without pyarrow,
+whose import takes as long as a plan. Rows are read and written with pyarrow.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "astrarium.profile/1"
 METADATA_KEY: Final = b"astrarium"
+CHECKSUM: Final = "checksum"
+# Parquet: the mark at both ends, and in the footer (Thrift's compact protocol) the mark of a text
+# field that follows the one before, and how many bytes the size of a text may have.
+_PARQUET: Final = b"PAR1"
+_TEXT_FIELD: Final = b"\x18"
+_LONGEST_SIZE: Final = 5
+_LEAST_BYTES: Final = 12
 _DIGITS: Final = 4
 _NEEDED: Final = ("median_us", "min_us", "max_us", "host_us")
 _HEADER: Final = {
@@ -47,11 +56,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What a profile file says; `rows` are its measurements."""
+    """What the header of a profile file says."""
 
     path: Path
     header: Mapping[str, Any]
-    rows: Sequence[Row]
 
     @property
     def device(self) -> str:
@@ -124,11 +132,11 @@ def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) ->
     table = pa.table(
         {name: pa.array([row.get(name) for row in rows], _kind(pa, name)) for name in _columns()}
     )
-    text = json.dumps(header, allow_nan=False)
+    text = json.dumps({**header, CHECKSUM: _checksum(header)}, allow_nan=False)
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
-        pyarrow.parquet.write_table(table, temporary, compression="zstd")
+        pyarrow.parquet.write_table(table, temporary, compression="zstd", write_page_checksum=True)
         temporary.replace(path)
     except FileNotFoundError:
         raise InputError(f"cannot write {path}: there is no folder {path.parent}") from None
@@ -139,26 +147,53 @@ def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) ->
 
 
 def read_profile(path: Path) -> DeviceProfile:
-    """Read and check a profile."""
+    """Read and check the header of a profile."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); `astrarium calibrate` makes a profile"
+        ) from None
+    return DeviceProfile(path, _checked_header(path, _header_text(path, data)))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read and check the measurements of a profile."""
+    read_profile(path)
     pa = _pyarrow()
     import pyarrow.parquet
 
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such profile; `astrarium calibrate` makes one")
     try:
-        table = pyarrow.parquet.read_table(path)
+        rows = pyarrow.parquet.read_table(path, page_checksum_verification=True).to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unusable(path, f"it is no Parquet file, or damaged ({_first_line(error)})") from None
-    text = (table.schema.metadata or {}).get(METADATA_KEY)
-    if text is None:
-        raise _unusable(path, "it has no header of ours, so another program wrote it")
-    header = _checked_header(path, text)
-    missing = [name for name in _columns() if name not in table.column_names]
+        raise _unusable(path, f"its rows are damaged ({_first_line(error)})") from None
+    missing = [name for name in _columns() if rows and name not in rows[0]]
     if missing:
         raise _unusable(path, f"the column {missing[0]} is missing")
-    rows = table.to_pylist()
     check_rows(str(path), rows)
-    return DeviceProfile(path, header, rows)
+    return rows
+
+
+def _header_text(path: Path, data: bytes) -> bytes:
+    """Find our header in the footer of a Parquet file.
+
+    The file ends with its footer, the footer's length and the mark; in the footer, a key is a
+    field mark, a length and the text, and its value another field mark, a length and the text.
+    """
+    mark, tail = data[:4], data[-8:]
+    if mark != _PARQUET or tail[4:] != _PARQUET or len(data) < _LEAST_BYTES:
+        raise _unusable(path, "it is no Parquet file, or its end is missing")
+    length = int.from_bytes(tail[:4], "little")
+    footer = data[-8 - length : -8]
+    _, found, rest = footer.partition(_TEXT_FIELD + bytes([len(METADATA_KEY)]) + METADATA_KEY)
+    if not found or rest[:1] != _TEXT_FIELD:
+        raise _unusable(path, "it has no header of ours, so another program wrote it")
+    size, start = 0, 1
+    for start, byte in enumerate(rest[1 : 1 + _LONGEST_SIZE], start=2):
+        size |= (byte & 0x7F) << 7 * (start - 2)  # seven bits a byte, the lowest first
+        if byte < 0x80:  # the last byte lacks the highest bit
+            break
+    return rest[start : start + size]
 
 
 def _checked_header(path: Path, text: bytes) -> dict[str, Any]:
@@ -169,6 +204,8 @@ def _checked_header(path: Path, text: bytes) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         found = header.get("schema") if isinstance(header, dict) else None
         raise _unusable(path, f"its header has schema {found!r}, not {SCHEMA!r}")
+    if header.pop(CHECKSUM, None) != _checksum(header):
+        raise _unusable(path, "its header was changed or damaged after it was written")
     for name, kind in _HEADER.items():
         if not isinstance(header.get(name), kind):
             raise _unusable(path, f"its header has no usable '{name}'")
@@ -177,6 +214,10 @@ def _checked_header(path: Path, text: bytes) -> dict[str, Any]:
     if not all(_is_time(number) for number in (*ratios, *header["host"].values())):
         raise _unusable(path, "its header has a factor that is no positive number")
     return header
+
+
+def _checksum(header: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
 
 
 def check_rows(place: str, rows: Iterable[Row]) -> None:
