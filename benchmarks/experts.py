@@ -111,8 +111,15 @@ def _cases(predictions: Sequence[Prediction]) -> list[tuple[Prediction, float]]:
             continue
         work = scenario.workload
         name = row.model.partition(" (")[0].replace("_", "-").lower()
-        key = (name, scenario.pool.gpu.name, row.num_gpus, row.global_batch, work.seq_length)
-        key += (work.precision, row.source.startswith("NeMo"))
+        key = (
+            name,
+            scenario.pool.gpu.name,
+            row.num_gpus,
+            row.global_batch,
+            work.seq_length,
+            work.precision,
+            row.source.startswith("NeMo"),
+        )
         if key not in best or score.measured < best[key][1]:
             best[key] = (score.prediction, score.measured)
     return list(best.values())

@@ -22,17 +22,9 @@ DOTS_PER_INCH: Final = 150
 BAND: Final = 0.1  # the dashed lines: predictions off by 10 %
 MARGIN: Final = 1.3  # of the axes beyond the outermost point
 UNSCORED_COLOUR: Final = "0.85"
-COLOURS: Final = tuple(f"C{index}" for index in range(10)) + (
-    "navy",
-    "olive",
-    "teal",
-    "maroon",
-    "gold",
-    "black",
-    "lime",
-    "fuchsia",
-    "tan",
-    "indigo",
+COLOURS: Final = (
+    *("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9", "navy"),
+    *("olive", "teal", "maroon", "gold", "black", "lime", "fuchsia", "tan", "indigo", "coral"),
 )
 NAMED: Final = 21  # sources that the legend has room for
 
