@@ -67,7 +67,7 @@ def validate(
     if out is not None:
         output.write_text(out, validation.predictions_csv(read, predictions))
     if plot is not None:
-        scatter.draw(plot, validation.scatter_points(predictions))
+        scatter.draw(plot, validation.scatter_points(predictions, scoring))
     if json:
         output.print_json(asdict(document))
     else:

@@ -33,6 +33,7 @@ SCHEMA: Final = "astrarium.validation/1"
 ERRORS_SHOWN: Final = 8
 REASONS_SHOWN: Final = 12
 ADDED: Final = ("predicted_iter_time_s", "predicted_peak_mem_gb", "predicted_fits", "reason")
+NOT_SCORED: Final = "not scored"
 DIGITS: Final = 6  # significant ones in tables of predictions
 
 
@@ -178,7 +179,7 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
     yield Text(
         f"{whole.rows:,} measured rows, {whole.modelled:,} modelled; times of {whole.timed:,} are"
         f" scored: strategy {'stated' if document.scored == 'stated' else 'stated or assumed'},"
-        f" at least {document.least_mfu:.0%} of peak, no doubt noted"
+        f" at least {100 * document.least_mfu:.0f} % of peak, no doubt noted"
     )
     yield title("Time of an iteration: errors in % of the measured")
     yield from listing(_time_fields(document), width)
@@ -208,7 +209,7 @@ def _time_fields(document: ValidationDocument) -> list[Field]:
         Field("mean", [_percent(group.mean_signed_error) for group in groups], right=True, drop=2),
         Field("Spearman", [_number(group.spearman) for group in groups], right=True, drop=3),
         Field(
-            "inside 80 %",
+            "inside",
             [_percent(group.interval_coverage) for group in groups],
             right=True,
             drop=4,
@@ -274,13 +275,17 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def scatter_points(predictions: Sequence[Prediction]) -> dict[str, tuple[list[float], list[float]]]:
-    """Measured and predicted seconds by source, for a plot."""
-    points: dict[str, tuple[list[float], list[float]]] = {}
+def scatter_points(
+    predictions: Sequence[Prediction], scoring: Scoring
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Measured and predicted seconds by source, for a plot; those not scored in one group."""
+    scored = {id(score.prediction) for score in time_scores(predictions, scoring)}
+    points: dict[str, tuple[list[float], list[float]]] = {NOT_SCORED: ([], [])}
     for prediction in predictions:
         measured, predicted = measured_seconds(prediction), prediction.iter_time_s
         if measured is not None and predicted is not None:
-            group = points.setdefault(prediction.row.source, ([], []))
+            name = prediction.row.source if id(prediction) in scored else NOT_SCORED
+            group = points.setdefault(name, ([], []))
             group[0].append(measured)
             group[1].append(predicted)
-    return points
+    return {name: group for name, group in points.items() if group[0]}
