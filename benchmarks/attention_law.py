@@ -61,12 +61,23 @@ def softmax_ratio(gpu: str) -> float:
 def own_rows(rows: pd.DataFrame, kernel: str, role: str) -> pd.DataFrame:
     """Own rows of one kernel and direction, averaged over runs."""
     picked = rows[(rows.operator == "attention") & (rows.kernel == kernel) & (rows.role == role)]
-    names = ["batch", "heads", "kv_heads", "q_length", "kv_length", "key_dim", "value_dim", "causal"]
+    names = [
+        "batch",
+        "heads",
+        "kv_heads",
+        "q_length",
+        "kv_length",
+        "key_dim",
+        "value_dim",
+        "causal",
+    ]
     return picked.groupby(names, as_index=False).median_us.mean()
 
 
 def sampled(table: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:
-    groups = [part.sample(min(count, len(part)), random_state=seed) for _, part in table.groupby("gpu")]
+    groups = [
+        part.sample(min(count, len(part)), random_state=seed) for _, part in table.groupby("gpu")
+    ]
     return pd.concat(groups, ignore_index=True)
 
 

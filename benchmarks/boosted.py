@@ -73,7 +73,9 @@ def train(
         xgboost.DMatrix(columns, target, weight=weights / weights.mean()),
         size.trees,
     )
-    trees = [complete(json.loads(text), size.levels) for text in booster.get_dump(dump_format="json")]
+    trees = [
+        complete(json.loads(text), size.levels) for text in booster.get_dump(dump_format="json")
+    ]
     return Correction(
         features=names,
         slope=SLOPE,

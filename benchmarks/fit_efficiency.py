@@ -19,8 +19,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from attention_law import LAW_ROWS_PER_GPU, attention_report, fit_attention_law, law_trees, own_attention, sampled
-from gemm_law import EDGE_EXPONENT, REFERENCE_FLOPS, fit_law, gemm_report, own_roles
+from attention_law import (
+    LAW_ROWS_PER_GPU,
+    attention_report,
+    fit_attention_law,
+    law_trees,
+    own_attention,
+    sampled,
+)
+from gemm_law import EDGE_EXPONENT, REFERENCE_FLOPS, fit_law, fp8_trees, gemm_report, own_roles
 from operator_fits import MEASURED_GPU, MULTIPROCESSORS, attention_table, measured_rows, relatives
 
 from astrarium.catalog.efficiency import Correction
@@ -30,8 +37,8 @@ LEAST_GAIN = 0.05  # of the median error, for trees to be kept
 # Carrying backward kernels from the measured GPU to another adds this much doubt.
 CARRIED_ERROR = 0.05
 ORIGIN = (
-    "forward products and causal attention of nine GPU types (aiconfigurator's tables, Apache-2.0), "
-    f"backward kernels and FlashAttention-2 of {MEASURED_GPU} (own measurement)"
+    "forward products and causal attention of nine GPU types (aiconfigurator's tables, "
+    f"Apache-2.0), backward kernels and FlashAttention-2 of {MEASURED_GPU} (own measurement)"
 )
 
 
@@ -117,11 +124,12 @@ def main() -> None:
     }
     law = fit_attention_law(sampled(heads, LAW_ROWS_PER_GPU, 2))
     report: dict = {
-        "gemm": gemm_report(products),
+        "gemm": gemm_report(products, "bf16"),
+        "gemm fp8": gemm_report(products, "fp8"),
         "attention": attention_report(heads),
         "measured": {},
     }
-    corrections = {"attention_law": law_trees(law, heads)}
+    corrections = {"attention_law": law_trees(law, heads), "gemm_fp8": fp8_trees(products)}
     for name, (errors, fitted) in {**own_attention(rows), **own_roles(rows, products)}.items():
         report["measured"][name] = errors
         keep(report, corrections, name, fitted)
@@ -142,7 +150,9 @@ def main() -> None:
     }
     (folder / "law.json").write_text(json.dumps(content, indent=1) + "\n")
     for name, found in corrections.items():
-        (folder / f"{name}.json").write_text(json.dumps(asdict(found), separators=(",", ":")) + "\n")
+        (folder / f"{name}.json").write_text(
+            json.dumps(asdict(found), separators=(",", ":")) + "\n"
+        )
     write_profile_errors(options.out / "profiles", report)
     print(json.dumps(report, indent=1))
 

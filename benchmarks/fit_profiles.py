@@ -1,11 +1,11 @@
 """Fits operator profiles: published tables and own measurements in, `data/profiles/*.json` out.
 
-    fit_profiles.py --gemm TABLE.parquet --attention TABLE.parquet --measured RUN.csv ... --out DIR
+    fit_profiles.py --tables FOLDER --measured RUN.csv [MORE.parquet ...] --date D --out DIR
 
-Tables: forward kernels of nine GPU types (aiconfigurator, Apache-2.0; columns gpu, gemm_dtype, m,
-n, k, median_us, min_us, and gpu, batch_size, isl, num_heads, num_key_value_heads, head_dim,
-median_us). Measured: output of measure_operators.py on MEASURED_GPU. Needs pandas,
-pyarrow and scipy.
+FOLDER has gemm_forward.parquet: forward products of nine GPU types (aiconfigurator, Apache-2.0;
+columns gpu, gemm_dtype, m, n, k, median_us, min_us). Measured: output of measure_operators.py on
+MEASURED_GPU. Attention of other types, and the relative errors, are fit_efficiency.py's: run it
+afterwards. Needs pandas, pyarrow and scipy (the extra `fit`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,6 @@ from operator_fits import (
     MEASURED_GPU,
     MULTIPROCESSORS,
     TRAINING_SHAPE,
-    attention_table,
     cross_validated,
     device_of,
     errors,
@@ -45,14 +43,8 @@ from astrarium.catalog import find_gpu
 from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit
 from astrarium.cost.efficiency import AttentionKernel
 
-Fit = TypeVar("Fit", GemmFit, AttentionFit)
-
-# Types whose fused attention is FlashAttention-2 class: no tensor memory, no asynchronous products.
-CLASSIC = ("A100-SXM4-80GB", "L40S-48GB", "RTX-PRO-6000-Blackwell-96GB")
 # Differs from the measured GPU in memory only, so it has the same products and attention.
 SAME_CHIP = "H100-SXM5-80GB"
-# Carrying backward kernels from the measured GPU to another adds this much doubt.
-CARRIED_ERROR = 0.05
 # Published tables time kernels without the gap between them, which own measurements include:
 # 1.64 and 1.86 us on two hosts.
 LAUNCH_SECONDS = 1.75e-6
@@ -104,7 +96,7 @@ def short(value: float) -> float:
     return float(f"{value:.4g}") if abs(value) > 1e-8 else 0.0
 
 
-def with_gap(fit: Fit) -> Fit:
+def with_gap(fit: GemmFit) -> GemmFit:
     return replace(fit, fixed_seconds=fit.fixed_seconds + LAUNCH_SECONDS)
 
 
@@ -112,11 +104,19 @@ def plain(fit: object) -> dict[str, float]:
     return {name: short(value) for name, value in asdict(fit).items()}  # type: ignore[call-overload]
 
 
+def measured_attention(own: dict[tuple[str, str], AttentionFit]) -> dict:
+    names = {"fused": "cudnn", "flash2": "flash2"}
+    return {
+        name: {role: plain(own[kernel, role]) for role in ("forward", "backward")}
+        for name, kernel in names.items()
+    }
+
+
 class Fitting:
     """All fits from one set of inputs; `profiles` and `training` are what is written."""
 
-    def __init__(self, gemm: pd.DataFrame, attention: pd.DataFrame, rows: pd.DataFrame) -> None:
-        self.gemm, self.attention, self.rows = gemm, attention, rows
+    def __init__(self, gemm: pd.DataFrame, rows: pd.DataFrame) -> None:
+        self.gemm, self.rows = gemm, rows
         self.device = device_of(MEASURED_GPU)
         self.report: dict[str, object] = {}
         own = rows[(rows.operator == "gemm") & (rows.dtype == "bf16")]
@@ -132,12 +132,11 @@ class Fitting:
             self.report[f"{MEASURED_GPU} attention {kernel} {role}"] = error
 
     def tables(self) -> dict[str, dict]:
-        profiles, fits, tests = {}, {}, {}
+        profiles = {}
         for gpu in MULTIPROCESSORS:
             of_gpu = self.gemm[self.gemm.gpu == gpu]
             bf16 = of_gpu[of_gpu.gemm_dtype == "bfloat16"]
-            x, error, tests[gpu] = fit_gemm(bf16, device_of(gpu), 2.0, "median_us")
-            fits[gpu] = x
+            x, error, _ = fit_gemm(bf16, device_of(gpu), 2.0, "median_us")
             entry = {"bf16": plain(with_gap(gemm_fit(x)))}
             found = {"gemm bf16": error}
             if "fp8" in of_gpu.gemm_dtype.to_numpy():
@@ -148,18 +147,7 @@ class Fitting:
                     fp8, device_of(gpu, "fp8"), 1.0, "min_us", float(x[1])
                 )
                 entry["fp8"] = plain(with_gap(gemm_fit(y)))
-            seen = self.attention[self.attention.gpu == gpu]
-            forward, found["attention"] = fit_attention(
-                seen, device_of(gpu), AttentionKernel.FUSED, False
-            )
-            deviation = np.hypot(found["gemm bf16"]["deviation"], found["attention"]["deviation"])
-            profiles[gpu] = {
-                "relative_error": short(float(np.hypot(deviation / np.sqrt(2), CARRIED_ERROR))),
-                "errors": found,
-                "gemm": entry,
-                "attention": attention_of_table(gpu, with_gap(forward), self.own),
-            }
-        self.report["leave one out"] = leave_one_out(fits, tests)
+            profiles[gpu] = {"relative_error": error["deviation"], "errors": found, "gemm": entry}
         return profiles
 
     def measured(self, sustained: float) -> tuple[dict, dict]:
@@ -237,9 +225,9 @@ class Fitting:
 
 
 TABLE_ORIGIN = (
-    "forward products and causal attention fitted to aiconfigurator's tables (Apache-2.0, medians "
-    "over inference libraries; fp8: the fastest); backward kernels carried from "
-    f"{MEASURED_GPU} as ratios, see training.json"
+    "forward products fitted to aiconfigurator's tables (Apache-2.0, medians over inference "
+    f"libraries; fp8: the fastest); backward products carried from {MEASURED_GPU} as ratios, see "
+    "training.json"
 )
 MEASURED_ORIGIN = (
     "own measurement with benchmarks/measure_operators.py (torch 2.11.0, CUDA 13.0, driver 580, "
@@ -261,24 +249,24 @@ BLACKWELL_JOULES_PER_FLOP = 8.9e-13
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gemm", type=Path, required=True)
-    parser.add_argument("--attention", type=Path, required=True)
+    parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--measured", type=Path, nargs="+", required=True)
     parser.add_argument("--date", required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    fitting = Fitting(
-        pd.read_parquet(options.gemm),
-        attention_table(options.attention),
-        measured_rows(options.measured),
-    )
+    products = pd.read_parquet(options.tables / "gemm_forward.parquet")
+    fitting = Fitting(products, measured_rows(options.measured))
     profiles = fitting.tables()
     table_errors = profiles[MEASURED_GPU]["errors"]
     own, training = fitting.measured(SUSTAINED_EFFICIENCY)
     kinds = [v for k, v in own["errors"].items() if k not in ("gemm fp8", "wgrad_bf16")]
     deviation = np.sqrt(np.mean([error["deviation"] ** 2 for error in kinds]))
     profiles[MEASURED_GPU] = {"relative_error": short(float(deviation)), **own}
-    profiles[SAME_CHIP] |= {"gemm": own["gemm"], "errors": fitting.report["same chip"]}
+    profiles[SAME_CHIP] |= {
+        "gemm": own["gemm"],
+        "attention": own["attention"],
+        "errors": fitting.report["same chip"],
+    }
     for gpu, entry in profiles.items():
         here = find_gpu(gpu)
         if here.architecture.startswith("Blackwell") and here.form_factor != "PCIe":

@@ -123,7 +123,12 @@ def table_features(gpu: str, dtype: str, rows: pd.DataFrame, fit: GemmFit) -> di
     return {name: np.broadcast_to(column, len(rows)) for name, column in found.items()}
 
 
-def table_trees(fits: dict[str, tuple[GemmFit, float]], rows: dict, dtype: str) -> Correction:
+def table_trees(
+    fits: dict[str, tuple[GemmFit, float]],
+    rows: dict[str, pd.DataFrame],
+    dtype: str,
+    families: tuple[str, ...] = (),
+) -> Correction:
     """Trees on what the given fits miss on published rows."""
     features: dict[str, list[Floats]] = {}
     residuals, weights = [], []
@@ -137,10 +142,11 @@ def table_trees(fits: dict[str, tuple[GemmFit, float]], rows: dict, dtype: str) 
     columns = {name: np.concatenate(parts) for name, parts in features.items()}
     directions = {**MATRIX_FEATURES, **HARDWARE_FEATURES}
     del directions["exponentials"]
-    return train(columns, directions, np.concatenate(residuals), np.concatenate(weights), LARGE)
+    residual, weight = np.concatenate(residuals), np.concatenate(weights)
+    return train(columns, directions, residual, weight, LARGE, families)
 
 
-def gemm_report(products: pd.DataFrame, dtype: str = "bf16") -> dict:
+def gemm_report(products: pd.DataFrame, dtype: str) -> dict:
     """Median errors of formula, law and trees; for types left out, and for shapes left out."""
     rows = rows_of(products, dtype, ROWS_PER_GPU, 1)
     few = rows_of(products, dtype, LAW_ROWS_PER_GPU, 2)
@@ -190,6 +196,19 @@ def known_report(rows: dict[str, pd.DataFrame], dtype: str) -> dict:
             report[gpu]["formula" + name] = errors(predicted, seconds)
             report[gpu]["trees" + name] = errors(predicted * factor, seconds)
     return report
+
+
+def fp8_trees(products: pd.DataFrame) -> Correction:
+    """Trees for 8-bit products of the designs whose fits are of published tables."""
+    mine = chips().gpus[MEASURED_GPU].family
+    rows = rows_of(products, "fp8", ROWS_PER_GPU, 1)
+    rows = {gpu: part for gpu, part in rows.items() if chips().gpus[gpu].family != mine}
+    fits = {}
+    for gpu, part in rows.items():
+        x = own_fit(part.sample(LAW_ROWS_PER_GPU, random_state=4), gpu, "fp8")
+        fits[gpu] = gemm_fit(x), float(x[8])
+    families = tuple(sorted({chips().gpus[gpu].family for gpu in rows}))
+    return table_trees(fits, rows, "fp8", families)
 
 
 def own_roles(rows: pd.DataFrame, products: pd.DataFrame) -> dict:

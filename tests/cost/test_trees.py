@@ -43,7 +43,7 @@ def walked(features: Floats, thresholds: Floats, leaves: Floats, row: Floats) ->
 
 def test_sums_are_those_of_xgboost() -> None:
     example = json.loads(EXAMPLE.read_text())
-    sums = forest_of(example)(np.array(example["rows"]).T)
+    sums = forest_of(example)(list(np.array(example["rows"]).T))
     np.testing.assert_allclose(sums, example["sums"], atol=2e-5)
 
 
@@ -51,7 +51,7 @@ def test_sums_are_those_of_xgboost_trained_now(monkeypatch: pytest.MonkeyPatch) 
     pytest.importorskip("xgboost")
     monkeypatch.syspath_prepend(TRAINER_FOLDER)
     example = importlib.import_module("boosted").example(trees=40, levels=5, rows=500)
-    sums = forest_of(example)(np.array(example["rows"]).T)
+    sums = forest_of(example)(list(np.array(example["rows"]).T))
     np.testing.assert_allclose(sums, example["sums"], atol=5e-5)
 
 
@@ -63,7 +63,7 @@ def test_sums_are_those_of_a_walk(levels: int, trees: int, data: st.DataObject) 
     thresholds = data.draw(arrays(np.float64, (trees, splits), elements=values))
     leaves = np.random.default_rng(0).normal(size=(trees, splits + 1))
     rows = data.draw(arrays(np.float64, (7, 3), elements=values))
-    sums = forest(0.0, 3, features, thresholds, leaves)(rows.T)
+    sums = forest(0.0, 3, features, thresholds, leaves)(list(rows.T))
     expected = [walked(features, thresholds, leaves, row) for row in rows]
     np.testing.assert_allclose(sums, expected, atol=1e-12)
 

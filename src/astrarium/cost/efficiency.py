@@ -314,6 +314,11 @@ class OperatorModel:
         unlimited = dtype == "fp32" or not settled
         return replace(fit, sustained_efficiency=1.0) if unlimited else fit
 
+    def _class_of_products(self, dtype: str, role: GemmRole) -> str:
+        """8-bit products of all roles are one class: libraries have one kind of them."""
+        fitted = _fitted_format(self.profile, dtype)
+        return "gemm_fp8" if fitted == "fp8" else f"gemm_{fitted}_{role.value}"
+
     def _products(
         self,
         groups: ArrayLike,
@@ -338,20 +343,21 @@ class OperatorModel:
         if role is not GemmRole.FORWARD:
             fit = in_role(fit, self.factors.roles[role], device)
         burst = burst_seconds(fit, device, shape)
-        name = f"gemm_{_fitted_format(self.profile, dtype)}_{role.value}"
-        burst = burst * _factor(name, self.design, matrix_features(shape, device, burst))
+        features = matrix_features(shape, device, burst)
+        features |= hardware_features(device, self.gpu.tdp_watts, exponentials=1.0)
+        burst = burst * _factor(self._class_of_products(dtype, role), self.design, features)
         seconds = held_seconds(fit, device, shape, burst)
         return seconds if row_of is None else seconds[row_of]
 
 
 def _distinct(
     groups: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike
-) -> tuple[tuple[Floats, Floats, Floats], Ints | None]:
+) -> tuple[list[Floats], Ints | None]:
     """The sizes, each combination once if that is cheap to find, and where each went.
 
     A search asks for the same few hundred products in thousands of places.
     """
-    sizes = tuple(np.asarray(size, np.float64) for size in (m, n, k))
+    sizes = [np.asarray(size, np.float64) for size in (m, n, k)]
     shape = np.broadcast_shapes(*(size.shape for size in sizes))
     if np.ndim(groups) or not shape or 0 in shape:
         return sizes, None
@@ -368,7 +374,7 @@ def _distinct(
     for bits in reversed(_PACKED_BITS):
         columns.append((kept & np.uint64((1 << bits) - 1)).astype(np.float64))
         kept = kept >> np.uint64(bits)
-    return (columns[2], columns[1], columns[0]), row_of.reshape(shape)
+    return columns[::-1], row_of.reshape(shape)
 
 
 def _reference_attention(kernel: AttentionKernel) -> AttentionFits:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from astrarium.arrays import Floats
 
-Words = npt.NDArray[np.uint8] | npt.NDArray[np.uint32]  # as many bits as a tree has leaves
+Words = npt.NDArray[np.unsignedinteger]  # at least as many bits as a tree has leaves
 Singles = npt.NDArray[np.float32]
 
 MOST_LEVELS: Final = 5  # 32 leaves: the bits of a word
@@ -93,4 +93,5 @@ def _left_leaves(splits: int) -> Words:
         for position in range(1 << level):
             left = ((1 << span // 2) - 1) << (position * span)
             words.append(left)
-    return ~np.array(words, np.uint8 if splits < np.iinfo(np.uint8).bits else np.uint32)
+    cleared: Words = np.array(words, np.uint8 if splits < np.iinfo(np.uint8).bits else np.uint32)
+    return ~cleared
