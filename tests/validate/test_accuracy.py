@@ -47,7 +47,8 @@ def test_limits_are_kept_from_above_and_below() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     page = accuracy.PAGE.read_text(encoding="utf-8")
-    assert page.startswith(accuracy.page_of_tables(predictions())), REFRESH
+    current = page.startswith(accuracy.page_of_tables(predictions()))
+    assert current, REFRESH
     assert "\n## Against experts\n" in page
 
 

@@ -58,6 +58,12 @@ def test_stated_sizes_win_over_a_name(tmp_path: Path) -> None:
     """A "GPT-2" of other sizes is no entry of the catalog."""
     found = model(tmp_path, model="GPT-2", layers=24, hidden=1024, heads=16, vocab=52256)
     assert (found.num_layers, found.hidden, found.vocab) == (24, 1024, 52256)
+    shard = model(
+        tmp_path, model="Llama-2-7B", layers=2, hidden=4096, heads=4, head_dim=128, ffn=1376
+    )
+    block = shard.blocks[0]
+    assert isinstance(block, Block)
+    assert (block.attentions[0].heads, block.attentions[0].key_dim, gated(shard)) == (4, 128, True)
     other = model(tmp_path, model="Llama-2-7B", vocab=50000, tied_embeddings="true")
     assert (other.vocab, other.head.outputs, other.head.tied) == (50000, 50000, True)
 

@@ -8,6 +8,7 @@ import pytest
 from measured import row_of
 
 from astrarium.catalog import find_gpu
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 from astrarium.validate.names import resolve_gpu, resolve_precision, resolve_program
@@ -103,6 +104,24 @@ def test_megatron_of_old(
 ) -> None:
     _, found = resolve_program(row_of(tmp_path, **{"framework": "Megatron-LM", **changes}))
     assert (found.name, found.attention) == (runtime, attention)
+
+
+@pytest.mark.parametrize(
+    ("changes", "runtime"),
+    [
+        ({"framework": "Megatron-LM", "attention_impl": "torch SDPA"}, "megatron-local"),
+        ({"framework": "megatron-core 0.16", "num_gpus": 1, "dp": 1, "tp": 1}, "megatron-local"),
+        ({"framework": "megatron-core 0.16"}, "megatron"),
+        ({"framework": "megatron-core + TE", "num_gpus": 1, "dp": 1, "tp": 1}, "megatron"),
+    ],
+)
+def test_megatron_without_its_engine(
+    tmp_path: Path, changes: dict[str, object], runtime: str
+) -> None:
+    """torch's attention, or a single GPU, tell the plain library from tuned releases."""
+    found = resolve_program(row_of(tmp_path, **changes))[1]
+    assert found.name == runtime
+    assert found.attention == find_runtime(runtime).attention
 
 
 def test_an_unknown_program(tmp_path: Path) -> None:

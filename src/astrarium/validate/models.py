@@ -180,7 +180,9 @@ def _agrees(model: Model, sizes: Sizes) -> bool:
         (sizes.hidden, model.hidden),
         (sizes.heads, attention.heads),
         (None if latent else sizes.kv_heads, attention.kv_heads),
+        (None if latent else sizes.head_dim, attention.key_dim),
         (sizes.experts, first.experts or None),
+        (sizes.gated, first.gated),
     ]
     if any(stated is not None and stated != own for stated, own in pairs):
         return False
