@@ -19,6 +19,8 @@ from astrarium.errors import InputError, did_you_mean
 
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
 DEFAULT: Final = "megatron"
+# Fused kernels whose bytes are those they take at the rate of a copy, not those they must move.
+MEASURED_FUSED: Final = frozenset({"residual", "cross_entropy", "embedding"})
 
 
 class ReportedMemory(StrEnum):
@@ -43,15 +45,26 @@ class Runtime:
     reduced_gradient_bytes: float  # in messages
     optimizer_bytes: float
     logit_bytes: float  # of one logit, at the peak of the loss
+    fused_rate: float  # of fused kernels and of casts to 8 bits, as a share of a plain copy's
+    permute_rate: float  # of kernels that bring tokens to their experts, likewise
+    expert_product_seconds: float  # to start and finish the product of one expert
+    dispatch: str  # a token travels to each expert ("copy"), or once to each "node" of them
     layer_forward_seconds: float  # a layer cannot run faster than it is launched
     layer_backward_seconds: float
+    router_seconds: float  # host: what routing adds to a layer, both directions together
+    expert_seconds: float  # host: likewise for each expert on the rank
     micro_batch_seconds: float  # for each micro-batch on each pipeline rank
     step_seconds: float  # for each iteration
+    broadcast_seconds: float  # for each rank that hands out its part of the updated weights
     reserved_bytes: float  # driver, libraries, communication buffers
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
     reported_memory: ReportedMemory
     iteration_error: float  # one standard deviation of log(predicted / measured) beyond operators
     expert_iteration_error: float  # the same where experts are routed to
+
+    def rate_of(self, kernel: str) -> float:
+        """The rate of a kernel's bytes against a copy: what is measured as it is has 1."""
+        return self.fused_rate if kernel in self.fused - MEASURED_FUSED else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,8 @@ from astrarium.cost.tally import (
     weight_products,
 )
 from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
-from astrarium.model.workload import Precision, Workload
+from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
-
-# An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
-# in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
-# left out.
-QUANTISE_BYTES = 4
 
 
 def layer_costs(
@@ -76,11 +71,23 @@ def _add_block(layer: Tally, block: Block) -> None:
     else:
         add_mlp(layer, block, gemm_seconds)
     layer.add("dense_parameters", np.full(len(layer.shards), float(block.extra_parameters)))
-    # A layer cannot run faster than the host can launch its kernels.
-    host = layer.runtime
-    layer.out["forward"] = np.maximum(layer.out["forward"], host.layer_forward_seconds)
-    layer.out["backward"] = np.maximum(layer.out["backward"], host.layer_backward_seconds)
+    _wait_for_host(layer, block)
     layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
+
+
+def _wait_for_host(layer: Tally, block: Block) -> None:
+    """A layer cannot run faster than the host can launch its kernels."""
+    host = layer.runtime
+    forward, backward = host.layer_forward_seconds, host.layer_backward_seconds
+    routing = np.zeros(len(layer.shards))
+    if block.experts:
+        routing += host.router_seconds + host.expert_seconds * block.experts / layer.shards.ep
+    share = forward / (forward + backward)
+    for name, seconds in (
+        ("forward", forward + share * routing),
+        ("backward", backward + (1 - share) * routing),
+    ):
+        layer.out[name] = np.maximum(layer.out[name], seconds)
 
 
 def _add_norms(layer: Tally, block: Block) -> None:
@@ -135,9 +142,7 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     )
     layer.add("forward", forward.sum(axis=0))
     layer.add("backward", (dgrad + wgrad).sum(axis=0))
-    if layer.workload.precision is Precision.FP8:
-        inputs, outputs = (m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of]
-        layer.stream(QUANTISE_BYTES * inputs, QUANTISE_BYTES * outputs)
+    layer.quantise((m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of])
     for linear in dense:
         share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
         layer.add("dense_parameters", linear.parameters / share)

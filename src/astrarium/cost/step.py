@@ -195,7 +195,9 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     reduction = reduction + layouts.messages.tied[rows]
     gather = np.where((zero == 1) | (zero == 2), messages.gather[rows], 0.0)
     forward = layouts.in_all.forward[rows] / pp
-    return reduction, _bucketed(gather, forward, per_layer, options.overlap_param_gather)
+    gathered = _bucketed(gather, forward, per_layer, options.overlap_param_gather)
+    turns = np.where(gather > 0, layouts.dense_ranks[rows], 0)
+    return reduction, gathered + layouts.runtime.broadcast_seconds * turns
 
 
 def _bucketed(message: Floats, computation: Floats, last: Floats, overlapped: Bools) -> Floats:

@@ -11,12 +11,16 @@ from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.collectives import COMPUTE_SLOWDOWN_UNDER_OVERLAP, Fabric
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.model.blocks import Block, Linear, Module, Split
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
 from astrarium.strategy.types import RecomputeModule
 
 ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
 FLOAT_BYTES = 4  # router scores, softmax statistics
+# An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
+# in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
+# left out.
+QUANTISE_BYTES = 4
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
 
 GemmSeconds = dict[str, tuple[Floats, Floats, Floats]]  # weight -> forward, dgrad, wgrad
@@ -124,7 +128,7 @@ class Tally:
 
     def pointwise(self, kind: Pointwise, elements: Floats) -> Floats:
         """A norm, activation or the like; returns its forward seconds."""
-        fused = kind in self.runtime.fused
+        fused, elements = kind in self.runtime.fused, elements / self.runtime.rate_of(kind)
         forward = self.ops.pointwise(kind, elements, backward=False, fused=fused)
         self.add("forward", forward)
         self.add("backward", self.ops.pointwise(kind, elements, backward=True, fused=fused))
@@ -136,6 +140,12 @@ class Tally:
         self.add("forward", forward)
         self.add("backward", self.ops.streaming(backward_bytes))
         return forward
+
+    def quantise(self, inputs: Floats, outputs: Floats) -> None:
+        """Casts for 8-bit products with so many elements of inputs and outputs."""
+        if self.workload.precision is Precision.FP8:
+            moved = QUANTISE_BYTES / self.runtime.fused_rate
+            self.stream(moved * inputs, moved * outputs)
 
 
 def weight_products(
