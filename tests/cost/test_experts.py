@@ -40,8 +40,9 @@ def layer(runtime: Runtime, strategy: Strategy, **more: Any) -> tuple[float, flo
 
 
 def without_host(**changes: Any) -> Runtime:
-    none = {"layer_forward_seconds": 1e-9, "layer_backward_seconds": 1e-9, "router_seconds": 0.0}
-    return replace(MEGATRON, **none, expert_seconds=0.0, **changes)
+    none: dict[str, Any] = {"router_seconds": 0.0, "expert_seconds": 0.0}
+    none |= {"layer_forward_seconds": 1e-9, "layer_backward_seconds": 1e-9}
+    return replace(MEGATRON, **none, **changes)
 
 
 def test_each_expert_starts_its_own_products() -> None:
