@@ -43,6 +43,10 @@ class Runtime:
     reduced_gradient_bytes: float  # in messages
     optimizer_bytes: float
     logit_bytes: float  # of one logit, at the peak of the loss
+    cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
+    permute_rate: float  # of kernels that bring tokens to their experts, likewise
+    expert_product_seconds: float  # to start and finish the product of one expert
+    dispatch: str  # a token travels to each expert ("copy"), or once to each "node" of them
     rotary_kept_bytes: float  # of one query or key element, beside the rotated one
     gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
     workspace_bytes: float  # of libraries, among the tensors
@@ -52,9 +56,12 @@ class Runtime:
     layer_forward_seconds: float  # to launch the kernels of one layer
     layer_backward_seconds: float
     rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
+    router_launch_seconds: float  # further, both passes together, where experts are routed to
+    expert_launch_seconds: float  # likewise for each expert on the rank
     layer_recompute_seconds: float  # further, to set up the repetition of a layer
     micro_batch_seconds: float  # for each micro-batch on each pipeline rank, beside its layers
     step_seconds: float  # for each iteration
+    broadcast_seconds: float  # for each rank that hands out its part of the updated weights
     reserved_bytes: float  # driver, libraries, communication buffers
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
     reported_memory: ReportedMemory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -25,7 +26,11 @@ from astrarium.cost.tally import (
     weight_products,
 )
 from astrarium.model.blocks import CustomBlock
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Precision, Workload
+
+# The projection to the vocabulary stays in 16 bits in 8-bit recipes: it is no module of
+# TransformerEngine.
+HEAD_DTYPE: Final = {Precision.FP8: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def end_costs(
 
     outputs = _padded(model.head.outputs, tp) / tp
     inputs = np.full(len(shards), float(model.head.inputs))
-    dtype = workload.precision.value
+    dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
     forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     flops = 2 * tokens * outputs * inputs
     logits = tokens * outputs

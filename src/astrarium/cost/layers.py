@@ -39,13 +39,8 @@ from astrarium.cost.tally import (
     weight_products,
 )
 from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
-from astrarium.model.workload import Precision, Workload
+from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
-
-# An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
-# in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
-# left out.
-QUANTISE_BYTES = 4
 
 
 def layer_costs(
@@ -87,10 +82,16 @@ def _add_launches(layer: Tally, block: Block) -> None:
     runtime = layer.runtime
     rotary = any(attention.rotary_dim for attention in block.attentions)
     many = runtime.rotary_launch_seconds if rotary else 0.0
-    forward = runtime.layer_forward_seconds + many
-    layer.everywhere("launch_forward", forward)
-    layer.everywhere("launch_backward", runtime.layer_backward_seconds + many)
-    layer.everywhere("launch_again", forward + runtime.layer_recompute_seconds)
+    routing = np.zeros(len(layer.shards))
+    if block.experts:
+        local = block.experts / layer.shards.ep
+        routing += runtime.router_launch_seconds + runtime.expert_launch_seconds * local
+    own = runtime.layer_forward_seconds + runtime.layer_backward_seconds
+    share = runtime.layer_forward_seconds / own if own else 0.5
+    forward = runtime.layer_forward_seconds + many + share * routing
+    layer.add("launch_forward", forward)
+    layer.add("launch_backward", runtime.layer_backward_seconds + many + (1 - share) * routing)
+    layer.add("launch_again", forward + runtime.layer_recompute_seconds)
     tensors = sum(1 + linear.bias for linear in block.linears)
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
 
@@ -149,9 +150,7 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     layer.products("forward", forward.sum(axis=0), flops, layer.dtype)
     layer.products("backward", (dgrad + wgrad).sum(axis=0), 2 * flops, layer.dtype)
     layer.add("backward", added.sum(axis=0))
-    if layer.workload.precision is Precision.FP8:
-        inputs, outputs = (m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of]
-        layer.stream(QUANTISE_BYTES * inputs, QUANTISE_BYTES * outputs)
+    layer.quantise((m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of])
     for linear, tokens, outputs in zip(dense, m, n, strict=True):
         share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
         layer.add("dense_parameters", linear.parameters / share)

@@ -243,7 +243,9 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     gather = np.where((zero == 1) | (zero == 2), messages.gather[rows], 0.0)
     forward = layouts.in_all.forward[rows] / pp
     forward = np.where(options.overlap_param_gather, forward, 0.0)
-    return reduction, _exposed(gather, forward, per_layer, slowdown, others)
+    gathered = _exposed(gather, forward, per_layer, slowdown, others)
+    turns = np.where(gather > 0, layouts.dense_ranks[rows], 0)
+    return reduction, gathered + layouts.runtime.broadcast_seconds * turns
 
 
 def _exposed(

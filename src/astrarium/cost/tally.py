@@ -19,6 +19,10 @@ from astrarium.strategy.types import RecomputeModule
 
 ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
 FLOAT_BYTES = 4  # router scores, softmax statistics
+# An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
+# in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
+# left out.
+QUANTISE_BYTES = 4
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
 
 PASSES = ("forward", "backward")
@@ -168,6 +172,12 @@ class Tally:
         self.add("forward", forward)
         self.add("backward", self.ops.streaming(backward_bytes))
         return forward
+
+    def quantise(self, inputs: Floats, outputs: Floats) -> None:
+        """Casts for 8-bit products with so many elements of inputs and outputs."""
+        if self.workload.precision is Precision.FP8:
+            moved = QUANTISE_BYTES / self.runtime.cast_rate
+            self.stream(moved * inputs, moved * outputs)
 
 
 def weight_products(

@@ -56,7 +56,8 @@ PROGRAMS: Final = (
         sequence=True,
     ),
     Program(r"megatron.*\bci\b", "megatron", sequence=True),
-    Program(r"nemo|megatron-?bridge|\bbridge\b", "megatron", True, 1, True),
+    Program(r"megatron-?bridge|\bbridge\b", "megatron-bridge", True, 1, True),
+    Program(r"nemo", "nemo", True, 1, True),
     Program(r"megatron-?fsdp", "megatron", True, 3, True),
     Program(r"megatron.*(\+ *te\b|transformer ?engine)", "megatron", False, 1, True),
     Program(r"mcore|megatron[- ]core", "megatron", True, 1, True),
@@ -69,7 +70,8 @@ PROGRAMS: Final = (
     Program(r"aceso|superscaler|varuna|piper|alpa|merak|oobleck|neox", "megatron-2021"),
     # flash attention over kernels of torch or of their own.
     Program(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
-    Program(r"internevo|internlm|paddle|llm\.c", "nanotron", shards=1, sequence=True),
+    Program(r"internevo|internlm", "internevo", shards=1, sequence=True),
+    Program(r"paddle|llm\.c", "nanotron", shards=1, sequence=True),
     Program(r"torchtitan", "fsdp", shards=3, sequence=True, recompute="selective op"),
     Program(
         r"\bfsdp|fsdp\d?\b|llm-?foundry|composer|mosaic|torchtune|lit-?gpt|lightning|accelerate|"
@@ -97,6 +99,8 @@ KNOWN_PROGRAMS: Final = (
     "deepspeed",
     "internevo",
 )
+FUSES_LOSS: Final = find_runtime("megatron-bridge").fused
+PLAIN_ENDS: Final = find_runtime("megatron").fused - {"rotary"}
 # The attention kernel, where a table names it.
 ATTENTION: Final = (
     (r"unfused|local|fused[ -]?softmax|eager|math|naive|vanilla", "unfused"),
@@ -106,6 +110,15 @@ ATTENTION: Final = (
 # torch chooses its attention kernel itself, flash-attention being one of several.
 TORCH_ATTENTION: Final = r"sdpa|scaled[ _]dot"
 FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
+# What rows say that differs from what their program usually does: a kernel for the whole loss;
+# experts of a fixed size, which go with a plain all-to-all; ZeRO inside nodes only; GPT-OSS, whose
+# recipe leaves rotary embedding and loss to plain kernels.
+STATED: Final[tuple[tuple[str, str, object], ...]] = (
+    (r"fused (ce|cross[- ]entropy|loss)\b", "fused", FUSES_LOSS),
+    (r"gpt[- _]?oss", "fused", PLAIN_ENDS),
+    (r"token ?drop|capacity factor", "dispatch", "copy"),
+    (r"over \d+ ranks", "broadcast_seconds", 0.0),
+)
 # What flash attention does not run on, and sources from before Megatron had it.
 OLD_GPUS: Final = r"(tesla[- ])?[pvt]\d"
 OLD_YEARS: Final = r"(?:SC|20)(?:19|20|21|22)(?!\d)"
@@ -164,17 +177,19 @@ def resolve_program(row: MeasuredRow) -> tuple[Program, Runtime]:
     """The program of a row and its runtime, with the attention kernel the row names."""
     program = _program(row.framework)
     runtime = find_runtime(_runtime_name(program, row))
-    attention = first_match(ATTENTION, row.attention_impl)
+    kernel = first_match(ATTENTION, row.attention_impl)
     if runtime.name == LOCAL and not re.search(FORCED_FLASH, row.attention_impl.lower()):
-        attention = None
-    if attention is not None and attention != runtime.attention:
-        runtime = _with_attention(runtime.name, attention)
-    return program, runtime
+        kernel = None
+    stated: dict[str, object] = {} if kernel is None else {"attention": kernel}
+    words = f"{row.model} {row.notes} {row.zero_or_fsdp}".lower()
+    changes = {name: value for pattern, name, value in STATED if re.search(pattern, words)}
+    return program, _as_stated(runtime.name, tuple((changes | stated).items()))
 
 
 @cache
-def _with_attention(runtime: str, attention: str) -> Runtime:
-    return replace(find_runtime(runtime), attention=attention)
+def _as_stated(name: str, changes: tuple[tuple[str, object], ...]) -> Runtime:
+    """The runtime with what a row says of it; the same object for the same changes."""
+    return replace(find_runtime(name), **dict(changes))  # type: ignore[arg-type]
 
 
 def _runtime_name(program: Program, row: MeasuredRow) -> str:
@@ -183,6 +198,8 @@ def _runtime_name(program: Program, row: MeasuredRow) -> str:
     Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
     GPU, which nobody rents for a release's tables.
     """
+    if program.runtime == "megatron-bridge" and re.match(r"nemo", row.source.lower()):
+        return "nemo"
     if program.runtime == "megatron" and not re.search(r"\bte\b|engine", row.framework.lower()):
         by_torch = re.search(TORCH_ATTENTION, row.attention_impl.lower())
         bare = row.num_gpus == 1 and re.search(r"core", row.framework.lower())

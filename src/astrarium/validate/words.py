@@ -168,7 +168,7 @@ def overlap_of(row: MeasuredRow, program: Program, zero_stage: int, interleaved:
     if program.tuned:
         return Overlap(bucketed, bucketed, interleaved, tp=row.tp not in (None, 1))
     sharded = zero_stage >= 2
-    reduces = bucketed and (sharded or program.runtime in ("nanotron", "fsdp"))
+    reduces = bucketed and (sharded or program.runtime in ("nanotron", "internevo", "fsdp"))
     return Overlap(reduces, sharded, p2p=False, tp=asynchronous)
 
 
