@@ -146,6 +146,7 @@ class Profile:
     relative_error: float
     gemm: Mapping[str, GemmFit]
     attention: Mapping[str, AttentionFits]
+    attention_ratio: float  # of its time to that of the law, where there are no fits of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +242,7 @@ def read_profile(path: Path) -> Profile:
                 )
                 for kernel, entry in data.get("attention", {}).items()
             },
+            attention_ratio=_number(data, "attention_ratio"),
         )
     except _DAMAGE as error:
         raise _damaged(path, error) from None

@@ -274,7 +274,8 @@ class OperatorModel:
         exponentials = chips().families[self.design].exponentials_per_clock
         features = head_features(shape, device, work)
         features |= hardware_features(device, watts, exponentials)
-        return work * _factor("attention_law", self.design, features)
+        factor = _factor("attention_law", self.design, features)
+        return work * factor * self.profile.attention_ratio
 
     @property
     def _best_kernel(self) -> AttentionKernel:
@@ -471,6 +472,7 @@ def _specified(gpu: Gpu, design: str) -> tuple[Profile, float]:
             for dtype, fit in (like.gemm if fitted else law().gemm).items()
         },
         attention=like.attention if fitted else {},
+        attention_ratio=like.attention_ratio if fitted else 1.0,
     )
     return profile, max(error, family.assumed_error)
 
