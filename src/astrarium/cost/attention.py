@@ -63,7 +63,8 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     def one_pass(name: str, *, is_backward: bool) -> Floats:
         products = seconds(is_backward)
         work = flops * (BACKWARD_PRODUCTS if is_backward else 1.0)
-        layer.products(name, products, work, layer.attention_dtype)
+        limit = layer.ops.settled_attention_seconds(work, backward=is_backward)
+        layer.products(name, products, limit)
         around = layer.ops.streaming(SCORE_BYTES_MOVED[is_backward] * scores)
         layer.add(name, around)
         return products + around

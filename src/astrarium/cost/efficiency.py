@@ -71,6 +71,11 @@ WAITING_FLOPS: Final = 4.5e12
 # speed of a GPU is compared with the measured one's.
 TYPICAL_ATTENTION: Final = (1, 32, 8, (2048, 4096, 8192), (2048, 4096, 8192), 128, 128)
 
+# The rate that attention holds at the power limit against that of matrix products, forward and
+# backward: 0.59 and 0.525 of the peak against 0.69 (H200, own measurement, 2026-11-15, kernels of
+# 5 ms and more); 0.41 against 0.495 backward on B200 (SimuMax, Apache-2.0).
+HELD_BY_ATTENTION: Final = (0.86, 0.77)
+
 # Products whose sizes fit into one integer are priced once per shape: bits of m, n and k.
 _PACKED_BITS: Final = (26, 19, 19)
 
@@ -191,8 +196,9 @@ class OperatorModel:
             fixed = fit.fixed_seconds
             seconds = self._measured_attention(fit, shape, kernel, causal, backward)
         flops = attention_flops(shape, causal=causal, backward=backward)
-        limit = device.flops * self._gemm_fit("bf16", settled).sustained_efficiency
-        held = np.maximum(fixed + seconds, flops / limit)
+        held = np.maximum(fixed + seconds, flops / device.flops)
+        if settled:
+            held = np.maximum(held, self.settled_attention_seconds(flops, backward=backward))
         return np.where(shape.batch * shape.heads * shape.q_length * shape.kv_length > 0, held, 0.0)
 
     def streaming(self, num_bytes: ArrayLike) -> Floats:
@@ -309,6 +315,11 @@ class OperatorModel:
         """The least seconds of products at the power limit, whatever their shapes."""
         rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
         return np.asarray(flops, np.float64) / rate
+
+    def settled_attention_seconds(self, flops: ArrayLike, *, backward: bool) -> Floats:
+        """The least seconds of attention at the power limit, by its matrix products."""
+        dtype = next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops)
+        return self.settled_seconds(flops, dtype) / HELD_BY_ATTENTION[backward]
 
     def _gemm_fit(self, dtype: str, settled: bool) -> GemmFit:
         fit = self.profile.gemm[_fitted_format(self.profile, dtype)]

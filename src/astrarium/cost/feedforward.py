@@ -86,8 +86,8 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
             seconds = layer.ops.grouped_gemm(
                 groups, rows, n, k, dtype=layer.dtype, role=role, settled=False
             )
-            flops = 2 * groups * rows * n * k
-            layer.products(name, seconds[shape_of], flops[shape_of], layer.dtype)
+            limit = layer.ops.settled_seconds(2 * groups * rows * n * k, layer.dtype)
+            layer.products(name, seconds[shape_of], limit[shape_of])
             layer.add(name, local_experts * layer.runtime.expert_product_seconds)
         layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))

@@ -146,9 +146,9 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
         seconds[:, shape_of]
         for seconds in weight_products(layer.ops, layer.runtime, m, n, k, layer.dtype)
     )
-    flops = 2 * (m * n * k).sum(axis=0)[shape_of]
-    layer.products("forward", forward.sum(axis=0), flops, layer.dtype)
-    layer.products("backward", (dgrad + wgrad).sum(axis=0), 2 * flops, layer.dtype)
+    limit = layer.ops.settled_seconds(2 * (m * n * k).sum(axis=0)[shape_of], layer.dtype)
+    layer.products("forward", forward.sum(axis=0), limit)
+    layer.products("backward", (dgrad + wgrad).sum(axis=0), 2 * limit)
     layer.add("backward", added.sum(axis=0))
     layer.quantise((m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of])
     for linear, tokens, outputs in zip(dense, m, n, strict=True):

@@ -102,7 +102,6 @@ class Tally:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
         self.runtime = runtime
         self.dtype = workload.precision.value
-        self.attention_dtype = "bf16" if workload.precision is Precision.FP8 else self.dtype
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
         # Operators outside the experts differ only with these: each shape is priced once.
@@ -124,11 +123,11 @@ class Tally:
     def add(self, name: str, amount: Floats) -> None:
         self.out[name] += amount
 
-    def products(self, name: str, seconds: Floats, flops: Floats, dtype: str) -> None:
-        """Work of the tensor cores in one pass, at full clock."""
-        self.add(name, seconds)
-        self.tensor[name] += seconds
-        self.limit[name] += self.ops.settled_seconds(flops, dtype)
+    def products(self, name: str, burst: Floats, limit: Floats) -> None:
+        """Work of the tensor cores in one pass, at full clock and at the power limit."""
+        self.add(name, burst)
+        self.tensor[name] += burst
+        self.limit[name] += limit
 
     def hold_power(self) -> None:
         """Slow the products down to what the power limit allows among the other kernels."""
