@@ -37,10 +37,16 @@ class Runtime:
     title: str
     fused: frozenset[str]  # norms, activations and the like that run as one kernel
     attention: str  # "fused", "flash2", or "unfused": two products around a softmax
+    sequence_first: bool  # activations are kept so, which some attention kernels make copies of
+    attention_forward_ratio: float  # time of its attention kernel against the one named
+    attention_backward_ratio: float
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
+    gradients_copied: bool  # into the message of every micro-batch, instead of summed
     weight_bytes: float
+    sharded_weight_bytes: float  # kept beside the master weights where ranks share them
     gradient_bytes: float
     reduced_gradient_bytes: float  # in messages
+    gathered_moved_bytes: float  # read and written to unpack one gathered weight
     optimizer_bytes: float
     logit_bytes: float  # of one logit, at the peak of the loss
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's

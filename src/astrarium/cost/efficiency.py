@@ -100,11 +100,13 @@ class Pointwise(StrEnum):
     SWIGLU = "swiglu"  # elements of gate and up together
     GELU = "gelu"
     ROTARY = "rotary"
+    COMPLEX_ROTARY = "complex_rotary"  # as products of complex numbers in fp32
     RESIDUAL = "residual"
     DROPOUT_RESIDUAL = "dropout_residual"
     CROSS_ENTROPY = "cross_entropy"  # logits; eager as vocabulary-parallel training writes it
     EMBEDDING = "embedding"  # elements looked up
-    BIAS = "bias"  # added to a product's output; its gradient is a sum
+    BIAS = "bias"  # added to a product's output
+    BIAS_GRADIENT = "bias_gradient"  # summed over the tokens of a product's output
     QUERY_COPY = "query_copy"  # grouped queries put in order for attention
     QKV_GRADIENT = "qkv_gradient"  # three gradients joined
     ACCUMULATE = "accumulate"  # a 16-bit gradient added to an fp32 sum

@@ -23,6 +23,7 @@ from astrarium.cost.tally import (
     FLOAT_BYTES,
     VOCAB_MULTIPLE,
     Shards,
+    summed_seconds,
     weight_products,
 )
 from astrarium.model.blocks import CustomBlock
@@ -89,7 +90,7 @@ def end_costs(
         embedding_forward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=False),
         # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
         embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True)
-        + passed(Pointwise.ACCUMULATE, table, backward=True),
+        + summed_seconds(ops, runtime, table),
         # Without sequence parallelism the way back needs no message.
         embedding_message=reduce + np.where(sequence, gather, 0.0),
         embedding_parameters=table + model.embedding.other_parameters,

@@ -156,6 +156,7 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
         layer.add("dense_parameters", linear.parameters / share)
         if linear.bias:
             layer.pointwise(Pointwise.BIAS, (tokens * outputs)[shape_of])
+            layer.pointwise(Pointwise.BIAS_GRADIENT, (tokens * outputs)[shape_of])
         if linear.module is not Module.ROUTER and layer.runtime.accumulates_in_product:
             layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / share)
     return {x.name: (forward[i], dgrad[i], wgrad[i]) for i, x in enumerate(dense)}

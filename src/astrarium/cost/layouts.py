@@ -74,6 +74,7 @@ class DataMessages:
     reduce: Floats  # gradients summed everywhere
     scatter: Floats  # gradients summed, each rank its part
     gather: Floats  # weights
+    unpack: Floats  # gathered weights brought to their places, beside nothing
     tied: Floats  # gradients of a table that first and last stage both hold
     slowdown: Floats  # of the computation beside them, as a share
     on_same_links: Floats  # other messages of one pass of a micro-batch, on the same adapters
@@ -240,7 +241,7 @@ class CostModel:
     ) -> DataMessages:
         """Each group: parameters of a rank, ranks that share them, distance between those."""
         fabric, domain = self.fabric, self.pool.domain_of(degrees.gpus)
-        reduce, scatter, gather, slowed = (np.zeros(len(groups[0][0])) for _ in range(4))
+        reduce, scatter, gather, slowed, unpack = (np.zeros(len(groups[0][0])) for _ in range(5))
         crosses = np.zeros(len(reduce), dtype=np.bool_)
         for parameters, ranks, stride in groups:
             if not parameters.any():
@@ -253,6 +254,8 @@ class CostModel:
             slowed = slowed + whole * compute_slowdown(fabric, group)
             scatter = scatter + reduce_scatter_seconds(fabric, gradients, group)
             gather = gather + all_gather_seconds(fabric, weights, group)
+            moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
+            unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
         apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
         ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
@@ -260,6 +263,7 @@ class CostModel:
             reduce,
             scatter,
             gather,
+            unpack,
             tied=all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends),
             slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
             on_same_links=np.where(crosses, others, 0.0),

@@ -126,10 +126,10 @@ def _least_parameter_bytes(
 
     `dense` and `expert`: parameters, and the ranks that share them.
     """
-    whole = runtime.weight_bytes + runtime.gradient_bytes
-    offloaded = whole * (dense[0] + expert[0])
+    offloaded = (runtime.weight_bytes + runtime.gradient_bytes) * (dense[0] + expert[0])
     shared = dense[0] / dense[1] + expert[0] / expert[1]
-    divided = (whole + runtime.optimizer_bytes) * shared
+    kept = runtime.sharded_weight_bytes + runtime.gradient_bytes + runtime.optimizer_bytes
+    divided = kept * shared
     return np.where(pp > 1, offloaded, np.minimum(offloaded, divided))
 
 
@@ -150,10 +150,11 @@ def _parameter_bytes(
         )
 
     runtime = layouts.runtime
-    whole = runtime.weight_bytes + runtime.gradient_bytes
+    whole = runtime.weight_bytes + runtime.reduced_gradient_bytes
     gathered = np.minimum(GATHERED_LAYERS * layouts.largest_unit[rows], dense + expert) * whole
+    kept = np.where(zero >= WEIGHTS_DIVIDED, runtime.sharded_weight_bytes, runtime.weight_bytes)
     return (
-        runtime.weight_bytes * held(WEIGHTS_DIVIDED),
+        kept * held(WEIGHTS_DIVIDED),
         runtime.gradient_bytes * held(GRADIENTS_DIVIDED),
         np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * held(1)),
         np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),

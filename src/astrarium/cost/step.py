@@ -204,7 +204,9 @@ def _redone_share_in_all(layouts: Layouts, rows: Ints, options: Options) -> Floa
 def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """What ZeRO-2 and 3 add to every micro-batch: gradients scattered, weights gathered."""
     messages = layouts.messages
-    forward, backward = layouts.on_rank.forward[rows], layouts.on_rank.backward[rows]
+    forward = layouts.on_rank.forward[rows]
+    # Weights are gathered once for the backward pass and what it redoes of the forward pass.
+    backward = layouts.on_rank.backward[rows] + _recompute(layouts, rows, options)
     scatter, gather = messages.scatter[rows][:, None], messages.gather[rows][:, None]
     zero = options.zero_stage[:, None]
     reduce_hidden = np.where(options.overlap_grad_reduce[:, None], backward, 0.0)
@@ -217,6 +219,7 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     third = _exposed(gather, gather_hidden, last, slowdown, others) + _exposed(
         gather + scatter, reduce_hidden, last, slowdown, others
     )
+    third = third + 2 * messages.unpack[rows][:, None]  # in both passes
     exposed = np.where(zero == 2, second, np.where(zero == 3, third, 0.0))
     # A padded rank computes nothing and would seem to expose everything.
     return np.where(layouts.stages.present[layouts.stage_row[rows]], exposed, 0.0)

@@ -194,8 +194,19 @@ def weight_products(
     if runtime.accumulates_in_product:
         wgrad = ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD, settled=False)
         return forward, dgrad, wgrad, np.zeros_like(wgrad)
-    added = ops.pointwise(Pointwise.ACCUMULATE, n * k, backward=True, fused=False)
+    added = summed_seconds(ops, runtime, n * k)
     return forward, dgrad, ops.gemm(n, k, m, dtype=dtype, settled=False), added
+
+
+def summed_seconds(ops: OperatorModel, runtime: Runtime, elements: Floats) -> Floats:
+    """Seconds to sum a gradient of 16 bits that no product has added to an fp32 one.
+
+    A program that reduces the gradients of every micro-batch sums only its own shard: it copies
+    them into the message, in the type of the message.
+    """
+    if runtime.gradients_copied:
+        return ops.streaming((ELEMENT_BYTES + runtime.reduced_gradient_bytes) * elements)
+    return ops.pointwise(Pointwise.ACCUMULATE, elements, backward=True, fused=False)
 
 
 def beside(
