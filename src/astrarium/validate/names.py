@@ -22,6 +22,13 @@ Meaning = TypeVar("Meaning")
 
 # Remarks, counts, chassis and memory generations around the name of a GPU.
 NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\b(?:dgx|hgx)\b|\bhbm\d\w*"
+# H100 boards with HBM2e, on which torchtitan's figures were taken. Bandwidth as published for such
+# boards (arXiv 2604.11391). Of the power limit torchtitan only says that it is lower, the peak
+# being between SXM5 (700 W) and NVL (400 W): 500 W is assumed, which suits its 405B runs better
+# than the middle.
+HBM2E: Final = r"h100.*hbm2e"
+HBM2E_BANDWIDTH: Final = 2410e9
+HBM2E_WATTS: Final = 500.0
 # Memory of a GPU as printed may differ so much from what the device reports, by units and by
 # what the driver keeps (80 GB against 79.1 GiB), before it counts as another size.
 SAME_MEMORY: Final = 0.1
@@ -72,9 +79,10 @@ PROGRAMS: Final = (
     Program(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
     Program(r"internevo|internlm", "internevo", shards=1, sequence=True),
     Program(r"paddle|llm\.c", "nanotron", shards=1, sequence=True),
-    Program(r"torchtitan", "fsdp", shards=3, sequence=True, recompute="selective op"),
+    Program(r"torchtitan", "torchtitan", shards=3, sequence=True, recompute="selective op"),
+    Program(r"llm-?foundry|composer|mosaic", "llm-foundry", shards=3, sequence=True),
     Program(
-        r"\bfsdp|fsdp\d?\b|llm-?foundry|composer|mosaic|torchtune|lit-?gpt|lightning|accelerate|"
+        r"\bfsdp|fsdp\d?\b|torchtune|lit-?gpt|lightning|accelerate|"
         r"galvatron|olmo|pytorch|torch\b|thunder|axolotl|metaseq|fairs|colossal|vescale|gemini",
         "fsdp",
         shards=3,
@@ -99,6 +107,7 @@ KNOWN_PROGRAMS: Final = (
     "deepspeed",
     "internevo",
 )
+ALL_HALF: Final = r"pure[ -]?(bf16|fp16|half)"
 FUSES_LOSS: Final = find_runtime("megatron-bridge").fused
 PLAIN_ENDS: Final = find_runtime("megatron").fused - {"rotary"}
 # The attention kernel, where a table names it.
@@ -112,17 +121,24 @@ TORCH_ATTENTION: Final = r"sdpa|scaled[ _]dot"
 FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
 # What rows say that differs from what their program usually does: a kernel for the whole loss;
 # experts of a fixed size, which go with a plain all-to-all; ZeRO inside nodes only; GPT-OSS, whose
-# recipe leaves rotary embedding and loss to plain kernels.
+# recipe leaves rotary embedding and loss to plain kernels; FSDP's policy of reducing in fp32, which
+# is llm-foundry's DEFAULT; training without fp32 at all, as torchtune's.
 STATED: Final[tuple[tuple[str, str, object], ...]] = (
     (r"fused (ce|cross[- ]entropy|loss)\b", "fused", FUSES_LOSS),
     (r"gpt[- _]?oss", "fused", PLAIN_ENDS),
     (r"token ?drop|capacity factor", "dispatch", "copy"),
     (r"over \d+ ranks", "broadcast_seconds", 0.0),
+    (r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32", "reduced_gradient_bytes", 4),
+    (ALL_HALF, "gradient_bytes", 2),
+    (ALL_HALF, "optimizer_bytes", 4),
 )
 # What flash attention does not run on, and sources from before Megatron had it.
 OLD_GPUS: Final = r"(tesla[- ])?[pvt]\d"
 OLD_YEARS: Final = r"(?:SC|20)(?:19|20|21|22)(?!\d)"
 LOCAL: Final = "megatron-local"
+# What tells that torchtitan compiled its layers: the word, or products in 8 bits and pipelined
+# tensor parallelism, which it offers with torch.compile only.
+COMPILED: Final = r"compile|fp8|float8|fp4|async[- ]?tp"
 PRECISIONS: Final = (
     # Four-bit recipes keep parts in 8 and 16 bits; published ones are no faster than 8-bit ones.
     (r"fp4|nvfp4|mxfp4", Precision.FP8),
@@ -145,8 +161,21 @@ def _gpu(text: str) -> Gpu:
             gpu = find_gpu(candidate)
         except InputError:
             continue
-        return _with_memory(gpu, text)
+        return _with_memory(_variant(gpu, text), text)
     return find_gpu(text)  # raises, with the nearest name
+
+
+def _variant(gpu: Gpu, text: str) -> Gpu:
+    """The board of a type that the text means, where it differs from the catalog's."""
+    if not re.search(HBM2E, text.lower()):
+        return gpu
+    return replace(
+        gpu,
+        name=f"{gpu.name}-HBM2e",
+        memory_bandwidth=HBM2E_BANDWIDTH,
+        tdp_watts=HBM2E_WATTS,
+        measured_matmul_flops={},
+    )
 
 
 def _spellings(text: str) -> list[str]:
@@ -180,10 +209,21 @@ def resolve_program(row: MeasuredRow) -> tuple[Program, Runtime]:
     kernel = first_match(ATTENTION, row.attention_impl)
     if runtime.name == LOCAL and not re.search(FORCED_FLASH, row.attention_impl.lower()):
         kernel = None
-    stated: dict[str, object] = {} if kernel is None else {"attention": kernel}
-    words = f"{row.model} {row.notes} {row.zero_or_fsdp}".lower()
+    stated = _kernel_stated(runtime, kernel)
+    words = f"{row.model} {row.precision} {row.notes} {row.zero_or_fsdp}".lower()
     changes = {name: value for pattern, name, value in STATED if re.search(pattern, words)}
     return program, _as_stated(runtime.name, tuple((changes | stated).items()))
+
+
+def _kernel_stated(runtime: Runtime, kernel: str | None) -> dict[str, object]:
+    """Another attention kernel than the program's runs at that kernel's own speed."""
+    if kernel is None or kernel == runtime.attention:
+        return {}
+    return {
+        "attention": kernel,
+        "attention_forward_ratio": 1.0,
+        "attention_backward_ratio": 1.0,
+    }
 
 
 @cache
@@ -205,6 +245,11 @@ def _runtime_name(program: Program, row: MeasuredRow) -> str:
         bare = row.num_gpus == 1 and re.search(r"core", row.framework.lower())
         if by_torch or bare:
             return LOCAL
+    words = f"{row.framework} {row.precision} {row.overlap} {row.notes}".lower()
+    if program.runtime == "torchtitan":
+        return program.runtime if re.search(COMPILED, words) else "torchtitan-eager"
+    if program.runtime == "fsdp" and "compile" in words:
+        return "torchtitan"
     if program.runtime != "megatron" or re.search(r"core|nemo|bridge", row.framework.lower()):
         return program.runtime
     kernels = first_match(ATTENTION, row.attention_impl)

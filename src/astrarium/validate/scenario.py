@@ -104,7 +104,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         runtime=runtime,
         strategies=strategies,
         memory=memory_report_of(row, runtime),
-        stated=degrees.stated and row.micro_batch is not None,
+        stated=degrees.stated and row.micro_batch is not None and not _only_a_rate(row),
         obstacle=obstacle,
     )
 
@@ -179,6 +179,8 @@ def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:
         number = int(noted[1]) if noted else None
     if number is not None and row.micro_batch is not None:
         return [(row.micro_batch, number)]
+    if row.micro_batch is not None and _only_a_rate(row):
+        return [(row.micro_batch, 1)]  # a rate hardly depends on how often it is repeated
     if row.global_batch is None:
         raise InputError("global_batch not stated")
     sizes = [row.micro_batch] if row.micro_batch else USUAL_MICRO_BATCHES
@@ -188,6 +190,12 @@ def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:
         micro = f" x micro_batch {row.micro_batch}" if row.micro_batch else ""
         raise InputError(f"global_batch {row.global_batch} is no multiple of dp {dp}{micro}")
     return [pair for pair in whole if pair[1]]
+
+
+def _only_a_rate(row: MeasuredRow) -> bool:
+    """Whether a row tells tokens per second, and nothing of the batch."""
+    batch = row.global_batch or row.num_micro_batches or re.search(ACCUMULATION, row.notes)
+    return not batch and row.tokens_per_s_per_gpu is not None
 
 
 def _virtual_stages(
