@@ -24,11 +24,10 @@ Meaning = TypeVar("Meaning")
 NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\b(?:dgx|hgx)\b|\bhbm\d\w*"
 # H100 boards with HBM2e, on which torchtitan's figures were taken. Bandwidth as published for such
 # boards (arXiv 2604.11391). Of the power limit torchtitan only says that it is lower, the peak
-# being between SXM5 (700 W) and NVL (400 W): 500 W is assumed, which suits its 405B runs better
-# than the middle.
+# being between SXM5 (700 W) and NVL (400 W): the middle is taken.
 HBM2E: Final = r"h100.*hbm2e"
 HBM2E_BANDWIDTH: Final = 2410e9
-HBM2E_WATTS: Final = 500.0
+HBM2E_WATTS: Final = 550.0
 # Memory of a GPU as printed may differ so much from what the device reports, by units and by
 # what the driver keeps (80 GB against 79.1 GiB), before it counts as another size.
 SAME_MEMORY: Final = 0.1
