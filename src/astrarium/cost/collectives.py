@@ -102,19 +102,21 @@ class _Path:
     network_seconds: Floats
 
 
-def fabric_of(pool: Pool) -> Fabric:
-    """Return the links of a pool."""
+def fabric_of(
+    pool: Pool, *, intra_time_ratio: float = 1.0, inter_time_ratio: float = 1.0
+) -> Fabric:
+    """Return the links of a pool; the ratios say how much longer messages take there."""
     intra = pool.intra_node_bandwidth
     # Meshes: one peer has its own links only. PCIe reaches every peer alike.
     peer = intra if pool.link is LinkKind.PCIE else min(intra, pool.gpu.link_bandwidth_to_peer)
     return Fabric(
         gpus_per_domain=pool.gpus_per_domain,
         gpus_per_node=pool.gpus_per_node,
-        intra_bandwidth=intra,
-        peer_bandwidth=peer,
-        intra_latency=pool.intra_node_latency,
-        inter_bandwidth=pool.inter_node_bandwidth,
-        inter_latency=pool.inter_node_latency,
+        intra_bandwidth=intra / intra_time_ratio,
+        peer_bandwidth=peer / intra_time_ratio,
+        intra_latency=pool.intra_node_latency * intra_time_ratio,
+        inter_bandwidth=pool.inter_node_bandwidth / inter_time_ratio,
+        inter_latency=pool.inter_node_latency * inter_time_ratio,
         link=pool.link,
         network=pool.network,
     )

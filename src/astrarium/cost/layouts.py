@@ -119,7 +119,9 @@ class CostModel:
         self.runtime = runtime or find_runtime()
         self.tuning = tuning
         self.ops: OperatorModel = operator_model(pool.gpu)
-        self.fabric: Fabric = fabric_of(pool)
+        self.fabric: Fabric = fabric_of(
+            pool, intra_time_ratio=tuning.intra_link, inter_time_ratio=tuning.inter_link
+        )
         self.planner = StagePlanner(workload.model, workload.seq_length, pool.gpu.name)
         kinds = np.array(workload.model.kind_of_layer)
         self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
