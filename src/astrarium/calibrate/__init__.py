@@ -1,0 +1,1 @@
+"""Measuring a device, and learning from what was measured."""

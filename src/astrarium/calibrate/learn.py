@@ -1,0 +1,201 @@
+"""Learning from measured runs: a few named factors of one cluster, and what they change.
+
+The cost model predicts every run; what is left between prediction and measurement is explained by
+as few factors as rows left out ask for (`learn_fit`). Data that cannot be true is refused before
+anything is learned (`learn_checks`).
+
+What is learned belongs to one GPU type under one runtime. Not learned: anything that depends on
+shapes; a kernel that is slow only for some sizes needs measurements of operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from astrarium.arrays import Floats
+from astrarium.calibrate.learn_checks import SetAside, check_factors, check_runs, one_cluster
+from astrarium.calibrate.learn_fit import Fit, Problem, choose, iterate, left_out, solve
+from astrarium.calibrate.measurement import Measurement, predict
+from astrarium.cost.tuning import NEUTRAL, Tuning
+
+GIB: Final = float(2**30)
+STEP: Final = 0.02  # of a factor, for slopes by finite differences
+STEP_SECONDS: Final = 0.01
+ROUNDS: Final = 3  # linearisations; the model is nearly linear in its factors
+
+
+@dataclass(frozen=True, slots=True)
+class FactorKind:
+    """A factor that can be learned: its prior, and what it means to the user."""
+
+    name: str
+    width: float  # standard deviation of the prior, of the logarithm or in the unit
+    unit: str  # "" for a ratio
+    meaning: str
+
+
+# Priors. Computation: the constants of a runtime and of a GPU type's kernels are off by 8-25 %
+# (`iteration_error` of the runtimes). Links: published bandwidths of one kind of link differ by a
+# third between clusters. A step: data loading, logging and launching seldom take over half a
+# second. Reserve: NCCL channels, graphs and fragmentation differ by a few GiB between versions.
+TIME_FACTORS: Final = (
+    FactorKind("compute", 0.20, "", "time of computation"),
+    FactorKind("intra_link", 0.30, "", "time of messages inside a node"),
+    FactorKind("inter_link", 0.30, "", "time of messages between nodes"),
+    FactorKind("step_seconds", 0.30, "s", "added to every iteration"),
+)
+MEMORY_FACTOR: Final = FactorKind("memory_bytes", 3 * GIB, "B", "added to the memory reserve")
+_STEP_INDEX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor before and after; `deviation` is how sure it is, in its unit or as a share."""
+
+    kind: FactorKind
+    before: float
+    after: float
+    deviation: float
+
+    @property
+    def changed(self) -> bool:
+        return self.after != self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Mean absolute percentage errors, as shares; `left_out`: of each run learned from the rest."""
+
+    rows: int
+    before: float
+    after: float
+    left_out: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What runs of one GPU type under one runtime taught."""
+
+    gpu: str
+    runtime: str
+    tuning: Tuning
+    factors: tuple[Factor, ...]
+    time: Errors | None
+    memory: Errors | None
+    set_aside: tuple[SetAside, ...]
+
+
+def learn(measurements: Sequence[Measurement], origin: str = "") -> Learned:
+    """Factors of a cluster from its runs; InputError if the data cannot be true."""
+    gpu, runtime = one_cluster(measurements)
+    predicted = predict(measurements)
+    runs, aside = check_runs(measurements, predicted)
+    timed = [run for run in runs if run.seconds is not None]
+    weighed = [run for run in runs if run.peak_bytes is not None]
+    tuning, factors, time = _learn_time(timed)
+    reserve, memory_factor, memory = _learn_memory(weighed)
+    check_factors(tuning, reserve, runs)
+    tuning = replace(tuning, memory_bytes=reserve, origin=origin)
+    return Learned(
+        gpu=gpu,
+        runtime=runtime.name,
+        tuning=tuning,
+        factors=(*factors, memory_factor),
+        time=time,
+        memory=memory,
+        set_aside=aside,
+    )
+
+
+def tuning_of(values: Floats) -> Tuning:
+    """The tuning of a point: logarithms of the ratios, and seconds."""
+    compute, intra_link, inter_link = (float(np.exp(value)) for value in values[:_STEP_INDEX])
+    return Tuning(
+        compute=compute,
+        intra_link=intra_link,
+        inter_link=inter_link,
+        step_seconds=float(values[_STEP_INDEX]),
+    )
+
+
+def _learn_time(runs: Sequence[Measurement]) -> tuple[Tuning, tuple[Factor, ...], Errors | None]:
+    neutral = np.zeros(len(TIME_FACTORS))
+    if not runs:
+        fit = Fit(neutral, np.array([kind.width for kind in TIME_FACTORS]), 0.0)
+        return NEUTRAL, _time_factors(fit), None
+    measured = np.array([run.seconds for run in runs])
+
+    def linearise(point: Floats) -> Problem:
+        return _problem(runs, measured, point)
+
+    start = linearise(neutral)
+    fit = iterate(linearise, neutral, ROUNDS)
+    tuning = tuning_of(fit.values)
+    before = _shares_off(predict(runs).seconds, measured)
+    after = _shares_off(predict(runs, tuning).seconds, measured)
+    if after.mean() >= before.mean():  # linear steps that the model itself does not bear out
+        fit, tuning, after = replace(fit, values=neutral), NEUTRAL, before
+    chosen = tuple(np.flatnonzero(fit.values).tolist())
+    outside = None
+    if len(runs) > 1:
+        outside = float(np.abs(np.expm1(-left_out(start, chosen))).mean())
+    errors = Errors(len(runs), float(before.mean()), float(after.mean()), outside)
+    return tuning, _time_factors(fit), errors
+
+
+def _problem(runs: Sequence[Measurement], measured: Floats, point: Floats) -> Problem:
+    """The runs around a point, with slopes by finite differences of the cost model."""
+    here = predict(runs, tuning_of(point)).seconds
+    slopes = np.empty((len(runs), len(point)))
+    for index in range(len(point)):
+        step = STEP_SECONDS if index == _STEP_INDEX else STEP
+        moved = point.copy()
+        moved[index] += step
+        slopes[:, index] = np.log(predict(runs, tuning_of(moved)).seconds / here) / step
+    at_least = np.full(len(point), -np.inf)
+    at_least[_STEP_INDEX] = 0.0
+    widths = np.array([kind.width for kind in TIME_FACTORS])
+    return Problem(np.log(measured / here), slopes, point, widths, at_least)
+
+
+def _time_factors(fit: Fit) -> tuple[Factor, ...]:
+    return tuple(
+        Factor(kind, 0.0, float(value), float(deviation))
+        if kind.unit
+        else Factor(kind, 1.0, float(np.exp(value)), float(deviation))
+        for kind, value, deviation in zip(TIME_FACTORS, fit.values, fit.deviations, strict=True)
+    )
+
+
+def _learn_memory(runs: Sequence[Measurement]) -> tuple[float, Factor, Errors | None]:
+    """The reserve that fits reported peaks best, as a share of the peak, if it helps."""
+    width = MEMORY_FACTOR.width
+    if not runs:
+        return 0.0, Factor(MEMORY_FACTOR, 0.0, 0.0, width), None
+    measured = np.array([run.peak_bytes for run in runs])
+    before = predict(runs).peak_bytes
+    problem = Problem(
+        residuals=(measured - before) / measured,
+        slopes=width / measured[:, None],  # the unknown is in widths of its prior
+        point=np.zeros(1),
+        widths=np.ones(1),
+        at_least=np.array([-min(run.runtime.reserved_bytes for run in runs) / width]),
+    )
+    chosen = choose(problem)
+    fit = solve(problem, chosen)
+    reserve = float(fit.values[0]) * width
+    after = _shares_off(before + reserve, measured)
+    outside = None
+    if len(runs) > 1:
+        outside = float(np.abs(left_out(problem, chosen)).mean())
+    errors = Errors(len(runs), float(_shares_off(before, measured).mean()), 0.0, outside)
+    errors = replace(errors, after=float(after.mean()))
+    return reserve, Factor(MEMORY_FACTOR, 0.0, reserve, float(fit.deviations[0]) * width), errors
+
+
+def _shares_off(predicted: Floats, measured: Floats) -> Floats:
+    return np.abs(predicted / measured - 1.0)

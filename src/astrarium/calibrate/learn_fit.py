@@ -1,0 +1,166 @@
+"""The arithmetic of learning: a few factors, held back by what is known before, from a few rows.
+
+A row gives the logarithm of measured over predicted time, and how that logarithm answers to each
+factor (the slopes). Factors start at neutral with a normal prior; rows count less the further they
+are from what the others say (Huber). Which factors are worth having is decided on rows left out:
+a factor that does not help there stays neutral.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+
+# Scatter of log(measured / predicted) among the runs of one cluster that no factor explains: what
+# is assumed before rows show it, and for how many rows that assumption counts.
+ASSUMED_SCATTER: Final = 0.05
+ASSUMPTION_COUNTS: Final = 2.0
+# Least scatter: repeated runs of one configuration differ by about this much.
+LEAST_SCATTER: Final = 0.01
+# Huber's constant: 95 % as efficient as least squares where errors are normal.
+HUBER: Final = 1.345
+# A slope below this leaves a factor of two unseen in one per cent: the rows do not show the factor.
+LEAST_SLOPE: Final = 0.01
+# Rows are left out one by one up to this many, from there on in so many groups.
+MOST_FOLDS: Final = 20
+# By how many standard errors leaving rows out has to speak for a change.
+LEAST_EVIDENCE: Final = 1.0
+_ROUNDS: Final = 30
+_CONVERGED: Final = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Rows around one point: how far off they are there, and what would move them.
+
+    `residuals` are log(measured / predicted) at `point`, `slopes` (rows, factors) the change of
+    log(predicted) per unit of a factor. `widths` are the priors' standard deviations around zero,
+    and `at_least` the least value a factor may take.
+    """
+
+    residuals: Floats
+    slopes: Floats
+    point: Floats
+    widths: Floats
+    at_least: Floats
+
+    def __len__(self) -> int:
+        return len(self.residuals)
+
+    def take(self, rows: Ints | Bools) -> Problem:
+        return Problem(
+            self.residuals[rows], self.slopes[rows], self.point, self.widths, self.at_least
+        )
+
+    def left(self, values: Floats) -> Floats:
+        """Residuals if the factors had these values."""
+        return self.residuals - self.slopes @ (values - self.point)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Values of all factors, their standard deviations, and the scatter that is left."""
+
+    values: Floats
+    deviations: Floats
+    scatter: float
+
+
+def solve(problem: Problem, chosen: Sequence[int]) -> Fit:
+    """The most probable values of the chosen factors; the others are neutral (zero)."""
+    free = [index for index in chosen if np.abs(problem.slopes[:, index]).max() >= LEAST_SLOPE]
+    values = np.zeros(len(problem.point))
+    scatter, weights = ASSUMED_SCATTER, np.ones(len(problem))
+    deviations = problem.widths.copy()
+    for _ in range(_ROUNDS):
+        before = values
+        values, deviations, free = _weighted(problem, free, weights / scatter**2)
+        left = problem.left(values)
+        weights = np.minimum(1.0, HUBER * scatter / np.maximum(np.abs(left), 1e-12))
+        scatter = _scatter(left, weights, len(free))
+        if np.abs(values - before).max() < _CONVERGED:
+            break
+    return Fit(values, deviations, scatter)
+
+
+def _weighted(
+    problem: Problem, free: list[int], weights: Floats
+) -> tuple[Floats, Floats, list[int]]:
+    """Least squares with priors; a factor that would fall below its least value is held there."""
+    values = np.zeros(len(problem.point))
+    deviations = problem.widths.copy()
+    target = problem.residuals + problem.slopes @ problem.point
+    while free:
+        slopes = problem.slopes[:, free]
+        precision = (slopes.T * weights) @ slopes + np.diag(problem.widths[free] ** -2.0)
+        solved = np.linalg.solve(precision, (slopes.T * weights) @ target)
+        low = solved < problem.at_least[free]
+        if not low.any():
+            values[free] = solved
+            deviations[free] = np.sqrt(np.diag(np.linalg.inv(precision)))
+            break
+        free = [index for index, below in zip(free, low, strict=True) if not below]
+    return values, deviations, free
+
+
+def _scatter(left: Floats, weights: Floats, fitted: int) -> float:
+    """The scatter of rows around the fit, together with what is assumed before."""
+    seen = float(np.sum(weights * left**2))
+    rows = max(len(left) - fitted, 0)
+    assumed = ASSUMPTION_COUNTS * ASSUMED_SCATTER**2
+    return max(float(np.sqrt((seen + assumed) / (rows + ASSUMPTION_COUNTS))), LEAST_SCATTER)
+
+
+def left_out(problem: Problem, chosen: Sequence[int]) -> Floats:
+    """Residuals of each row under factors learned from the others."""
+    count = len(problem)
+    if count == 1 or not chosen:
+        return problem.left(np.zeros(len(problem.point)))
+    folds = np.arange(count) % min(count, MOST_FOLDS)
+    residuals = np.empty(count)
+    for fold in range(folds.max() + 1):
+        out = folds == fold
+        residuals[out] = problem.take(out).left(solve(problem.take(~out), chosen).values)
+    return residuals
+
+
+def choose(problem: Problem) -> tuple[int, ...]:
+    """The factors that help on rows left out: the fewest that do about as well as any."""
+    seen = np.flatnonzero(np.abs(problem.slopes).max(axis=0) >= LEAST_SLOPE).tolist()
+    if len(problem) == 1:
+        return tuple(seen[:1])  # one row cannot tell factors apart: the first stands for all
+    errors: dict[tuple[int, ...], Floats] = {}
+    for size in range(len(seen) + 1):
+        if size < len(problem):
+            for chosen in combinations(seen, size):
+                errors[chosen] = np.abs(left_out(problem, chosen))
+    best = min(errors, key=lambda chosen: (errors[chosen].mean(), len(chosen)))
+    for chosen in sorted(errors, key=lambda chosen: (len(chosen), errors[chosen].mean())):
+        if not _speaks_for(errors[chosen], errors[best]):
+            return chosen
+    return best
+
+
+def _speaks_for(before: Floats, after: Floats) -> bool:
+    """Whether errors fell by more than chance would let them."""
+    gain = before - after
+    chance = gain.std(ddof=1) / np.sqrt(len(gain))
+    return bool(gain.mean() > LEAST_EVIDENCE * chance)
+
+
+def iterate(linearise: Callable[[Floats], Problem], start: Floats, rounds: int) -> Fit:
+    """Choose factors at the start, then follow the true model to where they settle."""
+    problem = linearise(start)
+    chosen = choose(problem)
+    fit = solve(problem, chosen)
+    for _ in range(rounds - 1):
+        if not chosen:
+            break
+        fit = solve(linearise(fit.values), chosen)
+    return fit
