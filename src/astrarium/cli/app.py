@@ -13,6 +13,7 @@ from astrarium.cli.fit import fit
 from astrarium.cli.plan import plan
 from astrarium.cli.predict import predict
 from astrarium.cli.shell import Command, Group
+from astrarium.cli.validate import validate
 
 app = typer.Typer(
     name="astrarium",
@@ -41,6 +42,6 @@ def root(
     """Which GPUs, how many, and how to split a Transformer across them."""
 
 
-for _command in (plan, predict, fit, explain):
+for _command in (plan, predict, fit, explain, validate):
     app.command(cls=Command)(_command)
 app.add_typer(catalog, name="catalog")

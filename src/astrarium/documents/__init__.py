@@ -16,7 +16,7 @@ from typing import TypeVar
 from astrarium.documents import parsing, places
 from astrarium.errors import InputError
 
-__all__ = ["line_of", "load", "read", "write_atomic"]
+__all__ = ["line_of", "load", "read", "write_atomic", "write_atomic_bytes"]
 
 T = TypeVar("T")
 
@@ -51,6 +51,11 @@ def line_of(path: Path, *key: str | int) -> int | None:
 
 def write_atomic(path: Path, text: str) -> None:
     """Write `text` under a temporary name and rename it, so that nothing half-written stays."""
+    write_atomic_bytes(path, text.encode("utf-8"))
+
+
+def write_atomic_bytes(path: Path, content: bytes) -> None:
+    """The same for a file that is no text."""
     target = path.resolve()  # a symbolic link stays, and what it points to is replaced
     if target.exists() and not target.is_file():
         kind = "a folder" if target.is_dir() else "not a regular file"
@@ -58,7 +63,7 @@ def write_atomic(path: Path, text: str) -> None:
     temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
     try:
         try:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
+            temporary.write_bytes(content)
             temporary.replace(target)
         except BaseException:
             temporary.unlink(missing_ok=True)

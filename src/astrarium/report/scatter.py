@@ -1,0 +1,96 @@
+"""Predicted over measured times as a picture, by source, on logarithmic axes.
+
+matplotlib draws it and is imported only here; it comes with the extra `plot`. A page in HTML holds
+the drawing itself and needs nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from astrarium.documents import write_atomic, write_atomic_bytes
+from astrarium.errors import InputError
+
+KINDS: Final = (".png", ".svg", ".html")
+SIZE_INCHES: Final = (8.0, 8.0)
+DOTS_PER_INCH: Final = 150
+BAND: Final = 0.1  # the dashed lines: predictions off by 10 %
+MARGIN: Final = 1.3  # of the axes beyond the outermost point
+NAMED: Final = 20  # sources that the legend has room for
+
+Points = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+
+
+def check_plot(path: str) -> None:
+    """Refuse what cannot be drawn before any work is done."""
+    if Path(path).suffix.lower() not in KINDS:
+        raise InputError(f"--plot {path}: expected a name that ends in {', '.join(KINDS)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "--plot needs matplotlib; install it with: pip install 'astrarium[plot]'"
+        ) from None
+
+
+def draw(path: str, points: Points) -> None:
+    """Write the picture in the format that its name asks for."""
+    if not points:
+        raise InputError(f"--plot {path}: no row has both a measured and a predicted time")
+    kind = Path(path).suffix.lower()
+    figure = _figure(points)
+    if kind == ".png":
+        content = io.BytesIO()
+        figure.savefig(content, format="png", dpi=DOTS_PER_INCH)
+        write_atomic_bytes(Path(path), content.getvalue())
+        return
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    drawing = text.getvalue()
+    write_atomic(Path(path), drawing if kind == ".svg" else _page(drawing, points))
+
+
+def _figure(points: Points) -> Any:  # noqa: ANN401  matplotlib's types are not needed to read this
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "astrarium"  # the same input makes the same file
+    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    every = [value for pair in points.values() for values in pair for value in values]
+    low, high = min(every) / MARGIN, max(every) * MARGIN
+    ends = [low, high]
+    axes.plot(ends, ends, color="0.3", linewidth=1)
+    for factor in (1 - BAND, 1 + BAND):
+        axes.plot(ends, [factor * end for end in ends], color="0.6", linewidth=1, linestyle="--")
+    for name, (measured, predicted) in points.items():
+        axes.scatter(measured, predicted, s=12, alpha=0.6, label=name)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=ends,
+        ylim=ends,
+        xlabel="measured seconds of an iteration",
+        ylabel="predicted seconds",
+        title=f"Predictions against measurements (dashed: {BAND:.0%} off)",
+    )
+    axes.set_aspect("equal")
+    if len(points) <= NAMED:
+        axes.legend(fontsize="x-small", loc="upper left")
+    return figure
+
+
+def _page(drawing: str, points: Points) -> str:
+    rows = sum(len(measured) for measured, _ in points.values())
+    body = drawing[drawing.index("<svg") :]
+    title = escape(f"Astrarium: {rows:,} predictions against measurements")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
+        "<style>body { margin: 2rem; font-family: sans-serif } svg { max-width: 100%;"
+        " height: auto }</style></head>\n"
+        f"<body>\n<h1>{title}</h1>\n{body}\n</body>\n</html>\n"
+    )

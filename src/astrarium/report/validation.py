@@ -1,0 +1,286 @@
+"""Predictions against measurements as a document, as text, and as rows of a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from astrarium.report.build import strategy_part
+from astrarium.report.layout import Field, listing, new_table, title
+from astrarium.report.words import strategy_words
+from astrarium.validate.metrics import (
+    LEAST_MFU,
+    Metrics,
+    Sweep,
+    measured_seconds,
+    metrics_by,
+    sweeps,
+    time_scores,
+)
+from astrarium.validate.predictions import Prediction
+from astrarium.validate.table import Table
+
+SCHEMA: Final = "astrarium.validation/1"
+ERRORS_SHOWN: Final = 8
+REASONS_SHOWN: Final = 12
+ADDED: Final = ("predicted_iter_time_s", "predicted_peak_mem_gb", "predicted_fits", "reason")
+DIGITS: Final = 6  # significant ones in tables of predictions
+
+
+
+class Grouping(StrEnum):
+    """What rows may be grouped by."""
+
+    SOURCE = "source"
+    GPU = "gpu"
+    MODEL = "model"
+    FRAMEWORK = "framework"
+    RUNTIME = "runtime"
+
+
+KEYS: Final[dict[Grouping, Callable[[Prediction], str]]] = {
+    Grouping.SOURCE: lambda prediction: prediction.row.source or "no source",
+    Grouping.GPU: lambda prediction: (
+        prediction.scenario.pool.gpu.name if prediction.scenario else prediction.row.gpu
+    ),
+    Grouping.MODEL: lambda prediction: prediction.row.model,
+    Grouping.FRAMEWORK: lambda prediction: prediction.row.framework,
+    Grouping.RUNTIME: lambda prediction: (
+        prediction.scenario.runtime.name if prediction.scenario else "not modelled"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unmodelled:
+    """Rows that could not be modelled for one reason."""
+
+    reason: str
+    rows: int
+    first: str  # the place of one of them
+
+
+@dataclass(frozen=True, slots=True)
+class LargestError:
+    """One row that is far off."""
+
+    place: str
+    source: str
+    model: str
+    gpus: str
+    strategy: str
+    measured_seconds: float
+    predicted_seconds: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationDocument:
+    """`groups` are the rows by `by`, `all` is everything. Errors are shares of the measured."""
+
+    schema: str
+    tables: tuple[str, ...]
+    by: str
+    least_mfu: float
+    scored: str  # "stated" strategies or "all"
+    groups: tuple[Metrics, ...]
+    all: Metrics
+    unmodelled: tuple[Unmodelled, ...]
+    largest_errors: tuple[LargestError, ...]
+    sweeps: tuple[Sweep, ...]
+
+
+def validation_document(
+    tables: Sequence[Table], predictions: Sequence[Prediction], by: Grouping, *, all_times: bool
+) -> ValidationDocument:
+    """Everything `astrarium validate` says."""
+    *groups, whole = metrics_by(predictions, KEYS[by], all_times=all_times)
+    times = time_scores(predictions, all_times=all_times)
+    worst = sorted(times, key=lambda score: abs(score.error), reverse=True)[:ERRORS_SHOWN]
+    return ValidationDocument(
+        schema=SCHEMA,
+        tables=tuple(table.path for table in tables),
+        by=by.value,
+        least_mfu=LEAST_MFU,
+        scored="all" if all_times else "stated",
+        groups=tuple(groups),
+        all=whole,
+        unmodelled=_unmodelled(predictions),
+        largest_errors=tuple(
+            _largest_error(score.prediction, score.measured, score.error) for score in worst
+        ),
+        sweeps=tuple(sweeps(times)),
+    )
+
+
+def _unmodelled(predictions: Sequence[Prediction]) -> tuple[Unmodelled, ...]:
+    found: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        if prediction.reason:
+            found.setdefault(prediction.reason, []).append(prediction)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return tuple(Unmodelled(why, len(rows), rows[0].row.place) for why, rows in ordered)
+
+
+def _largest_error(prediction: Prediction, measured: float, error: float) -> LargestError:
+    assert prediction.plan is not None
+    assert prediction.scenario is not None
+    plan, row = prediction.plan, prediction.row
+    return LargestError(
+        place=row.place,
+        source=row.source,
+        model=row.model,
+        gpus=f"{plan.strategy.gpus} {prediction.scenario.pool.gpu.name}",
+        strategy=strategy_words(
+            strategy_part(plan.strategy),
+            experts=prediction.scenario.workload.model.max_experts > 0,
+        ),
+        measured_seconds=measured,
+        predicted_seconds=plan.iteration_seconds,
+        error=error,
+    )
+
+
+def predictions_csv(tables: Sequence[Table], predictions: Sequence[Prediction]) -> str:
+    """The input rows in their order with the predictions added."""
+    columns = list(dict.fromkeys(name for table in tables for name in table.columns))
+    kept = [name for name in columns if name not in ADDED]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*kept, *ADDED])
+    for prediction in predictions:
+        cells = [prediction.row.cells.get(name, "") for name in kept]
+        writer.writerow([*cells, *_added(prediction)])
+    return text.getvalue()
+
+
+def _added(prediction: Prediction) -> tuple[str, str, str, str]:
+    seconds, memory = prediction.iter_time_s, prediction.peak_mem_gb
+    return (
+        "" if seconds is None else f"{seconds:.{DIGITS}g}",
+        "" if memory is None else f"{memory:.{DIGITS}g}",
+        "" if prediction.fits is None else str(prediction.fits).lower(),
+        prediction.reason,
+    )
+
+
+def validation_report(document: ValidationDocument, width: int) -> Iterator[RenderableType]:
+    """Metrics by group, sweeps, the largest errors and what could not be modelled."""
+    whole = document.all
+    yield Text(
+        f"{whole.rows:,} measured rows, {whole.modelled:,} modelled; times of {whole.timed:,} are"
+        f" scored: strategy {'stated' if document.scored == 'stated' else 'stated or assumed'},"
+        f" at least {document.least_mfu:.0%} of peak, no doubt noted"
+    )
+    yield title("Time of an iteration: errors in % of the measured")
+    yield from listing(_time_fields(document), width)
+    if whole.memory_rows or whole.out_of_memory:
+        yield title("Memory: errors in % of the measured; out of memory foretold")
+        yield from listing(_memory_fields(document), width)
+    if document.sweeps:
+        yield title("Sweeps: what trusting the first plan costs")
+        yield from listing(_sweep_fields(document), width)
+    if document.largest_errors:
+        yield title("Largest errors")
+        yield from _errors(document.largest_errors)
+    if document.unmodelled:
+        yield title("Not modelled")
+        yield from _reasons(document.unmodelled)
+
+
+def _time_fields(document: ValidationDocument) -> list[Field]:
+    groups = (*document.groups, document.all)
+    return [
+        Field(document.by, [group.name for group in groups]),
+        Field("rows", [f"{group.rows:,}" for group in groups], right=True),
+        Field("modelled", [_percent(group.coverage) for group in groups], right=True),
+        Field("scored", [f"{group.timed:,}" for group in groups], right=True),
+        Field("MAPE", [_percent(group.mape) for group in groups], right=True),
+        Field("median", [_percent(group.median_ape) for group in groups], right=True, drop=1),
+        Field("mean", [_percent(group.mean_signed_error) for group in groups], right=True, drop=2),
+        Field("Spearman", [_number(group.spearman) for group in groups], right=True, drop=3),
+        Field(
+            "inside 80 %",
+            [_percent(group.interval_coverage) for group in groups],
+            right=True,
+            drop=4,
+        ),
+    ]
+
+
+def _memory_fields(document: ValidationDocument) -> list[Field]:
+    groups = [
+        group
+        for group in (*document.groups, document.all)
+        if group.memory_rows or group.out_of_memory
+    ]
+    return [
+        Field(document.by, [group.name for group in groups]),
+        Field("peaks", [f"{group.memory_rows:,}" for group in groups], right=True),
+        Field("MAPE", [_percent(group.memory_mape) for group in groups], right=True),
+        Field("mean", [_percent(group.memory_signed_error) for group in groups], right=True),
+        Field("failed", [f"{group.out_of_memory:,}" for group in groups], right=True),
+        Field("recall", [_percent(group.oom_recall) for group in groups], right=True),
+        Field("precision", [_percent(group.oom_precision) for group in groups], right=True),
+    ]
+
+
+def _sweep_fields(document: ValidationDocument) -> list[Field]:
+    groups = [group for group in (*document.groups, document.all) if group.sweeps]
+    return [
+        Field(document.by, [group.name for group in groups]),
+        Field("sweeps", [f"{group.sweeps:,}" for group in groups], right=True),
+        Field("regret, mean", [_percent(group.regret_mean) for group in groups], right=True),
+        Field("worst", [_percent(group.regret_worst) for group in groups], right=True),
+    ]
+
+
+def _errors(errors: Sequence[LargestError]) -> Iterator[RenderableType]:
+    for found in errors:
+        yield Text(
+            f"{100 * found.error:+.0f} %  {found.model} on {found.gpus}: measured"
+            f" {found.measured_seconds:.4g} s, predicted {found.predicted_seconds:.4g} s"
+        )
+        yield Padding(Text(f"{found.strategy}; {found.place}", style="dim"), (0, 0, 0, 2))
+
+
+def _reasons(unmodelled: Sequence[Unmodelled]) -> Iterator[RenderableType]:
+    table = new_table()
+    table.add_column("rows", justify="right")
+    table.add_column("reason", overflow="fold")
+    table.add_column("first at", overflow="fold")
+    for entry in unmodelled[:REASONS_SHOWN]:
+        table.add_row(f"{entry.rows:,}", Text(entry.reason), Text(entry.first))
+    yield table
+    rest = unmodelled[REASONS_SHOWN:]
+    if rest:
+        rows = sum(entry.rows for entry in rest)
+        yield Text(f"and {rows:,} rows for {len(rest)} other reasons; --json lists all", "dim")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def scatter_points(predictions: Sequence[Prediction]) -> dict[str, tuple[list[float], list[float]]]:
+    """Measured and predicted seconds by source, for a plot."""
+    points: dict[str, tuple[list[float], list[float]]] = {}
+    for prediction in predictions:
+        measured, predicted = measured_seconds(prediction), prediction.iter_time_s
+        if measured is not None and predicted is not None:
+            group = points.setdefault(prediction.row.source, ([], []))
+            group[0].append(measured)
+            group[1].append(predicted)
+    return points

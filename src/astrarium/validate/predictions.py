@@ -1,0 +1,119 @@
+"""Predictions for all rows of tables: one cost model for all rows that can share it.
+
+Rows share a cost model if model, sequence length, precision, pool and runtime agree: the batch
+enters a prediction only through the number of micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from astrarium.catalog.runtimes import ReportedMemory
+from astrarium.cost.layouts import CostModel
+from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.errors import InputError
+from astrarium.search.plan import Plan, StageMemory, estimate
+from astrarium.strategy.types import Strategy
+from astrarium.validate.scenario import Scenario, scenario_of
+from astrarium.validate.table import MeasuredRow
+from astrarium.validate.words import ReportingRank
+
+GB: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is predicted for a row, or the reason why nothing is."""
+
+    row: MeasuredRow
+    scenario: Scenario | None = None
+    plan: Plan | None = None
+    reason: str = ""
+
+    @property
+    def iter_time_s(self) -> float | None:
+        return None if self.plan is None else self.plan.iteration_seconds
+
+    @property
+    def peak_mem_gb(self) -> float | None:
+        """The peak as the row's program would report it, in units of 1e9 bytes."""
+        if self.plan is None or self.scenario is None:
+            return None
+        return reported_bytes(self.plan, self.scenario) / GB
+
+    @property
+    def fits(self) -> bool | None:
+        return None if self.plan is None else self.plan.fits
+
+
+def predict_rows(rows: Sequence[MeasuredRow], tuning: Tuning = NEUTRAL) -> tuple[Prediction, ...]:
+    """Predictions in the order of the rows."""
+    out: list[Prediction | None] = [None] * len(rows)
+    groups: dict[tuple[object, ...], list[tuple[int, Scenario]]] = {}
+    for index, row in enumerate(rows):
+        try:
+            scenario = scenario_of(row)
+        except InputError as error:
+            out[index] = Prediction(row, reason=str(error))
+            continue
+        groups.setdefault(_key(scenario), []).append((index, scenario))
+    for members in groups.values():
+        for index, prediction in _predict_group(members, rows, tuning):
+            out[index] = prediction
+    return tuple(prediction for prediction in out if prediction is not None)
+
+
+def _key(scenario: Scenario) -> tuple[object, ...]:
+    """Equal for scenarios that share a cost model. Models are built once for equal sizes."""
+    work = scenario.workload
+    return (id(work.model), work.seq_length, work.precision, scenario.pool, scenario.runtime)
+
+
+def _predict_group(
+    members: Sequence[tuple[int, Scenario]], rows: Sequence[MeasuredRow], tuning: Tuning
+) -> list[tuple[int, Prediction]]:
+    first = members[0][1]
+    strategies = [choice for _, scenario in members for choice in scenario.strategies]
+    try:
+        model = CostModel(first.workload, first.pool, first.runtime, tuning)
+        plans = iter(estimate(model, strategies))
+    except InputError as error:
+        return [(index, Prediction(rows[index], reason=str(error))) for index, _ in members]
+    found = []
+    for index, scenario in members:
+        choices = [next(plans) for _ in scenario.strategies]
+        found.append((index, Prediction(rows[index], scenario, _best(choices))))
+    return found
+
+
+def _best(plans: Sequence[Plan]) -> Plan:
+    """The fastest plan that fits, or the leanest."""
+    fitting = [plan for plan in plans if plan.fits]
+    if fitting:
+        return min(fitting, key=lambda plan: plan.iteration_seconds)
+    return min(plans, key=lambda plan: plan.peak_bytes)
+
+
+def reported_bytes(plan: Plan, scenario: Scenario) -> float:
+    """The bytes that the program would have reported as its peak."""
+    kind, rank = scenario.memory.kind, scenario.memory.rank
+
+    def shown(stage: StageMemory) -> float:
+        if kind is ReportedMemory.ALLOCATED:
+            return stage.peak_bytes - stage.by_cause["reserved"]
+        if kind is ReportedMemory.RESERVED:
+            return stage.peak_bytes - scenario.runtime.reserved_bytes
+        return stage.peak_bytes
+
+    if rank is ReportingRank.FIRST:
+        return shown(plan.memory[0])
+    if rank is ReportingRank.LAST:
+        return shown(plan.memory[-1])
+    return max(shown(stage) for stage in plan.memory)
+
+
+def strategy_of(prediction: Prediction) -> Strategy | None:
+    """The strategy that was priced."""
+    return None if prediction.plan is None else prediction.plan.strategy

@@ -1,0 +1,254 @@
+"""From a measured row to a workload, a pool, a runtime and strategies, or the reason why not.
+
+Rules of validity are not asked: somebody ran it. What a row leaves out is derived where it is
+unambiguous (dp from the GPUs, micro-batches from the batch). A micro-batch or interleaving that
+is not stated is taken as the best of the possible ones by prediction, as the people who ran it
+will have chosen well; such a row does not count as fully stated.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from astrarium.catalog import Gpu
+from astrarium.catalog.runtimes import Runtime
+from astrarium.cluster import LinkKind, Network, Pool
+from astrarium.cluster.build import Machines, build_pool
+from astrarium.cluster.interconnect import link_profile
+from astrarium.errors import InputError
+from astrarium.model.blocks import Model
+from astrarium.model.workload import Workload
+from astrarium.strategy.types import LayerSplit, Strategy
+from astrarium.validate.models import model_of
+from astrarium.validate.names import Program, resolve_gpu, resolve_precision, resolve_program
+from astrarium.validate.table import MeasuredRow
+from astrarium.validate.words import (
+    MemoryReport,
+    flag_of,
+    memory_report_of,
+    offload_of,
+    overlap_of,
+    recompute_of,
+    zero_stage_of,
+)
+
+BITS_PER_BYTE: Final = 8
+GIGA: Final = 1e9
+# Micro-batches tried where none is stated.
+USUAL_MICRO_BATCHES: Final = (1, 2, 4, 8)
+# Words for the number of micro-batches in notes, asked only where the batch is not stated.
+ACCUMULATION: Final = (
+    r"(?:micro_num|grad_accum|gradient accumulation(?: steps)?|micro-batches per step)[ =:]*(\d+)"
+)
+NETWORKS: Final = (
+    (r"\befa\b", Network.EFA),
+    (r"\broce\b", Network.ROCE),
+    (r"infiniband|\bib\b|\bndr\b|\bhdr\b", Network.INFINIBAND),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What a row ran; several strategies where the row leaves a choice."""
+
+    workload: Workload
+    pool: Pool
+    runtime: Runtime
+    strategies: tuple[Strategy, ...]
+    memory: MemoryReport
+    stated: bool  # nothing that decides the time had to be assumed
+
+
+@dataclass(frozen=True, slots=True)
+class _Degrees:
+    tp: int
+    pp: int
+    dp: int
+    cp: int
+    ep: int
+    gpus: int
+    stated: bool
+
+
+def scenario_of(row: MeasuredRow) -> Scenario:
+    """The scenario of a row; an `InputError` says what is missing or not modelled."""
+    if row.problem:
+        raise InputError(row.problem)
+    if re.search(r"LoRA|PEFT|QLoRA", row.notes):
+        raise InputError("training of adapters only is not modelled")
+    gpu = resolve_gpu(row.gpu)
+    program, runtime = resolve_program(row)
+    seq_length = _stated(row, "seq_len")
+    model = model_of(row, seq_length)
+    degrees = _degrees(row, gpu)
+    strategies = _strategies(row, program, model, degrees)
+    batch = strategies[0]
+    workload = Workload(
+        model,
+        seq_length,
+        batch.dp * batch.micro_batch * batch.num_micro_batches,
+        precision=resolve_precision(row.precision, gpu),
+    )
+    return Scenario(
+        workload=workload,
+        pool=_pool(gpu, degrees.gpus, _machines(row, gpu)),
+        runtime=runtime,
+        strategies=strategies,
+        memory=memory_report_of(row, runtime),
+        stated=degrees.stated and row.micro_batch is not None,
+    )
+
+
+def _stated(row: MeasuredRow, column: str) -> int:
+    value: int | None = getattr(row, column)
+    if value is None:
+        raise InputError(f"{column} not stated")
+    return value
+
+
+def _degrees(row: MeasuredRow, gpu: Gpu) -> _Degrees:
+    if row.tp is None and row.pp is None and row.dp is None:
+        raise InputError("no degree of parallelism stated")
+    tp, pp, cp = row.tp or 1, row.pp or 1, row.cp or 1
+    model_ranks = tp * pp * cp
+    gpus = row.num_gpus or (row.dp * model_ranks if row.dp else None)
+    stated = gpus is not None
+    if gpus is None:
+        # Tests and examples that name no size run on one node.
+        gpus = max(row.gpus_per_node or gpu.gpus_per_node, model_ranks)
+    dp = row.dp or gpus // model_ranks
+    if dp * model_ranks != gpus:
+        raise InputError(
+            f"tp {tp} x pp {pp} x cp {cp} x dp {dp} = {dp * model_ranks} are not {gpus} GPUs"
+        )
+    return _Degrees(tp, pp, dp, cp, row.ep or 1, gpus, stated)
+
+
+def _strategies(
+    row: MeasuredRow, program: Program, model: Model, degrees: _Degrees
+) -> tuple[Strategy, ...]:
+    if degrees.pp > model.num_layers:
+        raise InputError(f"{model.num_layers} layers cannot fill {degrees.pp} pipeline stages")
+    zero, offload = zero_stage_of(row, program), offload_of(row)
+    out = []
+    for micro_batch, number in _batches(row, degrees.dp):
+        for virtual in _virtual_stages(row, model.num_layers, degrees.pp, number):
+            chunks = degrees.pp * virtual
+            even = model.num_layers % chunks == 0 and not (program.balanced and degrees.pp > 1)
+            sequence = flag_of(row.sp)
+            out.append(
+                Strategy(
+                    tp=degrees.tp,
+                    pp=degrees.pp,
+                    dp=degrees.dp,
+                    cp=degrees.cp,
+                    ep=degrees.ep,
+                    etp=_expert_tp(row, program, model, degrees),
+                    micro_batch=micro_batch,
+                    num_micro_batches=number,
+                    virtual_stages=virtual,
+                    sequence_parallel=degrees.tp > 1
+                    and (program.sequence if sequence is None else sequence),
+                    split=LayerSplit.EVEN if even else LayerSplit.BALANCED,
+                    zero_stage=zero,
+                    recompute=recompute_of(row.recompute, model.num_layers, chunks),
+                    offload_optimizer=offload,
+                    overlap=overlap_of(row, program, zero, virtual > 1),
+                )
+            )
+    return tuple(out)
+
+
+def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:
+    """Micro-batch and number of micro-batches: as stated, or all that make up the batch."""
+    number = row.num_micro_batches
+    if number is None and row.global_batch is None:
+        noted = re.search(ACCUMULATION, row.notes)
+        number = int(noted[1]) if noted else None
+    if number is not None and row.micro_batch is not None:
+        return [(row.micro_batch, number)]
+    if row.global_batch is None:
+        raise InputError("global_batch not stated")
+    sizes = [row.micro_batch] if row.micro_batch else USUAL_MICRO_BATCHES
+    found = [(size, row.global_batch // (dp * size)) for size in sizes]
+    whole = [(size, count) for size, count in found if count * dp * size == row.global_batch]
+    if not whole or whole[0][1] == 0:
+        micro = f" x micro_batch {row.micro_batch}" if row.micro_batch else ""
+        raise InputError(f"global_batch {row.global_batch} is no multiple of dp {dp}{micro}")
+    return [pair for pair in whole if pair[1]]
+
+
+def _virtual_stages(row: MeasuredRow, layers: int, pp: int, micro_batches: int) -> list[int]:
+    if pp == 1:
+        return [1]
+    if row.vpp is not None:
+        if pp * row.vpp > layers:
+            raise InputError(f"{layers} layers cannot fill pp {pp} x vpp {row.vpp} stages")
+        return [row.vpp]
+    if not re.search(r"interleaved|pp overlap", row.overlap.lower()) or micro_batches % pp:
+        return [1]
+    per_stage = layers // pp if layers % pp == 0 else 1
+    return [virtual for virtual in range(1, per_stage + 1) if per_stage % virtual == 0]
+
+
+def _expert_tp(row: MeasuredRow, program: Program, model: Model, degrees: _Degrees) -> int:
+    """Tensor parallelism of experts: Megatron's default is tp; tuned recipes set it to one."""
+    if not model.max_experts:
+        return 1
+    named = re.search(r"etp[ =]?(\d+)", f"{row.model} {row.notes}".lower())
+    if named:
+        return int(named[1])
+    ranks = degrees.tp * degrees.dp * degrees.cp
+    same = not program.tuned and ranks % (degrees.ep * degrees.tp) == 0
+    return degrees.tp if same else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a row says about the machines."""
+
+    gpus_per_node: int
+    node_size: int
+    pcie: bool
+    inter_node_bandwidth: float | None
+    network: Network | None
+
+
+def _machines(row: MeasuredRow, gpu: Gpu) -> _Given:
+    node = row.gpus_per_node or gpu.gpus_per_node
+    per_gpu = row.inter_link_gbps_per_gpu
+    words = f"{row.intra_link} {row.notes}".lower()
+    return _Given(
+        gpus_per_node=node,
+        node_size=max(node, gpu.gpus_per_node) if row.num_gpus and row.num_gpus <= node else node,
+        pcie="pcie" in row.intra_link.lower(),
+        inter_node_bandwidth=None if per_gpu is None else per_gpu * GIGA / BITS_PER_BYTE * node,
+        network=next((kind for rule, kind in NETWORKS if re.search(rule, words)), None),
+    )
+
+
+@cache
+def _pool(gpu: Gpu, gpus: int, given: _Given) -> Pool:
+    per_node = min(given.gpus_per_node, gpus)
+    pool = build_pool(
+        gpu.name,
+        gpu,
+        -(-gpus // per_node),
+        per_node,
+        gpu.name,
+        node_size=given.node_size,
+        machines=Machines(
+            inter_node_bandwidth=given.inter_node_bandwidth, network=given.network
+        ),
+    )
+    if not given.pcie or pool.link is LinkKind.PCIE:
+        return pool
+    return replace(
+        pool,
+        link=LinkKind.PCIE,
+        intra_node_bandwidth=gpu.pcie_bandwidth,
+        intra_node_latency=link_profile(LinkKind.PCIE).hop,
+    )

@@ -1,0 +1,170 @@
+"""What tables say about strategies: sharding, recomputation, overlap, memory and outcomes.
+
+As in `names`, the rules are data. A choice that a row leaves open is filled in the way its program
+is usually launched (`names.PROGRAMS`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from astrarium.catalog.runtimes import ReportedMemory, Runtime
+from astrarium.errors import InputError
+from astrarium.strategy.types import (
+    Granularity,
+    Method,
+    Overlap,
+    Recompute,
+    RecomputeModule,
+)
+from astrarium.validate.names import Program, first_match
+from astrarium.validate.table import MeasuredRow
+
+SHARDING: Final = (
+    (r"fsdp ?= ?0", 1),
+    (r"zero[- ]?(stage )?3|optim_grads_params|full_shard|hybrid_shard", 3),
+    (r"zero[- ]?(stage )?2|shard_grad_op|optim_grads\b", 2),
+    (r"zero[- ]?(stage )?1|distributed[ -]optimizer|dist[- ]?opt", 1),
+    (r"zero[- ]?(stage )?0|no_shard|\bnone\b|\bddp\b|^no$|^false$|^0$", 0),
+    (r"fsdp|^3$|^true$", 3),
+    (r"^2$", 2),
+    (r"^1$", 1),
+)
+TRUE: Final = frozenset({"true", "yes", "1", "on", "y", "t"})
+FALSE: Final = frozenset({"false", "no", "0", "off", "n", "f"})
+# Marks in the notes of rows whose times say nothing about the strategy.
+UNTRUSTED: Final = r"WARNING|REPEATED|DIGITISED|OOM|CRASHED|FAILED|RELATIVE"
+NOT_A_TIME: Final = r"launch[- ]bound|latency/CPU bound"
+OUT_OF_MEMORY: Final = r"\bOOM\b|[Oo]ut of memory"
+DOUBTFUL_OUTCOME: Final = r"REPEATED|WARNING|DIGITISED"
+
+
+class ReportingRank(StrEnum):
+    """Whose memory a table shows."""
+
+    FIRST = "first stage"
+    LAST = "last stage"
+    FULLEST = "fullest stage"
+
+
+REPORTING_RANKS: Final = (
+    (r"max over ranks|all ranks|max\. over", ReportingRank.FULLEST),
+    (r"rank 0|first stage|first rank", ReportingRank.FIRST),
+    (r"logging rank|last stage|last rank", ReportingRank.LAST),
+)
+REPORTED_MEMORY: Final = (
+    (r"max[-_ ]memory[-_ ]allocated|max[-_]allocated|memory allocated", ReportedMemory.ALLOCATED),
+    (r"memory reserved|max[-_ ]memory[-_ ]reserved|max[-_ ]reserved", ReportedMemory.RESERVED),
+    (r"nvidia-smi|device memory", ReportedMemory.DEVICE),
+)
+# Sources whose habit is known from elsewhere than their rows.
+REPORTED_BY_SOURCE: Final = ((r"bigscience", ReportedMemory.DEVICE),)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """What the measured peak of a row means."""
+
+    rank: ReportingRank
+    kind: ReportedMemory
+
+
+def flag_of(text: str) -> bool | None:
+    """A yes or no, None where nothing is said."""
+    lowered = text.lower()
+    return True if lowered in TRUE else False if lowered in FALSE else None
+
+
+def zero_stage_of(row: MeasuredRow, program: Program) -> int:
+    """The ZeRO stage, from whichever column speaks of it."""
+    stated = first_match(SHARDING, row.zero_or_fsdp)
+    if stated is None:
+        distributed = flag_of(row.distributed_optimizer)
+        if distributed is not None:
+            return int(distributed)
+        stated = first_match(SHARDING, row.framework)
+    return program.shards if stated is None else stated
+
+
+def offload_of(row: MeasuredRow) -> bool:
+    """Whether the optimizer lives on the host; weights on the host are not modelled."""
+    text = row.zero_or_fsdp.lower()
+    if "offload" not in text:
+        return False
+    if re.search(r"param(eter)?s? offload|full (cpu )?offload|full cpu", text):
+        raise InputError("offload of parameters is not modelled")
+    return True
+
+
+def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
+    """Recomputation in words; `chunks` are the runs of layers the pipeline makes.
+
+    Dropping every second operator, as torchtitan can, costs about what dropping every second
+    layer does.
+    """
+    lowered = text.lower()
+    if re.search(r"^$|none|^no\b|false|off$", lowered):
+        return Recompute()
+    number = re.search(r"\d+", lowered)
+    if "block" in lowered and number:
+        return Recompute(Granularity.FULL, Method.BLOCK, int(number[0]))
+    if re.search(r"layer|\bop\b|per-op|sac", lowered) and "select" in lowered:
+        return Recompute(Granularity.FULL, Method.BLOCK, max(layers // (2 * chunks), 1))
+    if "select" in lowered or "core_attn" in lowered:
+        return Recompute(Granularity.SELECTIVE, modules=_modules(lowered))
+    if re.search(r"full|true|^yes|^on$|uniform|activation checkpoint", lowered):
+        each = int(number[0]) if "uniform" in lowered and number else 1
+        return Recompute(Granularity.FULL, Method.UNIFORM, each)
+    raise InputError(f"recompute '{text}' is not understood; write none, selective or full")
+
+
+def _modules(text: str) -> tuple[RecomputeModule, ...]:
+    named = tuple(module for module in RecomputeModule if re.search(rf"\b{module}\b", text))
+    return named or (RecomputeModule.CORE_ATTN,)
+
+
+def overlap_of(row: MeasuredRow, program: Program, zero_stage: int, interleaved: bool) -> Overlap:
+    """Which messages run beside computation: those named, or those the program usually hides."""
+    text = row.overlap.lower()
+    asynchronous = bool(re.search(r"async[- ]?tp", row.precision.lower() + text))
+    if re.match(r"none|no overlap|off", text):
+        return Overlap(False, False, False, False)
+    named = Overlap(
+        grad_reduce=bool(re.search(r"grad[- ]?reduce|dp overlap", text)),
+        param_gather=bool(re.search(r"param[- ]?gather|dp overlap", text)),
+        p2p=bool(re.search(r"p2p|pp overlap", text)),
+        tp=bool(re.search(r"tp[- ](comm[- ])?overlap", text)) or asynchronous,
+    )
+    if named.grad_reduce or named.param_gather or named.p2p or (named.tp and not asynchronous):
+        return named
+    bucketed = "no gradient bucketing" not in text
+    if program.tuned:
+        return Overlap(bucketed, bucketed, interleaved, tp=row.tp not in (None, 1))
+    sharded = zero_stage >= 2
+    reduces = bucketed and (sharded or program.runtime in ("nanotron", "fsdp"))
+    return Overlap(reduces, sharded, p2p=False, tp=asynchronous)
+
+
+def memory_report_of(row: MeasuredRow, runtime: Runtime) -> MemoryReport:
+    """Which rank and which sort of bytes the row's peak stands for."""
+    notes = row.notes.lower()
+    usual = ReportingRank.FIRST if runtime.name == "nanotron" else ReportingRank.FULLEST
+    kind = first_match(REPORTED_MEMORY, notes) or first_match(REPORTED_BY_SOURCE, row.source)
+    return MemoryReport(
+        first_match(REPORTING_RANKS, notes) or usual, kind or runtime.reported_memory
+    )
+
+
+def ran_out_of_memory(row: MeasuredRow) -> bool:
+    """Whether the run failed for want of memory."""
+    return row.iter_time_s is None and bool(re.search(OUT_OF_MEMORY, row.notes))
+
+
+def outcome_is_sure(row: MeasuredRow) -> bool:
+    """Whether it is certain that the run went well, or that memory stopped it."""
+    if re.search(DOUBTFUL_OUTCOME, row.notes):
+        return False
+    return row.iter_time_s is not None or ran_out_of_memory(row)
