@@ -20,11 +20,10 @@ from astrarium.arrays import Floats
 from astrarium.calibrate.learn_checks import SetAside, check_factors, check_runs, one_cluster
 from astrarium.calibrate.learn_fit import Fit, Problem, choose, iterate, left_out, solve
 from astrarium.calibrate.measurement import Measurement, predict
-from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
 
 GIB: Final = float(2**30)
-STEP: Final = 0.02  # of a factor, for slopes by finite differences
-STEP_SECONDS: Final = 0.01
+STEP: Final = 0.1  # of a prior's width, for slopes by finite differences
 ROUNDS: Final = 3  # linearisations; the model is nearly linear in its factors
 
 
@@ -46,10 +45,11 @@ TIME_FACTORS: Final = (
     FactorKind("compute", 0.20, "", "time of computation"),
     FactorKind("intra_link", 0.30, "", "time of messages inside a node"),
     FactorKind("inter_link", 0.30, "", "time of messages between nodes"),
+    FactorKind("attention", 0.30, "", "time of attention, beside all computation"),
     FactorKind("step_seconds", 0.30, "s", "added to every iteration"),
+    FactorKind("micro_batch_seconds", 0.01, "s", "added for every micro-batch on every stage"),
 )
 MEMORY_FACTOR: Final = FactorKind("memory_bytes", 3 * GIB, "B", "added to the memory reserve")
-_STEP_INDEX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,17 @@ def learn(measurements: Sequence[Measurement], origin: str = "") -> Learned:
 
 def tuning_of(values: Floats) -> Tuning:
     """The tuning of a point: logarithms of the ratios, and seconds."""
-    compute, intra_link, inter_link = (float(np.exp(value)) for value in values[:_STEP_INDEX])
+    named = {
+        kind.name: float(value if kind.unit else np.exp(value))
+        for kind, value in zip(TIME_FACTORS, values, strict=True)
+    }
     return Tuning(
-        compute=compute,
-        intra_link=intra_link,
-        inter_link=inter_link,
-        step_seconds=float(values[_STEP_INDEX]),
+        compute=named["compute"],
+        intra_link=named["intra_link"],
+        inter_link=named["inter_link"],
+        step_seconds=named["step_seconds"],
+        micro_batch_seconds=named["micro_batch_seconds"],
+        operators={Operators.ATTENTION.value: named["attention"]},
     )
 
 
@@ -151,13 +156,12 @@ def _problem(runs: Sequence[Measurement], measured: Floats, point: Floats) -> Pr
     """The runs around a point, with slopes by finite differences of the cost model."""
     here = predict(runs, tuning_of(point)).seconds
     slopes = np.empty((len(runs), len(point)))
-    for index in range(len(point)):
-        step = STEP_SECONDS if index == _STEP_INDEX else STEP
+    for index, kind in enumerate(TIME_FACTORS):
         moved = point.copy()
-        moved[index] += step
-        slopes[:, index] = np.log(predict(runs, tuning_of(moved)).seconds / here) / step
-    at_least = np.full(len(point), -np.inf)
-    at_least[_STEP_INDEX] = 0.0
+        moved[index] += STEP * kind.width
+        change = np.log(predict(runs, tuning_of(moved)).seconds / here)
+        slopes[:, index] = change / (STEP * kind.width)
+    at_least = np.array([0.0 if kind.unit else -np.inf for kind in TIME_FACTORS])
     widths = np.array([kind.width for kind in TIME_FACTORS])
     return Problem(np.log(measured / here), slopes, point, widths, at_least)
 

@@ -25,8 +25,8 @@ ASSUMPTION_COUNTS: Final = 2.0
 LEAST_SCATTER: Final = 0.01
 # Huber's constant: 95 % as efficient as least squares where errors are normal.
 HUBER: Final = 1.345
-# A slope below this leaves a factor of two unseen in one per cent: the rows do not show the factor.
-LEAST_SLOPE: Final = 0.01
+# Rows do not show a factor if its whole prior width moves none of them by this much.
+LEAST_MOVE: Final = 0.005
 # Rows are left out one by one up to this many, from there on in so many groups.
 MOST_FOLDS: Final = 20
 # By how many standard errors leaving rows out has to speak for a change.
@@ -53,6 +53,11 @@ class Problem:
     def __len__(self) -> int:
         return len(self.residuals)
 
+    @property
+    def seen(self) -> Bools:
+        """Which factors the rows show at all."""
+        return np.abs(self.slopes).max(axis=0) * self.widths >= LEAST_MOVE
+
     def take(self, rows: Ints | Bools) -> Problem:
         return Problem(
             self.residuals[rows], self.slopes[rows], self.point, self.widths, self.at_least
@@ -74,7 +79,8 @@ class Fit:
 
 def solve(problem: Problem, chosen: Sequence[int]) -> Fit:
     """The most probable values of the chosen factors; the others are neutral (zero)."""
-    free = [index for index in chosen if np.abs(problem.slopes[:, index]).max() >= LEAST_SLOPE]
+    seen = problem.seen
+    free = [index for index in chosen if seen[index]]
     values = np.zeros(len(problem.point))
     scatter, weights = ASSUMED_SCATTER, np.ones(len(problem))
     deviations = problem.widths.copy()
@@ -132,7 +138,7 @@ def left_out(problem: Problem, chosen: Sequence[int]) -> Floats:
 
 def choose(problem: Problem) -> tuple[int, ...]:
     """The factors that help on rows left out: the fewest that do about as well as any."""
-    seen = np.flatnonzero(np.abs(problem.slopes).max(axis=0) >= LEAST_SLOPE).tolist()
+    seen = np.flatnonzero(problem.seen).tolist()
     if len(problem) == 1:
         return tuple(seen[:1])  # one row cannot tell factors apart: the first stands for all
     errors: dict[tuple[int, ...], Floats] = {}

@@ -10,6 +10,7 @@ from astrarium.arrays import Floats
 from astrarium.cost.collectives import place, send_seconds
 from astrarium.cost.efficiency import AttentionKernel, Pointwise
 from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, beside
+from astrarium.cost.tuning import Operators
 from astrarium.model.blocks import Attention, Block
 from astrarium.strategy.types import RecomputeModule
 
@@ -52,7 +53,7 @@ def add_attention(layer: Tally, attention: Attention) -> None:
         own, other = kernel(attention.causal and not unfused), kernel(False)
         # Causal work is dealt so that each ring step does half a block (zigzag order).
         steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
-        whole = visible * (own + steps * other)
+        whole = visible * (own + steps * other) * layer.tuning.of(Operators.ATTENTION)
         scores = layer.tokens * heads * seq  # a mask spares nothing: the whole square is computed
         return whole + layer.ops.streaming(SCORE_BYTES_MOVED[backward] * unfused * scores)
 

@@ -145,7 +145,7 @@ class CostModel:
         first, shard_of = distinct_rows(*columns.values())
         shards = Shards(**{name: column[first] for name, column in columns.items()})
         return ShardCosts(
-            layer_costs(self.workload, shards, self.ops, self.fabric, self.runtime),
+            layer_costs(self.workload, shards, self.ops, self.fabric, self.runtime, self.tuning),
             end_costs(self.workload, shards, self.ops, self.fabric, self.runtime),
             shard_of,
         )

@@ -102,8 +102,9 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
 def _host(layouts: Layouts, rows: Ints) -> Floats:
     """A pipeline fills with micro-batches one after another, on the host as on the device."""
     passed = layouts.degrees.num_micro_batches[rows] + layouts.degrees.pp[rows] - 1.0
-    of_step = layouts.runtime.step_seconds + layouts.tuning.step_seconds
-    return np.asarray(passed * layouts.runtime.micro_batch_seconds + of_step)
+    runtime, tuning = layouts.runtime, layouts.tuning
+    of_micro_batch = runtime.micro_batch_seconds + tuning.micro_batch_seconds
+    return np.asarray(passed * of_micro_batch + runtime.step_seconds + tuning.step_seconds)
 
 
 def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:

@@ -10,6 +10,7 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.collectives import COMPUTE_SLOWDOWN_UNDER_OVERLAP, Fabric
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, Linear, Module, Split
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
@@ -86,9 +87,10 @@ class Tally:
         ops: OperatorModel,
         fabric: Fabric,
         runtime: Runtime,
+        tuning: Tuning = NEUTRAL,
     ) -> None:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
-        self.runtime = runtime
+        self.runtime, self.tuning = runtime, tuning
         self.dtype = workload.precision.value
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Operators(StrEnum):
+    """Classes of operators that can have a time ratio of their own."""
+
+    ATTENTION = "attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +26,7 @@ class Tuning:
     intra_link: float = 1.0  # messages inside a node's fast domain
     inter_link: float = 1.0  # messages between nodes
     step_seconds: float = 0.0  # added to every iteration
+    micro_batch_seconds: float = 0.0  # added for every micro-batch on every pipeline rank
     memory_bytes: float = 0.0  # added to what is reserved on every GPU
     operators: Mapping[str, float] = field(default_factory=dict)  # by operator class
 

@@ -35,7 +35,6 @@ ADDED: Final = ("predicted_iter_time_s", "predicted_peak_mem_gb", "predicted_fit
 DIGITS: Final = 6  # significant ones in tables of predictions
 
 
-
 class Grouping(StrEnum):
     """What rows may be grouped by."""
 

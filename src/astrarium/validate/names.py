@@ -59,10 +59,14 @@ PROGRAMS: Final = (
     Program(r"megatron.*\+ *te\b|megatron.*transformer ?engine", "megatron", False, 1, True),
     Program(r"mcore|megatron[- ]core", "megatron", True, 1, True),
     # DeepSpeed; beside Megatron its pipeline runs Megatron's layers.
-    Program(r"(megatron.*(deepspeed|ds\b)|deepspeed.*megatron).*(zero|stage)[- ]*[23]", "deepspeed"),
+    Program(
+        r"(megatron.*(deepspeed|ds\b)|deepspeed.*megatron).*(zero|stage)[- ]*[23]", "deepspeed"
+    ),
     Program(r"megatron.*deepspeed|deepspeed.*megatron|3d", "megatron-2021"),
     Program(r"ptd-?p|megatron(-lm)? v?[12]\.", "megatron-2021"),
-    Program(r"megatron|megascale|mindspeed|aceso|superscaler|varuna|piper", "megatron", True, 1, True),
+    Program(
+        r"megatron|megascale|mindspeed|aceso|superscaler|varuna|piper", "megatron", True, 1, True
+    ),
     Program(
         r"torchtitan|\bfsdp|fsdp\d?\b|llm-?foundry|composer|mosaic|torchtune|litgpt|lightning|"
         r"accelerate|galvatron|olmo|pytorch|torch\b|thunder|axolotl|metaseq|fairscale",
@@ -122,7 +126,9 @@ def _gpu(text: str) -> Gpu:
 def _spellings(text: str) -> list[str]:
     """The name as written, without remarks, then ever shorter beginnings of it."""
     bare = re.sub(r"\(.*?\)", " ", text)
-    bare = re.sub(r"^\s*\d+\s*x\s*|\b(dgx|hgx)\b|\bhbm\d\w*", " ", bare, flags=re.IGNORECASE).strip()
+    bare = re.sub(
+        r"^\s*\d+\s*x\s*|\b(dgx|hgx)\b|\bhbm\d\w*", " ", bare, flags=re.IGNORECASE
+    ).strip()
     remarks = re.findall(r"\(([^)]*)\)", text)
     words = [word for word in re.split(r"[\s,_/-]+", bare) if word]
     shorter = ["-".join(words[:count]) for count in range(len(words), 0, -1)]

@@ -240,9 +240,7 @@ def _pool(gpu: Gpu, gpus: int, given: _Given) -> Pool:
         per_node,
         gpu.name,
         node_size=given.node_size,
-        machines=Machines(
-            inter_node_bandwidth=given.inter_node_bandwidth, network=given.network
-        ),
+        machines=Machines(inter_node_bandwidth=given.inter_node_bandwidth, network=given.network),
     )
     if not given.pcie or pool.link is LinkKind.PCIE:
         return pool
