@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from astrarium import __version__
+from astrarium.cli.calibrate import calibrate
 from astrarium.cli.catalog import catalog
 from astrarium.cli.explain import explain
 from astrarium.cli.fit import fit
@@ -42,6 +43,6 @@ def root(
     """Which GPUs, how many, and how to split a Transformer across them."""
 
 
-for _command in (plan, predict, fit, explain, validate):
+for _command in (plan, predict, fit, explain, validate, calibrate):
     app.command(cls=Command)(_command)
 app.add_typer(catalog, name="catalog")

@@ -11,7 +11,7 @@ from astrarium.cli import options
 GROUPS = ("source", "gpu", "model", "framework", "runtime")
 
 
-def validate(  # noqa: PLR0913  one parameter per flag
+def validate(
     tables: Annotated[
         list[str],
         typer.Argument(metavar="TABLE.csv...", help="Tables of measured iterations."),
@@ -40,6 +40,7 @@ def validate(  # noqa: PLR0913  one parameter per flag
         str | None,
         typer.Option(metavar="FILE.png|svg|html", help="Draw predicted over measured times."),
     ] = None,
+    profile: options.PROFILE = None,
     json: options.JSON = False,
 ) -> None:
     """Predictions against measurements: errors by source, and the rows behind them."""
@@ -61,7 +62,9 @@ def validate(  # noqa: PLR0913  one parameter per flag
         check_plot(plot)
     read = [read_table(table) for table in tables]
     with output.progress("predicting"):
-        predictions = predict_rows([row for table in read for row in table.rows])
+        predictions = predict_rows(
+            [row for table in read for row in table.rows], request.tunings(profile)
+        )
     document = validation.validation_document(
         read, predictions, grouping, all_times=scoring is Scoring.ALL
     )
