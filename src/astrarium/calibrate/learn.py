@@ -18,13 +18,13 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.calibrate.learn_checks import SetAside, check_factors, check_runs, one_cluster
-from astrarium.calibrate.learn_fit import Fit, Problem, choose, iterate, left_out, solve
+from astrarium.calibrate.learn_fit import Average, Problem, average
 from astrarium.calibrate.measurement import Measurement, predict
 from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
 
 GIB: Final = float(2**30)
 STEP: Final = 0.1  # of a prior's width, for slopes by finite differences
-ROUNDS: Final = 3  # linearisations; the model is nearly linear in its factors
+ROUNDS: Final = 2  # linearisations; the model is nearly linear in its factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class FactorKind:
     meaning: str
 
 
-# Priors. Computation: the constants of a runtime and of a GPU type's kernels are off by 8-25 %
-# (`iteration_error` of the runtimes). Links: published bandwidths of one kind of link differ by a
-# third between clusters. A step: data loading, logging and launching seldom take over half a
-# second. Reserve: NCCL channels, graphs and fragmentation differ by a few GiB between versions.
+# Priors: constants of runtimes and kernels are off by 8-25 % (`iteration_error` of the runtimes),
+# with exceptions twice as far off; published bandwidths of one kind of link differ by a third
+# between clusters. Data loading, logging and launching seldom take over half a second of a step.
+# NCCL channels, graphs and fragmentation differ by a few GiB between versions.
 TIME_FACTORS: Final = (
-    FactorKind("compute", 0.20, "", "time of computation"),
+    FactorKind("compute", 0.40, "", "time of computation"),
     FactorKind("intra_link", 0.30, "", "time of messages inside a node"),
     FactorKind("inter_link", 0.30, "", "time of messages between nodes"),
     FactorKind("attention", 0.30, "", "time of attention, beside all computation"),
@@ -50,6 +50,19 @@ TIME_FACTORS: Final = (
     FactorKind("micro_batch_seconds", 0.01, "s", "added for every micro-batch on every stage"),
 )
 MEMORY_FACTOR: Final = FactorKind("memory_bytes", 3 * GIB, "B", "added to the memory reserve")
+# What can be wrong together: a part of the machine, or two.
+_CANDIDATES: Final = (
+    (),
+    ("compute",),
+    ("attention",),
+    ("intra_link", "inter_link"),
+    ("compute", "intra_link", "inter_link"),
+    ("compute", "attention"),
+    ("compute", "step_seconds"),
+    ("compute", "micro_batch_seconds"),
+    ("intra_link", "inter_link", "attention"),
+    ("compute", "intra_link", "inter_link", "attention"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +143,21 @@ def tuning_of(values: Floats) -> Tuning:
 def _learn_time(runs: Sequence[Measurement]) -> tuple[Tuning, tuple[Factor, ...], Errors | None]:
     neutral = np.zeros(len(TIME_FACTORS))
     if not runs:
-        fit = Fit(neutral, np.array([kind.width for kind in TIME_FACTORS]), 0.0)
-        return NEUTRAL, _time_factors(fit), None
+        return NEUTRAL, _time_factors(neutral, neutral), None
+    names = [kind.name for kind in TIME_FACTORS]
+    candidates = [[names.index(name) for name in candidate] for candidate in _CANDIDATES]
     measured = np.array([run.seconds for run in runs])
-
-    def linearise(point: Floats) -> Problem:
-        return _problem(runs, measured, point)
-
-    start = linearise(neutral)
-    fit = iterate(linearise, neutral, ROUNDS)
-    tuning = tuning_of(fit.values)
+    found = Average(neutral, neutral, neutral)
+    for _ in range(ROUNDS):
+        found = average(_problem(runs, measured, found.values), candidates)
+    tuning = tuning_of(found.values)
     before = _shares_off(predict(runs).seconds, measured)
     after = _shares_off(predict(runs, tuning).seconds, measured)
-    if after.mean() >= before.mean():  # linear steps that the model itself does not bear out
-        fit, tuning, after = replace(fit, values=neutral), NEUTRAL, before
-    chosen = tuple(np.flatnonzero(fit.values).tolist())
-    outside = None
-    if len(runs) > 1:
-        outside = float(np.abs(np.expm1(-left_out(start, chosen))).mean())
+    if after.mean() >= before.mean():  # steps that the model itself does not bear out
+        found, tuning, after = Average(neutral, neutral, found.left_out), NEUTRAL, before
+    outside = float(np.abs(np.expm1(-found.left_out)).mean()) if len(runs) > 1 else None
     errors = Errors(len(runs), float(before.mean()), float(after.mean()), outside)
-    return tuning, _time_factors(fit), errors
+    return tuning, _time_factors(found.values, found.deviations), errors
 
 
 def _problem(runs: Sequence[Measurement], measured: Floats, point: Floats) -> Problem:
@@ -166,20 +174,20 @@ def _problem(runs: Sequence[Measurement], measured: Floats, point: Floats) -> Pr
     return Problem(np.log(measured / here), slopes, point, widths, at_least)
 
 
-def _time_factors(fit: Fit) -> tuple[Factor, ...]:
+def _time_factors(values: Floats, deviations: Floats) -> tuple[Factor, ...]:
     return tuple(
         Factor(kind, 0.0, float(value), float(deviation))
         if kind.unit
         else Factor(kind, 1.0, float(np.exp(value)), float(deviation))
-        for kind, value, deviation in zip(TIME_FACTORS, fit.values, fit.deviations, strict=True)
+        for kind, value, deviation in zip(TIME_FACTORS, values, deviations, strict=True)
     )
 
 
 def _learn_memory(runs: Sequence[Measurement]) -> tuple[float, Factor, Errors | None]:
-    """The reserve that fits reported peaks best, as a share of the peak, if it helps."""
+    """The reserve that fits reported peaks best, as shares of the peak; never below nothing."""
     width = MEMORY_FACTOR.width
     if not runs:
-        return 0.0, Factor(MEMORY_FACTOR, 0.0, 0.0, width), None
+        return 0.0, Factor(MEMORY_FACTOR, 0.0, 0.0, 0.0), None
     measured = np.array([run.peak_bytes for run in runs])
     before = predict(runs).peak_bytes
     problem = Problem(
@@ -189,16 +197,16 @@ def _learn_memory(runs: Sequence[Measurement]) -> tuple[float, Factor, Errors | 
         widths=np.ones(1),
         at_least=np.array([-min(run.runtime.reserved_bytes for run in runs) / width]),
     )
-    chosen = choose(problem)
-    fit = solve(problem, chosen)
-    reserve = float(fit.values[0]) * width
-    after = _shares_off(before + reserve, measured)
-    outside = None
-    if len(runs) > 1:
-        outside = float(np.abs(left_out(problem, chosen)).mean())
-    errors = Errors(len(runs), float(_shares_off(before, measured).mean()), 0.0, outside)
-    errors = replace(errors, after=float(after.mean()))
-    return reserve, Factor(MEMORY_FACTOR, 0.0, reserve, float(fit.deviations[0]) * width), errors
+    found = average(problem, [[], [0]])
+    reserve = float(found.values[0]) * width
+    errors = Errors(
+        rows=len(runs),
+        before=float(_shares_off(before, measured).mean()),
+        after=float(_shares_off(before + reserve, measured).mean()),
+        left_out=float(np.abs(found.left_out).mean()) if len(runs) > 1 else None,
+    )
+    deviation = float(found.deviations[0]) * width
+    return reserve, Factor(MEMORY_FACTOR, 0.0, reserve, deviation), errors
 
 
 def _shares_off(predicted: Floats, measured: Floats) -> Floats:
