@@ -7,10 +7,10 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test lint bench clean
+.PHONY: help plan test lint bench accuracy clean
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 plan: $(VENV)/.installed  ## plan the training of Llama-2-70B on 64 H100
 	$(BIN)/astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T
@@ -27,6 +27,9 @@ lint: $(VENV)/.installed-dev  ## style, types, layers, sizes
 
 bench: $(VENV)/.installed  ## measure the search: time, memory, strategies per second
 	$(BIN)/python benchmarks/search.py
+
+accuracy: $(VENV)/.installed  ## compare predictions with published measurements: docs/accuracy.md
+	$(BIN)/python benchmarks/accuracy.py
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,11 +1,11 @@
 """Fits operator profiles: published tables and own measurements in, `data/profiles/*.json` out.
 
-    fit_profiles.py --gemm TABLE.parquet --attention TABLE.parquet --measured RUN.csv ... --out DIR
+    fit_profiles.py --tables FOLDER --measured RUN.csv [MORE.parquet ...] --date D --out DIR
 
-Tables: forward kernels of nine GPU types (aiconfigurator, Apache-2.0; columns gpu, gemm_dtype, m,
-n, k, median_us, min_us, and gpu, batch_size, isl, num_heads, num_key_value_heads, head_dim,
-median_us). Measured: output of measure_operators.py on MEASURED_GPU. Needs pandas,
-pyarrow and scipy.
+FOLDER has gemm_forward.parquet: forward products of nine GPU types (aiconfigurator, Apache-2.0;
+columns gpu, gemm_dtype, m, n, k, median_us, min_us). Measured: output of measure_operators.py on
+MEASURED_GPU. Attention of other types, and the relative errors, are fit_efficiency.py's: run it
+afterwards. Needs pandas, pyarrow and scipy (the extra `fit`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,6 @@ from operator_fits import (
     MEASURED_GPU,
     MULTIPROCESSORS,
     TRAINING_SHAPE,
-    attention_table,
     cross_validated,
     device_of,
     errors,
@@ -45,14 +43,8 @@ from astrarium.catalog import find_gpu
 from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit
 from astrarium.cost.efficiency import AttentionKernel
 
-Fit = TypeVar("Fit", GemmFit, AttentionFit)
-
-# Types whose fused attention is FlashAttention-2 class: no tensor memory, no asynchronous products.
-CLASSIC = ("A100-SXM4-80GB", "L40S-48GB", "RTX-PRO-6000-Blackwell-96GB")
 # Differs from the measured GPU in memory only, so it has the same products and attention.
 SAME_CHIP = "H100-SXM5-80GB"
-# Carrying backward kernels from the measured GPU to another adds this much doubt.
-CARRIED_ERROR = 0.05
 # Published tables time kernels without the gap between them, which own measurements include:
 # 1.64 and 1.86 us on two hosts.
 LAUNCH_SECONDS = 1.75e-6
@@ -104,7 +96,7 @@ def short(value: float) -> float:
     return float(f"{value:.4g}") if abs(value) > 1e-8 else 0.0
 
 
-def with_gap(fit: Fit) -> Fit:
+def with_gap(fit: GemmFit) -> GemmFit:
     return replace(fit, fixed_seconds=fit.fixed_seconds + LAUNCH_SECONDS)
 
 
@@ -112,20 +104,7 @@ def plain(fit: object) -> dict[str, float]:
     return {name: short(value) for name, value in asdict(fit).items()}  # type: ignore[call-overload]
 
 
-def carried(forward: AttentionFit, source: dict[str, AttentionFit]) -> AttentionFit:
-    """A backward (or older) kernel: the measured GPU's, its rate and softmax scaled."""
-    return replace(
-        source["to"],
-        efficiency=min(
-            1.0, forward.efficiency * source["to"].efficiency / source["from"].efficiency
-        ),
-        softmax_flops=forward.softmax_flops
-        * source["to"].softmax_flops
-        / source["from"].softmax_flops,
-    )
-
-
-def measured_attention(own: dict) -> dict:
+def measured_attention(own: dict[tuple[str, str], AttentionFit]) -> dict:
     names = {"fused": "cudnn", "flash2": "flash2"}
     return {
         name: {role: plain(own[kernel, role]) for role in ("forward", "backward")}
@@ -133,53 +112,11 @@ def measured_attention(own: dict) -> dict:
     }
 
 
-def attention_of_table(gpu: str, forward: AttentionFit, own: dict) -> dict:
-    """Both kernels and directions of a GPU whose table has only the fused forward one."""
-    if gpu == SAME_CHIP:
-        return measured_attention(own)
-    classic = gpu in CLASSIC
-    kernel = "flash2" if classic else "cudnn"
-    back = {"from": own[kernel, "forward"], "to": own[kernel, "backward"]}
-    fits = {"fused": {"forward": forward, "backward": carried(forward, back)}}
-    if not classic:
-        fits["flash2"] = {
-            role: carried(forward, {"from": own["cudnn", "forward"], "to": own["flash2", role]})
-            for role in ("forward", "backward")
-        }
-    return {k: {role: plain(fit) for role, fit in both.items()} for k, both in fits.items()}
-
-
-def stand_in(gpu: str) -> str:
-    """The type that a left-out one is modelled on, by the rule for types nobody knows.
-
-    One of the same architecture if there is any, and of those the nearest in 16-bit rate.
-    """
-    here = find_gpu(gpu)
-    others = [find_gpu(name) for name in MULTIPROCESSORS if name != gpu]
-    related = [other for other in others if other.architecture == here.architecture] or others
-    rate = here.peak_flops["bf16"]
-    return min(related, key=lambda other: abs(np.log(other.peak_flops["bf16"] / rate))).name
-
-
-def leave_one_out(fits: dict[str, Floats], tests: dict[str, pd.DataFrame]) -> dict:
-    """Errors of each type when modelled on another, the power limit by joules per FLOP."""
-    report = {}
-    for gpu in MULTIPROCESSORS:
-        other = stand_in(gpu)
-        x, here, there = fits[other].copy(), find_gpu(gpu), find_gpu(other)
-        joules = there.tdp_watts / (there.peak_flops["bf16"] * x[1])
-        x[1] = min(1.0, here.tdp_watts / (here.peak_flops["bf16"] * joules))
-        predicted = warming(gemm_fit(x), device_of(gpu), shape_of(tests[gpu], "forward"), x[8])
-        found = errors(predicted, tests[gpu].median_us.to_numpy() * 1e-6)
-        report[gpu] = {"like": other, **found}
-    return report
-
-
 class Fitting:
     """All fits from one set of inputs; `profiles` and `training` are what is written."""
 
-    def __init__(self, gemm: pd.DataFrame, attention: pd.DataFrame, rows: pd.DataFrame) -> None:
-        self.gemm, self.attention, self.rows = gemm, attention, rows
+    def __init__(self, gemm: pd.DataFrame, rows: pd.DataFrame) -> None:
+        self.gemm, self.rows = gemm, rows
         self.device = device_of(MEASURED_GPU)
         self.report: dict[str, object] = {}
         own = rows[(rows.operator == "gemm") & (rows.dtype == "bf16")]
@@ -195,12 +132,11 @@ class Fitting:
             self.report[f"{MEASURED_GPU} attention {kernel} {role}"] = error
 
     def tables(self) -> dict[str, dict]:
-        profiles, fits, tests = {}, {}, {}
+        profiles = {}
         for gpu in MULTIPROCESSORS:
             of_gpu = self.gemm[self.gemm.gpu == gpu]
             bf16 = of_gpu[of_gpu.gemm_dtype == "bfloat16"]
-            x, error, tests[gpu] = fit_gemm(bf16, device_of(gpu), 2.0, "median_us")
-            fits[gpu] = x
+            x, error, _ = fit_gemm(bf16, device_of(gpu), 2.0, "median_us")
             entry = {"bf16": plain(with_gap(gemm_fit(x)))}
             found = {"gemm bf16": error}
             if "fp8" in of_gpu.gemm_dtype.to_numpy():
@@ -211,18 +147,7 @@ class Fitting:
                     fp8, device_of(gpu, "fp8"), 1.0, "min_us", float(x[1])
                 )
                 entry["fp8"] = plain(with_gap(gemm_fit(y)))
-            seen = self.attention[self.attention.gpu == gpu]
-            forward, found["attention"] = fit_attention(
-                seen, device_of(gpu), AttentionKernel.FUSED, False
-            )
-            deviation = np.hypot(found["gemm bf16"]["deviation"], found["attention"]["deviation"])
-            profiles[gpu] = {
-                "relative_error": short(float(np.hypot(deviation / np.sqrt(2), CARRIED_ERROR))),
-                "errors": found,
-                "gemm": entry,
-                "attention": attention_of_table(gpu, with_gap(forward), self.own),
-            }
-        self.report["leave one out"] = leave_one_out(fits, tests)
+            profiles[gpu] = {"relative_error": error["deviation"], "errors": found, "gemm": entry}
         return profiles
 
     def measured(self, sustained: float) -> tuple[dict, dict]:
@@ -300,9 +225,9 @@ class Fitting:
 
 
 TABLE_ORIGIN = (
-    "forward products and causal attention fitted to aiconfigurator's tables (Apache-2.0, medians "
-    "over inference libraries; fp8: the fastest); backward kernels carried from "
-    f"{MEASURED_GPU} as ratios, see training.json"
+    "forward products fitted to aiconfigurator's tables (Apache-2.0, medians over inference "
+    f"libraries; fp8: the fastest); backward products carried from {MEASURED_GPU} as ratios, see "
+    "training.json"
 )
 MEASURED_ORIGIN = (
     "own measurement with benchmarks/measure_operators.py (torch 2.11.0, CUDA 13.0, driver 580, "
@@ -324,24 +249,24 @@ BLACKWELL_JOULES_PER_FLOP = 8.9e-13
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gemm", type=Path, required=True)
-    parser.add_argument("--attention", type=Path, required=True)
+    parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--measured", type=Path, nargs="+", required=True)
     parser.add_argument("--date", required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    fitting = Fitting(
-        pd.read_parquet(options.gemm),
-        attention_table(options.attention),
-        measured_rows(options.measured),
-    )
+    products = pd.read_parquet(options.tables / "gemm_forward.parquet")
+    fitting = Fitting(products, measured_rows(options.measured))
     profiles = fitting.tables()
     table_errors = profiles[MEASURED_GPU]["errors"]
     own, training = fitting.measured(SUSTAINED_EFFICIENCY)
     kinds = [v for k, v in own["errors"].items() if k not in ("gemm fp8", "wgrad_bf16")]
     deviation = np.sqrt(np.mean([error["deviation"] ** 2 for error in kinds]))
     profiles[MEASURED_GPU] = {"relative_error": short(float(deviation)), **own}
-    profiles[SAME_CHIP] |= {"gemm": own["gemm"], "errors": fitting.report["same chip"]}
+    profiles[SAME_CHIP] |= {
+        "gemm": own["gemm"],
+        "attention": own["attention"],
+        "errors": fitting.report["same chip"],
+    }
     for gpu, entry in profiles.items():
         here = find_gpu(gpu)
         if here.architecture.startswith("Blackwell") and here.form_factor != "PCIe":

@@ -11,7 +11,7 @@ Needs pandas and scipy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +20,16 @@ from scipy.optimize import least_squares
 
 from astrarium.arrays import Floats
 from astrarium.catalog import find_gpu
-from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit
-from astrarium.cost.efficiency import (
+from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit, chips
+from astrarium.cost.kernels import (
+    QUERY_BLOCK,
     AttentionKernel,
     Device,
     HeadShape,
     MatrixShape,
-    attention_seconds,
+    attention_work,
+    burst_seconds,
     in_role,
-    matrix_seconds,
     smooth_maximum,
 )
 
@@ -52,12 +53,29 @@ ATTENTION_START = (0.8, 100.0, 100.0, 128.0, 0.3, 4e-6)
 ATTENTION_LOW = (0.1, 0.0, 0.0, 0.0, 0.0, 5e-7)
 ATTENTION_HIGH = (1.0, 3000.0, 2000.0, 2000.0, 1.0, 5e-5)
 ATTENTION_SCALE = (0.1, 50.0, 50.0, 50.0, 0.1, 1e-6)
+HEAD_DIMS = (64, 128)  # of published tables: those of almost all models
 TRAINING_SHAPE = 512  # errors are stated for m, n, k of at least this
 
 
 def device_of(gpu: str, dtype: str = "bf16") -> Device:
     found = find_gpu(gpu)
     return Device(found.peak_flops[dtype], found.memory_bandwidth, MULTIPROCESSORS[gpu])
+
+
+def relatives(gpu: str) -> list[str]:
+    """Other measured types of the same design."""
+    family = chips().gpus[gpu].family
+    return [o for o in MULTIPROCESSORS if o != gpu and chips().gpus[o].family == family]
+
+
+def stand_in(gpu: str, among: Iterable[str] = MULTIPROCESSORS) -> str:
+    """The measured type that a left-out one is modelled on: a relative, or the nearest in rate."""
+    others = [name for name in among if name != gpu]
+    rate = device_of(gpu).flops
+    return min(
+        set(relatives(gpu)).intersection(others) or others,
+        key=lambda other: abs(np.log(device_of(other).flops / rate)),
+    )
 
 
 def solve(
@@ -120,11 +138,7 @@ def shape_of(table: pd.DataFrame, role: str, input_bytes: float = 2.0) -> Matrix
 
 def warming(fit: GemmFit, device: Device, shape: MatrixShape, warm_seconds: float) -> Floats:
     """Time in a short benchmark: the power limit binds only after a while."""
-    burst = matrix_seconds(
-        GemmFit(**{**asdict(fit), "sustained_efficiency": 1e9, "fixed_seconds": 0.0}),
-        device,
-        shape,
-    )
+    burst = burst_seconds(fit, device, shape)
     flops = 2.0 * shape.groups * shape.rows * shape.columns * shape.depth
     power = flops / (device.flops * fit.sustained_efficiency) * -np.expm1(-burst / warm_seconds)
     return fit.fixed_seconds + smooth_maximum(burst, power, 3)
@@ -173,10 +187,10 @@ def predict_attention(
 ) -> Floats:
     shape = heads_of(rows)
     both = [
-        attention_seconds(fit, device, shape, kernel, causal=mask, backward=backward)
+        attention_work(fit, device, shape, kernel, causal=mask, backward=backward)
         for mask in (True, False)
     ]
-    return np.where(rows["causal"].to_numpy(bool), *both)
+    return fit.fixed_seconds + np.where(rows["causal"].to_numpy(bool), *both)
 
 
 def fit_attention(
@@ -209,11 +223,23 @@ def attention_table(path: Path) -> pd.DataFrame:
     flops = 2.0 * table.batch * table.heads * table.q_length.astype(float) ** 2 * table.key_dim
     peaks = table.gpu.map({gpu: device_of(gpu).flops for gpu in table.gpu.unique()})
     possible = flops / (table.median_us * 1e-6) < 0.95 * peaks
-    return table[possible & table.key_dim.isin((64, 128)) & (table.median_us > 20)]
+    # No block of queries passes the keys faster than one multiprocessor can.
+    counts = table.gpu.map(MULTIPROCESSORS)
+    block = 4.0 * QUERY_BLOCK * table.q_length * table.key_dim * counts / peaks
+    possible &= table.median_us * 1e-6 > block
+    return table[possible & table.key_dim.isin(HEAD_DIMS) & (table.median_us > 20)]
 
 
 def measured_rows(paths: Iterable[Path]) -> pd.DataFrame:
-    return pd.concat([pd.read_csv(path, dtype={"kernel": str}) for path in paths])
+    """Own measurements, of one or several runs, as CSV or Parquet."""
+    return pd.concat(
+        [
+            pd.read_parquet(path)
+            if path.suffix == ".parquet"
+            else pd.read_csv(path, dtype={"kernel": str})
+            for path in paths
+        ]
+    )
 
 
 def fit_measured_gemm(rows: pd.DataFrame, table: pd.DataFrame, device: Device) -> Floats:

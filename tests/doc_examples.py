@@ -7,7 +7,7 @@ What the fenced blocks of a page mean, by their first words:
   comment before the block, `<!-- lines 1-9 14 -->` or `<!-- parts 1-3 6 -->` (parts are what
   blank lines separate), says what is shown; a line "..." stands for the rest. `$ echo $?` may
   follow;
-- `yaml FILE`, `toml FILE`, `json FILE`: a file that later commands of the page read.
+- `yaml FILE`, `toml FILE`, `json FILE`, `csv FILE`: a file that later commands of the page read.
 
 Other blocks are not run. `python tests/doc_examples.py` runs all pages and writes down what
 comes out, after a change that moves predictions.

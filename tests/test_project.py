@@ -63,7 +63,7 @@ def make(folder: Path, *arguments: str) -> str:
 
 def test_the_makefile_has_the_commands() -> None:
     commands = re.findall(r"^make (\w+) +\S", make(ROOT, "help"), flags=re.MULTILINE)
-    assert commands == ["help", "plan", "test", "lint", "bench", "clean"]
+    assert commands == ["help", "plan", "test", "lint", "bench", "accuracy", "clean"]
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.MULTILINE)
     assert phony is not None
     assert phony[1].split() == commands
@@ -75,6 +75,7 @@ def test_the_makefile_has_the_commands() -> None:
         ("plan", ["-m venv", "pip install --quiet --editable .", PLAN]),
         ("test", ["pip install --quiet torch", "[dev]", "ruff check", "mypy", "pytest"]),
         ("bench", ["pip install --quiet --editable .", "benchmarks/search.py"]),
+        ("accuracy", ["pip install --quiet --editable .", "benchmarks/accuracy.py"]),
     ],
 )
 def test_commands_set_everything_up(tmp_path: Path, command: str, steps: list[str]) -> None:

@@ -54,8 +54,8 @@ def test_every_entry_names_its_sources() -> None:
             assert entry["fitted_to"]
             assert set(entry["sources"]) <= set(DOCUMENT["sources"])
     assert all(source["title"] and source["date"] for source in DOCUMENT["sources"].values())
-    used = {s for t in ("links", "networks") for e in DOCUMENT[t].values() for s in e["sources"]}
-    assert used == set(DOCUMENT["sources"])
+    entries = [*DOCUMENT["links"].values(), *DOCUMENT["networks"].values(), DOCUMENT["overlap"]]
+    assert {s for entry in entries for s in entry["sources"]} == set(DOCUMENT["sources"])
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,9 @@ def test_iteration_agrees_with_the_simulator(vocab: int, keys: dict[str, Any]) -
         degrees, np.array([1]), split, model.shard_costs(degrees), all_ranks=True
     )
     parts = rank_parts(layouts, np.array([0]), options)
-    messages = parts["tp_communication"] + parts["cp_communication"]
-    forward = (parts["forward"] + messages / 2)[0]
-    backward = (parts["backward"] + parts["recompute"] + messages / 2)[0]
+    both_ways = parts["tp_communication"] + parts["cp_communication"] + parts["host"]
+    forward = (parts["forward"] + both_ways / 2)[0]
+    backward = (parts["backward"] + parts["recompute"] + both_ways / 2)[0]
     hops = np.full(plan.strategy.pp, layouts.hop_seconds[0])
     timeline = simulate(
         forward[:, None],

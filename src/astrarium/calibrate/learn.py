@@ -46,8 +46,8 @@ TIME_FACTORS: Final = (
     FactorKind("intra_link", 0.30, "", "time of messages inside a node"),
     FactorKind("inter_link", 0.30, "", "time of messages between nodes"),
     FactorKind("attention", 0.30, "", "time of attention, beside all computation"),
+    FactorKind("host", 0.30, "", "time the host takes to launch kernels"),
     FactorKind("step_seconds", 0.30, "s", "added to every iteration"),
-    FactorKind("micro_batch_seconds", 0.01, "s", "added for every micro-batch on every stage"),
 )
 MEMORY_FACTOR: Final = FactorKind("memory_bytes", 3 * GIB, "B", "added to the memory reserve")
 # What can be wrong together: a part of the machine, or two.
@@ -59,7 +59,7 @@ _CANDIDATES: Final = (
     ("compute", "intra_link", "inter_link"),
     ("compute", "attention"),
     ("compute", "step_seconds"),
-    ("compute", "micro_batch_seconds"),
+    ("compute", "host"),
     ("intra_link", "inter_link", "attention"),
     ("compute", "intra_link", "inter_link", "attention"),
 )
@@ -135,7 +135,7 @@ def tuning_of(values: Floats) -> Tuning:
         intra_link=named["intra_link"],
         inter_link=named["inter_link"],
         step_seconds=named["step_seconds"],
-        micro_batch_seconds=named["micro_batch_seconds"],
+        host=named["host"],
         operators={Operators.ATTENTION.value: named["attention"]},
     )
 

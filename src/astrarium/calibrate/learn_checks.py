@@ -15,7 +15,7 @@ import numpy as np
 
 from astrarium.calibrate.measurement import Measurement, Predicted
 from astrarium.catalog.runtimes import Runtime
-from astrarium.cost.tuning import Tuning
+from astrarium.cost.tuning import Operators, Tuning
 from astrarium.errors import InputError
 from astrarium.units import format_bytes, format_seconds
 
@@ -79,6 +79,8 @@ def check_factors(tuning: Tuning, reserve: float, runs: Sequence[Measurement]) -
         ("compute", tuning.compute, PLAUSIBLE_COMPUTE),
         ("intra_link", tuning.intra_link, PLAUSIBLE_LINK),
         ("inter_link", tuning.inter_link, PLAUSIBLE_LINK),
+        ("attention", tuning.of(Operators.ATTENTION), PLAUSIBLE_LINK),
+        ("host", tuning.host, PLAUSIBLE_LINK),
     ):
         if not low <= value <= high:
             raise InputError(

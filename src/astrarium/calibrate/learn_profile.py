@@ -16,7 +16,7 @@ import msgspec
 
 from astrarium import __version__, documents
 from astrarium.calibrate.learn import Errors, Learned
-from astrarium.calibrate.learn_checks import PLAUSIBLE_COMPUTE, PLAUSIBLE_LINK
+from astrarium.calibrate.learn_checks import PLAUSIBLE_COMPUTE, PLAUSIBLE_LINK, SetAside
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import runtime_names
 from astrarium.cost.tuning import Operators, Tuning
@@ -34,8 +34,8 @@ class Factors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     intra_link: float = 1.0
     inter_link: float = 1.0
     attention: float = 1.0
+    host: float = 1.0
     step_seconds: float = 0.0
-    micro_batch_seconds: float = 0.0
     memory_bytes: float = 0.0
 
 
@@ -90,14 +90,14 @@ class ClusterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             intra_link=f.intra_link,
             inter_link=f.inter_link,
             step_seconds=f.step_seconds,
-            micro_batch_seconds=f.micro_batch_seconds,
+            host=f.host,
             memory_bytes=f.memory_bytes,
             operators={Operators.ATTENTION.value: f.attention},
         )
 
 
 def profile_of(
-    learned: Learned, origin: Sequence[str], also_aside: Sequence[SetAsidePart] = ()
+    learned: Learned, origin: Sequence[str], also_aside: Sequence[SetAside] = ()
 ) -> ClusterProfile:
     """The profile of what was learned today."""
     tuning = learned.tuning
@@ -114,7 +114,7 @@ def profile_of(
             inter_link=tuning.inter_link,
             attention=tuning.of(Operators.ATTENTION),
             step_seconds=tuning.step_seconds,
-            micro_batch_seconds=tuning.micro_batch_seconds,
+            host=tuning.host,
             memory_bytes=tuning.memory_bytes,
         ),
         learned=tuple(
@@ -130,9 +130,8 @@ def profile_of(
         ),
         time_error=_error_part(learned.time),
         memory_error=_error_part(learned.memory),
-        set_aside=(
-            *also_aside,
-            *(SetAsidePart(aside.label, aside.reason) for aside in learned.set_aside),
+        set_aside=tuple(
+            SetAsidePart(aside.label, aside.reason) for aside in (*also_aside, *learned.set_aside)
         ),
     )
 
@@ -168,7 +167,7 @@ def _check(path: Path, profile: ClusterProfile) -> None:
         "inter_link": PLAUSIBLE_LINK,
         "attention": PLAUSIBLE_LINK,
         "step_seconds": (0.0, MOST_SECONDS),
-        "micro_batch_seconds": (0.0, MOST_SECONDS),
+        "host": PLAUSIBLE_LINK,
         "memory_bytes": (-MOST_BYTES, MOST_BYTES),
     }
     for name, (low, high) in limits.items():

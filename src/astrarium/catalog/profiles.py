@@ -134,7 +134,10 @@ class TrainingFactors:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The fitted operators of one GPU type; `gemm` by number format, `attention` by kernel."""
+    """The fitted operators of one GPU type; `gemm` by number format, `attention` by kernel.
+
+    Only GPU types whose attention was measured in both directions have fits of it.
+    """
 
     gpu: str
     source: ProfileSource
@@ -147,13 +150,14 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """GPU types that share a design: the fitted type to copy, and joules per 16-bit FLOP."""
+    """GPU types that share a design, and the fitted type whose power limit they scale."""
 
     architecture: str
     like: str
-    joules_per_flop: float
+    joules_per_flop: float  # in 16 bits
     flops_per_multiprocessor: float
-    relative_error: float
+    exponentials_per_clock: float  # of a multiprocessor
+    assumed_error: float  # least relative error; more than 0 where no relative was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +239,7 @@ def read_profile(path: Path) -> Profile:
                 kernel: AttentionFits(
                     _build(AttentionFit, entry["forward"]), _build(AttentionFit, entry["backward"])
                 )
-                for kernel, entry in data["attention"].items()
+                for kernel, entry in data.get("attention", {}).items()
             },
         )
     except _DAMAGE as error:
@@ -248,7 +252,8 @@ def _family(entry: Mapping[str, Any]) -> Family:
         like=entry["like"],
         joules_per_flop=_number(entry, "joules_per_flop"),
         flops_per_multiprocessor=_number(entry, "flops_per_multiprocessor"),
-        relative_error=_number(entry, "relative_error"),
+        exponentials_per_clock=_number(entry, "exponentials_per_clock"),
+        assumed_error=_number(entry, "assumed_error"),
     )
 
 

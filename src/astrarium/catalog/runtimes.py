@@ -43,9 +43,17 @@ class Runtime:
     reduced_gradient_bytes: float  # in messages
     optimizer_bytes: float
     logit_bytes: float  # of one logit, at the peak of the loss
-    layer_forward_seconds: float  # a layer cannot run faster than it is launched
+    rotary_kept_bytes: float  # of one query or key element, beside the rotated one
+    gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
+    workspace_bytes: float  # of libraries, among the tensors
+    optimizer_moved_bytes: float  # read and written to update one parameter
+    optimizer_transient_bytes: float  # of one parameter, alive only during the update
+    optimizer_tensor_seconds: float  # for each weight tensor of an update, the device idle
+    layer_forward_seconds: float  # to launch the kernels of one layer
     layer_backward_seconds: float
-    micro_batch_seconds: float  # for each micro-batch on each pipeline rank
+    rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
+    layer_recompute_seconds: float  # further, to set up the repetition of a layer
+    micro_batch_seconds: float  # for each micro-batch on each pipeline rank, beside its layers
     step_seconds: float  # for each iteration
     reserved_bytes: float  # driver, libraries, communication buffers
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves

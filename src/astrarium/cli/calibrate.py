@@ -1,68 +1,196 @@
-"""`astrarium calibrate`: a profile of a cluster, learned from measured iterations."""
+"""`astrarium calibrate`: measure a device and keep what it teaches in one profile file."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from astrarium.cli import INTERRUPTED, options
 from astrarium.cli import learn as learning
-from astrarium.cli import options
+
+if TYPE_CHECKING:
+    from astrarium.calibrate.journal import Contents
+    from astrarium.calibrate.run import Outcome, Progress
+
+DEVICE = Annotated[
+    str | None,
+    typer.Option(
+        metavar="cpu|cuda",
+        help="What to measure; default: a GPU if there is one.",
+        autocompletion=options.one_of("cpu", "cuda"),
+    ),
+]
+OUT = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="The profile; default: profile.parquet, with its journal beside it as FILE.jsonl, or"
+        f" {learning.DEFAULT_OUT} for what is learned.",
+    ),
+]
+SECTIONS = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[,NAME...]", help="Measure these alone; default: all. See the reference."
+    ),
+]
+SECONDS = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
+RANKS = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Devices of collectives; default: all GPUs, none on cpu."),
+]
+QUICK = Annotated[bool, typer.Option("--quick", help="A fifth of the cases: about a minute.")]
+AGAIN = Annotated[bool, typer.Option("--again", help="Measure anew what the journal has.")]
+FROM_JOURNAL = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Measure nothing: make the profile of this journal."),
+]
+
+DEFAULT_OUT = "profile.parquet"
+MOST_SECONDS = 86400.0
+MOST_RANKS = 1024
 
 
 def calibrate(  # noqa: PLR0913  one parameter per flag
+    device: DEVICE = None,
+    out: OUT = None,
+    quick: QUICK = False,
+    sections: SECTIONS = None,
+    seconds: SECONDS = "600",
+    ranks: RANKS = None,
+    again: AGAIN = False,
+    from_journal: FROM_JOURNAL = None,
     from_table: learning.FROM_TABLES = None,
     from_log: learning.FROM_LOGS = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Model of the logs, if they do not state it."),
-    ] = None,
+    model: learning.MODEL = None,
     gpus: options.GPUS = None,
     cluster: options.CLUSTER = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|k=v,...", help="Strategy of the logs, in place of theirs."),
-    ] = None,
-    seq_length: Annotated[
-        str | None, typer.Option(metavar="TOKENS", help="Sequence length of the logs.")
-    ] = None,
-    global_batch: Annotated[
-        str | None, typer.Option(metavar="SEQUENCES", help="Global batch of the logs.")
-    ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Runtime of the logs, or rows of the table to take."),
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Take the table's rows of this GPU type.")
-    ] = None,
-    source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Take the table's rows of this source.")
-    ] = None,
-    out: Annotated[
-        str, typer.Option(metavar="FILE.json", help="Where the profile goes.")
-    ] = learning.DEFAULT_OUT,
+    strategy: learning.STRATEGY = None,
+    seq_length: learning.SEQ_LENGTH = None,
+    global_batch: learning.GLOBAL_BATCH = None,
+    runtime: learning.RUNTIME = None,
+    gpu: learning.GPU = None,
+    source: learning.SOURCE = None,
     json: options.JSON = False,
 ) -> None:
-    """Learn a few factors of a cluster from iterations measured on it."""
+    """Measure a device, or learn from measured iterations.
+
+    Measured are products, attention, memory, host and links. Every result is kept at once in a
+    journal; the same command goes on after Ctrl-C, a crash or the end of its time. With --from or
+    --from-log nothing is measured: a few factors are learned from iterations of your own cluster.
+    """
+    if from_table or from_log:
+        logged = learning.OfLogs(model, gpus, cluster, strategy, seq_length, global_batch)
+        wanted = learning.Wanted(gpu, runtime, source)
+        learning.learn(from_table or (), from_log or (), logged, wanted, out=out, json=json)
+        return
+    from astrarium.calibrate.journal import read_journal
+    from astrarium.calibrate.profile import make_header, write_profile
+    from astrarium.calibrate.run import Outcome
+    from astrarium.cli import output
+
+    path = Path(out or DEFAULT_OUT)
+    _check_place(path)
+    if from_journal is not None:
+        contents, outcome = read_journal(Path(from_journal)), Outcome()
+    else:
+        contents, outcome = _measure(path, device, quick, sections, seconds, ranks, again)
+    header = make_header(contents)
+    write_profile(path, header, contents.rows)
+    if json:
+        output.print_json({**header, "file": str(path), "left": outcome.left})
+        return
+    from astrarium.report.calibration import calibration_report
+
+    output.show(lambda width: calibration_report(header, path.name, outcome.left, width))
+
+
+def _measure(
+    path: Path,
+    device: str | None,
+    quick: bool,
+    sections: str | None,
+    seconds: str,
+    ranks: str | None,
+    again: bool,
+) -> tuple[Contents, Outcome]:
+    """Read the flags and measure; Ctrl-C says how to go on."""
+    from astrarium.calibrate.sections import SECTIONS, check_sections
+    from astrarium.cli import request
+    from astrarium.units import parse_seconds
+
+    journal = path.with_name(f"{path.name}.jsonl")
+    names = SECTIONS if sections is None else check_sections(_words(sections))
+    limit = request.parse(
+        "--seconds", seconds, lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
+    )
+    count = None if ranks is None else request.count("--ranks", ranks, MOST_RANKS)
+    measuring = _measuring()
+    asked = measuring.Request(journal, device, names, quick, limit, count)
+    if again:
+        measuring.find_device(device)  # nothing is thrown away for a device that is not there
+        journal.unlink(missing_ok=True)
+    try:
+        with _bar() as progress:
+            return measuring.calibrate(asked, progress)
+    except KeyboardInterrupt:
+        print(f"\nstopped; the same command goes on from {journal}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _check_place(path: Path) -> None:
+    """Notice before measuring for minutes that the result has no place."""
     from astrarium.errors import InputError
 
-    if not from_table and not from_log:
-        raise InputError("nothing to learn from; give --from TABLE.csv or --from-log FILE")
-    learning.learn(
-        learning.LearnFlags(
-            tables=from_table or (),
-            logs=from_log or (),
-            model=model,
-            gpus=gpus,
-            cluster=cluster,
-            strategy=strategy,
-            seq_length=seq_length,
-            global_batch=global_batch,
-            runtime=runtime,
-            gpu=gpu,
-            source=source,
-            out=out,
-            json=json,
-        )
+    if path.is_dir():
+        raise InputError(f"--out {path}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"--out {path}: there is no folder {path.parent}")
+
+
+def _measuring() -> Any:  # noqa: ANN401  the module
+    """The part that needs torch."""
+    from astrarium.errors import InputError
+
+    try:
+        from astrarium.calibrate import measure
+    except ImportError as error:
+        raise InputError(
+            f"measuring needs {error.name}, which is not installed; "
+            "pip install 'astrarium[calibrate]'"
+        ) from None
+    return measure
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A progress bar on a terminal's stderr, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda case, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeElapsedColumn as Elapsed
+
+    columns: tuple[Any, ...] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Elapsed(),
     )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(case: Any, done: int, total: int) -> None:  # noqa: ANN401
+            bar.update(task, description=case.section, completed=done, total=total)
+
+        yield show

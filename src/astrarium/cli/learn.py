@@ -27,29 +27,62 @@ FROM_LOGS: TypeAlias = Annotated[
         help="Learn from a log of Megatron-LM, torchtitan or nanotron; repeatable.",
     ),
 ]
+MODEL: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Model of the logs, if they do not state it."),
+]
+STRATEGY: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|k=v,...", help="Strategy of the logs, in place of theirs."),
+]
+SEQ_LENGTH: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="TOKENS", help="Sequence length of the logs.")
+]
+GLOBAL_BATCH: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="SEQUENCES", help="Global batch of the logs.")
+]
+RUNTIME: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Runtime of the logs; of tables, rows to take.")
+]
+GPU: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="TYPE", help="Take the table's rows of this GPU type.")
+]
+SOURCE: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Take the table's rows of this source.")
+]
 DEFAULT_OUT = "cluster-profile.json"
 
 
 @dataclass(frozen=True, slots=True)
-class LearnFlags:
-    """Flags of `calibrate` that say what to learn from, as typed."""
+class OfLogs:
+    """What flags say about logs, as typed."""
 
-    tables: Sequence[str] = ()
-    logs: Sequence[str] = ()
     model: str | None = None
     gpus: str | None = None
     cluster: str | None = None
     strategy: str | None = None
     seq_length: str | None = None
     global_batch: str | None = None
-    runtime: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows of tables to take, as typed; the runtime is that of logs, too."""
+
     gpu: str | None = None
+    runtime: str | None = None
     source: str | None = None
-    out: str = DEFAULT_OUT
-    json: bool = False
 
 
-def learn(flags: LearnFlags) -> None:
+def learn(
+    tables: Sequence[str],
+    logs: Sequence[str],
+    of_logs: OfLogs,
+    wanted: Wanted,
+    *,
+    out: str | None,
+    json: bool,
+) -> None:
     """Learn factors, write the profile, show what changed."""
     from pathlib import Path
 
@@ -58,57 +91,61 @@ def learn(flags: LearnFlags) -> None:
     from astrarium.cli import output
     from astrarium.documents import parsing, write_atomic
 
-    parsing.format_of(Path(flags.out))  # a name that could not be read back is refused at once
+    file = out or DEFAULT_OUT
+    parsing.format_of(Path(file))  # a name that could not be read back is refused at once
+    origin = [*tables, *logs]
     with output.progress("learning"):
-        runs, aside, notes = _runs(flags)
-        origin = [*flags.tables, *flags.logs]
-        learned = learned_from(runs, ", ".join(origin))
-    parts = [learn_profile.SetAsidePart(entry.label, entry.reason) for entry in aside]
-    profile = learn_profile.profile_of(learned, origin, parts)
+        runs, aside = _runs_of_tables(tables, wanted)
+        logged, notes = _runs_of_logs(logs, of_logs, wanted.runtime)
+        learned = learned_from([*runs, *logged], ", ".join(origin))
+    profile = learn_profile.profile_of(learned, origin, aside)
     document = learn_profile.to_dict(profile)
-    write_atomic(Path(flags.out), output.to_json(document))
-    if flags.json:
+    write_atomic(Path(file), output.to_json(document))
+    if json:
         output.print_json(document)
         return
     from astrarium.report.learned import learned_report
 
-    output.show(lambda width: learned_report(profile, notes, flags.out))
+    output.show(lambda width: learned_report(profile, notes, file))
 
 
-def _runs(flags: LearnFlags) -> tuple[list[Measurement], list[SetAside], list[str]]:
-    """Runs of tables and logs together, what tables hold besides, and notes on logs."""
+def _runs_of_tables(
+    tables: Sequence[str], wanted: Wanted
+) -> tuple[list[Measurement], list[SetAside]]:
+    """The runs of the rows that are wanted, and what is left aside."""
     from astrarium.calibrate.learn_table import runs_of_rows
     from astrarium.catalog import find_gpu
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.errors import InputError
     from astrarium.validate.table import read_table
 
-    gpu = None if flags.gpu is None else find_gpu(flags.gpu).name
-    runtime = None if flags.runtime is None else find_runtime(flags.runtime).name
-    rows = [row for table in flags.tables for row in read_table(table).rows]
-    if flags.source is not None:
+    gpu = None if wanted.gpu is None else find_gpu(wanted.gpu).name
+    runtime = None if wanted.runtime is None else find_runtime(wanted.runtime).name
+    rows = [row for table in tables for row in read_table(table).rows]
+    if wanted.source is not None and rows:
         sources = sorted({row.source for row in rows})
-        rows = [row for row in rows if row.source == flags.source]
+        rows = [row for row in rows if row.source == wanted.source]
         if not rows:
             raise InputError(
-                f"--source '{flags.source}': no such source; there are {', '.join(sources)}"
+                f"--source '{wanted.source}': no such source; there are {', '.join(sources)}"
             )
-    runs, aside = runs_of_rows(rows, gpu, runtime) if rows else ([], [])
-    notes: list[str] = []
-    if flags.logs:
-        logged, notes = _runs_of_logs(flags)
-        runs += logged
-    return runs, aside, notes
+    return runs_of_rows(rows, gpu, runtime)
 
 
-def _runs_of_logs(flags: LearnFlags) -> tuple[list[Measurement], list[str]]:
+def _runs_of_logs(
+    logs: Sequence[str], flags: OfLogs, runtime: str | None
+) -> tuple[list[Measurement], list[str]]:
+    """The run of each log, and a note on how its time was taken."""
     from astrarium.calibrate.logs import read_log
     from astrarium.calibrate.logs_settings import measurement_of
     from astrarium.units import format_seconds
 
-    given = _given(flags)
-    runs, notes = [], []
-    for path in flags.logs:
+    runs: list[Measurement] = []
+    notes: list[str] = []
+    if not logs:
+        return runs, notes
+    given = _given(flags, runtime)
+    for path in logs:
         log = read_log(path)
         run, pace = measurement_of(log, given)
         runs.append(run)
@@ -120,7 +157,7 @@ def _runs_of_logs(flags: LearnFlags) -> tuple[list[Measurement], list[str]]:
     return runs, notes
 
 
-def _given(flags: LearnFlags) -> Given:
+def _given(flags: OfLogs, runtime: str | None) -> Given:
     from astrarium.calibrate.logs_settings import Given
     from astrarium.cli import request
     from astrarium.model import load_model
@@ -144,5 +181,5 @@ def _given(flags: LearnFlags) -> Given:
         seq_length=seq_length,
         global_batch=batch,
         strategy=strategy,
-        runtime=flags.runtime,
+        runtime=runtime,
     )

@@ -92,6 +92,13 @@ def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # 
     return path / name
 
 
+def write_text(path: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    from astrarium.documents import write_atomic
+
+    write_atomic(Path(path), text)
+
+
 @contextmanager
 def progress(message: str) -> Iterator[None]:
     """Show on a terminal's stderr for how long work goes on, once it has taken over a second."""

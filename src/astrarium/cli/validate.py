@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from astrarium.cli import options
 
 GROUPS = ("source", "gpu", "model", "framework", "runtime")
+SCORES = ("stated", "all")
+
+TABLES: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="TABLE.csv...", help="Tables of measured iterations.")
+]
+BY: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(GROUPS),
+        help="What rows are grouped by.",
+        autocompletion=options.one_of(*GROUPS),
+    ),
+]
+SCORE: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(SCORES),
+        help="Score times where the strategy is stated, or also where parts are assumed.",
+        autocompletion=options.one_of(*SCORES),
+    ),
+]
+OUT: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="FILE.csv", help="Write the rows with their predictions.")
+]
+PLOT: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE.png|svg|html", help="Draw predicted over measured times."),
+]
 
 
 def validate(
-    tables: Annotated[
-        list[str],
-        typer.Argument(metavar="TABLE.csv...", help="Tables of measured iterations."),
-    ],
-    by: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(GROUPS),
-            help="What rows are grouped by.",
-            autocompletion=options.one_of(*GROUPS),
-        ),
-    ] = "source",
-    score: Annotated[
-        str,
-        typer.Option(
-            metavar="stated|all",
-            help="Score times of rows that state their strategy, or also where parts are assumed.",
-            autocompletion=options.one_of("stated", "all"),
-        ),
-    ] = "stated",
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.csv", help="Write the rows with their predictions."),
-    ] = None,
-    plot: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.png|svg|html", help="Draw predicted over measured times."),
-    ] = None,
+    tables: TABLES,
+    by: BY = "source",
+    score: SCORE = "stated",
+    out: OUT = None,
+    plot: PLOT = None,
     profile: options.PROFILE = None,
     json: options.JSON = False,
 ) -> None:
-    """Predictions against measurements: errors by source, and the rows behind them."""
+    """Predictions against measurements: errors by source, the rows behind them."""
     from dataclasses import asdict
-    from pathlib import Path
 
     from astrarium.cli import output, request
-    from astrarium.documents import write_atomic
-    from astrarium.report import validation
+    from astrarium.report import scatter, validation
     from astrarium.validate.metrics import Scoring
     from astrarium.validate.predictions import predict_rows
     from astrarium.validate.table import read_table
@@ -57,23 +60,16 @@ def validate(
     grouping = request.choice("--by", by, validation.Grouping)
     scoring = request.choice("--score", score, Scoring)
     if plot is not None:
-        from astrarium.report.scatter import check_plot
-
-        check_plot(plot)
+        scatter.check_plot(plot)
     read = [read_table(table) for table in tables]
     with output.progress("predicting"):
-        predictions = predict_rows(
-            [row for table in read for row in table.rows], request.tunings(profile)
-        )
-    document = validation.validation_document(
-        read, predictions, grouping, all_times=scoring is Scoring.ALL
-    )
+        rows = [row for table in read for row in table.rows]
+        predictions = predict_rows(rows, request.tunings(profile))
+    document = validation.validation_document(read, predictions, grouping, scoring)
     if out is not None:
-        write_atomic(Path(out), validation.predictions_csv(read, predictions))
+        output.write_text(out, validation.predictions_csv(read, predictions))
     if plot is not None:
-        from astrarium.report.scatter import draw
-
-        draw(plot, validation.scatter_points(predictions))
+        scatter.draw(plot, validation.scatter_points(predictions, scoring))
     if json:
         output.print_json(asdict(document))
     else:

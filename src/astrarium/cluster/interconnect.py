@@ -4,7 +4,8 @@ A link kind is a generation of the connection inside a node or NVLink domain, a 
 transport between them. Their bandwidths belong to a pool; here stands what does not follow from
 bandwidth: the time to start, the time per hop, and the share of the bandwidth that collectives
 reach. The figures are in `catalog/data/collectives.json`, each with its source and the error of
-the fit; `astrarium.cost.collectives` says what they mean.
+the fit; `astrarium.cost.collectives` says what they mean, `benchmarks/fit_collectives.py` fits
+them.
 
 Not here: topology above the node (fat-tree levels, rails), and congestion by other jobs.
 """
@@ -49,6 +50,7 @@ class Network(StrEnum):
     EFA = "efa"
     EFA_V1 = "efa-v1"
     TCPXO = "tcpxo"
+    SLINGSHOT = "slingshot"
     TCP = "tcp"
 
 
@@ -91,17 +93,30 @@ class OperationProfile:
 class LinkProfile:
     """The constants of a kind of link."""
 
+    kind: LinkKind
     hop: float  # nominal seconds per hop, what `Pool.intra_node_latency` stands for
     operations: Mapping[Collective, OperationProfile]
     in_switch: Line | None  # all-reduce summed by the switch
+    relative_error: float  # mean, on sources that the fit did not see
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkProfile:
     """The constants of a network."""
 
+    network: Network
     latency: float
     lines: tuple[NetworkLine, ...]
+    relative_error: float  # mean, on sources that the fit did not see
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapProfile:
+    """What computation loses to messages that run beside it."""
+
+    compute_slowdown: float  # share of the time, beside messages on NVLink
+    link_channels: int  # of NCCL on NVLink; each holds a multiprocessor
+    adapter_channels: int  # for each adapter, or on PCIe
 
 
 def link_kind(gpu: Gpu, gpus_per_node: int) -> LinkKind:
@@ -124,9 +139,11 @@ def link_profile(kind: LinkKind) -> LinkProfile:
     entry = _document()["links"][kind]
     in_switch = entry.get("in_switch_all_reduce")
     return LinkProfile(
+        kind=kind,
         hop=entry["hop_us"] * _MICRO,
         operations={operation: _operation(entry, operation) for operation in Collective},
         in_switch=_line(in_switch) if in_switch else None,
+        relative_error=entry["relative_error"],
     )
 
 
@@ -135,7 +152,16 @@ def network_profile(network: Network) -> NetworkProfile:
     """Return the constants of a network."""
     entry = _document()["networks"][network]
     lines = tuple(NetworkLine(x["latencies"], x["efficiency"]) for x in entry["lines"])
-    return NetworkProfile(entry["latency_us"] * _MICRO, lines)
+    return NetworkProfile(network, entry["latency_us"] * _MICRO, lines, entry["relative_error"])
+
+
+@cache
+def overlap_profile() -> OverlapProfile:
+    """Return what computation loses to messages beside it."""
+    entry = _document()["overlap"]
+    return OverlapProfile(
+        entry["compute_slowdown"], entry["link_channels"], entry["adapter_channels"]
+    )
 
 
 def _operation(entry: Mapping[str, Any], operation: str) -> OperationProfile:

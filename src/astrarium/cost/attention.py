@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.cost.collectives import place, send_seconds
+from astrarium.cost.collectives import Group, compute_slowdown, place, send_seconds
 from astrarium.cost.efficiency import AttentionKernel, Pointwise
+from astrarium.cost.kernels import BACKWARD_PRODUCTS
 from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, beside
 from astrarium.cost.tuning import Operators
 from astrarium.model.blocks import Attention, Block
@@ -47,19 +48,29 @@ def add_attention(layer: Tally, attention: Attention) -> None:
                 kernel=AttentionKernel.FLASH2
                 if layer.runtime.attention == AttentionKernel.FLASH2
                 else AttentionKernel.FUSED,
+                settled=False,
             )[layer.shape_of]
 
-        unfused = _stores_scores(layer)
         own, other = kernel(attention.causal and not unfused), kernel(False)
         # Causal work is dealt so that each ring step does half a block (zigzag order).
         steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
-        whole = visible * (own + steps * other) * layer.tuning.of(Operators.ATTENTION)
-        scores = layer.tokens * heads * seq  # a mask spares nothing: the whole square is computed
-        return whole + layer.ops.streaming(SCORE_BYTES_MOVED[backward] * unfused * scores)
+        return visible * (own + steps * other) * layer.tuning.of(Operators.ATTENTION)
 
-    forward, backward = seconds(False), seconds(True)
-    layer.add("forward", forward)
-    layer.add("backward", backward)
+    unfused = _stores_scores(layer)
+    # A mask spares nothing where scores are stored: the whole square is computed.
+    scores = layer.tokens * heads * seq * unfused
+    flops = layer.tokens * attention.flops_per_token(seq) * heads / attention.heads
+
+    def one_pass(name: str, *, is_backward: bool) -> Floats:
+        products = seconds(is_backward)
+        work = flops * (BACKWARD_PRODUCTS if is_backward else 1.0)
+        layer.products(name, products, work, layer.attention_dtype)
+        around = layer.ops.streaming(SCORE_BYTES_MOVED[is_backward] * scores)
+        layer.add(name, around)
+        return products + around
+
+    forward = one_pass("forward", is_backward=False)
+    backward = one_pass("backward", is_backward=True)
     query = layer.tokens * heads * attention.key_dim * ELEMENT_BYTES
     keys = layer.tokens * kv_heads * attention.key_dim * ELEMENT_BYTES
     values = layer.tokens * kv_heads * attention.value_dim * ELEMENT_BYTES
@@ -67,8 +78,13 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     statistics = layer.tokens * heads * FLOAT_BYTES
     inner = statistics + _attention_extra(layer, output, heads)
     layer.keep(query + keys + values + output + inner)
+    if attention.kv_heads not in (1, attention.heads):
+        layer.pointwise(Pointwise.QUERY_COPY, query / ELEMENT_BYTES)
+    layer.pointwise(Pointwise.QKV_GRADIENT, (query + keys + values) / ELEMENT_BYTES)
     if attention.rotary_dim:
-        layer.pointwise(Pointwise.ROTARY, (query + keys) / ELEMENT_BYTES)
+        rotated = (query + keys) / ELEMENT_BYTES
+        layer.pointwise(Pointwise.ROTARY, rotated)
+        layer.keep(rotated * layer.runtime.rotary_kept_bytes)
     ring = _add_context_parallel(layer, keys + values, forward, backward)
     layer.recompute(RecomputeModule.CORE_ATTN, forward + ring, inner)
 
@@ -99,13 +115,15 @@ def _add_context_parallel(
     """Ring steps run beside attention; returns what the forward pass sees of them."""
     cp, tp = layer.shards.cp, layer.shards.tp
     crosses = place(cp, tp, layer.shards.domain).per_domain < cp
+    # Sends go from GPU to GPU: each has its own share of the adapters.
+    slowdown = compute_slowdown(layer.fabric, Group(np.full_like(cp, 2), np.where(crosses, 1, 2)))
     steps = cp - 1
     hop = send_seconds(layer.fabric, kv_bytes, crosses)
     # The backward pass passes keys, values and their gradients around.
     hop_back = send_seconds(layer.fabric, 2 * kv_bytes, crosses)
-    seen = steps * beside(hop, forward / cp)
+    seen = steps * beside(hop, forward / cp, slowdown)
     layer.add("cp_forward", seen)
-    layer.add("cp_backward", steps * beside(hop_back, backward / cp))
+    layer.add("cp_backward", steps * beside(hop_back, backward / cp, slowdown))
     return seen
 
 

@@ -8,22 +8,28 @@ NCCL's protocols), and a line costs
 where a rate is bandwidth x efficiency of that line. Lines that start fast move bytes slowly, so
 the least over lines is the ramp of bandwidth with message size. The algorithms:
 
-- ring: every operation but all-to-all; hops grow with the ranks, all of them in a row;
-- tree (all-reduce): hops grow with the ranks of one domain and the logarithm of the domains;
+- ring: every operation but all-to-all. One ring per adapter visits all ranks of a domain before
+  it leaves it, so it is hierarchical in bytes, and its hops grow with the ranks, in a row;
+- tree (all-reduce): sums inside a domain, then along a binary tree between domains; hops grow
+  with the ranks of one domain and the logarithm of the domains;
 - in-switch (all-reduce, NVLink 4 and newer with a switch): the domain sums while it forwards;
+- doubling (all-gather and reduce-scatter with one rank per domain; "PAT", NCCL 2.23 and newer):
+  few network hops and little work per rank, at some cost in bandwidth;
 - direct (all-to-all, send): every rank to every other.
 
 Groups that share a node share its adapters: with `per_domain` ranks of a group in a domain and
 all other GPUs of the node doing the same for their groups, a group has `per_domain` GPUs' worth
 of the network. Links without a switch (meshes) give a group only the links between its members.
+Each of these prices a message alone; `contention_seconds` is what two kinds of messages on the
+same links cost each other, `compute_slowdown` what a message costs the computation beside it.
 
 Constants and their errors are in `catalog/data/collectives.json`. More bytes, more latency and
 less bandwidth are never faster. More ranks are never faster as long as the group divides the
 domain or is a multiple of its part of it, and links are switched: on a mesh two ranks have one
 link and eight have all. Zero bytes and groups of one cost nothing: no call is made.
 
-Not modelled: hierarchical all-gather and reduce-scatter, in-network reduction between nodes
-(SHARP), congestion above the node, and the launch of a call that the host issues too late.
+Not modelled: in-network reduction between nodes (SHARP), congestion above the node, and the
+launch of a call that the host issues too late.
 """
 
 from __future__ import annotations
@@ -41,11 +47,13 @@ from astrarium.cluster.interconnect import (
     Collective,
     Line,
     LinkKind,
-    Network,
+    LinkProfile,
     NetworkLine,
+    NetworkProfile,
     OperationProfile,
     link_profile,
     network_profile,
+    overlap_profile,
 )
 
 _Number: TypeAlias = Floats | float
@@ -54,14 +62,23 @@ _Number: TypeAlias = Floats | float
 # trees carry: S between two domains, 3/2 S between three, 2 S from four on.
 _TREE_BYTES_LIMIT: Final = 2.0
 
+# A level of a tree receives from two children, sums and sends on: twice a ring's network hop, and
+# 0.92 of its rate. The hop is fitted to all-reduce on 2 to 256 nodes of EFA, TCPXO and Slingshot,
+# whose mean error falls from 0.099 to 0.067, 0.115 to 0.108 and 0.124 to 0.087; NCCL's tuner has
+# 1.9, 2.1 and 1.0 by protocol, and the rate is the tuner's (src/graph/tuning.cc).
+TREE_HOPS_PER_LEVEL: Final = 2.0
+TREE_EFFICIENCY: Final = 0.92
+
 # What an all-to-all reaches between nodes of the rate that rings reach: 84.6 of 95 GB/s on two
 # nodes of 8 A100 and 4 x 200 Gb/s (19.83 GB/s of bus bandwidth; NVIDIA/nccl issue 1138, 2024-01).
 ALL_TO_ALL_NETWORK_EFFICIENCY: Final = 0.89
 
-# By how much longer computation takes while a collective runs beside it: the published mean over
-# GPT and LLaMA training on 4 A100, H100, MI210 and MI250; the largest is 0.40 (arXiv
-# 2507.03114, 2025-07). It is not fitted here, and nothing in this module applies it.
-COMPUTE_SLOWDOWN_UNDER_OVERLAP: Final = 0.189
+# The doubling algorithm as NCCL's tuner prices it (src/graph/tuning.cc, 2.23 to 2.29): three
+# quarters of a ring's rate, a network hop at 1/3.5 of a ring's, and work per rank that is still
+# linear. It exists for one rank per domain only.
+DOUBLING_EFFICIENCY: Final = 0.75
+DOUBLING_HOP_SHARE: Final = 1.0 / 3.5
+DOUBLING_RANK_SECONDS: Final = 2.8e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +92,13 @@ class Fabric:
     intra_latency: float  # per hop
     inter_bandwidth: float  # per node
     inter_latency: float  # per hop
-    link: LinkKind
-    network: Network
+    link: LinkProfile
+    network: NetworkProfile
+    # Measured over predicted seconds of messages inside and between domains, learned for a
+    # cluster; 1 is what the catalog says.
+    intra_time_ratio: float = 1.0
+    inter_time_ratio: float = 1.0
+    doubling: bool = True  # whether the library has it: NCCL 2.23 (2024-09) and newer
 
     @property
     def switched(self) -> bool:
@@ -102,23 +124,21 @@ class _Path:
     network_seconds: Floats
 
 
-def fabric_of(
-    pool: Pool, *, intra_time_ratio: float = 1.0, inter_time_ratio: float = 1.0
-) -> Fabric:
-    """Return the links of a pool; the ratios say how much longer messages take there."""
+def fabric_of(pool: Pool) -> Fabric:
+    """Return the links of a pool."""
     intra = pool.intra_node_bandwidth
     # Meshes: one peer has its own links only. PCIe reaches every peer alike.
     peer = intra if pool.link is LinkKind.PCIE else min(intra, pool.gpu.link_bandwidth_to_peer)
     return Fabric(
         gpus_per_domain=pool.gpus_per_domain,
         gpus_per_node=pool.gpus_per_node,
-        intra_bandwidth=intra / intra_time_ratio,
-        peer_bandwidth=peer / intra_time_ratio,
-        intra_latency=pool.intra_node_latency * intra_time_ratio,
-        inter_bandwidth=pool.inter_node_bandwidth / inter_time_ratio,
-        inter_latency=pool.inter_node_latency * inter_time_ratio,
-        link=pool.link,
-        network=pool.network,
+        intra_bandwidth=intra,
+        peer_bandwidth=peer,
+        intra_latency=pool.intra_node_latency,
+        inter_bandwidth=pool.inter_node_bandwidth,
+        inter_latency=pool.inter_node_latency,
+        link=link_profile(pool.link),
+        network=network_profile(pool.network),
     )
 
 
@@ -170,13 +190,12 @@ def all_reduce_seconds(fabric: Fabric, num_bytes: ArrayLike, group: Group) -> Fl
     """Seconds to sum `num_bytes` on each rank into the same on each rank."""
     data = np.asarray(num_bytes, dtype=np.float64)
     size, domains = _ranks(group)
-    profile = link_profile(fabric.link)
-    operation = profile.operations[Collective.ALL_REDUCE]
+    operation = fabric.link.operations[Collective.ALL_REDUCE]
     per_link = _link_seconds(fabric, operation, data, group)
     per_adapter = _adapter_seconds(fabric, data, group)
     ring_seconds = per_link * (2.0 * (size - 1.0) + operation.local_copy) / size
-    levels = 2.0 * np.ceil(np.log2(domains))
-    tree_adapters = per_adapter * np.minimum(domains / 2.0, _TREE_BYTES_LIMIT)
+    levels = 2.0 * TREE_HOPS_PER_LEVEL * np.ceil(np.log2(domains))
+    tree_adapters = per_adapter * np.minimum(domains / 2.0, _TREE_BYTES_LIMIT) / TREE_EFFICIENCY
     ring = _Path(
         hops=2.0 * (size - domains),
         network_hops=2.0 * (domains - 1.0),
@@ -187,9 +206,9 @@ def all_reduce_seconds(fabric: Fabric, num_bytes: ArrayLike, group: Group) -> Fl
     tree = _Path(2.0 * (together - 1.0), levels, ring_seconds, tree_adapters)
     lines = operation.lines
     seconds = np.minimum(_fastest(fabric, lines, ring), _fastest(fabric, lines, tree))
-    if profile.in_switch is not None and fabric.switched:
+    if fabric.link.in_switch is not None and fabric.switched:
         in_switch = _Path(0.0, levels, per_link, tree_adapters)
-        always = (profile.in_switch,) * len(lines)
+        always = (fabric.link.in_switch,) * len(lines)
         seconds = np.minimum(seconds, _fastest(fabric, always, in_switch))
     return _of_calls(seconds, data, group)
 
@@ -208,7 +227,7 @@ def all_to_all_seconds(fabric: Fabric, num_bytes: ArrayLike, group: Group) -> Fl
     """Seconds for each rank to send `num_bytes` in all, in equal parts to all, itself included."""
     data = np.asarray(num_bytes, dtype=np.float64)
     size, domains = _ranks(group)
-    operation = link_profile(fabric.link).operations[Collective.ALL_TO_ALL]
+    operation = fabric.link.operations[Collective.ALL_TO_ALL]
     # What leaves the domain passes through it first, to the adapter that is nearest to the goal.
     sent = (size - 1.0 + operation.local_copy) / size
     outside = (size - group.per_domain) / size
@@ -226,7 +245,7 @@ def send_seconds(fabric: Fabric, num_bytes: ArrayLike, crosses_domain: ArrayLike
     """Seconds to send `num_bytes` to one rank while all other GPUs of the node send as much."""
     data = np.asarray(num_bytes, dtype=np.float64)
     crosses: Bools = np.asarray(crosses_domain, dtype=np.bool_)
-    lines = link_profile(fabric.link).operations[Collective.ALL_TO_ALL].lines
+    lines = fabric.link.operations[Collective.ALL_TO_ALL].lines
     nothing = np.zeros(())
     inside = _Path(1.0, 0.0, data / fabric.peer_bandwidth, nothing)
     share = fabric.inter_bandwidth / fabric.gpus_per_node
@@ -235,13 +254,47 @@ def send_seconds(fabric: Fabric, num_bytes: ArrayLike, crosses_domain: ArrayLike
     return np.where(data > 0.0, seconds, 0.0)
 
 
+def crosses_domains(group: Group) -> Bools:
+    """Whether messages of a group leave the fast domain."""
+    return np.asarray(group.size > group.per_domain)
+
+
+def compute_slowdown(fabric: Fabric, group: Group) -> Floats:
+    """By which share computation takes longer while messages of a group run beside it.
+
+    Each channel of NCCL holds a multiprocessor. Links inside a domain get many of them, a network
+    a few for each adapter; a ring between domains passes through the GPUs once per adapter of the
+    ranks that share a domain.
+    """
+    profile = overlap_profile()
+    on_links = fabric.link.kind is not LinkKind.PCIE
+    inside = profile.link_channels if on_links else profile.adapter_channels
+    between = np.minimum(group.per_domain * profile.adapter_channels, profile.link_channels)
+    channels = np.where(crosses_domains(group), between, inside)
+    share = profile.compute_slowdown * (channels / profile.link_channels)
+    return np.where(group.size > 1, share, 0.0)
+
+
+def contention_seconds(message: ArrayLike, other: ArrayLike, window: ArrayLike) -> Floats:
+    """Seconds that `other` messages are late because `message` runs on the same links.
+
+    Each is priced as if it were alone; the other messages are spread over a window of time, and
+    `message` is there for a part of it. While both run each has half of the links, so what falls
+    into that part takes twice as long. No rate is lost: bytes in all over bandwidth.
+    """
+    data, late, span = (np.asarray(x, dtype=np.float64) for x in (message, other, window))
+    both = np.minimum(data, span)
+    share = np.divide(both, span, out=np.zeros(both.shape), where=span > 0.0)
+    return np.minimum(late * share, data)
+
+
 def _ring_pass_seconds(
     fabric: Fabric, collective: Collective, num_bytes: ArrayLike, group: Group
 ) -> Floats:
     """Seconds of one pass around the ring: all-gather, or reduce-scatter the other way round."""
     data = np.asarray(num_bytes, dtype=np.float64)
     size, domains = _ranks(group)
-    operation = link_profile(fabric.link).operations[collective]
+    operation = fabric.link.operations[collective]
     sent = (size - 1.0 + operation.local_copy) / size
     path = _Path(
         hops=size - domains,
@@ -249,7 +302,28 @@ def _ring_pass_seconds(
         intra_seconds=_link_seconds(fabric, operation, data, group) * sent,
         network_seconds=_adapter_seconds(fabric, data, group) * (size - 1.0) / size,
     )
-    return _of_calls(_fastest(fabric, operation.lines, path), data, group)
+    seconds = _fastest(fabric, operation.lines, path)
+    alone = (group.per_domain == 1) & (group.size > 1)
+    if fabric.doubling and np.any(alone):
+        doubled = _doubling_seconds(fabric, operation, path, size)
+        seconds = np.where(alone, np.minimum(seconds, doubled), seconds)
+    return _of_calls(seconds, data, group)
+
+
+def _doubling_seconds(
+    fabric: Fabric, operation: OperationProfile, ring: _Path, size: Floats
+) -> Floats:
+    """Seconds of a gather or scatter by doubling: only the line that moves bytes best has it."""
+    line, outer = operation.lines[-1], fabric.network.lines[-1]
+    levels = np.ceil(np.log2(np.maximum(size, 1.0)))
+    work = size * (DOUBLING_RANK_SECONDS * fabric.inter_time_ratio)
+    path = _Path(
+        hops=0.0,
+        network_hops=levels * DOUBLING_HOP_SHARE,
+        intra_seconds=np.zeros(()),
+        network_seconds=ring.network_seconds / DOUBLING_EFFICIENCY,
+    )
+    return _line_seconds(fabric, line, outer, path) + work
 
 
 def _ranks(group: Group) -> tuple[Floats, Floats]:
@@ -280,25 +354,28 @@ def _adapter_seconds(fabric: Fabric, data: Floats, group: Group) -> Floats:
 
 def _fastest(fabric: Fabric, lines: Sequence[Line], path: _Path) -> Floats:
     """Return the seconds of a path on its best line."""
-    hop_scale = fabric.intra_latency / link_profile(fabric.link).hop
-    network = network_profile(fabric.network)
     seconds: Floats = np.minimum.reduce(
         [
-            _line_seconds(line, line.hop * hop_scale, outer, fabric.inter_latency, path)
-            for line, outer in zip(lines, network.lines, strict=True)
+            _line_seconds(fabric, line, outer, path)
+            for line, outer in zip(lines, fabric.network.lines, strict=True)
         ]
     )
     return seconds
 
 
-def _line_seconds(
-    line: Line, hop: float, outer: NetworkLine, latency: float, path: _Path
-) -> Floats:
+def _line_seconds(fabric: Fabric, line: Line, outer: NetworkLine, path: _Path) -> Floats:
+    inside, between = fabric.intra_time_ratio, fabric.inter_time_ratio
+    hop = line.hop * (fabric.intra_latency / fabric.link.hop)
     moving = np.maximum(
-        path.intra_seconds / line.efficiency, path.network_seconds / outer.efficiency
+        path.intra_seconds * (inside / line.efficiency),
+        path.network_seconds * (between / outer.efficiency),
     )
-    starting = line.overhead + path.hops * hop + path.network_hops * (outer.latencies * latency)
-    return np.asarray(moving + starting)
+    start: _Number = line.overhead * inside
+    if between != inside:
+        start = line.overhead * np.where(np.asarray(path.network_hops) > 0.0, between, inside)
+    passing = path.hops * (hop * inside)
+    crossing = path.network_hops * (outer.latencies * fabric.inter_latency * between)
+    return np.asarray(moving + start + passing + crossing)
 
 
 def _of_calls(seconds: Floats, data: Floats, group: Group) -> Floats:

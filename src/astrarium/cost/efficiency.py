@@ -1,13 +1,12 @@
 """Seconds of each operator of Transformer training on one GPU, vectorised.
 
-A matrix product is cut into output tiles that run in waves on the multiprocessors. Its time is
-a smooth maximum of three floors: the arithmetic of the waves (with the ramp of every tile, and
-with idle multiprocessors sharing the reduction when tiles are few), the memory traffic, and the
-rate that the board's power limit lets large products hold; plus a fixed time. The best of a few
-tile shapes counts. Attention is the same idea over blocks of queries, with the exponentials of
-the softmax as extra work. Everything else is memory traffic. The numbers are fitted to measured
-operators and live in `astrarium.catalog.profiles`; a GPU without a profile gets the fit of a
-similar one on its own figures, and a larger `relative_error`.
+Matrix products and attention follow the formulas of `astrarium.cost.kernels`, with numbers fitted
+to measured operators: products by GPU type (`astrarium.catalog.profiles`), attention by one law
+for all types (`astrarium.catalog.efficiency`). Where boosted trees proved better on what they had
+not seen, they correct the formula (`astrarium.cost.corrections`); the rate that the board's power
+limit lets it hold is applied after that, because tables of short runs know nothing of it.
+Everything else is memory traffic. A GPU without a profile gets the fit of its design, or the law
+of all designs on its own figures, and a larger `relative_error`.
 
 Operators of size zero take no time. A product never beats the peak rate, and more rows, columns
 or depth never make it faster. Not modelled: bias additions (fused), the order of neighbouring
@@ -19,39 +18,61 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Floats, Ints
 from astrarium.catalog import Gpu, find_gpu
+from astrarium.catalog.efficiency import law
 from astrarium.catalog.profiles import (
     AttentionFit,
-    Family,
+    AttentionFits,
     GemmFit,
     Profile,
     ProfileSource,
-    RoleFit,
     TrainingFactors,
     chips,
     find_profile,
     training_factors,
 )
+from astrarium.cost.corrections import (
+    Learned,
+    hardware_features,
+    head_features,
+    learned,
+    matrix_features,
+)
+from astrarium.cost.kernels import AttentionKernel as AttentionKernel
+from astrarium.cost.kernels import (
+    Device,
+    HeadShape,
+    MatrixShape,
+    attention_flops,
+    attention_work,
+    burst_seconds,
+    held_seconds,
+    in_role,
+    law_attention_work,
+    of_design,
+)
 from astrarium.errors import InputError
 
 _MODELS_KEPT: Final = 256
 
-# Output tiles that matrix libraries use on tensor cores (rows, columns).
-TILES: Final = ((256, 128), (128, 256), (128, 128), (64, 256), (128, 64))
-QUERY_BLOCK: Final = 128  # queries that one thread block of tiled attention holds
-# FLOPs of attention's backward pass against its forward pass: five products instead of two.
-BACKWARD_PRODUCTS: Final = 2.5
 MASTER_GRADIENT_BYTES: Final = 8  # fp32, read and written, per element of a weight's gradient
 
-# Least error of a type whose architecture is unknown. Fitted types modelled on another design
-# have 0.20 to 0.23 (see chips.json); one of no known design cannot expect better.
-STRANGER_ERROR: Final = 0.3
+# Multiprocessors with more 16-bit FLOP/s than this are fed by instructions that do not wait for
+# their operands; FlashAttention-2, which waits, is not the best kernel there. Between Ampere, Ada
+# and graphics Blackwell (2.5 to 2.9e12) and Hopper (7.5e12).
+WAITING_FLOPS: Final = 4.5e12
+# Attention of training (batch, heads, kv heads, queries, keys, key and value width): where the
+# speed of a GPU is compared with the measured one's.
+TYPICAL_ATTENTION: Final = (1, 32, 8, (2048, 4096, 8192), (2048, 4096, 8192), 128, 128)
+
+# Products whose sizes fit into one integer are priced once per shape: bits of m, n and k.
+_PACKED_BITS: Final = (26, 19, 19)
 
 _ELEMENT_BYTES: Final = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 # The fit used for a number format, the first that the profile has.
@@ -66,13 +87,6 @@ class GemmRole(StrEnum):
     WGRAD = "wgrad"  # dw[n,k] += dy[m,n] x[m,k], accumulated in fp32
 
 
-class AttentionKernel(StrEnum):
-    """Generations of tiled attention kernels."""
-
-    FUSED = "fused"  # the best the architecture has: cuDNN, FlashAttention-3 class
-    FLASH2 = "flash2"  # FlashAttention-2, as torch ships it
-
-
 class Pointwise(StrEnum):
     """Kernels bound by memory; `elements` of each are those of its (wider) input."""
 
@@ -85,37 +99,10 @@ class Pointwise(StrEnum):
     DROPOUT_RESIDUAL = "dropout_residual"
     CROSS_ENTROPY = "cross_entropy"  # logits; eager as vocabulary-parallel training writes it
     EMBEDDING = "embedding"  # elements looked up
-
-
-class Device(NamedTuple):
-    """The hardware figures that operator times scale with; the rate is of one number format."""
-
-    flops: float
-    bandwidth: float
-    multiprocessors: int
-
-
-class MatrixShape(NamedTuple):
-    """`groups` products out[rows, columns], each a sum over `depth`; bytes per element."""
-
-    rows: Floats
-    columns: Floats
-    depth: Floats
-    groups: Floats
-    input_bytes: float
-    output_bytes: float
-
-
-class HeadShape(NamedTuple):
-    """Attention of `batch` sequences; dimensions per head."""
-
-    batch: Floats
-    heads: Floats
-    kv_heads: Floats
-    q_length: Floats
-    kv_length: Floats
-    key_dim: Floats
-    value_dim: Floats
+    BIAS = "bias"  # added to a product's output; its gradient is a sum
+    QUERY_COPY = "query_copy"  # grouped queries put in order for attention
+    QKV_GRADIENT = "qkv_gradient"  # three gradients joined
+    ACCUMULATE = "accumulate"  # a 16-bit gradient added to an fp32 sum
 
 
 @dataclass(frozen=True)
@@ -128,6 +115,7 @@ class OperatorModel:
     profile: Profile
     factors: TrainingFactors
     multiprocessors: int
+    design: str  # the family of `chips`
 
     @property
     def launch_seconds(self) -> float:
@@ -147,9 +135,13 @@ class OperatorModel:
         *,
         dtype: str = "bf16",
         role: GemmRole = GemmRole.FORWARD,
+        settled: bool = True,
     ) -> Floats:
-        """One product of a weight w[n,k] with m tokens; m, n, k are the forward's in any role."""
-        return self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype))
+        """One product of a weight w[n,k] with m tokens; m, n, k are the forward's in any role.
+
+        `settled`: at the clock that the power limit lets nothing but such products hold.
+        """
+        return self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype, settled))
 
     def grouped_gemm(
         self,
@@ -160,10 +152,11 @@ class OperatorModel:
         *,
         dtype: str = "bf16",
         role: GemmRole = GemmRole.FORWARD,
+        settled: bool = True,
     ) -> Floats:
         """The products of `groups` weights (experts), each with its own tokens, in one launch."""
         grouped = self.factors.grouped
-        fit = self._gemm_fit(dtype)
+        fit = self._gemm_fit(dtype, settled)
         fit = replace(
             fit,
             efficiency=fit.efficiency * grouped.efficiency_ratio,
@@ -184,17 +177,23 @@ class OperatorModel:
         causal: bool,
         backward: bool,
         kernel: AttentionKernel = AttentionKernel.FUSED,
+        settled: bool = True,
     ) -> Floats:
         """Scores, softmax and values without storing the scores. Causal: kv ends where q ends."""
-        fits = self.profile.attention.get(kernel) or self.profile.attention[AttentionKernel.FUSED]
         sizes = (batch, heads, kv_heads, q_length, kv_length, key_dim, value_dim)
         shape = HeadShape(*(np.asarray(size, np.float64) for size in sizes))
-        fit = fits.backward if backward else fits.forward
-        dtype = "bf16" if "bf16" in self.gpu.peak_flops else "fp16"
-        device = self._device(dtype if dtype in self.gpu.peak_flops else "fp32")
-        seconds = attention_seconds(fit, device, shape, kernel, causal=causal, backward=backward)
-        limit = device.flops * self.profile.gemm["bf16"].sustained_efficiency
-        return np.maximum(seconds, attention_flops(shape, causal=causal, backward=backward) / limit)
+        device = self._attention_device
+        measured = self.profile.attention.get(kernel)
+        if measured is None:
+            fixed, seconds = self._carried_attention(shape, kernel, causal, backward)
+        else:
+            fit = measured.backward if backward else measured.forward
+            fixed = fit.fixed_seconds
+            seconds = self._measured_attention(fit, shape, kernel, causal, backward)
+        flops = attention_flops(shape, causal=causal, backward=backward)
+        limit = device.flops * self._gemm_fit("bf16", settled).sustained_efficiency
+        held = np.maximum(fixed + seconds, flops / limit)
+        return np.where(shape.batch * shape.heads * shape.q_length * shape.kv_length > 0, held, 0.0)
 
     def streaming(self, num_bytes: ArrayLike) -> Floats:
         """A kernel that reads and writes `num_bytes` in all."""
@@ -214,11 +213,15 @@ class OperatorModel:
             per_element = fit.eager_backward if backward else fit.eager_forward
         return self.streaming(np.asarray(elements, np.float64) * per_element)
 
-    def optimizer_step(self, parameters: ArrayLike) -> Floats:
-        """One update of `parameters` fp32 master weights: norm, clip, Adam, cast to 16 bits."""
+    def optimizer_step(self, parameters: ArrayLike, moved_bytes: float | None = None) -> Floats:
+        """One update of `parameters` fp32 master weights: norm, clip, Adam, cast to 16 bits.
+
+        `moved_bytes`: what a program's kernels read and write for one parameter; None: fused ones.
+        """
         count = np.asarray(parameters, np.float64)
         fit = self.factors.optimizer
-        rate = self.gpu.memory_bandwidth * fit.efficiency / fit.bytes_per_parameter
+        moved = fit.bytes_per_parameter if moved_bytes is None else moved_bytes
+        rate = self.gpu.memory_bandwidth * fit.efficiency / moved
         return np.where(count > 0, fit.fixed_seconds + count / rate, 0.0)
 
     def _device(self, dtype: str) -> Device:
@@ -228,10 +231,93 @@ class OperatorModel:
             raise InputError(f"{self.gpu.name} does not compute in {dtype}; choose among {known}")
         return Device(peak, self.gpu.memory_bandwidth, self.multiprocessors)
 
-    def _gemm_fit(self, dtype: str) -> GemmFit:
-        names = _FITS.get(dtype, ("bf16",))
-        fit = next(self.profile.gemm[name] for name in names if name in self.profile.gemm)
-        return replace(fit, sustained_efficiency=1.0) if dtype == "fp32" else fit
+    def _measured_attention(
+        self,
+        fit: AttentionFit,
+        shape: HeadShape,
+        kernel: AttentionKernel,
+        causal: bool,
+        backward: bool,
+    ) -> Floats:
+        """A kernel that was measured on this design, without its fixed time."""
+        device = self._attention_device
+        here = of_design(fit, self._softmax_ratio)
+        work = attention_work(here, device, shape, kernel, causal=causal, backward=backward)
+        name = f"{kernel.value}_{'backward' if backward else 'forward'}"
+        return work * _factor(name, self.design, head_features(shape, device, work))
+
+    def _carried_attention(
+        self, shape: HeadShape, kernel: AttentionKernel, causal: bool, backward: bool
+    ) -> tuple[float, Floats]:
+        """Fixed and other seconds where only the law is known, and measured kernels elsewhere.
+
+        Backward and older kernels are those of the measured GPU, slower or faster by what the
+        law says of the forward kernel.
+        """
+        best = self._best_kernel
+        generation = best if kernel is AttentionKernel.FUSED else kernel
+        fits = _reference_attention(generation)
+        if generation is best and not backward:
+            return fits.forward.fixed_seconds, self._law_attention(shape, causal=causal)
+        fit = fits.backward if backward else fits.forward
+        work = self._measured_attention(fit, shape, generation, causal, backward)
+        return fit.fixed_seconds, work * self._carried_ratio
+
+    def _law_attention(self, shape: HeadShape, *, causal: bool) -> Floats:
+        device, watts = self._attention_device, self.gpu.tdp_watts
+        edge = (device.flops / device.multiprocessors / law().reference_flops) ** (
+            -law().joules_exponent
+        )
+        held = min(1.0, watts / (device.flops * law().attention_joules_per_flop * edge))
+        here = of_design(law().attention, self._softmax_ratio)
+        work = law_attention_work(here, device, shape, held, causal=causal)
+        exponentials = chips().families[self.design].exponentials_per_clock
+        features = head_features(shape, device, work)
+        features |= hardware_features(device, watts, exponentials)
+        return work * _factor("attention_law", self.design, features)
+
+    @property
+    def _best_kernel(self) -> AttentionKernel:
+        """The generation of the best kernel: the older one where products wait for operands."""
+        waits = chips().families[self.design].flops_per_multiprocessor < WAITING_FLOPS
+        return AttentionKernel.FLASH2 if waits else AttentionKernel.FUSED
+
+    @property
+    def _softmax_ratio(self) -> float:
+        """FLOPs of a multiprocessor in the time of one exponential, against the reference."""
+        device, families = self._attention_device, chips().families
+        reference = families[chips().gpus[law().reference_gpu].family].exponentials_per_clock
+        per_clock = families[self.design].exponentials_per_clock
+        rate = device.flops / device.multiprocessors
+        return rate / law().reference_flops * reference / per_clock
+
+    @property
+    def _carried_ratio(self) -> float:
+        """How much longer forward attention takes than the measured GPU's kernel would here."""
+        shape = HeadShape(*(np.asarray(size, np.float64) for size in TYPICAL_ATTENTION))
+        kernel = self._best_kernel
+        forward = _reference_attention(kernel).forward
+        plain = self._measured_attention(forward, shape, kernel, causal=True, backward=False)
+        return float(np.exp(np.mean(np.log(self._law_attention(shape, causal=True) / plain))))
+
+    @property
+    def _attention_device(self) -> Device:
+        return self._device(next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops))
+
+    def settled_seconds(self, flops: ArrayLike, dtype: str) -> Floats:
+        """The least seconds of products at the power limit, whatever their shapes."""
+        rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
+        return np.asarray(flops, np.float64) / rate
+
+    def _gemm_fit(self, dtype: str, settled: bool) -> GemmFit:
+        fit = self.profile.gemm[_fitted_format(self.profile, dtype)]
+        unlimited = dtype == "fp32" or not settled
+        return replace(fit, sustained_efficiency=1.0) if unlimited else fit
+
+    def _class_of_products(self, dtype: str, role: GemmRole) -> str:
+        """8-bit products of all roles are one class: libraries have one kind of them."""
+        fitted = _fitted_format(self.profile, dtype)
+        return "gemm_fp8" if fitted == "fp8" else f"gemm_{fitted}_{role.value}"
 
     def _products(
         self,
@@ -243,7 +329,7 @@ class OperatorModel:
         role: GemmRole,
         fit: GemmFit,
     ) -> Floats:
-        tokens, outputs, inputs = (np.asarray(size, np.float64) for size in (m, n, k))
+        (tokens, outputs, inputs), row_of = _distinct(groups, m, n, k)
         element = _ELEMENT_BYTES[dtype]
         wide = max(element, 2.0)
         count = np.asarray(groups, np.float64)
@@ -256,125 +342,71 @@ class OperatorModel:
         device = self._device(dtype)
         if role is not GemmRole.FORWARD:
             fit = in_role(fit, self.factors.roles[role], device)
-        return matrix_seconds(fit, device, shape)
+        burst = burst_seconds(fit, device, shape)
+        features = matrix_features(shape, device, burst)
+        features |= hardware_features(device, self.gpu.tdp_watts, exponentials=1.0)
+        burst = burst * _factor(self._class_of_products(dtype, role), self.design, features)
+        seconds = held_seconds(fit, device, shape, burst)
+        return seconds if row_of is None else seconds[row_of]
 
 
-def in_role(fit: GemmFit, role: RoleFit, device: Device) -> GemmFit:
-    """The fit of a backward product from the forward one's.
+def _distinct(
+    groups: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike
+) -> tuple[list[Floats], Ints | None]:
+    """The sizes, each combination once if that is cheap to find, and where each went.
 
-    Traffic at the end of a tile that no arithmetic hides lengthens its ramp: a multiprocessor
-    does `flops / bandwidth` FLOPs, two per step and output element, in the time of one byte.
+    A search asks for the same few hundred products in thousands of places.
     """
-    exposed = role.exposed_bytes * device.flops / (2.0 * device.bandwidth)
-    return replace(
-        fit,
-        efficiency=min(1.0, fit.efficiency * role.efficiency_ratio),
-        ramp_depth=fit.ramp_depth * role.ramp_ratio + exposed,
-        memory_efficiency=min(1.0, fit.memory_efficiency * role.memory_ratio),
-    )
+    sizes = [np.asarray(size, np.float64) for size in (m, n, k)]
+    shape = np.broadcast_shapes(*(size.shape for size in sizes))
+    if np.ndim(groups) or not shape or 0 in shape:
+        return sizes, None
+    packed = np.zeros((), np.uint64)
+    for size, bits in zip(sizes, _PACKED_BITS, strict=True):
+        if size.min() < 0 or size.max() >= 1 << bits:
+            return sizes, None
+        whole = size.astype(np.uint64)
+        if np.any(whole != size):
+            return sizes, None
+        packed = (packed << np.uint64(bits)) | whole
+    kept, row_of = np.unique(np.broadcast_to(packed, shape), return_inverse=True)
+    columns = []
+    for bits in reversed(_PACKED_BITS):
+        columns.append((kept & np.uint64((1 << bits) - 1)).astype(np.float64))
+        kept = kept >> np.uint64(bits)
+    return columns[::-1], row_of.reshape(shape)
 
 
-def matrix_seconds(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:
-    """Seconds of matrix products with one output type."""
-    rows, columns, depth, groups, input_bytes, output_bytes = shape
-    waves = _wave_steps(fit, device, shape)
-    arithmetic = waves * (2.0 * device.multiprocessors / (device.flops * fit.efficiency))
-    area = rows * columns
-    moved = groups * (input_bytes * depth * (rows + columns) + output_bytes * area)
-    memory = moved / (device.bandwidth * fit.memory_efficiency)
-    flops = 2.0 * groups * area * depth
-    power = flops / (device.flops * fit.sustained_efficiency)
-    seconds = fit.fixed_seconds + smooth_maximum(smooth_maximum(arithmetic, memory, 2), power, 3)
-    return np.where(flops > 0, seconds, 0.0)
+def _reference_attention(kernel: AttentionKernel) -> AttentionFits:
+    """The kernel as measured on the reference GPU."""
+    profile = find_profile(law().reference_gpu)
+    if profile is None or kernel not in profile.attention:
+        raise InputError(f"{law().reference_gpu} has no profile with {kernel.value} attention")
+    return profile.attention[kernel]
 
 
-def _wave_steps(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:
-    """Multiply-adds that each multiprocessor goes through, for the best tile shape."""
-    rows, columns, depth, groups, *_ = shape
-    processors = float(device.multiprocessors)
-    whole = depth + fit.ramp_depth
-    shared_ramp = fit.ramp_depth * (1.0 + fit.split_ramp)
-    best = np.asarray(np.inf)
-    for tile_rows, tile_columns in TILES:
-        tiles = groups * np.ceil(rows / tile_rows) * np.ceil(columns / tile_columns)
-        filled = np.maximum(tiles, 1.0) / processors
-        waves = fit.quantisation * np.ceil(filled) + (1.0 - fit.quantisation) * np.maximum(
-            filled, 1.0
-        )
-        sharing = np.maximum(np.floor(1.0 / filled), 1.0)
-        shared = np.where(sharing > 1.0, depth / sharing + shared_ramp, np.inf)
-        traffic = (1 / tile_rows + 1 / tile_columns) / (1 / TILES[0][0] + 1 / TILES[0][1])
-        area = tile_rows * tile_columns * (1.0 + fit.tile_penalty * (traffic - 1.0))
-        best = np.minimum(best, np.minimum(waves * whole, shared) * area)
-    return best
+def _factor(name: str, design: str, features: dict[str, ArrayLike]) -> Floats | float:
+    """The learned correction of a class of operators where there is one for the design."""
+    found: Learned | None = learned(name)
+    if found is None:
+        return 1.0
+    families = found.correction.families
+    return found.factor(features) if not families or design in families else 1.0
 
 
-def attention_seconds(
-    fit: AttentionFit,
-    device: Device,
-    shape: HeadShape,
-    kernel: AttentionKernel,
-    *,
-    causal: bool,
-    backward: bool,
-) -> Floats:
-    """Seconds of tiled attention: work spread over all processors, and the longest block."""
-    batch, heads, kv_heads, q_length, kv_length, key_dim, value_dim = shape
-    products = BACKWARD_PRODUCTS if backward else 1.0
-    padded = _padded(key_dim, kernel) + _padded(value_dim, kernel)
-    per_pair = (2.0 * products * padded + fit.softmax_flops) / (device.flops * fit.efficiency)
-    visible = kv_length
-    if causal:
-        before = np.maximum(kv_length - q_length, 0.0)
-        visible = np.minimum(kv_length, before + (q_length + fit.diagonal_length) / 2.0)
-    blocks = batch * heads * np.ceil(q_length / QUERY_BLOCK)
-    spread = blocks * (visible + fit.ramp_length) * QUERY_BLOCK * per_pair
-    longest = (kv_length + fit.ramp_length) * (QUERY_BLOCK * device.multiprocessors) * per_pair
-    work = np.maximum(spread, longest) + fit.tail_share * np.minimum(spread, longest)
-    elements = batch * (q_length * heads + kv_length * kv_heads) * (key_dim + value_dim)
-    memory = 2.0 * products * elements / device.bandwidth
-    seconds = fit.fixed_seconds + np.maximum(work, memory)
-    return np.where(blocks * kv_length > 0, seconds, 0.0)
-
-
-def attention_flops(shape: HeadShape, *, causal: bool, backward: bool) -> Floats:
-    """FLOPs of the matrix products of attention; a causal mask spares half of the square."""
-    visible = shape.kv_length
-    if causal:
-        visible = visible - np.minimum(shape.q_length, shape.kv_length) / 2.0
-    pairs = shape.batch * shape.heads * shape.q_length * visible
-    products = BACKWARD_PRODUCTS if backward else 1.0
-    return 2.0 * products * pairs * (shape.key_dim + shape.value_dim)
-
-
-def _padded(head_dim: Floats, kernel: AttentionKernel) -> Floats:
-    """Kernels exist for few head sizes; the others are filled up with zeros."""
-    if kernel is AttentionKernel.FLASH2:
-        return np.ceil(head_dim / 32.0) * 32.0
-    return np.maximum(64.0, np.exp2(np.ceil(np.log2(np.maximum(head_dim, 1.0)))))
-
-
-def smooth_maximum(a: Floats, b: Floats, halvings: int) -> Floats:
-    """The norm (a^p + b^p)^(1/p) with p = 2^halvings: near the maximum, larger where both count."""
-    large = np.maximum(a, b)
-    ratio = np.minimum(a, b) / np.where(large > 0, large, 1.0)
-    for _ in range(halvings):
-        ratio = ratio * ratio
-    total = 1.0 + ratio
-    for _ in range(halvings):
-        total = np.sqrt(total)
-    return large * total
+def _fitted_format(profile: Profile, dtype: str) -> str:
+    """The number format whose fit prices products in `dtype`."""
+    return next(name for name in _FITS.get(dtype, ("bf16",)) if name in profile.gemm)
 
 
 @lru_cache(maxsize=_MODELS_KEPT)
 def operator_model(gpu: Gpu) -> OperatorModel:
     """The operator model of a GPU type: its own profile, else that of a similar type."""
-    own = find_profile(gpu.name)
-    count, family = _chip(gpu)
-    if own is not None:
-        profile, error = own, own.relative_error
-    else:
-        profile, error = _specified(gpu, family), family.relative_error
+    count, design = _chip(gpu)
+    profile = find_profile(gpu.name)
+    error = 0.0 if profile is None else profile.relative_error
+    if profile is None:
+        profile, error = _specified(gpu, design)
     return OperatorModel(
         gpu=gpu,
         source=profile.source,
@@ -382,33 +414,38 @@ def operator_model(gpu: Gpu) -> OperatorModel:
         profile=profile,
         factors=training_factors(),
         multiprocessors=count,
+        design=design,
     )
 
 
-def _chip(gpu: Gpu) -> tuple[int, Family]:
+def _chip(gpu: Gpu) -> tuple[int, str]:
     """The multiprocessors and the family of a type; for unknown types by architecture and rate."""
     known = chips().gpus.get(gpu.name)
     if known is not None:
-        return known.multiprocessors, chips().families[known.family]
-    families = list(chips().families.values())
-    related = [f for f in families if f.architecture == gpu.architecture] or [
-        replace(f, relative_error=max(f.relative_error, STRANGER_ERROR)) for f in families
-    ]
+        return known.multiprocessors, known.family
+    families = chips().families
+    related = {n: f for n, f in families.items() if f.architecture == gpu.architecture}
     rate = _tensor_flops(gpu)
 
-    def distance(family: Family) -> float:
+    def distance(name: str) -> float:
+        family = families[name]
         return abs(np.log(rate / (family.flops_per_multiprocessor * _count(family.like))))
 
-    family = min(related, key=distance)
-    return max(1, round(rate / family.flops_per_multiprocessor)), family
+    design = min(related or families, key=distance)
+    return max(1, round(rate / families[design].flops_per_multiprocessor)), design
 
 
 def _count(name: str) -> int:
     return chips().gpus[name].multiprocessors
 
 
-def _specified(gpu: Gpu, family: Family) -> Profile:
-    """The fit of a similar type, with the power limit and best known product of this one."""
+def _specified(gpu: Gpu, design: str) -> tuple[Profile, float]:
+    """A profile from the specification, and its relative error.
+
+    Products of the fitted type of the same design, or of the law of all designs, with the power
+    limit and best known product of this type.
+    """
+    family, expected = chips().families[design], law().left_out
     like = find_profile(family.like)
     if like is None:
         raise InputError(f"{gpu.name} is modelled on {family.like}, which has no profile")
@@ -423,8 +460,19 @@ def _specified(gpu: Gpu, family: Family) -> Profile:
     if "bf16" in gpu.measured_matmul_flops and "bf16" in gpu.peak_flops:
         limits.append(gpu.measured_matmul_flops["bf16"] / gpu.peak_flops["bf16"])
     sustained = min(limits)
-    fits = {dtype: replace(fit, sustained_efficiency=sustained) for dtype, fit in like.gemm.items()}
-    return replace(like, gpu=gpu.name, source=ProfileSource.SPECIFICATION, gemm=fits)
+    fitted = chips().gpus[family.like].family == design and family.architecture == gpu.architecture
+    error = max(expected.same_design, like.relative_error) if fitted else expected.new_design
+    profile = replace(
+        like,
+        gpu=gpu.name,
+        source=ProfileSource.SPECIFICATION,
+        gemm={
+            dtype: replace(fit, sustained_efficiency=sustained)
+            for dtype, fit in (like.gemm if fitted else law().gemm).items()
+        },
+        attention=like.attention if fitted else {},
+    )
+    return profile, max(error, family.assumed_error)
 
 
 def _tensor_flops(gpu: Gpu) -> float:

@@ -16,6 +16,7 @@ from astrarium.cost.collectives import (
     reduce_scatter_seconds,
 )
 from astrarium.cost.efficiency import OperatorModel, Pointwise
+from astrarium.cost.kernels import under_power_limit
 from astrarium.cost.tally import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
@@ -65,26 +66,32 @@ def end_costs(
     outputs = _padded(model.head.outputs, tp) / tp
     inputs = np.full(len(shards), float(model.head.inputs))
     dtype = workload.precision.value
-    forward, dgrad, wgrad = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
+    forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
+    flops = 2 * tokens * outputs * inputs
     logits = tokens * outputs
+    table = _padded(model.vocab, tp) / tp * model.embedding.hidden
 
     def passed(kind: Pointwise, elements: Floats, *, backward: bool) -> Floats:
         return ops.pointwise(kind, elements, backward=backward, fused=kind in runtime.fused)
 
+    loss_forward, loss_backward = (
+        passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=backward)
+        + passed(Pointwise.CROSS_ENTROPY, logits, backward=backward)
+        + (added if backward else 0.0)
+        for backward in (False, True)
+    )
     return EndCosts(
         embedding_forward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=False),
-        embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True),
+        # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
+        embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True)
+        + passed(Pointwise.ACCUMULATE, table, backward=True),
         # Without sequence parallelism the way back needs no message.
         embedding_message=reduce + np.where(sequence, gather, 0.0),
-        embedding_parameters=_padded(model.vocab, tp) / tp * model.embedding.hidden
-        + model.embedding.other_parameters,
-        head_forward=forward
-        + passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=False)
-        + passed(Pointwise.CROSS_ENTROPY, logits, backward=False),
-        head_backward=dgrad
-        + wgrad
-        + passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=True)
-        + passed(Pointwise.CROSS_ENTROPY, logits, backward=True),
+        embedding_parameters=table + model.embedding.other_parameters,
+        head_forward=loss_forward
+        + under_power_limit(forward, ops.settled_seconds(flops, dtype), loss_forward),
+        head_backward=loss_backward
+        + under_power_limit(dgrad + wgrad, ops.settled_seconds(2 * flops, dtype), loss_backward),
         head_message_forward=np.where(sequence, gather, 0.0),
         head_message_backward=np.where(sequence, gather + reduce, reduce),
         head_parameters=np.where(model.head.tied, 0.0, outputs * model.head.inputs)

@@ -49,10 +49,11 @@ def _feed_forward(
     narrow = tokens * ways_out[-1].inputs * ELEMENT_BYTES / split
     kind = Pointwise.SWIGLU if block.gated else Pointwise.GELU
     seconds = layer.pointwise(kind, wide / ELEMENT_BYTES)
-    layer.keep(wide + narrow)
+    extra = wide / ELEMENT_BYTES * layer.runtime.gated_kept_bytes if block.gated else 0.0
+    layer.keep(wide + narrow + extra)
     # Gradients of both are alive together in the backward pass.
     layer.pass_through(wide + narrow)
-    return seconds, wide + narrow, narrow
+    return seconds, wide + narrow + extra, narrow
 
 
 def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
@@ -80,10 +81,14 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
             (GemmRole.WGRAD, "backward"),
         ):
             groups, rows = local_experts[first], (worked / local_experts)[first]
-            seconds = layer.ops.grouped_gemm(groups, rows, n, k, dtype=layer.dtype, role=role)
-            layer.add(name, seconds[shape_of])
+            seconds = layer.ops.grouped_gemm(
+                groups, rows, n, k, dtype=layer.dtype, role=role, settled=False
+            )
+            flops = 2 * groups * rows * n * k
+            layer.products(name, seconds[shape_of], flops[shape_of], layer.dtype)
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
-        layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / shards.etp)
+        if layer.runtime.accumulates_in_product:
+            layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / shards.etp)
     inner = _feed_forward(layer, block, Module.EXPERTS, worked, shards.etp)
     _add_expert_messages(layer, block, routed)
     if inner is not None:

@@ -16,13 +16,14 @@ from dataclasses import fields
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Floats
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.attention import add_attention, add_latent_recompute
 from astrarium.cost.collectives import (
     Fabric,
     all_gather_seconds,
     all_reduce_seconds,
+    compute_slowdown,
     place,
     reduce_scatter_seconds,
 )
@@ -81,12 +82,23 @@ def _add_block(layer: Tally, block: Block) -> None:
         add_experts(layer, block, gemm_seconds)
     else:
         add_mlp(layer, block, gemm_seconds)
-    layer.add("dense_parameters", np.full(len(layer.shards), float(block.extra_parameters)))
-    # A layer cannot run faster than the host can launch its kernels.
-    host = layer.runtime
-    layer.out["forward"] = np.maximum(layer.out["forward"], host.layer_forward_seconds)
-    layer.out["backward"] = np.maximum(layer.out["backward"], host.layer_backward_seconds)
+    layer.hold_power()
+    layer.everywhere("dense_parameters", float(block.extra_parameters))
+    _add_launches(layer, block)
     layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
+
+
+def _add_launches(layer: Tally, block: Block) -> None:
+    """What the host does for a layer: launch its kernels, keep its tensors."""
+    runtime = layer.runtime
+    rotary = any(attention.rotary_dim for attention in block.attentions)
+    many = runtime.rotary_launch_seconds if rotary else 0.0
+    forward = runtime.layer_forward_seconds + many
+    layer.everywhere("launch_forward", forward)
+    layer.everywhere("launch_backward", runtime.layer_backward_seconds + many)
+    layer.everywhere("launch_again", forward + runtime.layer_recompute_seconds)
+    tensors = sum(1 + linear.bias for linear in block.linears)
+    layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
 
 
 def _add_norms(layer: Tally, block: Block) -> None:
@@ -102,7 +114,7 @@ def _add_norms(layer: Tally, block: Block) -> None:
             layer.keep(size)  # latent norms feed an up-projection of their own
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
-        layer.add("dense_parameters", np.full(len(layer.shards), float(norm.parameters)))
+        layer.everywhere("dense_parameters", float(norm.parameters))
     for _ in range(_entries(block)):
         layer.keep(residual)
     for _ in range(1 if block.parallel_residual else 2):
@@ -135,19 +147,23 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     shapes = [_shape(layer, linear) for linear in dense]
     first, shape_of = layer.first_of_shape, layer.shape_of
     m, n, k = (np.stack([shape[axis][first] for shape in shapes]) for axis in range(3))
-    forward, dgrad, wgrad = (
+    forward, dgrad, wgrad, added = (
         seconds[:, shape_of]
         for seconds in weight_products(layer.ops, layer.runtime, m, n, k, layer.dtype)
     )
-    layer.add("forward", forward.sum(axis=0))
-    layer.add("backward", (dgrad + wgrad).sum(axis=0))
+    flops = 2 * (m * n * k).sum(axis=0)[shape_of]
+    layer.products("forward", forward.sum(axis=0), flops, layer.dtype)
+    layer.products("backward", (dgrad + wgrad).sum(axis=0), 2 * flops, layer.dtype)
+    layer.add("backward", added.sum(axis=0))
     if layer.workload.precision is Precision.FP8:
         inputs, outputs = (m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of]
         layer.stream(QUANTISE_BYTES * inputs, QUANTISE_BYTES * outputs)
-    for linear in dense:
+    for linear, tokens, outputs in zip(dense, m, n, strict=True):
         share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
         layer.add("dense_parameters", linear.parameters / share)
-        if linear.module is not Module.ROUTER:
+        if linear.bias:
+            layer.pointwise(Pointwise.BIAS, (tokens * outputs)[shape_of])
+        if linear.module is not Module.ROUTER and layer.runtime.accumulates_in_product:
             layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / share)
     return {x.name: (forward[i], dgrad[i], wgrad[i]) for i, x in enumerate(dense)}
 
@@ -170,11 +186,16 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
     """
     shards, fabric = layer.shards, layer.fabric
     group = place(shards.tp, np.ones_like(shards.tp), shards.domain)
+    slowdown = compute_slowdown(fabric, group)
     sequence = shards.sequence_parallel
     size = layer.tokens * block.hidden * ELEMENT_BYTES
     back_in = all_gather_seconds(fabric, size, group)
     scatter = reduce_scatter_seconds(fabric, size, group)
     whole = all_reduce_seconds(fabric, size, group)
+
+    def piped(message: Floats, gemm: Floats) -> Floats:
+        return np.maximum(message / shards.tp, beside(message, gemm, slowdown))
+
     for row in (x for x in block.linears if x.split is Split.ROW and x.name in gemms):
         columns = _columns_before(block, row)
         width = sum(column.inputs for column in columns)
@@ -188,18 +209,18 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
         leave = np.where(sequence, scatter, whole)
         behind = np.where(
             sequence,
-            back_in + beside(gather, column[1]) + beside(input_scatter, column[2]),
-            beside(input_whole, column[2]),
+            back_in
+            + beside(gather, column[1], slowdown)
+            + beside(input_scatter, column[2], slowdown),
+            beside(input_whole, column[2], slowdown),
         )
-        piped = _piped(enter, column[0], shards.tp) + _piped(leave, row_forward, shards.tp)
-        piped_back = _piped(back_in, row_dgrad, shards.tp) + _piped(
-            gather + input_scatter, column[1] + column[2], shards.tp
-        )
+        forward = piped(enter, column[0]) + piped(leave, row_forward)
+        back = piped(back_in, row_dgrad) + piped(gather + input_scatter, column[1] + column[2])
         layer.add("tp_forward", enter + leave)
         layer.messages_of[row.module] = enter + leave
         layer.add("tp_backward", behind)
-        layer.add("tp_forward_overlapped", np.where(sequence, piped, enter + leave))
-        shorter = np.minimum(piped_back, behind)
+        layer.add("tp_forward_overlapped", np.where(sequence, forward, enter + leave))
+        shorter = np.minimum(back, behind)
         layer.add("tp_backward_overlapped", np.where(sequence, shorter, behind))
     # One gathered input at a time stands beside the shards.
     layer.pass_through(np.where(sequence, size, 0.0))
@@ -212,10 +233,6 @@ def _columns_before(block: Block, row: Linear) -> list[Linear]:
     rows = [i for i, x in enumerate(same) if x.split is Split.ROW]
     columns = [x for x in same[rows[-1] + 1 if rows else 0 :] if x.split is Split.COLUMN]
     return columns or [row]
-
-
-def _piped(message: Floats, gemm: Floats, parts: Ints) -> Floats:
-    return np.maximum(message / parts, beside(message, gemm))
 
 
 def _add_custom(layer: Tally, block: CustomBlock) -> None:

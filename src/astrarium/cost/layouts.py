@@ -21,6 +21,8 @@ from astrarium.cost.collectives import (
     Fabric,
     all_gather_seconds,
     all_reduce_seconds,
+    compute_slowdown,
+    crosses_domains,
     fabric_of,
     place,
     reduce_scatter_seconds,
@@ -61,6 +63,8 @@ class RankSeconds:
     cp: Floats
     ep: Floats
     again: Floats  # the whole forward pass of the rank's layers, if it were redone
+    launch: Floats  # what the host takes to launch all of it
+    launch_again: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class DataMessages:
     scatter: Floats  # gradients summed, each rank its part
     gather: Floats  # weights
     tied: Floats  # gradients of a table that first and last stage both hold
+    slowdown: Floats  # of the computation beside them, as a share
+    on_same_links: Floats  # other messages of one pass of a micro-batch, on the same adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class Layouts:
     transient_of_layer: Floats  # bytes that live only inside one layer's passes
     stand_ins: Floats  # 16-bit tensors in place of gradients that went to the fp32 ones
     largest_unit: Floats  # parameters of the largest layer, embedding or head on the rank
+    weight_tensors: Floats
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -119,8 +126,10 @@ class CostModel:
         self.runtime = runtime or find_runtime()
         self.tuning = tuning
         self.ops: OperatorModel = operator_model(pool.gpu)
-        self.fabric: Fabric = fabric_of(
-            pool, intra_time_ratio=tuning.intra_link, inter_time_ratio=tuning.inter_link
+        self.fabric: Fabric = replace(
+            fabric_of(pool),
+            intra_time_ratio=tuning.intra_link,
+            inter_time_ratio=tuning.inter_link,
         )
         self.planner = StagePlanner(workload.model, workload.seq_length, pool.gpu.name)
         kinds = np.array(workload.model.kind_of_layer)
@@ -180,6 +189,8 @@ class CostModel:
         expert_parameters = dealt(costs.expert_parameters)
         pace = slowest_of(degrees.gpus) * self.tuning.compute
         dense_ranks, expert_ranks = data_ranks(degrees)
+        on_rank = self._on_rank(shards, dealt, ends)
+        hop = self._hop_seconds(degrees, shards.ends.boundary_bytes[shard])
         return Layouts(
             runtime=self.runtime,
             tuning=self.tuning,
@@ -190,47 +201,69 @@ class CostModel:
             shard=shard,
             stages=stages,
             stage_row=stage_row,
-            on_rank=_at_pace(self._on_rank(shards, dealt, ends), pace[:, None]),
-            in_all=_at_pace(self._in_all(shards), pace),
+            on_rank=_at_pace(on_rank, pace[:, None], self.tuning.host),
+            in_all=_at_pace(self._in_all(degrees, shards), pace, self.tuning.host),
             dense_parameters=dense_parameters,
             expert_parameters=expert_parameters,
             head_activations=ends.last(shards.ends.head_activations),
             head_transient=ends.last(shards.ends.head_transient),
-            hop_seconds=self._hop_seconds(degrees, shards.ends.boundary_bytes[shard]),
+            hop_seconds=hop,
             layer_counts=held.sum(axis=2),
             redone_of_layer=(costs.activations - costs.inputs).max(axis=1)[shard],
             transient_of_layer=costs.transient.max(axis=1)[shard],
             stand_ins=np.where(held > 0, costs.stand_ins[shard][:, None, :], 0.0).max(axis=2),
             largest_unit=self._largest_unit(shards, ends),
+            weight_tensors=dealt(costs.weight_tensors),
             dense_ranks=dense_ranks,
             expert_ranks=expert_ranks,
             messages=self._data_messages(
                 degrees,
                 tied_apart,
+                self._between_domains(degrees, virtual * hop, on_rank.ep.max(axis=1)),
                 (dense_parameters.max(axis=1), dense_ranks, degrees.tp),
                 (expert_parameters.max(axis=1), expert_ranks, degrees.ep * degrees.etp),
             ),
         )
 
+    def _between_domains(self, degrees: Degrees, sends: Floats, experts: Floats) -> Floats:
+        """Seconds that a pass of one micro-batch sends between domains, data parallelism aside."""
+        domain = self.pool.domain_of(degrees.gpus)
+        stages = place(degrees.pp, degrees.tp * degrees.cp * degrees.dp, domain)
+        exchange = place(degrees.ep, degrees.etp, domain)
+        # `experts` holds both passes.
+        return np.where(crosses_domains(stages), sends, 0.0) + np.where(
+            crosses_domains(exchange), experts / 2, 0.0
+        )
+
     def _data_messages(
-        self, degrees: Degrees, tied: Floats, *groups: tuple[Floats, Ints, Ints]
+        self, degrees: Degrees, tied: Floats, others: Floats, *groups: tuple[Floats, Ints, Ints]
     ) -> DataMessages:
         """Each group: parameters of a rank, ranks that share them, distance between those."""
         fabric, domain = self.fabric, self.pool.domain_of(degrees.gpus)
-        reduce, scatter, gather = (np.zeros(len(groups[0][0])) for _ in range(3))
+        reduce, scatter, gather, slowed = (np.zeros(len(groups[0][0])) for _ in range(4))
+        crosses = np.zeros(len(reduce), dtype=np.bool_)
         for parameters, ranks, stride in groups:
             if not parameters.any():
                 continue
             group = place(ranks, stride, domain)
             gradients = self.runtime.reduced_gradient_bytes * parameters
             weights = self.runtime.weight_bytes * parameters
-            reduce = reduce + all_reduce_seconds(fabric, gradients, group)
+            whole = all_reduce_seconds(fabric, gradients, group)
+            reduce = reduce + whole
+            slowed = slowed + whole * compute_slowdown(fabric, group)
             scatter = scatter + reduce_scatter_seconds(fabric, gradients, group)
             gather = gather + all_gather_seconds(fabric, weights, group)
+            crosses |= crosses_domains(group)
         apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
         ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
-        table = all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends)
-        return DataMessages(reduce, scatter, gather, table)
+        return DataMessages(
+            reduce,
+            scatter,
+            gather,
+            tied=all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends),
+            slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
+            on_same_links=np.where(crosses, others, 0.0),
+        )
 
     def _largest_unit(self, shards: ShardCosts, ends: _Ends) -> Floats:
         costs, e = shards.layers, shards.ends
@@ -255,9 +288,11 @@ class CostModel:
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
+            launch=dealt(c.launch_forward + c.launch_backward) + self.runtime.micro_batch_seconds,
+            launch_again=dealt(c.launch_again),
         )
 
-    def _in_all(self, shards: ShardCosts) -> RankSeconds:
+    def _in_all(self, degrees: Degrees, shards: ShardCosts) -> RankSeconds:
         """The same summed over the whole model; does not depend on how layers are dealt."""
         c, e, s = shards.layers, shards.ends, shards.shard_of
         message = e.embedding_message + e.head_message_forward + e.head_message_backward
@@ -275,6 +310,9 @@ class CostModel:
             cp=all_layers(c.cp_forward + c.cp_backward)[s],
             ep=all_layers(c.ep_forward + c.ep_backward)[s],
             again=all_layers(c.forward + c.tp_forward + c.cp_forward + c.ep_forward)[s],
+            launch=all_layers(c.launch_forward + c.launch_backward)[s]
+            + degrees.pp * self.runtime.micro_batch_seconds,
+            launch_again=all_layers(c.launch_again)[s],
         )
 
     def _hop_seconds(self, degrees: Degrees, boundary_bytes: Floats) -> Floats:
@@ -301,13 +339,15 @@ def slowest_of(gpus: Ints) -> Floats:
     return (1.0 + GPU_DEVIATION * np.array(largest))[row]
 
 
-def _at_pace(seconds: RankSeconds, pace: Floats) -> RankSeconds:
-    """The computation of all ranks at the pace of the slowest GPU."""
+def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
+    """The computation of all ranks at the pace of the slowest GPU, launches at the host's."""
     return replace(
         seconds,
         forward=seconds.forward * pace,
         backward=seconds.backward * pace,
         again=seconds.again * pace,
+        launch=seconds.launch * host,
+        launch_again=seconds.launch_again * host,
     )
 
 

@@ -55,7 +55,8 @@ def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
     """Memory of strategies: row `rows[i]` of the layouts with row i of the options."""
     weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
     activations, again = _activation_bytes(layouts, rows, options)
-    workspace = again + gathered + layouts.stand_ins[rows]
+    workspace = again + gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
+    workspace = np.maximum(workspace, _update_bytes(layouts, optimizer) - activations)
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -72,14 +73,21 @@ def bytes_of_sharding(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
     moving = gathered + layouts.stand_ins[rows]
     moving = moving * (1 + layouts.runtime.fragmentation)
-    reserved = _always_reserved(layouts.runtime, layouts.tuning)
-    return weights + gradients + optimizer + moving + reserved
+    return (
+        weights + gradients + optimizer + moving + _always_reserved(layouts.runtime, layouts.tuning)
+    )
 
 
 def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """The share of `Memory.by_rank` that recomputation decides."""
     activations, again = _activation_bytes(layouts, rows, options)
     return (1 + layouts.runtime.fragmentation) * (activations + again)
+
+
+def _update_bytes(layouts: Layouts, optimizer: Floats) -> Floats:
+    """Bytes alive only while the optimizer runs, when the activations are gone."""
+    runtime = layouts.runtime
+    return optimizer * (runtime.optimizer_transient_bytes / runtime.optimizer_bytes)
 
 
 def _always_reserved(runtime: Runtime, tuning: Tuning) -> float:

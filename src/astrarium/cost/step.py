@@ -13,7 +13,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.collectives import contention_seconds
+from astrarium.cost.kernels import smooth_maximum
 from astrarium.cost.layouts import CostModel, Layouts, sum_over_modules
 from astrarium.cost.schedule import pipeline_seconds_from_summary
 from astrarium.cost.tally import beside
@@ -23,6 +25,11 @@ from astrarium.strategy.types import Granularity, Method
 # An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
 # two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
 HOST_BYTES_PER_SECOND = 200e9
+
+# The host runs ahead of the device by many kernels: only where both take about as long do they
+# wait for each other now and then. Whole iterations of megatron-core on an H200 follow a norm of
+# 8 = 2^3 (own measurement, 2026-11-15).
+LAUNCH_HALVINGS = 3
 
 _FULL = GRANULARITIES.index(Granularity.FULL)
 _UNIFORM = METHODS.index(Method.UNIFORM)
@@ -44,7 +51,7 @@ class Seconds:
     gradient_reduction: Floats
     parameter_gather: Floats
     optimizer: Floats
-    host: Floats  # what the program does between kernels, for each micro-batch and iteration
+    host: Floats  # the device waits for launches, and for what is done once an iteration
 
     @property
     def total(self) -> Floats:
@@ -60,13 +67,25 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
     parts = rank_parts(layouts, rows, options)
     on_rank = sum(parts.values(), np.zeros_like(parts["forward"]))
     slowest = np.argmax(on_rank, axis=1)[:, None]
-    longest = np.take_along_axis(on_rank, slowest, axis=1)[:, 0]
+
+    def of_slowest(per_rank: Floats) -> Floats:
+        return np.take_along_axis(per_rank, slowest, axis=1)[:, 0]
+
+    longest = of_slowest(on_rank)
     micro_batches = layouts.degrees.num_micro_batches[rows]
     hop = layouts.hop_seconds[rows]
     virtual, pp = layouts.virtual[rows], layouts.degrees.pp[rows]
-    in_all = _in_all(layouts, rows, options, parts["zero_communication"])
+    others = _mean_of_others(
+        layouts,
+        rows,
+        options,
+        parts["zero_communication"],
+        busy=longest - of_slowest(parts["host"]),
+        launches=of_slowest(_launches(layouts, rows, options)),
+    )
+    total = longest + (pp - 1) * others
     pipeline = pipeline_seconds_from_summary(
-        total=np.maximum(in_all, longest),
+        total=total,
         longest=longest,
         hop=hop,
         pp=pp,
@@ -75,7 +94,7 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
         overlap_p2p=options.overlap_p2p,
     )
     still = pipeline_seconds_from_summary(
-        total=np.maximum(in_all, longest),
+        total=total,
         longest=longest,
         hop=np.zeros_like(hop),
         pp=pp,
@@ -83,10 +102,8 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
         num_micro_batches=micro_batches,
         overlap_p2p=options.overlap_p2p,
     )
-    work = {
-        name: np.take_along_axis(part, slowest, axis=1)[:, 0] * micro_batches
-        for name, part in parts.items()
-    }
+    work = {name: of_slowest(part) * micro_batches for name, part in parts.items()}
+    work["host"] += layouts.runtime.step_seconds + layouts.tuning.step_seconds
     gradient, gather = _data_parallel(layouts, rows, options)
     return Seconds(
         **work,
@@ -95,23 +112,14 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
         gradient_reduction=gradient,
         parameter_gather=gather,
         optimizer=_optimizer(model, layouts, rows, options),
-        host=_host(layouts, rows),
     )
-
-
-def _host(layouts: Layouts, rows: Ints) -> Floats:
-    """A pipeline fills with micro-batches one after another, on the host as on the device."""
-    passed = layouts.degrees.num_micro_batches[rows] + layouts.degrees.pp[rows] - 1.0
-    runtime, tuning = layouts.runtime, layouts.tuning
-    of_micro_batch = runtime.micro_batch_seconds + tuning.micro_batch_seconds
-    return np.asarray(passed * of_micro_batch + runtime.step_seconds + tuning.step_seconds)
 
 
 def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
     """One micro-batch on each rank, by cause: (strategies, ranks)."""
     on_rank = layouts.on_rank
     overlap = options.overlap_tp[:, None]
-    return {
+    parts = {
         "forward": on_rank.forward[rows],
         "backward": on_rank.backward[rows],
         "recompute": _recompute(layouts, rows, options),
@@ -120,15 +128,41 @@ def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floa
         "ep_communication": on_rank.ep[rows],
         "zero_communication": _zero_exposed(layouts, rows, options),
     }
+    device = sum(parts.values(), np.zeros_like(parts["forward"]))
+    return parts | {"host": waited_for(_launches(layouts, rows, options), device)}
 
 
-def _in_all(layouts: Layouts, rows: Ints, options: Options, zero_exposed: Floats) -> Floats:
-    """One micro-batch through all ranks, one after another."""
+def _launches(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """What the host of each rank takes to launch one micro-batch."""
+    again = _redone_share(layouts, rows, options) * layouts.on_rank.launch_again[rows]
+    return layouts.on_rank.launch[rows] + again
+
+
+def waited_for(launches: Floats, device: Floats) -> Floats:
+    """Seconds the device waits for its host, which runs ahead of it as far as it can."""
+    return smooth_maximum(device, launches, LAUNCH_HALVINGS) - device
+
+
+def _mean_of_others(
+    layouts: Layouts,
+    rows: Ints,
+    options: Options,
+    zero_exposed: Floats,
+    *,
+    busy: Floats,
+    launches: Floats,
+) -> Floats:
+    """One micro-batch on a rank beside the slowest, whose device is `busy` for it."""
     every = layouts.in_all
     plain = (every.forward + every.backward + every.cp + every.ep)[rows]
     messages = np.where(options.overlap_tp, every.tp_overlapped[rows], every.tp[rows])
     zero = zero_exposed.max(axis=1) * layouts.degrees.pp[rows]
-    return plain + messages + zero + _recompute_in_all(layouts, rows, options)
+    device = plain + messages + zero + _recompute_in_all(layouts, rows, options)
+    share = _redone_share_in_all(layouts, rows, options)
+    in_all = every.launch[rows] + share * every.launch_again[rows]
+    ranks = np.maximum(layouts.degrees.pp[rows] - 1, 1)
+    device = np.maximum(device - busy, 0.0) / ranks
+    return device + waited_for(np.maximum(in_all - launches, 0.0) / ranks, device)
 
 
 def _policy_seconds(layouts: Layouts, options: Options, rows: Ints) -> Floats:
@@ -138,26 +172,33 @@ def _policy_seconds(layouts: Layouts, options: Options, rows: Ints) -> Floats:
 
 
 def _recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    stage_row = layouts.stage_row[rows]
-    held = layouts.stages.layers[stage_row]
+    held = layouts.stages.layers[layouts.stage_row[rows]]
     selective = np.einsum("nrk,nk->nr", held, _policy_seconds(layouts, options, rows))
-    covered, _ = layouts.stages.covered_layers(stage_row, options.recompute_layers)
-    share = covered / np.maximum(layouts.layer_counts[rows], 1.0)
-    share = np.where((options.method == _UNIFORM)[:, None], 1.0, share)
-    full = share * layouts.on_rank.again[rows]
+    full = _redone_share(layouts, rows, options) * layouts.on_rank.again[rows]
     return np.where((options.granularity == _FULL)[:, None], full, selective)
 
 
+def _redone_share(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """Layers of each rank that are redone as a whole."""
+    covered, _ = layouts.stages.covered_layers(layouts.stage_row[rows], options.recompute_layers)
+    share = covered / np.maximum(layouts.layer_counts[rows], 1.0)
+    share = np.where((options.method == _UNIFORM)[:, None], 1.0, share)
+    return np.where((options.granularity == _FULL)[:, None], share, 0.0)
+
+
 def _recompute_in_all(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    full = _redone_share_in_all(layouts, rows, options) * layouts.in_all.again[rows]
+    selective = _policy_seconds(layouts, options, rows) @ layouts.stages.layers_of_kind
+    return np.where(options.granularity == _FULL, full, selective)
+
+
+def _redone_share_in_all(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     stages, stage_row = layouts.stages, layouts.stage_row[rows]
     num_layers = stages.covered_total.shape[1] - 1
     depth = np.minimum(options.recompute_layers, num_layers)
     share = stages.covered_total[stage_row, depth] / num_layers
     share = np.where(options.method == _UNIFORM, 1.0, share)
-    full = share * layouts.in_all.again[rows]
-    layers_of_kind = stages.layers_of_kind
-    selective = _policy_seconds(layouts, options, rows) @ layers_of_kind
-    return np.where(options.granularity == _FULL, full, selective)
+    return np.where(options.granularity == _FULL, share, 0.0)
 
 
 def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -170,9 +211,12 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     gather_hidden = np.where(options.overlap_param_gather[:, None], forward, 0.0)
     # One layer's message, at an end of the pass, has nothing to hide behind.
     last = 1.0 / np.maximum(layouts.layer_counts[rows], 1.0)
-    reduced = np.maximum(beside(scatter, reduce_hidden), scatter * last)
-    both = np.maximum(beside(gather + scatter, reduce_hidden), (gather + scatter) * last)
-    second, third = reduced, np.maximum(beside(gather, gather_hidden), gather * last) + both
+    slowdown = messages.slowdown[rows][:, None]
+    others = messages.on_same_links[rows][:, None]
+    second = _exposed(scatter, reduce_hidden, last, slowdown, others)
+    third = _exposed(gather, gather_hidden, last, slowdown, others) + _exposed(
+        gather + scatter, reduce_hidden, last, slowdown, others
+    )
     exposed = np.where(zero == 2, second, np.where(zero == 3, third, 0.0))
     # A padded rank computes nothing and would seem to expose everything.
     return np.where(layouts.stages.present[layouts.stage_row[rows]], exposed, 0.0)
@@ -191,16 +235,23 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     gradients = np.where(zero == 0, messages.reduce[rows], messages.scatter[rows])
     gradients = np.where(zero <= 1, gradients, 0.0)
     backward = layouts.in_all.backward[rows] / pp
-    reduction = _bucketed(gradients, backward, per_layer, options.overlap_grad_reduce)
+    backward = np.where(options.overlap_grad_reduce, backward, 0.0)
+    slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
+    reduction = _exposed(gradients, backward, per_layer, slowdown, others)
     # Both copies of a tied table have to agree; nothing is left to hide this behind.
     reduction = reduction + layouts.messages.tied[rows]
     gather = np.where((zero == 1) | (zero == 2), messages.gather[rows], 0.0)
     forward = layouts.in_all.forward[rows] / pp
-    return reduction, _bucketed(gather, forward, per_layer, options.overlap_param_gather)
+    forward = np.where(options.overlap_param_gather, forward, 0.0)
+    return reduction, _exposed(gather, forward, per_layer, slowdown, others)
 
 
-def _bucketed(message: Floats, computation: Floats, last: Floats, overlapped: Bools) -> Floats:
-    return np.where(overlapped, np.maximum(beside(message, computation), message * last), message)
+def _exposed(
+    message: Floats, computation: Floats, last: Floats, slowdown: Floats, others: Floats
+) -> Floats:
+    """What shows of a message in buckets beside a computation and other messages."""
+    late = contention_seconds(message, others, computation + others)
+    return np.maximum(beside(message, computation, slowdown, late), message * last)
 
 
 def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -213,8 +264,10 @@ def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
         layouts.dense_parameters[rows] / np.where(divided, dense_ranks, 1)
         + layouts.expert_parameters[rows] / np.where(divided, expert_ranks, 1)
     ).max(axis=1)
-    on_gpu = model.ops.optimizer_step(parameters)
     pool, runtime = model.pool, model.runtime
+    tensors = layouts.weight_tensors[rows].max(axis=1)
+    on_gpu = model.ops.optimizer_step(parameters, runtime.optimizer_moved_bytes)
+    on_gpu = on_gpu + tensors * runtime.optimizer_tensor_seconds
     moved = (runtime.gradient_bytes + runtime.weight_bytes) * parameters / pool.gpu.pcie_bandwidth
     sharing = np.minimum(pool.gpus_per_node, layouts.degrees.gpus[rows])
     state = 2 * runtime.optimizer_bytes * parameters * sharing / HOST_BYTES_PER_SECOND

@@ -8,11 +8,13 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime
-from astrarium.cost.collectives import COMPUTE_SLOWDOWN_UNDER_OVERLAP, Fabric
+from astrarium.cluster.interconnect import overlap_profile
+from astrarium.cost.collectives import Fabric
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
+from astrarium.cost.kernels import under_power_limit
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, Linear, Module, Split
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
 from astrarium.strategy.types import RecomputeModule
 
@@ -20,6 +22,7 @@ ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
 FLOAT_BYTES = 4  # router scores, softmax statistics
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
 
+PASSES = ("forward", "backward")
 GemmSeconds = dict[str, tuple[Floats, Floats, Floats]]  # weight -> forward, dgrad, wgrad
 
 
@@ -55,6 +58,7 @@ class LayerCosts:
     `tp_*` come twice: plain, and with communication pipelined into the GEMMs (`*_overlapped`).
     `dropped` and `module_recompute` have a last axis over `RECOMPUTE_MODULES`. `stand_ins`: 16-bit
     tensors, one per shape, kept to hand autograd in place of gradients summed into fp32 ones.
+    `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many there are.
     """
 
     forward: Floats
@@ -75,6 +79,10 @@ class LayerCosts:
     stand_ins: Floats
     dense_parameters: Floats
     expert_parameters: Floats
+    launch_forward: Floats
+    launch_backward: Floats
+    launch_again: Floats
+    weight_tensors: Floats
 
 
 class Tally:
@@ -92,6 +100,7 @@ class Tally:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
         self.runtime, self.tuning = runtime, tuning
         self.dtype = workload.precision.value
+        self.attention_dtype = "bf16" if workload.precision is Precision.FP8 else self.dtype
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
         # Operators outside the experts differ only with these: each shape is priced once.
@@ -104,11 +113,30 @@ class Tally:
         skip = {"module_recompute", "dropped"}
         self.out = {f.name: zeros.copy() for f in fields(LayerCosts) if f.name not in skip}
         by_module = (len(shards), len(RECOMPUTE_MODULES))
+        # Tensor-core seconds in each pass at full clock, and the least at the power limit.
+        self.tensor = {name: zeros.copy() for name in PASSES}
+        self.limit = {name: zeros.copy() for name in PASSES}
         self.out["module_recompute"] = np.zeros(by_module)
         self.out["dropped"] = np.zeros(by_module)
 
     def add(self, name: str, amount: Floats) -> None:
         self.out[name] += amount
+
+    def products(self, name: str, seconds: Floats, flops: Floats, dtype: str) -> None:
+        """Work of the tensor cores in one pass, at full clock."""
+        self.add(name, seconds)
+        self.tensor[name] += seconds
+        self.limit[name] += self.ops.settled_seconds(flops, dtype)
+
+    def hold_power(self) -> None:
+        """Slow the products down to what the power limit allows among the other kernels."""
+        for name in PASSES:
+            before, burst = self.out[name].copy(), self.tensor[name]
+            held = under_power_limit(burst, self.limit[name], before - burst)
+            self.out[name] += held - burst
+            if name == "forward":
+                ratio = self.out[name] / np.where(before > 0, before, 1.0)
+                self.out["module_recompute"] *= ratio[:, None]
 
     def recompute(self, module: RecomputeModule, seconds: Floats, dropped: Floats) -> None:
         """What redoing `module` costs and the bytes it spares."""
@@ -132,6 +160,10 @@ class Tally:
         self.add("backward", self.ops.pointwise(kind, elements, backward=True, fused=fused))
         return forward
 
+    def everywhere(self, name: str, amount: float) -> None:
+        """An amount that does not depend on how the layer is sharded."""
+        self.add(name, np.full(len(self.shards), amount))
+
     def stream(self, forward_bytes: Floats, backward_bytes: Floats) -> Floats:
         """A bandwidth-bound kernel; returns its forward seconds."""
         forward = self.ops.streaming(forward_bytes)
@@ -142,29 +174,41 @@ class Tally:
 
 def weight_products(
     ops: OperatorModel, runtime: Runtime, m: Floats, n: Floats, k: Floats, dtype: str
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Seconds of the products of a weight w[n,k] with m tokens: forward, dgrad, wgrad.
 
-    Where the product cannot add to the fp32 gradient itself, it writes 16 bits, which a kernel
-    of its own adds: read 16 bits, read and write 32.
+    At full clock. Where the last product cannot add to the fp32 gradient itself, it writes 16
+    bits, which a kernel of its own adds: the fourth figure.
     """
     forward, dgrad = (
-        ops.gemm(m, n, k, dtype=dtype, role=role) for role in (GemmRole.FORWARD, GemmRole.DGRAD)
+        ops.gemm(m, n, k, dtype=dtype, role=role, settled=False)
+        for role in (GemmRole.FORWARD, GemmRole.DGRAD)
     )
     if runtime.accumulates_in_product:
-        return forward, dgrad, ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD)
-    added = ops.streaming(n * k * (ELEMENT_BYTES + 2 * FLOAT_BYTES))
-    return forward, dgrad, ops.gemm(n, k, m, dtype=dtype) + added
+        wgrad = ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD, settled=False)
+        return forward, dgrad, wgrad, np.zeros_like(wgrad)
+    added = ops.pointwise(Pointwise.ACCUMULATE, n * k, backward=True, fused=False)
+    return forward, dgrad, ops.gemm(n, k, m, dtype=dtype, settled=False), added
 
 
-def beside(message: Floats, computation: Floats) -> Floats:
+def beside(
+    message: Floats,
+    computation: Floats,
+    slowdown: Floats | None = None,
+    contention: Floats | float = 0.0,
+) -> Floats:
     """Seconds that a message adds when it runs beside a computation.
 
     What outlasts the computation is seen in full; while both run, the collective's kernels and
-    memory traffic slow the computation down.
+    memory traffic slow the computation down, by default as much as at the full rate of NVLink.
+    `contention` is the delay of other messages on the same links. Never more than one after the
+    other.
     """
+    if slowdown is None:
+        slowdown = np.asarray(overlap_profile().compute_slowdown)
     hidden = np.minimum(message, computation)
-    return message - (1 - COMPUTE_SLOWDOWN_UNDER_OVERLAP) * hidden
+    seen = np.maximum(message - hidden, contention)
+    return np.minimum(seen + slowdown * hidden, message)
 
 
 def weights_of(block: Block, module: Module, split: Split) -> list[Linear]:

@@ -23,10 +23,10 @@ class Tuning:
 
     origin: str = ""  # where it was learned, for reports
     compute: float = 1.0  # all computation of forward and backward passes
+    host: float = 1.0  # what the host takes to launch kernels
     intra_link: float = 1.0  # messages inside a node's fast domain
     inter_link: float = 1.0  # messages between nodes
     step_seconds: float = 0.0  # added to every iteration
-    micro_batch_seconds: float = 0.0  # added for every micro-batch on every pipeline rank
     memory_bytes: float = 0.0  # added to what is reserved on every GPU
     operators: Mapping[str, float] = field(default_factory=dict)  # by operator class
 

@@ -14,13 +14,19 @@ from typing import Any, Final
 
 from astrarium.documents import write_atomic, write_atomic_bytes
 from astrarium.errors import InputError
+from astrarium.report.validation import NOT_SCORED
 
 KINDS: Final = (".png", ".svg", ".html")
 SIZE_INCHES: Final = (8.0, 8.0)
 DOTS_PER_INCH: Final = 150
 BAND: Final = 0.1  # the dashed lines: predictions off by 10 %
 MARGIN: Final = 1.3  # of the axes beyond the outermost point
-NAMED: Final = 20  # sources that the legend has room for
+UNSCORED_COLOUR: Final = "0.85"
+COLOURS: Final = (
+    *("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9", "navy"),
+    *("olive", "teal", "maroon", "gold", "black", "lime", "fuchsia", "tan", "indigo", "coral"),
+)
+NAMED: Final = 21  # sources that the legend has room for
 
 Points = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
@@ -67,8 +73,10 @@ def _figure(points: Points) -> Any:  # noqa: ANN401  matplotlib's types are not 
     axes.plot(ends, ends, color="0.3", linewidth=1)
     for factor in (1 - BAND, 1 + BAND):
         axes.plot(ends, [factor * end for end in ends], color="0.6", linewidth=1, linestyle="--")
+    colours = iter(COLOURS * (len(points) // len(COLOURS) + 1))
     for name, (measured, predicted) in points.items():
-        axes.scatter(measured, predicted, s=12, alpha=0.6, label=name)
+        colour = UNSCORED_COLOUR if name == NOT_SCORED else next(colours)
+        axes.scatter(measured, predicted, s=12, alpha=0.6, label=name, color=colour)
     axes.set(
         xscale="log",
         yscale="log",

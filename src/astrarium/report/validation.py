@@ -19,6 +19,7 @@ from astrarium.report.words import strategy_words
 from astrarium.validate.metrics import (
     LEAST_MFU,
     Metrics,
+    Scoring,
     Sweep,
     measured_seconds,
     metrics_by,
@@ -32,6 +33,7 @@ SCHEMA: Final = "astrarium.validation/1"
 ERRORS_SHOWN: Final = 8
 REASONS_SHOWN: Final = 12
 ADDED: Final = ("predicted_iter_time_s", "predicted_peak_mem_gb", "predicted_fits", "reason")
+NOT_SCORED: Final = "not scored"
 DIGITS: Final = 6  # significant ones in tables of predictions
 
 
@@ -98,18 +100,18 @@ class ValidationDocument:
 
 
 def validation_document(
-    tables: Sequence[Table], predictions: Sequence[Prediction], by: Grouping, *, all_times: bool
+    tables: Sequence[Table], predictions: Sequence[Prediction], by: Grouping, scoring: Scoring
 ) -> ValidationDocument:
     """Everything `astrarium validate` says."""
-    *groups, whole = metrics_by(predictions, KEYS[by], all_times=all_times)
-    times = time_scores(predictions, all_times=all_times)
+    *groups, whole = metrics_by(predictions, KEYS[by], scoring)
+    times = time_scores(predictions, scoring)
     worst = sorted(times, key=lambda score: abs(score.error), reverse=True)[:ERRORS_SHOWN]
     return ValidationDocument(
         schema=SCHEMA,
         tables=tuple(table.path for table in tables),
         by=by.value,
         least_mfu=LEAST_MFU,
-        scored="all" if all_times else "stated",
+        scored=scoring.value,
         groups=tuple(groups),
         all=whole,
         unmodelled=_unmodelled(predictions),
@@ -123,7 +125,7 @@ def validation_document(
 def _unmodelled(predictions: Sequence[Prediction]) -> tuple[Unmodelled, ...]:
     found: dict[str, list[Prediction]] = {}
     for prediction in predictions:
-        if prediction.reason:
+        if prediction.plan is None:
             found.setdefault(prediction.reason, []).append(prediction)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return tuple(Unmodelled(why, len(rows), rows[0].row.place) for why, rows in ordered)
@@ -177,7 +179,7 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
     yield Text(
         f"{whole.rows:,} measured rows, {whole.modelled:,} modelled; times of {whole.timed:,} are"
         f" scored: strategy {'stated' if document.scored == 'stated' else 'stated or assumed'},"
-        f" at least {document.least_mfu:.0%} of peak, no doubt noted"
+        f" at least {100 * document.least_mfu:.0f} % of peak, no doubt noted"
     )
     yield title("Time of an iteration: errors in % of the measured")
     yield from listing(_time_fields(document), width)
@@ -207,7 +209,7 @@ def _time_fields(document: ValidationDocument) -> list[Field]:
         Field("mean", [_percent(group.mean_signed_error) for group in groups], right=True, drop=2),
         Field("Spearman", [_number(group.spearman) for group in groups], right=True, drop=3),
         Field(
-            "inside 80 %",
+            "inside",
             [_percent(group.interval_coverage) for group in groups],
             right=True,
             drop=4,
@@ -273,13 +275,17 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def scatter_points(predictions: Sequence[Prediction]) -> dict[str, tuple[list[float], list[float]]]:
-    """Measured and predicted seconds by source, for a plot."""
-    points: dict[str, tuple[list[float], list[float]]] = {}
+def scatter_points(
+    predictions: Sequence[Prediction], scoring: Scoring
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Measured and predicted seconds by source, for a plot; those not scored in one group."""
+    scored = {id(score.prediction) for score in time_scores(predictions, scoring)}
+    points: dict[str, tuple[list[float], list[float]]] = {NOT_SCORED: ([], [])}
     for prediction in predictions:
         measured, predicted = measured_seconds(prediction), prediction.iter_time_s
         if measured is not None and predicted is not None:
-            group = points.setdefault(prediction.row.source, ([], []))
+            name = prediction.row.source if id(prediction) in scored else NOT_SCORED
+            group = points.setdefault(name, ([], []))
             group[0].append(measured)
             group[1].append(predicted)
-    return points
+    return {name: group for name, group in points.items() if group[0]}

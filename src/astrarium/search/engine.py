@@ -168,11 +168,12 @@ class Search:
         messages = np.minimum(
             c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
         )
-        pace = self.model.tuning.compute
+        tuning, layers_of_kind = self.model.tuning, self.model.layers_of_kind
         messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
-        per_layer = pace * (c.forward + c.backward) + messages
+        per_layer = tuning.compute * (c.forward + c.backward) + messages
         ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
-        once = (per_layer @ self.model.layers_of_kind + pace * ends)[s]
+        launches = tuning.host * (c.launch_forward + c.launch_backward) @ layers_of_kind
+        once = np.maximum(per_layer @ layers_of_kind + tuning.compute * ends, launches)[s]
         return once * degrees.num_micro_batches / degrees.pp
 
     def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
@@ -253,6 +254,7 @@ class Search:
         ranks = ranks + np.minimum(on_rank.tp, on_rank.tp_overlapped)
         total = in_all.forward + in_all.backward + in_all.cp + in_all.ep
         total = total + np.minimum(in_all.tp, in_all.tp_overlapped)
+        ranks, total = np.maximum(ranks, on_rank.launch), np.maximum(total, in_all.launch)
         longest = ranks.max(axis=1)
         return pipeline_seconds_from_summary(
             total=np.maximum(total, longest),

@@ -119,8 +119,10 @@ def measured_mfu(prediction: Prediction) -> float | None:
     return flops / (seconds * strategy.gpus * peak)
 
 
-def time_scores(predictions: Iterable[Prediction], *, all_times: bool = False) -> list[Score]:
-    """The times to score; `all_times` takes in rows that leave choices open."""
+def time_scores(
+    predictions: Iterable[Prediction], scoring: Scoring = Scoring.STATED
+) -> list[Score]:
+    """The times to score."""
     scores = []
     for prediction in predictions:
         measured, predicted = measured_seconds(prediction), prediction.iter_time_s
@@ -128,7 +130,7 @@ def time_scores(predictions: Iterable[Prediction], *, all_times: bool = False) -
             continue
         if re.search(f"{UNTRUSTED}|{NOT_A_TIME}", prediction.row.notes):
             continue
-        if not (all_times or prediction.scenario.stated):
+        if not (scoring is Scoring.ALL or prediction.scenario.stated):
             continue
         if (measured_mfu(prediction) or 0.0) < LEAST_MFU:
             continue
@@ -148,10 +150,10 @@ def memory_scores(predictions: Iterable[Prediction]) -> list[Score]:
 
 
 def group_metrics(
-    name: str, predictions: Sequence[Prediction], *, all_times: bool = False
+    name: str, predictions: Sequence[Prediction], scoring: Scoring = Scoring.STATED
 ) -> Metrics:
     """The metrics of some rows."""
-    times = time_scores(predictions, all_times=all_times)
+    times = time_scores(predictions, scoring)
     errors = _errors(times)
     memory = _errors(memory_scores(predictions))
     modelled = [prediction for prediction in predictions if prediction.plan is not None]
@@ -187,15 +189,14 @@ def group_metrics(
 def metrics_by(
     predictions: Sequence[Prediction],
     key: Callable[[Prediction], str],
-    *,
-    all_times: bool = False,
+    scoring: Scoring = Scoring.STATED,
 ) -> list[Metrics]:
     """Metrics of every group, in order of appearance, and last of all rows together."""
     groups: dict[str, list[Prediction]] = {}
     for prediction in predictions:
         groups.setdefault(key(prediction), []).append(prediction)
-    found = [group_metrics(name, rows, all_times=all_times) for name, rows in groups.items()]
-    return [*found, group_metrics("all", predictions, all_times=all_times)]
+    found = [group_metrics(name, rows, scoring) for name, rows in groups.items()]
+    return [*found, group_metrics("all", predictions, scoring)]
 
 
 def sweeps(times: Iterable[Score]) -> list[Sweep]:

@@ -131,8 +131,11 @@ def _model(sizes: Sizes) -> Model:
     for name in ("layers", "hidden", "heads"):
         if getattr(filled, name) is None:
             raise InputError(f"{name} not stated, and '{_bare(sizes.name)}' is no known model")
-    options = [(gated, tied) for gated in _gated_options(filled) for tied in _tied_options(filled)]
-    models = [_built(filled, gated, tied) for gated, tied in options]
+    models = [
+        _built(filled, gated, tied)
+        for gated in _gated_options(filled)
+        for tied in _tied_options(filled, gated)
+    ]
     if filled.params_b is None:
         return models[0]
     stated = filled.params_b * 1e9
@@ -177,7 +180,9 @@ def _agrees(model: Model, sizes: Sizes) -> bool:
         (sizes.hidden, model.hidden),
         (sizes.heads, attention.heads),
         (None if latent else sizes.kv_heads, attention.kv_heads),
+        (None if latent else sizes.head_dim, attention.key_dim),
         (sizes.experts, first.experts or None),
+        (sizes.gated, first.gated),
     ]
     if any(stated is not None and stated != own for stated, own in pairs):
         return False
@@ -209,11 +214,10 @@ def _with_public_sizes(sizes: Sizes) -> Sizes:
     return replace(sizes, **known)  # type: ignore[arg-type]
 
 
-def _is_llama(sizes: Sizes) -> bool:
+def _is_llama(sizes: Sizes, gated: bool) -> bool:
+    """By name; where that says nothing, a gated feed-forward part is a Llama's."""
     words = sizes.name.lower()
-    if re.search(LLAMA_LIKE, words):
-        return True
-    return not re.search(GPT_LIKE, words) and bool(sizes.gated)
+    return bool(re.search(LLAMA_LIKE, words)) or (gated and not re.search(GPT_LIKE, words))
 
 
 def _gated_options(sizes: Sizes) -> tuple[bool, ...]:
@@ -227,17 +231,17 @@ def _gated_options(sizes: Sizes) -> tuple[bool, ...]:
     return (True, False)
 
 
-def _tied_options(sizes: Sizes) -> tuple[bool, ...]:
+def _tied_options(sizes: Sizes, gated: bool) -> tuple[bool, ...]:
     if sizes.tied is not None:
         return (sizes.tied,)
-    usual = not _is_llama(sizes)
+    usual = not _is_llama(sizes, gated)
     return (usual, not usual)
 
 
 def _built(sizes: Sizes, gated: bool, tied: bool) -> Model:
     hidden, layers, heads = sizes.hidden or 0, sizes.layers or 0, sizes.heads or 0
     encoder = bool(re.search(ENCODER, sizes.name.lower()))
-    llama = _is_llama(sizes) or (gated and not re.search(GPT_LIKE, sizes.name.lower()))
+    llama = _is_llama(sizes, gated)
     head_dim = sizes.head_dim or hidden // heads
     if head_dim < 1:
         raise InputError(f"{heads} heads do not fit into a hidden size of {hidden}")

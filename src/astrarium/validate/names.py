@@ -20,6 +20,8 @@ from astrarium.validate.table import MeasuredRow
 
 Meaning = TypeVar("Meaning")
 
+# Remarks, counts, chassis and memory generations around the name of a GPU.
+NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\b(?:dgx|hgx)\b|\bhbm\d\w*"
 # Memory of a GPU as printed may differ so much from what the device reports, by units and by
 # what the driver keeps (80 GB against 79.1 GiB), before it counts as another size.
 SAME_MEMORY: Final = 0.1
@@ -31,9 +33,10 @@ GIB: Final = 2**30
 class Program:
     """A training program by what tables call it, and how it is usually launched.
 
-    `tuned`: published runs switch on every overlap and the distributed optimizer.
+    `tuned`: published runs switch on every overlap and whatever recomputation they need.
     `shards`: the ZeRO stage where nothing is said; `sequence`: whether tensor parallelism
-    divides norms too; `balanced`: layers are dealt to stages by weight.
+    divides norms too; `balanced`: layers are dealt to stages by weight; `recompute`: what is
+    recomputed where nothing is said.
     """
 
     pattern: str
@@ -42,10 +45,11 @@ class Program:
     shards: int = 0
     sequence: bool = False
     balanced: bool = False
+    recompute: str = ""
 
 
 PROGRAMS: Final = (
-    # Megatron-Core as a library of its own kernels.
+    # Megatron-Core as a library: its own kernels, or those of TransformerEngine.
     Program(
         r"(megatron|mcore).*(local|sdpa|(without|no|w/o)[ -]*(te\b|transformer ?engine|apex))",
         "megatron-local",
@@ -53,29 +57,31 @@ PROGRAMS: Final = (
     ),
     Program(r"megatron.*\bci\b", "megatron", sequence=True),
     Program(r"nemo|megatron-?bridge|\bbridge\b", "megatron", True, 1, True),
-    Program(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
-    Program(r"internevo|internlm", "nanotron", shards=1, sequence=True),
-    Program(r"megatron.*fsdp|fsdp.*megatron", "megatron", True, 3, True),
-    Program(r"megatron.*\+ *te\b|megatron.*transformer ?engine", "megatron", False, 1, True),
+    Program(r"megatron-?fsdp", "megatron", True, 3, True),
+    Program(r"megatron.*(\+ *te\b|transformer ?engine)", "megatron", False, 1, True),
     Program(r"mcore|megatron[- ]core", "megatron", True, 1, True),
+    Program(r"zero[- ]?bubble", "megatron", False, 0, True),
     # DeepSpeed; beside Megatron its pipeline runs Megatron's layers.
+    Program(r"(megatron.*deepspeed|deepspeed.*megatron).*(zero|stage)[- ]*[23]", "deepspeed"),
+    Program(r"megatron.*deepspeed|deepspeed.*megatron|deepspeed.*\b3d\b", "megatron-2021"),
+    Program(r"ptd-?p|megatron(-lm)?[ -]?v?[12]\.", "megatron-2021"),
+    Program(r"megatron|megascale|mindspeed|flagscale|megablocks", "megatron", True, 1, True),
+    Program(r"aceso|superscaler|varuna|piper|alpa|merak|oobleck|neox", "megatron-2021"),
+    # flash attention over kernels of torch or of their own.
+    Program(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
+    Program(r"internevo|internlm|paddle|llm\.c", "nanotron", shards=1, sequence=True),
+    Program(r"torchtitan", "fsdp", shards=3, sequence=True, recompute="selective op"),
     Program(
-        r"(megatron.*(deepspeed|ds\b)|deepspeed.*megatron).*(zero|stage)[- ]*[23]", "deepspeed"
-    ),
-    Program(r"megatron.*deepspeed|deepspeed.*megatron|3d", "megatron-2021"),
-    Program(r"ptd-?p|megatron(-lm)? v?[12]\.", "megatron-2021"),
-    Program(
-        r"megatron|megascale|mindspeed|aceso|superscaler|varuna|piper", "megatron", True, 1, True
-    ),
-    Program(
-        r"torchtitan|\bfsdp|fsdp\d?\b|llm-?foundry|composer|mosaic|torchtune|litgpt|lightning|"
-        r"accelerate|galvatron|olmo|pytorch|torch\b|thunder|axolotl|metaseq|fairscale",
+        r"\bfsdp|fsdp\d?\b|llm-?foundry|composer|mosaic|torchtune|lit-?gpt|lightning|accelerate|"
+        r"galvatron|olmo|pytorch|torch\b|thunder|axolotl|metaseq|fairs|colossal|vescale|gemini",
         "fsdp",
         shards=3,
         sequence=True,
     ),
-    Program(r"deepspeed|\bzero\b|bmtrain|colossal|transformers|hugging ?face|\bhf\b", "deepspeed"),
-    Program(r"alpa|merak|oobleck|gpt-?neox", "megatron-2021"),
+    Program(
+        r"deepspeed|\bzero\b|zero-?\d|bmtrain|transformers|hugging ?face|\bhf\b|llama-?factory",
+        "deepspeed",
+    ),
 )
 # Names for "did you mean".
 KNOWN_PROGRAMS: Final = (
@@ -95,8 +101,15 @@ KNOWN_PROGRAMS: Final = (
 ATTENTION: Final = (
     (r"unfused|local|fused[ -]?softmax|eager|math|naive|vanilla", "unfused"),
     (r"flash[ -]?(attn|attention)?[- ]?3|\bte\b|cudnn|\bfused", "fused"),
-    (r"flash|sdpa|xformers|triton|efficient", "flash2"),
+    (r"flash|xformers|triton|efficient", "flash2"),
 )
+# torch chooses its attention kernel itself, flash-attention being one of several.
+TORCH_ATTENTION: Final = r"sdpa|scaled[ _]dot"
+FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
+# What flash attention does not run on, and sources from before Megatron had it.
+OLD_GPUS: Final = r"(tesla[- ])?[pvt]\d"
+OLD_YEARS: Final = r"(?:SC|20)(?:19|20|21|22)(?!\d)"
+LOCAL: Final = "megatron-local"
 PRECISIONS: Final = (
     # Four-bit recipes keep parts in 8 and 16 bits; published ones are no faster than 8-bit ones.
     (r"fp4|nvfp4|mxfp4", Precision.FP8),
@@ -125,16 +138,14 @@ def _gpu(text: str) -> Gpu:
 
 def _spellings(text: str) -> list[str]:
     """The name as written, without remarks, then ever shorter beginnings of it."""
-    bare = re.sub(r"\(.*?\)", " ", text)
-    bare = re.sub(
-        r"^\s*\d+\s*x\s*|\b(dgx|hgx)\b|\bhbm\d\w*", " ", bare, flags=re.IGNORECASE
-    ).strip()
+    bare = re.sub(NOT_A_GPU, " ", text, flags=re.IGNORECASE).strip()
     remarks = re.findall(r"\(([^)]*)\)", text)
     words = [word for word in re.split(r"[\s,_/-]+", bare) if word]
     shorter = ["-".join(words[:count]) for count in range(len(words), 0, -1)]
+    cards = [f"{words[0]}-pcie"] if words and "pcie" in text.lower() else []
     named = [word for remark in remarks for word in re.split(r"[\s,]+", remark)]
     classes = [word.removesuffix("-class") for word in named]
-    return [text, bare, *shorter, *classes]
+    return [text, bare, *cards, *shorter, *classes]
 
 
 def _with_memory(gpu: Gpu, text: str) -> Gpu:
@@ -154,6 +165,8 @@ def resolve_program(row: MeasuredRow) -> tuple[Program, Runtime]:
     program = _program(row.framework)
     runtime = find_runtime(_runtime_name(program, row))
     attention = first_match(ATTENTION, row.attention_impl)
+    if runtime.name == LOCAL and not re.search(FORCED_FLASH, row.attention_impl.lower()):
+        attention = None
     if attention is not None and attention != runtime.attention:
         runtime = _with_attention(runtime.name, attention)
     return program, runtime
@@ -165,13 +178,21 @@ def _with_attention(runtime: str, attention: str) -> Runtime:
 
 
 def _runtime_name(program: Program, row: MeasuredRow) -> str:
-    """Megatron of the years before flash attention is told by its kernels or its GPUs."""
-    if program.runtime != "megatron" or "core" in row.framework.lower():
+    """Megatron of the years before flash attention is told by its kernels or its GPUs.
+
+    Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
+    GPU, which nobody rents for a release's tables.
+    """
+    if program.runtime == "megatron" and not re.search(r"\bte\b|engine", row.framework.lower()):
+        by_torch = re.search(TORCH_ATTENTION, row.attention_impl.lower())
+        bare = row.num_gpus == 1 and re.search(r"core", row.framework.lower())
+        if by_torch or bare:
+            return LOCAL
+    if program.runtime != "megatron" or re.search(r"core|nemo|bridge", row.framework.lower()):
         return program.runtime
-    old = re.search(r"unfused|fused softmax", row.attention_impl) or re.match(
-        r"(tesla[- ])?[pvt]\d", row.gpu.lower()
-    )
-    return "megatron-2021" if old else "megatron"
+    kernels = first_match(ATTENTION, row.attention_impl)
+    old = re.match(OLD_GPUS, row.gpu.lower()) or re.search(OLD_YEARS, row.source)
+    return "megatron-2021" if kernels == "unfused" or (old and kernels is None) else "megatron"
 
 
 @cache

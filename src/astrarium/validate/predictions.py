@@ -15,7 +15,6 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.search.plan import Plan, StageMemory, estimate
-from astrarium.strategy.types import Strategy
 from astrarium.validate.scenario import Scenario, scenario_of
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import ReportingRank
@@ -25,7 +24,7 @@ GB: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is predicted for a row, or the reason why nothing is."""
+    """What is predicted for a row, or the reason why nothing is or why it cannot run."""
 
     row: MeasuredRow
     scenario: Scenario | None = None
@@ -45,7 +44,10 @@ class Prediction:
 
     @property
     def fits(self) -> bool | None:
-        return None if self.plan is None else self.plan.fits
+        """Whether it runs: the memory suffices, and nothing else is in the way."""
+        if self.plan is None or self.scenario is None:
+            return None
+        return self.plan.fits and not self.scenario.obstacle
 
 
 def untuned(scenario: Scenario) -> Tuning:
@@ -93,16 +95,15 @@ def _predict_group(
     found = []
     for index, scenario in members:
         choices = [next(plans) for _ in scenario.strategies]
-        found.append((index, Prediction(rows[index], scenario, _best(choices))))
+        prediction = Prediction(rows[index], scenario, _best(choices), scenario.obstacle)
+        found.append((index, prediction))
     return found
 
 
 def _best(plans: Sequence[Plan]) -> Plan:
-    """The fastest plan that fits, or the leanest."""
+    """The fastest plan that fits; if none does, the plainest, which comes first."""
     fitting = [plan for plan in plans if plan.fits]
-    if fitting:
-        return min(fitting, key=lambda plan: plan.iteration_seconds)
-    return min(plans, key=lambda plan: plan.peak_bytes)
+    return min(fitting, key=lambda plan: plan.iteration_seconds) if fitting else plans[0]
 
 
 def reported_bytes(plan: Plan, scenario: Scenario) -> float:
@@ -121,8 +122,3 @@ def reported_bytes(plan: Plan, scenario: Scenario) -> float:
     if rank is ReportingRank.LAST:
         return shown(plan.memory[-1])
     return max(shown(stage) for stage in plan.memory)
-
-
-def strategy_of(prediction: Prediction) -> Strategy | None:
-    """The strategy that was priced."""
-    return None if prediction.plan is None else prediction.plan.strategy

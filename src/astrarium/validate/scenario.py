@@ -1,9 +1,10 @@
 """From a measured row to a workload, a pool, a runtime and strategies, or the reason why not.
 
 Rules of validity are not asked: somebody ran it. What a row leaves out is derived where it is
-unambiguous (dp from the GPUs, micro-batches from the batch). A micro-batch or interleaving that
-is not stated is taken as the best of the possible ones by prediction, as the people who ran it
-will have chosen well; such a row does not count as fully stated.
+unambiguous (dp from the GPUs, micro-batches from the batch). Where a micro-batch, interleaving or
+the recomputation of experts in a tuned recipe is not stated, the usual ones are all priced and the
+fastest that fits is taken, as the people who ran it will have chosen well. A row without a
+micro-batch does not count as fully stated.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from astrarium.validate.words import (
     memory_report_of,
     offload_of,
     overlap_of,
-    recompute_of,
+    recompute_choices,
     zero_stage_of,
 )
 
@@ -60,6 +61,7 @@ class Scenario:
     strategies: tuple[Strategy, ...]
     memory: MemoryReport
     stated: bool  # nothing that decides the time had to be assumed
+    obstacle: str = ""  # why it cannot run, whatever the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ def scenario_of(row: MeasuredRow) -> Scenario:
     seq_length = _stated(row, "seq_len")
     model = model_of(row, seq_length)
     degrees = _degrees(row, gpu)
+    obstacle = ""
+    if degrees.pp > model.num_layers:
+        obstacle = f"{model.num_layers} layers cannot fill {degrees.pp} pipeline stages"
+        degrees = replace(degrees, pp=model.num_layers)
     strategies = _strategies(row, program, model, degrees)
     batch = strategies[0]
     workload = Workload(
@@ -99,6 +105,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         strategies=strategies,
         memory=memory_report_of(row, runtime),
         stated=degrees.stated and row.micro_batch is not None,
+        obstacle=obstacle,
     )
 
 
@@ -130,35 +137,37 @@ def _degrees(row: MeasuredRow, gpu: Gpu) -> _Degrees:
 def _strategies(
     row: MeasuredRow, program: Program, model: Model, degrees: _Degrees
 ) -> tuple[Strategy, ...]:
-    if degrees.pp > model.num_layers:
-        raise InputError(f"{model.num_layers} layers cannot fill {degrees.pp} pipeline stages")
-    zero, offload = zero_stage_of(row, program), offload_of(row)
-    out = []
+    """All strategies that agree with the row, the plainest first."""
+    sequence = flag_of(row.sp)
+    zero = zero_stage_of(row, program)
+    common = Strategy(
+        tp=degrees.tp,
+        pp=degrees.pp,
+        dp=degrees.dp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        etp=_expert_tp(row, program, model, degrees),
+        sequence_parallel=degrees.tp > 1 and (program.sequence if sequence is None else sequence),
+        zero_stage=zero,
+        offload_optimizer=offload_of(row),
+    )
+    out: list[Strategy] = []
     for micro_batch, number in _batches(row, degrees.dp):
-        for virtual in _virtual_stages(row, model.num_layers, degrees.pp, number):
+        for virtual in _virtual_stages(row, program, model.num_layers, degrees.pp, number):
             chunks = degrees.pp * virtual
             even = model.num_layers % chunks == 0 and not (program.balanced and degrees.pp > 1)
-            sequence = flag_of(row.sp)
-            out.append(
-                Strategy(
-                    tp=degrees.tp,
-                    pp=degrees.pp,
-                    dp=degrees.dp,
-                    cp=degrees.cp,
-                    ep=degrees.ep,
-                    etp=_expert_tp(row, program, model, degrees),
-                    micro_batch=micro_batch,
-                    num_micro_batches=number,
-                    virtual_stages=virtual,
-                    sequence_parallel=degrees.tp > 1
-                    and (program.sequence if sequence is None else sequence),
-                    split=LayerSplit.EVEN if even else LayerSplit.BALANCED,
-                    zero_stage=zero,
-                    recompute=recompute_of(row.recompute, model.num_layers, chunks),
-                    offload_optimizer=offload,
-                    overlap=overlap_of(row, program, zero, virtual > 1),
-                )
+            chosen = replace(
+                common,
+                micro_batch=micro_batch,
+                num_micro_batches=number,
+                virtual_stages=virtual,
+                split=LayerSplit.EVEN if even else LayerSplit.BALANCED,
+                overlap=overlap_of(row, program, zero, virtual > 1),
             )
+            policies = recompute_choices(
+                row.recompute, program, model.num_layers, chunks, experts=model.max_experts > 0
+            )
+            out.extend(replace(chosen, recompute=policy) for policy in policies)
     return tuple(out)
 
 
@@ -181,14 +190,16 @@ def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:
     return [pair for pair in whole if pair[1]]
 
 
-def _virtual_stages(row: MeasuredRow, layers: int, pp: int, micro_batches: int) -> list[int]:
+def _virtual_stages(
+    row: MeasuredRow, program: Program, layers: int, pp: int, micro_batches: int
+) -> list[int]:
     if pp == 1:
         return [1]
     if row.vpp is not None:
-        if pp * row.vpp > layers:
-            raise InputError(f"{layers} layers cannot fill pp {pp} x vpp {row.vpp} stages")
-        return [row.vpp]
-    if not re.search(r"interleaved|pp overlap", row.overlap.lower()) or micro_batches % pp:
+        # Where embedding and head count as layers of their own, some chunks hold no others.
+        return [min(row.vpp, max(layers // pp, 1))]
+    interleaves = program.tuned or re.search(r"interleaved|pp overlap", row.overlap.lower())
+    if not interleaves or micro_batches % pp:
         return [1]
     per_stage = layers // pp if layers % pp == 0 else 1
     return [virtual for virtual in range(1, per_stage + 1) if per_stage % virtual == 0]

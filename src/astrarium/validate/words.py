@@ -33,6 +33,18 @@ SHARDING: Final = (
     (r"^2$", 2),
     (r"^1$", 1),
 )
+# What tuned recipes of models with experts recompute when they need room, the cheapest first.
+CHEAP_MODULES: Final[tuple[tuple[RecomputeModule, ...], ...]] = (
+    (),
+    (RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT, RecomputeModule.MLA_UP_PROJ),
+    (
+        RecomputeModule.LAYERNORM,
+        RecomputeModule.MOE_ACT,
+        RecomputeModule.MLA_UP_PROJ,
+        RecomputeModule.MLP,
+        RecomputeModule.SHARED_EXPERTS,
+    ),
+)
 TRUE: Final = frozenset({"true", "yes", "1", "on", "y", "t"})
 FALSE: Final = frozenset({"false", "no", "0", "off", "n", "f"})
 # Marks in the notes of rows whose times say nothing about the strategy.
@@ -97,6 +109,18 @@ def offload_of(row: MeasuredRow) -> bool:
     if re.search(r"param(eter)?s? offload|full (cpu )?offload|full cpu", text):
         raise InputError("offload of parameters is not modelled")
     return True
+
+
+def recompute_choices(
+    text: str, program: Program, layers: int, chunks: int, *, experts: bool
+) -> tuple[Recompute, ...]:
+    """What a row may have recomputed: as stated, or what its program usually does."""
+    if text or program.recompute or not (program.tuned and experts):
+        return (recompute_of(text or program.recompute, layers, chunks),)
+    return tuple(
+        Recompute(Granularity.SELECTIVE, modules=modules) if modules else Recompute()
+        for modules in CHEAP_MODULES
+    )
 
 
 def recompute_of(text: str, layers: int, chunks: int) -> Recompute:

@@ -1,0 +1,222 @@
+"""Our search against people who tuned their runs by hand: part of docs/accuracy.md.
+
+For every published strategy of the tables that experts chose, the same workload is searched on the
+same GPUs under the same runtime. Where the runtime is that of 2021, the search may use only what
+that software could do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from page import strategy_text, table
+
+from astrarium.cost.layouts import CostModel
+from astrarium.report.words import time_cause
+from astrarium.search.engine import Search
+from astrarium.search.outcome import Limits, Objective
+from astrarium.search.plan import Plan, estimate
+from astrarium.search.rules import overlaps_named, user_rules
+from astrarium.search.space import Space
+from astrarium.strategy.validity import megatron_rules
+from astrarium.validate.metrics import Scoring, time_scores
+from astrarium.validate.predictions import Prediction
+from astrarium.validate.scenario import Scenario
+
+SOURCES = ("Megatron-SC21", "Megatron-Core", "Megatron-Bridge", "NeMo")
+LISTED = 100  # plans that are searched for, to find the expert's rank among them
+MUCH_BETTER = 1.1
+CAUSES_SHOWN = 3
+GIB = 2**30
+SMALL_GAIN = 0.01  # of an iteration; causes below it are not worth a word
+# What Megatron-LM could not do in 2021, as rules that drop strategies.
+OF_2021 = (
+    "$sequence_parallel",
+    "$cp > 1",
+    "$zero_stage > 0",
+    "$offload_optimizer",
+    "$recompute_granularity == 'selective'",
+    "$overlap_grad_reduce",
+    "$overlap_param_gather",
+    "$overlap_tp",
+    "$overlap_p2p",
+)
+# Why a saving is to be believed, by its cause.
+WHY = {
+    "recompute": "it keeps activations that the expert's run computes again",
+    "ep_communication": "fewer ranks share the experts, so that fewer tokens leave their GPU",
+    "tp_communication": "fewer ranks share a layer",
+    "pipeline_bubble": "the pipeline is shorter, or cut into more parts",
+    "pipeline_communication": "the pipeline has fewer boundaries",
+    "gradient_reduction": "fewer replicas, or smaller parts of the model, exchange gradients",
+    "parameter_gather": "fewer replicas, or smaller parts of the model, exchange weights",
+    "forward": "larger matrices run nearer to the peak",
+    "backward": "larger matrices run nearer to the peak",
+}
+
+TEXT = """## Against experts
+
+Strategies that people chose by hand and measured, and what the search would choose for the same
+model, batch and GPUs. *Rank*: how many strategies are predicted to be faster than the expert's,
+plus one. *Claimed*: predicted throughput of our first plan over the predicted throughput of the
+expert's strategy, which takes the error of the prediction out of the comparison as far as both
+share it. A star marks experts' strategies that are predicted not to fit: they use what is not
+modelled (offload of activations, weights or activations kept in 8 bits).
+"""
+
+CLAIMS = """What changes most, in seconds of an iteration, and why. Claims rest on the model alone:
+nobody measured our plan. Where the tables above show large errors for a family (experts, ZeRO-3
+over many nodes), its claims deserve as much doubt.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One expert's strategy, measured and predicted, and our first plan."""
+
+    prediction: Prediction
+    measured: float
+    faster: int  # plans predicted to be faster
+    first: Plan | None
+
+    @property
+    def claimed(self) -> float:
+        """Throughput of our first plan over that of the expert's strategy, both predicted."""
+        assert self.prediction.plan is not None
+        if self.first is None:
+            return 1.0
+        return self.prediction.plan.iteration_seconds / self.first.iteration_seconds
+
+
+def experts_part(predictions: Sequence[Prediction]) -> str:
+    """The section of the page."""
+    compared = [_compare(*case) for case in _cases(predictions)]
+    lines = [TEXT, *_table(compared)]
+    claims = [one for one in compared if one.claimed > MUCH_BETTER and one.first is not None]
+    if claims:
+        lines += ["### Where ours claims more than 10 %\n", CLAIMS, *map(_claim, claims)]
+    return "\n".join(lines) + "\n"
+
+
+def _cases(predictions: Sequence[Prediction]) -> list[tuple[Prediction, float]]:
+    """The fastest measured strategy of every workload that experts ran."""
+    best: dict[tuple[object, ...], tuple[Prediction, float]] = {}
+    for score in time_scores(predictions, Scoring.ALL):
+        row, scenario = score.prediction.row, score.prediction.scenario
+        assert scenario is not None
+        if not row.source.startswith(SOURCES) or "SFT" in row.notes:
+            continue
+        if "ZeRO-3" in row.framework:  # the baseline of those experts, not their choice
+            continue
+        work = scenario.workload
+        name = row.model.partition(" (")[0].replace("_", "-").lower()
+        key = (
+            name,
+            scenario.pool.gpu.name,
+            row.num_gpus,
+            row.global_batch,
+            work.seq_length,
+            work.precision,
+            row.source.startswith("NeMo"),
+        )
+        if key not in best or score.measured < best[key][1]:
+            best[key] = (score.prediction, score.measured)
+    return list(best.values())
+
+
+def _compare(prediction: Prediction, measured: float) -> Comparison:
+    assert prediction.scenario is not None
+    assert prediction.plan is not None
+    plans = _search(prediction.scenario, prediction.row.global_batch or 1)
+    theirs = prediction.plan.iteration_seconds
+    faster = sum(plan.iteration_seconds < theirs * (1 - 1e-9) for plan in plans)
+    return Comparison(prediction, measured, faster, plans[0] if plans else None)
+
+
+def _search(scenario: Scenario, global_batch: int) -> tuple[Plan, ...]:
+    workload = replace(scenario.workload, global_batch=global_batch)
+    model = CostModel(workload, scenario.pool, scenario.runtime)
+    rules = user_rules(OF_2021 if scenario.runtime.name == "megatron-2021" else ())
+    result = Search(
+        model,
+        Space(
+            model.workload,
+            scenario.pool,
+            model.planner,
+            exact=True,
+            expanded_overlaps=overlaps_named(rules),
+        ),
+        objective=Objective.THROUGHPUT,
+        runtime_rules=megatron_rules(),
+        user_rules=rules,
+        limits=Limits(),
+        top=LISTED,
+    ).run()
+    return estimate(model, [found.strategy for found in result.found])
+
+
+def _table(compared: Sequence[Comparison]) -> list[str]:
+    heads = [
+        "source",
+        "model",
+        "GPUs",
+        "expert's strategy",
+        "measured tokens/s/GPU",
+        "predicted",
+        "rank",
+        "our first plan",
+        "predicted tokens/s/GPU",
+        "claimed",
+    ]
+    return table(heads, map(_cells, compared))
+
+
+def _cells(one: Comparison) -> list[str]:
+    prediction = one.prediction
+    scenario, plan, row = prediction.scenario, prediction.plan, prediction.row
+    assert scenario is not None
+    assert plan is not None
+    gpus = plan.strategy.gpus
+    tokens = (row.global_batch or 1) * scenario.workload.seq_length / gpus
+    rank = f"> {LISTED}" if one.faster >= LISTED else str(one.faster + 1)
+    ours, reached = "none fits", ""
+    if one.first is not None:
+        ours = strategy_text(one.first, scenario)
+        reached = f"{tokens / one.first.iteration_seconds:,.0f}"
+    return [
+        row.source,
+        row.model,
+        f"{gpus} {row.gpu} {scenario.workload.precision}",
+        strategy_text(plan, scenario) + ("" if plan.fits else " *"),
+        f"{tokens / one.measured:,.0f}",
+        f"{tokens / plan.iteration_seconds:,.0f}",
+        rank,
+        ours,
+        reached,
+        f"{100 * (one.claimed - 1):+.0f} %" if one.first is not None else "",
+    ]
+
+
+def _claim(one: Comparison) -> str:
+    """What our plan does differently, by what it saves and what it pays."""
+    plan, first = one.prediction.plan, one.first
+    assert plan is not None
+    assert first is not None
+    causes = {
+        cause: seconds - first.breakdown_seconds[cause]
+        for cause, seconds in plan.breakdown_seconds.items()
+    }
+    worth = SMALL_GAIN * plan.iteration_seconds
+    ordered = sorted(causes.items(), key=lambda item: -abs(item[1]))[:CAUSES_SHOWN]
+    saved = [f"{time_cause(c).title} -{s:.2g} s" for c, s in ordered if s > worth]
+    paid = [f"{time_cause(c).title} +{-s:.2g} s" for c, s in ordered if s < -worth]
+    row = one.prediction.row
+    fullest = max(first.memory, key=lambda stage: stage.peak_bytes / stage.capacity_bytes)
+    full = f"{fullest.peak_bytes / GIB:.0f} of {fullest.capacity_bytes / GIB:.0f} GiB in use"
+    main = max(causes, key=causes.__getitem__)
+    return (
+        f"- {row.model} on {plan.strategy.gpus} {row.gpu}, {100 * (one.claimed - 1):+.0f} %:"
+        f" {', '.join([*saved, *paid])} of {plan.iteration_seconds:.3g} s;"
+        f" {WHY.get(main, 'see the strategies')}, with {full}."
+    )

@@ -1,0 +1,268 @@
+"""The profile of a device: one Parquet file with all rows and a JSON header.
+
+The header stands in the file's key-value metadata: which device, driver and libraries, when, which
+sections, what failed, and the fitted factors. Everything is checked when it is written and again
+when it is read; a file that is damaged or of another kind is refused with the reason.
+
+Planning wants the header alone, and at once: it is read from the end of the file without pyarrow,
+whose import takes as long as a plan. Rows are read and written with pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from astrarium.calibrate.cases import IDENTITY, TEXTS, TIMES
+from astrarium.calibrate.fit import DeviceFit, fit_rows
+from astrarium.calibrate.journal import Contents
+from astrarium.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA: Final = "astrarium.profile/1"
+METADATA_KEY: Final = b"astrarium"
+CHECKSUM: Final = "checksum"
+# Parquet: the mark at both ends, and in the footer (Thrift's compact protocol) the mark of a text
+# field that follows the one before, and how many bytes the size of a text may have.
+_PARQUET: Final = b"PAR1"
+_TEXT_FIELD: Final = b"\x18"
+_LONGEST_SIZE: Final = 5
+_LEAST_BYTES: Final = 12
+_DIGITS: Final = 4
+_NEEDED: Final = ("median_us", "min_us", "max_us", "host_us")
+_HEADER: Final = {
+    "device": dict,
+    "versions": dict,
+    "date": str,
+    "sections": dict,
+    "failed": list,
+    "operators": dict,
+    "links": dict,
+    "host": dict,
+}
+_INSTALL: Final = "pip install 'astrarium[calibrate]'"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """What the header of a profile file says."""
+
+    path: Path
+    header: Mapping[str, Any]
+
+    @property
+    def device(self) -> str:
+        return str(self.header["device"].get("name", "unknown"))
+
+    @property
+    def gpu(self) -> str | None:
+        """The device's name in the catalog, if it has one."""
+        return self.header.get("gpu")
+
+    @property
+    def tuning(self) -> dict[str, Any]:
+        """Fields of `astrarium.cost.tuning.Tuning` that this profile teaches."""
+        operators = {name: entry["ratio"] for name, entry in self.header["operators"].items()}
+        origin = f"{self.path.name}: {self.device}, {self.header['date']}"
+        link = self.header["links"].get("intra_link")
+        links = {} if link is None else {"intra_link": link["ratio"]}
+        return {"origin": origin, "operators": operators, **links}
+
+    @property
+    def host(self) -> Mapping[str, float]:
+        """Seconds of the host: launch_seconds, layer_forward_seconds and the like."""
+        return self.header["host"]
+
+
+def make_header(contents: Contents) -> dict[str, Any]:
+    """The header for what a journal holds, factors fitted."""
+    rows = contents.rows
+    if not rows:
+        raise InputError("nothing has been measured yet; there is no profile to write")
+    given = contents.header
+    fit = fit_rows(rows, given["device"])
+    failed = [*contents.failed, *contents.given_up]
+    return {
+        "schema": SCHEMA,
+        "device": given["device"],
+        "gpu": fit.gpu,
+        "versions": given.get("versions", {}),
+        "date": str(given.get("date", "")),
+        "scale": given.get("scale"),
+        "sections": dict(Counter(row["section"] for row in rows)),
+        "failed": failed,
+        **_fit_columns(fit),
+    }
+
+
+def _fit_columns(fit: DeviceFit) -> dict[str, Any]:
+    made_up, link = fit.specification, fit.intra_link
+    return {
+        "specification": None if made_up is None else _rounded(asdict(made_up)),
+        "operators": {name: _rounded(asdict(entry)) for name, entry in fit.operators.items()},
+        "links": {} if link is None else {"intra_link": _rounded(asdict(link))},
+        "host": _rounded(fit.host),
+    }
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {
+        name: value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
+        for name, value in values.items()
+    }
+
+
+def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Write a profile under a temporary name and rename it."""
+    pa = _pyarrow()
+    import pyarrow.parquet
+
+    check_rows(str(path), rows)
+    table = pa.table(
+        {name: pa.array([row.get(name) for row in rows], _kind(pa, name)) for name in _columns()}
+    )
+    text = json.dumps({**header, CHECKSUM: _checksum(header)}, allow_nan=False)
+    table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        pyarrow.parquet.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        temporary.replace(path)
+    except FileNotFoundError:
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another place") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_profile(path: Path) -> DeviceProfile:
+    """Read and check the header of a profile."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); `astrarium calibrate` makes a profile"
+        ) from None
+    return DeviceProfile(path, _checked_header(path, _header_text(path, data)))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read and check the measurements of a profile."""
+    read_profile(path)
+    pa = _pyarrow()
+    import pyarrow.parquet
+
+    try:
+        rows = pyarrow.parquet.read_table(path, page_checksum_verification=True).to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _unusable(path, f"its rows are damaged ({_first_line(error)})") from None
+    missing = [name for name in _columns() if rows and name not in rows[0]]
+    if missing:
+        raise _unusable(path, f"the column {missing[0]} is missing")
+    check_rows(str(path), rows)
+    return rows
+
+
+def _header_text(path: Path, data: bytes) -> bytes:
+    """Find our header in the footer of a Parquet file.
+
+    The file ends with its footer, the footer's length and the mark; in the footer, a key is a
+    field mark, a length and the text, and its value another field mark, a length and the text.
+    """
+    mark, tail = data[:4], data[-8:]
+    if mark != _PARQUET or tail[4:] != _PARQUET or len(data) < _LEAST_BYTES:
+        raise _unusable(path, "it is no Parquet file, or its end is missing")
+    length = int.from_bytes(tail[:4], "little")
+    footer = data[-8 - length : -8]
+    _, found, rest = footer.partition(_TEXT_FIELD + bytes([len(METADATA_KEY)]) + METADATA_KEY)
+    if not found or rest[:1] != _TEXT_FIELD:
+        raise _unusable(path, "it has no header of ours, so another program wrote it")
+    size, start = 0, 1
+    for start, byte in enumerate(rest[1 : 1 + _LONGEST_SIZE], start=2):
+        size |= (byte & 0x7F) << 7 * (start - 2)  # seven bits a byte, the lowest first
+        if byte < 0x80:  # the last byte lacks the highest bit
+            break
+    return rest[start : start + size]
+
+
+def _checked_header(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except ValueError:
+        raise _unusable(path, "its header is damaged") from None
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+        found = header.get("schema") if isinstance(header, dict) else None
+        raise _unusable(path, f"its header has schema {found!r}, not {SCHEMA!r}")
+    if header.pop(CHECKSUM, None) != _checksum(header):
+        raise _unusable(path, "its header was changed or damaged after it was written")
+    for name, kind in _HEADER.items():
+        if not isinstance(header.get(name), kind):
+            raise _unusable(path, f"its header has no usable '{name}'")
+    fits = [*header["operators"].values(), *header["links"].values()]
+    ratios = [entry.get("ratio") if isinstance(entry, dict) else None for entry in fits]
+    if not all(_is_time(number) for number in (*ratios, *header["host"].values())):
+        raise _unusable(path, "its header has a factor that is no positive number")
+    return header
+
+
+def _checksum(header: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
+
+
+def check_rows(place: str, rows: Iterable[Row]) -> None:
+    """Refuse times that cannot be: missing, NaN, infinite, zero or negative."""
+    for index, row in enumerate(rows, start=1):
+        if not isinstance(row.get("operator"), str):
+            raise InputError(f"{place}: row {index} names no operator; measure it again")
+        for name in _NEEDED:
+            if not _is_time(row.get(name)):
+                raise InputError(
+                    f"{place}: row {index} ({row['operator']}): {name} is {row.get(name)}, not a "
+                    "positive number of microseconds; measure it again"
+                )
+
+
+def _is_time(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0.0
+    )
+
+
+def _columns() -> tuple[str, ...]:
+    return (*IDENTITY, *TIMES)
+
+
+def _kind(pa: Any, name: str) -> pa.DataType:  # noqa: ANN401  the module
+    if name in TEXTS:
+        return pa.string()
+    return pa.float64() if name in TIMES else pa.int64()
+
+
+def _unusable(path: Path, reason: str) -> InputError:
+    return InputError(f"{path}: not a usable profile: {reason}; `astrarium calibrate` writes one")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _pyarrow() -> Any:  # noqa: ANN401  the module
+    try:
+        import pyarrow
+    except ImportError:
+        raise InputError(f"profiles need pyarrow, which is not installed; {_INSTALL}") from None
+    return pyarrow

@@ -1,0 +1,107 @@
+"""What operators of all GPU types have in common: a law for every GPU, and learned corrections.
+
+`data/efficiency/law.json` holds one fit of the operator formulas to all measured GPU types
+together, in terms of their specifications, and how far predictions for a type are off when that
+type was left out of the fit. `<class>.json` holds boosted trees that correct the formula of one
+class of operators; what their features mean is in `astrarium.cost.efficiency`. The files are
+written by `benchmarks/fit_efficiency.py`; nothing here computes a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from astrarium.catalog.profiles import AttentionFit, GemmFit
+from astrarium.errors import InputError
+
+FOLDER: Final = Path(__file__).parent / "data" / "efficiency"
+LAW_FILE: Final = "law.json"
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """How far predictions are off for a GPU type that was never measured (log, deviation)."""
+
+    same_design: float  # a measured type has the same multiprocessors
+    new_design: float  # none has; the law alone
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Fits for any GPU: products by number format, and the best forward attention it has.
+
+    A FLOP costs joules in proportion to (reference_flops / FLOP/s of a multiprocessor)^exponent.
+    """
+
+    origin: str
+    date: str
+    reference_gpu: str  # its design is the one that softmax and joules are stated for
+    reference_flops: float  # per second, of one of its multiprocessors
+    joules_exponent: float
+    gemm: Mapping[str, GemmFit]
+    attention: AttentionFit
+    attention_joules_per_flop: float
+    left_out: LeftOut
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Boosted trees over named features; they predict log(true seconds / seconds^slope ...).
+
+    With `seconds` the formula's time without its fixed part, kept within `seconds_range`:
+    correction = trees - (1 - slope) log(seconds), cut at plus and minus `limit`. The trees never
+    fall along features of size, so a slope below 1 leaves them room to correct downwards while
+    the corrected time still never falls.
+    """
+
+    features: tuple[str, ...]
+    slope: float
+    seconds_range: tuple[float, float]
+    limit: float
+    families: tuple[str, ...]  # designs it holds for; empty: all
+    start: float
+    split_features: tuple[tuple[int, ...], ...]
+    split_thresholds: tuple[tuple[float, ...], ...]
+    leaves: tuple[tuple[float, ...], ...]
+
+
+@cache
+def law() -> Law:
+    """The fits that hold for any GPU."""
+    return read_law(FOLDER / LAW_FILE)
+
+
+@cache
+def find_correction(name: str) -> Correction | None:
+    """The correction of one class of operators, or None."""
+    path = FOLDER / f"{name}.json"
+    return read_correction(path) if path.is_file() else None
+
+
+def read_law(path: Path) -> Law:
+    """Read and check the file of the law."""
+    return _read(path, Law)
+
+
+def read_correction(path: Path) -> Correction:
+    """Read and check a file of trees."""
+    return _read(path, Correction)
+
+
+def _read(path: Path, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except msgspec.MsgspecError as error:
+        raise InputError(
+            f"{path}: not usable: {error}; write it again with benchmarks/fit_efficiency.py"
+        ) from None

@@ -1,0 +1,99 @@
+"""`astrarium calibrate` on a processor: flags, files, messages."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from astrarium.calibrate import measure
+from astrarium.calibrate.profile import read_profile, read_rows
+
+Run = Callable[..., Result]
+
+CPU = ("calibrate", "--device", "cpu", "--quick", "--sections", "stream,host")
+
+
+def test_a_device_is_measured_and_kept(run: Run, project: Path) -> None:
+    result = run(*CPU, "--out", "cpu.parquet")
+    assert result.exit_code == 0, result.output
+    assert "not in the catalog" in result.stdout
+    assert "between two kernels" in result.stdout
+    assert result.stderr == ""
+    assert read_profile(project / "cpu.parquet").header["sections"] == {"stream": 5, "host": 4}
+    assert sorted(path.name for path in project.iterdir()) == ["cpu.parquet", "cpu.parquet.jsonl"]
+
+
+def test_a_second_run_adds_sections(run: Run, project: Path) -> None:
+    run(*CPU)
+    first = read_rows(project / "profile.parquet")
+    result = run("calibrate", "--device", "cpu", "--quick", "--sections", "dtype", "--json")
+    document = json.loads(result.stdout)
+    assert document["sections"] == {"stream": 5, "host": 4, "dtype": 1}
+    assert document["left"] == 0
+    assert read_rows(project / "profile.parquet")[:9] == first
+
+
+def test_again_measures_anew(run: Run, project: Path) -> None:
+    run(*CPU)
+    first = (project / "profile.parquet.jsonl").read_bytes()
+    run(*CPU)
+    assert (project / "profile.parquet.jsonl").read_bytes() == first
+    run(*CPU, "--again")
+    assert (project / "profile.parquet.jsonl").read_bytes() != first
+
+
+def test_a_journal_becomes_a_profile(run: Run, project: Path) -> None:
+    run(*CPU)
+    result = run("calibrate", "--from-journal", "profile.parquet.jsonl", "--out", "b.parquet")
+    assert result.exit_code == 0
+    assert read_rows(project / "b.parquet") == read_rows(project / "profile.parquet")
+
+
+def test_time_that_is_up_says_how_to_go_on(run: Run) -> None:
+    result = run(*CPU, "--seconds", "5 ms")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"\d cases are left: the same command goes on", result.stdout)
+    assert "left" not in run(*CPU).stdout
+
+
+def test_ctrl_c_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "calibrate", stopped)
+    result = run(*CPU)
+    assert result.exit_code == 130
+    assert "the same command goes on from profile.parquet.jsonl" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--device", "tpu"), "choose cpu or cuda"),
+        (("--sections", "gem"), "unknown section 'gem' (did you mean 'gemm'?)"),
+        (("--seconds", "soon"), "--seconds"),
+        (("--ranks", "1", "--sections", "collectives", "--device", "cpu"), "at least 2"),
+        (("--ranks", "many"), "--ranks"),
+        (("--out", "none/x.parquet"), "there is no folder none"),
+        (("--out", "."), "is a folder"),
+        (("--from-journal", "none.jsonl"), "cannot be read"),
+    ],
+)
+def test_bad_flags_are_refused(run: Run, flags: tuple[str, ...], message: str) -> None:
+    result = run("calibrate", *flags)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_torch_must_be_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "astrarium.calibrate.measure", None)
+    monkeypatch.delattr("astrarium.calibrate.measure")
+    result = run(*CPU)
+    assert result.exit_code == 2
+    assert "pip install 'astrarium[calibrate]'" in result.stderr

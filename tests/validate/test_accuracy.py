@@ -1,0 +1,59 @@
+"""The carried measurements: predictions stay, errors do not grow, the page is that of the code."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import accuracy
+import pytest
+
+from astrarium.report.validation import KEYS, Grouping
+from astrarium.validate.metrics import metrics_by
+from astrarium.validate.predictions import Prediction
+
+REFRESH = "run `make accuracy` if the change is meant, and say so"
+RECORDED: dict[str, Any] = json.loads(accuracy.SNAPSHOT.read_text(encoding="utf-8"))
+
+
+@cache
+def predictions() -> tuple[Prediction, ...]:
+    return accuracy.all_predictions()
+
+
+def test_predictions_have_not_moved() -> None:
+    current = accuracy.snapshot(predictions())["predictions"]
+    assert [row[0] for row in current] == [row[0] for row in RECORDED["predictions"]]
+    for now, before in zip(current, RECORDED["predictions"], strict=True):
+        expected = [pytest.approx(x, rel=1e-6) if isinstance(x, float) else x for x in before]
+        assert now == expected, REFRESH
+
+
+def test_errors_have_not_grown() -> None:
+    groups = metrics_by(predictions(), KEYS[Grouping.SOURCE])
+    assert accuracy.broken_limits(groups, RECORDED["limits"]) == []
+
+
+def test_limits_are_kept_from_above_and_below() -> None:
+    (*_, whole) = metrics_by(predictions(), KEYS[Grouping.SOURCE])
+    assert whole.mape is not None
+    low = {"all": {"mape": whole.mape - 0.001, "memory_mape": 1.0, "coverage": 1.0}}
+    found = accuracy.broken_limits([whole], low)
+    assert any(text.startswith("all: mape") for text in found)
+    assert any(text.startswith("all: coverage") for text in found)
+    assert accuracy.broken_limits([whole], {}) != []
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = accuracy.PAGE.read_text(encoding="utf-8")
+    current = page.startswith(accuracy.page_of_tables(predictions()))
+    assert current, REFRESH
+    assert "\n## Against experts\n" in page
+
+
+def test_every_table_is_described() -> None:
+    text = (accuracy.TABLES[0].parent / "README.md").read_text(encoding="utf-8")
+    for path in accuracy.TABLES:
+        rows = len(path.read_text(encoding="utf-8").splitlines()) - 1
+        assert f"| `{path.name}` | {rows} |" in text

@@ -1,0 +1,158 @@
+"""GPUs, programs and number formats as tables write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from measured import row_of
+
+from astrarium.catalog import find_gpu
+from astrarium.catalog.runtimes import find_runtime
+from astrarium.errors import InputError
+from astrarium.model.workload import Precision
+from astrarium.validate.names import resolve_gpu, resolve_precision, resolve_program
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("A100-80GB", "A100-SXM4-80GB"),
+        ("A100-80GB-SXM", "A100-SXM4-80GB"),
+        ("A100-40GB", "A100-SXM4-40GB"),
+        ("A100-40GB PCIe", "A100-PCIe-40GB"),
+        ("A100", "A100-SXM4-80GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("8x A100-80GB", "A100-SXM4-80GB"),
+        ("DGX H100", "H100-SXM5-80GB"),
+        ("H100-80GB-HBM3", "H100-SXM5-80GB"),
+        ("H100-95GB-HBM2e", "H100-SXM5-80GB"),
+        ("H200", "H200-SXM5-141GB"),
+        ("B200-SXM", "B200-SXM6-180GB"),
+        ("B200 (power limited)", "B200-SXM6-180GB"),
+        ("Blackwell (B200-class, ~184 GiB)", "B200-SXM6-180GB"),
+        ("GB200", "GB200-NVL72-186GB"),
+        ("GB300", "GB300-NVL72-288GB"),
+        ("V100-32GB", "V100-SXM2-32GB"),
+        ("V100-16GB", "V100-SXM2-16GB"),
+        ("A800-80GB", "A800-SXM4-80GB"),
+        ("T4", "T4-16GB"),
+        ("MI300X", "MI300X-192GB"),
+    ],
+)
+def test_gpus(text: str, name: str) -> None:
+    assert resolve_gpu(text).name == name
+
+
+def test_a_memory_of_its_own() -> None:
+    assert resolve_gpu("H100-95GB-HBM2e").memory_bytes == 95 * GIB
+    assert resolve_gpu("A100-64GB").memory_bytes == 64 * GIB
+    assert resolve_gpu("H100-80GB").memory_bytes == find_gpu("h100").memory_bytes
+
+
+def test_an_unknown_gpu() -> None:
+    with pytest.raises(InputError, match=r"unknown GPU type 'H1000'.*did you mean"):
+        resolve_gpu("H1000")
+
+
+@pytest.mark.parametrize(
+    ("framework", "runtime"),
+    [
+        ("megatron-core 0.16.1 (local spec, SDPA)", "megatron-local"),
+        ("Megatron-LM core without TE", "megatron-local"),
+        ("mcore, no TransformerEngine", "megatron-local"),
+        ("Megatron-LM core (23e00ed) + TE 2.11", "megatron"),
+        ("Megatron-Core r0.8.0", "megatron"),
+        ("Megatron-Bridge/NeMo (Megatron-Core)", "megatron"),
+        ("NeMo 24.07", "megatron"),
+        ("Megatron-LM", "megatron"),
+        ("Megatron-LM (PTD-P)", "megatron-2021"),
+        ("Megatron-DeepSpeed", "megatron-2021"),
+        ("DeepSpeed/Megatron-LM v1.1.5 3D", "megatron-2021"),
+        ("Megatron-LM + DeepSpeed ZeRO-3", "deepspeed"),
+        ("DeepSpeed ZeRO3 mp=4", "deepspeed"),
+        ("HF Transformers + DeepSpeed", "deepspeed"),
+        ("nanotron", "nanotron"),
+        ("InternEvo", "nanotron"),
+        ("torchtitan (FSDP2/DTensor)", "fsdp"),
+        ("Composer/llm-foundry (PyTorch FSDP1)", "fsdp"),
+        ("torchtune single device full finetune", "fsdp"),
+        ("litgpt Thunder nvfuser", "fsdp"),
+        ("PyTorch FSDP", "fsdp"),
+        ("Zero Bubble (Megatron fork)", "megatron"),
+    ],
+)
+def test_programs(tmp_path: Path, framework: str, runtime: str) -> None:
+    assert resolve_program(row_of(tmp_path, framework=framework))[1].name == runtime
+
+
+@pytest.mark.parametrize(
+    ("changes", "runtime", "attention"),
+    [
+        ({"attention_impl": "unfused (fused softmax)"}, "megatron-2021", "unfused"),
+        ({"attention_impl": "flash"}, "megatron", "flash2"),
+        ({"attention_impl": "TE fused attention"}, "megatron", "fused"),
+        ({"gpu": "V100-32GB"}, "megatron-2021", "unfused"),
+        ({"source": "Megatron-2020"}, "megatron-2021", "unfused"),
+        ({"source": "SC21", "attention_impl": "flash-attn"}, "megatron", "flash2"),
+    ],
+)
+def test_megatron_of_old(
+    tmp_path: Path, changes: dict[str, str], runtime: str, attention: str
+) -> None:
+    _, found = resolve_program(row_of(tmp_path, **{"framework": "Megatron-LM", **changes}))
+    assert (found.name, found.attention) == (runtime, attention)
+
+
+@pytest.mark.parametrize(
+    ("changes", "runtime"),
+    [
+        ({"framework": "Megatron-LM", "attention_impl": "torch SDPA"}, "megatron-local"),
+        ({"framework": "megatron-core 0.16", "num_gpus": 1, "dp": 1, "tp": 1}, "megatron-local"),
+        ({"framework": "megatron-core 0.16"}, "megatron"),
+        ({"framework": "megatron-core + TE", "num_gpus": 1, "dp": 1, "tp": 1}, "megatron"),
+    ],
+)
+def test_megatron_without_its_engine(
+    tmp_path: Path, changes: dict[str, object], runtime: str
+) -> None:
+    """torch's attention, or a single GPU, tell the plain library from tuned releases."""
+    found = resolve_program(row_of(tmp_path, **changes))[1]
+    assert found.name == runtime
+    assert found.attention == find_runtime(runtime).attention
+
+
+def test_an_unknown_program(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"unknown framework 'MaxText'; known are megatron-core"):
+        resolve_program(row_of(tmp_path, framework="MaxText"))
+    with pytest.raises(InputError, match="did you mean 'torchtitan'"):
+        resolve_program(row_of(tmp_path, framework="trochtitan"))
+    with pytest.raises(InputError, match="framework is not stated"):
+        resolve_program(row_of(tmp_path, framework=None))
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "precision"),
+    [
+        ("bf16 (fp32 grad accumulation)", "h100", Precision.BF16),
+        ("amp_bf16", "a100", Precision.BF16),
+        ("fp16 (fp32 allreduce)", "t4", Precision.FP16),
+        ("FP8-CS", "h100", Precision.FP8),
+        ("FP8-MX", "b200", Precision.FP8),
+        ("mxfp8_cublas_rceil", "b200", Precision.FP8),
+        ("float8 tensorwise", "b200", Precision.FP8),
+        ("nvfp4 (layers 27-31 bf16)", "b200", Precision.FP8),
+        ("", "a100", Precision.BF16),
+        ("", "v100", Precision.FP16),
+    ],
+)
+def test_precisions(text: str, gpu: str, precision: Precision) -> None:
+    assert resolve_precision(text, find_gpu(gpu)) is precision
+
+
+@pytest.mark.parametrize(("text", "gpu"), [("fp32", "a100"), ("fp8", "a100"), ("bf16", "v100")])
+def test_precisions_that_are_not_modelled(text: str, gpu: str) -> None:
+    with pytest.raises(InputError, match=r"not modelled|has no"):
+        resolve_precision(text, find_gpu(gpu))
