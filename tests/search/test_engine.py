@@ -15,6 +15,7 @@ from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
 from astrarium.cost.step import seconds_of
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.engine import Search
@@ -45,9 +46,10 @@ def brute_force(
     exact: bool,
     rules: tuple[UserRule, ...],
     objective: Objective,
+    tuning: Tuning = NEUTRAL,
 ) -> tuple[dict[Group, float], int]:
     """The best score of every distinct plan, from every strategy of the unpruned space."""
-    model = CostModel(workload, pool)
+    model = CostModel(workload, pool, tuning=tuning)
     everything = frozenset(OVERLAP_SWITCHES)
     space = Space(workload, pool, model.planner, exact=exact, expanded_overlaps=everything)
     best: dict[Group, float] = {}
@@ -96,8 +98,9 @@ def searched(
     objective: Objective = Objective.THROUGHPUT,
     top: int = 5,
     limits: Limits | None = None,
+    tuning: Tuning = NEUTRAL,
 ) -> SearchResult:
-    model = CostModel(workload, pool)
+    model = CostModel(workload, pool, tuning=tuning)
     space = Space(
         workload, pool, model.planner, exact=exact, expanded_overlaps=overlaps_named(rules)
     )
@@ -120,6 +123,7 @@ class Case:
     rules: tuple[str, ...] = ()
     exact: bool = True
     objective: Objective = Objective.THROUGHPUT
+    tuning: Tuning = NEUTRAL
 
 
 CASES = {
@@ -129,6 +133,8 @@ CASES = {
     "fewer": Case("h100:8", 10, exact=False, objective=Objective.COST),
     "slow link": Case("t4:8", 15),
     "rule": Case("h100:8", 12, rules=("$tp > 2", "$overlap_grad_reduce")),
+    "tuned faster": Case("h100:8", 9, tuning=Tuning(compute=0.5, intra_link=0.5, memory_bytes=-GB)),
+    "tuned slower": Case("h100:16", 9, tuning=Tuning(compute=2, inter_link=3, memory_bytes=GB)),
 }
 
 
@@ -139,8 +145,12 @@ def test_equals_brute_force(name: str) -> None:
     workload = Workload(small_model(4, experts=case.experts), seq_length=2048, global_batch=8)
     pool, rules = pool_of(case.gpus, case.memory_gb * GB), user_rules(case.rules)
     workload = runnable(workload, pool)
-    best, size = brute_force(workload, pool, exact=exact, rules=rules, objective=objective)
-    result = searched(workload, pool, exact=exact, rules=rules, objective=objective)
+    best, size = brute_force(
+        workload, pool, exact=exact, rules=rules, objective=objective, tuning=case.tuning
+    )
+    result = searched(
+        workload, pool, exact=exact, rules=rules, objective=objective, tuning=case.tuning
+    )
     assert result.space == size
     assert [found.score for found in result.found] == pytest.approx(
         sorted(best.values())[:5], rel=1e-9

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from astrarium.cli import INTERRUPTED, options
+from astrarium.cli import learn as learning
 
 if TYPE_CHECKING:
     from astrarium.calibrate.journal import Contents
@@ -25,8 +26,12 @@ DEVICE = Annotated[
     ),
 ]
 OUT = Annotated[
-    str,
-    typer.Option(metavar="FILE", help="The profile; its journal lies beside it as FILE.jsonl."),
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="The profile; default: profile.parquet, with its journal beside it as FILE.jsonl, or"
+        f" {learning.DEFAULT_OUT} for what is learned.",
+    ),
 ]
 SECTIONS = Annotated[
     str | None,
@@ -46,32 +51,50 @@ FROM_JOURNAL = Annotated[
     typer.Option(metavar="FILE", help="Measure nothing: make the profile of this journal."),
 ]
 
+DEFAULT_OUT = "profile.parquet"
 MOST_SECONDS = 86400.0
 MOST_RANKS = 1024
 
 
 def calibrate(  # noqa: PLR0913  one parameter per flag
     device: DEVICE = None,
-    out: OUT = "profile.parquet",
+    out: OUT = None,
     quick: QUICK = False,
     sections: SECTIONS = None,
     seconds: SECONDS = "600",
     ranks: RANKS = None,
     again: AGAIN = False,
     from_journal: FROM_JOURNAL = None,
+    from_table: learning.FROM_TABLES = None,
+    from_log: learning.FROM_LOGS = None,
+    model: learning.MODEL = None,
+    gpus: options.GPUS = None,
+    cluster: options.CLUSTER = None,
+    strategy: learning.STRATEGY = None,
+    seq_length: learning.SEQ_LENGTH = None,
+    global_batch: learning.GLOBAL_BATCH = None,
+    runtime: learning.RUNTIME = None,
+    gpu: learning.GPU = None,
+    source: learning.SOURCE = None,
     json: options.JSON = False,
 ) -> None:
-    """Measure a device: products, attention, memory, host, links.
+    """Measure a device, or learn from measured iterations.
 
-    Every result is kept at once in a journal. The same command goes on after Ctrl-C, a crash or
-    the end of its time.
+    Measured are products, attention, memory, host and links. Every result is kept at once in a
+    journal; the same command goes on after Ctrl-C, a crash or the end of its time. With --from or
+    --from-log nothing is measured: a few factors are learned from iterations of your own cluster.
     """
+    if from_table or from_log:
+        logged = learning.OfLogs(model, gpus, cluster, strategy, seq_length, global_batch)
+        wanted = learning.Wanted(gpu, runtime, source)
+        learning.learn(from_table or (), from_log or (), logged, wanted, out=out, json=json)
+        return
     from astrarium.calibrate.journal import read_journal
     from astrarium.calibrate.profile import make_header, write_profile
     from astrarium.calibrate.run import Outcome
     from astrarium.cli import output
 
-    path = Path(out)
+    path = Path(out or DEFAULT_OUT)
     _check_place(path)
     if from_journal is not None:
         contents, outcome = read_journal(Path(from_journal)), Outcome()

@@ -7,7 +7,7 @@ import typer
 from astrarium.cli import options
 
 
-def fit(
+def fit(  # noqa: PLR0913  one parameter per flag
     model: options.MODEL,
     gpus: options.GPUS = None,
     cluster: options.CLUSTER = None,
@@ -15,6 +15,7 @@ def fit(
     seq_length: options.SEQ_LENGTH = None,
     global_batch: options.OPTIONAL_GLOBAL_BATCH = None,
     precision: options.PRECISION = "bf16",
+    profile: options.PROFILE = None,
     json: options.JSON = False,
 ) -> None:
     """Will it fit: bytes by cause, smallest count, cheapest change.
@@ -29,8 +30,9 @@ def fit(
 
     asked = request.read(model, gpus, cluster, seq_length, global_batch, None, precision)
     chosen = None if strategy is None else request.strategy(strategy, asked)
+    asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     with output.progress("searching"):
-        report = search.fit(asked.workload, asked.cluster, chosen)
+        report = search.fit(asked.workload, asked.cluster, chosen, tuning=tuning)
     document = fit_document(report, asked.cluster, model, asked.notes)
     if json:
         output.print_json(asdict(document))

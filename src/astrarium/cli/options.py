@@ -129,6 +129,10 @@ RULES: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(metavar="EXPR", help="Drop strategies, e.g. '$tp > 8'; repeatable."),
 ]
+PROFILE: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Profile of the cluster, written by `astrarium calibrate`."),
+]
 TOP: TypeAlias = Annotated[str, typer.Option(metavar="K", help="How many plans to list.")]
 OUT: TypeAlias = Annotated[str | None, typer.Option(metavar="DIR", help="Write DIR/plan.json.")]
 _STRATEGY = "Strategy file, plan.json, or pairs such as tp=8,pp=4,recompute=full."

@@ -23,6 +23,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     precision: options.PRECISION = "bf16",
     rule: options.RULES = None,
     top: options.TOP = "5",
+    profile: options.PROFILE = None,
     json: options.JSON = False,
     out: options.OUT = None,
 ) -> None:
@@ -42,6 +43,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     listed = request.count("--top", top, request.MOST_PLANS)
     rules = user_rules(rule or ())
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
+    asked, tuning = request.tuned(asked, profile, runtime.lower())
     with output.progress("searching"):
         planned = planner.plan(
             asked.workload,
@@ -51,6 +53,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
             rules=rules,
             top=listed,
             limits=limits,
+            tuning=tuning,
         )
     document = document_of(planned, reference=model, objective=goal, mode=how, notes=asked.notes)
     written = output.write_document(out, PLAN_FILE, to_dict(document))

@@ -14,6 +14,7 @@ def predict(  # noqa: PLR0913  one parameter per flag
     seq_length: options.SEQ_LENGTH = None,
     tokens: options.TOKENS = None,
     precision: options.PRECISION = "bf16",
+    profile: options.PROFILE = None,
     json: options.JSON = False,
 ) -> None:
     """One strategy: time, memory, money, and where they go."""
@@ -24,7 +25,8 @@ def predict(  # noqa: PLR0913  one parameter per flag
 
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
     chosen = request.strategy(strategy, asked)
-    predicted = planner.predict(asked.workload, asked.cluster, chosen)
+    asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
+    predicted = planner.predict(asked.workload, asked.cluster, chosen, tuning=tuning)
     document = document_of_prediction(asked.workload, asked.cluster, predicted, model, asked.notes)
     if json:
         output.print_json(to_dict(document))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -12,10 +12,13 @@ from astrarium import units
 from astrarium.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from astrarium.calibrate.learn_profile import ClusterProfile
     from astrarium.cluster import Cluster
+    from astrarium.cost.tuning import Tuning
     from astrarium.model import Model
     from astrarium.model.workload import Workload
     from astrarium.strategy.types import Strategy
+    from astrarium.validate.scenario import Scenario
 
 # Far above anything trained; a larger number is a typing error.
 MOST_SEQ_LENGTH = 2**27
@@ -163,6 +166,53 @@ def _default_length(model: Model) -> tuple[int, str]:
     if longest <= DEFAULT_SEQ_LENGTH:
         return longest, "the model's maximum"
     return DEFAULT_SEQ_LENGTH, f"the default for a model that takes up to {longest:,}"
+
+
+def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, Tuning]:
+    """The tuning of --profile, if given, and the request with a note of it."""
+    from astrarium.cost.tuning import NEUTRAL
+
+    if profile is None:
+        return asked, NEUTRAL
+    read = cluster_profile(profile)
+    others = [pool.gpu.name for pool in asked.cluster.pools if pool.gpu.name != read.gpu]
+    if others:
+        raise InputError(
+            f"--profile {profile}: learned on {read.gpu}, but asked about {', '.join(others)};"
+            " leave --profile out, or learn one for that type"
+        )
+    notes = [profile_note(profile, read)]
+    if read.runtime != runtime:
+        notes.append(f"{profile} was learned under {read.runtime}, and is used for {runtime}")
+    return replace(asked, notes=(*asked.notes, *notes)), read.tuning
+
+
+def tunings(profile: str | None) -> Callable[[Scenario], Tuning]:
+    """The tuning for rows of tables: that of --profile for its GPU type and runtime."""
+    from astrarium.cost.tuning import NEUTRAL
+
+    if profile is None:
+        return lambda scenario: NEUTRAL
+    read = cluster_profile(profile)
+
+    def of(scenario: Scenario) -> Tuning:
+        alike = (scenario.pool.gpu.name, scenario.runtime.name) == (read.gpu, read.runtime)
+        return read.tuning if alike else NEUTRAL
+
+    return of
+
+
+def cluster_profile(file: str) -> ClusterProfile:
+    from astrarium.calibrate.learn_profile import load_profile
+
+    return load_profile(Path(file))
+
+
+def profile_note(file: str, profile: ClusterProfile) -> str:
+    return (
+        f"times tuned by {file}, learned on {profile.gpu} under {profile.runtime},"
+        f" {profile.date}, from {', '.join(profile.origin)}"
+    )
 
 
 def strategy(reference: str, asked: Request) -> Strategy:

@@ -45,6 +45,7 @@ def validate(
     score: SCORE = "stated",
     out: OUT = None,
     plot: PLOT = None,
+    profile: options.PROFILE = None,
     json: options.JSON = False,
 ) -> None:
     """Predictions against measurements: errors by source, the rows behind them."""
@@ -62,7 +63,8 @@ def validate(
         scatter.check_plot(plot)
     read = [read_table(table) for table in tables]
     with output.progress("predicting"):
-        predictions = predict_rows([row for table in read for row in table.rows])
+        rows = [row for table in read for row in table.rows]
+        predictions = predict_rows(rows, request.tunings(profile))
     document = validation.validation_document(read, predictions, grouping, scoring)
     if out is not None:
         output.write_text(out, validation.predictions_csv(read, predictions))

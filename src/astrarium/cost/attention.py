@@ -11,6 +11,7 @@ from astrarium.cost.collectives import Group, compute_slowdown, place, send_seco
 from astrarium.cost.efficiency import AttentionKernel, Pointwise
 from astrarium.cost.kernels import BACKWARD_PRODUCTS
 from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, beside
+from astrarium.cost.tuning import Operators
 from astrarium.model.blocks import Attention, Block
 from astrarium.strategy.types import RecomputeModule
 
@@ -53,7 +54,7 @@ def add_attention(layer: Tally, attention: Attention) -> None:
         own, other = kernel(attention.causal and not unfused), kernel(False)
         # Causal work is dealt so that each ring step does half a block (zigzag order).
         steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
-        return visible * (own + steps * other)
+        return visible * (own + steps * other) * layer.tuning.of(Operators.ATTENTION)
 
     unfused = _stores_scores(layer)
     # A mask spares nothing where scores are stored: the whole square is computed.

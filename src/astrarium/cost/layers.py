@@ -38,18 +38,24 @@ from astrarium.cost.tally import (
     beside,
     weight_products,
 )
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
 
 
 def layer_costs(
-    workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric, runtime: Runtime
+    workload: Workload,
+    shards: Shards,
+    ops: OperatorModel,
+    fabric: Fabric,
+    runtime: Runtime,
+    tuning: Tuning = NEUTRAL,
 ) -> LayerCosts:
     """Costs of every kind of layer of the model under every shard."""
     layers = []
     for kind in workload.model.kinds:
-        layer = Tally(shards, workload, ops, fabric, runtime)
+        layer = Tally(shards, workload, ops, fabric, runtime, tuning)
         if isinstance(kind, CustomBlock):
             _add_custom(layer, kind)
         else:

@@ -155,7 +155,7 @@ class CostModel:
         first, shard_of = distinct_rows(*columns.values())
         shards = Shards(**{name: column[first] for name, column in columns.items()})
         return ShardCosts(
-            layer_costs(self.workload, shards, self.ops, self.fabric, self.runtime),
+            layer_costs(self.workload, shards, self.ops, self.fabric, self.runtime, self.tuning),
             end_costs(self.workload, shards, self.ops, self.fabric, self.runtime),
             shard_of,
         )
@@ -202,8 +202,8 @@ class CostModel:
             shard=shard,
             stages=stages,
             stage_row=stage_row,
-            on_rank=_at_pace(on_rank, pace[:, None]),
-            in_all=_at_pace(self._in_all(degrees, shards), pace),
+            on_rank=_at_pace(on_rank, pace[:, None], self.tuning.host),
+            in_all=_at_pace(self._in_all(degrees, shards), pace, self.tuning.host),
             dense_parameters=dense_parameters,
             expert_parameters=expert_parameters,
             head_activations=ends.last(shards.ends.head_activations),
@@ -343,13 +343,15 @@ def slowest_of(gpus: Ints) -> Floats:
     return (1.0 + GPU_DEVIATION * np.array(largest))[row]
 
 
-def _at_pace(seconds: RankSeconds, pace: Floats) -> RankSeconds:
-    """The computation of all ranks at the pace of the slowest GPU."""
+def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
+    """The computation of all ranks at the pace of the slowest GPU, launches at the host's."""
     return replace(
         seconds,
         forward=seconds.forward * pace,
         backward=seconds.backward * pace,
         again=seconds.again * pace,
+        launch=seconds.launch * host,
+        launch_again=seconds.launch_again * host,
     )
 
 

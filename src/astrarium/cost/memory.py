@@ -16,6 +16,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.layouts import Layouts, ShardCosts, data_ranks, sum_over_modules
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 
@@ -62,7 +63,7 @@ def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
         optimizer=optimizer,
         activations=activations,
         workspace=workspace,
-        reserved=_always_reserved(layouts)
+        reserved=_always_reserved(layouts.runtime, layouts.tuning)
         + layouts.runtime.fragmentation * (activations + workspace),
     )
 
@@ -72,7 +73,9 @@ def bytes_of_sharding(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
     moving = gathered + layouts.stand_ins[rows]
     moving = moving * (1 + layouts.runtime.fragmentation)
-    return weights + gradients + optimizer + moving + _always_reserved(layouts)
+    return (
+        weights + gradients + optimizer + moving + _always_reserved(layouts.runtime, layouts.tuning)
+    )
 
 
 def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -87,12 +90,16 @@ def _update_bytes(layouts: Layouts, optimizer: Floats) -> Floats:
     return optimizer * (runtime.optimizer_transient_bytes / runtime.optimizer_bytes)
 
 
-def _always_reserved(layouts: Layouts) -> float:
-    return layouts.runtime.reserved_bytes + layouts.tuning.memory_bytes
+def _always_reserved(runtime: Runtime, tuning: Tuning) -> float:
+    return runtime.reserved_bytes + tuning.memory_bytes
 
 
 def least_bytes_of_degrees(
-    degrees: Degrees, shards: ShardCosts, layers_of_kind: Floats, runtime: Runtime
+    degrees: Degrees,
+    shards: ShardCosts,
+    layers_of_kind: Floats,
+    runtime: Runtime,
+    tuning: Tuning = NEUTRAL,
 ) -> Floats:
     """No strategy with these degrees needs less: the fullest rank holds at least the mean."""
     c, e, s = shards.layers, shards.ends, shards.shard_of
@@ -102,7 +109,8 @@ def least_bytes_of_degrees(
     dense_ranks, expert_ranks = data_ranks(degrees)
     one_layer = (c.activations - c.inputs).min(axis=1)[s]
     held = _least_parameter_bytes(runtime, degrees.pp, (dense, dense_ranks), (expert, expert_ranks))
-    return held + runtime.reserved_bytes + (1 + runtime.fragmentation) * one_layer
+    moving = (1 + runtime.fragmentation) * one_layer
+    return held + _always_reserved(runtime, tuning) + moving
 
 
 def least_bytes(layouts: Layouts) -> Floats:
@@ -116,7 +124,8 @@ def least_bytes(layouts: Layouts) -> Floats:
     )
     one_layer = (costs.activations - costs.inputs).min(axis=1)[layouts.shard]
     moving = (1 + layouts.runtime.fragmentation) * one_layer
-    return parameters.max(axis=1) + layouts.runtime.reserved_bytes + moving
+    reserved = _always_reserved(layouts.runtime, layouts.tuning)
+    return parameters.max(axis=1) + reserved + moving
 
 
 def _least_parameter_bytes(

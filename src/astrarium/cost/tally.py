@@ -12,6 +12,7 @@ from astrarium.cluster.interconnect import overlap_profile
 from astrarium.cost.collectives import Fabric
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.kernels import under_power_limit
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, Linear, Module, Split
 from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
@@ -98,9 +99,10 @@ class Tally:
         ops: OperatorModel,
         fabric: Fabric,
         runtime: Runtime,
+        tuning: Tuning = NEUTRAL,
     ) -> None:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
-        self.runtime = runtime
+        self.runtime, self.tuning = runtime, tuning
         self.dtype = workload.precision.value
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split

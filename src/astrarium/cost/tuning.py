@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Operators(StrEnum):
+    """Classes of operators that can have a time ratio of their own."""
+
+    ATTENTION = "attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +23,7 @@ class Tuning:
 
     origin: str = ""  # where it was learned, for reports
     compute: float = 1.0  # all computation of forward and backward passes
+    host: float = 1.0  # what the host takes to launch kernels
     intra_link: float = 1.0  # messages inside a node's fast domain
     inter_link: float = 1.0  # messages between nodes
     step_seconds: float = 0.0  # added to every iteration

@@ -124,6 +124,7 @@ class Search:
         if any(isinstance(kind, CustomBlock) for kind in model.workload.model.kinds):
             return 0.0  # measured layers are not bound by their stated FLOPs
         seconds = model.workload.flops_per_iteration / model.peak_flops
+        seconds *= min(model.tuning.compute, 1.0)  # a tuned model may promise more than the peak
         return seconds if self.objective is Objective.COST else seconds / wave.most_gpus
 
     def _search(self, degrees: Degrees) -> None:
@@ -132,8 +133,9 @@ class Search:
         degrees, counts = degrees.take(kept), counts[kept]
         shards = self.model.shard_costs(degrees)
         seconds = self._least_seconds(degrees, shards)
+        model = self.model
         least = least_bytes_of_degrees(
-            degrees, shards, self.model.layers_of_kind, self.model.runtime
+            degrees, shards, model.layers_of_kind, model.runtime, model.tuning
         )
         hopeful = self._fitting(least, counts)
         hopeful[hopeful] = self._within_limits(
@@ -166,11 +168,12 @@ class Search:
         messages = np.minimum(
             c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
         )
-        per_layer = c.forward + c.backward + messages + c.cp_forward + c.cp_backward
-        per_layer = per_layer + c.ep_forward + c.ep_backward
+        tuning, layers_of_kind = self.model.tuning, self.model.layers_of_kind
+        messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
+        per_layer = tuning.compute * (c.forward + c.backward) + messages
         ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
-        launches = (c.launch_forward + c.launch_backward) @ self.model.layers_of_kind
-        once = np.maximum(per_layer @ self.model.layers_of_kind + ends, launches)[s]
+        launches = tuning.host * (c.launch_forward + c.launch_backward) @ layers_of_kind
+        once = np.maximum(per_layer @ layers_of_kind + tuning.compute * ends, launches)[s]
         return once * degrees.num_micro_batches / degrees.pp
 
     def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.outcome import Objective
@@ -53,16 +54,20 @@ class FitReport:
     why_not: str = ""
 
 
-def fit(workload: Workload, cluster: Cluster, strategy: Strategy | None) -> FitReport:
+def fit(
+    workload: Workload, cluster: Cluster, strategy: Strategy | None, *, tuning: Tuning = NEUTRAL
+) -> FitReport:
     """Whether a strategy fits or, without one, any: then the fastest, else the leanest."""
     pool = only_pool(cluster)
     workload = runnable(workload, pool)
-    fewest = smallest_count(workload, pool)
+    fewest = smallest_count(workload, pool, tuning=tuning)
     if strategy is None:
         try:
-            best = plan(workload, cluster, objective=Objective.THROUGHPUT, top=1).plans[0]
+            best = plan(
+                workload, cluster, objective=Objective.THROUGHPUT, top=1, tuning=tuning
+            ).plans[0]
         except NoFeasiblePlanError as error:
-            least = leanest(workload, pool, Mode.EXACT)
+            least = leanest(workload, pool, Mode.EXACT, tuning=tuning)
             if least is None:
                 return FitReport(workload, pool, None, False, None, fewest, (), str(error))
             return replace(_report(workload, pool, least, fewest, ()), why_not=str(error))
@@ -70,7 +75,7 @@ def fit(workload: Workload, cluster: Cluster, strategy: Strategy | None) -> FitR
     reasons = why_refused(workload, pool, strategy)
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    model = CostModel(workload, pool)
+    model = CostModel(workload, pool, tuning=tuning)
     asked = estimate(model, [strategy])[0]
     changes = () if asked.fits else _helpful_changes(model, strategy)
     return _report(workload, pool, asked, fewest, changes)

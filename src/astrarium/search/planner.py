@@ -16,6 +16,7 @@ import numpy as np
 
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.engine import Search
@@ -75,19 +76,21 @@ def plan(
     rules: Sequence[UserRule] = (),
     top: int = 5,
     limits: Limits | None = None,
+    tuning: Tuning = NEUTRAL,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none."""
     limits = limits or Limits()
     _check_request(workload, cluster, mode, limits)
     begin = time.perf_counter()
     searched = [
-        _search(workload, pool, objective, mode, rules, top, limits) for pool in cluster.pools
+        _search(workload, pool, tuning, objective, mode, rules, top, limits)
+        for pool in cluster.pools
     ]
     plans = [plan for found, _ in searched for plan in found]
     plans.sort(key=lambda plan: _rank_key(plan, objective))
     results = [result for _, result in searched]
     if not plans:
-        raise NoFeasiblePlanError(_why_nothing(workload, cluster, results, mode, rules))
+        raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -105,13 +108,14 @@ def plan(
 def _search(
     workload: Workload,
     pool: Pool,
+    tuning: Tuning,
     objective: Objective,
     mode: Mode,
     rules: Sequence[UserRule],
     top: int,
     limits: Limits,
 ) -> tuple[tuple[Plan, ...], SearchResult]:
-    model = CostModel(runnable(workload, pool), pool)
+    model = CostModel(runnable(workload, pool), pool, tuning=tuning)
     space = Space(
         model.workload,
         pool,
@@ -160,14 +164,16 @@ def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Lim
         )
 
 
-def predict(workload: Workload, cluster: Cluster, strategy: Strategy) -> Plan:
+def predict(
+    workload: Workload, cluster: Cluster, strategy: Strategy, *, tuning: Tuning = NEUTRAL
+) -> Plan:
     """The plan of one strategy; InputError if the runtime would refuse it."""
     pool = only_pool(cluster)
     workload = runnable(workload, pool)
     reasons = why_refused(workload, pool, strategy)
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    return estimate(CostModel(workload, pool), [strategy])[0]
+    return estimate(CostModel(workload, pool, tuning=tuning), [strategy])[0]
 
 
 def with_permitted_overlap(
@@ -217,6 +223,7 @@ def why_refused(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str
 def _why_nothing(
     workload: Workload,
     cluster: Cluster,
+    tuning: Tuning,
     results: Sequence[SearchResult],
     mode: Mode,
     rules: Sequence[UserRule],
@@ -235,16 +242,19 @@ def _why_nothing(
         ]
         nearest = int(np.argmin(lacking))
         pool = cluster.pools[nearest]
-        text = f"{workload.model.name} does not fit: {_why_too_large(workload, pool, mode, rules)}"
-        return text + _smallest_that_fits(workload, pool, mode, rules)
+        why = _why_too_large(workload, pool, tuning, mode, rules)
+        text = f"{workload.model.name} does not fit: {why}"
+        return text + _smallest_that_fits(workload, pool, tuning, mode, rules)
     reasons = sum((result.reasons for result in results), Counter())
     common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
     return f"all {size:,} strategies are ruled out, most by: {common}"
 
 
-def _why_too_large(workload: Workload, pool: Pool, mode: Mode, rules: Sequence[UserRule]) -> str:
+def _why_too_large(
+    workload: Workload, pool: Pool, tuning: Tuning, mode: Mode, rules: Sequence[UserRule]
+) -> str:
     """What the leanest strategy needs, of what most, and how much of it is missing."""
-    plan = leanest(workload, pool, mode, rules)
+    plan = leanest(workload, pool, mode, rules, tuning)
     if plan is None:
         return "and what would is ruled out"
     fullest = max(plan.memory, key=lambda stage: stage.peak_bytes)
@@ -279,9 +289,9 @@ def _why_no_space(workload: Workload, cluster: Cluster) -> str:
 
 
 def _smallest_that_fits(
-    workload: Workload, pool: Pool, mode: Mode, rules: Sequence[UserRule]
+    workload: Workload, pool: Pool, tuning: Tuning, mode: Mode, rules: Sequence[UserRule]
 ) -> str:
-    count = smallest_count(workload, pool, rules)
+    count = smallest_count(workload, pool, rules, tuning)
     if count is None:
         return "; no number of these GPUs is enough: a larger type is needed"
     if count <= pool.num_gpus and mode is Mode.EXACT:
@@ -290,24 +300,31 @@ def _smallest_that_fits(
 
 
 def leanest(
-    workload: Workload, pool: Pool, mode: Mode, rules: Sequence[UserRule] = ()
+    workload: Workload,
+    pool: Pool,
+    mode: Mode,
+    rules: Sequence[UserRule] = (),
+    tuning: Tuning = NEUTRAL,
 ) -> Plan | None:
     """The plan that needs least memory, whether it fits or not; None if rules leave none."""
     roomy = replace(pool, gpu=replace(pool.gpu, memory_bytes=ENDLESS_MEMORY))
-    found, _ = _search(workload, roomy, Objective.MEMORY, mode, rules, 1, Limits())
+    found, _ = _search(workload, roomy, tuning, Objective.MEMORY, mode, rules, 1, Limits())
     strategies = [plan.strategy for plan in found]
-    return next(iter(estimate(CostModel(runnable(workload, pool), pool), strategies)), None)
+    model = CostModel(runnable(workload, pool), pool, tuning=tuning)
+    return next(iter(estimate(model, strategies)), None)
 
 
 ENDLESS_MEMORY = 2**60
 LARGEST_COUNT = 2**20
 
 
-def smallest_count(workload: Workload, pool: Pool, rules: Sequence[UserRule] = ()) -> int | None:
+def smallest_count(
+    workload: Workload, pool: Pool, rules: Sequence[UserRule] = (), tuning: Tuning = NEUTRAL
+) -> int | None:
     """The fewest GPUs of the pool's type on which any strategy fits; None if none does."""
     node = pool.gpus_per_node
     if pool.nodes == 1:  # a part of a node says nothing about the size of whole ones
         node = max(node, pool.gpu.gpus_per_node)
     endless = replace(pool, nodes=max(LARGEST_COUNT // node, 1), gpus_per_node=node)
-    plans, _ = _search(workload, endless, Objective.GPUS, Mode.UP_TO, rules, 1, Limits())
+    plans, _ = _search(workload, endless, tuning, Objective.GPUS, Mode.UP_TO, rules, 1, Limits())
     return plans[0].strategy.gpus if plans else None

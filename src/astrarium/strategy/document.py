@@ -107,15 +107,8 @@ class GivenStrategy:
 
 def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) -> GivenStrategy:
     """A strategy from `k=v,...`, from a strategy file, or the best one of a plan file."""
-    if "=" in reference:
-        given = _from_pairs(reference)
-        where = "--strategy"
-    elif not reference.strip() or not (Path(reference).suffix or Path(reference).is_file()):
-        raise InputError(f"--strategy: {reference!r} is neither key=value,... nor a file")
-    else:
-        given, where = _from_file(Path(reference)), reference
-        # A saved plan may be asked about with another batch.
-        given.pop("num_micro_batches", None)
+    given = read_strategy_keys(reference)
+    where = "--strategy" if "=" in reference else reference
     try:
         strategy = strategy_from_dict(
             given, where=where, gpus=gpus, global_batch=global_batch, layers=layers
@@ -123,6 +116,18 @@ def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) 
     except StrategyKeyError as error:
         raise error if "=" in reference else _with_line(Path(reference), error) from None
     return GivenStrategy(strategy, frozenset(_nested(given, where).get("overlap", {})))
+
+
+def read_strategy_keys(reference: str) -> dict[str, Any]:
+    """The keys that a user gave, not yet checked or completed for GPUs and batch."""
+    if "=" in reference:
+        return _from_pairs(reference)
+    if not reference.strip() or not (Path(reference).suffix or Path(reference).is_file()):
+        raise InputError(f"--strategy: {reference!r} is neither key=value,... nor a file")
+    given = _from_file(Path(reference))
+    # A saved plan may be asked about with another batch.
+    given.pop("num_micro_batches", None)
+    return given
 
 
 class StrategyKeyError(InputError):

@@ -6,7 +6,7 @@ enters a prediction only through the number of micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,8 +50,15 @@ class Prediction:
         return self.plan.fits and not self.scenario.obstacle
 
 
-def predict_rows(rows: Sequence[MeasuredRow], tuning: Tuning = NEUTRAL) -> tuple[Prediction, ...]:
-    """Predictions in the order of the rows."""
+def untuned(scenario: Scenario) -> Tuning:
+    """The tuning of a scenario whose cluster taught nothing."""
+    return NEUTRAL
+
+
+def predict_rows(
+    rows: Sequence[MeasuredRow], tuning_of: Callable[[Scenario], Tuning] = untuned
+) -> tuple[Prediction, ...]:
+    """Predictions in the order of the rows; the tuning may depend on pool and runtime."""
     out: list[Prediction | None] = [None] * len(rows)
     groups: dict[tuple[object, ...], list[tuple[int, Scenario]]] = {}
     for index, row in enumerate(rows):
@@ -62,7 +69,7 @@ def predict_rows(rows: Sequence[MeasuredRow], tuning: Tuning = NEUTRAL) -> tuple
             continue
         groups.setdefault(_key(scenario), []).append((index, scenario))
     for members in groups.values():
-        for index, prediction in _predict_group(members, rows, tuning):
+        for index, prediction in _predict_group(members, rows, tuning_of):
             out[index] = prediction
     return tuple(prediction for prediction in out if prediction is not None)
 
@@ -74,12 +81,14 @@ def _key(scenario: Scenario) -> tuple[object, ...]:
 
 
 def _predict_group(
-    members: Sequence[tuple[int, Scenario]], rows: Sequence[MeasuredRow], tuning: Tuning
+    members: Sequence[tuple[int, Scenario]],
+    rows: Sequence[MeasuredRow],
+    tuning_of: Callable[[Scenario], Tuning],
 ) -> list[tuple[int, Prediction]]:
     first = members[0][1]
     strategies = [choice for _, scenario in members for choice in scenario.strategies]
     try:
-        model = CostModel(first.workload, first.pool, first.runtime, tuning)
+        model = CostModel(first.workload, first.pool, first.runtime, tuning_of(first))
         plans = iter(estimate(model, strategies))
     except InputError as error:
         return [(index, Prediction(rows[index], reason=str(error))) for index, _ in members]
