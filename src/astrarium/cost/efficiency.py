@@ -15,7 +15,8 @@ kernels, caches holding operands from one kernel to the next, the temperature of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -123,6 +124,15 @@ class OperatorModel:
     factors: TrainingFactors
     multiprocessors: int
     design: str  # the family of `chips`
+    ratios: Mapping[str, float] = field(default_factory=dict)  # measured over modelled, by class
+
+    def tuned(self, ratios: Mapping[str, float]) -> OperatorModel:
+        """The model with the time ratios that a device of this type measured."""
+        return replace(self, ratios=ratios) if ratios else self
+
+    def ratio(self, *classes: str) -> float:
+        """The time ratio of the first of these classes of operators that has one."""
+        return next((self.ratios[name] for name in classes if name in self.ratios), 1.0)
 
     @property
     def launch_seconds(self) -> float:
@@ -148,7 +158,10 @@ class OperatorModel:
 
         `settled`: at the clock that the power limit lets nothing but such products hold.
         """
-        return self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype, settled))
+        seconds = self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype, settled))
+        formats = () if dtype == "bf16" else (f"gemm_{dtype}",)
+        by_role = () if role is GemmRole.FORWARD else (f"gemm_{role.value}",)
+        return seconds * self.ratio(*formats, *by_role, "gemm")
 
     def grouped_gemm(
         self,
@@ -169,7 +182,8 @@ class OperatorModel:
             efficiency=fit.efficiency * grouped.efficiency_ratio,
             fixed_seconds=fit.fixed_seconds + grouped.fixed_seconds,
         )
-        return self._products(groups, m_per_group, n, k, dtype, role, fit)
+        seconds = self._products(groups, m_per_group, n, k, dtype, role, fit)
+        return seconds * self.ratio("grouped_gemm")
 
     def attention(  # noqa: PLR0913
         self,
@@ -198,7 +212,8 @@ class OperatorModel:
             fixed = fit.fixed_seconds
             seconds = self._measured_attention(fit, shape, kernel, causal, backward)
         flops = attention_flops(shape, causal=causal, backward=backward)
-        held = np.maximum(fixed + seconds, flops / device.flops)
+        ratio = self.ratio("attention_backward" if backward else "attention_forward")
+        held = np.maximum((fixed + seconds) * ratio, flops / device.flops)
         if settled:
             held = np.maximum(held, self.settled_attention_seconds(flops, backward=backward))
         return np.where(shape.batch * shape.heads * shape.q_length * shape.kv_length > 0, held, 0.0)
@@ -208,7 +223,7 @@ class OperatorModel:
         moved = np.asarray(num_bytes, np.float64)
         fit = self.factors.stream
         seconds = fit.fixed_seconds + moved / (self.gpu.memory_bandwidth * fit.efficiency)
-        return np.where(moved > 0, seconds, 0.0)
+        return np.where(moved > 0, seconds * self.ratio("streaming"), 0.0)
 
     def pointwise(
         self, kind: Pointwise, elements: ArrayLike, *, backward: bool, fused: bool
@@ -219,7 +234,10 @@ class OperatorModel:
             per_element = fit.fused_backward if backward else fit.fused_forward
         else:
             per_element = fit.eager_backward if backward else fit.eager_forward
-        return self.streaming(np.asarray(elements, np.float64) * per_element)
+        # Ratios of these are against the model, not against copies.
+        ratio = self.ratio(kind.value, "pointwise_fused" if fused else "pointwise")
+        plain = self.streaming(np.asarray(elements, np.float64) * per_element)
+        return plain * (ratio / self.ratio("streaming"))
 
     def optimizer_step(self, parameters: ArrayLike, moved_bytes: float | None = None) -> Floats:
         """One update of `parameters` fp32 master weights: norm, clip, Adam, cast to 16 bits.
@@ -230,7 +248,8 @@ class OperatorModel:
         fit = self.factors.optimizer
         moved = fit.bytes_per_parameter if moved_bytes is None else moved_bytes
         rate = self.gpu.memory_bandwidth * fit.efficiency / moved
-        return np.where(count > 0, fit.fixed_seconds + count / rate, 0.0)
+        seconds = (fit.fixed_seconds + count / rate) * self.ratio("optimizer")
+        return np.where(count > 0, seconds, 0.0)
 
     def _device(self, dtype: str) -> Device:
         peak = self.gpu.peak_flops.get(dtype)

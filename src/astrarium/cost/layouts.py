@@ -126,7 +126,7 @@ class CostModel:
         self.pool = pool
         self.runtime = runtime or find_runtime()
         self.tuning = tuning
-        self.ops: OperatorModel = operator_model(pool.gpu)
+        self.ops: OperatorModel = operator_model(pool.gpu).tuned(tuning.operators)
         self.fabric: Fabric = replace(
             fabric_of(pool),
             intra_time_ratio=tuning.intra_link,
