@@ -75,7 +75,7 @@ def test_an_unknown_gpu() -> None:
         ("DeepSpeed ZeRO3 mp=4", "deepspeed"),
         ("HF Transformers + DeepSpeed", "deepspeed"),
         ("nanotron", "nanotron"),
-        ("InternEvo", "nanotron"),
+        ("InternEvo", "internevo"),
         ("torchtitan (FSDP2/DTensor)", "torchtitan-eager"),
         ("torchtitan (FSDP2/DTensor) + torch.compile", "torchtitan"),
         ("Composer/llm-foundry (PyTorch FSDP1)", "llm-foundry"),

@@ -40,6 +40,8 @@ class Runtime:
     sequence_first: bool  # activations are kept so, which some attention kernels make copies of
     attention_forward_ratio: float  # time of its attention kernel against the one named
     attention_backward_ratio: float
+    balanced_stages: str  # how layers are dealt: "bottleneck" (lightest heaviest) or "thresholds"
+    starved_pipelines: bool  # whether pipelines run with fewer micro-batches than pp - 1
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
     gradients_copied: bool  # into the message of every micro-batch, instead of summed
     weight_bytes: float
@@ -48,6 +50,9 @@ class Runtime:
     reduced_gradient_bytes: float  # in messages
     gathered_moved_bytes: float  # read and written to unpack one gathered weight
     optimizer_bytes: float
+    bucket_bytes: float  # flat copies of gradients for messages, where ranks share weights
+    fresh_gradient_bytes: float  # gradients of one micro-batch, all alive before they are added
+    gathered_inputs_kept: bool  # what sequence parallelism gathered stays for the backward pass
     logit_bytes: float  # of one logit, at the peak of the loss
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
@@ -57,10 +62,13 @@ class Runtime:
     gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
     workspace_bytes: float  # of libraries, among the tensors
     optimizer_moved_bytes: float  # read and written to update one parameter
+    step_moved_bytes: float  # for each parameter on a rank in an iteration, whoever updates it
     optimizer_transient_bytes: float  # of one parameter, alive only during the update
     optimizer_tensor_seconds: float  # for each weight tensor of an update, the device idle
     layer_forward_seconds: float  # to launch the kernels of one layer
     layer_backward_seconds: float
+    launch_seconds_per_tp_rank: float  # further, for a layer, where a pipeline crosses nodes
+    message_seconds_per_tp_rank: float  # further, for a message, where its group crosses nodes
     rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
     router_launch_seconds: float  # further, both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
@@ -68,6 +76,7 @@ class Runtime:
     micro_batch_seconds: float  # for each micro-batch on each pipeline rank, beside its layers
     step_seconds: float  # for each iteration
     broadcast_seconds: float  # for each rank that hands out its part of the updated weights
+    sharded_layer_step_seconds: float  # for each layer on a rank when ranks share its update
     reserved_bytes: float  # driver, libraries, communication buffers
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
     reported_memory: ReportedMemory

@@ -24,6 +24,7 @@ from astrarium.cost.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
     compute_slowdown,
+    crosses_domains,
     place,
     reduce_scatter_seconds,
 )
@@ -116,8 +117,10 @@ def _add_norms(layer: Tally, block: Block) -> None:
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
         layer.everywhere("dense_parameters", float(norm.parameters))
+    gathered = layer.tokens * block.hidden * ELEMENT_BYTES
+    entered = gathered if layer.runtime.gathered_inputs_kept else residual
     for _ in range(_entries(block)):
-        layer.keep(residual)
+        layer.keep(entered)
     for _ in range(1 if block.parallel_residual else 2):
         layer.pointwise(Pointwise.RESIDUAL, layer.residual_tokens * block.hidden)
 
@@ -189,9 +192,10 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
     slowdown = compute_slowdown(fabric, group)
     sequence = shards.sequence_parallel
     size = layer.tokens * block.hidden * ELEMENT_BYTES
-    back_in = all_gather_seconds(fabric, size, group)
-    scatter = reduce_scatter_seconds(fabric, size, group)
-    whole = all_reduce_seconds(fabric, size, group)
+    late = layer.runtime.message_seconds_per_tp_rank * shards.tp * crosses_domains(group)
+    back_in = all_gather_seconds(fabric, size, group) + late
+    scatter = reduce_scatter_seconds(fabric, size, group) + late
+    whole = all_reduce_seconds(fabric, size, group) + late
 
     def piped(message: Floats, gemm: Floats) -> Floats:
         return np.maximum(message / shards.tp, beside(message, gemm, slowdown))
@@ -200,9 +204,9 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
         columns = _columns_before(block, row)
         width = sum(column.inputs for column in columns)
         entered = layer.tokens * width * ELEMENT_BYTES
-        gather = all_gather_seconds(fabric, entered, group)
-        input_scatter = reduce_scatter_seconds(fabric, entered, group)
-        input_whole = all_reduce_seconds(fabric, entered, group)
+        gather = all_gather_seconds(fabric, entered, group) + late
+        input_scatter = reduce_scatter_seconds(fabric, entered, group) + late
+        input_whole = all_reduce_seconds(fabric, entered, group) + late
         column = np.sum([gemms[c.name] for c in columns], axis=0)
         row_forward, row_dgrad, _ = gemms[row.name]
         enter = np.where(sequence, gather, 0.0)

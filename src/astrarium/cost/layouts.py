@@ -132,7 +132,9 @@ class CostModel:
             intra_time_ratio=tuning.intra_link,
             inter_time_ratio=tuning.inter_link,
         )
-        self.planner = StagePlanner(workload.model, workload.seq_length, pool.gpu.name)
+        self.planner = StagePlanner(
+            workload.model, workload.seq_length, pool.gpu.name, self.runtime.balanced_stages
+        )
         kinds = np.array(workload.model.kind_of_layer)
         self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
 
@@ -190,7 +192,7 @@ class CostModel:
         expert_parameters = dealt(costs.expert_parameters)
         pace = slowest_of(degrees.gpus) * self.tuning.compute
         dense_ranks, expert_ranks = data_ranks(degrees)
-        on_rank = self._on_rank(shards, dealt, ends)
+        on_rank = self._on_rank(degrees, shards, dealt, ends)
         hop = self._hop_seconds(degrees, shards.ends.boundary_bytes[shard])
         return Layouts(
             runtime=self.runtime,
@@ -225,6 +227,12 @@ class CostModel:
                 (expert_parameters.max(axis=1), expert_ranks, degrees.ep * degrees.etp),
             ),
         )
+
+    def _further_launches(self, degrees: Degrees) -> Floats:
+        """What launches of a layer take longer when a pipeline crosses nodes."""
+        crosses = (degrees.pp > 1) & (degrees.gpus > self.pool.domain_of(degrees.gpus))
+        ranks = np.where(crosses & (degrees.tp > 1), degrees.tp, 0)
+        return np.asarray(self.runtime.launch_seconds_per_tp_rank * ranks)
 
     def _between_domains(self, degrees: Degrees, sends: Floats, experts: Floats) -> Floats:
         """Seconds that a pass of one micro-batch sends between domains, data parallelism aside."""
@@ -276,7 +284,11 @@ class CostModel:
         return np.maximum(layer[:, None], outer)
 
     def _on_rank(
-        self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: _Ends
+        self,
+        degrees: Degrees,
+        shards: ShardCosts,
+        dealt: Callable[[Floats], Floats],
+        ends: _Ends,
     ) -> RankSeconds:
         c, e = shards.layers, shards.ends
         message = ends.first(e.embedding_message) + ends.last(
@@ -292,7 +304,9 @@ class CostModel:
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
-            launch=dealt(c.launch_forward + c.launch_backward) + self.runtime.micro_batch_seconds,
+            launch=dealt(c.launch_forward + c.launch_backward)
+            + dealt(np.ones_like(c.forward)) * self._further_launches(degrees)[:, None]
+            + self.runtime.micro_batch_seconds,
             launch_again=dealt(c.launch_again),
         )
 
@@ -315,6 +329,7 @@ class CostModel:
             ep=all_layers(c.ep_forward + c.ep_backward)[s],
             again=all_layers(c.forward + c.tp_forward + c.cp_forward + c.ep_forward)[s],
             launch=all_layers(c.launch_forward + c.launch_backward)[s]
+            + self.planner.num_layers * self._further_launches(degrees)
             + degrees.pp * self.runtime.micro_batch_seconds,
             launch_again=all_layers(c.launch_again)[s],
         )

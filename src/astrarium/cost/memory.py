@@ -159,12 +159,13 @@ def _parameter_bytes(
         )
 
     runtime = layouts.runtime
+    sent = runtime.bucket_bytes * (dense * (dense_ranks > 1) + expert * (expert_ranks > 1))
     whole = runtime.weight_bytes + runtime.reduced_gradient_bytes
     gathered = np.minimum(GATHERED_LAYERS * layouts.largest_unit[rows], dense + expert) * whole
     kept = np.where(zero >= WEIGHTS_DIVIDED, runtime.sharded_weight_bytes, runtime.weight_bytes)
     return (
         kept * held(WEIGHTS_DIVIDED),
-        runtime.gradient_bytes * held(GRADIENTS_DIVIDED),
+        runtime.gradient_bytes * held(GRADIENTS_DIVIDED) + sent,
         np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * held(1)),
         np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),
     )
@@ -182,6 +183,8 @@ def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[F
     redone = layouts.redone_of_layer[rows][:, None] * unit
     in_layer = np.where(full, redone, dropped_of_layer)
     in_layer = in_layer + layouts.transient_of_layer[rows][:, None]
+    fresh = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
+    in_layer = np.maximum(in_layer, layouts.runtime.fresh_gradient_bytes * fresh)
     head = layouts.head_activations[rows]
     activations = np.where(full, by_layer, kept) + head
     return activations, np.maximum(in_layer - head, layouts.head_transient[rows])

@@ -103,7 +103,7 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
         overlap_p2p=options.overlap_p2p,
     )
     work = {name: of_slowest(part) * micro_batches for name, part in parts.items()}
-    work["host"] += layouts.runtime.step_seconds + layouts.tuning.step_seconds
+    work["host"] += _of_step(layouts, rows, options)
     gradient, gather = _data_parallel(layouts, rows, options)
     return Seconds(
         **work,
@@ -130,6 +130,15 @@ def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floa
     }
     device = sum(parts.values(), np.zeros_like(parts["forward"]))
     return parts | {"host": waited_for(_launches(layouts, rows, options), device)}
+
+
+def _of_step(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """What the device waits for once an iteration: fixed, and for layers updated in parts."""
+    runtime = layouts.runtime
+    shared = (options.zero_stage > 0) & (layouts.dense_ranks[rows] > 1)
+    layers = layouts.layer_counts[rows].max(axis=1) * shared
+    of_layers = runtime.sharded_layer_step_seconds * layers
+    return np.asarray(of_layers + runtime.step_seconds + layouts.tuning.step_seconds)
 
 
 def _launches(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -273,6 +282,8 @@ def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
     tensors = layouts.weight_tensors[rows].max(axis=1)
     on_gpu = model.ops.optimizer_step(parameters, runtime.optimizer_moved_bytes)
     on_gpu = on_gpu + tensors * runtime.optimizer_tensor_seconds
+    held = (layouts.dense_parameters[rows] + layouts.expert_parameters[rows]).max(axis=1)
+    on_gpu = on_gpu + model.ops.streaming(runtime.step_moved_bytes * held)
     moved = (runtime.gradient_bytes + runtime.weight_bytes) * parameters / pool.gpu.pcie_bandwidth
     sharing = np.minimum(pool.gpus_per_node, layouts.degrees.gpus[rows])
     state = 2 * runtime.optimizer_bytes * parameters * sharing / HOST_BYTES_PER_SECOND

@@ -76,8 +76,7 @@ PROGRAMS: Final = (
     Program(r"aceso|superscaler|varuna|piper|alpa|merak|oobleck|neox", "megatron-2021"),
     # flash attention over kernels of torch or of their own.
     Program(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
-    Program(r"internevo|internlm", "internevo", shards=1, sequence=True),
-    Program(r"paddle|llm\.c", "nanotron", shards=1, sequence=True),
+    Program(r"internevo|internlm|paddle|llm\.c", "internevo", shards=1, sequence=True),
     Program(r"torchtitan", "torchtitan", shards=3, sequence=True, recompute="selective op"),
     Program(r"llm-?foundry|composer|mosaic", "llm-foundry", shards=3, sequence=True),
     Program(

@@ -45,7 +45,7 @@ ACCUMULATION: Final = (
     r"(?:micro_num|grad_accum|gradient accumulation(?: steps)?|micro-batches per step)[ =:]*(\d+)"
 )
 NETWORKS: Final = (
-    (r"\befa\b", Network.EFA),
+    (r"\befa\b|\bhf cluster\b", Network.EFA),  # Hugging Face trains on AWS p5
     (r"\broce\b", Network.ROCE),
     (r"infiniband|\bib\b|\bndr\b|\bhdr\b", Network.INFINIBAND),
 )
@@ -92,6 +92,8 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         degrees = replace(degrees, pp=model.num_layers)
     strategies = _strategies(row, program, model, degrees)
     batch = strategies[0]
+    if batch.num_micro_batches < degrees.pp - 1 and not runtime.starved_pipelines:
+        obstacle = f"{batch.num_micro_batches} micro-batches are too few for pp {degrees.pp}"
     workload = Workload(
         model,
         seq_length,
