@@ -19,6 +19,7 @@ from astrarium.strategy.columns import RECOMPUTE_MODULES
 from astrarium.strategy.types import RecomputeModule
 
 ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
+MASK_BYTES = 1  # of a dropped element
 FLOAT_BYTES = 4  # router scores, softmax statistics
 # An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
 # in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
