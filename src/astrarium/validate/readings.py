@@ -30,7 +30,7 @@ RUNTIMES: Final[Rules] = (
     # vTrain, and models of Transformers, leave the vocabulary as the tokenizer has it; the latter
     # run eager kernels.
     (r"vtrain", {"pads_vocabulary": False}),
-    (r"transformers|hugging ?face|\bhf\b", {"pads_vocabulary": False, "fused": frozenset()}),
+    (r"transformers|hugging ?face", {"pads_vocabulary": False, "fused": frozenset()}),
     # Gradients that are reduced in fp32 though the usual is 16 bits.
     (r"fp32[ -]?all-?reduce", {"reduced_gradient_bytes": 4}),
     # Megatron's tests of GPT and BERT leave dropout at its default of 0.1. What stays between two
