@@ -21,6 +21,10 @@ UNFUSED_ATTENTION = ("Kepler", "Pascal", "Volta", "Turing")  # no flash-class ke
 # Bytes moved per score where attention is two products around a fused softmax, forward and
 # backward: each product and the softmax reads and writes 16-bit scores or their gradients.
 SCORE_BYTES_MOVED = (8, 14)
+# As kernels of their own, scaling, mask, cast to fp32, softmax and cast back move so much more, and
+# the softmax keeps its output in fp32.
+PLAIN_SOFTMAX_BYTES_MOVED = (29, 30)
+PLAIN_SOFTMAX_BYTES = 2
 # Dropout is a kernel of its own each way, with a mask; it keeps its output beside the softmax's.
 DROPPED_SCORE_BYTES_MOVED = (5, 5)
 DROPPED_SCORE_BYTES = ELEMENT_BYTES + MASK_BYTES
@@ -70,10 +74,7 @@ def add_attention(layer: Tally, attention: Attention) -> None:
         work = flops * (BACKWARD_PRODUCTS if is_backward else 1.0)
         limit = layer.ops.settled_attention_seconds(work, backward=is_backward)
         layer.products(name, products, limit)
-        moved = SCORE_BYTES_MOVED[is_backward]
-        if layer.runtime.dropout:
-            moved += DROPPED_SCORE_BYTES_MOVED[is_backward]
-        around = layer.ops.streaming(moved * scores)
+        around = layer.ops.streaming(_score_bytes_moved(layer)[is_backward] * scores)
         layer.add(name, around)
         return products + around
 
@@ -114,7 +115,21 @@ def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
     count = layer.tokens * heads * layer.workload.seq_length
     # In the backward pass the gradients of softmax and scores live together.
     layer.pass_through(2 * count * ELEMENT_BYTES)
-    return count * (ELEMENT_BYTES + (DROPPED_SCORE_BYTES if layer.runtime.dropout else 0))
+    runtime = layer.runtime
+    kept = ELEMENT_BYTES + (DROPPED_SCORE_BYTES if runtime.dropout else 0)
+    return count * (kept + (0 if runtime.fuses_softmax else PLAIN_SOFTMAX_BYTES))
+
+
+def _score_bytes_moved(layer: Tally) -> tuple[int, int]:
+    """Bytes of one stored score that go by between the two products, forward and backward."""
+    forward, backward = SCORE_BYTES_MOVED
+    if layer.runtime.dropout:
+        forward += DROPPED_SCORE_BYTES_MOVED[0]
+        backward += DROPPED_SCORE_BYTES_MOVED[1]
+    if not layer.runtime.fuses_softmax:
+        forward += PLAIN_SOFTMAX_BYTES_MOVED[0]
+        backward += PLAIN_SOFTMAX_BYTES_MOVED[1]
+    return forward, backward
 
 
 def _add_context_parallel(

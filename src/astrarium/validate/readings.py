@@ -25,12 +25,15 @@ ROWS: Final[Rules] = (
     # Jean Zay, V100 nodes: four GPUs, four Omni-Path links of 100 Gb/s (IDRIS, 2021).
     (r"bigscience-v100", {"inter_link_gbps_per_gpu": 100.0}),
 )
+EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_softmax": False}
 # Constants of the runtime, by a pattern of source, framework, model and precision.
 RUNTIMES: Final[Rules] = (
     # vTrain, and models of Transformers, leave the vocabulary as the tokenizer has it; the latter
     # run eager kernels.
     (r"vtrain", {"pads_vocabulary": False}),
-    (r"transformers|hugging ?face", {"pads_vocabulary": False, "fused": frozenset()}),
+    (r"transformers|hugging ?face", {"pads_vocabulary": False} | EAGER),
+    # Before v2.0 Megatron had no kernel for scale, mask and softmax.
+    (r"megatron-lm v1\.", {"fuses_softmax": False}),
     # Gradients that are reduced in fp32 though the usual is 16 bits.
     (r"fp32[ -]?all-?reduce", {"reduced_gradient_bytes": 4}),
     # Megatron's tests of GPT and BERT leave dropout at its default of 0.1. What stays between two
