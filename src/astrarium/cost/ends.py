@@ -33,11 +33,6 @@ from astrarium.model.workload import Precision, Workload
 # TransformerEngine.
 HEAD_DTYPE: Final = {Precision.FP8: "bf16"}
 
-# How much longer products take whose rows begin at multiples of 1, 2 or 4 16-bit elements instead
-# of 8 (16 bytes, what tensor cores load at once): vTrain (MIT), A100, head of 50,257 tokens by tp.
-MISALIGNED: Final = {1: 2.6, 2: 2.1, 4: 1.7}
-ALIGNED_ELEMENTS: Final = 8
-
 
 @dataclass(frozen=True, slots=True)
 class EndCosts:
@@ -78,8 +73,7 @@ def end_costs(
     outputs = _dealt(model.head.outputs, tp, pads=pads)
     inputs = np.full(len(shards), float(model.head.inputs))
     dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
-    *products, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
-    forward, dgrad, wgrad = (seconds * _misaligned(outputs) for seconds in products)
+    forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     flops = 2 * tokens * outputs * inputs
     logits = tokens * outputs
     table = _dealt(model.vocab, tp, pads=pads) * model.embedding.hidden
@@ -134,9 +128,3 @@ def _dealt(vocab: int, tp: Ints, *, pads: bool) -> Floats:
     multiple = VOCAB_MULTIPLE * tp
     padded = np.where(vocab < VOCAB_MULTIPLE * 8, vocab, np.ceil(vocab / multiple) * multiple)
     return padded / tp
-
-
-def _misaligned(width: Floats) -> Floats:
-    """How much longer products take because rows of this many elements are not aligned."""
-    step = np.gcd(width.astype(np.int64), ALIGNED_ELEMENTS)
-    return np.select([step == each for each in MISALIGNED], list(MISALIGNED.values()), 1.0)

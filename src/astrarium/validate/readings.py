@@ -24,6 +24,8 @@ ROWS: Final[Rules] = (
     (r"vtrain.*ground_truth_single", {"vocab": 50257, "recompute": "none"}),
     # Jean Zay, V100 nodes: four GPUs, four Omni-Path links of 100 Gb/s (IDRIS, 2021).
     (r"bigscience-v100", {"inter_link_gbps_per_gpu": 100.0}),
+    # 200 million tokens in 760 steps of 128 sequences.
+    (r"torchtitan-nvfp4", {"seq_len": 2048}),
 )
 EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_softmax": False}
 # Constants of the runtime, by a pattern of source, framework, model and precision.

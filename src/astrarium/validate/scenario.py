@@ -127,8 +127,8 @@ def _degrees(row: MeasuredRow, gpu: Gpu) -> _Degrees:
     gpus = row.num_gpus or (row.dp * model_ranks if row.dp else None)
     stated = gpus is not None
     if gpus is None:
-        # Tests and examples that name no size run on one node.
-        gpus = max(row.gpus_per_node or gpu.gpus_per_node, model_ranks)
+        # Tests and examples that name no size run on one node, or on what their experts need.
+        gpus = max(row.gpus_per_node or gpu.gpus_per_node, model_ranks, pp * tp * (row.ep or 1))
     dp = row.dp or gpus // model_ranks
     if dp * model_ranks != gpus:
         raise InputError(
