@@ -42,7 +42,7 @@ class Runtime:
     attention_backward_ratio: float
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
     gradients_copied: bool  # into the message of every micro-batch, instead of summed
-    fuses_softmax: bool  # with scale and mask, where scores are stored; else in fp32 steps
+    fuses_mask: bool  # with the softmax, where scores are stored
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
     one_adapter: bool  # a ZeRO group leaves its nodes through one adapter each

@@ -21,10 +21,8 @@ UNFUSED_ATTENTION = ("Kepler", "Pascal", "Volta", "Turing")  # no flash-class ke
 # Bytes moved per score where attention is two products around a fused softmax, forward and
 # backward: each product and the softmax reads and writes 16-bit scores or their gradients.
 SCORE_BYTES_MOVED = (8, 14)
-# As kernels of their own, scaling, mask, cast to fp32, softmax and cast back move so much more, and
-# the softmax keeps its output in fp32.
-PLAIN_SOFTMAX_BYTES_MOVED = (29, 30)
-PLAIN_SOFTMAX_BYTES = 2
+# A mask that is a kernel of its own, with a byte for each score.
+PLAIN_MASK_BYTES_MOVED = (5, 5)
 # Dropout is a kernel of its own each way, with a mask; it keeps its output beside the softmax's.
 DROPPED_SCORE_BYTES_MOVED = (5, 5)
 DROPPED_SCORE_BYTES = ELEMENT_BYTES + MASK_BYTES
@@ -115,9 +113,7 @@ def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
     count = layer.tokens * heads * layer.workload.seq_length
     # In the backward pass the gradients of softmax and scores live together.
     layer.pass_through(2 * count * ELEMENT_BYTES)
-    runtime = layer.runtime
-    kept = ELEMENT_BYTES + (DROPPED_SCORE_BYTES if runtime.dropout else 0)
-    return count * (kept + (0 if runtime.fuses_softmax else PLAIN_SOFTMAX_BYTES))
+    return count * (ELEMENT_BYTES + (DROPPED_SCORE_BYTES if layer.runtime.dropout else 0))
 
 
 def _score_bytes_moved(layer: Tally) -> tuple[int, int]:
@@ -126,9 +122,9 @@ def _score_bytes_moved(layer: Tally) -> tuple[int, int]:
     if layer.runtime.dropout:
         forward += DROPPED_SCORE_BYTES_MOVED[0]
         backward += DROPPED_SCORE_BYTES_MOVED[1]
-    if not layer.runtime.fuses_softmax:
-        forward += PLAIN_SOFTMAX_BYTES_MOVED[0]
-        backward += PLAIN_SOFTMAX_BYTES_MOVED[1]
+    if not layer.runtime.fuses_mask:
+        forward += PLAIN_MASK_BYTES_MOVED[0]
+        backward += PLAIN_MASK_BYTES_MOVED[1]
     return forward, backward
 
 

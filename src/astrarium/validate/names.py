@@ -127,6 +127,7 @@ STATED: Final[tuple[tuple[str, str, object], ...]] = (
     (r"gpt[- _]?oss", "fused", PLAIN_ENDS),
     (r"token ?drop|capacity factor", "dispatch", "copy"),
     (r"over \d+ ranks", "broadcast_seconds", 0.0),
+    (r"8-bit (bnb |bitsandbytes )?adam", "optimizer_bytes", 6),
     (r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32", "reduced_gradient_bytes", 4),
     (ALL_HALF, "gradient_bytes", 2),
     (ALL_HALF, "optimizer_bytes", 4),

@@ -27,15 +27,15 @@ ROWS: Final[Rules] = (
     # 200 million tokens in 760 steps of 128 sequences.
     (r"torchtitan-nvfp4", {"seq_len": 2048}),
 )
-EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_softmax": False}
+EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_mask": False}
 # Constants of the runtime, by a pattern of source, framework, model and precision.
 RUNTIMES: Final[Rules] = (
     # vTrain, and models of Transformers, leave the vocabulary as the tokenizer has it; the latter
     # run eager kernels.
     (r"vtrain", {"pads_vocabulary": False}),
     (r"transformers|hugging ?face", {"pads_vocabulary": False} | EAGER),
-    # Before v2.0 Megatron had no kernel for scale, mask and softmax.
-    (r"megatron-lm v1\.", {"fuses_softmax": False}),
+    # Before v2.0 Megatron's fusions were options, which the scripts of DeepSpeed leave off.
+    (r"megatron-lm v1\.", EAGER | {"fused": frozenset({"layer_norm"})}),
     # Gradients that are reduced in fp32 though the usual is 16 bits.
     (r"fp32[ -]?all-?reduce", {"reduced_gradient_bytes": 4}),
     # Megatron's tests of GPT and BERT leave dropout at its default of 0.1. What stays between two
