@@ -44,6 +44,13 @@ class Runtime:
     starved_pipelines: bool  # whether pipelines run with fewer micro-batches than pp - 1
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
     gradients_copied: bool  # into the message of every micro-batch, instead of summed
+    fuses_mask: bool  # with the softmax, where scores are stored
+    dropout: bool  # of attention's scores and of both branches that join the residual stream
+    hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
+    one_adapter: bool  # a ZeRO group leaves its nodes through one adapter each
+    gathers_to_recompute: bool  # ZeRO-3 gathers weights for recomputation and backward apart
+    gathered_layers: float  # whole weights that ZeRO-3 holds at a time
+    pads_vocabulary: bool  # to a multiple that tensor cores and tensor parallelism like
     weight_bytes: float
     sharded_weight_bytes: float  # kept beside the master weights where ranks share them
     gradient_bytes: float
@@ -60,6 +67,7 @@ class Runtime:
     dispatch: str  # a token travels to each expert ("copy"), or once to each "node" of them
     rotary_kept_bytes: float  # of one query or key element, beside the rotated one
     gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
+    checkpoints_on_host: bool  # what recomputation starts from is moved there
     workspace_bytes: float  # of libraries, among the tensors
     optimizer_moved_bytes: float  # read and written to update one parameter
     step_moved_bytes: float  # for each parameter on a rank in an iteration, whoever updates it

@@ -10,7 +10,7 @@ from astrarium.arrays import Floats
 from astrarium.cost.collectives import Group, compute_slowdown, place, send_seconds
 from astrarium.cost.efficiency import AttentionKernel, Pointwise
 from astrarium.cost.kernels import BACKWARD_PRODUCTS
-from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, beside
+from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, MASK_BYTES, GemmSeconds, Tally, beside
 from astrarium.cost.tuning import Operators
 from astrarium.model.blocks import Attention, Block
 from astrarium.strategy.types import RecomputeModule
@@ -21,6 +21,11 @@ UNFUSED_ATTENTION = ("Kepler", "Pascal", "Volta", "Turing")  # no flash-class ke
 # Bytes moved per score where attention is two products around a fused softmax, forward and
 # backward: each product and the softmax reads and writes 16-bit scores or their gradients.
 SCORE_BYTES_MOVED = (8, 14)
+# A mask that is a kernel of its own, with a byte for each score.
+PLAIN_MASK_BYTES_MOVED = (5, 5)
+# Dropout is a kernel of its own each way, with a mask; it keeps its output beside the softmax's.
+DROPPED_SCORE_BYTES_MOVED = (5, 5)
+DROPPED_SCORE_BYTES = ELEMENT_BYTES + MASK_BYTES
 
 
 def add_attention(layer: Tally, attention: Attention) -> None:
@@ -67,7 +72,7 @@ def add_attention(layer: Tally, attention: Attention) -> None:
         work = flops * (BACKWARD_PRODUCTS if is_backward else 1.0)
         limit = layer.ops.settled_attention_seconds(work, backward=is_backward)
         layer.products(name, products, limit)
-        around = layer.ops.streaming(SCORE_BYTES_MOVED[is_backward] * scores)
+        around = layer.ops.streaming(_score_bytes_moved(layer)[is_backward] * scores)
         layer.add(name, around)
         return products + around
 
@@ -105,10 +110,22 @@ def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
         return np.where((shards.micro_batch > 1) & (shards.cp == 1), output, 0.0)
     if not _stores_scores(layer):
         return np.zeros(len(shards))
-    scores = layer.tokens * heads * layer.workload.seq_length * ELEMENT_BYTES
+    count = layer.tokens * heads * layer.workload.seq_length
     # In the backward pass the gradients of softmax and scores live together.
-    layer.pass_through(2 * scores)
-    return scores
+    layer.pass_through(2 * count * ELEMENT_BYTES)
+    return count * (ELEMENT_BYTES + (DROPPED_SCORE_BYTES if layer.runtime.dropout else 0))
+
+
+def _score_bytes_moved(layer: Tally) -> tuple[int, int]:
+    """Bytes of one stored score that go by between the two products, forward and backward."""
+    forward, backward = SCORE_BYTES_MOVED
+    if layer.runtime.dropout:
+        forward += DROPPED_SCORE_BYTES_MOVED[0]
+        backward += DROPPED_SCORE_BYTES_MOVED[1]
+    if not layer.runtime.fuses_mask:
+        forward += PLAIN_MASK_BYTES_MOVED[0]
+        backward += PLAIN_MASK_BYTES_MOVED[1]
+    return forward, backward
 
 
 def _add_context_parallel(

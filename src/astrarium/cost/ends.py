@@ -69,13 +69,14 @@ def end_costs(
     )
     gather = all_gather_seconds(fabric, whole, group)
 
-    outputs = _padded(model.head.outputs, tp) / tp
+    pads = runtime.pads_vocabulary
+    outputs = _dealt(model.head.outputs, tp, pads=pads)
     inputs = np.full(len(shards), float(model.head.inputs))
     dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
     forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     flops = 2 * tokens * outputs * inputs
     logits = tokens * outputs
-    table = _padded(model.vocab, tp) / tp * model.embedding.hidden
+    table = _dealt(model.vocab, tp, pads=pads) * model.embedding.hidden
 
     def passed(kind: Pointwise, elements: Floats, *, backward: bool) -> Floats:
         return ops.pointwise(kind, elements, backward=backward, fused=kind in runtime.fused)
@@ -120,7 +121,10 @@ def _custom_output_bytes(workload: Workload, shards: Shards) -> Floats:
     return widest * shards.micro_batch / shards.cp
 
 
-def _padded(vocab: int, tp: Ints) -> Floats:
-    """The vocabulary after Megatron's padding; small outputs (class heads) are not padded."""
+def _dealt(vocab: int, tp: Ints, *, pads: bool) -> Floats:
+    """A rank's part of the vocabulary. Small outputs (class heads) are never padded."""
+    if not pads:
+        return np.ceil(vocab / tp)
     multiple = VOCAB_MULTIPLE * tp
-    return np.where(vocab < VOCAB_MULTIPLE * 8, vocab, np.ceil(vocab / multiple) * multiple)
+    padded = np.where(vocab < VOCAB_MULTIPLE * 8, vocab, np.ceil(vocab / multiple) * multiple)
+    return padded / tp

@@ -7,7 +7,7 @@ once, as arrays with one row per shard and one column per kind of layer.
 Modelled: the three GEMMs of every weight, flash-class attention, bandwidth of norms, activations,
 rotary embedding, residuals and token permutation, kernel launches, tensor-, context- and
 expert-parallel messages with what Megatron hides behind computation, activations that stay until
-the backward pass. Not modelled: dropout, imbalance of expert routing (tokens spread evenly).
+the backward pass. Not modelled: imbalance of expert routing (tokens spread evenly).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.feedforward import add_experts, add_mlp
 from astrarium.cost.tally import (
     ELEMENT_BYTES,
+    MASK_BYTES,
     GemmSeconds,
     LayerCosts,
     Shards,
@@ -121,8 +122,11 @@ def _add_norms(layer: Tally, block: Block) -> None:
     entered = gathered if layer.runtime.gathered_inputs_kept else residual
     for _ in range(_entries(block)):
         layer.keep(entered)
+    dropout = layer.runtime.dropout
     for _ in range(1 if block.parallel_residual else 2):
-        layer.pointwise(Pointwise.RESIDUAL, layer.residual_tokens * block.hidden)
+        kind = Pointwise.DROPOUT_RESIDUAL if dropout else Pointwise.RESIDUAL
+        layer.pointwise(kind, layer.residual_tokens * block.hidden)
+        layer.keep(layer.residual_tokens * block.hidden * (MASK_BYTES if dropout else 0))
 
 
 def _entries(block: Block) -> int:
@@ -190,7 +194,7 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
     shards, fabric = layer.shards, layer.fabric
     group = place(shards.tp, np.ones_like(shards.tp), shards.domain)
     slowdown = compute_slowdown(fabric, group)
-    sequence = shards.sequence_parallel
+    sequence, hides = shards.sequence_parallel, layer.runtime.hides_tensor_gradients
     size = layer.tokens * block.hidden * ELEMENT_BYTES
     late = layer.runtime.message_seconds_per_tp_rank * shards.tp * crosses_domains(group)
     back_in = all_gather_seconds(fabric, size, group) + late
@@ -216,7 +220,7 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
             back_in
             + beside(gather, column[1], slowdown)
             + beside(input_scatter, column[2], slowdown),
-            beside(input_whole, column[2], slowdown),
+            beside(input_whole, column[2], slowdown) if hides else input_whole,
         )
         forward = piped(enter, column[0]) + piped(leave, row_forward)
         back = piped(back_in, row_dgrad) + piped(gather + input_scatter, column[1] + column[2])

@@ -19,6 +19,7 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Pool
 from astrarium.cost.collectives import (
     Fabric,
+    Group,
     all_gather_seconds,
     all_reduce_seconds,
     compute_slowdown,
@@ -260,8 +261,9 @@ class CostModel:
             whole = all_reduce_seconds(fabric, gradients, group)
             reduce = reduce + whole
             slowed = slowed + whole * compute_slowdown(fabric, group)
-            scatter = scatter + reduce_scatter_seconds(fabric, gradients, group)
-            gather = gather + all_gather_seconds(fabric, weights, group)
+            through = _sharing(group) if self.runtime.one_adapter else 1
+            scatter = scatter + through * reduce_scatter_seconds(fabric, gradients, group)
+            gather = gather + through * all_gather_seconds(fabric, weights, group)
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
@@ -356,6 +358,11 @@ def slowest_of(gpus: Ints) -> Floats:
     counts, row = np.unique(gpus, return_inverse=True)
     largest = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in counts.tolist()]
     return (1.0 + GPU_DEVIATION * np.array(largest))[row]
+
+
+def _sharing(group: Group) -> Ints:
+    """How many ranks of a domain could each use an adapter, if the group leaves the domain."""
+    return np.where(crosses_domains(group), group.per_domain, 1)
 
 
 def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:

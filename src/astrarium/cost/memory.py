@@ -20,8 +20,6 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 
-# ZeRO-3 holds the layer in use and the one being fetched as whole weights.
-GATHERED_LAYERS = 2
 GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = 2, 3  # the ZeRO stages from which ranks share them
 
 _SELECTIVE = GRANULARITIES.index(Granularity.SELECTIVE)
@@ -161,7 +159,8 @@ def _parameter_bytes(
     runtime = layouts.runtime
     sent = runtime.bucket_bytes * (dense * (dense_ranks > 1) + expert * (expert_ranks > 1))
     whole = runtime.weight_bytes + runtime.reduced_gradient_bytes
-    gathered = np.minimum(GATHERED_LAYERS * layouts.largest_unit[rows], dense + expert) * whole
+    units = runtime.gathered_layers * layouts.largest_unit[rows]
+    gathered = np.minimum(units, dense + expert) * whole
     kept = np.where(zero >= WEIGHTS_DIVIDED, runtime.sharded_weight_bytes, runtime.weight_bytes)
     return (
         kept * held(WEIGHTS_DIVIDED),
@@ -206,6 +205,8 @@ def _kept_by_full(layouts: Layouts, rows: Ints, options: Options) -> tuple[Float
     in_flight = stages.in_flight[stage_row]
     whole = np.einsum("nrk,nk->nr", in_flight, costs.activations[shard])
     inputs = np.einsum("nrk,nk->nr", in_flight, costs.inputs[shard])
+    if layouts.runtime.checkpoints_on_host:
+        inputs = np.zeros_like(inputs)
     _, covered = stages.covered_layers(stage_row, options.recompute_layers)
     share = covered / np.maximum(in_flight.sum(axis=2), 1.0)
     blocks = share * inputs + (1 - share) * whole

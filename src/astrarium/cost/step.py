@@ -225,8 +225,10 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     slowdown = messages.slowdown[rows][:, None]
     others = messages.on_same_links[rows][:, None]
     second = _exposed(scatter, reduce_hidden, last, slowdown, others)
+    again = _redone_share(layouts, rows, options) * layouts.runtime.gathers_to_recompute
+    gathers = gather * (1.0 + again)
     third = _exposed(gather, gather_hidden, last, slowdown, others) + _exposed(
-        gather + scatter, reduce_hidden, last, slowdown, others
+        gathers + scatter, reduce_hidden, last, slowdown, others
     )
     third = third + 2 * messages.unpack[rows][:, None]  # in both passes
     exposed = np.where(zero == 2, second, np.where(zero == 3, third, 0.0))

@@ -36,6 +36,8 @@ SIZES: Final = {
     # NeMo recipes nemotron3_8b, nemotron3_22b; squared ReLU, 256,000 tokens
     "nemotron8b": {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 16384, "vocab": 256000},
     "nemotron22b": {"layers": 40, "hidden": 6144, "heads": 48, "ffn": 24576, "vocab": 256000},
+    # bigscience-workshop/bigscience, train/tr8-104B-wide
+    "gpt104b": {"layers": 64, "hidden": 11600, "heads": 80, "ffn": 46400, "vocab": 50257},
     # internlm/internlm-7b, -20b: config.json
     "internlm7b": {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 11008, "vocab": 103168},
     "internlm20b": {"layers": 60, "hidden": 5120, "heads": 40, "ffn": 13824, "vocab": 103168},

@@ -126,6 +126,7 @@ STATED: Final[tuple[tuple[str, str, object], ...]] = (
     (r"gpt[- _]?oss", "fused", PLAIN_ENDS),
     (r"token ?drop|capacity factor", "dispatch", "copy"),
     (r"over \d+ ranks", "broadcast_seconds", 0.0),
+    (r"8-bit (bnb |bitsandbytes )?adam", "optimizer_bytes", 6),
     (r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32", "reduced_gradient_bytes", 4),
     (ALL_HALF, "gradient_bytes", 2),
     (ALL_HALF, "optimizer_bytes", 4),
@@ -137,6 +138,7 @@ LOCAL: Final = "megatron-local"
 # What tells that torchtitan compiled its layers: the word, or products in 8 bits and pipelined
 # tensor parallelism, which it offers with torch.compile only.
 COMPILED: Final = r"compile|fp8|float8|fp4|async[- ]?tp"
+OLD: Final = "megatron-2021"
 PRECISIONS: Final = (
     # Four-bit recipes keep parts in 8 and 16 bits; published ones are no faster than 8-bit ones.
     (r"fp4|nvfp4|mxfp4", Precision.FP8),
@@ -210,6 +212,9 @@ def resolve_program(row: MeasuredRow) -> tuple[Program, Runtime]:
     stated = _kernel_stated(runtime, kernel)
     words = f"{row.model} {row.precision} {row.notes} {row.zero_or_fsdp}".lower()
     changes = {name: value for pattern, name, value in STATED if re.search(pattern, words)}
+    if runtime.name == OLD and program.runtime != OLD:
+        # Neither sequence parallelism nor overlaps were there yet.
+        program = replace(program, runtime=OLD, tuned=False, shards=0, sequence=False)
     return program, _as_stated(runtime.name, tuple((changes | stated).items()))
 
 
@@ -252,7 +257,7 @@ def _runtime_name(program: Program, row: MeasuredRow) -> str:
         return program.runtime
     kernels = first_match(ATTENTION, row.attention_impl)
     old = re.match(OLD_GPUS, row.gpu.lower()) or re.search(OLD_YEARS, row.source)
-    return "megatron-2021" if kernels == "unfused" or (old and kernels is None) else "megatron"
+    return OLD if kernels == "unfused" or (old and kernels is None) else "megatron"
 
 
 @cache

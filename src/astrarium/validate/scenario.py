@@ -25,6 +25,7 @@ from astrarium.model.workload import Workload
 from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.validate.models import model_of
 from astrarium.validate.names import Program, resolve_gpu, resolve_precision, resolve_program
+from astrarium.validate.readings import as_run, runtime_as_run
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import (
     MemoryReport,
@@ -81,8 +82,10 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         raise InputError(row.problem)
     if re.search(r"LoRA|PEFT|QLoRA", row.notes):
         raise InputError("training of adapters only is not modelled")
+    row = as_run(row)
     gpu = resolve_gpu(row.gpu)
     program, runtime = resolve_program(row)
+    runtime = runtime_as_run(row, runtime)
     seq_length = _stated(row, "seq_len")
     model = model_of(row, seq_length)
     degrees = _degrees(row, gpu)
@@ -126,8 +129,8 @@ def _degrees(row: MeasuredRow, gpu: Gpu) -> _Degrees:
     gpus = row.num_gpus or (row.dp * model_ranks if row.dp else None)
     stated = gpus is not None
     if gpus is None:
-        # Tests and examples that name no size run on one node.
-        gpus = max(row.gpus_per_node or gpu.gpus_per_node, model_ranks)
+        # Tests and examples that name no size run on one node, or on what their experts need.
+        gpus = max(row.gpus_per_node or gpu.gpus_per_node, model_ranks, pp * tp * (row.ep or 1))
     dp = row.dp or gpus // model_ranks
     if dp * model_ranks != gpus:
         raise InputError(

@@ -76,6 +76,7 @@ REPORTED_MEMORY: Final = (
 )
 # Sources whose habit is known from elsewhere than their rows.
 REPORTED_BY_SOURCE: Final = ((r"bigscience", ReportedMemory.DEVICE),)
+RANK_BY_SOURCE: Final = ((r"bigscience", ReportingRank.FIRST),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,8 @@ def memory_report_of(row: MeasuredRow, runtime: Runtime) -> MemoryReport:
     usual = ReportingRank.FIRST if runtime.name == "nanotron" else ReportingRank.FULLEST
     kind = first_match(REPORTED_MEMORY, notes) or first_match(REPORTED_BY_SOURCE, row.source)
     return MemoryReport(
-        first_match(REPORTING_RANKS, notes) or usual, kind or runtime.reported_memory
+        first_match(REPORTING_RANKS, notes) or first_match(RANK_BY_SOURCE, row.source) or usual,
+        kind or runtime.reported_memory,
     )
 
 
