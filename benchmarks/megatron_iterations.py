@@ -391,7 +391,11 @@ def _row(case: Case, device: torch.device, kernels: dict[str, Any]) -> dict[str,
 
 
 def _free(device: torch.device) -> None:
-    torch._dynamo.reset()  # each case compiles for its own sizes, as a run of its own would
+    """Forgets what is kept of a case: rotary tables, compiled kernels, blocks of memory."""
+    from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+
+    RotaryEmbedding.forward.cache_clear()
+    torch._dynamo.reset()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
