@@ -47,9 +47,10 @@ PUBLISHED = (
 EXTRA = (
     "head_dim,gated_mlp,tied_embeddings,num_micro_batches,fused,reserved_mem_gb,static_mem_gb,"
     "forward_backward_peak_gb,optimizer_peak_gb,iter_time_min_s,iter_time_max_s,zero_grad_s,"
-    "forward_backward_s,optimizer_s,host_forward_backward_s,grad_norm,parameters,tensors,build_s"
+    "forward_backward_s,optimizer_s,host_forward_backward_s,grad_norm,clipped,parameters,tensors,build_s"
 )
 WARM_UP = 3
+CLIP = 1.0  # the gradient norm above which the optimizer scales gradients, two more kernels each
 TOP_KERNELS = 40
 PEAK_BF16_FLOPS = 989e12  # H100 and H200, dense, the vendor's datasheet
 GB = 1e9
@@ -204,7 +205,7 @@ def _optimizer(case: Case, model: torch.nn.Module) -> MegatronOptimizer:
         bf16=True,
         params_dtype=torch.bfloat16,
         use_distributed_optimizer=case.distributed_optimizer,
-        clip_grad=1.0,
+        clip_grad=CLIP,
     )
     return get_megatron_optimizer(settings, [model])
 
@@ -293,6 +294,7 @@ def _measure(case: Case, device: torch.device, kernels: dict[str, Any]) -> dict[
         "optimizer_s": f"{clock.median('step'):.6f}",
         "host_forward_backward_s": f"{clock.median('host'):.6f}",
         "grad_norm": f"{clock.rows[-1]['grad_norm']:.4g}",
+        "clipped": f"{statistics.mean(row['grad_norm'] > CLIP for row in clock.rows):.2f}",
         "parameters": sum(parameters),
         "tensors": len(parameters),
         "build_s": f"{build:.2f}",
