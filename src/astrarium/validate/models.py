@@ -57,6 +57,15 @@ FFN_RATIO: Final = 4  # of a plain feed-forward part to the width of the model
 MEGATRON_GATED_STEP: Final = 64  # Megatron rounds the width of a gated part down to it
 
 
+# Widths of heads that attention kernels know, and the most usual.
+HEAD_DIMS: Final = (64, 80, 96, 128, 192, 256)
+USUAL_HEAD_DIM: Final = 128
+# Shares by which a number of parameters as printed may differ from a model's: above FAR another
+# model is looked for, which has to come NEAR.
+FAR: Final = 0.05
+NEAR: Final = 0.02
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Everything a row says that decides its model."""
@@ -133,15 +142,43 @@ def _model(sizes: Sizes) -> Model:
     for name in ("layers", "hidden", "heads"):
         if getattr(filled, name) is None:
             raise InputError(f"{name} not stated, and '{_bare(sizes.name)}' is no known model")
+    usual, *others = _head_dims(filled)
+    found = _nearest(replace(filled, head_dim=usual))
+    if filled.params_b is None or _distance(found, filled.params_b) <= FAR:
+        return found
+    shards = [_nearest(replace(filled, head_dim=width)) for width in others]
+    nearest = min([found, *shards], key=lambda model: _distance(model, filled.params_b or 0.0))
+    return nearest if _distance(nearest, filled.params_b) <= NEAR else found
+
+
+def _nearest(sizes: Sizes) -> Model:
+    """Of gated or plain, tied or untied as a row leaves it open: by its number of parameters."""
     models = [
-        _built(filled, gated, tied)
-        for gated in _gated_options(filled)
-        for tied in _tied_options(filled, gated)
+        _built(sizes, gated, tied)
+        for gated in _gated_options(sizes)
+        for tied in _tied_options(sizes, gated)
     ]
-    if filled.params_b is None:
+    if sizes.params_b is None:
         return models[0]
-    stated = filled.params_b * 1e9
-    return min(models, key=lambda model: abs(model.parameters - stated))
+    stated = sizes.params_b
+    return min(models, key=lambda model: _distance(model, stated))
+
+
+def _distance(model: Model, params_b: float) -> float:
+    return abs(model.parameters / (params_b * 1e9) - 1.0)
+
+
+def _head_dims(sizes: Sizes) -> tuple[int, ...]:
+    """Widths of a head, the likely one first.
+
+    A model stands for one tensor-parallel shard where its heads would be wider than any kernel's.
+    """
+    if sizes.head_dim is not None:
+        return (sizes.head_dim,)
+    own = (sizes.hidden or 0) // (sizes.heads or 1)
+    if own > HEAD_DIMS[-1]:
+        return (USUAL_HEAD_DIM, *HEAD_DIMS)
+    return (own, *HEAD_DIMS)
 
 
 def _bare(name: str) -> str:
