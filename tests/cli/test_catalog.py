@@ -145,3 +145,15 @@ def test_entries_of_the_user(run: Run, project: Path) -> None:
     shown = words(run("catalog", "gpus", "mine").stdout)
     assert "memory_gib 141 GiB" in shown
     assert "astrarium.toml" in shown
+
+
+def test_runtimes_show_constants_with_sources(run: Run) -> None:
+    listed = json.loads(run("catalog", "runtimes", "--json").stdout)["runtimes"]
+    assert {"megatron", "nanotron", "fsdp", "deepspeed"} <= {entry["name"] for entry in listed}
+    for entry in listed:
+        assert all(constant["source"] for constant in entry["constants"].values())
+    text = run("catalog", "runtimes", "Nanotron").stdout
+    assert "layer_forward_seconds" in text
+    refused = run("catalog", "runtimes", "nanotorn")
+    assert refused.exit_code == 2
+    assert "did you mean 'nanotron'" in refused.stderr

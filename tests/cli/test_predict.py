@@ -48,3 +48,15 @@ def test_a_strategy_file(run: Run, project: Path) -> None:
         for strategy in ("s.yaml", "tp=2,recompute=full")
     )
     assert from_file == from_pairs
+
+
+def test_other_runtimes_take_other_times(run: Run) -> None:
+    request = ("predict", "llama-2-7b", "--gpus", "h100:8", "--global-batch", "64")
+    strategy = ("--strategy", "tp=2,micro_batch=1", "--json")
+    usual, other = (
+        json.loads(run(*request, *strategy, "--runtime", name).stdout)
+        for name in ("megatron", "nanotron")
+    )
+    assert other["plans"][0]["iteration_seconds"] > usual["plans"][0]["iteration_seconds"]
+    assert any("nanotron" in note for note in other["notes"])
+    assert run(*request, *strategy, "--runtime", "megatorn").exit_code == 2

@@ -35,6 +35,7 @@ class Runtime:
 
     name: str
     title: str
+    megatron_rules: bool  # strategies are held to what Megatron's parser takes
     fused: frozenset[str]  # norms, activations and the like that run as one kernel
     attention: str  # "fused", "flash2", or "unfused": two products around a softmax
     sequence_first: bool  # activations are kept so, which some attention kernels make copies of

@@ -1,4 +1,4 @@
-"""`astrarium catalog`: what is known about GPUs, models, prices and instances, and from where."""
+"""`astrarium catalog`: what is known about GPUs, models, prices and the like, and from where."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ catalog = typer.Typer(
     cls=Group,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="GPUs, models, prices and instances, with source and date.",
+    help="GPUs, models, prices, instances and runtimes, with source and date.",
 )
 
 GPU_NAME = Annotated[
@@ -101,6 +101,33 @@ def prices(name: GPU_NAME = None, json: options.JSON = False) -> None:
         output.print_json(document)
         return
     output.show(lambda width: report.prices_report(chosen, offers, width))
+
+
+@catalog.command(cls=Command)
+def runtimes(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Show the constants of this runtime.",
+            autocompletion=options.complete_runtime,
+        ),
+    ] = None,
+    json: options.JSON = False,
+) -> None:
+    """Training programs: what each does that decides time and memory."""
+    from astrarium.catalog import runtimes as data
+    from astrarium.cli import output
+    from astrarium.report import runtimes as report
+
+    chosen = data.runtime_names() if name is None else (data.find_runtime(name).name,)
+    if json:
+        entries = [report.runtime_to_dict(each) for each in chosen]
+        output.print_json({"schema": report.SCHEMA, "runtimes": entries})
+    elif name is None:
+        output.show(lambda width: report.runtimes_table(chosen))
+    else:
+        output.show(lambda width: report.runtime_report(chosen[0]))
 
 
 @catalog.command(cls=Command)

@@ -35,6 +35,12 @@ def complete_instance(incomplete: str) -> list[str]:
     return _completed(incomplete, [instance.name for instance in instances()])
 
 
+def complete_runtime(incomplete: str) -> list[str]:
+    from astrarium.catalog.runtimes import runtime_names
+
+    return _completed(incomplete, runtime_names())
+
+
 def _completed(incomplete: str, names: Iterable[str]) -> list[str]:
     """Names that go on from what was typed, whatever its case; the typed part stays."""
     typed = incomplete.lower()
@@ -123,6 +129,14 @@ RUNTIME: TypeAlias = Annotated[
         metavar="megatron",
         help="Software that will run the plan.",
         autocompletion=one_of("megatron"),
+    ),
+]
+ANY_RUNTIME: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Software that runs it; `astrarium catalog runtimes` lists them.",
+        autocompletion=complete_runtime,
     ),
 ]
 RULES: TypeAlias = Annotated[

@@ -14,10 +14,12 @@ def predict(  # noqa: PLR0913  one parameter per flag
     seq_length: options.SEQ_LENGTH = None,
     tokens: options.TOKENS = None,
     precision: options.PRECISION = "bf16",
+    runtime: options.ANY_RUNTIME = "megatron",
     profile: options.PROFILE = None,
     json: options.JSON = False,
 ) -> None:
     """One strategy: time, memory, money, and where they go."""
+    from astrarium.catalog.runtimes import find_runtime
     from astrarium.cli import output, request
     from astrarium.report.build import document_of_prediction
     from astrarium.report.document import to_dict
@@ -25,8 +27,12 @@ def predict(  # noqa: PLR0913  one parameter per flag
 
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
     chosen = request.strategy(strategy, asked)
-    asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
-    predicted = planner.predict(asked.workload, asked.cluster, chosen, tuning=tuning)
+    program = find_runtime(runtime)
+    asked = request.under(asked, program)
+    asked, tuning = request.tuned(asked, profile, program.name)
+    predicted = planner.predict(
+        asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
+    )
     document = document_of_prediction(asked.workload, asked.cluster, predicted, model, asked.notes)
     if json:
         output.print_json(to_dict(document))

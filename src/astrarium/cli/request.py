@@ -12,6 +12,7 @@ from astrarium import units
 from astrarium.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster import Cluster
     from astrarium.cost.tuning import Tuning
     from astrarium.model import Model
@@ -238,6 +239,14 @@ def _device_profile(path: Path) -> UsedProfile:
         )
     tuning = Tuning(**read.tuning)
     return UsedProfile(read.gpu, None, tuning, f"operators as measured: {tuning.origin}")
+
+
+def under(asked: Request, runtime: RuntimeProfile) -> Request:
+    """The request with a note of a runtime other than the usual one."""
+    if runtime.name == Runtime.MEGATRON:
+        return asked
+    note = f"predicted under {runtime.name}: {runtime.title}"
+    return replace(asked, notes=(*asked.notes, note))
 
 
 def strategy(reference: str, asked: Request) -> Strategy:

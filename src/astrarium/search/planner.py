@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
@@ -165,15 +166,21 @@ def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Lim
 
 
 def predict(
-    workload: Workload, cluster: Cluster, strategy: Strategy, *, tuning: Tuning = NEUTRAL
+    workload: Workload,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    runtime: Runtime | None = None,
+    tuning: Tuning = NEUTRAL,
 ) -> Plan:
     """The plan of one strategy; InputError if the runtime would refuse it."""
     pool = only_pool(cluster)
     workload = runnable(workload, pool)
-    reasons = why_refused(workload, pool, strategy)
+    runtime = runtime or find_runtime()
+    reasons = why_refused(workload, pool, strategy) if runtime.megatron_rules else ()
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    return estimate(CostModel(workload, pool, tuning=tuning), [strategy])[0]
+    return estimate(CostModel(workload, pool, runtime, tuning), [strategy])[0]
 
 
 def with_permitted_overlap(
