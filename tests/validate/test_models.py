@@ -117,7 +117,7 @@ def test_encoders_and_experts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model": "GPT 104B"}, "layers not stated, and 'GPT 104B' is no known model"),
+        ({"model": "GPT 105B"}, "layers not stated, and 'GPT 105B' is no known model"),
         ({"model": "t5 tiny (t5_11b)", "layers": 24}, "decoders and encoders are not modelled"),
         ({"model": "mine", "layers": 2, "hidden": 8, "heads": 16}, "16 heads do not fit"),
     ],
