@@ -18,9 +18,9 @@ Rules = tuple[tuple[str, dict[str, Any]], ...]
 # Columns to read otherwise, by a pattern of source and address.
 ROWS: Final[Rules] = (
     # The vocabulary is that of vTrain's configuration. Its times are sums of one layer's trace
-    # (linear in layers and micro-batches to 1e-5), without recomputation whatever the configuration
-    # says: with it the layers would run at 203 of 312 TFLOP/s (hidden 2048, micro-batch 4), softmax,
-    # dropout and norms included, which no A100 does; without it at 152.
+    # (linear in layers and micro-batches to 1e-5), without recomputation whatever the
+    # configuration says: with it the layers would run at 203 of 312 TFLOP/s (hidden 2048,
+    # micro-batch 4), softmax, dropout and norms included, which no A100 does; without it at 152.
     (r"vtrain.*ground_truth_single", {"vocab": 50257, "recompute": "none"}),
     # Jean Zay, V100 nodes: four GPUs, four Omni-Path links of 100 Gb/s (IDRIS, 2021).
     (r"bigscience-v100", {"inter_link_gbps_per_gpu": 100.0}),
