@@ -3,7 +3,7 @@
     fit_efficiency.py --tables FOLDER --measured RUN.csv [MORE.parquet ...] --date D --out DIR
 
 FOLDER has gemm_forward.parquet and attention_forward_causal.parquet (see fit_profiles.py); the
-measured runs are of MEASURED_GPU. Writes DIR/efficiency/*.json and the relative errors of
+measured runs are of MEASURED_GPU. Writes DIR/efficiency/*.json and completes
 DIR/profiles/*.json (run fit_profiles.py first). Every stated error is of rows that were not
 fitted: of a GPU type left out, or of shapes left out. A class of operators keeps its trees only
 if they beat the formula there. Needs pandas, pyarrow, scipy and xgboost (the extra `fit`).
@@ -25,6 +25,7 @@ from attention_law import (
     fit_attention_law,
     law_trees,
     own_attention,
+    ratios,
     sampled,
 )
 from gemm_law import EDGE_EXPONENT, REFERENCE_FLOPS, fit_law, fp8_trees, gemm_report, own_roles
@@ -77,8 +78,8 @@ def left_out_errors(report: dict) -> dict[str, float]:
     }
 
 
-def write_profile_errors(folder: Path, report: dict) -> None:
-    """The relative error of profiles: operators of shapes that were not fitted."""
+def complete_profiles(folder: Path, report: dict, ratios: dict[str, float]) -> None:
+    """Attention of types that follow the law; relative errors, of shapes that were not fitted."""
     for gpu in MULTIPROCESSORS:
         path = folder / f"{gpu}.json"
         profile = json.loads(path.read_text())
@@ -93,6 +94,7 @@ def write_profile_errors(folder: Path, report: dict) -> None:
             products = profile["errors"].get("gemm bf16", profile["errors"])
             error = np.sqrt((total(products) ** 2 + total(attention) ** 2) / 2)
             error = np.hypot(error, CARRIED_ERROR)
+        profile["attention_ratio"] = 1.0 if profile.get("attention") else short(ratios[gpu])
         profile["relative_error"] = short(float(error))
         path.write_text(json.dumps(profile, indent=1) + "\n")
 
@@ -153,7 +155,8 @@ def main() -> None:
         (folder / f"{name}.json").write_text(
             json.dumps(asdict(found), separators=(",", ":")) + "\n"
         )
-    write_profile_errors(options.out / "profiles", report)
+    known = ratios(law, corrections["attention_law"], heads)
+    complete_profiles(options.out / "profiles", report, known)
     print(json.dumps(report, indent=1))
 
 

@@ -281,7 +281,7 @@ def main() -> None:
             "date": options.date,
             "origin": origins.get(gpu, TABLE_ORIGIN),
         }
-        write(options.out / f"{gpu}.json", header | entry)
+        write(options.out / f"{gpu}.json", header | entry | {"attention_ratio": 1.0})
     path = options.out / "training.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
     write(path, kept | training)

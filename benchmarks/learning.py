@@ -116,7 +116,8 @@ def row_of(name: str, rows: int, outcome: Outcome, seconds: float) -> str:
     halved = f"{100 * outcome.halved:5.0f} %" if before > HIGH_ERROR else "       "
     flag = " *" if outcome.worse.max() > POINT else "  "
     return (
-        f"{name:66.66} {rows:4}  {100 * before:4.1f} %         {100 * np.median(outcome.after):4.1f} %"
+        f"{name:66.66} {rows:4}  {100 * before:4.1f} %"
+        f"         {100 * np.median(outcome.after):4.1f} %"
         f" {100 * outcome.after.max():4.1f} %       {100 * outcome.worse.max():+5.1f}{flag}"
         f" {halved}  {outcome.refused:7} {seconds:3.0f}"
     )

@@ -8,7 +8,7 @@ import pytest
 from measured import row_of
 
 from astrarium.catalog import find_gpu
-from astrarium.catalog.runtimes import find_runtime
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 from astrarium.validate.names import resolve_gpu, resolve_precision, resolve_program
@@ -28,7 +28,7 @@ GIB = 2**30
         ("8x A100-80GB", "A100-SXM4-80GB"),
         ("DGX H100", "H100-SXM5-80GB"),
         ("H100-80GB-HBM3", "H100-SXM5-80GB"),
-        ("H100-95GB-HBM2e", "H100-SXM5-80GB"),
+        ("H100-95GB-HBM2e", "H100-SXM5-80GB-HBM2e"),
         ("H200", "H200-SXM5-141GB"),
         ("B200-SXM", "B200-SXM6-180GB"),
         ("B200 (power limited)", "B200-SXM6-180GB"),
@@ -75,17 +75,52 @@ def test_an_unknown_gpu() -> None:
         ("DeepSpeed ZeRO3 mp=4", "deepspeed"),
         ("HF Transformers + DeepSpeed", "deepspeed"),
         ("nanotron", "nanotron"),
-        ("InternEvo", "nanotron"),
-        ("torchtitan (FSDP2/DTensor)", "fsdp"),
-        ("Composer/llm-foundry (PyTorch FSDP1)", "fsdp"),
+        ("InternEvo", "internevo"),
+        ("torchtitan (FSDP2/DTensor)", "torchtitan-eager"),
+        ("torchtitan (FSDP2/DTensor) + torch.compile", "torchtitan"),
+        ("Composer/llm-foundry (PyTorch FSDP1)", "llm-foundry"),
         ("torchtune single device full finetune", "fsdp"),
         ("litgpt Thunder nvfuser", "fsdp"),
         ("PyTorch FSDP", "fsdp"),
+        ("PyTorch FSDP, compiled with torch.compile", "torchtitan"),
         ("Zero Bubble (Megatron fork)", "megatron"),
     ],
 )
 def test_programs(tmp_path: Path, framework: str, runtime: str) -> None:
     assert resolve_program(row_of(tmp_path, framework=framework))[1].name == runtime
+
+
+def test_torchtitan_compiles_what_it_runs_in_8_bits(tmp_path: Path) -> None:
+    for changes in ({"precision": "fp8 (float8 linear)"}, {"overlap": "compile"}):
+        row = row_of(tmp_path, framework="torchtitan", **changes)
+        assert resolve_program(row)[1].name == "torchtitan"
+
+
+def test_policies_of_fsdp_decide_bytes(tmp_path: Path) -> None:
+    def runtime(**changes: str) -> Runtime:
+        return resolve_program(row_of(tmp_path, framework="llm-foundry", **changes))[1]
+
+    assert runtime(zero_or_fsdp="FSDP mixed_precision=PURE").reduced_gradient_bytes == 2
+    assert runtime(zero_or_fsdp="FSDP mixed_precision=DEFAULT").reduced_gradient_bytes == 4
+    half = runtime(precision="bf16 (pure bf16)")
+    assert (half.gradient_bytes, half.optimizer_bytes) == (2, 4)
+
+
+def test_another_attention_kernel_runs_at_its_own_speed(tmp_path: Path) -> None:
+    usual, other = (
+        resolve_program(row_of(tmp_path, framework="llm-foundry", attention_impl=text))[1]
+        for text in ("flash", "cuDNN fused attention")
+    )
+    assert usual.attention_backward_ratio == 2.0
+    assert (other.attention, other.attention_backward_ratio) == ("fused", 1.0)
+
+
+def test_h100_with_hbm2e_is_slower_than_the_catalogs() -> None:
+    board, usual = resolve_gpu("H100-95GB-HBM2e"), resolve_gpu("H100-80GB")
+    assert board.memory_bytes > usual.memory_bytes
+    assert board.memory_bandwidth < usual.memory_bandwidth
+    assert board.tdp_watts < usual.tdp_watts
+    assert board.peak_flops == usual.peak_flops
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,6 @@ def test_what_cannot_run_does_not_fit(tmp_path: Path) -> None:
 
 def test_tuning_reaches_the_prediction(tmp_path: Path) -> None:
     rows = [row_of(tmp_path)]
-    (plain,), (slower,) = predict_rows(rows), predict_rows(rows, Tuning(step_seconds=1.0))
+    (plain,), (slower,) = predict_rows(rows), predict_rows(rows, lambda _: Tuning(step_seconds=1.0))
     assert plain.iter_time_s is not None
     assert slower.iter_time_s == pytest.approx(plain.iter_time_s + 1.0)

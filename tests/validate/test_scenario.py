@@ -96,6 +96,14 @@ def test_a_pipeline_longer_than_the_model(tmp_path: Path) -> None:
     assert found.strategies[0].pp == 32
 
 
+def test_a_pipeline_with_too_few_micro_batches(tmp_path: Path) -> None:
+    sizes = {"tp": 1, "pp": 8, "dp": 1, "micro_batch": 1}
+    short = scenario(tmp_path, framework="nanotron", global_batch=6, **sizes)
+    assert short.obstacle == "6 micro-batches are too few for pp 8"
+    assert not scenario(tmp_path, framework="nanotron", global_batch=7, **sizes).obstacle
+    assert not scenario(tmp_path, global_batch=6, **sizes).obstacle
+
+
 def test_expert_parallelism(tmp_path: Path) -> None:
     experts = {"model": "mixtral-8x7b", "tp": 2, "ep": 8, "recompute": "none"}
     assert strategy(tmp_path, **experts).etp == 1  # tp x ep would be more than there are

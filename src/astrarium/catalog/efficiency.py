@@ -9,21 +9,24 @@ written by `benchmarks/fit_efficiency.py`; nothing here computes a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
-
-from astrarium.catalog.profiles import AttentionFit, GemmFit
-from astrarium.errors import InputError
+from astrarium.catalog.profiles import (
+    DAMAGE,
+    AttentionFit,
+    GemmFit,
+    build,
+    damaged,
+    number,
+    read_object,
+)
 
 FOLDER: Final = Path(__file__).parent / "data" / "efficiency"
 LAW_FILE: Final = "law.json"
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,9 @@ class Correction:
     limit: float
     families: tuple[str, ...]  # designs it holds for; empty: all
     start: float
-    split_features: tuple[tuple[int, ...], ...]
-    split_thresholds: tuple[tuple[float, ...], ...]
-    leaves: tuple[tuple[float, ...], ...]
+    split_features: Sequence[Sequence[int]]  # by tree; complete trees, by level from the left
+    split_thresholds: Sequence[Sequence[float]]
+    leaves: Sequence[Sequence[float]]
 
 
 @cache
@@ -88,20 +91,44 @@ def find_correction(name: str) -> Correction | None:
 
 def read_law(path: Path) -> Law:
     """Read and check the file of the law."""
-    return _read(path, Law)
+    data = read_object(path)
+    try:
+        return Law(
+            origin=data["origin"],
+            date=data["date"],
+            reference_gpu=data["reference_gpu"],
+            reference_flops=number(data, "reference_flops"),
+            joules_exponent=number(data, "joules_exponent"),
+            gemm={dtype: build(GemmFit, entry) for dtype, entry in data["gemm"].items()},
+            attention=build(AttentionFit, data["attention"]),
+            attention_joules_per_flop=number(data, "attention_joules_per_flop"),
+            left_out=build(LeftOut, data["left_out"]),
+        )
+    except DAMAGE as error:
+        raise damaged(path, error) from None
 
 
 def read_correction(path: Path) -> Correction:
     """Read and check a file of trees."""
-    return _read(path, Correction)
-
-
-def _read(path: Path, kind: type[_T]) -> _T:
+    data = read_object(path)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except msgspec.MsgspecError as error:
-        raise InputError(
-            f"{path}: not usable: {error}; write it again with benchmarks/fit_efficiency.py"
-        ) from None
+        low, high = data["seconds_range"]
+        return Correction(
+            features=_names(data["features"]),
+            slope=number(data, "slope"),
+            seconds_range=(float(low), float(high)),
+            limit=number(data, "limit"),
+            families=_names(data["families"]),
+            start=float(data["start"]),
+            split_features=data["split_features"],
+            split_thresholds=data["split_thresholds"],
+            leaves=data["leaves"],
+        )
+    except DAMAGE as error:
+        raise damaged(path, error) from None
+
+
+def _names(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"expected a list of names, got {given!r}")
+    return tuple(given)

@@ -25,7 +25,7 @@ TRAINING_FILE: Final = "training.json"
 CHIPS_FILE: Final = "chips.json"
 
 # What reading a file of another shape raises.
-_DAMAGE: Final = (AttributeError, KeyError, TypeError, ValueError)
+DAMAGE: Final = (AttributeError, KeyError, TypeError, ValueError)
 
 _T = TypeVar("_T")
 
@@ -146,6 +146,7 @@ class Profile:
     relative_error: float
     gemm: Mapping[str, GemmFit]
     attention: Mapping[str, AttentionFits]
+    attention_ratio: float  # of its time to that of the law, where there are no fits of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,92 +194,95 @@ def find_profile(gpu: str) -> Profile | None:
 def training_factors() -> TrainingFactors:
     """The factors carried from the measured GPU to all others."""
     path = FOLDER / TRAINING_FILE
-    data = _read(path)
+    data = read_object(path)
     try:
         return TrainingFactors(
             gpu=data["gpu"],
-            roles={name: _build(RoleFit, entry) for name, entry in data["roles"].items()},
-            grouped=_build(GroupedFit, data["grouped"]),
-            stream=_build(StreamFit, data["stream"]),
-            optimizer=_build(OptimizerFit, data["optimizer"]),
-            pointwise={n: _build(PointwiseFit, entry) for n, entry in data["pointwise"].items()},
-            launch_seconds=_number(data, "launch_seconds"),
-            layer_forward_seconds=_number(data, "layer_forward_seconds"),
-            layer_backward_seconds=_number(data, "layer_backward_seconds"),
+            roles={name: build(RoleFit, entry) for name, entry in data["roles"].items()},
+            grouped=build(GroupedFit, data["grouped"]),
+            stream=build(StreamFit, data["stream"]),
+            optimizer=build(OptimizerFit, data["optimizer"]),
+            pointwise={n: build(PointwiseFit, entry) for n, entry in data["pointwise"].items()},
+            launch_seconds=number(data, "launch_seconds"),
+            layer_forward_seconds=number(data, "layer_forward_seconds"),
+            layer_backward_seconds=number(data, "layer_backward_seconds"),
         )
-    except _DAMAGE as error:
-        raise _damaged(path, error) from None
+    except DAMAGE as error:
+        raise damaged(path, error) from None
 
 
 @cache
 def chips() -> Chips:
     """Multiprocessor counts and families of the GPU types of the catalog."""
     path = FOLDER / CHIPS_FILE
-    data = _read(path)
+    data = read_object(path)
     try:
         return Chips(
             families={name: _family(entry) for name, entry in data["families"].items()},
             gpus={name: Chip(int(n), family) for name, (n, family) in data["gpus"].items()},
         )
-    except _DAMAGE as error:
-        raise _damaged(path, error) from None
+    except DAMAGE as error:
+        raise damaged(path, error) from None
 
 
 def read_profile(path: Path) -> Profile:
     """Read and check one profile file."""
-    data = _read(path)
+    data = read_object(path)
     try:
         return Profile(
             gpu=data["gpu"],
             source=ProfileSource(data["source"]),
             date=data["date"],
             origin=data["origin"],
-            relative_error=_number(data, "relative_error"),
-            gemm={dtype: _build(GemmFit, entry) for dtype, entry in data["gemm"].items()},
+            relative_error=number(data, "relative_error"),
+            gemm={dtype: build(GemmFit, entry) for dtype, entry in data["gemm"].items()},
             attention={
                 kernel: AttentionFits(
-                    _build(AttentionFit, entry["forward"]), _build(AttentionFit, entry["backward"])
+                    build(AttentionFit, entry["forward"]), build(AttentionFit, entry["backward"])
                 )
                 for kernel, entry in data.get("attention", {}).items()
             },
+            attention_ratio=number(data, "attention_ratio"),
         )
-    except _DAMAGE as error:
-        raise _damaged(path, error) from None
+    except DAMAGE as error:
+        raise damaged(path, error) from None
 
 
 def _family(entry: Mapping[str, Any]) -> Family:
     return Family(
         architecture=entry["architecture"],
         like=entry["like"],
-        joules_per_flop=_number(entry, "joules_per_flop"),
-        flops_per_multiprocessor=_number(entry, "flops_per_multiprocessor"),
-        exponentials_per_clock=_number(entry, "exponentials_per_clock"),
-        assumed_error=_number(entry, "assumed_error"),
+        joules_per_flop=number(entry, "joules_per_flop"),
+        flops_per_multiprocessor=number(entry, "flops_per_multiprocessor"),
+        exponentials_per_clock=number(entry, "exponentials_per_clock"),
+        assumed_error=number(entry, "assumed_error"),
     )
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def read_object(path: Path) -> Mapping[str, Any]:
+    """The JSON object of a file."""
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected an object, got {type(data).__name__}")
     return data
 
 
-def _build(kind: type[_T], entry: Mapping[str, Any]) -> _T:
+def build(kind: type[_T], entry: Mapping[str, Any]) -> _T:
     """Fill a class of numbers from an entry that has exactly its fields."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     unknown = sorted(set(entry) - set(names))
     if unknown:
         raise ValueError(f"unknown key '{unknown[0]}'")
-    return kind(**{name: _number(entry, name) for name in names})
+    return kind(**{name: number(entry, name) for name in names})
 
 
-def _number(entry: Mapping[str, Any], key: str) -> float:
+def number(entry: Mapping[str, Any], key: str) -> float:
+    """A finite number that is not negative."""
     value = entry[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{key}: expected a number, got {value!r}")
@@ -287,6 +291,7 @@ def _number(entry: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
-def _damaged(path: Path, error: Exception) -> InputError:
+def damaged(path: Path, error: Exception) -> InputError:
+    """The complaint about a file of another shape."""
     what = f"missing key {error}" if isinstance(error, KeyError) else str(error)
     return InputError(f"{path}: not a usable profile: {what}; write it again with a calibration")

@@ -37,24 +37,46 @@ class Runtime:
     title: str
     fused: frozenset[str]  # norms, activations and the like that run as one kernel
     attention: str  # "fused", "flash2", or "unfused": two products around a softmax
+    sequence_first: bool  # activations are kept so, which some attention kernels make copies of
+    attention_forward_ratio: float  # time of its attention kernel against the one named
+    attention_backward_ratio: float
+    balanced_stages: str  # how layers are dealt: "bottleneck" (lightest heaviest) or "thresholds"
+    starved_pipelines: bool  # whether pipelines run with fewer micro-batches than pp - 1
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
+    gradients_copied: bool  # into the message of every micro-batch, instead of summed
     weight_bytes: float
+    sharded_weight_bytes: float  # kept beside the master weights where ranks share them
     gradient_bytes: float
     reduced_gradient_bytes: float  # in messages
+    gathered_moved_bytes: float  # read and written to unpack one gathered weight
     optimizer_bytes: float
+    bucket_bytes: float  # flat copies of gradients for messages, where ranks share weights
+    fresh_gradient_bytes: float  # gradients of one micro-batch, all alive before they are added
+    gathered_inputs_kept: bool  # what sequence parallelism gathered stays for the backward pass
     logit_bytes: float  # of one logit, at the peak of the loss
+    cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
+    permute_rate: float  # of kernels that bring tokens to their experts, likewise
+    expert_product_seconds: float  # to start and finish the product of one expert
+    dispatch: str  # a token travels to each expert ("copy"), or once to each "node" of them
     rotary_kept_bytes: float  # of one query or key element, beside the rotated one
     gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
     workspace_bytes: float  # of libraries, among the tensors
     optimizer_moved_bytes: float  # read and written to update one parameter
+    step_moved_bytes: float  # for each parameter on a rank in an iteration, whoever updates it
     optimizer_transient_bytes: float  # of one parameter, alive only during the update
     optimizer_tensor_seconds: float  # for each weight tensor of an update, the device idle
     layer_forward_seconds: float  # to launch the kernels of one layer
     layer_backward_seconds: float
+    launch_seconds_per_tp_rank: float  # further, for a layer, where a pipeline crosses nodes
+    message_seconds_per_tp_rank: float  # further, for a message, where its group crosses nodes
     rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
+    router_launch_seconds: float  # further, both passes together, where experts are routed to
+    expert_launch_seconds: float  # likewise for each expert on the rank
     layer_recompute_seconds: float  # further, to set up the repetition of a layer
     micro_batch_seconds: float  # for each micro-batch on each pipeline rank, beside its layers
     step_seconds: float  # for each iteration
+    broadcast_seconds: float  # for each rank that hands out its part of the updated weights
+    sharded_layer_step_seconds: float  # for each layer on a rank when ranks share its update
     reserved_bytes: float  # driver, libraries, communication buffers
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
     reported_memory: ReportedMemory

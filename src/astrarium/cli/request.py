@@ -12,7 +12,6 @@ from astrarium import units
 from astrarium.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.learn_profile import ClusterProfile
     from astrarium.cluster import Cluster
     from astrarium.cost.tuning import Tuning
     from astrarium.model import Model
@@ -168,21 +167,31 @@ def _default_length(model: Model) -> tuple[int, str]:
     return DEFAULT_SEQ_LENGTH, f"the default for a model that takes up to {longest:,}"
 
 
+@dataclass(frozen=True, slots=True)
+class UsedProfile:
+    """A profile file: what it teaches, for which GPU type, and for which runtime if for one."""
+
+    gpu: str
+    runtime: str | None
+    tuning: Tuning
+    note: str
+
+
 def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, Tuning]:
     """The tuning of --profile, if given, and the request with a note of it."""
     from astrarium.cost.tuning import NEUTRAL
 
     if profile is None:
         return asked, NEUTRAL
-    read = cluster_profile(profile)
+    read = used_profile(profile)
     others = [pool.gpu.name for pool in asked.cluster.pools if pool.gpu.name != read.gpu]
     if others:
         raise InputError(
             f"--profile {profile}: learned on {read.gpu}, but asked about {', '.join(others)};"
             " leave --profile out, or learn one for that type"
         )
-    notes = [profile_note(profile, read)]
-    if read.runtime != runtime:
+    notes = [read.note]
+    if read.runtime not in (runtime, None):
         notes.append(f"{profile} was learned under {read.runtime}, and is used for {runtime}")
     return replace(asked, notes=(*asked.notes, *notes)), read.tuning
 
@@ -193,26 +202,42 @@ def tunings(profile: str | None) -> Callable[[Scenario], Tuning]:
 
     if profile is None:
         return lambda scenario: NEUTRAL
-    read = cluster_profile(profile)
+    read = used_profile(profile)
 
     def of(scenario: Scenario) -> Tuning:
-        alike = (scenario.pool.gpu.name, scenario.runtime.name) == (read.gpu, read.runtime)
-        return read.tuning if alike else NEUTRAL
+        alike = read.runtime in (scenario.runtime.name, None)
+        return read.tuning if alike and scenario.pool.gpu.name == read.gpu else NEUTRAL
 
     return of
 
 
-def cluster_profile(file: str) -> ClusterProfile:
+def used_profile(file: str) -> UsedProfile:
+    """Read the profile of a device (Parquet) or of a cluster (JSON)."""
+    path = Path(file)
+    if path.suffix == ".parquet":
+        return _device_profile(path)
     from astrarium.calibrate.learn_profile import load_profile
 
-    return load_profile(Path(file))
-
-
-def profile_note(file: str, profile: ClusterProfile) -> str:
-    return (
-        f"times tuned by {file}, learned on {profile.gpu} under {profile.runtime},"
-        f" {profile.date}, from {', '.join(profile.origin)}"
+    read = load_profile(path)
+    note = (
+        f"times tuned by {file}, learned on {read.gpu} under {read.runtime},"
+        f" {read.date}, from {', '.join(read.origin)}"
     )
+    return UsedProfile(read.gpu, read.runtime, read.tuning, note)
+
+
+def _device_profile(path: Path) -> UsedProfile:
+    from astrarium.calibrate.profile import read_profile
+    from astrarium.cost.tuning import Tuning
+
+    read = read_profile(path)
+    if read.gpu is None:
+        raise InputError(
+            f"--profile {path}: measured on {read.device}, which is no GPU of the catalog; add it"
+            " to astrarium.toml, then measure again"
+        )
+    tuning = Tuning(**read.tuning)
+    return UsedProfile(read.gpu, None, tuning, f"operators as measured: {tuning.origin}")
 
 
 def strategy(reference: str, asked: Request) -> Strategy:

@@ -31,7 +31,7 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     block_length = seq / shards.cp
     visible = attention.flops_per_token(seq) / replace(attention, window=None).flops_per_token(seq)
 
-    first = layer.first_of_shape
+    first, runtime = layer.first_of_shape, layer.runtime
 
     def seconds(backward: bool) -> Floats:
         def kernel(causal: bool) -> Floats:
@@ -46,7 +46,7 @@ def add_attention(layer: Tally, attention: Attention) -> None:
                 causal=causal,
                 backward=backward,
                 kernel=AttentionKernel.FLASH2
-                if layer.runtime.attention == AttentionKernel.FLASH2
+                if runtime.attention == AttentionKernel.FLASH2
                 else AttentionKernel.FUSED,
                 settled=False,
             )[layer.shape_of]
@@ -62,9 +62,11 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     flops = layer.tokens * attention.flops_per_token(seq) * heads / attention.heads
 
     def one_pass(name: str, *, is_backward: bool) -> Floats:
-        products = seconds(is_backward)
+        ratio = runtime.attention_backward_ratio if is_backward else runtime.attention_forward_ratio
+        products = seconds(is_backward) * ratio
         work = flops * (BACKWARD_PRODUCTS if is_backward else 1.0)
-        layer.products(name, products, work, layer.attention_dtype)
+        limit = layer.ops.settled_attention_seconds(work, backward=is_backward)
+        layer.products(name, products, limit)
         around = layer.ops.streaming(SCORE_BYTES_MOVED[is_backward] * scores)
         layer.add(name, around)
         return products + around
@@ -83,7 +85,8 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     layer.pointwise(Pointwise.QKV_GRADIENT, (query + keys + values) / ELEMENT_BYTES)
     if attention.rotary_dim:
         rotated = (query + keys) / ELEMENT_BYTES
-        layer.pointwise(Pointwise.ROTARY, rotated)
+        is_complex = Pointwise.COMPLEX_ROTARY in runtime.fused
+        layer.pointwise(Pointwise.COMPLEX_ROTARY if is_complex else Pointwise.ROTARY, rotated)
         layer.keep(rotated * layer.runtime.rotary_kept_bytes)
     ring = _add_context_parallel(layer, keys + values, forward, backward)
     layer.recompute(RecomputeModule.CORE_ATTN, forward + ring, inner)
@@ -97,9 +100,8 @@ def _stores_scores(layer: Tally) -> bool:
 def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
     """Bytes that older GPUs keep inside attention: a reordered copy, or the scores themselves."""
     shards, architecture = layer.shards, layer.ops.gpu.architecture
-    if architecture in BATCH_FIRST_ATTENTION and not _stores_scores(
-        layer
-    ):  # one sequence, or a context ring, needs no copy
+    copies = layer.runtime.sequence_first and architecture in BATCH_FIRST_ATTENTION
+    if copies and not _stores_scores(layer):  # one sequence, or a context ring, needs no copy
         return np.where((shards.micro_batch > 1) & (shards.cp == 1), output, 0.0)
     if not _stores_scores(layer):
         return np.zeros(len(shards))

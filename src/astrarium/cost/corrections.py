@@ -20,6 +20,7 @@ from astrarium.arrays import Floats
 from astrarium.catalog.efficiency import Correction, find_correction
 from astrarium.cost.kernels import QUERY_BLOCK, Device, HeadShape, MatrixShape
 from astrarium.cost.trees import Forest, forest
+from astrarium.errors import InputError
 
 # Features in the order of the trees, with the direction that time may take along each.
 MATRIX_FEATURES: Final = {"rows": 1, "columns": 1, "depth": 1, "seconds": 1, "outputs": 1}
@@ -63,13 +64,16 @@ def learned(name: str) -> Learned | None:
     found = find_correction(name)
     if found is None:
         return None
-    trees = forest(
-        found.start,
-        len(found.features),
-        found.split_features,
-        found.split_thresholds,
-        found.leaves,
-    )
+    try:
+        trees = forest(
+            found.start,
+            len(found.features),
+            found.split_features,
+            found.split_thresholds,
+            found.leaves,
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the trees of {name} are damaged: {error}") from None
     return Learned(found, trees)
 
 

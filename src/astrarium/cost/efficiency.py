@@ -15,7 +15,8 @@ kernels, caches holding operands from one kernel to the next, the temperature of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -71,6 +72,11 @@ WAITING_FLOPS: Final = 4.5e12
 # speed of a GPU is compared with the measured one's.
 TYPICAL_ATTENTION: Final = (1, 32, 8, (2048, 4096, 8192), (2048, 4096, 8192), 128, 128)
 
+# The rate that attention holds at the power limit against that of matrix products, forward and
+# backward: 0.59 and 0.525 of the peak against 0.69 (H200, own measurement, 2026-11-15, kernels of
+# 5 ms and more); 0.41 against 0.495 backward on B200 (SimuMax, Apache-2.0).
+HELD_BY_ATTENTION: Final = (0.86, 0.77)
+
 # Products whose sizes fit into one integer are priced once per shape: bits of m, n and k.
 _PACKED_BITS: Final = (26, 19, 19)
 
@@ -95,11 +101,13 @@ class Pointwise(StrEnum):
     SWIGLU = "swiglu"  # elements of gate and up together
     GELU = "gelu"
     ROTARY = "rotary"
+    COMPLEX_ROTARY = "complex_rotary"  # as products of complex numbers in fp32
     RESIDUAL = "residual"
     DROPOUT_RESIDUAL = "dropout_residual"
     CROSS_ENTROPY = "cross_entropy"  # logits; eager as vocabulary-parallel training writes it
     EMBEDDING = "embedding"  # elements looked up
-    BIAS = "bias"  # added to a product's output; its gradient is a sum
+    BIAS = "bias"  # added to a product's output
+    BIAS_GRADIENT = "bias_gradient"  # summed over the tokens of a product's output
     QUERY_COPY = "query_copy"  # grouped queries put in order for attention
     QKV_GRADIENT = "qkv_gradient"  # three gradients joined
     ACCUMULATE = "accumulate"  # a 16-bit gradient added to an fp32 sum
@@ -116,6 +124,15 @@ class OperatorModel:
     factors: TrainingFactors
     multiprocessors: int
     design: str  # the family of `chips`
+    ratios: Mapping[str, float] = field(default_factory=dict)  # measured over modelled, by class
+
+    def tuned(self, ratios: Mapping[str, float]) -> OperatorModel:
+        """The model with the time ratios that a device of this type measured."""
+        return replace(self, ratios=ratios) if ratios else self
+
+    def ratio(self, *classes: str) -> float:
+        """The time ratio of the first of these classes of operators that has one."""
+        return next((self.ratios[name] for name in classes if name in self.ratios), 1.0)
 
     @property
     def launch_seconds(self) -> float:
@@ -141,7 +158,10 @@ class OperatorModel:
 
         `settled`: at the clock that the power limit lets nothing but such products hold.
         """
-        return self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype, settled))
+        seconds = self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype, settled))
+        formats = () if dtype == "bf16" else (f"gemm_{dtype}",)
+        by_role = () if role is GemmRole.FORWARD else (f"gemm_{role.value}",)
+        return seconds * self.ratio(*formats, *by_role, "gemm")
 
     def grouped_gemm(
         self,
@@ -162,7 +182,8 @@ class OperatorModel:
             efficiency=fit.efficiency * grouped.efficiency_ratio,
             fixed_seconds=fit.fixed_seconds + grouped.fixed_seconds,
         )
-        return self._products(groups, m_per_group, n, k, dtype, role, fit)
+        seconds = self._products(groups, m_per_group, n, k, dtype, role, fit)
+        return seconds * self.ratio("grouped_gemm")
 
     def attention(  # noqa: PLR0913
         self,
@@ -191,8 +212,10 @@ class OperatorModel:
             fixed = fit.fixed_seconds
             seconds = self._measured_attention(fit, shape, kernel, causal, backward)
         flops = attention_flops(shape, causal=causal, backward=backward)
-        limit = device.flops * self._gemm_fit("bf16", settled).sustained_efficiency
-        held = np.maximum(fixed + seconds, flops / limit)
+        ratio = self.ratio("attention_backward" if backward else "attention_forward")
+        held = np.maximum((fixed + seconds) * ratio, flops / device.flops)
+        if settled:
+            held = np.maximum(held, self.settled_attention_seconds(flops, backward=backward))
         return np.where(shape.batch * shape.heads * shape.q_length * shape.kv_length > 0, held, 0.0)
 
     def streaming(self, num_bytes: ArrayLike) -> Floats:
@@ -200,7 +223,7 @@ class OperatorModel:
         moved = np.asarray(num_bytes, np.float64)
         fit = self.factors.stream
         seconds = fit.fixed_seconds + moved / (self.gpu.memory_bandwidth * fit.efficiency)
-        return np.where(moved > 0, seconds, 0.0)
+        return np.where(moved > 0, seconds * self.ratio("streaming"), 0.0)
 
     def pointwise(
         self, kind: Pointwise, elements: ArrayLike, *, backward: bool, fused: bool
@@ -211,7 +234,10 @@ class OperatorModel:
             per_element = fit.fused_backward if backward else fit.fused_forward
         else:
             per_element = fit.eager_backward if backward else fit.eager_forward
-        return self.streaming(np.asarray(elements, np.float64) * per_element)
+        # Ratios of these are against the model, not against copies.
+        ratio = self.ratio(kind.value, "pointwise_fused" if fused else "pointwise")
+        plain = self.streaming(np.asarray(elements, np.float64) * per_element)
+        return plain * (ratio / self.ratio("streaming"))
 
     def optimizer_step(self, parameters: ArrayLike, moved_bytes: float | None = None) -> Floats:
         """One update of `parameters` fp32 master weights: norm, clip, Adam, cast to 16 bits.
@@ -222,7 +248,8 @@ class OperatorModel:
         fit = self.factors.optimizer
         moved = fit.bytes_per_parameter if moved_bytes is None else moved_bytes
         rate = self.gpu.memory_bandwidth * fit.efficiency / moved
-        return np.where(count > 0, fit.fixed_seconds + count / rate, 0.0)
+        seconds = (fit.fixed_seconds + count / rate) * self.ratio("optimizer")
+        return np.where(count > 0, seconds, 0.0)
 
     def _device(self, dtype: str) -> Device:
         peak = self.gpu.peak_flops.get(dtype)
@@ -274,7 +301,8 @@ class OperatorModel:
         exponentials = chips().families[self.design].exponentials_per_clock
         features = head_features(shape, device, work)
         features |= hardware_features(device, watts, exponentials)
-        return work * _factor("attention_law", self.design, features)
+        factor = _factor("attention_law", self.design, features)
+        return work * factor * self.profile.attention_ratio
 
     @property
     def _best_kernel(self) -> AttentionKernel:
@@ -308,6 +336,11 @@ class OperatorModel:
         """The least seconds of products at the power limit, whatever their shapes."""
         rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
         return np.asarray(flops, np.float64) / rate
+
+    def settled_attention_seconds(self, flops: ArrayLike, *, backward: bool) -> Floats:
+        """The least seconds of attention at the power limit, by its matrix products."""
+        dtype = next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops)
+        return self.settled_seconds(flops, dtype) / HELD_BY_ATTENTION[backward]
 
     def _gemm_fit(self, dtype: str, settled: bool) -> GemmFit:
         fit = self.profile.gemm[_fitted_format(self.profile, dtype)]
@@ -471,6 +504,7 @@ def _specified(gpu: Gpu, design: str) -> tuple[Profile, float]:
             for dtype, fit in (like.gemm if fitted else law().gemm).items()
         },
         attention=like.attention if fitted else {},
+        attention_ratio=like.attention_ratio if fitted else 1.0,
     )
     return profile, max(error, family.assumed_error)
 

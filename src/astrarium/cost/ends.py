@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -22,10 +23,15 @@ from astrarium.cost.tally import (
     FLOAT_BYTES,
     VOCAB_MULTIPLE,
     Shards,
+    summed_seconds,
     weight_products,
 )
 from astrarium.model.blocks import CustomBlock
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Precision, Workload
+
+# The projection to the vocabulary stays in 16 bits in 8-bit recipes: it is no module of
+# TransformerEngine.
+HEAD_DTYPE: Final = {Precision.FP8: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ def end_costs(
 
     outputs = _padded(model.head.outputs, tp) / tp
     inputs = np.full(len(shards), float(model.head.inputs))
-    dtype = workload.precision.value
+    dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
     forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     flops = 2 * tokens * outputs * inputs
     logits = tokens * outputs
@@ -84,7 +90,7 @@ def end_costs(
         embedding_forward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=False),
         # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
         embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True)
-        + passed(Pointwise.ACCUMULATE, table, backward=True),
+        + summed_seconds(ops, runtime, table),
         # Without sequence parallelism the way back needs no message.
         embedding_message=reduce + np.where(sequence, gather, 0.0),
         embedding_parameters=table + model.embedding.other_parameters,

@@ -6,6 +6,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints, distinct_rows
 from astrarium.cost.collectives import (
+    Group,
     all_gather_seconds,
     all_to_all_seconds,
     place,
@@ -69,7 +70,8 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     layer.stream(4 * scores, 4 * scores)
     layer.keep(2 * scores)
     copies = routed * block.hidden * ELEMENT_BYTES
-    layer.stream(2 * PERMUTE_PASSES * copies, 2 * PERMUTE_PASSES * copies)
+    permuted = 2 * PERMUTE_PASSES * copies / layer.runtime.permute_rate
+    layer.stream(permuted, permuted)
     layer.keep(worked * block.hidden * ELEMENT_BYTES)
     for linear in (x for x in block.linears if x.module is Module.EXPERTS):
         out_split = np.where(linear.split is Split.COLUMN, shards.etp, 1)
@@ -84,8 +86,10 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
             seconds = layer.ops.grouped_gemm(
                 groups, rows, n, k, dtype=layer.dtype, role=role, settled=False
             )
-            flops = 2 * groups * rows * n * k
-            layer.products(name, seconds[shape_of], flops[shape_of], layer.dtype)
+            limit = layer.ops.settled_seconds(2 * groups * rows * n * k, layer.dtype)
+            layer.products(name, seconds[shape_of], limit[shape_of])
+            layer.add(name, local_experts * layer.runtime.expert_product_seconds)
+        layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
         if layer.runtime.accumulates_in_product:
             layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / shards.etp)
@@ -103,12 +107,29 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         layer.recompute(RecomputeModule.MOE, *shared)  # the layer is redone as a whole
 
 
+def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, topk: int) -> Floats:
+    """Tokens to their experts, one way.
+
+    Sent once per node, a token crosses to as many nodes as hold any of its experts, and is copied
+    to them inside; with evenly spread experts that is nodes x (1 - (1 - 1 / nodes)^topk).
+    """
+    if layer.runtime.dispatch != "node":
+        return all_to_all_seconds(layer.fabric, sent, ranks)
+    nodes = np.maximum(ranks.size / ranks.per_domain, 1.0)
+    distinct = nodes * (1.0 - (1.0 - 1.0 / nodes) ** topk)
+    inside = Group(ranks.per_domain, ranks.per_domain)
+    return np.maximum(
+        all_to_all_seconds(layer.fabric, sent * distinct / topk, ranks),
+        all_to_all_seconds(layer.fabric, sent, inside),
+    )
+
+
 def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
     """All-to-all out and back; expert-tensor-parallel ranks gather and reduce in addition."""
     shards, fabric = layer.shards, layer.fabric
     sent = routed * block.hidden * ELEMENT_BYTES
     ranks = place(shards.ep, shards.etp, shards.domain)
-    exchange = 2 * all_to_all_seconds(fabric, sent, ranks)
+    exchange = 2 * _dispatch_seconds(layer, sent, ranks, block.experts_per_token)
     inner = place(shards.etp, np.ones_like(shards.etp), shards.domain)
     gathered = all_gather_seconds(fabric, sent * shards.etp, inner)
     reduced = reduce_scatter_seconds(fabric, sent * shards.etp, inner)

@@ -24,6 +24,7 @@ from astrarium.cost.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
     compute_slowdown,
+    crosses_domains,
     place,
     reduce_scatter_seconds,
 )
@@ -40,13 +41,8 @@ from astrarium.cost.tally import (
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
-from astrarium.model.workload import Precision, Workload
+from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
-
-# An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
-# in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
-# left out.
-QUANTISE_BYTES = 4
 
 
 def layer_costs(
@@ -93,10 +89,16 @@ def _add_launches(layer: Tally, block: Block) -> None:
     runtime = layer.runtime
     rotary = any(attention.rotary_dim for attention in block.attentions)
     many = runtime.rotary_launch_seconds if rotary else 0.0
-    forward = runtime.layer_forward_seconds + many
-    layer.everywhere("launch_forward", forward)
-    layer.everywhere("launch_backward", runtime.layer_backward_seconds + many)
-    layer.everywhere("launch_again", forward + runtime.layer_recompute_seconds)
+    routing = np.zeros(len(layer.shards))
+    if block.experts:
+        local = block.experts / layer.shards.ep
+        routing += runtime.router_launch_seconds + runtime.expert_launch_seconds * local
+    own = runtime.layer_forward_seconds + runtime.layer_backward_seconds
+    share = runtime.layer_forward_seconds / own if own else 0.5
+    forward = runtime.layer_forward_seconds + many + share * routing
+    layer.add("launch_forward", forward)
+    layer.add("launch_backward", runtime.layer_backward_seconds + many + (1 - share) * routing)
+    layer.add("launch_again", forward + runtime.layer_recompute_seconds)
     tensors = sum(1 + linear.bias for linear in block.linears)
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
 
@@ -115,8 +117,10 @@ def _add_norms(layer: Tally, block: Block) -> None:
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
         layer.everywhere("dense_parameters", float(norm.parameters))
+    gathered = layer.tokens * block.hidden * ELEMENT_BYTES
+    entered = gathered if layer.runtime.gathered_inputs_kept else residual
     for _ in range(_entries(block)):
-        layer.keep(residual)
+        layer.keep(entered)
     for _ in range(1 if block.parallel_residual else 2):
         layer.pointwise(Pointwise.RESIDUAL, layer.residual_tokens * block.hidden)
 
@@ -151,18 +155,17 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
         seconds[:, shape_of]
         for seconds in weight_products(layer.ops, layer.runtime, m, n, k, layer.dtype)
     )
-    flops = 2 * (m * n * k).sum(axis=0)[shape_of]
-    layer.products("forward", forward.sum(axis=0), flops, layer.dtype)
-    layer.products("backward", (dgrad + wgrad).sum(axis=0), 2 * flops, layer.dtype)
+    limit = layer.ops.settled_seconds(2 * (m * n * k).sum(axis=0)[shape_of], layer.dtype)
+    layer.products("forward", forward.sum(axis=0), limit)
+    layer.products("backward", (dgrad + wgrad).sum(axis=0), 2 * limit)
     layer.add("backward", added.sum(axis=0))
-    if layer.workload.precision is Precision.FP8:
-        inputs, outputs = (m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of]
-        layer.stream(QUANTISE_BYTES * inputs, QUANTISE_BYTES * outputs)
+    layer.quantise((m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of])
     for linear, tokens, outputs in zip(dense, m, n, strict=True):
         share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
         layer.add("dense_parameters", linear.parameters / share)
         if linear.bias:
             layer.pointwise(Pointwise.BIAS, (tokens * outputs)[shape_of])
+            layer.pointwise(Pointwise.BIAS_GRADIENT, (tokens * outputs)[shape_of])
         if linear.module is not Module.ROUTER and layer.runtime.accumulates_in_product:
             layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / share)
     return {x.name: (forward[i], dgrad[i], wgrad[i]) for i, x in enumerate(dense)}
@@ -189,9 +192,10 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
     slowdown = compute_slowdown(fabric, group)
     sequence = shards.sequence_parallel
     size = layer.tokens * block.hidden * ELEMENT_BYTES
-    back_in = all_gather_seconds(fabric, size, group)
-    scatter = reduce_scatter_seconds(fabric, size, group)
-    whole = all_reduce_seconds(fabric, size, group)
+    late = layer.runtime.message_seconds_per_tp_rank * shards.tp * crosses_domains(group)
+    back_in = all_gather_seconds(fabric, size, group) + late
+    scatter = reduce_scatter_seconds(fabric, size, group) + late
+    whole = all_reduce_seconds(fabric, size, group) + late
 
     def piped(message: Floats, gemm: Floats) -> Floats:
         return np.maximum(message / shards.tp, beside(message, gemm, slowdown))
@@ -200,9 +204,9 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
         columns = _columns_before(block, row)
         width = sum(column.inputs for column in columns)
         entered = layer.tokens * width * ELEMENT_BYTES
-        gather = all_gather_seconds(fabric, entered, group)
-        input_scatter = reduce_scatter_seconds(fabric, entered, group)
-        input_whole = all_reduce_seconds(fabric, entered, group)
+        gather = all_gather_seconds(fabric, entered, group) + late
+        input_scatter = reduce_scatter_seconds(fabric, entered, group) + late
+        input_whole = all_reduce_seconds(fabric, entered, group) + late
         column = np.sum([gemms[c.name] for c in columns], axis=0)
         row_forward, row_dgrad, _ = gemms[row.name]
         enter = np.where(sequence, gather, 0.0)

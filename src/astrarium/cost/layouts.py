@@ -74,6 +74,7 @@ class DataMessages:
     reduce: Floats  # gradients summed everywhere
     scatter: Floats  # gradients summed, each rank its part
     gather: Floats  # weights
+    unpack: Floats  # gathered weights brought to their places, beside nothing
     tied: Floats  # gradients of a table that first and last stage both hold
     slowdown: Floats  # of the computation beside them, as a share
     on_same_links: Floats  # other messages of one pass of a micro-batch, on the same adapters
@@ -125,13 +126,15 @@ class CostModel:
         self.pool = pool
         self.runtime = runtime or find_runtime()
         self.tuning = tuning
-        self.ops: OperatorModel = operator_model(pool.gpu)
+        self.ops: OperatorModel = operator_model(pool.gpu).tuned(tuning.operators)
         self.fabric: Fabric = replace(
             fabric_of(pool),
             intra_time_ratio=tuning.intra_link,
             inter_time_ratio=tuning.inter_link,
         )
-        self.planner = StagePlanner(workload.model, workload.seq_length, pool.gpu.name)
+        self.planner = StagePlanner(
+            workload.model, workload.seq_length, pool.gpu.name, self.runtime.balanced_stages
+        )
         kinds = np.array(workload.model.kind_of_layer)
         self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
 
@@ -189,7 +192,7 @@ class CostModel:
         expert_parameters = dealt(costs.expert_parameters)
         pace = slowest_of(degrees.gpus) * self.tuning.compute
         dense_ranks, expert_ranks = data_ranks(degrees)
-        on_rank = self._on_rank(shards, dealt, ends)
+        on_rank = self._on_rank(degrees, shards, dealt, ends)
         hop = self._hop_seconds(degrees, shards.ends.boundary_bytes[shard])
         return Layouts(
             runtime=self.runtime,
@@ -225,6 +228,12 @@ class CostModel:
             ),
         )
 
+    def _further_launches(self, degrees: Degrees) -> Floats:
+        """What launches of a layer take longer when a pipeline crosses nodes."""
+        crosses = (degrees.pp > 1) & (degrees.gpus > self.pool.domain_of(degrees.gpus))
+        ranks = np.where(crosses & (degrees.tp > 1), degrees.tp, 0)
+        return np.asarray(self.runtime.launch_seconds_per_tp_rank * ranks)
+
     def _between_domains(self, degrees: Degrees, sends: Floats, experts: Floats) -> Floats:
         """Seconds that a pass of one micro-batch sends between domains, data parallelism aside."""
         domain = self.pool.domain_of(degrees.gpus)
@@ -240,7 +249,7 @@ class CostModel:
     ) -> DataMessages:
         """Each group: parameters of a rank, ranks that share them, distance between those."""
         fabric, domain = self.fabric, self.pool.domain_of(degrees.gpus)
-        reduce, scatter, gather, slowed = (np.zeros(len(groups[0][0])) for _ in range(4))
+        reduce, scatter, gather, slowed, unpack = (np.zeros(len(groups[0][0])) for _ in range(5))
         crosses = np.zeros(len(reduce), dtype=np.bool_)
         for parameters, ranks, stride in groups:
             if not parameters.any():
@@ -253,6 +262,8 @@ class CostModel:
             slowed = slowed + whole * compute_slowdown(fabric, group)
             scatter = scatter + reduce_scatter_seconds(fabric, gradients, group)
             gather = gather + all_gather_seconds(fabric, weights, group)
+            moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
+            unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
         apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
         ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
@@ -260,6 +271,7 @@ class CostModel:
             reduce,
             scatter,
             gather,
+            unpack,
             tied=all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends),
             slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
             on_same_links=np.where(crosses, others, 0.0),
@@ -272,7 +284,11 @@ class CostModel:
         return np.maximum(layer[:, None], outer)
 
     def _on_rank(
-        self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: _Ends
+        self,
+        degrees: Degrees,
+        shards: ShardCosts,
+        dealt: Callable[[Floats], Floats],
+        ends: _Ends,
     ) -> RankSeconds:
         c, e = shards.layers, shards.ends
         message = ends.first(e.embedding_message) + ends.last(
@@ -288,7 +304,9 @@ class CostModel:
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
-            launch=dealt(c.launch_forward + c.launch_backward) + self.runtime.micro_batch_seconds,
+            launch=dealt(c.launch_forward + c.launch_backward)
+            + dealt(np.ones_like(c.forward)) * self._further_launches(degrees)[:, None]
+            + self.runtime.micro_batch_seconds,
             launch_again=dealt(c.launch_again),
         )
 
@@ -311,6 +329,7 @@ class CostModel:
             ep=all_layers(c.ep_forward + c.ep_backward)[s],
             again=all_layers(c.forward + c.tp_forward + c.cp_forward + c.ep_forward)[s],
             launch=all_layers(c.launch_forward + c.launch_backward)[s]
+            + self.planner.num_layers * self._further_launches(degrees)
             + degrees.pp * self.runtime.micro_batch_seconds,
             launch_again=all_layers(c.launch_again)[s],
         )

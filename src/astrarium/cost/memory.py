@@ -135,10 +135,10 @@ def _least_parameter_bytes(
 
     `dense` and `expert`: parameters, and the ranks that share them.
     """
-    whole = runtime.weight_bytes + runtime.gradient_bytes
-    offloaded = whole * (dense[0] + expert[0])
+    offloaded = (runtime.weight_bytes + runtime.gradient_bytes) * (dense[0] + expert[0])
     shared = dense[0] / dense[1] + expert[0] / expert[1]
-    divided = (whole + runtime.optimizer_bytes) * shared
+    kept = runtime.sharded_weight_bytes + runtime.gradient_bytes + runtime.optimizer_bytes
+    divided = kept * shared
     return np.where(pp > 1, offloaded, np.minimum(offloaded, divided))
 
 
@@ -159,11 +159,13 @@ def _parameter_bytes(
         )
 
     runtime = layouts.runtime
-    whole = runtime.weight_bytes + runtime.gradient_bytes
+    sent = runtime.bucket_bytes * (dense * (dense_ranks > 1) + expert * (expert_ranks > 1))
+    whole = runtime.weight_bytes + runtime.reduced_gradient_bytes
     gathered = np.minimum(GATHERED_LAYERS * layouts.largest_unit[rows], dense + expert) * whole
+    kept = np.where(zero >= WEIGHTS_DIVIDED, runtime.sharded_weight_bytes, runtime.weight_bytes)
     return (
-        runtime.weight_bytes * held(WEIGHTS_DIVIDED),
-        runtime.gradient_bytes * held(GRADIENTS_DIVIDED),
+        kept * held(WEIGHTS_DIVIDED),
+        runtime.gradient_bytes * held(GRADIENTS_DIVIDED) + sent,
         np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * held(1)),
         np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),
     )
@@ -181,6 +183,8 @@ def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[F
     redone = layouts.redone_of_layer[rows][:, None] * unit
     in_layer = np.where(full, redone, dropped_of_layer)
     in_layer = in_layer + layouts.transient_of_layer[rows][:, None]
+    fresh = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
+    in_layer = np.maximum(in_layer, layouts.runtime.fresh_gradient_bytes * fresh)
     head = layouts.head_activations[rows]
     activations = np.where(full, by_layer, kept) + head
     return activations, np.maximum(in_layer - head, layouts.head_transient[rows])

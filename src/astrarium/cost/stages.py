@@ -17,7 +17,12 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.schedule import in_flight_at_peak
 from astrarium.model.blocks import Model
 from astrarium.strategy.columns import SPLITS
-from astrarium.strategy.split import chunk_bounds, layer_weights
+from astrarium.strategy.split import (
+    chunk_bounds,
+    layer_weights,
+    product_weights,
+    threshold_bounds,
+)
 from astrarium.strategy.types import LayerSplit
 
 _RowKey = tuple[int, int, int, int, bool]  # pp, virtual, split, micro-batches, all ranks
@@ -71,9 +76,12 @@ class StageTable:
 class StagePlanner:
     """Builds stage tables for one model, remembering how its layers split."""
 
-    def __init__(self, model: Model, seq_length: int, gpu: str) -> None:
+    def __init__(
+        self, model: Model, seq_length: int, gpu: str, balanced: str = "bottleneck"
+    ) -> None:
         self.num_layers = model.num_layers
         self.weights, self.head_weight = layer_weights(model, seq_length, gpu)
+        self._products = product_weights(model) if balanced == "thresholds" else None
         one_hot = np.eye(len(model.kinds))[list(model.kind_of_layer)]
         self._held = np.concatenate([np.zeros((1, len(model.kinds))), np.cumsum(one_hot, axis=0)])
         self._bounds: dict[tuple[int, int, LayerSplit], Ints] = {}
@@ -82,7 +90,10 @@ class StagePlanner:
     def bounds(self, pp: int, virtual: int, split: LayerSplit) -> Ints:
         key = (pp, virtual, split)
         if key not in self._bounds:
-            self._bounds[key] = chunk_bounds(self.weights, self.head_weight, *key)
+            if self._products and virtual == 1 and split is LayerSplit.BALANCED:
+                self._bounds[key] = threshold_bounds(*self._products, pp)
+            else:
+                self._bounds[key] = chunk_bounds(self.weights, self.head_weight, *key)
         return self._bounds[key]
 
     def is_redundant(self, pp: int, virtual: int) -> bool:

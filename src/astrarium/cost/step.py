@@ -103,7 +103,7 @@ def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
         overlap_p2p=options.overlap_p2p,
     )
     work = {name: of_slowest(part) * micro_batches for name, part in parts.items()}
-    work["host"] += layouts.runtime.step_seconds + layouts.tuning.step_seconds
+    work["host"] += _of_step(layouts, rows, options)
     gradient, gather = _data_parallel(layouts, rows, options)
     return Seconds(
         **work,
@@ -130,6 +130,15 @@ def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floa
     }
     device = sum(parts.values(), np.zeros_like(parts["forward"]))
     return parts | {"host": waited_for(_launches(layouts, rows, options), device)}
+
+
+def _of_step(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """What the device waits for once an iteration: fixed, and for layers updated in parts."""
+    runtime = layouts.runtime
+    shared = (options.zero_stage > 0) & (layouts.dense_ranks[rows] > 1)
+    layers = layouts.layer_counts[rows].max(axis=1) * shared
+    of_layers = runtime.sharded_layer_step_seconds * layers
+    return np.asarray(of_layers + runtime.step_seconds + layouts.tuning.step_seconds)
 
 
 def _launches(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -204,7 +213,9 @@ def _redone_share_in_all(layouts: Layouts, rows: Ints, options: Options) -> Floa
 def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """What ZeRO-2 and 3 add to every micro-batch: gradients scattered, weights gathered."""
     messages = layouts.messages
-    forward, backward = layouts.on_rank.forward[rows], layouts.on_rank.backward[rows]
+    forward = layouts.on_rank.forward[rows]
+    # Weights are gathered once for the backward pass and what it redoes of the forward pass.
+    backward = layouts.on_rank.backward[rows] + _recompute(layouts, rows, options)
     scatter, gather = messages.scatter[rows][:, None], messages.gather[rows][:, None]
     zero = options.zero_stage[:, None]
     reduce_hidden = np.where(options.overlap_grad_reduce[:, None], backward, 0.0)
@@ -217,6 +228,7 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     third = _exposed(gather, gather_hidden, last, slowdown, others) + _exposed(
         gather + scatter, reduce_hidden, last, slowdown, others
     )
+    third = third + 2 * messages.unpack[rows][:, None]  # in both passes
     exposed = np.where(zero == 2, second, np.where(zero == 3, third, 0.0))
     # A padded rank computes nothing and would seem to expose everything.
     return np.where(layouts.stages.present[layouts.stage_row[rows]], exposed, 0.0)
@@ -243,7 +255,9 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     gather = np.where((zero == 1) | (zero == 2), messages.gather[rows], 0.0)
     forward = layouts.in_all.forward[rows] / pp
     forward = np.where(options.overlap_param_gather, forward, 0.0)
-    return reduction, _exposed(gather, forward, per_layer, slowdown, others)
+    gathered = _exposed(gather, forward, per_layer, slowdown, others)
+    turns = np.where(gather > 0, layouts.dense_ranks[rows], 0)
+    return reduction, gathered + layouts.runtime.broadcast_seconds * turns
 
 
 def _exposed(
@@ -268,6 +282,8 @@ def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options)
     tensors = layouts.weight_tensors[rows].max(axis=1)
     on_gpu = model.ops.optimizer_step(parameters, runtime.optimizer_moved_bytes)
     on_gpu = on_gpu + tensors * runtime.optimizer_tensor_seconds
+    held = (layouts.dense_parameters[rows] + layouts.expert_parameters[rows]).max(axis=1)
+    on_gpu = on_gpu + model.ops.streaming(runtime.step_moved_bytes * held)
     moved = (runtime.gradient_bytes + runtime.weight_bytes) * parameters / pool.gpu.pcie_bandwidth
     sharing = np.minimum(pool.gpus_per_node, layouts.degrees.gpus[rows])
     state = 2 * runtime.optimizer_bytes * parameters * sharing / HOST_BYTES_PER_SECOND

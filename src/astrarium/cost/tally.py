@@ -20,6 +20,10 @@ from astrarium.strategy.types import RecomputeModule
 
 ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
 FLOAT_BYTES = 4  # router scores, softmax statistics
+# An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
+# in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
+# left out.
+QUANTISE_BYTES = 4
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
 
 PASSES = ("forward", "backward")
@@ -100,7 +104,6 @@ class Tally:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
         self.runtime, self.tuning = runtime, tuning
         self.dtype = workload.precision.value
-        self.attention_dtype = "bf16" if workload.precision is Precision.FP8 else self.dtype
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
         # Operators outside the experts differ only with these: each shape is priced once.
@@ -122,11 +125,11 @@ class Tally:
     def add(self, name: str, amount: Floats) -> None:
         self.out[name] += amount
 
-    def products(self, name: str, seconds: Floats, flops: Floats, dtype: str) -> None:
-        """Work of the tensor cores in one pass, at full clock."""
-        self.add(name, seconds)
-        self.tensor[name] += seconds
-        self.limit[name] += self.ops.settled_seconds(flops, dtype)
+    def products(self, name: str, burst: Floats, limit: Floats) -> None:
+        """Work of the tensor cores in one pass, at full clock and at the power limit."""
+        self.add(name, burst)
+        self.tensor[name] += burst
+        self.limit[name] += limit
 
     def hold_power(self) -> None:
         """Slow the products down to what the power limit allows among the other kernels."""
@@ -171,6 +174,12 @@ class Tally:
         self.add("backward", self.ops.streaming(backward_bytes))
         return forward
 
+    def quantise(self, inputs: Floats, outputs: Floats) -> None:
+        """Casts for 8-bit products with so many elements of inputs and outputs."""
+        if self.workload.precision is Precision.FP8:
+            moved = QUANTISE_BYTES / self.runtime.cast_rate
+            self.stream(moved * inputs, moved * outputs)
+
 
 def weight_products(
     ops: OperatorModel, runtime: Runtime, m: Floats, n: Floats, k: Floats, dtype: str
@@ -187,8 +196,19 @@ def weight_products(
     if runtime.accumulates_in_product:
         wgrad = ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD, settled=False)
         return forward, dgrad, wgrad, np.zeros_like(wgrad)
-    added = ops.pointwise(Pointwise.ACCUMULATE, n * k, backward=True, fused=False)
+    added = summed_seconds(ops, runtime, n * k)
     return forward, dgrad, ops.gemm(n, k, m, dtype=dtype, settled=False), added
+
+
+def summed_seconds(ops: OperatorModel, runtime: Runtime, elements: Floats) -> Floats:
+    """Seconds to sum a gradient of 16 bits that no product has added to an fp32 one.
+
+    A program that reduces the gradients of every micro-batch sums only its own shard: it copies
+    them into the message, in the type of the message.
+    """
+    if runtime.gradients_copied:
+        return ops.streaming((ELEMENT_BYTES + runtime.reduced_gradient_bytes) * elements)
+    return ops.pointwise(Pointwise.ACCUMULATE, elements, backward=True, fused=False)
 
 
 def beside(

@@ -60,6 +60,32 @@ def chunk_bounds(
     return _interleaved(weights, head_weight, pp, virtual)
 
 
+def product_weights(model: Model) -> tuple[Floats, float]:
+    """What layers and the head weigh by the entries of their matrices; attention left out."""
+    entries = [
+        float(sum(x.inputs * x.outputs for x in kind.linears))
+        if isinstance(kind, Block)
+        else float(kind.parameter_count)
+        for kind in model.kinds
+    ]
+    head = float(model.head.inputs * model.head.outputs)
+    return np.array(entries)[list(model.kind_of_layer)], head
+
+
+def threshold_bounds(weights: Floats, head_weight: float, pp: int) -> Ints:
+    """First layer of every stage as nanotron deals them, and the number of layers.
+
+    A stage ends with the layer that takes the sum so far beyond its share of the whole. The
+    first stages get the larger numbers; the last ones may hold the head alone, or nothing.
+    """
+    total = np.cumsum(weights)
+    limits = (total[-1] + head_weight) * (np.arange(1, pp) / pp)
+    bounds = [0]
+    for last in np.searchsorted(total, limits, side="right").tolist():
+        bounds.append(min(max(last, bounds[-1]) + 1, len(weights)))
+    return np.array([*bounds, len(weights)])
+
+
 def _contiguous(weights: Floats, head_weight: float, pp: int) -> Ints:
     """Exact bottleneck partition: the least limit under which filling from the end succeeds."""
     total = [0.0, *np.cumsum(weights).tolist()]

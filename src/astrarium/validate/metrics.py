@@ -99,9 +99,10 @@ def measured_seconds(prediction: Prediction) -> float | None:
     row = prediction.row
     if row.iter_time_s is not None or prediction.plan is None or prediction.scenario is None:
         return row.iter_time_s
-    if row.tokens_per_s_per_gpu is None or row.num_gpus is None or row.global_batch is None:
+    if row.tokens_per_s_per_gpu is None or row.num_gpus is None:
         return None
-    tokens = row.global_batch * prediction.scenario.workload.seq_length
+    work = prediction.scenario.workload
+    tokens = (row.global_batch or work.global_batch) * work.seq_length
     return tokens / (row.tokens_per_s_per_gpu * row.num_gpus)
 
 

@@ -22,6 +22,12 @@ Meaning = TypeVar("Meaning")
 
 # Remarks, counts, chassis and memory generations around the name of a GPU.
 NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\b(?:dgx|hgx)\b|\bhbm\d\w*"
+# H100 boards with HBM2e, on which torchtitan's figures were taken. Bandwidth as published for such
+# boards (arXiv 2604.11391). Of the power limit torchtitan only says that it is lower, the peak
+# being between SXM5 (700 W) and NVL (400 W): the middle is taken.
+HBM2E: Final = r"h100.*hbm2e"
+HBM2E_BANDWIDTH: Final = 2410e9
+HBM2E_WATTS: Final = 550.0
 # Memory of a GPU as printed may differ so much from what the device reports, by units and by
 # what the driver keeps (80 GB against 79.1 GiB), before it counts as another size.
 SAME_MEMORY: Final = 0.1
@@ -56,7 +62,8 @@ PROGRAMS: Final = (
         sequence=True,
     ),
     Program(r"megatron.*\bci\b", "megatron", sequence=True),
-    Program(r"nemo|megatron-?bridge|\bbridge\b", "megatron", True, 1, True),
+    Program(r"megatron-?bridge|\bbridge\b", "megatron-bridge", True, 1, True),
+    Program(r"nemo", "nemo", True, 1, True),
     Program(r"megatron-?fsdp", "megatron", True, 3, True),
     Program(r"megatron.*(\+ *te\b|transformer ?engine)", "megatron", False, 1, True),
     Program(r"mcore|megatron[- ]core", "megatron", True, 1, True),
@@ -69,10 +76,11 @@ PROGRAMS: Final = (
     Program(r"aceso|superscaler|varuna|piper|alpa|merak|oobleck|neox", "megatron-2021"),
     # flash attention over kernels of torch or of their own.
     Program(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
-    Program(r"internevo|internlm|paddle|llm\.c", "nanotron", shards=1, sequence=True),
-    Program(r"torchtitan", "fsdp", shards=3, sequence=True, recompute="selective op"),
+    Program(r"internevo|internlm|paddle|llm\.c", "internevo", shards=1, sequence=True),
+    Program(r"torchtitan", "torchtitan", shards=3, sequence=True, recompute="selective op"),
+    Program(r"llm-?foundry|composer|mosaic", "llm-foundry", shards=3, sequence=True),
     Program(
-        r"\bfsdp|fsdp\d?\b|llm-?foundry|composer|mosaic|torchtune|lit-?gpt|lightning|accelerate|"
+        r"\bfsdp|fsdp\d?\b|torchtune|lit-?gpt|lightning|accelerate|"
         r"galvatron|olmo|pytorch|torch\b|thunder|axolotl|metaseq|fairs|colossal|vescale|gemini",
         "fsdp",
         shards=3,
@@ -97,6 +105,9 @@ KNOWN_PROGRAMS: Final = (
     "deepspeed",
     "internevo",
 )
+ALL_HALF: Final = r"pure[ -]?(bf16|fp16|half)"
+FUSES_LOSS: Final = find_runtime("megatron-bridge").fused
+PLAIN_ENDS: Final = find_runtime("megatron").fused - {"rotary"}
 # The attention kernel, where a table names it.
 ATTENTION: Final = (
     (r"unfused|local|fused[ -]?softmax|eager|math|naive|vanilla", "unfused"),
@@ -106,10 +117,26 @@ ATTENTION: Final = (
 # torch chooses its attention kernel itself, flash-attention being one of several.
 TORCH_ATTENTION: Final = r"sdpa|scaled[ _]dot"
 FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
+# What rows say that differs from what their program usually does: a kernel for the whole loss;
+# experts of a fixed size, which go with a plain all-to-all; ZeRO inside nodes only; GPT-OSS, whose
+# recipe leaves rotary embedding and loss to plain kernels; FSDP's policy of reducing in fp32, which
+# is llm-foundry's DEFAULT; training without fp32 at all, as torchtune's.
+STATED: Final[tuple[tuple[str, str, object], ...]] = (
+    (r"fused (ce|cross[- ]entropy|loss)\b", "fused", FUSES_LOSS),
+    (r"gpt[- _]?oss", "fused", PLAIN_ENDS),
+    (r"token ?drop|capacity factor", "dispatch", "copy"),
+    (r"over \d+ ranks", "broadcast_seconds", 0.0),
+    (r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32", "reduced_gradient_bytes", 4),
+    (ALL_HALF, "gradient_bytes", 2),
+    (ALL_HALF, "optimizer_bytes", 4),
+)
 # What flash attention does not run on, and sources from before Megatron had it.
 OLD_GPUS: Final = r"(tesla[- ])?[pvt]\d"
 OLD_YEARS: Final = r"(?:SC|20)(?:19|20|21|22)(?!\d)"
 LOCAL: Final = "megatron-local"
+# What tells that torchtitan compiled its layers: the word, or products in 8 bits and pipelined
+# tensor parallelism, which it offers with torch.compile only.
+COMPILED: Final = r"compile|fp8|float8|fp4|async[- ]?tp"
 PRECISIONS: Final = (
     # Four-bit recipes keep parts in 8 and 16 bits; published ones are no faster than 8-bit ones.
     (r"fp4|nvfp4|mxfp4", Precision.FP8),
@@ -132,8 +159,21 @@ def _gpu(text: str) -> Gpu:
             gpu = find_gpu(candidate)
         except InputError:
             continue
-        return _with_memory(gpu, text)
+        return _with_memory(_variant(gpu, text), text)
     return find_gpu(text)  # raises, with the nearest name
+
+
+def _variant(gpu: Gpu, text: str) -> Gpu:
+    """The board of a type that the text means, where it differs from the catalog's."""
+    if not re.search(HBM2E, text.lower()):
+        return gpu
+    return replace(
+        gpu,
+        name=f"{gpu.name}-HBM2e",
+        memory_bandwidth=HBM2E_BANDWIDTH,
+        tdp_watts=HBM2E_WATTS,
+        measured_matmul_flops={},
+    )
 
 
 def _spellings(text: str) -> list[str]:
@@ -164,17 +204,30 @@ def resolve_program(row: MeasuredRow) -> tuple[Program, Runtime]:
     """The program of a row and its runtime, with the attention kernel the row names."""
     program = _program(row.framework)
     runtime = find_runtime(_runtime_name(program, row))
-    attention = first_match(ATTENTION, row.attention_impl)
+    kernel = first_match(ATTENTION, row.attention_impl)
     if runtime.name == LOCAL and not re.search(FORCED_FLASH, row.attention_impl.lower()):
-        attention = None
-    if attention is not None and attention != runtime.attention:
-        runtime = _with_attention(runtime.name, attention)
-    return program, runtime
+        kernel = None
+    stated = _kernel_stated(runtime, kernel)
+    words = f"{row.model} {row.precision} {row.notes} {row.zero_or_fsdp}".lower()
+    changes = {name: value for pattern, name, value in STATED if re.search(pattern, words)}
+    return program, _as_stated(runtime.name, tuple((changes | stated).items()))
+
+
+def _kernel_stated(runtime: Runtime, kernel: str | None) -> dict[str, object]:
+    """Another attention kernel than the program's runs at that kernel's own speed."""
+    if kernel is None or kernel == runtime.attention:
+        return {}
+    return {
+        "attention": kernel,
+        "attention_forward_ratio": 1.0,
+        "attention_backward_ratio": 1.0,
+    }
 
 
 @cache
-def _with_attention(runtime: str, attention: str) -> Runtime:
-    return replace(find_runtime(runtime), attention=attention)
+def _as_stated(name: str, changes: tuple[tuple[str, object], ...]) -> Runtime:
+    """The runtime with what a row says of it; the same object for the same changes."""
+    return replace(find_runtime(name), **dict(changes))  # type: ignore[arg-type]
 
 
 def _runtime_name(program: Program, row: MeasuredRow) -> str:
@@ -183,11 +236,18 @@ def _runtime_name(program: Program, row: MeasuredRow) -> str:
     Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
     GPU, which nobody rents for a release's tables.
     """
+    if program.runtime == "megatron-bridge" and re.match(r"nemo", row.source.lower()):
+        return "nemo"
     if program.runtime == "megatron" and not re.search(r"\bte\b|engine", row.framework.lower()):
         by_torch = re.search(TORCH_ATTENTION, row.attention_impl.lower())
         bare = row.num_gpus == 1 and re.search(r"core", row.framework.lower())
         if by_torch or bare:
             return LOCAL
+    words = f"{row.framework} {row.precision} {row.overlap} {row.notes}".lower()
+    if program.runtime == "torchtitan":
+        return program.runtime if re.search(COMPILED, words) else "torchtitan-eager"
+    if program.runtime == "fsdp" and "compile" in words:
+        return "torchtitan"
     if program.runtime != "megatron" or re.search(r"core|nemo|bridge", row.framework.lower()):
         return program.runtime
     kernels = first_match(ATTENTION, row.attention_impl)

@@ -45,7 +45,7 @@ ACCUMULATION: Final = (
     r"(?:micro_num|grad_accum|gradient accumulation(?: steps)?|micro-batches per step)[ =:]*(\d+)"
 )
 NETWORKS: Final = (
-    (r"\befa\b", Network.EFA),
+    (r"\befa\b|\bhf cluster\b", Network.EFA),  # Hugging Face trains on AWS p5
     (r"\broce\b", Network.ROCE),
     (r"infiniband|\bib\b|\bndr\b|\bhdr\b", Network.INFINIBAND),
 )
@@ -92,6 +92,8 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         degrees = replace(degrees, pp=model.num_layers)
     strategies = _strategies(row, program, model, degrees)
     batch = strategies[0]
+    if batch.num_micro_batches < degrees.pp - 1 and not runtime.starved_pipelines:
+        obstacle = f"{batch.num_micro_batches} micro-batches are too few for pp {degrees.pp}"
     workload = Workload(
         model,
         seq_length,
@@ -104,7 +106,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         runtime=runtime,
         strategies=strategies,
         memory=memory_report_of(row, runtime),
-        stated=degrees.stated and row.micro_batch is not None,
+        stated=degrees.stated and row.micro_batch is not None and not _only_a_rate(row),
         obstacle=obstacle,
     )
 
@@ -179,6 +181,8 @@ def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:
         number = int(noted[1]) if noted else None
     if number is not None and row.micro_batch is not None:
         return [(row.micro_batch, number)]
+    if row.micro_batch is not None and _only_a_rate(row):
+        return [(row.micro_batch, 1)]  # a rate hardly depends on how often it is repeated
     if row.global_batch is None:
         raise InputError("global_batch not stated")
     sizes = [row.micro_batch] if row.micro_batch else USUAL_MICRO_BATCHES
@@ -188,6 +192,12 @@ def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:
         micro = f" x micro_batch {row.micro_batch}" if row.micro_batch else ""
         raise InputError(f"global_batch {row.global_batch} is no multiple of dp {dp}{micro}")
     return [pair for pair in whole if pair[1]]
+
+
+def _only_a_rate(row: MeasuredRow) -> bool:
+    """Whether a row tells tokens per second, and nothing of the batch."""
+    batch = row.global_batch or row.num_micro_batches or re.search(ACCUMULATION, row.notes)
+    return not batch and row.tokens_per_s_per_gpu is not None
 
 
 def _virtual_stages(

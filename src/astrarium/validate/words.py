@@ -33,6 +33,8 @@ SHARDING: Final = (
     (r"^2$", 2),
     (r"^1$", 1),
 )
+# Runtimes that reduce gradients beside the backward pass without being asked.
+REDUCING_BESIDE: Final = ("nanotron", "internevo", "fsdp", "llm-foundry", "torchtitan")
 # What tuned recipes of models with experts recompute when they need room, the cheapest first.
 CHEAP_MODULES: Final[tuple[tuple[RecomputeModule, ...], ...]] = (
     (),
@@ -48,7 +50,7 @@ CHEAP_MODULES: Final[tuple[tuple[RecomputeModule, ...], ...]] = (
 TRUE: Final = frozenset({"true", "yes", "1", "on", "y", "t"})
 FALSE: Final = frozenset({"false", "no", "0", "off", "n", "f"})
 # Marks in the notes of rows whose times say nothing about the strategy.
-UNTRUSTED: Final = r"WARNING|REPEATED|DIGITISED|OOM|CRASHED|FAILED|RELATIVE"
+UNTRUSTED: Final = r"WARNING|REPEATED|DIGITISED|OOM|CRASHED|FAILED|RELATIVE|unclear if per GPU"
 NOT_A_TIME: Final = r"launch[- ]bound|latency/CPU bound"
 OUT_OF_MEMORY: Final = r"\bOOM\b|[Oo]ut of memory"
 DOUBTFUL_OUTCOME: Final = r"REPEATED|WARNING|DIGITISED"
@@ -168,7 +170,7 @@ def overlap_of(row: MeasuredRow, program: Program, zero_stage: int, interleaved:
     if program.tuned:
         return Overlap(bucketed, bucketed, interleaved, tp=row.tp not in (None, 1))
     sharded = zero_stage >= 2
-    reduces = bucketed and (sharded or program.runtime in ("nanotron", "fsdp"))
+    reduces = bucketed and (sharded or program.runtime in REDUCING_BESIDE)
     return Overlap(reduces, sharded, p2p=False, tp=asynchronous)
 
 

@@ -1,0 +1,117 @@
+"""What a runtime's constants do to layers with experts and to products in 8 bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.cluster import parse_gpus
+from astrarium.cost.layouts import CostModel, ShardCosts
+from astrarium.model import load_model
+from astrarium.model.workload import Precision, Workload
+from astrarium.search.plan import estimate
+from astrarium.strategy.columns import degrees_of
+from astrarium.strategy.types import Strategy
+
+QWEN = "qwen3-30b-a3b"
+MEGATRON = find_runtime("megatron")
+
+
+def costs(
+    runtime: Runtime,
+    strategy: Strategy,
+    *,
+    model: str = QWEN,
+    precision: Precision = Precision.BF16,
+) -> ShardCosts:
+    workload = Workload(load_model(model), 4096, 512, precision=precision)
+    pool = parse_gpus(f"h100:{strategy.gpus}").pools[0]
+    return CostModel(workload, pool, runtime).shard_costs(degrees_of([strategy]))
+
+
+def layer(runtime: Runtime, strategy: Strategy, **more: Any) -> tuple[float, float]:
+    """Forward and backward seconds of a layer."""
+    layers = costs(runtime, strategy, **more).layers
+    return float(layers.forward[0, -1]), float(layers.backward[0, -1])
+
+
+def changed(**changes: Any) -> Runtime:
+    return replace(MEGATRON, **changes)
+
+
+def test_each_expert_starts_its_own_products() -> None:
+    strategy = Strategy(dp=8, ep=8, micro_batch=4)
+    plain = layer(changed(expert_product_seconds=0.0), strategy)
+    called = layer(changed(expert_product_seconds=1e-5), strategy)
+    local = 128 / 8
+    assert called[0] - plain[0] == pytest.approx(2 * local * 1e-5)  # two weights
+    assert called[1] - plain[1] == pytest.approx(4 * local * 1e-5)  # two products of each
+
+
+def test_experts_cast_their_operands_to_eight_bits() -> None:
+    strategy = Strategy(dp=8, ep=8, micro_batch=4)
+    fast, slow = (
+        layer(changed(cast_rate=rate), strategy, precision=Precision.FP8) for rate in (1.0, 0.5)
+    )
+    routed, bandwidth = 4 * 4096 * 8, 3.35e12
+    # At half the rate the casts take their time once more: 4 bytes an element, at less than peak.
+    assert slow[0] - fast[0] > 4 * routed * (2048 + 768) / bandwidth
+    assert slow[1] - fast[1] > 4 * routed * (1536 + 2048) / bandwidth
+
+
+def test_slower_permutation_is_slower() -> None:
+    strategy = Strategy(dp=8, ep=8)
+    fast, slow = (layer(changed(permute_rate=rate), strategy) for rate in (1.0, 0.5))
+    assert slow[0] > fast[0]
+    assert slow[1] > fast[1]
+
+
+def test_a_token_crosses_to_a_node_once() -> None:
+    """With 8 of 128 experts and 4 nodes a token meets 3.6 nodes on average instead of 8 experts."""
+    across, inside = (Strategy(dp=ranks, ep=ranks, micro_batch=8) for ranks in (32, 8))
+    copy, node = (replace(MEGATRON, dispatch=way) for way in ("copy", "node"))
+    plain, once = (costs(runtime, across).layers.ep_forward[0, -1] for runtime in (copy, node))
+    share = 4 * (1 - (3 / 4) ** 8) / 8
+    assert once / plain == pytest.approx(share, rel=0.05)
+    one, other = (costs(runtime, inside).layers.ep_forward[0, -1] for runtime in (copy, node))
+    assert one == other
+
+
+def test_routing_takes_the_host_longer() -> None:
+    """A tiny micro-batch is bound by launches: those of a dense layer, of routing, of experts."""
+    strategy = Strategy(dp=8, ep=8, tp=1)
+    slow_host = replace(MEGATRON, router_launch_seconds=1.0, expert_launch_seconds=0.1)
+    launches = costs(slow_host, strategy).layers
+    of_layer = MEGATRON.layer_forward_seconds + MEGATRON.layer_backward_seconds
+    both = launches.launch_forward + launches.launch_backward
+    assert both[0, -1] == pytest.approx(of_layer + 1.0 + 0.1 * 16)
+    dense = costs(slow_host, Strategy(dp=8), model="llama-2-7b").layers
+    assert dense.launch_forward[0, 0] == MEGATRON.layer_forward_seconds
+
+
+def test_the_head_stays_in_sixteen_bits() -> None:
+    strategy = Strategy(dp=8)
+    wide, narrow = (
+        costs(MEGATRON, strategy, model="llama-2-7b", precision=precision)
+        for precision in (Precision.BF16, Precision.FP8)
+    )
+    assert np.array_equal(wide.ends.head_forward, narrow.ends.head_forward)
+    assert narrow.layers.forward[0, 0] < wide.layers.forward[0, 0]
+
+
+def test_broadcasts_take_turns() -> None:
+    """Each rank of the distributed optimizer hands out its part, one after the other."""
+    strategy = Strategy(dp=64, zero_stage=1)
+    workload = Workload(load_model("llama-2-7b"), 4096, 64)
+    pool = parse_gpus("a100:64").pools[0]
+    plain, in_turn = (
+        estimate(
+            CostModel(workload, pool, replace(MEGATRON, broadcast_seconds=seconds)), [strategy]
+        )
+        for seconds in (0.0, 0.001)
+    )
+    assert in_turn[0].iteration_seconds - plain[0].iteration_seconds == pytest.approx(0.064)
