@@ -35,11 +35,10 @@ def error_on(runs: list[Measurement], tuning: Tuning) -> float:
     [
         Tuning(compute=1.35),
         Tuning(compute=0.8),
-        Tuning(intra_link=3.0),
         Tuning(step_seconds=0.2),
         Tuning(compute=1.2, operators={Operators.ATTENTION.value: 1.6}),
     ],
-    ids=["slow", "fast", "links", "step", "attention"],
+    ids=["slow", "fast", "step", "attention"],
 )
 def test_five_runs_foretell_the_others(truth: Tuning) -> None:
     runs = runs_under(truth)
@@ -50,6 +49,12 @@ def test_five_runs_foretell_the_others(truth: Tuning) -> None:
     assert after < before / 2
     assert learned.time is not None
     assert learned.time.after < learned.time.before
+
+
+def test_slow_links_are_told_from_slow_computation() -> None:
+    learned = learn(runs_under(Tuning(intra_link=1.8)))
+    assert learned.tuning.intra_link > 1.3
+    assert learned.tuning.compute == pytest.approx(1.0, abs=0.05)
 
 
 def test_the_compute_factor_comes_back() -> None:
