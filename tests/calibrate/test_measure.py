@@ -50,7 +50,8 @@ def test_a_finished_run_measures_nothing_again(measured_journal: Path) -> None:
 
 def test_more_work_takes_longer(measured: Contents) -> None:
     """The clock is real: a loss over the vocabulary takes longer than a tiny sum."""
-    times = {(r["operator"], r.get("kernel"), r.get("role")): r["median_us"] for r in measured.rows}
+    # The least of several: other programs only ever add to a time.
+    times = {(r["operator"], r.get("kernel"), r.get("role")): r["min_us"] for r in measured.rows}
     assert times["cross_entropy", "stable", "both"] > times["launch", "host_gap", None]
     assert times["layer_host", None, "both"] > times["layer_host", None, "forward"]
 

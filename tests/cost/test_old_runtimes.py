@@ -69,7 +69,7 @@ def test_a_mask_of_its_own_moves_the_scores_once_more() -> None:
 
 
 def test_all_reduces_wait() -> None:
-    shard = {"tp": 8, "sequence_parallel": False}
+    shard: dict[str, Any] = {"tp": 8, "sequence_parallel": False}
     waits = layer_of(OLD, **shard)
     hides = layer_of(replace(OLD, hides_tensor_gradients=True), **shard)
     # Two messages each way of the same size, none of them hidden.
