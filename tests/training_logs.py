@@ -96,6 +96,7 @@ def torchtitan_log(
         mesh,
         model,
         "Applied selective activation checkpointing to the model",
+        "Compiling each TransformerBlock with torch.compile",
         "Trainer is initialized with local batch size 1, global batch size 8, gradient accumulation"
         " steps 1, sequence length 8192, total steps 1000 (warmup 200)",
     ]

@@ -16,7 +16,7 @@ from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.workload import Precision
-from astrarium.strategy.types import Granularity
+from astrarium.strategy.types import Granularity, Method, Recompute
 
 MIB = 2**20
 
@@ -102,10 +102,11 @@ def test_a_ramp_of_the_batch(tmp_path: Path) -> None:
 
 def test_torchtitan(tmp_path: Path) -> None:
     run = run_of(tmp_path, torchtitan_log())
-    assert run.runtime.name == "fsdp"
+    assert run.runtime.name == "torchtitan"
     # 7,000 tokens a second on each of 8 GPUs, 8 sequences of 8,192 tokens.
     assert run.seconds == pytest.approx(8 * 8192 / (8 * 7000), rel=0.01)
     assert (run.strategy.dp, run.strategy.zero_stage, run.strategy.micro_batch) == (8, 3, 1)
+    assert run.strategy.recompute == Recompute(Granularity.FULL, Method.BLOCK, 16)
     model = run.workload.model
     assert model.parameters == pytest.approx(load_model("llama-3-8b").parameters, rel=1e-3)
     assert run.peak_bytes == pytest.approx(30.99 * 2**30)

@@ -106,6 +106,7 @@ _TITAN_TRAINER: Final = re.compile(
     r"local batch size (\d+), global batch size (\d+),.*?sequence length (\d+)"
 )
 _TITAN_MODEL: Final = re.compile(r"Building (\w+) (\S+) with \w*Args\((.*)\)")
+_TITAN_COMPILED: Final = re.compile(r"[Cc]ompil(?:ing|ed) .*torch\.compile")
 _TITAN_RECOMPUTE: Final = re.compile(r"Applied (\w+) activation checkpointing")
 _TITAN_KEYS: Final = (
     "tensor_parallel_degree",
@@ -231,6 +232,8 @@ def _read_torchtitan(log: Log, line: str, place: str) -> None:
             log.remember(f"model_{name}", value)
     elif found := _TITAN_RECOMPUTE.search(line):
         log.remember("recompute", found[1])
+    elif _TITAN_COMPILED.search(line):
+        log.remember("compiled", "True")
     else:
         for name, value in _TITAN_SETTING.findall(line):
             log.remember(name, value)

@@ -8,7 +8,7 @@ the flag.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from astrarium.calibrate.logs import Log, Pace, Program, pace_of
@@ -20,6 +20,7 @@ from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
 from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.document import strategy_from_dict
+from astrarium.validate.words import recompute_of
 
 _NONE: Final = frozenset({"", "None", "none", "null", "-1"})
 _TRUE: Final = frozenset({"True", "true"})
@@ -56,6 +57,7 @@ class Described:
     global_batch: int | None = None
     precision: Precision = Precision.BF16
     strategy: dict[str, Any] = field(default_factory=dict)
+    recompute: str = ""  # words for it, where the strategy depends on the number of layers
 
 
 def measurement_of(log: Log, given: Given) -> tuple[Measurement, Pace]:
@@ -79,6 +81,10 @@ def measurement_of(log: Log, given: Given) -> tuple[Measurement, Pace]:
     if not asked:
         raise _missing(log, "the strategy", "--strategy")
     asked.pop("num_micro_batches", None)
+    if given.strategy is None and described.recompute:
+        chunks = asked["pp"]
+        asked["recompute"] = asdict(recompute_of(described.recompute, model.num_layers, chunks))
+        del asked["recompute"]["modules"]
     strategy = strategy_from_dict(
         asked, where=log.path, gpus=gpus, global_batch=batch, layers=model.num_layers
     )
@@ -354,12 +360,14 @@ def _describe_torchtitan(settings: _Settings) -> Described:
     shards = s.count("mesh_dp_shard", "mesh_dp", "data_parallel_shard_degree")
     copies = s.count("mesh_dp_replicate", "data_parallel_replicate_degree") or 1
     out = Described(
-        runtime="fsdp",
+        runtime="torchtitan" if s.flag("compiled") else "torchtitan-eager",
         shape=_torchtitan_shape(s),
         why_no_shape="this version of torchtitan does not print the model's sizes",
         seq_length=s.count("seq_len"),
         global_batch=s.count("global_batch_size"),
     )
+    # Unless told otherwise, torchtitan's selective checkpointing drops every second operator.
+    out.recompute = {"full": "full", "selective": "selective op"}.get(s.text("recompute"), "none")
     local = s.count("local_batch_size")
     if shards is None or local is None:
         return out
@@ -372,15 +380,8 @@ def _describe_torchtitan(settings: _Settings) -> Described:
         # A pipeline cuts the local batch into single sequences unless told otherwise.
         "micro_batch": 1 if degrees["pp"] > 1 else local,
         "zero_stage": 3 if shards > 1 else 0,
-        "recompute": _torchtitan_recompute(s),
     }
     return out
-
-
-def _torchtitan_recompute(s: _Settings) -> dict[str, Any]:
-    """Selective checkpointing saves the products and redoes the cheap rest: about the norms."""
-    kind = s.text("recompute")
-    return {"granularity": "full" if kind == "full" else "none"}
 
 
 def _torchtitan_shape(s: _Settings) -> Shape | None:
