@@ -30,54 +30,9 @@ DROPPED_SCORE_BYTES = ELEMENT_BYTES + MASK_BYTES
 
 def add_attention(layer: Tally, attention: Attention) -> None:
     """Scores and values. Context parallelism rings key/value blocks past resident queries."""
-    shards, seq = layer.shards, layer.workload.seq_length
-    heads = np.maximum(attention.heads / shards.tp, 1)
-    kv_heads = np.maximum(attention.kv_heads / shards.tp, 1)
-    block_length = seq / shards.cp
-    visible = attention.flops_per_token(seq) / replace(attention, window=None).flops_per_token(seq)
-
-    first, runtime = layer.first_of_shape, layer.runtime
-
-    def seconds(backward: bool) -> Floats:
-        def kernel(causal: bool) -> Floats:
-            return layer.ops.attention(
-                shards.micro_batch[first],
-                heads[first],
-                kv_heads[first],
-                block_length[first],
-                block_length[first],
-                attention.key_dim,
-                attention.value_dim,
-                causal=causal,
-                backward=backward,
-                kernel=AttentionKernel.FLASH2
-                if runtime.attention == AttentionKernel.FLASH2
-                else AttentionKernel.FUSED,
-                settled=False,
-            )[layer.shape_of]
-
-        own, other = kernel(attention.causal and not unfused), kernel(False)
-        # Causal work is dealt so that each ring step does half a block (zigzag order).
-        steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
-        return visible * (own + steps * other) * layer.tuning.of(Operators.ATTENTION)
-
-    unfused = _stores_scores(layer)
-    # A mask spares nothing where scores are stored: the whole square is computed.
-    scores = layer.tokens * heads * seq * unfused
-    flops = layer.tokens * attention.flops_per_token(seq) * heads / attention.heads
-
-    def one_pass(name: str, *, is_backward: bool) -> Floats:
-        ratio = runtime.attention_backward_ratio if is_backward else runtime.attention_forward_ratio
-        products = seconds(is_backward) * ratio
-        work = flops * (BACKWARD_PRODUCTS if is_backward else 1.0)
-        limit = layer.ops.settled_attention_seconds(work, backward=is_backward)
-        layer.products(name, products, limit)
-        around = layer.ops.streaming(_score_bytes_moved(layer)[is_backward] * scores)
-        layer.add(name, around)
-        return products + around
-
-    forward = one_pass("forward", is_backward=False)
-    backward = one_pass("backward", is_backward=True)
+    heads, kv_heads = _heads_of_rank(layer, attention)
+    forward = _add_pass(layer, attention, backward=False)
+    backward = _add_pass(layer, attention, backward=True)
     query = layer.tokens * heads * attention.key_dim * ELEMENT_BYTES
     keys = layer.tokens * kv_heads * attention.key_dim * ELEMENT_BYTES
     values = layer.tokens * kv_heads * attention.value_dim * ELEMENT_BYTES
@@ -90,11 +45,63 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     layer.pointwise(Pointwise.QKV_GRADIENT, (query + keys + values) / ELEMENT_BYTES)
     if attention.rotary_dim:
         rotated = (query + keys) / ELEMENT_BYTES
-        is_complex = Pointwise.COMPLEX_ROTARY in runtime.fused
+        is_complex = Pointwise.COMPLEX_ROTARY in layer.runtime.fused
         layer.pointwise(Pointwise.COMPLEX_ROTARY if is_complex else Pointwise.ROTARY, rotated)
         layer.keep(rotated * layer.runtime.rotary_kept_bytes)
     ring = _add_context_parallel(layer, keys + values, forward, backward)
     layer.recompute(RecomputeModule.CORE_ATTN, forward + ring, inner)
+
+
+def _heads_of_rank(layer: Tally, attention: Attention) -> tuple[Floats, Floats]:
+    """Query heads and key/value heads of one tensor-parallel rank."""
+    tp = layer.shards.tp
+    return np.maximum(attention.heads / tp, 1), np.maximum(attention.kv_heads / tp, 1)
+
+
+def _add_pass(layer: Tally, attention: Attention, *, backward: bool) -> Floats:
+    """One pass over scores and values; returns its seconds at full clock."""
+    runtime, seq = layer.runtime, layer.workload.seq_length
+    heads, _ = _heads_of_rank(layer, attention)
+    name = "backward" if backward else "forward"
+    ratio = runtime.attention_backward_ratio if backward else runtime.attention_forward_ratio
+    products = _product_seconds(layer, attention, backward=backward) * ratio
+    flops = layer.tokens * attention.flops_per_token(seq) * heads / attention.heads
+    flops = flops * (BACKWARD_PRODUCTS if backward else 1.0)
+    layer.products(name, products, layer.ops.settled_attention_seconds(flops, backward=backward))
+    # A mask spares nothing where scores are stored: the whole square is computed.
+    scores = layer.tokens * heads * seq * _stores_scores(layer)
+    around = layer.ops.streaming(_score_bytes_moved(layer)[backward] * scores)
+    layer.add(name, around)
+    return products + around
+
+
+def _product_seconds(layer: Tally, attention: Attention, *, backward: bool) -> Floats:
+    """The matrix products of attention and what tiled kernels do between them."""
+    shards, seq, first = layer.shards, layer.workload.seq_length, layer.first_of_shape
+    heads, kv_heads = _heads_of_rank(layer, attention)
+    block_length = seq / shards.cp
+    older = layer.runtime.attention == AttentionKernel.FLASH2
+
+    def kernel(causal: bool) -> Floats:
+        return layer.ops.attention(
+            shards.micro_batch[first],
+            heads[first],
+            kv_heads[first],
+            block_length[first],
+            block_length[first],
+            attention.key_dim,
+            attention.value_dim,
+            causal=causal,
+            backward=backward,
+            kernel=AttentionKernel.FLASH2 if older else AttentionKernel.FUSED,
+            settled=False,
+        )[layer.shape_of]
+
+    own, other = kernel(attention.causal and not _stores_scores(layer)), kernel(False)
+    # Causal work is dealt so that each ring step does half a block (zigzag order).
+    steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
+    visible = attention.flops_per_token(seq) / replace(attention, window=None).flops_per_token(seq)
+    return visible * (own + steps * other) * layer.tuning.of(Operators.ATTENTION)
 
 
 def _stores_scores(layer: Tally) -> bool:
