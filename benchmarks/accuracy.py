@@ -18,6 +18,7 @@ from typing import Any
 
 from page import number, percent, strategy_text, table
 
+from astrarium.catalog.intervals import DATA as INTERVALS
 from astrarium.report.validation import KEYS, Grouping
 from astrarium.validate.metrics import (
     LEAST_MFU,
@@ -65,6 +66,14 @@ it: allocated or reserved bytes, on the rank that logs.
 """
 
 
+INTERVALS_TEXT = """The column *inside* above is of intervals that were calibrated on these sources
+among others. Here each of {sources} sources ({rows} rows, also of tables too large to carry) was
+held back and its intervals made from the others ([method](cost-model.md#how-it-is-calibrated)). Of
+the measured times {by_source} lie inside if sources count alike, {by_row} if rows do; {level:.0f} %
+is what the intervals promise.
+"""
+
+
 def all_predictions() -> tuple[Prediction, ...]:
     """Predictions for every row the project carries."""
     return predict_rows([row for table in TABLES for row in read_table(table).rows])
@@ -79,6 +88,7 @@ def page_of_tables(predictions: Sequence[Prediction]) -> str:
             *_metrics_part("By runtime", predictions, Grouping.RUNTIME),
             *_metrics_part("By GPU", predictions, Grouping.GPU),
             *_open_part(predictions),
+            *_intervals_part(),
             *_memory_part(predictions),
             *_sweep_part(predictions),
             *_largest_part(predictions),
@@ -120,6 +130,30 @@ def _open_part(predictions: Sequence[Prediction]) -> list[str]:
         "Not scored above, as the micro-batch is not stated; the best one that fits is assumed:\n"
     )
     return [text, *table(["", "rows", "MAPE", "mean"], rows)]
+
+
+def _intervals_part() -> list[str]:
+    """How often intervals hold where they were not calibrated, as the calibration found."""
+    found = json.loads(INTERVALS.read_text(encoding="utf-8"))
+    held = found["held_back"]
+    text = INTERVALS_TEXT.format(
+        sources=found["pooled"]["sources"],
+        rows=found["pooled"]["rows"],
+        level=100 * found["level"],
+        by_source=percent(held["by_source"]),
+        by_row=percent(held["by_row"]),
+    )
+    rows = [
+        [
+            name,
+            str(one["rows"]),
+            percent(one["inside"], 0),
+            f"{one['low']:.2f} to {one['high']:.2f}",
+        ]
+        for name, one in held["sources"].items()
+    ]
+    heads = ["source held back", "rows", "inside", "interval, of the prediction"]
+    return ["## Prediction intervals\n", text, *table(heads, rows)]
 
 
 def _memory_part(predictions: Sequence[Prediction]) -> list[str]:

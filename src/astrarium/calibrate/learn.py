@@ -37,7 +37,7 @@ class FactorKind:
     meaning: str
 
 
-# Priors: constants of runtimes and kernels are off by 8-25 % (`iteration_error` of the runtimes),
+# Priors: constants of runtimes and kernels are off by 8-25 % (docs/accuracy.md, by source),
 # with exceptions twice as far off; published bandwidths of one kind of link differ by a third
 # between clusters. Data loading, logging and launching seldom take over half a second of a step.
 # NCCL channels, graphs and fragmentation differ by a few GiB between versions.

@@ -17,8 +17,8 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 
 # Scatter of log(measured / predicted) among the runs of one cluster that no factor explains: what
-# is assumed before rows show it (`iteration_error` of most runtimes), and as how many rows that
-# assumption counts.
+# is assumed before rows show it (what most sources show, docs/accuracy.md), and as how many rows
+# that assumption counts.
 ASSUMED_SCATTER: Final = 0.08
 ASSUMPTION_COUNTS: Final = 4.0
 # Least scatter: repeated runs of one configuration differ by about this much.

@@ -89,8 +89,6 @@ class Runtime:
     reserved_bytes: float  # driver, libraries, communication buffers
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
     reported_memory: ReportedMemory
-    iteration_error: float  # one standard deviation of log(predicted / measured) beyond operators
-    expert_iteration_error: float  # the same where experts are routed to
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,11 @@ import numpy as np
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.step import SECONDS_CAUSES, seconds_of
+from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.types import Stage, Strategy
 
-# An interval that should hold four times in five spans this many standard deviations each way.
-INTERVAL_DEVIATIONS = 1.2816
 HOUR = 3600.0
 
 
@@ -100,10 +99,8 @@ def _plan(
 ) -> Plan:
     workload, pool = model.workload, model.pool
     seconds = sum(breakdown.values())
-    runtime = model.runtime
-    experts = workload.model.max_experts
-    beyond = runtime.expert_iteration_error if experts else runtime.iteration_error
-    spread = 1.0 + INTERVAL_DEVIATIONS * float(np.hypot(model.ops.relative_error, beyond))
+    experts = workload.model.max_experts > 0
+    low, high = interval_ratios(model.ops, model.runtime.name, experts=experts)
     iterations = workload.iterations
     train_seconds = None if iterations is None else iterations * seconds
     usd_per_hour = None
@@ -116,7 +113,7 @@ def _plan(
         strategy=strategy,
         gpus={pool.gpu.name: strategy.gpus},
         iteration_seconds=seconds,
-        interval_seconds=(seconds / spread, seconds * spread),
+        interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
         mfu=workload.flops_per_iteration / (seconds * strategy.gpus * model.peak_flops),
         breakdown_seconds=breakdown,
