@@ -158,6 +158,8 @@ class Family:
     joules_per_flop: float  # in 16 bits
     flops_per_multiprocessor: float
     exponentials_per_clock: float  # of a multiprocessor
+    # Rate of 16-bit products that add to a gradient, at the power limit, against that of others.
+    held_by_accumulation: float
     assumed_error: float  # least relative error; more than 0 where no relative was measured
 
 
@@ -255,6 +257,7 @@ def _family(entry: Mapping[str, Any]) -> Family:
         joules_per_flop=number(entry, "joules_per_flop"),
         flops_per_multiprocessor=number(entry, "flops_per_multiprocessor"),
         exponentials_per_clock=number(entry, "exponentials_per_clock"),
+        held_by_accumulation=number(entry, "held_by_accumulation"),
         assumed_error=number(entry, "assumed_error"),
     )
 

@@ -48,6 +48,7 @@ class Runtime:
     fuses_mask: bool  # with the softmax, where scores are stored
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
+    sole_products: bool  # messages wait for matrix products that hold all multiprocessors
     one_adapter: bool  # a ZeRO group leaves its nodes through one adapter each
     gathers_to_recompute: bool  # ZeRO-3 gathers weights for recomputation and backward apart
     gathered_layers: float  # whole weights that ZeRO-3 holds at a time
@@ -58,6 +59,10 @@ class Runtime:
     reduced_gradient_bytes: float  # in messages
     gathered_moved_bytes: float  # read and written to unpack one gathered weight
     optimizer_bytes: float
+    # Parameters of one data-parallel message, at least, and more where so many ranks share them;
+    # 0: all in one.
+    message_parameters: float
+    message_parameters_per_rank: float
     bucket_bytes: float  # flat copies of gradients for messages, where ranks share weights
     fresh_gradient_bytes: float  # gradients of one micro-batch, all alive before they are added
     gathered_inputs_kept: bool  # what sequence parallelism gathered stays for the backward pass

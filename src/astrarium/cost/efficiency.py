@@ -62,7 +62,9 @@ from astrarium.errors import InputError
 
 _MODELS_KEPT: Final = 256
 
-MASTER_GRADIENT_BYTES: Final = 8  # fp32, read and written, per element of a weight's gradient
+GRADIENT_BYTES: Final = 4.0  # fp32: what a weight's gradient is added to, read and written
+# Formats whose products of weight gradients hold `Family.held_by_accumulation` at the power limit.
+_HALF: Final = ("bf16", "fp16")
 
 # Multiprocessors with more 16-bit FLOP/s than this are fed by instructions that do not wait for
 # their operands; FlashAttention-2, which waits, is not the best kernel there. Between Ampere, Ada
@@ -153,12 +155,16 @@ class OperatorModel:
         dtype: str = "bf16",
         role: GemmRole = GemmRole.FORWARD,
         settled: bool = True,
+        gradient_bytes: float = GRADIENT_BYTES,
     ) -> Floats:
         """One product of a weight w[n,k] with m tokens; m, n, k are the forward's in any role.
 
         `settled`: at the clock that the power limit lets nothing but such products hold.
+        `gradient_bytes`: of an element that the product of a weight's gradient adds to; in 16-bit
+        formats only, what 8-bit products gain by narrow gradients was never measured.
         """
-        seconds = self._products(1.0, m, n, k, dtype, role, self._gemm_fit(dtype, settled))
+        fit = self._gemm_fit(dtype, settled)
+        seconds = self._products(1.0, m, n, k, dtype, role, fit, gradient_bytes)
         formats = () if dtype == "bf16" else (f"gemm_{dtype}",)
         by_role = () if role is GemmRole.FORWARD else (f"gemm_{role.value}",)
         return seconds * self.ratio(*formats, *by_role, "gemm")
@@ -173,6 +179,7 @@ class OperatorModel:
         dtype: str = "bf16",
         role: GemmRole = GemmRole.FORWARD,
         settled: bool = True,
+        gradient_bytes: float = GRADIENT_BYTES,
     ) -> Floats:
         """The products of `groups` weights (experts), each with its own tokens, in one launch."""
         grouped = self.factors.grouped
@@ -182,7 +189,7 @@ class OperatorModel:
             efficiency=fit.efficiency * grouped.efficiency_ratio,
             fixed_seconds=fit.fixed_seconds + grouped.fixed_seconds,
         )
-        seconds = self._products(groups, m_per_group, n, k, dtype, role, fit)
+        seconds = self._products(groups, m_per_group, n, k, dtype, role, fit, gradient_bytes)
         return seconds * self.ratio("grouped_gemm")
 
     def attention(  # noqa: PLR0913
@@ -307,8 +314,12 @@ class OperatorModel:
     @property
     def _best_kernel(self) -> AttentionKernel:
         """The generation of the best kernel: the older one where products wait for operands."""
-        waits = chips().families[self.design].flops_per_multiprocessor < WAITING_FLOPS
-        return AttentionKernel.FLASH2 if waits else AttentionKernel.FUSED
+        return AttentionKernel.FUSED if self.fills_multiprocessors else AttentionKernel.FLASH2
+
+    @property
+    def fills_multiprocessors(self) -> bool:
+        """Whether matrix products run as one thread block on each multiprocessor to their end."""
+        return chips().families[self.design].flops_per_multiprocessor >= WAITING_FLOPS
 
     @property
     def _softmax_ratio(self) -> float:
@@ -332,10 +343,17 @@ class OperatorModel:
     def _attention_device(self) -> Device:
         return self._device(next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops))
 
-    def settled_seconds(self, flops: ArrayLike, dtype: str) -> Floats:
+    def settled_seconds(
+        self, flops: ArrayLike, dtype: str, role: GemmRole = GemmRole.FORWARD
+    ) -> Floats:
         """The least seconds of products at the power limit, whatever their shapes."""
         rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
-        return np.asarray(flops, np.float64) / rate
+        return np.asarray(flops, np.float64) / (rate * self._held_ratio(dtype, role))
+
+    def _held_ratio(self, dtype: str, role: GemmRole) -> float:
+        """The rate of a role at the power limit against that of the forward product."""
+        accumulates = role is GemmRole.WGRAD and dtype in _HALF
+        return chips().families[self.design].held_by_accumulation if accumulates else 1.0
 
     def settled_attention_seconds(self, flops: ArrayLike, *, backward: bool) -> Floats:
         """The least seconds of attention at the power limit, by its matrix products."""
@@ -361,20 +379,26 @@ class OperatorModel:
         dtype: str,
         role: GemmRole,
         fit: GemmFit,
+        gradient_bytes: float,
     ) -> Floats:
         (tokens, outputs, inputs), row_of = _distinct(groups, m, n, k)
         element = _ELEMENT_BYTES[dtype]
         wide = max(element, 2.0)
+        gradient = gradient_bytes if dtype in _HALF else GRADIENT_BYTES
         count = np.asarray(groups, np.float64)
         if role is GemmRole.FORWARD:
             shape = MatrixShape(tokens, outputs, inputs, count, element, wide)
         elif role is GemmRole.DGRAD:
             shape = MatrixShape(tokens, inputs, outputs, count, element, wide)
         else:
-            shape = MatrixShape(outputs, inputs, tokens, count, element, MASTER_GRADIENT_BYTES)
+            shape = MatrixShape(outputs, inputs, tokens, count, element, 2.0 * gradient)
         device = self._device(dtype)
         if role is not GemmRole.FORWARD:
-            fit = in_role(fit, self.factors.roles[role], device)
+            share = gradient / GRADIENT_BYTES
+            fit = in_role(fit, self.factors.roles[role], device, share)
+        if fit.sustained_efficiency < 1.0:
+            held = fit.sustained_efficiency * self._held_ratio(dtype, role)
+            fit = replace(fit, sustained_efficiency=held)
         burst = burst_seconds(fit, device, shape)
         features = matrix_features(shape, device, burst)
         features |= hardware_features(device, self.gpu.tdp_watts, exponentials=1.0)

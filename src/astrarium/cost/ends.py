@@ -23,6 +23,7 @@ from astrarium.cost.tally import (
     FLOAT_BYTES,
     VOCAB_MULTIPLE,
     Shards,
+    least_backward_seconds,
     summed_seconds,
     weight_products,
 )
@@ -75,6 +76,7 @@ def end_costs(
     dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
     forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     flops = 2 * tokens * outputs * inputs
+    least = least_backward_seconds(ops, runtime, flops, dtype)
     logits = tokens * outputs
     table = _dealt(model.vocab, tp, pads=pads) * model.embedding.hidden
 
@@ -97,8 +99,7 @@ def end_costs(
         embedding_parameters=table + model.embedding.other_parameters,
         head_forward=loss_forward
         + under_power_limit(forward, ops.settled_seconds(flops, dtype), loss_forward),
-        head_backward=loss_backward
-        + under_power_limit(dgrad + wgrad, ops.settled_seconds(2 * flops, dtype), loss_backward),
+        head_backward=loss_backward + under_power_limit(dgrad + wgrad, least, loss_backward),
         head_message_forward=np.where(sequence, gather, 0.0),
         head_message_backward=np.where(sequence, gather + reduce, reduce),
         head_parameters=np.where(model.head.tied, 0.0, outputs * model.head.inputs)

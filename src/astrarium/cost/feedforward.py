@@ -13,7 +13,14 @@ from astrarium.cost.collectives import (
     reduce_scatter_seconds,
 )
 from astrarium.cost.efficiency import GemmRole, Pointwise
-from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, GemmSeconds, Tally, weights_of
+from astrarium.cost.tally import (
+    ELEMENT_BYTES,
+    FLOAT_BYTES,
+    GemmSeconds,
+    Tally,
+    summed_bytes,
+    weights_of,
+)
 from astrarium.model.blocks import Block, Module, Split
 from astrarium.strategy.types import RecomputeModule
 
@@ -84,9 +91,16 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         ):
             groups, rows = local_experts[first], (worked / local_experts)[first]
             seconds = layer.ops.grouped_gemm(
-                groups, rows, n, k, dtype=layer.dtype, role=role, settled=False
+                groups,
+                rows,
+                n,
+                k,
+                dtype=layer.dtype,
+                role=role,
+                settled=False,
+                gradient_bytes=summed_bytes(layer.runtime),
             )
-            limit = layer.ops.settled_seconds(2 * groups * rows * n * k, layer.dtype)
+            limit = layer.ops.settled_seconds(2 * groups * rows * n * k, layer.dtype, role)
             layer.products(name, seconds[shape_of], limit[shape_of])
             layer.add(name, local_experts * layer.runtime.expert_product_seconds)
         layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))

@@ -69,13 +69,14 @@ class HeadShape(NamedTuple):
     value_dim: Floats
 
 
-def in_role(fit: GemmFit, role: RoleFit, device: Device) -> GemmFit:
+def in_role(fit: GemmFit, role: RoleFit, device: Device, output_share: float = 1.0) -> GemmFit:
     """The fit of a backward product from the forward one's.
 
     Traffic at the end of a tile that no arithmetic hides lengthens its ramp: a multiprocessor
     does `flops / bandwidth` FLOPs, two per step and output element, in the time of one byte.
+    `output_share`: bytes of an output element against those of the role as it was measured.
     """
-    exposed = role.exposed_bytes * device.flops / (2.0 * device.bandwidth)
+    exposed = role.exposed_bytes * output_share * device.flops / (2.0 * device.bandwidth)
     return replace(
         fit,
         efficiency=min(1.0, fit.efficiency * role.efficiency_ratio),

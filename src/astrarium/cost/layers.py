@@ -38,6 +38,7 @@ from astrarium.cost.tally import (
     Shards,
     Tally,
     beside,
+    least_backward_seconds,
     weight_products,
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
@@ -159,9 +160,11 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
         seconds[:, shape_of]
         for seconds in weight_products(layer.ops, layer.runtime, m, n, k, layer.dtype)
     )
-    limit = layer.ops.settled_seconds(2 * (m * n * k).sum(axis=0)[shape_of], layer.dtype)
+    flops = 2 * (m * n * k).sum(axis=0)[shape_of]
+    limit = layer.ops.settled_seconds(flops, layer.dtype)
     layer.products("forward", forward.sum(axis=0), limit)
-    layer.products("backward", (dgrad + wgrad).sum(axis=0), 2 * limit)
+    limit = least_backward_seconds(layer.ops, layer.runtime, flops, layer.dtype)
+    layer.products("backward", (dgrad + wgrad).sum(axis=0), limit)
     layer.add("backward", added.sum(axis=0))
     layer.quantise((m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of])
     for linear, tokens, outputs in zip(dense, m, n, strict=True):
@@ -188,12 +191,16 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
     """Each column/row pair of weights costs a gather and a reduction in both directions.
 
     Megatron hides the gather of the inputs behind dgrad and the reduction of input gradients
-    behind wgrad. With pipelined communication (tp overlap) each message is cut into tp parts
-    that run beside the GEMM next to it; at least one part stays visible.
+    behind wgrad, where products leave multiprocessors to messages. With pipelined
+    communication (tp overlap) each message is cut into tp parts that run beside the GEMM next
+    to it; at least one part stays visible.
     """
     shards, fabric = layer.shards, layer.fabric
     group = place(shards.tp, np.ones_like(shards.tp), shards.domain)
     slowdown = compute_slowdown(fabric, group)
+    # Blocks of a product that find no place wait until the message is done: nothing is gained.
+    alone = layer.runtime.sole_products and layer.ops.fills_multiprocessors
+    bulk = np.ones_like(slowdown) if alone else slowdown
     sequence, hides = shards.sequence_parallel, layer.runtime.hides_tensor_gradients
     size = layer.tokens * block.hidden * ELEMENT_BYTES
     late = layer.runtime.message_seconds_per_tp_rank * shards.tp * crosses_domains(group)
@@ -217,10 +224,8 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
         leave = np.where(sequence, scatter, whole)
         behind = np.where(
             sequence,
-            back_in
-            + beside(gather, column[1], slowdown)
-            + beside(input_scatter, column[2], slowdown),
-            beside(input_whole, column[2], slowdown) if hides else input_whole,
+            back_in + beside(gather, column[1], bulk) + beside(input_scatter, column[2], bulk),
+            beside(input_whole, column[2], bulk) if hides else input_whole,
         )
         forward = piped(enter, column[0]) + piped(leave, row_forward)
         back = piped(back_in, row_dgrad) + piped(gather + input_scatter, column[1] + column[2])

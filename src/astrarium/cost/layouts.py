@@ -69,12 +69,21 @@ class RankSeconds:
 
 
 @dataclass(frozen=True, slots=True)
-class DataMessages:
-    """Data-parallel messages of the fullest rank's parameters, dense then expert groups."""
+class Exchange:
+    """Seconds of messages with all parameters of a rank."""
 
     reduce: Floats  # gradients summed everywhere
     scatter: Floats  # gradients summed, each rank its part
     gather: Floats  # weights
+
+
+@dataclass(frozen=True, slots=True)
+class DataMessages:
+    """Data-parallel messages of the fullest rank's parameters, dense then expert groups."""
+
+    at_once: Exchange
+    in_buckets: Exchange  # one call for each
+    last_bucket: Floats  # share of it, which has nothing to hide behind; 0 where not known
     unpack: Floats  # gathered weights brought to their places, beside nothing
     tied: Floats  # gradients of a table that first and last stage both hold
     slowdown: Floats  # of the computation beside them, as a share
@@ -250,33 +259,45 @@ class CostModel:
     ) -> DataMessages:
         """Each group: parameters of a rank, ranks that share them, distance between those."""
         fabric, domain = self.fabric, self.pool.domain_of(degrees.gpus)
-        reduce, scatter, gather, slowed, unpack = (np.zeros(len(groups[0][0])) for _ in range(5))
-        crosses = np.zeros(len(reduce), dtype=np.bool_)
+        slowed, unpack, last = (np.zeros(len(degrees)) for _ in range(3))
+        at_once = in_buckets = Exchange(*(np.zeros(len(degrees)) for _ in range(3)))
+        crosses = np.zeros(len(degrees), dtype=np.bool_)
         for parameters, ranks, stride in groups:
             if not parameters.any():
                 continue
             group = place(ranks, stride, domain)
-            gradients = self.runtime.reduced_gradient_bytes * parameters
-            weights = self.runtime.weight_bytes * parameters
-            whole = all_reduce_seconds(fabric, gradients, group)
-            reduce = reduce + whole
-            slowed = slowed + whole * compute_slowdown(fabric, group)
-            through = _sharing(group) if self.runtime.one_adapter else 1
-            scatter = scatter + through * reduce_scatter_seconds(fabric, gradients, group)
-            gather = gather + through * all_gather_seconds(fabric, weights, group)
+            whole = parts = self._exchange(parameters, group, np.ones_like(parameters))
+            if self.runtime.message_parameters:
+                calls = message_calls(self.runtime, parameters, ranks)
+                parts = self._exchange(parameters, group, calls)
+                last = np.maximum(last, 1.0 / calls)
+            at_once, in_buckets = _together(at_once, whole), _together(in_buckets, parts)
+            slowed = slowed + whole.reduce * compute_slowdown(fabric, group)
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
         apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
         ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
+        reduce = at_once.reduce
         return DataMessages(
-            reduce,
-            scatter,
-            gather,
+            at_once,
+            in_buckets,
+            last,
             unpack,
             tied=all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends),
             slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
             on_same_links=np.where(crosses, others, 0.0),
+        )
+
+    def _exchange(self, parameters: Floats, group: Group, calls: Floats) -> Exchange:
+        """Messages with `parameters` on each rank of a group, in equal parts."""
+        gradients = self.runtime.reduced_gradient_bytes * parameters / calls
+        weights = self.runtime.weight_bytes * parameters / calls
+        through = calls * (_sharing(group) if self.runtime.one_adapter else 1)
+        return Exchange(
+            calls * all_reduce_seconds(self.fabric, gradients, group),
+            through * reduce_scatter_seconds(self.fabric, gradients, group),
+            through * all_gather_seconds(self.fabric, weights, group),
         )
 
     def _largest_unit(self, shards: ShardCosts, ends: _Ends) -> Floats:
@@ -348,6 +369,19 @@ def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:
     """Ranks that share dense, and expert, parameters. Context ranks share both."""
     dense = degrees.dp * degrees.cp
     return dense, np.maximum(dense * degrees.tp // (degrees.ep * degrees.etp), 1)
+
+
+def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:
+    """Buckets that so many parameters of a rank fill, shared by so many ranks."""
+    size = np.maximum(runtime.message_parameters, runtime.message_parameters_per_rank * ranks)
+    return np.maximum(np.ceil(parameters / size), 1.0)
+
+
+def _together(one: Exchange, other: Exchange) -> Exchange:
+    """Both, one after the other."""
+    return Exchange(
+        one.reduce + other.reduce, one.scatter + other.scatter, one.gather + other.gather
+    )
 
 
 def slowest_of(gpus: Ints) -> Floats:

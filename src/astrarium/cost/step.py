@@ -216,7 +216,8 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     forward = layouts.on_rank.forward[rows]
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
     backward = layouts.on_rank.backward[rows] + _recompute(layouts, rows, options)
-    scatter, gather = messages.scatter[rows][:, None], messages.gather[rows][:, None]
+    at_once = messages.at_once
+    scatter, gather = at_once.scatter[rows][:, None], at_once.gather[rows][:, None]
     zero = options.zero_stage[:, None]
     reduce_hidden = np.where(options.overlap_grad_reduce[:, None], backward, 0.0)
     gather_hidden = np.where(options.overlap_param_gather[:, None], forward, 0.0)
@@ -239,25 +240,33 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
     """Once per iteration: gradients reduced, updated parameters gathered; the exposed part.
 
-    Overlapped messages run bucket by bucket beside one micro-batch's backward (or forward) pass;
-    the last bucket, about one layer's share, has nothing left to hide behind.
+    Where gradients are reduced beside one micro-batch's backward pass, messages go bucket by
+    bucket, each a call of its own; the last bucket, or about one layer's share, has nothing left
+    to hide behind. Otherwise there is one message, which is also the most that buckets show.
     """
-    messages = layouts.messages
+    messages, bucketed = layouts.messages, options.overlap_grad_reduce
+    whole, parts = messages.at_once, messages.in_buckets
     pp = layouts.degrees.pp[rows]
     zero = options.zero_stage
     per_layer = 1.0 / np.maximum(layouts.layer_counts[rows].max(axis=1), 1.0)
-    gradients = np.where(zero == 0, messages.reduce[rows], messages.scatter[rows])
-    gradients = np.where(zero <= 1, gradients, 0.0)
+    last = messages.last_bucket[rows]
+    last = np.where(bucketed & (last > 0), last, per_layer)
+    one, many = (
+        np.where(zero == 0, sent.reduce[rows], sent.scatter[rows]) * (zero <= 1)
+        for sent in (whole, parts)
+    )
     backward = layouts.in_all.backward[rows] / pp
     backward = np.where(options.overlap_grad_reduce, backward, 0.0)
     slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
-    reduction = _exposed(gradients, backward, per_layer, slowdown, others)
+    gradients = np.where(bucketed, many, one)
+    reduction = np.minimum(_exposed(gradients, backward, last, slowdown, others), one)
     # Both copies of a tied table have to agree; nothing is left to hide this behind.
     reduction = reduction + layouts.messages.tied[rows]
-    gather = np.where((zero == 1) | (zero == 2), messages.gather[rows], 0.0)
+    one, many = (sent.gather[rows] * ((zero == 1) | (zero == 2)) for sent in (whole, parts))
+    gather = np.where(bucketed, many, one)
     forward = layouts.in_all.forward[rows] / pp
     forward = np.where(options.overlap_param_gather, forward, 0.0)
-    gathered = _exposed(gather, forward, per_layer, slowdown, others)
+    gathered = np.minimum(_exposed(gather, forward, last, slowdown, others), one)
     turns = np.where(gather > 0, layouts.dense_ranks[rows], 0)
     return reduction, gathered + layouts.runtime.broadcast_seconds * turns
 

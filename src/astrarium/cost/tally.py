@@ -11,7 +11,7 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster.interconnect import overlap_profile
 from astrarium.cost.collectives import Fabric
-from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
+from astrarium.cost.efficiency import GRADIENT_BYTES, GemmRole, OperatorModel, Pointwise
 from astrarium.cost.kernels import under_power_limit
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, Linear, Module, Split
@@ -202,10 +202,31 @@ def weight_products(
         for role in (GemmRole.FORWARD, GemmRole.DGRAD)
     )
     if runtime.accumulates_in_product:
-        wgrad = longer * ops.gemm(m, n, k, dtype=dtype, role=GemmRole.WGRAD, settled=False)
+        wgrad = longer * ops.gemm(
+            m,
+            n,
+            k,
+            dtype=dtype,
+            role=GemmRole.WGRAD,
+            settled=False,
+            gradient_bytes=summed_bytes(runtime),
+        )
         return forward, dgrad, wgrad, np.zeros_like(wgrad)
     added = summed_seconds(ops, runtime, n * k)
     return forward, dgrad, longer * ops.gemm(n, k, m, dtype=dtype, settled=False), added
+
+
+def summed_bytes(runtime: Runtime) -> float:
+    """Bytes of an element that products add gradients to; a program may hold copies beside it."""
+    return min(runtime.gradient_bytes, GRADIENT_BYTES)
+
+
+def least_backward_seconds(
+    ops: OperatorModel, runtime: Runtime, flops: Floats, dtype: str
+) -> Floats:
+    """The least seconds of both backward products of weights with such forward FLOPs."""
+    role = GemmRole.WGRAD if runtime.accumulates_in_product else GemmRole.FORWARD
+    return ops.settled_seconds(flops, dtype) + ops.settled_seconds(flops, dtype, role)
 
 
 def misaligned(n: Floats, k: Floats) -> Floats:

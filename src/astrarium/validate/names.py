@@ -76,7 +76,9 @@ PROGRAMS: Final = (
     Program(r"aceso|superscaler|varuna|piper|alpa|merak|oobleck|neox", "megatron-2021"),
     # flash attention over kernels of torch or of their own.
     Program(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
-    Program(r"internevo|internlm|paddle|llm\.c", "internevo", shards=1, sequence=True),
+    # configs/7B_sft.py of InternLM: sequence_parallel=False.
+    Program(r"internevo|internlm", "internevo", shards=1),
+    Program(r"paddle|llm\.c", "internevo", shards=1, sequence=True),
     Program(r"torchtitan", "torchtitan", shards=3, sequence=True, recompute="selective op"),
     Program(r"llm-?foundry|composer|mosaic", "llm-foundry", shards=3, sequence=True),
     Program(
@@ -124,7 +126,7 @@ FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
 STATED: Final[tuple[tuple[str, str, object], ...]] = (
     (r"fused (ce|cross[- ]entropy|loss)\b", "fused", FUSES_LOSS),
     (r"gpt[- _]?oss", "fused", PLAIN_ENDS),
-    (r"token ?drop|capacity factor", "dispatch", "copy"),
+    (r"token ?drop|capacity factor|qwen3.*container 25\.0\d", "dispatch", "copy"),
     (r"over \d+ ranks", "broadcast_seconds", 0.0),
     (r"8-bit (bnb |bitsandbytes )?adam", "optimizer_bytes", 6),
     (r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32", "reduced_gradient_bytes", 4),

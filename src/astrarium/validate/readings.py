@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-from astrarium.catalog.runtimes import Runtime
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.validate.table import MeasuredRow
 
 Rules = tuple[tuple[str, dict[str, Any]], ...]
@@ -41,6 +41,8 @@ RUNTIMES: Final[Rules] = (
     # Megatron's tests of GPT and BERT leave dropout at its default of 0.1. What stays between two
     # iterations is 70 MB more than weights, gradients and optimizer: workspaces of libraries.
     (r"megatron-core ci\)(?!.*mixtral)", {"dropout": True, "workspace_bytes": 7e7}),
+    # NeMo's configurations of GPT-3 keep dropout of 0.1 (hidden_dropout, attention_dropout).
+    (r"nemo-\d.*gpt-?3", {"dropout": True}),
     # DeepSpeed's optimizer holds fp16 gradients and the fp32 copies that the update reads:
     # BigScience, 1.3B on 8 V100 under ZeRO-1, 10 bytes for a parameter.
     (r"(megatron.*deepspeed|deepspeed.*megatron)(?!.*zero-?[23])", {"gradient_bytes": 6}),
@@ -48,6 +50,13 @@ RUNTIMES: Final[Rules] = (
     # (ds_pretrain_gpt2-zero3.sh: partitioned activations, PA_CPU).
     (r"megatron.*zero-?[23]", {"checkpoints_on_host": True}),
 )
+# Recipes of Megatron-Bridge (scripts/performance/configs, 2025-11) capture models with experts in
+# CUDA graphs on GB200 and GB300. On other machines they do so only without pipelines, and where
+# tokens are dropped, as in all of its tables up to container 25.09: then sizes are fixed.
+CAPTURING_GPUS: Final = r"gb\d00"
+CAPTURED: Final = r"cuda ?graphs"
+DROPPING: Final = r"token ?drop|container 25\.0\d"
+UNCAPTURED: Final = ("router_launch_seconds", "expert_launch_seconds")
 
 
 def as_run(row: MeasuredRow) -> MeasuredRow:
@@ -58,7 +67,18 @@ def as_run(row: MeasuredRow) -> MeasuredRow:
 def runtime_as_run(row: MeasuredRow, runtime: Runtime) -> Runtime:
     """The runtime with what the row says about it."""
     found = _found(RUNTIMES, row.source, row.framework, row.model, row.precision)
+    if runtime.name == "megatron-bridge" and not _captures(row):
+        plain = find_runtime("megatron")
+        found |= {name: getattr(plain, name) for name in UNCAPTURED}
     return _with(runtime, tuple(found.items()))
+
+
+def _captures(row: MeasuredRow) -> bool:
+    """Whether layers with experts run as CUDA graphs, which take no launches."""
+    words = f"{row.model} {row.overlap} {row.notes}".lower()
+    if re.search(CAPTURING_GPUS, row.gpu.lower()) or re.search(CAPTURED, words):
+        return True
+    return row.pp in (None, 1) and bool(re.search(DROPPING, words))
 
 
 def _found(rules: Rules, *words: str) -> dict[str, Any]:
