@@ -5,18 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import pool_of, small_model
 
+from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.layouts import CostModel
+from astrarium.cost.memory import (
+    bytes_of_recompute,
+    bytes_of_sharding,
+    bytes_of_update,
+    memory_of,
+)
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, StageMemory, estimate
+from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.document import strategy_from_dict
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.types import Granularity, Method, Recompute, Strategy
 
 
 def plan_of(workload: Workload, gpus: str = "h100:8", **keys: Any) -> Plan:
@@ -201,3 +210,21 @@ def test_stage_memory_adds_up() -> None:
     stage = StageMemory(0, "x", 100, {"weights": 60.0, "activations": 50.0})
     assert stage.peak_bytes == 110
     assert not stage.fits
+
+
+@pytest.mark.parametrize("name", runtime_names())
+def test_shares_of_memory_add_up_under_every_runtime(name: str) -> None:
+    """What the search adds up is what an estimate says."""
+    model = CostModel(WORKLOAD, pool_of("h100:8"), find_runtime(name))
+    strategies = [
+        Strategy(tp=2, dp=4, micro_batch=2, num_micro_batches=8, zero_stage=zero, recompute=again)
+        for zero in (0, 1)
+        for again in (Recompute(), Recompute(Granularity.FULL, Method.UNIFORM, 1))
+    ]
+    degrees, options = degrees_of(strategies), options_of(strategies)
+    one = np.ones(len(strategies), np.int64)
+    layouts = model.layouts(degrees, one, 0 * one, model.shard_costs(degrees), all_ranks=True)
+    rows = np.arange(len(strategies))
+    passes = bytes_of_sharding(layouts, rows, options) + bytes_of_recompute(layouts, rows, options)
+    peak = np.maximum(passes, bytes_of_update(layouts, rows, options))
+    assert peak == pytest.approx(memory_of(layouts, rows, options).by_rank)

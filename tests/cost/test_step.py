@@ -15,10 +15,13 @@ from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.simulator import simulate
 from astrarium.cost.step import rank_parts
+from astrarium.cost.tuning import Tuning
+from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.document import strategy_from_dict
+from astrarium.strategy.types import Granularity, Recompute, RecomputeModule, Strategy
 
 WORKLOAD = Workload(small_model(8), seq_length=2048, global_batch=64)
 
@@ -164,3 +167,35 @@ def test_iteration_agrees_with_the_simulator(vocab: int, keys: dict[str, Any]) -
     after = ("gradient_reduction", "parameter_gather", "optimizer")
     pipeline = plan.iteration_seconds - sum(plan.breakdown_seconds[name] for name in after)
     assert pipeline == pytest.approx(timeline.seconds, rel=0.02)
+
+
+def test_a_slower_device_redoes_modules_more_slowly_too() -> None:
+    workload = Workload(load_model("llama-2-7b"), seq_length=4096, global_batch=64)
+    strategy = Strategy(
+        tp=2,
+        dp=4,
+        num_micro_batches=16,
+        recompute=Recompute(Granularity.SELECTIVE, modules=(RecomputeModule.CORE_ATTN,)),
+    )
+    plain, slower = (
+        estimate(CostModel(workload, pool_of("h100:8"), tuning=tuning), [strategy])[0]
+        for tuning in (Tuning(), Tuning(compute=2.0))
+    )
+    both = [plan.breakdown_seconds["recompute"] for plan in (plain, slower)]
+    assert both[1] == pytest.approx(2 * both[0])
+
+
+def test_a_device_whose_products_are_slower_is_slower_by_as_much() -> None:
+    """Ratios of a measured device hold at the power limit as well."""
+    workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=8)
+    classes = ("gemm", "gemm_dgrad", "gemm_wgrad", "attention_forward", "attention_backward")
+    tuning = Tuning(operators=dict.fromkeys((*classes, "streaming", "pointwise_fused"), 1.3))
+    strategy = Strategy(tp=8, num_micro_batches=8)
+    plain, slower = (
+        estimate(CostModel(workload, pool_of("h200:8"), tuning=t), [strategy])[0]
+        for t in (Tuning(), tuning)
+    )
+    both = [
+        p.breakdown_seconds["forward"] + p.breakdown_seconds["backward"] for p in (plain, slower)
+    ]
+    assert both[1] == pytest.approx(1.3 * both[0], rel=0.01)

@@ -87,7 +87,7 @@ class Runtime:
     router_launch_seconds: float  # further, both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
     layer_recompute_seconds: float  # further, to set up the repetition of a layer
-    micro_batch_seconds: float  # for each micro-batch on each pipeline rank, beside its layers
+    micro_batch_seconds: float  # to launch both ends of the model, for each micro-batch
     step_seconds: float  # for each iteration
     broadcast_seconds: float  # for each rank that hands out its part of the updated weights
     sharded_layer_step_seconds: float  # for each layer on a rank when ranks share its update

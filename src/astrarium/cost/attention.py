@@ -65,11 +65,13 @@ def _add_pass(layer: Tally, attention: Attention, *, backward: bool) -> Floats:
     name = "backward" if backward else "forward"
     ratio = runtime.attention_backward_ratio if backward else runtime.attention_forward_ratio
     products = _product_seconds(layer, attention, backward=backward) * ratio
-    flops = layer.tokens * attention.flops_per_token(seq) * heads / attention.heads
+    # A mask spares nothing where scores are stored: the whole square is computed.
+    stored = _stores_scores(layer)
+    computed = replace(attention, causal=attention.causal and not stored)
+    flops = layer.tokens * computed.flops_per_token(seq) * heads / attention.heads
     flops = flops * (BACKWARD_PRODUCTS if backward else 1.0)
     layer.products(name, products, layer.ops.settled_attention_seconds(flops, backward=backward))
-    # A mask spares nothing where scores are stored: the whole square is computed.
-    scores = layer.tokens * heads * seq * _stores_scores(layer)
+    scores = layer.tokens * heads * seq * stored
     around = layer.ops.streaming(_score_bytes_moved(layer)[backward] * scores)
     layer.add(name, around)
     return products + around

@@ -165,9 +165,7 @@ class OperatorModel:
         """
         fit = self._gemm_fit(dtype, settled)
         seconds = self._products(1.0, m, n, k, dtype, role, fit, gradient_bytes)
-        formats = () if dtype == "bf16" else (f"gemm_{dtype}",)
-        by_role = () if role is GemmRole.FORWARD else (f"gemm_{role.value}",)
-        return seconds * self.ratio(*formats, *by_role, "gemm")
+        return seconds * self._gemm_ratio(dtype, role)
 
     def grouped_gemm(
         self,
@@ -348,7 +346,14 @@ class OperatorModel:
     ) -> Floats:
         """The least seconds of products at the power limit, whatever their shapes."""
         rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
-        return np.asarray(flops, np.float64) / (rate * self._held_ratio(dtype, role))
+        seconds = np.asarray(flops, np.float64) / (rate * self._held_ratio(dtype, role))
+        return seconds * self._gemm_ratio(dtype, role)
+
+    def _gemm_ratio(self, dtype: str, role: GemmRole) -> float:
+        """What a measured device takes longer for products, by number format or by role."""
+        formats = () if dtype == "bf16" else (f"gemm_{dtype}",)
+        by_role = () if role is GemmRole.FORWARD else (f"gemm_{role.value}",)
+        return self.ratio(*formats, *by_role, "gemm")
 
     def _held_ratio(self, dtype: str, role: GemmRole) -> float:
         """The rate of a role at the power limit against that of the forward product."""
@@ -358,7 +363,9 @@ class OperatorModel:
     def settled_attention_seconds(self, flops: ArrayLike, *, backward: bool) -> Floats:
         """The least seconds of attention at the power limit, by its matrix products."""
         dtype = next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops)
-        return self.settled_seconds(flops, dtype) / HELD_BY_ATTENTION[backward]
+        rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
+        ratio = self.ratio("attention_backward" if backward else "attention_forward")
+        return np.asarray(flops, np.float64) * ratio / (rate * HELD_BY_ATTENTION[backward])
 
     def _gemm_fit(self, dtype: str, settled: bool) -> GemmFit:
         fit = self.profile.gemm[_fitted_format(self.profile, dtype)]

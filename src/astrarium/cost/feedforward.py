@@ -19,6 +19,7 @@ from astrarium.cost.tally import (
     GemmSeconds,
     Tally,
     summed_bytes,
+    summed_seconds,
     weights_of,
 )
 from astrarium.model.blocks import Block, Module, Split
@@ -90,16 +91,24 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
             (GemmRole.WGRAD, "backward"),
         ):
             groups, rows = local_experts[first], (worked / local_experts)[first]
-            seconds = layer.ops.grouped_gemm(
-                groups,
-                rows,
-                n,
-                k,
-                dtype=layer.dtype,
-                role=role,
-                settled=False,
-                gradient_bytes=summed_bytes(layer.runtime),
-            )
+            separate = role is GemmRole.WGRAD and not layer.runtime.accumulates_in_product
+            if separate:  # dw[n,k] in 16 bits, then summed by a kernel of its own
+                seconds = layer.ops.grouped_gemm(
+                    groups, n, k, rows, dtype=layer.dtype, settled=False
+                )
+                summed = summed_seconds(layer.ops, layer.runtime, groups * n * k)
+                layer.add(name, summed[shape_of])
+            else:
+                seconds = layer.ops.grouped_gemm(
+                    groups,
+                    rows,
+                    n,
+                    k,
+                    dtype=layer.dtype,
+                    role=role,
+                    settled=False,
+                    gradient_bytes=summed_bytes(layer.runtime),
+                )
             limit = layer.ops.settled_seconds(2 * groups * rows * n * k, layer.dtype, role)
             layer.products(name, seconds[shape_of], limit[shape_of])
             layer.add(name, local_experts * layer.runtime.expert_product_seconds)

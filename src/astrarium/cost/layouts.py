@@ -101,6 +101,7 @@ class Layouts:
     shard: Ints
     stages: StageTable
     stage_row: Ints
+    pace: Floats  # how much longer computation takes than on one GPU as modelled
     on_rank: RankSeconds  # arrays of (layouts, ranks)
     in_all: RankSeconds  # arrays of (layouts,): summed over all ranks
     dense_parameters: Floats
@@ -214,6 +215,7 @@ class CostModel:
             shard=shard,
             stages=stages,
             stage_row=stage_row,
+            pace=pace,
             on_rank=_at_pace(on_rank, pace[:, None], self.tuning.host),
             in_all=_at_pace(self._in_all(degrees, shards), pace, self.tuning.host),
             dense_parameters=dense_parameters,
@@ -329,7 +331,7 @@ class CostModel:
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
             launch=dealt(c.launch_forward + c.launch_backward)
             + dealt(np.ones_like(c.forward)) * self._further_launches(degrees)[:, None]
-            + self.runtime.micro_batch_seconds,
+            + ends.half_at_each(self.runtime.micro_batch_seconds),
             launch_again=dealt(c.launch_again),
         )
 
@@ -353,7 +355,7 @@ class CostModel:
             again=all_layers(c.forward + c.tp_forward + c.cp_forward + c.ep_forward)[s],
             launch=all_layers(c.launch_forward + c.launch_backward)[s]
             + self.planner.num_layers * self._further_launches(degrees)
-            + degrees.pp * self.runtime.micro_batch_seconds,
+            + self.runtime.micro_batch_seconds,
             launch_again=all_layers(c.launch_again)[s],
         )
 
@@ -421,6 +423,10 @@ class _Ends:
 
     def first(self, per_shard: Floats) -> Floats:
         return np.where(self._has_embedding, per_shard[self._shard][:, None], 0.0)
+
+    def half_at_each(self, amount: float) -> Floats:
+        """An amount that belongs to both ends of the model."""
+        return (self._has_embedding * 0.5 + self._has_head * 0.5) * amount
 
     def last(self, per_shard: Floats) -> Floats:
         return np.where(self._has_head, per_shard[self._shard][:, None], 0.0)

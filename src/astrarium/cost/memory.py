@@ -69,11 +69,19 @@ def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
 def bytes_of_sharding(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """The share of `Memory.by_rank` that ZeRO and offload decide, reserve included."""
     weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
-    moving = gathered + layouts.stand_ins[rows]
+    moving = gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
     moving = moving * (1 + layouts.runtime.fragmentation)
     return (
         weights + gradients + optimizer + moving + _always_reserved(layouts.runtime, layouts.tuning)
     )
+
+
+def bytes_of_update(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """`Memory.by_rank` while the optimizer runs; the larger of it and the passes is the peak."""
+    weights, gradients, optimizer, _ = _parameter_bytes(layouts, rows, options)
+    moving = _update_bytes(layouts, optimizer) * (1 + layouts.runtime.fragmentation)
+    reserved = _always_reserved(layouts.runtime, layouts.tuning)
+    return weights + gradients + optimizer + moving + reserved
 
 
 def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:

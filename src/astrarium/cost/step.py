@@ -177,7 +177,8 @@ def _mean_of_others(
 def _policy_seconds(layouts: Layouts, options: Options, rows: Ints) -> Floats:
     """Seconds per layer of redoing the chosen modules: (strategies, kinds)."""
     per_module = layouts.costs.module_recompute
-    return sum_over_modules(per_module, layouts.shard[rows], options.recompute_modules)
+    seconds = sum_over_modules(per_module, layouts.shard[rows], options.recompute_modules)
+    return seconds * layouts.pace[rows][:, None]
 
 
 def _recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -265,7 +266,8 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     one, many = (sent.gather[rows] * ((zero == 1) | (zero == 2)) for sent in (whole, parts))
     gather = np.where(bucketed, many, one)
     forward = layouts.in_all.forward[rows] / pp
-    forward = np.where(options.overlap_param_gather, forward, 0.0)
+    # Weights are gathered for the buckets that gradients were reduced in.
+    forward = np.where(options.overlap_param_gather & bucketed, forward, 0.0)
     gathered = np.minimum(_exposed(gather, forward, last, slowdown, others), one)
     turns = np.where(gather > 0, layouts.dense_ranks[rows], 0)
     return reduction, gathered + layouts.runtime.broadcast_seconds * turns

@@ -24,6 +24,7 @@ from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.memory import (
     bytes_of_recompute,
     bytes_of_sharding,
+    bytes_of_update,
     least_bytes,
     least_bytes_of_degrees,
 )
@@ -484,6 +485,9 @@ def _peaks(layouts: Layouts, chosen: Ints, valid: _ValidOptions) -> Floats:
     for rank in range(1, recompute.shape[2]):
         other = recompute[:, valid.recompute_of, rank] + sharding[:, valid.sharding_of, rank]
         np.maximum(peak, other, out=peak)
+    if layouts.runtime.optimizer_transient_bytes:
+        update = priced(valid.sharding, bytes_of_update).max(axis=2)
+        np.maximum(peak, update[:, valid.sharding_of], out=peak)
     return peak.reshape(-1)
 
 
