@@ -71,3 +71,31 @@ def test_experts_need_gpus(tmp_path: Path) -> None:
     keys = {"num_gpus": "", "gpus_per_node": "", "dp": "", "model": "Mixtral-8x7B"}
     row = row_of(tmp_path, tp="2", pp="4", ep="8", global_batch="256", **keys)
     assert scenario_of(row).pool.num_gpus == 2 * 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("cells", "captured"),
+    [
+        ({"gpu": "GB200"}, True),
+        ({"gpu": "B200"}, False),
+        ({"gpu": "H100", "pp": "2", "model": "Qwen3 30B (tokendrop)"}, False),
+        ({"gpu": "B200", "pp": "1", "model": "Qwen3 30B (tokendrop)"}, True),
+        ({"gpu": "B200", "pp": "1", "notes": "pretrain; container 25.09"}, True),
+        ({"gpu": "B200", "pp": "1", "notes": "pretrain; container 25.11"}, False),
+        ({"gpu": "B200", "overlap": "CUDA graphs"}, True),
+    ],
+)
+def test_recipes_capture_experts_in_graphs_on_some_machines(
+    tmp_path: Path, cells: dict[str, str], captured: bool
+) -> None:
+    runtime = runtime_of(tmp_path, **{"framework": "Megatron-Bridge"} | cells)
+    plain = find_runtime("megatron")
+    expected = 0.0 if captured else plain.router_launch_seconds
+    assert runtime.router_launch_seconds == expected
+    assert (runtime.expert_launch_seconds == 0.0) is captured
+
+
+def test_gpt_3_of_nemo_has_dropout(tmp_path: Path) -> None:
+    cells = {"source": "NeMo-24.07-perf", "framework": "NeMo"}
+    assert runtime_of(tmp_path, model="GPT3-5B", **cells).dropout
+    assert not runtime_of(tmp_path, model="LLAMA2-7B", **cells).dropout

@@ -128,8 +128,6 @@ class TrainingFactors:
     optimizer: OptimizerFit
     pointwise: Mapping[str, PointwiseFit]
     launch_seconds: float
-    layer_forward_seconds: float
-    layer_backward_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +204,6 @@ def training_factors() -> TrainingFactors:
             optimizer=build(OptimizerFit, data["optimizer"]),
             pointwise={n: build(PointwiseFit, entry) for n, entry in data["pointwise"].items()},
             launch_seconds=number(data, "launch_seconds"),
-            layer_forward_seconds=number(data, "layer_forward_seconds"),
-            layer_backward_seconds=number(data, "layer_backward_seconds"),
         )
     except DAMAGE as error:
         raise damaged(path, error) from None

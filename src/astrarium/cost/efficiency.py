@@ -141,11 +141,6 @@ class OperatorModel:
         """Time between two dependent kernels on the device."""
         return self.factors.launch_seconds
 
-    @property
-    def per_layer_overhead_seconds(self) -> tuple[float, float]:
-        """Host time to launch one layer, forward and backward: a layer cannot be faster."""
-        return self.factors.layer_forward_seconds, self.factors.layer_backward_seconds
-
     def gemm(
         self,
         m: ArrayLike,

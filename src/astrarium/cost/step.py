@@ -241,33 +241,33 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
     """Once per iteration: gradients reduced, updated parameters gathered; the exposed part.
 
-    Where gradients are reduced beside one micro-batch's backward pass, messages go bucket by
-    bucket, each a call of its own; the last bucket, or about one layer's share, has nothing left
-    to hide behind. Otherwise there is one message, which is also the most that buckets show.
+    Overlapped messages run bucket by bucket beside one micro-batch's backward (or forward) pass,
+    each a call of its own; the last bucket, or about one layer's share, has nothing left to hide
+    behind. Others go at once, which is also the most that buckets show.
     """
-    messages, bucketed = layouts.messages, options.overlap_grad_reduce
+    messages, reduces = layouts.messages, options.overlap_grad_reduce
+    gathers = options.overlap_param_gather
     whole, parts = messages.at_once, messages.in_buckets
     pp = layouts.degrees.pp[rows]
     zero = options.zero_stage
     per_layer = 1.0 / np.maximum(layouts.layer_counts[rows].max(axis=1), 1.0)
     last = messages.last_bucket[rows]
-    last = np.where(bucketed & (last > 0), last, per_layer)
+    last = np.where(last > 0, last, per_layer)
     one, many = (
         np.where(zero == 0, sent.reduce[rows], sent.scatter[rows]) * (zero <= 1)
         for sent in (whole, parts)
     )
     backward = layouts.in_all.backward[rows] / pp
-    backward = np.where(options.overlap_grad_reduce, backward, 0.0)
+    backward = np.where(reduces, backward, 0.0)
     slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
-    gradients = np.where(bucketed, many, one)
+    gradients = np.where(reduces, many, one)
     reduction = np.minimum(_exposed(gradients, backward, last, slowdown, others), one)
     # Both copies of a tied table have to agree; nothing is left to hide this behind.
     reduction = reduction + layouts.messages.tied[rows]
     one, many = (sent.gather[rows] * ((zero == 1) | (zero == 2)) for sent in (whole, parts))
-    gather = np.where(bucketed, many, one)
+    gather = np.where(gathers, many, one)
     forward = layouts.in_all.forward[rows] / pp
-    # Weights are gathered for the buckets that gradients were reduced in.
-    forward = np.where(options.overlap_param_gather & bucketed, forward, 0.0)
+    forward = np.where(gathers, forward, 0.0)
     gathered = np.minimum(_exposed(gather, forward, last, slowdown, others), one)
     turns = np.where(gather > 0, layouts.dense_ranks[rows], 0)
     return reduction, gathered + layouts.runtime.broadcast_seconds * turns

@@ -126,7 +126,7 @@ FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
 STATED: Final[tuple[tuple[str, str, object], ...]] = (
     (r"fused (ce|cross[- ]entropy|loss)\b", "fused", FUSES_LOSS),
     (r"gpt[- _]?oss", "fused", PLAIN_ENDS),
-    (r"token ?drop|capacity factor|qwen3.*container 25\.0\d", "dispatch", "copy"),
+    (r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b", "dispatch", "copy"),
     (r"over \d+ ranks", "broadcast_seconds", 0.0),
     (r"8-bit (bnb |bitsandbytes )?adam", "optimizer_bytes", 6),
     (r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32", "reduced_gradient_bytes", 4),

@@ -52,10 +52,10 @@ RUNTIMES: Final[Rules] = (
 )
 # Recipes of Megatron-Bridge (scripts/performance/configs, 2025-11) capture models with experts in
 # CUDA graphs on GB200 and GB300. On other machines they do so only without pipelines, and where
-# tokens are dropped, as in all of its tables up to container 25.09: then sizes are fixed.
+# tokens are dropped, as in all of its tables up to release 25.09: then sizes are fixed.
 CAPTURING_GPUS: Final = r"gb\d00"
 CAPTURED: Final = r"cuda ?graphs"
-DROPPING: Final = r"token ?drop|container 25\.0\d"
+DROPPING: Final = r"token ?drop|\b25\.0\d\b"
 UNCAPTURED: Final = ("router_launch_seconds", "expert_launch_seconds")
 
 

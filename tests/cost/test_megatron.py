@@ -1,0 +1,132 @@
+"""What Megatron's messages and sums of gradients cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from small import pool_of, small_model
+
+from astrarium.catalog import find_gpu
+from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.cost.efficiency import GemmRole, operator_model
+from astrarium.cost.layouts import CostModel, DataMessages, message_calls
+from astrarium.cost.tally import LayerCosts, least_backward_seconds, summed_bytes
+from astrarium.model.workload import Workload
+from astrarium.search.plan import Plan, estimate
+from astrarium.strategy.columns import degrees_of
+from astrarium.strategy.document import strategy_from_dict
+from astrarium.strategy.types import Strategy
+
+MEGATRON = find_runtime("megatron")
+BRIDGE = find_runtime("megatron-bridge")
+AT_ONCE = replace(MEGATRON, message_parameters=0)
+SMALL = Workload(small_model(8), seq_length=2048, global_batch=64)
+
+
+def strategy(**keys: Any) -> Strategy:
+    layers = SMALL.model.num_layers
+    return strategy_from_dict(keys, where="test", gpus=64, global_batch=64, layers=layers)
+
+
+def messages(runtime: Runtime, **keys: Any) -> DataMessages:
+    model = CostModel(SMALL, pool_of("h100:64"), runtime)
+    chosen = degrees_of([strategy(**keys)])
+    one = np.ones(1, dtype=np.int64)
+    return model.layouts(chosen, one, 0 * one, model.shard_costs(chosen)).messages
+
+
+def plan(runtime: Runtime, **keys: Any) -> Plan:
+    return estimate(CostModel(SMALL, pool_of("h100:64"), runtime), [strategy(**keys)])[0]
+
+
+def test_buckets_hold_more_where_more_ranks_share_them() -> None:
+    ranks = np.array([1, 40, 100, 1000])
+    parameters = np.array([1e9, 1e9, 1e9, 1e8])
+    assert message_calls(MEGATRON, parameters, ranks).tolist() == [25, 25, 10, 1]
+
+
+def test_each_bucket_is_a_call() -> None:
+    sent = messages(MEGATRON)
+    assert sent.last_bucket.item() == pytest.approx(1 / 10)  # 403 x 10^6 parameters, dp 64
+    for name in ("reduce", "scatter", "gather"):
+        many, one = (getattr(part, name).item() for part in (sent.in_buckets, sent.at_once))
+        # What moves bytes takes as long; what a call takes beside comes ten times.
+        assert one < many < 10 * one
+
+
+def test_a_program_without_known_buckets_sends_at_once() -> None:
+    sent = messages(AT_ONCE)
+    assert sent.in_buckets == sent.at_once
+    assert sent.last_bucket.item() == 0
+
+
+def test_buckets_only_where_messages_overlap() -> None:
+    apart = {"overlap_grad_reduce": False, "overlap_param_gather": False}
+    assert plan(MEGATRON, **apart) == plan(AT_ONCE, **apart)
+    beside = plan(MEGATRON).breakdown_seconds
+    assert beside["gradient_reduction"] > plan(AT_ONCE).breakdown_seconds["gradient_reduction"]
+    assert (
+        beside["gradient_reduction"]
+        < plan(MEGATRON, **apart).breakdown_seconds["gradient_reduction"]
+    )
+
+
+@pytest.mark.parametrize("sequence", [True, False])
+@pytest.mark.parametrize(("gpus", "hides"), [("a100", True), ("h100", False), ("b200", False)])
+def test_products_that_fill_the_device_hide_no_messages(
+    gpus: str, hides: bool, sequence: bool
+) -> None:
+    def layer(runtime: Runtime) -> LayerCosts:
+        model = CostModel(SMALL, pool_of(f"{gpus}:64"), runtime)
+        chosen = degrees_of([strategy(tp=8, sequence_parallel=sequence)])
+        return model.shard_costs(chosen).layers
+
+    sole, shared = layer(MEGATRON), layer(replace(MEGATRON, sole_products=False))
+    assert sole.tp_forward == pytest.approx(shared.tp_forward)
+    assert sole.tp_backward_overlapped.item() <= sole.tp_backward.item()
+    assert bool(sole.tp_backward.item() == shared.tp_backward.item()) is hides
+    assert sole.tp_backward.item() >= shared.tp_backward.item()
+
+
+def test_weight_gradients_at_the_power_limit_of_blackwell() -> None:
+    flops = np.array(1e15)
+    for name, ratio in (("b200", 0.925), ("gb300", 0.925), ("h200", 1.0)):
+        ops = operator_model(find_gpu(name))
+        plain, added = (
+            ops.settled_seconds(flops, "bf16", role).item()
+            for role in (GemmRole.FORWARD, GemmRole.WGRAD)
+        )
+        assert plain / added == pytest.approx(ratio)
+        eight = ops.settled_seconds(flops, "fp8", GemmRole.WGRAD).item()
+        assert eight == ops.settled_seconds(flops, "fp8").item()
+        apart = replace(MEGATRON, accumulates_in_product=False)
+        assert least_backward_seconds(ops, apart, flops, "bf16") == pytest.approx(2 * plain)
+
+
+def test_narrow_sums_make_products_lighter() -> None:
+    ops = operator_model(find_gpu("h100"))
+
+    def seconds(dtype: str, gradient_bytes: float, tokens: int = 2048) -> float:
+        return ops.gemm(
+            tokens,
+            8192,
+            8192,
+            dtype=dtype,
+            role=GemmRole.WGRAD,
+            settled=False,
+            gradient_bytes=gradient_bytes,
+        ).item()
+
+    assert (
+        seconds("bf16", 2)
+        < seconds("bf16", 4)
+        == ops.gemm(2048, 8192, 8192, role=GemmRole.WGRAD, settled=False)
+    )
+    gains = [seconds("bf16", 4, n) / seconds("bf16", 2, n) for n in (1024, 4096, 32768)]
+    assert gains == sorted(gains, reverse=True)
+    assert seconds("fp8", 2) == seconds("fp8", 4)  # not measured
+    assert (summed_bytes(BRIDGE), summed_bytes(MEGATRON)) == (2, 4)
+    assert summed_bytes(replace(MEGATRON, gradient_bytes=6)) == 4  # with copies beside the sum
