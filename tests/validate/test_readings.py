@@ -62,11 +62,11 @@ def test_the_title_of_a_source_changes_nothing(tmp_path: Path, title: str, frame
 @pytest.mark.parametrize("known", CORRECTIONS, ids=lambda known: known.title)
 def test_every_correction_says_why(known: Correction) -> None:
     assert known.reason.endswith(".")
-    assert known.fills or known.replaces or known.runtime
+    assert known.fills or known.replaces or known.runtime or known.program
 
 
 @pytest.mark.parametrize(
-    ("address", "cells", "title"),
+    ("address", "cells", "titles"),
     [
         ("github:VIA-Research/vTrain data/ground_truth_single.csv", {}, "vTrain, single node"),
         (
@@ -79,17 +79,17 @@ def test_every_correction_says_why(known: Correction) -> None:
             {},
             "torchtitan, NVFP4",
         ),
-        ("github:NVIDIA/NeMo@164b docs/summary.md", {"model": "GPT3-175B"}, "NeMo, GPT-3"),
-        ("github:NVIDIA/NeMo@164b docs/summary.md", {"model": "Llama-3-8B"}, None),
-        ("github:NVIDIA-NeMo/Megatron-Bridge docs/summary.md", {"model": "GPT3-175B"}, None),
-        ("", {}, None),
+        ("github:NVIDIA/NeMo@164b docs/summary.md", {"model": "GPT3-175B"}, "NeMo, NeMo, GPT-3"),
+        ("github:NVIDIA/NeMo@164b docs/summary.md", {"model": "Llama-3-8B"}, "NeMo"),
+        ("github:NVIDIA-NeMo/Megatron-Bridge docs/summary.md", {"model": "GPT3-175B"}, ""),
+        ("", {}, ""),
     ],
 )
 def test_corrections_go_by_address(
-    tmp_path: Path, address: str, cells: dict[str, str], title: str | None
+    tmp_path: Path, address: str, cells: dict[str, str], titles: str
 ) -> None:
     row = row_of(tmp_path, url_or_repo_path=address, **cells)
-    assert [known.title for known in corrections_of(row)] == ([title] if title else [])
+    assert ", ".join(known.title for known in corrections_of(row)) == titles
 
 
 def test_blank_cells_are_filled_and_stated_ones_kept(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from astrarium.catalog.gpus import Dtype
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.workload import Precision
+from astrarium.validate.readings import corrections_of
 from astrarium.validate.table import MeasuredRow
 
 Meaning = TypeVar("Meaning")
@@ -168,8 +169,6 @@ DENIED_BEFORE: Final = r"(\b(no|not|non|never|without|disabled?)|w/o)[ -]*(a |th
 DENIED_AFTER: Final = r"^( is| was|:| ?=)? ?(off|false|disabled|not)\b"
 # What flash attention does not run on.
 OLD_GPUS: Final = r"(\d+ ?x ?)?(nvidia[- ])?(tesla[- ])?[pvt]\d"
-# NeMo's own tables name Megatron-Bridge, its successor, as well.
-NEMO_TABLES: Final = r"nvidia/nemo\b"
 LOCAL: Final = "megatron-local"
 # What tells that torchtitan compiled its layers: the word, or products in 8 bits and pipelined
 # tensor parallelism, which it offers with torch.compile only.
@@ -297,8 +296,9 @@ def _runtime_name(program: Program, row: MeasuredRow) -> str:
     Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
     GPU, which nobody rents for a release's tables.
     """
-    if program.runtime == "megatron-bridge" and re.search(NEMO_TABLES, row.address):
-        return "nemo"
+    known = [correction.program for correction in corrections_of(row) if correction.program]
+    if known:
+        return known[0]
     if program.runtime == "megatron" and not re.search(r"\bte\b|engine", row.framework.lower()):
         by_torch = re.search(TORCH_ATTENTION, row.attention_impl.lower())
         bare = row.num_gpus == 1 and re.search(r"core", row.framework.lower())

@@ -22,7 +22,7 @@ class Correction:
     """What one published table leaves out, or states otherwise than it was run.
 
     `address` and `models` are patterns; `fills` gives cells that are blank, `replaces` cells
-    whatever they say, `runtime` constants of the program.
+    whatever they say, `runtime` constants of the program, `program` the runtime to start from.
     """
 
     title: str
@@ -32,6 +32,7 @@ class Correction:
     fills: Mapping[str, Any] = field(default_factory=dict)
     replaces: Mapping[str, Any] = field(default_factory=dict)
     runtime: Mapping[str, Any] = field(default_factory=dict)
+    program: str = ""
 
     def is_for(self, row: MeasuredRow) -> bool:
         found = re.search(self.address, row.address)
@@ -68,6 +69,12 @@ CORRECTIONS: Final = (
         r"megatron-lm tests/functional_tests/test_cases/mixtral",
         "Unlike the other tests these set both dropouts to 0.",
         runtime={"dropout": False},
+    ),
+    Correction(
+        "NeMo",
+        r"nvidia/nemo\b",
+        "The figures are of NeMo, before Megatron-Bridge, which the framework cell names as well.",
+        program="nemo",
     ),
     Correction(
         "NeMo, GPT-3",
