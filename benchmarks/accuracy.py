@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from astrarium.validate.metrics import (
     time_scores,
 )
 from astrarium.validate.predictions import Prediction, predict_rows
+from astrarium.validate.readings import CORRECTIONS, Correction, corrections_of
 from astrarium.validate.table import read_table
 
 ROOT = Path(__file__).parents[1]
@@ -48,12 +50,14 @@ For measurements of your own use [`astrarium validate`](commands.md#validate).
 
 ## How it is measured
 
-Each row becomes a workload, a pool of GPUs, a runtime and a strategy; nothing is fitted to it when
-it is read. Times are scored where they say something about the strategy: the row states degrees,
-micro-batch and batch, the run used at least {mfu:.0f} % of the GPUs' peak, and nothing about it is
-doubtful. What a row leaves open (interleaving, recomputation of experts in tuned recipes) is what
-prediction finds fastest among the usual choices that fit. Memory is compared as the program reports
-it: allocated or reserved bytes, on the rank that logs.
+Each row becomes a workload, a pool of GPUs, a runtime and a strategy, by rules for all tables; a
+few known sources are read with [corrections](#corrections). Some constants of the runtimes were
+taken from sources on this page, as `runtimes.json` says beside each of them: there the errors are
+not those of unseen data. Times are scored where they say something about the strategy: the row
+states degrees, micro-batch and batch, the run used at least {mfu:.0f} % of the GPUs' peak, and
+nothing about it is doubtful. What a row leaves open (interleaving, recomputation of experts in
+tuned recipes) is what prediction finds fastest among the usual choices that fit. Memory is compared
+as the program reports it: allocated or reserved bytes, on the rank that logs.
 
 - MAPE, median: of the absolute error, relative to the measured value; mean: with its sign.
 - Spearman: rank correlation of predicted and measured times within the source.
@@ -63,6 +67,11 @@ it: allocated or reserved bytes, on the rank that logs.
 - regret: in a sweep (same source, model, GPUs, batch and sequence length, five or more timed
   strategies) the measured time of the strategy predicted to be fastest over the best measured time,
   minus one.
+"""
+
+
+CORRECTIONS_TEXT = """Published tables about which more is known than they state, told by their
+address; rows from elsewhere are never read so.
 """
 
 
@@ -84,6 +93,7 @@ def page_of_tables(predictions: Sequence[Prediction]) -> str:
     return "\n".join(
         [
             INTRODUCTION.format(rows=len(predictions), mfu=100 * LEAST_MFU),
+            *_corrections_part(predictions),
             *_metrics_part("By source", predictions, Grouping.SOURCE),
             *_metrics_part("By runtime", predictions, Grouping.RUNTIME),
             *_metrics_part("By GPU", predictions, Grouping.GPU),
@@ -95,6 +105,30 @@ def page_of_tables(predictions: Sequence[Prediction]) -> str:
             *_reasons_part(predictions),
         ]
     )
+
+
+def _corrections_part(predictions: Sequence[Prediction]) -> list[str]:
+    """The corrections under which rows of these tables are read."""
+    counts = Counter(
+        known.title for prediction in predictions for known in corrections_of(prediction.row)
+    )
+    rows = [
+        [known.title, str(counts[known.title]), _changes_text(known), known.reason]
+        for known in CORRECTIONS
+        if counts[known.title]
+    ]
+    heads = ["table", "rows", "read with", "because"]
+    return ["### Corrections\n", CORRECTIONS_TEXT, *table(heads, rows)]
+
+
+def _changes_text(known: Correction) -> str:
+    parts = [
+        *([f"runtime {known.program}"] if known.program else []),
+        *(f"{name} {value} if not stated" for name, value in known.fills.items()),
+        *(f"{name} {value} whatever is stated" for name, value in known.replaces.items()),
+        *(f"{name} {str(value).lower()}" for name, value in known.runtime.items()),
+    ]
+    return "; ".join(parts)
 
 
 def _metrics_part(title: str, predictions: Sequence[Prediction], by: Grouping) -> list[str]:

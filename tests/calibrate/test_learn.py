@@ -237,7 +237,18 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "text": (lambda p: {**p, "factors": {"compute": "fast"}}, "expected float, got 'fast'"),
     "too far": (lambda p: {**p, "factors": {"compute": 9.0}}, "factors.compute: 9 is outside"),
     "below zero": (lambda p: {**p, "factors": {"step_seconds": -1}}, "step_seconds: -1 is outside"),
-    "unknown GPU": (lambda p: {**p, "gpu": "h1000"}, "unknown GPU type 'h1000'"),
+    "less than no memory": (
+        lambda p: {**p, "factors": {"memory_bytes": -(2**31)}},
+        r"profile.json:\d+: factors.memory_bytes: -2.14748e\+09 is outside",
+    ),
+    "most of the memory": (
+        lambda p: {**p, "factors": {"memory_bytes": 2**35}},
+        r"profile.json:\d+: factors.memory_bytes: 3.43597e\+10 is outside",
+    ),
+    "unknown GPU": (
+        lambda p: {**p, "gpu": "h1000"},
+        r"profile.json:\d+: gpu: unknown GPU type 'h1000'",
+    ),
     "unknown runtime": (lambda p: {**p, "runtime": "megatro"}, "runtime: unknown 'megatro'"),
 }
 

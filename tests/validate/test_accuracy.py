@@ -12,6 +12,7 @@ import pytest
 from astrarium.report.validation import KEYS, Grouping
 from astrarium.validate.metrics import metrics_by
 from astrarium.validate.predictions import Prediction
+from astrarium.validate.readings import corrections_of
 
 REFRESH = "run `make accuracy` if the change is meant, and say so"
 RECORDED: dict[str, Any] = json.loads(accuracy.SNAPSHOT.read_text(encoding="utf-8"))
@@ -50,6 +51,17 @@ def test_the_page_is_up_to_date() -> None:
     current = page.startswith(accuracy.page_of_tables(predictions()))
     assert current, REFRESH
     assert "\n## Against experts\n" in page
+
+
+def test_corrections_are_listed_with_their_reasons() -> None:
+    text = accuracy.page_of_tables(predictions())
+    assert "nothing is fitted" not in text
+    used = {known.title: known for p in predictions() for known in corrections_of(p.row)}
+    assert {"vTrain, single node", "torchtitan, NVFP4", "NeMo", "NeMo, GPT-3"} == set(used)
+    for title, known in used.items():
+        assert title in text
+        assert known.reason in text
+    assert "recompute none whatever is stated" in text
 
 
 def test_every_table_is_described() -> None:

@@ -62,6 +62,9 @@ def test_an_unknown_gpu() -> None:
     [
         ("megatron-core 0.16.1 (local spec, SDPA)", "megatron-local"),
         ("Megatron-LM core without TE", "megatron-local"),
+        ("megatron-core, local", "megatron-local"),
+        ("Megatron-LM on localhost", "megatron"),
+        ("Megatron-LM, allocally tuned", "megatron"),
         ("mcore, no TransformerEngine", "megatron-local"),
         ("Megatron-LM core (23e00ed) + TE 2.11", "megatron"),
         ("Megatron-Core r0.8.0", "megatron"),
@@ -130,8 +133,14 @@ def test_h100_with_hbm2e_is_slower_than_the_catalogs() -> None:
         ({"attention_impl": "flash"}, "megatron", "flash2"),
         ({"attention_impl": "TE fused attention"}, "megatron", "fused"),
         ({"gpu": "V100-32GB"}, "megatron-2021", "unfused"),
-        ({"source": "Megatron-2020"}, "megatron-2021", "unfused"),
+        ({"gpu": "8x Tesla V100-32GB"}, "megatron-2021", "unfused"),
+        ({"gpu": "T4"}, "megatron-2021", "unfused"),
+        ({"framework": "Megatron-LM v2.5"}, "megatron-2021", "unfused"),
+        ({"source": "mine 2022"}, "megatron", "fused"),
+        ({"source": "Megatron-2020"}, "megatron", "fused"),
         ({"source": "SC21", "attention_impl": "flash-attn"}, "megatron", "flash2"),
+        ({"attention_impl": "not fused"}, "megatron-2021", "unfused"),
+        ({"attention_impl": "no flash attention"}, "megatron-2021", "unfused"),
     ],
 )
 def test_megatron_of_old(

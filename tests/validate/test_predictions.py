@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 from measured import cells, row_of, write_rows
 
+from astrarium.calibrate.learn_table import runs_of_rows
+from astrarium.calibrate.measurement import predict
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import Tuning
 from astrarium.search.plan import estimate
 from astrarium.validate.predictions import Prediction, predict_rows
 from astrarium.validate.scenario import scenario_of
 from astrarium.validate.table import read_table
+
+LEARNED = Tuning(memory_bytes=2e9)
 
 
 def predicted(tmp_path: Path, **changes: object) -> Prediction:
@@ -97,3 +101,18 @@ def test_tuning_reaches_the_prediction(tmp_path: Path) -> None:
     (plain,), (slower,) = predict_rows(rows), predict_rows(rows, lambda _: Tuning(step_seconds=1.0))
     assert plain.iter_time_s is not None
     assert slower.iter_time_s == pytest.approx(plain.iter_time_s + 1.0)
+
+
+@pytest.mark.parametrize(
+    "notes", ["max_memory_allocated", "memory reserved", "device memory by nvidia-smi"]
+)
+def test_learned_bytes_show_in_whatever_is_reported(tmp_path: Path, notes: str) -> None:
+    """As the runs they were learned from were counted, by the same function."""
+    row = row_of(tmp_path, notes=notes, peak_mem_gb=40)
+    (plain,), (more,) = predict_rows([row]), predict_rows([row], lambda _: LEARNED)
+    assert plain.peak_mem_gb is not None
+    assert more.peak_mem_gb == pytest.approx(plain.peak_mem_gb + LEARNED.memory_bytes / 1e9)
+    runs, _ = runs_of_rows([row])
+    for prediction, tuning in ((plain, Tuning()), (more, LEARNED)):
+        (peak,) = predict(runs, tuning).peak_bytes
+        assert prediction.peak_mem_gb == pytest.approx(peak / 1e9)

@@ -9,7 +9,13 @@ from measured import row_of
 
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.validate.names import resolve_program
-from astrarium.validate.readings import as_run, runtime_as_run
+from astrarium.validate.readings import (
+    CORRECTIONS,
+    Correction,
+    as_run,
+    corrections_of,
+    runtime_as_run,
+)
 from astrarium.validate.scenario import scenario_of
 
 
@@ -26,6 +32,76 @@ def test_rows_of_vtrain_did_not_recompute(tmp_path: Path) -> None:
         recompute="full",
     )
     assert (as_run(row).vocab, as_run(row).recompute) == (50257, "none")
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "Hugging Face Ultra-Scale Playbook",
+        "GPT with Transformers",
+        "vTrain data/ground_truth_single.csv",
+        "BigScience-V100",
+        "torchtitan-nvfp4",
+        "NeMo-24.07-perf",
+        "Megatron-LM v1.1.5 + DeepSpeed ZeRO-3 (Megatron-Core CI)",
+        "SC21",
+        "mine 2022",
+    ],
+)
+@pytest.mark.parametrize(
+    "framework", ["Megatron-LM", "Megatron-DeepSpeed", "Megatron-Bridge", "nanotron", "torchtitan"]
+)
+def test_the_title_of_a_source_changes_nothing(tmp_path: Path, title: str, framework: str) -> None:
+    cells = {"framework": framework, "model": "GPT-3 175B", "recompute": "full", "num_gpus": 8}
+    plain, titled = (
+        scenario_of(row_of(tmp_path, source=source, **cells)) for source in ("mine", title)
+    )
+    assert titled == plain
+
+
+@pytest.mark.parametrize("known", CORRECTIONS, ids=lambda known: known.title)
+def test_every_correction_says_why(known: Correction) -> None:
+    assert known.reason.endswith(".")
+    assert known.fills or known.replaces or known.runtime or known.program
+
+
+@pytest.mark.parametrize(
+    ("address", "cells", "titles"),
+    [
+        ("github:VIA-Research/vTrain data/ground_truth_single.csv", {}, "vTrain, single node"),
+        (
+            "github:bigscience-workshop/bigscience experiments/tr8-104B.md#L17",
+            {},
+            "BigScience on V100",
+        ),
+        (
+            "github:pytorch/torchtitan torchtitan/components/quantization/nvfp4.md",
+            {},
+            "torchtitan, NVFP4",
+        ),
+        ("github:NVIDIA/NeMo@164b docs/summary.md", {"model": "GPT3-175B"}, "NeMo, NeMo, GPT-3"),
+        ("github:NVIDIA/NeMo@164b docs/summary.md", {"model": "Llama-3-8B"}, "NeMo"),
+        ("github:NVIDIA-NeMo/Megatron-Bridge docs/summary.md", {"model": "GPT3-175B"}, ""),
+        ("", {}, ""),
+    ],
+)
+def test_corrections_go_by_address(
+    tmp_path: Path, address: str, cells: dict[str, str], titles: str
+) -> None:
+    row = row_of(tmp_path, url_or_repo_path=address, **cells)
+    assert ", ".join(known.title for known in corrections_of(row)) == titles
+
+
+def test_blank_cells_are_filled_and_stated_ones_kept(tmp_path: Path) -> None:
+    address = "github:pytorch/torchtitan torchtitan/components/quantization/nvfp4.md"
+    blank = row_of(tmp_path, url_or_repo_path=address, seq_len=None)
+    assert as_run(blank).seq_len == 2048
+    assert as_run(row_of(tmp_path, url_or_repo_path=address, seq_len=8192)).seq_len == 8192
+
+
+def test_what_a_row_says_to_be_fused_stays(tmp_path: Path) -> None:
+    cells = {"framework": "HF Transformers + DeepSpeed", "notes": "fused CE"}
+    assert runtime_of(tmp_path, **cells).fused == {"cross_entropy"}
 
 
 def test_other_rows_are_read_as_they_are(tmp_path: Path) -> None:
@@ -51,7 +127,25 @@ def test_other_rows_are_read_as_they_are(tmp_path: Path) -> None:
         ({"framework": "Megatron-LM + DeepSpeed ZeRO-3"}, "checkpoints_on_host", True),
         ({"framework": "DeepSpeed ZeRO-3"}, "checkpoints_on_host", False),
         ({"framework": "Megatron-LM (Megatron-Core CI)"}, "dropout", True),
-        ({"framework": "Megatron-LM (Megatron-Core CI)", "model": "mixtral"}, "dropout", False),
+        ({"framework": "Megatron-LM (Megatron-Core CI)", "model": "mixtral"}, "dropout", True),
+        (
+            {
+                "framework": "Megatron-LM (Megatron-Core CI)",
+                "url_or_repo_path": "github:NVIDIA/Megatron-LM"
+                " tests/functional_tests/test_cases/mixtral/8x7b/golden_values.json",
+            },
+            "dropout",
+            False,
+        ),
+        ({"framework": "DeepSpeed ZeRO-3 + Megatron-LM"}, "gradient_bytes", 2),
+        ({"framework": "DeepSpeed ZeRO-3 + Megatron-LM"}, "checkpoints_on_host", True),
+        ({"framework": "Megatron-FSDP (ZeRO-3)"}, "checkpoints_on_host", False),
+        (
+            {"framework": "Megatron-DeepSpeed", "model": "zero-3 transformers"},
+            "checkpoints_on_host",
+            False,
+        ),
+        ({"framework": "Hugging Face nanotron"}, "pads_vocabulary", True),
         ({"framework": "Megatron-DeepSpeed", "notes": "8-bit BNB Adam"}, "optimizer_bytes", 6),
     ],
 )

@@ -156,7 +156,12 @@ def test_overlap(tmp_path: Path, changes: dict[str, str], expected: Overlap) -> 
             ReportingRank.FULLEST,
             ReportedMemory.RESERVED,
         ),
-        ({"source": "BigScience-V100"}, ReportingRank.FIRST, ReportedMemory.DEVICE),
+        (
+            {"url_or_repo_path": "github:bigscience-workshop/bigscience experiments/gpt2.md"},
+            ReportingRank.FIRST,
+            ReportedMemory.DEVICE,
+        ),
+        ({"source": "BigScience-V100"}, ReportingRank.FULLEST, ReportedMemory.ALLOCATED),
     ],
 )
 def test_what_memory_means(

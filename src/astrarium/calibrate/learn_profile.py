@@ -16,15 +16,19 @@ import msgspec
 
 from astrarium import __version__, documents
 from astrarium.calibrate.learn import Errors, Learned
-from astrarium.calibrate.learn_checks import PLAUSIBLE_COMPUTE, PLAUSIBLE_LINK, SetAside
+from astrarium.calibrate.learn_checks import (
+    MOST_RESERVE_SHARE,
+    PLAUSIBLE_COMPUTE,
+    PLAUSIBLE_LINK,
+    SetAside,
+)
 from astrarium.catalog import find_gpu
-from astrarium.catalog.runtimes import runtime_names
+from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.tuning import Operators, Tuning
 from astrarium.errors import InputError
 
 SCHEMA: Final = "astrarium.tuning/1"
 MOST_SECONDS: Final = 3600.0
-MOST_BYTES: Final = 2.0**40
 
 
 class Factors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -157,7 +161,11 @@ def load_profile(path: Path) -> ClusterProfile:
 
 
 def _check(path: Path, profile: ClusterProfile) -> None:
-    find_gpu(profile.gpu)
+    try:
+        gpu = find_gpu(profile.gpu)
+    except InputError as error:
+        line = documents.line_of(path, "gpu")
+        raise InputError(f"{path}:{line}: gpu: {error}") from None
     if profile.runtime not in runtime_names():
         known = ", ".join(runtime_names())
         raise InputError(f"{path}: runtime: unknown '{profile.runtime}'; known: {known}")
@@ -168,7 +176,11 @@ def _check(path: Path, profile: ClusterProfile) -> None:
         "attention": PLAUSIBLE_LINK,
         "step_seconds": (0.0, MOST_SECONDS),
         "host": PLAUSIBLE_LINK,
-        "memory_bytes": (-MOST_BYTES, MOST_BYTES),
+        # No less than nothing is reserved, and no more than learning itself takes for true.
+        "memory_bytes": (
+            -find_runtime(profile.runtime).reserved_bytes,
+            MOST_RESERVE_SHARE * gpu.memory_bytes,
+        ),
     }
     for name, (low, high) in limits.items():
         value = getattr(profile.factors, name)

@@ -13,8 +13,9 @@ from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
-from astrarium.search.plan import Plan, StageMemory, estimate
+from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.types import Strategy
+from astrarium.validate.predictions import reported_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +71,11 @@ def predict(measurements: Sequence[Measurement], tuning: Tuning = NEUTRAL) -> Pr
         plans = estimate(model, [measurements[index].strategy for index in members])
         for index, plan in zip(members, plans, strict=True):
             seconds[index] = plan.iteration_seconds
-            peaks[index] = _reported_bytes(plan, measurements[index]) + tuning.memory_bytes
+            peaks[index] = _reported_peak(plan, measurements[index])
     return Predicted(seconds, peaks)
 
 
-def _reported_bytes(plan: Plan, run: Measurement) -> float:
-    """The peak as the program counts it, before any learned reserve."""
+def _reported_peak(plan: Plan, run: Measurement) -> float:
+    """The peak as the program counts it, learned bytes included."""
     stages = plan.memory if run.stage is None else (plan.memory[run.stage],)
-    return max(_as_reported(stage, run) for stage in stages)
-
-
-def _as_reported(stage: StageMemory, run: Measurement) -> float:
-    reserved = stage.by_cause["reserved"]
-    tensors = stage.peak_bytes - reserved
-    if run.reported is ReportedMemory.ALLOCATED:
-        return tensors
-    moving = stage.by_cause["activations"] + stage.by_cause["workspace"]
-    held = tensors + run.runtime.fragmentation * moving
-    if run.reported is ReportedMemory.RESERVED:
-        return held
-    return held + run.runtime.reserved_bytes
+    return max(reported_bytes(stage, run.runtime, run.reported) for stage in stages)

@@ -8,7 +8,7 @@ not state from the one named in `like`. The formulas that use the constants are 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -29,6 +29,36 @@ class ReportedMemory(StrEnum):
     DEVICE = "device"  # used on the device, driver and libraries included
 
 
+class AttentionKind(StrEnum):
+    """Kernels of attention."""
+
+    FUSED = "fused"  # the best the GPU has
+    FLASH2 = "flash2"  # FlashAttention-2
+    UNFUSED = "unfused"  # two products around a softmax
+
+
+class Balance(StrEnum):
+    """How layers are dealt to stages by weight."""
+
+    BOTTLENECK = "bottleneck"  # the heaviest stage as light as can be
+    THRESHOLDS = "thresholds"  # a stage ends with the layer that takes it beyond its share
+
+
+class Dispatch(StrEnum):
+    """How tokens travel to their experts."""
+
+    COPY = "copy"  # once to each expert
+    NODE = "node"  # once to each node with experts of it
+
+
+WORDS: Final[Mapping[str, type[StrEnum]]] = {
+    "attention": AttentionKind,
+    "balanced_stages": Balance,
+    "dispatch": Dispatch,
+    "reported_memory": ReportedMemory,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """One training program. Bytes are per parameter or element, seconds on the host."""
@@ -37,11 +67,11 @@ class Runtime:
     title: str
     megatron_rules: bool  # strategies are held to what Megatron's parser takes
     fused: frozenset[str]  # norms, activations and the like that run as one kernel
-    attention: str  # "fused", "flash2", or "unfused": two products around a softmax
+    attention: str  # a word of AttentionKind
     sequence_first: bool  # activations are kept so, which some attention kernels make copies of
     attention_forward_ratio: float  # time of its attention kernel against the one named
     attention_backward_ratio: float
-    balanced_stages: str  # how layers are dealt: "bottleneck" (lightest heaviest) or "thresholds"
+    balanced_stages: str  # a word of Balance
     starved_pipelines: bool  # whether pipelines run with fewer micro-batches than pp - 1
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
     gradients_copied: bool  # into the message of every micro-batch, instead of summed
@@ -70,7 +100,7 @@ class Runtime:
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert
-    dispatch: str  # a token travels to each expert ("copy"), or once to each "node" of them
+    dispatch: str  # a word of Dispatch
     rotary_kept_bytes: float  # of one query or key element, beside the rotated one
     gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
     checkpoints_on_host: bool  # what recomputation starts from is moved there
@@ -94,6 +124,10 @@ class Runtime:
     reserved_bytes: float  # driver, libraries, communication buffers
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
     reported_memory: ReportedMemory
+
+    def __post_init__(self) -> None:
+        for name, words in WORDS.items():
+            _check_word(f"runtime {self.name}: {name}", getattr(self, name), list(words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +174,29 @@ def describe_runtime(name: str) -> tuple[Constant, ...]:
 
 @cache
 def _entries() -> Mapping[str, Any]:
-    return json.loads(DATA.read_bytes())["runtimes"]
+    return read_entries(DATA)
+
+
+def read_entries(path: Path) -> Mapping[str, Any]:
+    """The entries of a file; keys that mean nothing are refused, as they would change nothing."""
+    entries: Mapping[str, Any] = json.loads(path.read_bytes())["runtimes"]
+    constants = [field.name for field in fields(Runtime) if field.name not in ("name", "title")]
+    for name, entry in entries.items():
+        where = f"{path}: {name}"
+        for key in entry:
+            _check_word(f"{where}: key", key, ("title", "like", "constants"))
+        if "like" in entry:
+            _check_word(f"{where}: like", entry["like"], tuple(entries))
+        for key, stated in entry["constants"].items():
+            _check_word(f"{where}: constant", key, constants)
+            if not (isinstance(stated, list) and len(stated) == 2):
+                raise InputError(f"{where}: {key}: expected [value, source], got {stated!r}")
+            if key in WORDS:
+                _check_word(f"{where}: {key}", stated[0], list(WORDS[key]))
+    return entries
+
+
+def _check_word(where: str, word: str, known: Sequence[str]) -> None:
+    if word not in known:
+        hint = did_you_mean(str(word), known)
+        raise InputError(f"{where}: unknown '{word}'{hint}; known: {', '.join(known)}")

@@ -16,6 +16,7 @@ from astrarium.catalog.gpus import Dtype
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.workload import Precision
+from astrarium.validate.readings import corrections_of
 from astrarium.validate.table import MeasuredRow
 
 Meaning = TypeVar("Meaning")
@@ -57,7 +58,8 @@ class Program:
 PROGRAMS: Final = (
     # Megatron-Core as a library: its own kernels, or those of TransformerEngine.
     Program(
-        r"(megatron|mcore).*(local|sdpa|(without|no|w/o)[ -]*(te\b|transformer ?engine|apex))",
+        r"(megatron|mcore).*"
+        r"(\blocal( spec)?\b|sdpa|(without|\bno|w/o)[ -]*(te\b|transformer ?engine|apex))",
         "megatron-local",
         sequence=True,
     ),
@@ -69,7 +71,7 @@ PROGRAMS: Final = (
     Program(r"mcore|megatron[- ]core", "megatron", True, 1, True),
     Program(r"zero[- ]?bubble", "megatron", False, 0, True),
     # DeepSpeed; beside Megatron its pipeline runs Megatron's layers.
-    Program(r"(megatron.*deepspeed|deepspeed.*megatron).*(zero|stage)[- ]*[23]", "deepspeed"),
+    Program(r"^(?=.*megatron)(?=.*deepspeed).*(zero|stage)[- ]*[23]", "deepspeed"),
     Program(r"megatron.*deepspeed|deepspeed.*megatron|deepspeed.*\b3d\b", "megatron-2021"),
     Program(r"ptd-?p|megatron(-lm)?[ -]?v?[12]\.", "megatron-2021"),
     Program(r"megatron|megascale|mindspeed|flagscale|megablocks", "megatron", True, 1, True),
@@ -107,35 +109,66 @@ KNOWN_PROGRAMS: Final = (
     "deepspeed",
     "internevo",
 )
-ALL_HALF: Final = r"pure[ -]?(bf16|fp16|half)"
-FUSES_LOSS: Final = find_runtime("megatron-bridge").fused
-PLAIN_ENDS: Final = find_runtime("megatron").fused - {"rotary"}
 # The attention kernel, where a table names it.
 ATTENTION: Final = (
-    (r"unfused|local|fused[ -]?softmax|eager|math|naive|vanilla", "unfused"),
+    (
+        r"unfused|\b(no|not|non|without|w/o)[ -]+(fused|flash)|local|fused[ -]?softmax|eager|"
+        r"math|naive|vanilla",
+        "unfused",
+    ),
     (r"flash[ -]?(attn|attention)?[- ]?3|\bte\b|cudnn|\bfused", "fused"),
     (r"flash|xformers|triton|efficient", "flash2"),
 )
 # torch chooses its attention kernel itself, flash-attention being one of several.
 TORCH_ATTENTION: Final = r"sdpa|scaled[ _]dot"
 FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
-# What rows say that differs from what their program usually does: a kernel for the whole loss;
-# experts of a fixed size, which go with a plain all-to-all; ZeRO inside nodes only; GPT-OSS, whose
-# recipe leaves rotary embedding and loss to plain kernels; FSDP's policy of reducing in fp32, which
-# is llm-foundry's DEFAULT; training without fp32 at all, as torchtune's.
-STATED: Final[tuple[tuple[str, str, object], ...]] = (
-    (r"fused (ce|cross[- ]entropy|loss)\b", "fused", FUSES_LOSS),
-    (r"gpt[- _]?oss", "fused", PLAIN_ENDS),
-    (r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b", "dispatch", "copy"),
-    (r"over \d+ ranks", "broadcast_seconds", 0.0),
-    (r"8-bit (bnb |bitsandbytes )?adam", "optimizer_bytes", 6),
-    (r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32", "reduced_gradient_bytes", 4),
-    (ALL_HALF, "gradient_bytes", 2),
-    (ALL_HALF, "optimizer_bytes", 4),
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Words of a row, and in what its runtime then differs from its program's usual.
+
+    `runtimes` is a pattern of the runtimes that the words mean something to.
+    """
+
+    pattern: str
+    constants: tuple[tuple[str, object], ...] = ()
+    fuses: frozenset[str] = frozenset()
+    leaves_plain: frozenset[str] = frozenset()
+    runtimes: str = ""
+
+
+STATED: Final = (
+    # The recipe of GPT-OSS leaves rotary embedding and loss to plain kernels.
+    Statement(
+        r"gpt[- _]?oss",
+        leaves_plain=frozenset({"rotary", "cross_entropy"}),
+        runtimes=r"^(megatron|nemo)",
+    ),
+    Statement(r"\bfused (ce|cross[- ]entropy|loss)\b", fuses=frozenset({"cross_entropy"})),
+    # Experts of a fixed size go with a plain all-to-all.
+    Statement(
+        r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b",
+        (("dispatch", "copy"),),
+    ),
+    # ZeRO inside nodes only.
+    Statement(
+        r"\bzero[- ]?(stage[- ]?)?\d?( sharded)? over \d+ ranks", (("broadcast_seconds", 0.0),)
+    ),
+    Statement(r"8-bit (bnb |bitsandbytes )?adam", (("optimizer_bytes", 6),)),
+    # FSDP's policy of reducing in fp32, which is llm-foundry's DEFAULT.
+    Statement(
+        r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32",
+        (("reduced_gradient_bytes", 4),),
+    ),
+    # Training without fp32 at all, as torchtune's.
+    Statement(r"pure[ -]?(bf16|fp16|half)", (("gradient_bytes", 2), ("optimizer_bytes", 4))),
 )
-# What flash attention does not run on, and sources from before Megatron had it.
-OLD_GPUS: Final = r"(tesla[- ])?[pvt]\d"
-OLD_YEARS: Final = r"(?:SC|20)(?:19|20|21|22)(?!\d)"
+# Words before and after a statement that turn it round.
+DENIED_BEFORE: Final = r"(\b(no|not|non|never|without|disabled?)|w/o)[ -]*(a |the )?$"
+DENIED_AFTER: Final = r"^( is| was|:| ?=)? ?(off|false|disabled|not)\b"
+# What flash attention does not run on.
+OLD_GPUS: Final = r"(\d+ ?x ?)?(nvidia[- ])?(tesla[- ])?[pvt]\d"
 LOCAL: Final = "megatron-local"
 # What tells that torchtitan compiled its layers: the word, or products in 8 bits and pipelined
 # tensor parallelism, which it offers with torch.compile only.
@@ -212,12 +245,32 @@ def resolve_program(row: MeasuredRow) -> tuple[Program, Runtime]:
     if runtime.name == LOCAL and not re.search(FORCED_FLASH, row.attention_impl.lower()):
         kernel = None
     stated = _kernel_stated(runtime, kernel)
-    words = f"{row.model} {row.precision} {row.notes} {row.zero_or_fsdp}".lower()
-    changes = {name: value for pattern, name, value in STATED if re.search(pattern, words)}
+    changes = _stated(runtime, row)
     if runtime.name == OLD and program.runtime != OLD:
         # Neither sequence parallelism nor overlaps were there yet.
         program = replace(program, runtime=OLD, tuned=False, shards=0, sequence=False)
     return program, _as_stated(runtime.name, tuple((changes | stated).items()))
+
+
+def _stated(runtime: Runtime, row: MeasuredRow) -> dict[str, object]:
+    """Constants in which the runtime of a row differs, by what the row says."""
+    words = "; ".join((row.model, row.precision, row.notes, row.zero_or_fsdp)).lower()
+    changes: dict[str, object] = {}
+    fused = runtime.fused
+    for statement in STATED:
+        if re.search(statement.runtimes, runtime.name) and _says(statement.pattern, words):
+            changes |= dict(statement.constants)
+            fused = fused - statement.leaves_plain | statement.fuses
+    return changes if fused == runtime.fused else changes | {"fused": fused}
+
+
+def _says(pattern: str, words: str) -> bool:
+    """Whether the words say it, and not that it is not so."""
+    return any(
+        not re.search(DENIED_BEFORE, words[: found.start()])
+        and not re.search(DENIED_AFTER, words[found.end() :])
+        for found in re.finditer(pattern, words)
+    )
 
 
 def _kernel_stated(runtime: Runtime, kernel: str | None) -> dict[str, object]:
@@ -243,8 +296,9 @@ def _runtime_name(program: Program, row: MeasuredRow) -> str:
     Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
     GPU, which nobody rents for a release's tables.
     """
-    if program.runtime == "megatron-bridge" and re.match(r"nemo", row.source.lower()):
-        return "nemo"
+    known = [correction.program for correction in corrections_of(row) if correction.program]
+    if known:
+        return known[0]
     if program.runtime == "megatron" and not re.search(r"\bte\b|engine", row.framework.lower()):
         by_torch = re.search(TORCH_ATTENTION, row.attention_impl.lower())
         bare = row.num_gpus == 1 and re.search(r"core", row.framework.lower())
@@ -258,7 +312,7 @@ def _runtime_name(program: Program, row: MeasuredRow) -> str:
     if program.runtime != "megatron" or re.search(r"core|nemo|bridge", row.framework.lower()):
         return program.runtime
     kernels = first_match(ATTENTION, row.attention_impl)
-    old = re.match(OLD_GPUS, row.gpu.lower()) or re.search(OLD_YEARS, row.source)
+    old = re.match(OLD_GPUS, row.gpu.lower())
     return OLD if kernels == "unfused" or (old and kernels is None) else "megatron"
 
 

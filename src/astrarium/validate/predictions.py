@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from astrarium.catalog.runtimes import ReportedMemory
+from astrarium.catalog.runtimes import ReportedMemory, Runtime
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
@@ -40,7 +40,7 @@ class Prediction:
         """The peak as the row's program would report it, in units of 1e9 bytes."""
         if self.plan is None or self.scenario is None:
             return None
-        return reported_bytes(self.plan, self.scenario) / GB
+        return _reported_peak(self.plan, self.scenario) / GB
 
     @property
     def fits(self) -> bool | None:
@@ -106,19 +106,24 @@ def _best(plans: Sequence[Plan]) -> Plan:
     return min(fitting, key=lambda plan: plan.iteration_seconds) if fitting else plans[0]
 
 
-def reported_bytes(plan: Plan, scenario: Scenario) -> float:
-    """The bytes that the program would have reported as its peak."""
-    kind, rank = scenario.memory.kind, scenario.memory.rank
+def reported_bytes(stage: StageMemory, runtime: Runtime, kind: ReportedMemory) -> float:
+    """What the program shows of a stage's memory.
 
-    def shown(stage: StageMemory) -> float:
-        if kind is ReportedMemory.ALLOCATED:
-            return stage.peak_bytes - stage.by_cause["reserved"]
-        if kind is ReportedMemory.RESERVED:
-            return stage.peak_bytes - scenario.runtime.reserved_bytes
+    Only what the runtime always keeps beside the tensors and what the allocator cannot reuse is
+    hidden: bytes that a cluster's runs taught show in whatever sort they were learned from.
+    """
+    if kind is ReportedMemory.DEVICE:
         return stage.peak_bytes
+    held = stage.peak_bytes - runtime.reserved_bytes
+    if kind is ReportedMemory.RESERVED:
+        return held
+    moving = stage.by_cause["activations"] + stage.by_cause["workspace"]
+    return held - runtime.fragmentation * moving
 
-    if rank is ReportingRank.FIRST:
-        return shown(plan.memory[0])
-    if rank is ReportingRank.LAST:
-        return shown(plan.memory[-1])
-    return max(shown(stage) for stage in plan.memory)
+
+def _reported_peak(plan: Plan, scenario: Scenario) -> float:
+    """The bytes that the program would have reported as its peak, on the rank that reports."""
+    stages = {ReportingRank.FIRST: plan.memory[:1], ReportingRank.LAST: plan.memory[-1:]}
+    kind, rank = scenario.memory.kind, scenario.memory.rank
+    shown = stages.get(rank, plan.memory)
+    return max(reported_bytes(stage, scenario.runtime, kind) for stage in shown)

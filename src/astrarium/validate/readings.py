@@ -1,54 +1,110 @@
-"""What sources say about their rows in other places than the table.
+"""What is known about rows from other places than the table.
 
-The rules are data, by source, address, framework and the like; each says why.
+Habits of programs go by the words for the framework and the number format. What is known of single
+published tables goes by their address (`url_or_repo_path`), each with the reason; what a row's
+source is called changes nothing, so that rows of users are read as they stand.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.validate.table import MeasuredRow
 
-Rules = tuple[tuple[str, dict[str, Any]], ...]
 
-# Columns to read otherwise, by a pattern of source and address.
-ROWS: Final[Rules] = (
-    # The vocabulary is that of vTrain's configuration. Its times are sums of one layer's trace
-    # (linear in layers and micro-batches to 1e-5), without recomputation whatever the
-    # configuration says: with it the layers would run at 203 of 312 TFLOP/s (hidden 2048,
-    # micro-batch 4), softmax, dropout and norms included, which no A100 does; without it at 152.
-    (r"vtrain.*ground_truth_single", {"vocab": 50257, "recompute": "none"}),
-    # Jean Zay, V100 nodes: four GPUs, four Omni-Path links of 100 Gb/s (IDRIS, 2021).
-    (r"bigscience-v100", {"inter_link_gbps_per_gpu": 100.0}),
-    # 200 million tokens in 760 steps of 128 sequences.
-    (r"torchtitan-nvfp4", {"seq_len": 2048}),
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What one published table leaves out, or states otherwise than it was run.
+
+    `address` and `models` are patterns; `fills` gives cells that are blank, `replaces` cells
+    whatever they say, `runtime` constants of the program, `program` the runtime to start from.
+    """
+
+    title: str
+    address: str
+    reason: str
+    models: str = ""
+    fills: Mapping[str, Any] = field(default_factory=dict)
+    replaces: Mapping[str, Any] = field(default_factory=dict)
+    runtime: Mapping[str, Any] = field(default_factory=dict)
+    program: str = ""
+
+    def is_for(self, row: MeasuredRow) -> bool:
+        found = re.search(self.address, row.address)
+        return bool(found and re.search(self.models, row.model.lower()))
+
+
+CORRECTIONS: Final = (
+    Correction(
+        "vTrain, single node",
+        r"vtrain.*ground_truth_single",
+        "Vocabulary of vTrain's configuration, not padded. The times are sums of one layer's trace"
+        " (linear in layers and micro-batches to 1e-5), without recomputation whatever the"
+        " configuration says: with it the layers would run at 203 of 312 TFLOP/s (hidden 2048,"
+        " micro-batch 4), softmax, dropout and norms included, which no A100 does; without it at"
+        " 152.",
+        fills={"vocab": 50257},
+        replaces={"recompute": "none"},
+        runtime={"pads_vocabulary": False},
+    ),
+    Correction(
+        "BigScience on V100",
+        r"bigscience-workshop/bigscience experiments/(tr3m|tr8|gpt2)",
+        "Jean Zay, V100 nodes: four GPUs, four Omni-Path links of 100 Gb/s (IDRIS, 2021).",
+        fills={"inter_link_gbps_per_gpu": 100.0},
+    ),
+    Correction(
+        "torchtitan, NVFP4",
+        r"torchtitan/.*nvfp4",
+        "200 million tokens in 760 steps of 128 sequences.",
+        fills={"seq_len": 2048},
+    ),
+    Correction(
+        "Megatron-LM, tests of Mixtral",
+        r"megatron-lm tests/functional_tests/test_cases/mixtral",
+        "Unlike the other tests these set both dropouts to 0.",
+        runtime={"dropout": False},
+    ),
+    Correction(
+        "NeMo",
+        r"nvidia/nemo\b",
+        "The figures are of NeMo, before Megatron-Bridge, which the framework cell names as well.",
+        program="nemo",
+    ),
+    Correction(
+        "NeMo, GPT-3",
+        r"nvidia/nemo\b",
+        "NeMo's configurations of GPT-3 keep dropout of 0.1 (hidden_dropout, attention_dropout).",
+        models=r"gpt-?3",
+        runtime={"dropout": True},
+    ),
 )
 EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_mask": False}
-# Constants of the runtime, by a pattern of source, framework, model and precision.
-RUNTIMES: Final[Rules] = (
-    # vTrain, and models of Transformers, leave the vocabulary as the tokenizer has it; the latter
-    # run eager kernels.
-    (r"vtrain", {"pads_vocabulary": False}),
-    (r"transformers|hugging ?face", {"pads_vocabulary": False} | EAGER),
+BOTH: Final = r"(?=.*megatron)(?=.*deepspeed)"  # in either order
+SHARING_GRADIENTS: Final = r"zero[- ]?(stage[- ]?)?[23]"
+# Constants of the runtime, by a pattern of framework and precision.
+FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    # Models of Transformers leave the vocabulary as the tokenizer has it, and run eager kernels.
+    # nanotron is by Hugging Face too, but has kernels of its own.
+    (r"^(?!.*nanotron).*(transformers|hugging ?face)", {"pads_vocabulary": False} | EAGER),
     # Before v2.0 Megatron's fusions were options, which the scripts of DeepSpeed leave off.
     (r"megatron-lm v1\.", EAGER | {"fused": frozenset({"layer_norm"})}),
     # Gradients that are reduced in fp32 though the usual is 16 bits.
     (r"fp32[ -]?all-?reduce", {"reduced_gradient_bytes": 4}),
-    # Megatron's tests of GPT and BERT leave dropout at its default of 0.1. What stays between two
-    # iterations is 70 MB more than weights, gradients and optimizer: workspaces of libraries.
-    (r"megatron-core ci\)(?!.*mixtral)", {"dropout": True, "workspace_bytes": 7e7}),
-    # NeMo's configurations of GPT-3 keep dropout of 0.1 (hidden_dropout, attention_dropout).
-    (r"nemo-\d.*gpt-?3", {"dropout": True}),
+    # Megatron's tests leave dropout at its default of 0.1. What stays between two iterations is
+    # 70 MB more than weights, gradients and optimizer: workspaces of libraries.
+    (r"\(megatron-core ci\)", {"dropout": True, "workspace_bytes": 7e7}),
     # DeepSpeed's optimizer holds fp16 gradients and the fp32 copies that the update reads:
     # BigScience, 1.3B on 8 V100 under ZeRO-1, 10 bytes for a parameter.
-    (r"(megatron.*deepspeed|deepspeed.*megatron)(?!.*zero-?[23])", {"gradient_bytes": 6}),
+    (rf"^{BOTH}(?!.*{SHARING_GRADIENTS})", {"gradient_bytes": 6}),
     # DeepSpeed's script for Megatron with ZeRO keeps what recomputation starts from on the host
     # (ds_pretrain_gpt2-zero3.sh: partitioned activations, PA_CPU).
-    (r"megatron.*zero-?[23]", {"checkpoints_on_host": True}),
+    (rf"^{BOTH}.*{SHARING_GRADIENTS}", {"checkpoints_on_host": True}),
 )
 # Recipes of Megatron-Bridge (scripts/performance/configs, 2025-11) capture models with experts in
 # CUDA graphs on GB200 and GB300. On other machines they do so only without pipelines, and where
@@ -59,17 +115,33 @@ DROPPING: Final = r"token ?drop|\b25\.0\d\b"
 UNCAPTURED: Final = ("router_launch_seconds", "expert_launch_seconds")
 
 
+def corrections_of(row: MeasuredRow) -> tuple[Correction, ...]:
+    """What is known about the table that a row is from."""
+    return tuple(correction for correction in CORRECTIONS if correction.is_for(row))
+
+
 def as_run(row: MeasuredRow) -> MeasuredRow:
-    """The row with what its source says elsewhere."""
-    return replace(row, **_found(ROWS, row.source, row.cells.get("url_or_repo_path", "")))
+    """The row with what is known about its table."""
+    for known in corrections_of(row):
+        blank = {name: value for name, value in known.fills.items() if not getattr(row, name)}
+        row = replace(row, **blank, **known.replaces)
+    return row
 
 
 def runtime_as_run(row: MeasuredRow, runtime: Runtime) -> Runtime:
-    """The runtime with what the row says about it."""
-    found = _found(RUNTIMES, row.source, row.framework, row.model, row.precision)
+    """The runtime with what the row's framework and table say about it."""
+    words = f"{row.framework} {row.precision}".lower()
+    found: dict[str, Any] = {}
+    for pattern, values in FRAMEWORKS:
+        if re.search(pattern, words):
+            found |= values
+    for known in corrections_of(row):
+        found |= known.runtime
     if runtime.name == "megatron-bridge" and not _captures(row):
         plain = find_runtime("megatron")
         found |= {name: getattr(plain, name) for name in UNCAPTURED}
+    if "fused" in found:  # what the row itself says to be fused stays
+        found["fused"] |= runtime.fused - find_runtime(runtime.name).fused
     return _with(runtime, tuple(found.items()))
 
 
@@ -79,12 +151,6 @@ def _captures(row: MeasuredRow) -> bool:
     if re.search(CAPTURING_GPUS, row.gpu.lower()) or re.search(CAPTURED, words):
         return True
     return row.pp in (None, 1) and bool(re.search(DROPPING, words))
-
-
-def _found(rules: Rules, *words: str) -> dict[str, Any]:
-    text = " ".join(words).lower()
-    matching = (values for pattern, values in rules if re.search(pattern, text))
-    return {name: value for values in matching for name, value in values.items()}
 
 
 @cache

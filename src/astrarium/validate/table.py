@@ -88,6 +88,11 @@ class MeasuredRow:
     mfu: float | None = None
     peak_mem_gb: float | None = None
 
+    @property
+    def address(self) -> str:
+        """Where the figures were published, in lower case."""
+        return self.cells.get("url_or_repo_path", "").lower()
+
 
 _KINDS: Final = {
     column.name: str(column.type).removesuffix(" | None")

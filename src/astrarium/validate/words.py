@@ -74,9 +74,9 @@ REPORTED_MEMORY: Final = (
     (r"memory reserved|max[-_ ]memory[-_ ]reserved|max[-_ ]reserved", ReportedMemory.RESERVED),
     (r"nvidia-smi|device memory", ReportedMemory.DEVICE),
 )
-# Sources whose habit is known from elsewhere than their rows.
-REPORTED_BY_SOURCE: Final = ((r"bigscience", ReportedMemory.DEVICE),)
-RANK_BY_SOURCE: Final = ((r"bigscience", ReportingRank.FIRST),)
+# Published tables, by address, whose habit is known from elsewhere than their rows.
+REPORTED_BY_ADDRESS: Final = ((r"bigscience-workshop/", ReportedMemory.DEVICE),)
+RANK_BY_ADDRESS: Final = ((r"bigscience-workshop/", ReportingRank.FIRST),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +179,9 @@ def memory_report_of(row: MeasuredRow, runtime: Runtime) -> MemoryReport:
     """Which rank and which sort of bytes the row's peak stands for."""
     notes = row.notes.lower()
     usual = ReportingRank.FIRST if runtime.name == "nanotron" else ReportingRank.FULLEST
-    kind = first_match(REPORTED_MEMORY, notes) or first_match(REPORTED_BY_SOURCE, row.source)
+    kind = first_match(REPORTED_MEMORY, notes) or first_match(REPORTED_BY_ADDRESS, row.address)
     return MemoryReport(
-        first_match(REPORTING_RANKS, notes) or first_match(RANK_BY_SOURCE, row.source) or usual,
+        first_match(REPORTING_RANKS, notes) or first_match(RANK_BY_ADDRESS, row.address) or usual,
         kind or runtime.reported_memory,
     )
 
