@@ -190,6 +190,6 @@ def test_recipes_capture_experts_in_graphs_on_some_machines(
 
 
 def test_gpt_3_of_nemo_has_dropout(tmp_path: Path) -> None:
-    cells = {"source": "NeMo-24.07-perf", "framework": "NeMo"}
+    cells = {"url_or_repo_path": "github:NVIDIA/NeMo docs", "framework": "NeMo"}
     assert runtime_of(tmp_path, model="GPT3-5B", **cells).dropout
     assert not runtime_of(tmp_path, model="LLAMA2-7B", **cells).dropout
