@@ -91,26 +91,9 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
             (GemmRole.WGRAD, "backward"),
         ):
             groups, rows = local_experts[first], (worked / local_experts)[first]
-            separate = role is GemmRole.WGRAD and not layer.runtime.accumulates_in_product
-            if separate:  # dw[n,k] in 16 bits, then summed by a kernel of its own
-                seconds = layer.ops.grouped_gemm(
-                    groups, n, k, rows, dtype=layer.dtype, settled=False
-                )
-                summed = summed_seconds(layer.ops, layer.runtime, groups * n * k)
-                layer.add(name, summed[shape_of])
-            else:
-                seconds = layer.ops.grouped_gemm(
-                    groups,
-                    rows,
-                    n,
-                    k,
-                    dtype=layer.dtype,
-                    role=role,
-                    settled=False,
-                    gradient_bytes=summed_bytes(layer.runtime),
-                )
-            limit = layer.ops.settled_seconds(2 * groups * rows * n * k, layer.dtype, role)
-            layer.products(name, seconds[shape_of], limit[shape_of])
+            product, limit, summed = _expert_products(layer, role, groups, rows, n, k)
+            layer.products(name, product[shape_of], limit[shape_of])
+            layer.add(name, summed[shape_of])
             layer.add(name, local_experts * layer.runtime.expert_product_seconds)
         layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
@@ -128,6 +111,32 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     if shared is not None:
         layer.recompute(RecomputeModule.SHARED_EXPERTS, *shared)
         layer.recompute(RecomputeModule.MOE, *shared)  # the layer is redone as a whole
+
+
+def _expert_products(
+    layer: Tally, role: GemmRole, groups: Floats, rows: Floats, n: Floats, k: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds of the products of all experts: at full clock, at the power limit; and to sum them.
+
+    Where products do not add to the sum of gradients, they write 16 bits, which a kernel of its
+    own adds.
+    """
+    ops, runtime, flops = layer.ops, layer.runtime, 2 * groups * rows * n * k
+    if role is GemmRole.WGRAD and not runtime.accumulates_in_product:
+        seconds = ops.grouped_gemm(groups, n, k, rows, dtype=layer.dtype, settled=False)
+        summed = summed_seconds(ops, runtime, groups * n * k)
+        return seconds, ops.settled_seconds(flops, layer.dtype), summed
+    seconds = ops.grouped_gemm(
+        groups,
+        rows,
+        n,
+        k,
+        dtype=layer.dtype,
+        role=role,
+        settled=False,
+        gradient_bytes=summed_bytes(runtime),
+    )
+    return seconds, ops.settled_seconds(flops, layer.dtype, role), np.zeros_like(seconds)
 
 
 def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, topk: int) -> Floats:

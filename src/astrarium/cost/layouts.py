@@ -268,7 +268,8 @@ class CostModel:
             if not parameters.any():
                 continue
             group = place(ranks, stride, domain)
-            whole = parts = self._exchange(parameters, group, np.ones_like(parameters))
+            calls = np.ones_like(parameters)
+            whole = parts = self._exchange(parameters, group, calls)
             if self.runtime.message_parameters:
                 calls = message_calls(self.runtime, parameters, ranks)
                 parts = self._exchange(parameters, group, calls)
@@ -292,14 +293,20 @@ class CostModel:
         )
 
     def _exchange(self, parameters: Floats, group: Group, calls: Floats) -> Exchange:
-        """Messages with `parameters` on each rank of a group, in equal parts."""
-        gradients = self.runtime.reduced_gradient_bytes * parameters / calls
-        weights = self.runtime.weight_bytes * parameters / calls
+        """Messages with `parameters` on each rank of a group, in equal parts.
+
+        Layouts differ by much that does not matter here: each distinct message is priced once.
+        """
+        _, size = np.unique(parameters, return_inverse=True)
+        first, row_of = distinct_rows(size, group.size, group.per_domain)
+        group, calls = Group(group.size[first], group.per_domain[first]), calls[first]
+        gradients = self.runtime.reduced_gradient_bytes * parameters[first] / calls
+        weights = self.runtime.weight_bytes * parameters[first] / calls
         through = calls * (_sharing(group) if self.runtime.one_adapter else 1)
         return Exchange(
-            calls * all_reduce_seconds(self.fabric, gradients, group),
-            through * reduce_scatter_seconds(self.fabric, gradients, group),
-            through * all_gather_seconds(self.fabric, weights, group),
+            (calls * all_reduce_seconds(self.fabric, gradients, group))[row_of],
+            (through * reduce_scatter_seconds(self.fabric, gradients, group))[row_of],
+            (through * all_gather_seconds(self.fabric, weights, group))[row_of],
         )
 
     def _largest_unit(self, shards: ShardCosts, ends: _Ends) -> Floats:
