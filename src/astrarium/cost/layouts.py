@@ -186,25 +186,20 @@ class CostModel:
         stages, stage_row = self.planner.table(
             degrees.pp, virtual, split, degrees.num_micro_batches, all_ranks=all_ranks
         )
-        held = stages.layers[stage_row]
-        tied_apart = np.where(degrees.pp > 1, shards.ends.tied_parameters[shards.shard_of], 0.0)
-        ends = _Ends(shards, stages, stage_row)
+        held, ends = stages.layers[stage_row], _Ends(shards, stages, stage_row)
         costs, shard = shards.layers, shards.shard_of
+        tied_apart = np.where(degrees.pp > 1, shards.ends.tied_parameters[shard], 0.0)
 
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
-        dense_parameters = (
-            dealt(costs.dense_parameters)
-            + ends.first(shards.ends.embedding_parameters)
-            + ends.last(shards.ends.head_parameters)
-            + np.where(stages.has_head[stage_row], tied_apart[:, None], 0.0)
-        )
+        dense_parameters = dealt(costs.dense_parameters) + ends.parameters(tied_apart)
         expert_parameters = dealt(costs.expert_parameters)
-        pace = slowest_of(degrees.gpus) * self.tuning.compute
         dense_ranks, expert_ranks = data_ranks(degrees)
+        pace = slowest_of(degrees.gpus) * self.tuning.compute
         on_rank = self._on_rank(degrees, shards, dealt, ends)
         hop = self._hop_seconds(degrees, shards.ends.boundary_bytes[shard])
+        others = self._between_domains(degrees, virtual * hop, on_rank.ep.max(axis=1))
         return Layouts(
             runtime=self.runtime,
             tuning=self.tuning,
@@ -234,7 +229,7 @@ class CostModel:
             messages=self._data_messages(
                 degrees,
                 tied_apart,
-                self._between_domains(degrees, virtual * hop, on_rank.ep.max(axis=1)),
+                others,
                 (dense_parameters.max(axis=1), dense_ranks, degrees.tp),
                 (expert_parameters.max(axis=1), expert_ranks, degrees.ep * degrees.etp),
             ),
@@ -424,12 +419,21 @@ class _Ends:
     """Puts per-shard costs of embedding and head on the ranks that hold them."""
 
     def __init__(self, shards: ShardCosts, stages: StageTable, stage_row: Ints) -> None:
-        self._shard = shards.shard_of
+        self._shard, self._costs = shards.shard_of, shards.ends
         self._has_embedding = stages.has_embedding[stage_row]
         self._has_head = stages.has_head[stage_row]
 
     def first(self, per_shard: Floats) -> Floats:
         return np.where(self._has_embedding, per_shard[self._shard][:, None], 0.0)
+
+    def parameters(self, tied_apart: Floats) -> Floats:
+        """Parameters of embedding and head, and of a tied head that is apart from its table."""
+        tied = np.where(self._has_head, tied_apart[:, None], 0.0)
+        return (
+            self.first(self._costs.embedding_parameters)
+            + self.last(self._costs.head_parameters)
+            + tied
+        )
 
     def half_at_each(self, amount: float) -> Floats:
         """An amount that belongs to both ends of the model."""
