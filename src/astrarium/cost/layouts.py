@@ -199,6 +199,10 @@ class CostModel:
         pace = slowest_of(degrees.gpus) * self.tuning.compute
         on_rank = self._on_rank(degrees, shards, dealt, ends)
         hop = self._hop_seconds(degrees, shards.ends.boundary_bytes[shard])
+        groups = (
+            (dense_parameters.max(axis=1), dense_ranks, degrees.tp),
+            (expert_parameters.max(axis=1), expert_ranks, degrees.ep * degrees.etp),
+        )
         others = self._between_domains(degrees, virtual * hop, on_rank.ep.max(axis=1))
         return Layouts(
             runtime=self.runtime,
@@ -226,13 +230,7 @@ class CostModel:
             weight_tensors=dealt(costs.weight_tensors),
             dense_ranks=dense_ranks,
             expert_ranks=expert_ranks,
-            messages=self._data_messages(
-                degrees,
-                tied_apart,
-                others,
-                (dense_parameters.max(axis=1), dense_ranks, degrees.tp),
-                (expert_parameters.max(axis=1), expert_ranks, degrees.ep * degrees.etp),
-            ),
+            messages=self._data_messages(degrees, tied_apart, others, *groups),
         )
 
     def _further_launches(self, degrees: Degrees) -> Floats:
