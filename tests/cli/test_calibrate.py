@@ -80,7 +80,10 @@ def test_ctrl_c_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
         (("--seconds", "soon"), "--seconds"),
         (("--ranks", "1", "--sections", "collectives", "--device", "cpu"), "at least 2"),
         (("--ranks", "many"), "--ranks"),
+        (("--ranks", "1000", "--sections", "collectives", "--device", "cpu"), "cores, and every"),
         (("--out", "none/x.parquet"), "there is no folder none"),
+        (("--out", "x.txt"), "expected a name that ends in .parquet"),
+        (("--out", "/dev/null"), "it is not a regular file; name a file"),
         (("--out", "."), "is a folder"),
         (("--from-journal", "none.jsonl"), "cannot be read"),
     ],
@@ -89,6 +92,22 @@ def test_bad_flags_are_refused(run: Run, flags: tuple[str, ...], message: str) -
     result = run("calibrate", *flags)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_a_profile_takes_no_other_file_s_place(run: Run, project: Path) -> None:
+    run(*CPU)
+    journal = project / "profile.parquet.jsonl"
+    before = journal.read_bytes()
+    (project / "x.parquet").write_text('{"schema": "astrarium.tuning/1"}', encoding="utf-8")
+    for out, message in (
+        ("profile.parquet.jsonl", "would replace profile.parquet.jsonl, which is read"),
+        ("x.parquet", "there is a file of another kind"),
+    ):
+        result = run("calibrate", "--from-journal", journal.name, "--out", out)
+        assert result.exit_code == 2
+        assert message in result.stderr
+    assert journal.read_bytes() == before
+    assert (project / "x.parquet").read_bytes().startswith(b"{")
 
 
 def test_torch_must_be_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

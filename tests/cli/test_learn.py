@@ -132,7 +132,10 @@ BAD = {
     "no log": (("--from-log", "runs.csv", "--gpus", "h100:8"), "no iteration of Megatron-LM"),
     "unknown source": (("--from", "runs.csv", "--source", "theirs"), "there are mine"),
     "other GPU": (("--from", "runs.csv", "--gpu", "a100"), "no usable run is left"),
-    "unreadable name": (("--from", "runs.csv", "--out", "mine.txt"), "unknown kind of file"),
+    "unreadable name": (("--from", "runs.csv", "--out", "mine.txt"), "ends in .json"),
+    "no JSON": (("--from", "runs.csv", "--out", "mine.toml"), "ends in .json"),
+    "its own table": (("--from", "runs.csv", "--out", "runs.csv"), "would replace runs.csv"),
+    "another kind": (("--from", "runs.csv", "--out", "plan.json"), "a file of another kind"),
     "no folder": (("--from", "runs.csv", "--out", "no/mine.json"), "there is no folder"),
 }
 
@@ -140,6 +143,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input(run: Run, table: Path, project: Path, name: str) -> None:
     (project / "a.log").write_text(megatron_log(), encoding="utf-8")
+    (project / "plan.json").write_text('{"schema": "astrarium.plan/1"}', encoding="utf-8")
     arguments, message = BAD[name]
     result = run("calibrate", *arguments)
     assert result.exit_code == 2
@@ -164,6 +168,17 @@ def test_times_in_milliseconds(run: Run, project: Path) -> None:
     result = run("calibrate", "--from", "runs.csv")
     assert result.exit_code == 2
     assert "no usable run is left" in result.stderr or "times the predicted" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("p.txt", "a .parquet that was measured"), (".", "is a folder; name the profile in it")],
+)
+def test_a_profile_of_no_kind(run: Run, project: Path, name: str, message: str) -> None:
+    (project / "p.txt").write_text("{}", encoding="utf-8")
+    result = run(*ASKED, "--profile", name)
+    assert result.exit_code == 2
+    assert message in result.stderr
 
 
 def test_a_damaged_profile(run: Run, project: Path) -> None:

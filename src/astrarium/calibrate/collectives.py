@@ -27,7 +27,6 @@ from astrarium.calibrate.bench import BATCHES, MAX_CALLS, Timing
 from astrarium.calibrate.cases import Case
 from astrarium.calibrate.cases_collectives import BACKENDS, SEND
 from astrarium.calibrate.run import failure_text
-from astrarium.errors import InputError
 
 START_SECONDS: Final = 120.0  # for processes to find each other
 CASE_SECONDS: Final = 120.0  # for one case; then the ranks have lost each other
@@ -45,13 +44,6 @@ class Ranks:
     """Processes that run the same cases together; a `with` block ends them."""
 
     def __init__(self, device: str, count: int) -> None:
-        if count < 2:
-            raise InputError(f"--ranks {count}: collectives need at least 2")
-        if device == "cuda" and count > torch.cuda.device_count():
-            raise InputError(
-                f"--ranks {count}: there are {torch.cuda.device_count()} GPUs; "
-                "every rank needs one of its own"
-            )
         self.lost = False
         self._folder = tempfile.TemporaryDirectory()
         context: Any = torch.multiprocessing.get_context("spawn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import time
@@ -92,10 +93,18 @@ def _bench(device: torch.device) -> Bench:
 
 def _ranks(asked: Request, device: torch.device) -> int:
     """How many devices take part in collectives; none where there is only one."""
-    if asked.ranks is not None:
-        return asked.ranks
-    count = torch.cuda.device_count() if device.type == "cuda" else 1
-    return count if count > 1 else 0
+    gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    if asked.ranks is None:
+        return gpus if gpus > 1 else 0
+    most, what = (gpus, "GPUs") if gpus else (os.cpu_count() or 1, "cores")
+    if asked.ranks < 2:
+        raise InputError(f"--ranks {asked.ranks}: collectives need at least 2")
+    if asked.ranks > most:
+        raise InputError(
+            f"--ranks {asked.ranks}: there are {most} {what}, and every rank needs one of its own;"
+            f" give at most {most}"
+        )
+    return asked.ranks
 
 
 def _waiting(cases: Sequence[Case], journal: Journal) -> bool:

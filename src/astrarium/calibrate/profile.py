@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astrarium.calibrate.cases import IDENTITY, TEXTS, TIMES
 from astrarium.calibrate.fit import DeviceFit, fit_rows
 from astrarium.calibrate.journal import Contents
+from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ METADATA_KEY: Final = b"astrarium"
 CHECKSUM: Final = "checksum"
 # Parquet: the mark at both ends, and in the footer (Thrift's compact protocol) the mark of a text
 # field that follows the one before, and how many bytes the size of a text may have.
-_PARQUET: Final = b"PAR1"
+PARQUET: Final = b"PAR1"
 _TEXT_FIELD: Final = b"\x18"
 _LONGEST_SIZE: Final = 5
 _LEAST_BYTES: Final = 12
@@ -124,7 +124,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Write a profile under a temporary name and rename it."""
+    """Write a profile, whole or not at all."""
     pa = _pyarrow()
     import pyarrow.parquet
 
@@ -134,16 +134,9 @@ def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) ->
     )
     text = json.dumps({**header, CHECKSUM: _checksum(header)}, allow_nan=False)
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
-    try:
-        pyarrow.parquet.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-        temporary.replace(path)
-    except FileNotFoundError:
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}") from None
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another place") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    content = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(table, content, compression="zstd", write_page_checksum=True)
+    write_atomic_bytes(path, content.getvalue().to_pybytes())
 
 
 def read_profile(path: Path) -> DeviceProfile:
@@ -181,7 +174,7 @@ def _header_text(path: Path, data: bytes) -> bytes:
     field mark, a length and the text, and its value another field mark, a length and the text.
     """
     mark, tail = data[:4], data[-8:]
-    if mark != _PARQUET or tail[4:] != _PARQUET or len(data) < _LEAST_BYTES:
+    if mark != PARQUET or tail[4:] != PARQUET or len(data) < _LEAST_BYTES:
         raise _unusable(path, "it is no Parquet file, or its end is missing")
     length = int.from_bytes(tail[:4], "little")
     footer = data[-8 - length : -8]

@@ -90,12 +90,12 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
         learning.learn(from_table or (), from_log or (), logged, wanted, out=out, json=json)
         return
     from astrarium.calibrate.journal import read_journal
-    from astrarium.calibrate.profile import make_header, write_profile
+    from astrarium.calibrate.profile import PARQUET, make_header, write_profile
     from astrarium.calibrate.run import Outcome
     from astrarium.cli import output
 
     path = Path(out or DEFAULT_OUT)
-    _check_place(path)
+    output.check_out(path, ".parquet", PARQUET, [from_journal] if from_journal else [])
     if from_journal is not None:
         contents, outcome = read_journal(Path(from_journal)), Outcome()
     else:
@@ -145,16 +145,6 @@ def _measure(
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _check_place(path: Path) -> None:
-    """Notice before measuring for minutes that the result has no place."""
-    from astrarium.errors import InputError
-
-    if path.is_dir():
-        raise InputError(f"--out {path}: is a folder; name a file")
-    if not path.parent.is_dir():
-        raise InputError(f"--out {path}: there is no folder {path.parent}")
 
 
 def _measuring() -> Any:  # noqa: ANN401  the module

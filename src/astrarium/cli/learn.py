@@ -89,11 +89,11 @@ def learn(
     from astrarium.calibrate import learn_profile
     from astrarium.calibrate.learn import learn as learned_from
     from astrarium.cli import output
-    from astrarium.documents import parsing, write_atomic
+    from astrarium.documents import write_atomic
 
     file = out or DEFAULT_OUT
-    parsing.format_of(Path(file))  # a name that could not be read back is refused at once
     origin = [*tables, *logs]
+    output.check_out(file, ".json", learn_profile.SCHEMA.encode(), origin)
     with output.progress("learning"):
         runs, aside = _runs_of_tables(tables, wanted)
         logged, notes = _runs_of_logs(logs, of_logs, wanted.runtime)

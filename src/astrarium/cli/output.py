@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROGRESS_AFTER_SECONDS = 1.0
 PROGRESS_EVERY_SECONDS = 0.5
+BEGINNING_BYTES = 256  # of a file, where its kind shows
 
 
 def print_json(data: Any) -> None:  # noqa: ANN401  whatever JSON can hold
@@ -97,6 +98,45 @@ def write_text(path: str, text: str) -> None:
     from astrarium.documents import write_atomic
 
     write_atomic(Path(path), text)
+
+
+def check_out(out: str | Path, ending: str, mark: bytes, inputs: Iterable[str | Path] = ()) -> None:
+    """Notice before any work that a result has no place, or that its place is taken.
+
+    `mark` stands at the beginning of every file of the kind that may be replaced.
+    """
+    path = Path(out)
+    if path.is_dir():
+        raise InputError(f"--out {out}: is a folder; name a file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"--out {out}: it is not a regular file; name a file")
+    check_not_read("--out", path, inputs)
+    if path.suffix.lower() != ending:
+        raise InputError(f"--out {out}: expected a name that ends in {ending}")
+    if not path.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {path.parent}")
+    if not path.exists():
+        return
+    begin = _beginning(path)
+    if begin and mark not in begin:
+        raise InputError(
+            f"--out {out}: there is a file of another kind; name another, or remove that one"
+        )
+
+
+def check_not_read(flag: str, out: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse to write over what was read."""
+    for given in inputs:
+        if os.path.exists(out) and os.path.exists(given) and os.path.samefile(out, given):
+            raise InputError(f"{flag} {out}: would replace {given}, which is read; name another")
+
+
+def _beginning(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(BEGINNING_BYTES)
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot be replaced ({error.strerror})") from None
 
 
 @contextmanager

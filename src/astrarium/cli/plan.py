@@ -36,7 +36,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
-    request.choice("--runtime", runtime, request.Runtime)
+    request.check_planned(runtime)
     goal = request.choice("--objective", objective, Objective, without=(Objective.GPUS,))
     how = request.choice("--mode", mode, planner.Mode)
     limits = Limits(request.usd("--budget", budget), request.seconds("--deadline", deadline))

@@ -32,6 +32,8 @@ MOST_PLANS = 100
 DEFAULT_SEQ_LENGTH = 8192
 # For `fit`, whose answer hardly depends on it: enough micro-batches to fill any usual pipeline.
 DEFAULT_GLOBAL_BATCH = "1024"
+# Of the profile of a cluster; that of a device ends in .parquet.
+PROFILE_ENDINGS = (".json", ".yaml", ".yml", ".toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,24 @@ def choice(
     expected = f"expected one of {', '.join(words)}" if len(words) > 1 else f"only {words[0]} is"
     known = "" if len(words) > 1 else " supported so far"
     raise InputError(f"{flag} '{text}': {expected}{known}{did_you_mean(text, words)}")
+
+
+def check_planned(runtime: str) -> None:
+    """Refuse a runtime that plans cannot be made for, with what can be done for it."""
+    from astrarium.catalog.runtimes import runtime_names
+
+    if runtime.lower() in list(Runtime):
+        return
+    known = runtime_names()
+    if runtime.lower() in known:
+        raise InputError(
+            f"--runtime '{runtime}': only {Runtime.MEGATRON} is planned for so far;"
+            f" `astrarium predict --runtime {runtime.lower()}` prices a strategy under it"
+        )
+    raise InputError(
+        f"--runtime '{runtime}': unknown{did_you_mean(runtime, known)};"
+        " `astrarium catalog runtimes` lists all"
+    )
 
 
 def cluster(gpus: str | None, file: str | None) -> Cluster:
@@ -215,8 +235,15 @@ def tunings(profile: str | None) -> Callable[[Scenario], Tuning]:
 def used_profile(file: str) -> UsedProfile:
     """Read the profile of a device (Parquet) or of a cluster (JSON)."""
     path = Path(file)
-    if path.suffix == ".parquet":
+    if path.is_dir():
+        raise InputError(f"--profile {file}: is a folder; name the profile in it")
+    if path.suffix.lower() == ".parquet":
         return _device_profile(path)
+    if path.suffix.lower() not in PROFILE_ENDINGS:
+        raise InputError(
+            f"--profile {file}: unknown kind of file; expected a .json that was learned, or a"
+            " .parquet that was measured, by `astrarium calibrate`"
+        )
     from astrarium.calibrate.learn_profile import load_profile
 
     read = load_profile(path)
