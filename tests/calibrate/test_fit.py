@@ -24,6 +24,7 @@ from astrarium.calibrate.journal import Contents
 from astrarium.calibrate.sections import SECTIONS, list_cases
 from astrarium.catalog import find_gpu
 from astrarium.cost.efficiency import operator_model
+from astrarium.errors import InputError
 
 Rows = list[dict[str, Any]]
 H200 = operator_model(find_gpu("h200"))
@@ -94,6 +95,20 @@ def test_few_rows_are_doubted_and_nonsense_is_bounded() -> None:
     assert many.ratio == pytest.approx(1.5, rel=0.01)
     assert summarised(np.full(400, 50.0)).ratio == pytest.approx(BOUNDS[1])
     assert summarised(np.full(400, 0.01)).ratio == pytest.approx(BOUNDS[0])
+
+
+def test_classes_out_of_bounds_are_marked() -> None:
+    assert not summarised(np.full(400, 2.0)).bounded
+    assert summarised(np.full(3, 50.0)).bounded
+    assert summarised(np.full(3, 0.01)).bounded
+
+
+def test_products_faster_than_the_peak_are_refused() -> None:
+    rows = modelled_rows(1.0)
+    row = next(row for row in rows if row["operator"] == "gemm" and row["dtype"] == "bf16")
+    row["median_us"] /= 10
+    with pytest.raises(InputError, match=r"PFLOP/s, but the peak of a H200-SXM5-141GB is 989"):
+        fit_rows(rows, {"name": "NVIDIA H200"})
 
 
 def test_an_optimizer_step_is_the_sum_of_its_parts() -> None:

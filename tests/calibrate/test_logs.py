@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from training_logs import MEGATRON_ARGUMENTS, megatron_log, nanotron_log, torchtitan_log
 
-from astrarium.calibrate.logs import Program, pace_of, read_log
+from astrarium.calibrate.logs import Program, pace_of, read_logs
 from astrarium.calibrate.logs_settings import Given, measurement_of
 from astrarium.calibrate.measurement import Measurement
 from astrarium.catalog.runtimes import ReportedMemory
@@ -25,7 +25,7 @@ def run_of(tmp_path: Path, text: str, gpus: str = "h100:64", **given: object) ->
     path = tmp_path / "run.log"
     path.write_text(text, encoding="utf-8")
     pool = parse_gpus(gpus).pools[0]
-    return measurement_of(read_log(path), Given(pool, **given))[0]  # type: ignore[arg-type]
+    return measurement_of(read_logs(path)[0], Given(pool, **given))[0]  # type: ignore[arg-type]
 
 
 def test_megatron(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_dialects_of_megatron(tmp_path: Path, line: str) -> None:
     path = tmp_path / "run.log"
     lines = [line.format(n=n, ms=9000.0 if n < 3 else 2000.0 + n) for n in range(1, 15)]
     path.write_text("\n".join(["\x1b[32mstarting\x1b[0m", *lines, "done"]), encoding="utf-8")
-    log = read_log(path)
+    log = read_logs(path)[0]
     assert log.program is Program.MEGATRON
     pace = pace_of(log)
     assert pace.median == pytest.approx(2.010)
@@ -96,7 +96,7 @@ def test_a_ramp_of_the_batch(tmp_path: Path) -> None:
         for n, size in enumerate([32] * 10 + [64] * 10, start=1)
     ]
     path.write_text("\n".join(lines), encoding="utf-8")
-    pace = pace_of(read_log(path))
+    pace = pace_of(read_logs(path)[0])
     assert (pace.median, pace.global_batch, pace.used) == (0.64, 64, 9)
 
 
@@ -196,7 +196,7 @@ def test_broken_logs(name: str, tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(InputError, match=message):
-        pace_of(read_log(path))
+        pace_of(read_logs(path)[0])
 
 
 def test_a_cut_line_is_passed_over(tmp_path: Path) -> None:
@@ -207,6 +207,43 @@ def test_a_cut_line_is_passed_over(tmp_path: Path) -> None:
 def test_missing_logs(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("x", encoding="utf-8")
     with pytest.raises(InputError, match=r"did you mean 'run\.log'"):
-        read_log(tmp_path / "rum.log")
+        read_logs(tmp_path / "rum.log")
     with pytest.raises(InputError, match="is a folder"):
-        read_log(tmp_path)
+        read_logs(tmp_path)
+
+
+def test_appended_runs_are_runs_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    other = megatron_log(milliseconds=3000).replace(
+        "micro_batch_size ................................ 1",
+        "micro_batch_size ................................ 2",
+    )
+    path.write_text(megatron_log() + other, encoding="utf-8")
+    first, second = read_logs(path)
+    assert (first.path, second.path) == (f"{path} (run 1)", f"{path} (run 2)")
+    assert first.settings["micro_batch_size"] == "1"
+    assert second.settings["micro_batch_size"] == "2"
+    assert pace_of(first).median == pytest.approx(2.0, rel=0.01)
+    assert pace_of(second).median == pytest.approx(3.0, rel=0.01)
+
+
+def test_a_run_that_ended_at_once_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    begin = megatron_log().partition(" [2026")[0].replace(" 4096\n", " 1024\n")
+    path.write_text(begin + megatron_log(), encoding="utf-8")
+    (run,) = read_logs(path)
+    assert run.settings["hidden_size"] == "4096"
+
+
+@pytest.mark.parametrize("text", [nanotron_log, torchtitan_log])
+def test_appended_runs_of_others(tmp_path: Path, text: Callable[[], str]) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(f"{text()}\n{text()}\n", encoding="utf-8")
+    assert [len(run.samples) for run in read_logs(path)] == [len(read_logs(path)[0].samples)] * 2
+
+
+def test_an_appended_run_without_settings_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("\n".join([*_iterations("9", "9"), *_iterations("8")]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"run.log:3: iteration 1 follows 2: .* one file per run"):
+        read_logs(path)

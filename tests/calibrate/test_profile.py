@@ -20,6 +20,7 @@ from astrarium.calibrate.profile import (
     make_header,
     read_profile,
     read_rows,
+    warnings_of,
     write_profile,
 )
 from astrarium.cost.tuning import Tuning
@@ -60,6 +61,15 @@ def test_its_factors_are_those_of_a_tuning(profile: Path) -> None:
     tuning = Tuning(**read_profile(profile).tuning)
     assert profile.name in tuning.origin
     assert tuning.compute == 1.0
+
+
+def test_classes_out_of_bounds_are_not_used(profile: Path) -> None:
+    read = read_profile(profile)
+    name = next(iter(read.header["operators"]))
+    read.header["operators"][name] |= {"bounded": True, "median": 9.0}
+    assert name not in read.tuning["operators"]
+    (warning,) = [text for text in warnings_of(read.header) if text.startswith(f"{name}:")]
+    assert "9 x the modelled ones, outside 0.33 to 3" in warning
 
 
 def test_failures_stand_in_the_header(tmp_path: Path, measured: Contents) -> None:

@@ -111,7 +111,7 @@ def test_logs(run: Run, project: Path) -> None:
     result = run("calibrate", "--from-log", "a.log", "--gpus", "h100:16")
     shown = " ".join(result.stdout.split())
     assert result.exit_code == 0, result.stderr
-    assert "a.log: Megatron-LM, 2.0" in shown
+    assert "a.log: Megatron-LM, taken for megatron (--runtime NAME changes it); 2.0" in shown
     assert "5 left out as warm-up" in shown
     assert "one run cannot tell how other runs will do" in shown
 

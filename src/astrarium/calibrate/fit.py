@@ -30,6 +30,7 @@ from astrarium.cost.efficiency import (
     operator_model,
 )
 from astrarium.errors import InputError
+from astrarium.units import format_rate
 
 Row = Mapping[str, Any]
 
@@ -39,6 +40,8 @@ LEAST_SECONDS: Final = 20e-6
 PRIOR_ROWS: Final = 4.0
 # Factors outside say that something else was measured than the model means.
 BOUNDS: Final = (1 / 3, 3.0)
+# Products of cards that clock above their nominal boost, against the nominal rate.
+MOST_OF_PEAK: Final = 1.1
 LEAST_ROWS: Final = 3
 # What the best product of a known GPU reaches of its nominal rate: 0.75 to 0.85 over the GPU
 # types of the catalog that have a measured one.
@@ -47,6 +50,7 @@ BEST_PRODUCT_SHARE: Final = 0.8
 STRANGER_LIKE: Final = "A100-SXM4-80GB"
 
 SUSTAINED: Final = {"gemm_sustained": "gemm", "attention_sustained": "attention"}
+PRODUCTS: Final = ("gemm", "grouped_gemm")
 _ROLES: Final = {
     "forward": ("gemm", GemmRole.FORWARD),
     "dgrad": ("gemm_dgrad", GemmRole.DGRAD),
@@ -74,6 +78,7 @@ class ClassFit:
     median: float  # of measured to modelled time
     spread: float  # typical factor between a row and the median, minus one
     rows: int
+    bounded: bool = False  # the median is out of bounds, so that the factor is not used
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,8 @@ class DeviceFit:
 def fit_rows(rows: Sequence[Row], device: Mapping[str, Any]) -> DeviceFit:
     """The factors of a device from its measured rows."""
     known = recognise(str(device.get("name", "")))
+    if known:
+        check_rates(rows, known)
     made_up = None if known else specification(rows)
     gpu = known or (None if made_up is None else stranger(str(device.get("name", "")), made_up))
     links = link_ratios(rows, known) if known else []
@@ -108,6 +115,23 @@ def fit_rows(rows: Sequence[Row], device: Mapping[str, Any]) -> DeviceFit:
         host=host_seconds(rows),
         specification=made_up,
     )
+
+
+def check_rates(rows: Iterable[Row], gpu: Gpu) -> None:
+    """Refuse products that are faster than the GPU can be."""
+    for row in rows:
+        peak = gpu.peak_flops.get(row.get("dtype") or "")
+        if peak is None or SUSTAINED.get(row["operator"], row["operator"]) not in PRODUCTS:
+            continue
+        sizes = (row["m"], row["n"], row["k"])
+        rate = 2.0 * float(np.prod(sizes, dtype=float)) * (row.get("groups") or 1) / _seconds(row)
+        if rate > MOST_OF_PEAK * peak:
+            shape = " x ".join(map(str, sizes))
+            raise InputError(
+                f"{row['operator']} of {shape} in {row['dtype']}: {row['median_us']:g} us would be"
+                f" {format_rate(rate, 'FLOP')}, but the peak of a {gpu.name} is"
+                f" {format_rate(peak, 'FLOP')}; check the device and the unit, then measure again"
+            )
 
 
 def recognise(name: str) -> Gpu | None:
@@ -272,13 +296,14 @@ def summarised(ratios: Floats) -> ClassFit:
     """Median, spread and the regularised factor of one class."""
     logs = np.log(ratios)
     median = float(np.median(logs))
-    weight = len(logs) / (len(logs) + PRIOR_ROWS)
+    drawn = median * len(logs) / (len(logs) + PRIOR_ROWS)
     low, high = np.log(BOUNDS)
     return ClassFit(
-        ratio=float(np.exp(np.clip(weight * median, low, high))),
+        ratio=float(np.exp(np.clip(drawn, low, high))),
         median=float(np.exp(median)),
         spread=float(np.exp(np.median(np.abs(logs - median))) - 1.0),
         rows=len(logs),
+        bounded=not low < median < high,
     )
 
 

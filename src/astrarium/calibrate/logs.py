@@ -63,6 +63,15 @@ class Log:
         """Keep a setting; the first mention is the program's own."""
         self.settings.setdefault(name, value.strip().strip("'\""))
 
+    def add(self, sample: Sample, place: str) -> None:
+        """Keep a sample; InputError if its number says that another run began unnoticed."""
+        if self.samples and sample.step < self.samples[-1].step:
+            raise InputError(
+                f"{place}: iteration {sample.step} follows {self.samples[-1].step}: another run"
+                " begins here without stating its settings; split the log into one file per run"
+            )
+        self.samples.append(sample)
+
     def peak(self, peaks: dict[int, float], rank: int, size: float) -> None:
         """Keep the highest peak that a rank reports; zeros come from devices it cannot ask."""
         if size > 0:
@@ -123,28 +132,53 @@ _TITAN_KEYS: Final = (
 _TITAN_SETTING: Final = re.compile(rf"['\"]?\b({'|'.join(_TITAN_KEYS)})['\"]?\s*[=:]\s*(-?\d+)")
 
 
-def read_log(path: Path | str) -> Log:
-    """Read a log; InputError if it is none of the known programs, or holds no iterations."""
-    log: Log | None = None
+# What a program prints first of its settings.
+_BEGINNINGS: Final = {
+    Program.MEGATRON: re.compile(r"-{3,} arguments -{3,}"),
+    Program.TORCHTITAN: re.compile(r"Starting job:"),
+    Program.NANOTRON: re.compile(r"\bConfig\(general="),
+}
+
+
+def read_logs(path: Path | str) -> list[Log]:
+    """Read the runs of a log, one after the other where several were appended.
+
+    InputError if it is of none of the known programs, holds no iterations, or if a run begins
+    within it that does not state its settings.
+    """
+    runs: list[Log] = []
     pending: list[tuple[int, str]] = []
     for number, line in enumerate(_lines(Path(path)), start=1):
-        if log is None:
-            pending.append((number, line))
-            program = _program_of(line)
-            if program is None:
-                continue
-            log = Log(str(path), program)
-            for earlier, text in pending:
-                _READERS[program](log, text, f"{path}:{earlier}")
+        pending.append((number, line))
+        program = runs[-1].program if runs else _program_of(line)
+        if program is None:
             continue
-        _READERS[log.program](log, line, f"{path}:{number}")
-    if log is None or not log.samples:
+        if not runs:
+            runs.append(Log(str(path), program))
+        for earlier, text in pending:
+            if _BEGINNINGS[program].search(text):
+                _begin(runs)
+            _READERS[program](runs[-1], text, f"{path}:{earlier}")
+        pending.clear()
+    runs = [run for run in runs if run.samples]
+    if not runs:
         raise InputError(
             f"{path}: no iteration of Megatron-LM, torchtitan or nanotron in it; expected lines"
             " such as 'iteration 10/ 500 | ... elapsed time per iteration (ms): 1234.5 |' or"
             " 'step: 10 loss: ... memory: 40.12GiB(50.6%) tps: 5,678'"
         )
-    return log
+    if len(runs) > 1:
+        for number, run in enumerate(runs, start=1):
+            run.path = f"{path} (run {number})"
+    return runs
+
+
+def _begin(runs: list[Log]) -> None:
+    """Begin a run; what ended before its first iteration is forgotten."""
+    last = runs[-1]
+    if not last.samples:
+        runs.pop()
+    runs.append(Log(last.path, last.program))
 
 
 def pace_of(log: Log) -> Pace:
@@ -219,7 +253,7 @@ def _read_torchtitan(log: Log, line: str, place: str) -> None:
     if found := _TITAN_STEP.search(line):
         tokens_per_second = _positive(found[3], f"{place}: tps")
         if not log.samples or log.samples[-1].step != int(found[1]):  # every rank may print
-            log.samples.append(Sample(int(found[1]), tokens_per_second, None))
+            log.add(Sample(int(found[1]), tokens_per_second, None), place)
         log.peak(log.reserved, 0, float(found[2]) * GIB)
     elif "device mesh with" in line:
         _read_mesh(log, line)
@@ -257,7 +291,7 @@ def _add_iteration(log: Log, line: str, place: str) -> bool:
     batch = _BATCH.search(line)
     seconds = _positive(elapsed[1], f"{place}: elapsed time per iteration") / 1e3
     size = round(_scaled(batch[1])) if batch else None
-    log.samples.append(Sample(int(step[1]), seconds, size))
+    log.add(Sample(int(step[1]), seconds, size), place)
     return True
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from astrarium.calibrate.cases import IDENTITY, TEXTS, TIMES
-from astrarium.calibrate.fit import DeviceFit, fit_rows
+from astrarium.calibrate.fit import BOUNDS, DeviceFit, fit_rows
 from astrarium.calibrate.journal import Contents
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
@@ -73,16 +73,33 @@ class DeviceProfile:
     @property
     def tuning(self) -> dict[str, Any]:
         """Fields of `astrarium.cost.tuning.Tuning` that this profile teaches."""
-        operators = {name: entry["ratio"] for name, entry in self.header["operators"].items()}
+        operators, links = (
+            {name: entry["ratio"] for name, entry in self.header[part].items() if usable(entry)}
+            for part in ("operators", "links")
+        )
         origin = f"{self.path.name}: {self.device}, {self.header['date']}"
-        link = self.header["links"].get("intra_link")
-        links = {} if link is None else {"intra_link": link["ratio"]}
         return {"origin": origin, "operators": operators, **links}
 
     @property
     def host(self) -> Mapping[str, float]:
         """Seconds of the host: launch_seconds, layer_forward_seconds and the like."""
         return self.header["host"]
+
+
+def usable(entry: Mapping[str, Any]) -> bool:
+    """Whether a class's factor is to be used: not if its cases are out of bounds."""
+    return not entry.get("bounded", False)
+
+
+def warnings_of(header: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a profile that can be used all the same."""
+    low, high = BOUNDS
+    return [
+        f"{name}: measured times are {entry['median']:.3g} x the modelled ones, outside"
+        f" {low:.2g} to {high:g}: something else was measured; this class is not used"
+        for name, entry in {**header["operators"], **header["links"]}.items()
+        if not usable(entry)
+    ]
 
 
 def make_header(contents: Contents) -> dict[str, Any]:

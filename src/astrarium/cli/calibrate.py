@@ -90,7 +90,7 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
         learning.learn(from_table or (), from_log or (), logged, wanted, out=out, json=json)
         return
     from astrarium.calibrate.journal import read_journal
-    from astrarium.calibrate.profile import PARQUET, make_header, write_profile
+    from astrarium.calibrate.profile import PARQUET, make_header, warnings_of, write_profile
     from astrarium.calibrate.run import Outcome
     from astrarium.cli import output
 
@@ -102,12 +102,14 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
         contents, outcome = _measure(path, device, quick, sections, seconds, ranks, again)
     header = make_header(contents)
     write_profile(path, header, contents.rows)
+    warnings = warnings_of(header)
     if json:
-        output.print_json({**header, "file": str(path), "left": outcome.left})
+        file = {"file": str(path), "left": outcome.left, "warnings": warnings}
+        output.print_json({**header, **file})
         return
     from astrarium.report.calibration import calibration_report
 
-    output.show(lambda width: calibration_report(header, path.name, outcome.left, width))
+    output.show(lambda width: calibration_report(header, path.name, outcome.left, warnings, width))
 
 
 def _measure(

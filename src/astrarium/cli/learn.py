@@ -135,8 +135,8 @@ def _runs_of_tables(
 def _runs_of_logs(
     logs: Sequence[str], flags: OfLogs, runtime: str | None
 ) -> tuple[list[Measurement], list[str]]:
-    """The run of each log, and a note on how its time was taken."""
-    from astrarium.calibrate.logs import read_log
+    """The runs of all logs, and a note on how the time of each was taken."""
+    from astrarium.calibrate.logs import read_logs
     from astrarium.calibrate.logs_settings import measurement_of
     from astrarium.units import format_seconds
 
@@ -145,14 +145,14 @@ def _runs_of_logs(
     if not logs:
         return runs, notes
     given = _given(flags, runtime)
-    for path in logs:
-        log = read_log(path)
+    for log in (log for path in logs for log in read_logs(path)):
         run, pace = measurement_of(log, given)
         runs.append(run)
+        taken = "as --runtime says" if runtime else "--runtime NAME changes it"
         notes.append(
-            f"{path}: {log.program}, {format_seconds(run.seconds or 0.0)} per iteration, the median"
-            f" of {pace.used} (middle half within {100 * pace.spread:.1f} %), {pace.left_out} left"
-            " out as warm-up"
+            f"{log.path}: {log.program}, taken for {run.runtime.name} ({taken});"
+            f" {format_seconds(run.seconds or 0.0)} per iteration, the median of {pace.used}"
+            f" (middle half within {100 * pace.spread:.1f} %), {pace.left_out} left out as warm-up"
         )
     return runs, notes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -23,7 +23,7 @@ _HOST = {
 
 
 def calibration_report(
-    header: Mapping[str, Any], file: str, left: int, width: int
+    header: Mapping[str, Any], file: str, left: int, warnings: Sequence[str], width: int
 ) -> Iterator[RenderableType]:
     """All of a profile's header that a person wants to know."""
     grid = Table.grid(padding=(0, 2))
@@ -33,6 +33,8 @@ def calibration_report(
         grid.add_row(label, Text(text))
     yield grid
     yield from _operators(header, width)
+    for warning in warnings:
+        yield Text(f"warning: {warning}")
     yield from _host(header["host"])
     yield from _failures(header["failed"], left)
 
@@ -47,7 +49,9 @@ def _facts(header: Mapping[str, Any], file: str) -> Iterator[tuple[str, str]]:
     yield "software", ", ".join(f"{name} {text}" for name, text in header["versions"].items())
     cases = header["sections"]
     counts = ", ".join(f"{name} {count:,}" for name, count in cases.items())
-    yield "measured", f"{sum(cases.values()):,} cases ({counts}), {header['date']}"
+    total = sum(cases.values())
+    noun = "case" if total == 1 else "cases"
+    yield "measured", f"{total:,} {noun} ({counts}), {header['date']}"
     yield "profile", file
 
 
@@ -63,10 +67,14 @@ def _operators(header: Mapping[str, Any], width: int) -> Iterator[RenderableType
             Field("cases", [f"{entry['rows']:,}" for entry in entries], right=True),
             Field("median", [f"{entry['median']:.2f}" for entry in entries], right=True),
             Field("spread", [percent(entry["spread"]) for entry in entries], right=True, drop=1),
-            Field("factor", [f"{entry['ratio']:.2f}" for entry in entries], right=True),
+            Field("factor", [_factor(entry) for entry in entries], right=True),
         ],
         width,
     )
+
+
+def _factor(entry: Mapping[str, Any]) -> str:
+    return "not used" if entry.get("bounded") else f"{entry['ratio']:.2f}"
 
 
 def _host(host: Mapping[str, float]) -> Iterator[RenderableType]:
@@ -85,4 +93,5 @@ def _failures(failed: list[Mapping[str, Any]], left: int) -> Iterator[Renderable
         for (operator, reason), count in counts.items():
             yield Padding(Text(f"{count} x {operator}: {reason}"), (0, 0, 0, 2))
     if left:
-        yield title(f"{left:,} cases are left: the same command goes on")
+        cases = "1 case is" if left == 1 else f"{left:,} cases are"
+        yield title(f"{cases} left: the same command goes on")
