@@ -181,6 +181,40 @@ def test_a_profile_of_no_kind(run: Run, project: Path, name: str, message: str) 
     assert message in result.stderr
 
 
+def test_validate_names_the_profile(run: Run, table: Path, project: Path) -> None:
+    run("calibrate", "--from", "runs.csv", "--out", "mine.json")
+    flags = ("validate", "runs.csv", "--profile", "mine.json")
+    used = json.loads(run(*flags, "--json").stdout)["profile"]
+    assert used == {
+        "file": "mine.json",
+        "gpu": "H100-SXM5-80GB",
+        "runtime": "megatron",
+        "rows": 5,
+    }
+    shown = " ".join(run(*flags).stdout.split())
+    assert "profile mine.json of H100-SXM5-80GB under megatron: used for 5 rows" in shown
+    write_table(project / "other.csv", 1.0, gpu="A100-80GB")
+    shown = " ".join(run("validate", "other.csv", "--profile", "mine.json").stdout.split())
+    assert "no row is of these, so it changes nothing" in shown
+
+
+def test_no_run_is_left(run: Run, table: Path) -> None:
+    text = table.read_text(encoding="utf-8").replace("H100-80GB", "abacus")
+    table.write_text(text, encoding="utf-8")
+    result = run("calibrate", "--from", "runs.csv")
+    assert result.exit_code == 2
+    assert "runs.csv:2: unknown GPU type 'abacus'" in result.stderr
+    assert "runs.csv:6: unknown GPU type 'abacus'" in result.stderr
+
+
+def test_nothing_learned(run: Run, project: Path) -> None:
+    write_table(project / "runs.csv", 1.0)
+    result = run("calibrate", "--from", "runs.csv")
+    assert result.exit_code == 0
+    assert "use it with --profile" not in result.stdout
+    assert "it changes nothing" in result.stdout
+
+
 def test_a_damaged_profile(run: Run, project: Path) -> None:
     (project / "p.json").write_text('{"schema": "astrarium.plan/1"}', encoding="utf-8")
     result = run(*ASKED, "--profile", "p.json")

@@ -41,6 +41,46 @@ def test_the_text(run: Run, path: Path) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+def test_rows_that_are_not_scored_are_counted(run: Run, project: Path) -> None:
+    rows = (
+        cells(),
+        cells(micro_batch=None),
+        cells(iter_time_s=None),
+        cells(iter_time_s=0.1),
+        cells(peak_mem_gb=500),
+        cells(num_gpus=64, pp=64, tp=1, dp=1),
+    )
+    path = str(write_rows(project, *rows))
+    document = json.loads(run("validate", path, "--json").stdout)
+    assert {entry["reason"]: entry["rows"] for entry in document["unscored"]} == {
+        "strategy not fully stated": 1,
+        "no time": 1,
+        "faster than the GPUs' peak": 1,
+        "more pipeline stages than layers": 1,
+    }
+    fast, full = (entry["reason"] for entry in document["implausible"])
+    assert fast.startswith("0.1 s would be 1")
+    assert fast.endswith("% of the peak of 8 H100-SXM5-80GB")
+    assert full.startswith("peak_mem_gb 500 on a H100-SXM5-80GB of 8")
+    shown = " ".join(run("validate", path).stdout.split())
+    assert "modelled and not scored: strategy not fully stated 1, no time 1," in shown
+    assert "Implausible, not scored" in shown
+
+
+def test_one_row(run: Run, project: Path) -> None:
+    shown = run("validate", str(write_rows(project, cells()))).stdout
+    assert shown.startswith("1 measured row, 1 modelled")
+    assert "false alarms" in shown
+
+
+def test_a_table_is_not_written_over(run: Run, path: Path) -> None:
+    before = path.read_bytes()
+    result = run("validate", str(path), "--out", "./t.csv")
+    assert result.exit_code == 2
+    assert "which is read; name another" in result.stderr
+    assert path.read_bytes() == before
+
+
 def test_the_document(run: Run, path: Path) -> None:
     document = json.loads(run("validate", str(path), "--json").stdout)
     assert document["schema"] == "astrarium.validation/1"
@@ -159,6 +199,8 @@ def test_bad_flags(run: Run, path: Path, arguments: tuple[str, ...], message: st
     [
         (b"", "the file is empty"),
         (b"\xff\xfe\x00\x01binary", "not a text file"),
+        ("model,größe\n".encode("latin-1"), "save it as UTF-8"),
+        (b"source;framework;model\na;b;c\n", "separated by ';'; save it with commas"),
         (b"model,time\nllama,3\n", "missing columns source, framework"),
     ],
 )
@@ -177,6 +219,9 @@ def test_rows_that_cannot_be_used_are_reported(run: Run, project: Path) -> None:
         {"framework": "abacus"},
         {"gpu": ""},
         {"tp": 10**9},
+        {"iter_time_s": "3.5 s"},
+        {"model": "x", "layers": 32, "hidden": 4096, "heads": 33},
+        {"model": "x", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 5},
     ]
     rows = [cells(**change) for change in changes]
     (project / "t.csv").write_text(table_text(*rows), encoding="utf-8")
@@ -185,6 +230,15 @@ def test_rows_that_cannot_be_used_are_reported(run: Run, project: Path) -> None:
     document = json.loads(result.stdout)
     assert document["all"]["modelled"] == 0
     reasons = " ".join(entry["reason"] for entry in document["unmodelled"])
-    for text in ("not a finite number", "not above zero", "abacus", "GPU", "are not 8 GPUs"):
+    for text in (
+        "not a finite number: 'nan'",
+        "not above zero: '-3'",
+        "abacus",
+        "GPU",
+        "are not 8 GPUs",
+        "not a number: '3.5 s'",
+        "hidden 4096 is no multiple of heads 33",
+        "heads 32 is no multiple of kv_heads 5",
+    ):
         assert text in reasons
     assert run("validate", "t.csv").exit_code == 0

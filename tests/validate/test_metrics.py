@@ -14,6 +14,7 @@ from measured import row_of
 
 from astrarium.search.plan import Plan
 from astrarium.validate.metrics import (
+    NotScored,
     Scoring,
     group_metrics,
     measured_mfu,
@@ -24,6 +25,7 @@ from astrarium.validate.metrics import (
     spearman,
     sweeps,
     time_scores,
+    why_not_scored,
 )
 from astrarium.validate.predictions import Prediction, predict_rows
 
@@ -50,9 +52,9 @@ def make(tmp_path: Path) -> Make:
 
 def test_errors_of_time(make: Make) -> None:
     rows = [
-        make(1.1, iter_time_s=1.0, mfu=0.5),
-        make(1.6, iter_time_s=2.0, mfu=0.5),
-        make(4.0, iter_time_s=4.0, mfu=0.5),
+        make(4.4, iter_time_s=4.0, mfu=0.5),
+        make(6.4, iter_time_s=8.0, mfu=0.5),
+        make(16.0, iter_time_s=16.0, mfu=0.5),
         make(gpu="nothing"),
     ]
     found = group_metrics("g", rows)
@@ -83,6 +85,31 @@ def test_errors_of_time(make: Make) -> None:
 def test_times_that_are_not_scored(make: Make, changes: dict[str, object]) -> None:
     assert time_scores([make(**changes)]) == []
     assert len(time_scores([make()])) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"gpu": "nothing"}, None),
+        ({"iter_time_s": None}, NotScored.NO_TIME),
+        ({"notes": "REPEATED config"}, NotScored.DOUBTFUL),
+        ({"micro_batch": None}, NotScored.NOT_STATED),
+        ({"iter_time_s": 1000}, NotScored.IDLE),
+        ({"iter_time_s": 0.5}, NotScored.TOO_FAST),
+        ({"iter_time_s": 0.5, "mfu": 0.4}, NotScored.TOO_FAST),
+        ({"num_gpus": 64, "pp": 64, "tp": 1, "dp": 1}, NotScored.TOO_DEEP),
+    ],
+)
+def test_why_a_time_is_not_scored(
+    make: Make, changes: dict[str, object], reason: NotScored | None
+) -> None:
+    assert why_not_scored(make(**changes)) is reason
+
+
+def test_more_memory_than_there_is(make: Make) -> None:
+    assert memory_scores([make(peak_mem_gb=200)]) == []
+    assert len(memory_scores([make(peak_mem_gb=200, notes="computed, not run")])) == 1
 
 
 def test_open_choices_are_scored_on_request(make: Make) -> None:
@@ -130,6 +157,8 @@ def test_out_of_memory(make: Make) -> None:
     assert found.out_of_memory == 2
     assert found.oom_recall == 0.5
     assert found.oom_precision == 0.5
+    assert found.false_alarms == 1
+    assert group_metrics("g", rows[:2]).false_alarms is None
     alarms = group_metrics("g", rows[2:4])
     assert (alarms.oom_recall, alarms.oom_precision) == (None, None)
 

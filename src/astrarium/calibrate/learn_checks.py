@@ -32,6 +32,7 @@ MOST_FROM_MEDIAN: Final = 2.5
 # Above the memory of the device; units may be 10^9 or 2^30 bytes, so some room is left.
 MOST_OF_DEVICE: Final = 1.1
 _NAMES_SHOWN: Final = 4
+_REASONS_SHOWN: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,15 @@ def one_cluster(runs: Sequence[Measurement]) -> tuple[str, Runtime]:
             " profile is of one; choose with --runtime NAME"
         )
     return gpus[0], next(iter(runtimes.values()))
+
+
+def no_run_left(aside: Sequence[SetAside]) -> InputError:
+    """The complaint that no run can be learned from, with the reason of each."""
+    reasons = [f"{entry.label}: {entry.reason}" for entry in aside]
+    return InputError(
+        "\n  ".join(["no usable run is left to learn from:", *reasons[:_REASONS_SHOWN]])
+        + (f"\n  and {more} more" if (more := len(reasons) - _REASONS_SHOWN) > 0 else "")
+    )
 
 
 def check_runs(

@@ -10,7 +10,7 @@ from typing import Final
 from astrarium.calibrate.learn_checks import SetAside
 from astrarium.calibrate.measurement import Measurement
 from astrarium.errors import InputError
-from astrarium.validate.metrics import measured_seconds, time_scores
+from astrarium.validate.metrics import NotScored, measured_seconds, why_not_scored
 from astrarium.validate.predictions import GB, Prediction, predict_rows
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import UNTRUSTED, ReportingRank
@@ -30,25 +30,34 @@ def runs_of_rows(
         if any(row.problem.startswith(column) for column in MEASURED_COLUMNS):
             raise InputError(f"{row.place}: {row.problem}; correct the cell or leave the row out")
     predictions = predict_rows(rows)
-    timed = {id(score.prediction) for score in time_scores(predictions)}
-    runs, aside = [], []
+    runs, aside, others = [], [], set()
     for prediction in predictions:
-        run = _run_of(prediction, timed=id(prediction) in timed)
+        run = _run_of(prediction)
         if isinstance(run, SetAside):
             aside.append(run)
         elif gpu in (None, run.pool.gpu.name) and runtime in (None, run.runtime.name):
             runs.append(run)
+        else:
+            others.add(f"{run.pool.gpu.name} under {run.runtime.name}")
+    if others and not runs:
+        wanted = " under ".join(filter(None, (gpu, runtime)))
+        raise InputError(
+            f"no usable run is left to learn from: none is of {wanted}; there are"
+            f" {', '.join(sorted(others))}"
+        )
     return runs, aside
 
 
-def _run_of(prediction: Prediction, *, timed: bool) -> Measurement | SetAside:
+def _run_of(prediction: Prediction) -> Measurement | SetAside:
     row, scenario, plan = prediction.row, prediction.scenario, prediction.plan
     if scenario is None or plan is None:
         return SetAside(row.place, prediction.reason)
     peak = None if re.search(UNTRUSTED, row.notes) else row.peak_mem_gb
-    seconds = measured_seconds(prediction) if timed else None
+    reason = why_not_scored(prediction)
+    # A time that cannot be is refused with all others, not set aside.
+    seconds = measured_seconds(prediction) if reason in (None, NotScored.TOO_FAST) else None
     if seconds is None and peak is None:
-        return SetAside(row.place, _why_not(prediction))
+        return SetAside(row.place, str(reason))
     stages = {ReportingRank.FIRST: 0, ReportingRank.LAST: plan.strategy.pp - 1}
     return Measurement(
         label=row.place,
@@ -61,13 +70,3 @@ def _run_of(prediction: Prediction, *, timed: bool) -> Measurement | SetAside:
         reported=scenario.memory.kind,
         stage=stages.get(scenario.memory.rank),
     )
-
-
-def _why_not(prediction: Prediction) -> str:
-    if measured_seconds(prediction) is None:
-        return "states no time"
-    if re.search(UNTRUSTED, prediction.row.notes):
-        return "its notes mark it as doubtful"
-    if prediction.scenario is not None and not prediction.scenario.stated:
-        return "does not state its whole strategy"
-    return "used less than 5 % of the GPUs' peak, or is bound by the host"

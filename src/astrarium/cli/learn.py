@@ -88,6 +88,7 @@ def learn(
 
     from astrarium.calibrate import learn_profile
     from astrarium.calibrate.learn import learn as learned_from
+    from astrarium.calibrate.learn_checks import no_run_left
     from astrarium.cli import output
     from astrarium.documents import write_atomic
 
@@ -97,6 +98,8 @@ def learn(
     with output.progress("learning"):
         runs, aside = _runs_of_tables(tables, wanted)
         logged, notes = _runs_of_logs(logs, of_logs, wanted.runtime)
+        if not runs and not logged:
+            raise no_run_left(aside)
         learned = learned_from([*runs, *logged], ", ".join(origin))
     profile = learn_profile.profile_of(learned, origin, aside)
     document = learn_profile.to_dict(profile)

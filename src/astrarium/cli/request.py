@@ -197,6 +197,12 @@ class UsedProfile:
     tuning: Tuning
     note: str
 
+    def concerns(self, scenario: Scenario | None) -> bool:
+        """Whether a row of a table is of its GPU type, and of its runtime if it has one."""
+        if scenario is None or scenario.pool.gpu.name != self.gpu:
+            return False
+        return self.runtime in (scenario.runtime.name, None)
+
 
 def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, Tuning]:
     """The tuning of --profile, if given, and the request with a note of it."""
@@ -217,17 +223,12 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
     return replace(asked, notes=(*asked.notes, *notes)), read.tuning
 
 
-def tunings(profile: str | None) -> Callable[[Scenario], Tuning]:
+def tunings(profile: UsedProfile | None) -> Callable[[Scenario], Tuning]:
     """The tuning for rows of tables: that of --profile for its GPU type and runtime."""
     from astrarium.cost.tuning import NEUTRAL
 
-    if profile is None:
-        return lambda scenario: NEUTRAL
-    read = used_profile(profile)
-
     def of(scenario: Scenario) -> Tuning:
-        alike = read.runtime in (scenario.runtime.name, None)
-        return read.tuning if alike and scenario.pool.gpu.name == read.gpu else NEUTRAL
+        return profile.tuning if profile and profile.concerns(scenario) else NEUTRAL
 
     return of
 

@@ -61,11 +61,19 @@ def validate(
     scoring = request.choice("--score", score, Scoring)
     if plot is not None:
         scatter.check_plot(plot)
+    for flag, file in (("--out", out), ("--plot", plot)):
+        if file is not None:
+            output.check_not_read(flag, file, [*tables, *([profile] if profile else [])])
     read = [read_table(table) for table in tables]
+    tuned = None if profile is None else request.used_profile(profile)
     with output.progress("predicting"):
         rows = [row for table in read for row in table.rows]
-        predictions = predict_rows(rows, request.tunings(profile))
-    document = validation.validation_document(read, predictions, grouping, scoring)
+        predictions = predict_rows(rows, request.tunings(tuned))
+    used = None
+    if tuned is not None and profile is not None:
+        count = sum(p.plan is not None and tuned.concerns(p.scenario) for p in predictions)
+        used = validation.UsedOn(profile, tuned.gpu, tuned.runtime, count)
+    document = validation.validation_document(read, predictions, grouping, scoring, used)
     if out is not None:
         output.write_text(out, validation.predictions_csv(read, predictions))
     if plot is not None:

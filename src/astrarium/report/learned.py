@@ -28,7 +28,10 @@ def learned_report(
     yield from _errors(profile)
     yield from _aside(profile)
     yield Text("")
-    yield Text(f"written to {path}; use it with --profile {path}")
+    if any(factor.after != factor.before for factor in profile.learned):
+        yield Text(f"written to {path}; use it with --profile {path}")
+    else:
+        yield Text(f"written to {path}; it changes nothing: the runs agree with the model")
 
 
 def _factors(learned: Sequence[LearnedFactor]) -> RenderableType:

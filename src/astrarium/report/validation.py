@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -19,14 +19,18 @@ from astrarium.report.words import strategy_words
 from astrarium.validate.metrics import (
     LEAST_MFU,
     Metrics,
+    NotScored,
     Scoring,
     Sweep,
+    beyond_memory,
     measured_seconds,
     metrics_by,
+    mfu_of_time,
     sweeps,
     time_scores,
+    why_not_scored,
 )
-from astrarium.validate.predictions import Prediction
+from astrarium.validate.predictions import GB, Prediction
 from astrarium.validate.table import Table
 
 SCHEMA: Final = "astrarium.validation/1"
@@ -61,8 +65,8 @@ KEYS: Final[dict[Grouping, Callable[[Prediction], str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Unmodelled:
-    """Rows that could not be modelled for one reason."""
+class RowsAside:
+    """Rows that are not modelled, not scored or not believed for one reason."""
 
     reason: str
     rows: int
@@ -84,6 +88,16 @@ class LargestError:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedOn:
+    """The profile that predictions were tuned by, and how many rows it changed."""
+
+    file: str
+    gpu: str
+    runtime: str | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationDocument:
     """`groups` are the rows by `by`, `all` is everything. Errors are shares of the measured."""
 
@@ -94,13 +108,20 @@ class ValidationDocument:
     scored: str  # "stated" strategies or "all"
     groups: tuple[Metrics, ...]
     all: Metrics
-    unmodelled: tuple[Unmodelled, ...]
+    unmodelled: tuple[RowsAside, ...]
+    unscored: tuple[RowsAside, ...]  # modelled, but their time is not scored
+    implausible: tuple[RowsAside, ...]
+    profile: UsedOn | None
     largest_errors: tuple[LargestError, ...]
     sweeps: tuple[Sweep, ...]
 
 
 def validation_document(
-    tables: Sequence[Table], predictions: Sequence[Prediction], by: Grouping, scoring: Scoring
+    tables: Sequence[Table],
+    predictions: Sequence[Prediction],
+    by: Grouping,
+    scoring: Scoring,
+    profile: UsedOn | None = None,
 ) -> ValidationDocument:
     """Everything `astrarium validate` says."""
     *groups, whole = metrics_by(predictions, KEYS[by], scoring)
@@ -114,7 +135,10 @@ def validation_document(
         scored=scoring.value,
         groups=tuple(groups),
         all=whole,
-        unmodelled=_unmodelled(predictions),
+        unmodelled=_aside((p, p.reason) for p in predictions if p.plan is None),
+        unscored=_aside((p, why_not_scored(p, scoring)) for p in predictions),
+        implausible=_aside((p, _implausible(p)) for p in predictions),
+        profile=profile,
         largest_errors=tuple(
             _largest_error(score.prediction, score.measured, score.error) for score in worst
         ),
@@ -122,13 +146,32 @@ def validation_document(
     )
 
 
-def _unmodelled(predictions: Sequence[Prediction]) -> tuple[Unmodelled, ...]:
+def _aside(rows: Iterable[tuple[Prediction, str | None]]) -> tuple[RowsAside, ...]:
+    """Rows by reason, the most frequent first; those without a reason are left out."""
     found: dict[str, list[Prediction]] = {}
-    for prediction in predictions:
-        if prediction.plan is None:
-            found.setdefault(prediction.reason, []).append(prediction)
+    for prediction, reason in rows:
+        if reason:
+            found.setdefault(str(reason), []).append(prediction)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-    return tuple(Unmodelled(why, len(rows), rows[0].row.place) for why, rows in ordered)
+    return tuple(RowsAside(why, len(rows), rows[0].row.place) for why, rows in ordered)
+
+
+def _implausible(prediction: Prediction) -> str | None:
+    """What cannot be true of a row, with its figures."""
+    row, scenario = prediction.row, prediction.scenario
+    if scenario is None:
+        return None
+    if why_not_scored(prediction, Scoring.ALL) is NotScored.TOO_FAST:
+        share = mfu_of_time(prediction) or 0.0
+        return (
+            f"{measured_seconds(prediction):.4g} s would be {100 * share:.0f} % of the peak of"
+            f" {row.num_gpus} {scenario.pool.gpu.name}"
+        )
+    if beyond_memory(prediction):
+        has = scenario.pool.gpu.memory_bytes / GB
+        name = scenario.pool.gpu.name
+        return f"peak_mem_gb {row.peak_mem_gb:g} on a {name} of {has:.1f} GB"
+    return None
 
 
 def _largest_error(prediction: Prediction, measured: float, error: float) -> LargestError:
@@ -177,21 +220,30 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
     """Metrics by group, sweeps, the largest errors and what could not be modelled."""
     whole = document.all
     yield Text(
-        f"{whole.rows:,} measured rows, {whole.modelled:,} modelled; times of {whole.timed:,} are"
-        f" scored: strategy {'stated' if document.scored == 'stated' else 'stated or assumed'},"
+        f"{_rows(whole.rows, 'measured ')}, {whole.modelled:,} modelled; times of"
+        f" {whole.timed:,} are scored: strategy"
+        f" {'stated' if document.scored == 'stated' else 'stated or assumed'},"
         f" at least {100 * document.least_mfu:.0f} % of peak, no doubt noted"
     )
+    if document.unscored:
+        why = ", ".join(f"{entry.reason} {entry.rows:,}" for entry in document.unscored)
+        yield Text(f"modelled and not scored: {why}")
+    if document.profile is not None:
+        yield Text(_profile_words(document.profile))
     yield title("Time of an iteration: errors in % of the measured")
     yield from listing(_time_fields(document), width)
-    if whole.memory_rows or whole.out_of_memory:
+    if any(map(_of_memory, document.groups)):
         yield title("Memory: errors in % of the measured; out of memory foretold")
         yield from listing(_memory_fields(document), width)
     if document.sweeps:
-        yield title("Sweeps: what trusting the first plan costs")
+        yield title("Sweeps: what trusting the first plan costs, in % of the best measured time")
         yield from listing(_sweep_fields(document), width)
     if document.largest_errors:
         yield title("Largest errors")
         yield from _errors(document.largest_errors)
+    if document.implausible:
+        yield title("Implausible, not scored")
+        yield from _reasons(document.implausible)
     if document.unmodelled:
         yield title("Not modelled")
         yield from _reasons(document.unmodelled)
@@ -218,11 +270,7 @@ def _time_fields(document: ValidationDocument) -> list[Field]:
 
 
 def _memory_fields(document: ValidationDocument) -> list[Field]:
-    groups = [
-        group
-        for group in (*document.groups, document.all)
-        if group.memory_rows or group.out_of_memory
-    ]
+    groups = [group for group in (*document.groups, document.all) if _of_memory(group)]
     return [
         Field(document.by, [group.name for group in groups]),
         Field("peaks", [f"{group.memory_rows:,}" for group in groups], right=True),
@@ -231,7 +279,12 @@ def _memory_fields(document: ValidationDocument) -> list[Field]:
         Field("failed", [f"{group.out_of_memory:,}" for group in groups], right=True),
         Field("recall", [_percent(group.oom_recall) for group in groups], right=True),
         Field("precision", [_percent(group.oom_precision) for group in groups], right=True),
+        Field("false alarms", [_count(group.false_alarms) for group in groups], right=True),
     ]
+
+
+def _of_memory(group: Metrics) -> bool:
+    return bool(group.memory_rows or group.out_of_memory or group.false_alarms is not None)
 
 
 def _sweep_fields(document: ValidationDocument) -> list[Field]:
@@ -253,7 +306,7 @@ def _errors(errors: Sequence[LargestError]) -> Iterator[RenderableType]:
         yield Padding(Text(f"{found.strategy}; {found.place}", style="dim"), (0, 0, 0, 2))
 
 
-def _reasons(unmodelled: Sequence[Unmodelled]) -> Iterator[RenderableType]:
+def _reasons(unmodelled: Sequence[RowsAside]) -> Iterator[RenderableType]:
     table = new_table()
     table.add_column("rows", justify="right")
     table.add_column("reason", overflow="fold")
@@ -264,11 +317,27 @@ def _reasons(unmodelled: Sequence[Unmodelled]) -> Iterator[RenderableType]:
     rest = unmodelled[REASONS_SHOWN:]
     if rest:
         rows = sum(entry.rows for entry in rest)
-        yield Text(f"and {rows:,} rows for {len(rest)} other reasons; --json lists all", "dim")
+        reasons = "1 other reason" if len(rest) == 1 else f"{len(rest)} other reasons"
+        yield Text(f"and {_rows(rows)} for {reasons}; --json lists all", "dim")
+
+
+def _profile_words(profile: UsedOn) -> str:
+    of = profile.gpu + (f" under {profile.runtime}" if profile.runtime else "")
+    if not profile.rows:
+        return f"profile {profile.file} of {of}: no row is of these, so it changes nothing"
+    return f"profile {profile.file} of {of}: used for {_rows(profile.rows)}"
+
+
+def _rows(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}{'row' if count == 1 else 'rows'}"
 
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f}"
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
 
 
 def _number(value: float | None) -> str:

@@ -1,7 +1,8 @@
 """How near predictions come to measurements, per group of rows and in all.
 
 Times are scored where they say something about the strategy: it is fully stated, the measured run
-used at least 5 % of the GPUs' peak, and the notes carry none of the marks for doubtful values.
+used at least 5 % of the GPUs' peak and not more than all of it, and the notes carry none of the
+marks for doubtful values. Peaks of memory above that of the device are not scored either.
 Rows that are not scored are predicted and counted all the same.
 """
 
@@ -17,11 +18,16 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.catalog.gpus import Dtype
-from astrarium.validate.predictions import Prediction
+from astrarium.validate.predictions import GB, Prediction
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import NOT_A_TIME, UNTRUSTED, outcome_is_sure, ran_out_of_memory
 
 LEAST_MFU: Final = 0.05  # below it runs wait for something other than the GPUs
+# Above it a time is mistaken: no run is faster than its GPUs.
+MOST_MFU: Final = 1.0
+# Peaks above the device's memory are mistaken; units may be 10^9 or 2^30 bytes, so room is left.
+MOST_OF_DEVICE: Final = 1.2
+COMPUTED: Final = r"\bcomputed\b|\bformulas?\b"  # in notes on needs that no device has to meet
 LEAST_SWEEP: Final = 5  # strategies that make a sweep
 LEAST_RANKED: Final = 3  # rows for which a rank correlation says anything
 
@@ -31,6 +37,17 @@ class Scoring(StrEnum):
 
     STATED = "stated"  # rows that state their strategy
     ALL = "all"  # also those where a micro-batch or the like had to be assumed
+
+
+class NotScored(StrEnum):
+    """Why the time of a modelled row is not scored."""
+
+    NO_TIME = "no time"
+    DOUBTFUL = "marked doubtful"
+    NOT_STATED = "strategy not fully stated"
+    TOO_DEEP = "more pipeline stages than layers"
+    IDLE = "below 5 % of peak"
+    TOO_FAST = "faster than the GPUs' peak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,7 @@ class Metrics:
     out_of_memory: int
     oom_recall: float | None
     oom_precision: float | None
+    false_alarms: int | None  # runs that ran and are predicted not to; None if none surely ran
     sweeps: int
     regret_mean: float | None
     regret_worst: float | None
@@ -108,9 +126,14 @@ def measured_seconds(prediction: Prediction) -> float | None:
 
 def measured_mfu(prediction: Prediction) -> float | None:
     """The share of the peak that a run used: as stated, or from its time."""
+    return prediction.row.mfu if prediction.row.mfu is not None else mfu_of_time(prediction)
+
+
+def mfu_of_time(prediction: Prediction) -> float | None:
+    """The share of the peak that the measured time comes to."""
     seconds, scenario = measured_seconds(prediction), prediction.scenario
-    if prediction.row.mfu is not None or seconds is None or scenario is None:
-        return prediction.row.mfu
+    if seconds is None or scenario is None:
+        return None
     assert prediction.plan is not None
     strategy, peaks = prediction.plan.strategy, scenario.pool.gpu.peak_flops
     sequences = strategy.dp * strategy.micro_batch * strategy.num_micro_batches
@@ -124,19 +147,39 @@ def time_scores(
     predictions: Iterable[Prediction], scoring: Scoring = Scoring.STATED
 ) -> list[Score]:
     """The times to score."""
-    scores = []
-    for prediction in predictions:
-        measured, predicted = measured_seconds(prediction), prediction.iter_time_s
-        if measured is None or predicted is None or prediction.scenario is None:
-            continue
-        if re.search(f"{UNTRUSTED}|{NOT_A_TIME}", prediction.row.notes):
-            continue
-        if not (scoring is Scoring.ALL or prediction.scenario.stated):
-            continue
-        if (measured_mfu(prediction) or 0.0) < LEAST_MFU:
-            continue
-        scores.append(Score(prediction, predicted, measured))
-    return scores
+    return [
+        Score(prediction, predicted, measured)
+        for prediction in predictions
+        if (measured := measured_seconds(prediction)) is not None
+        and (predicted := prediction.iter_time_s) is not None
+        and why_not_scored(prediction, scoring) is None
+    ]
+
+
+def why_not_scored(prediction: Prediction, scoring: Scoring = Scoring.STATED) -> NotScored | None:
+    """Why the time of a row is not scored; None if it is, or if the row is not modelled."""
+    row, scenario = prediction.row, prediction.scenario
+    if scenario is None or prediction.plan is None:
+        return None
+    if measured_seconds(prediction) is None:
+        return NotScored.NO_TIME
+    if re.search(f"{UNTRUSTED}|{NOT_A_TIME}", row.notes):
+        return NotScored.DOUBTFUL
+    if not (scoring is Scoring.ALL or scenario.stated):
+        return NotScored.NOT_STATED
+    if (row.pp or 1) > scenario.workload.model.num_layers:
+        return NotScored.TOO_DEEP
+    if (mfu_of_time(prediction) or 0.0) > MOST_MFU:
+        return NotScored.TOO_FAST
+    return NotScored.IDLE if (measured_mfu(prediction) or 0.0) < LEAST_MFU else None
+
+
+def beyond_memory(prediction: Prediction) -> bool:
+    """Whether a row reports more memory than its device has."""
+    peak, scenario = prediction.row.peak_mem_gb, prediction.scenario
+    if peak is None or scenario is None or re.search(COMPUTED, prediction.row.notes):
+        return False
+    return peak * GB > MOST_OF_DEVICE * scenario.pool.gpu.memory_bytes
 
 
 def memory_scores(predictions: Iterable[Prediction]) -> list[Score]:
@@ -147,6 +190,7 @@ def memory_scores(predictions: Iterable[Prediction]) -> list[Score]:
         if (measured := prediction.row.peak_mem_gb) is not None
         and (predicted := prediction.peak_mem_gb) is not None
         and not re.search(UNTRUSTED, prediction.row.notes)
+        and not beyond_memory(prediction)
     ]
 
 
@@ -159,7 +203,7 @@ def group_metrics(
     memory = _errors(memory_scores(predictions))
     modelled = [prediction for prediction in predictions if prediction.plan is not None]
     stated = [prediction for prediction in predictions if states_strategy(prediction.row)]
-    recall, precision, failed = _out_of_memory(modelled)
+    recall, precision, failed, alarms = _out_of_memory(modelled)
     found = sweeps(times)
     regrets = [sweep.regret for sweep in found]
     return Metrics(
@@ -181,6 +225,7 @@ def group_metrics(
         out_of_memory=failed,
         oom_recall=recall,
         oom_precision=precision,
+        false_alarms=alarms,
         sweeps=len(found),
         regret_mean=_mean(np.array(regrets)),
         regret_worst=max(regrets, default=None),
@@ -257,7 +302,9 @@ def ranks(values: Floats) -> Floats:
     return (last - (counts + 1) / 2)[inverse]
 
 
-def _out_of_memory(modelled: Sequence[Prediction]) -> tuple[float | None, float | None, int]:
+def _out_of_memory(
+    modelled: Sequence[Prediction],
+) -> tuple[float | None, float | None, int, int | None]:
     sure = [prediction for prediction in modelled if outcome_is_sure(prediction.row)]
     failed = [p for p in sure if ran_out_of_memory(p.row)]
     foretold = [p for p in sure if not p.fits]
@@ -265,7 +312,8 @@ def _out_of_memory(modelled: Sequence[Prediction]) -> tuple[float | None, float 
     recall = len(both) / len(failed) if failed else None
     # Without failures every warning is false, but there is no precision to speak of.
     precision = len(both) / len(foretold) if failed and foretold else None
-    return recall, precision, len(failed)
+    alarms = len(foretold) - len(both) if len(sure) > len(failed) else None
+    return recall, precision, len(failed), alarms
 
 
 def _inside(score: Score) -> bool:

@@ -142,6 +142,10 @@ def _model(sizes: Sizes) -> Model:
     for name in ("layers", "hidden", "heads"):
         if getattr(filled, name) is None:
             raise InputError(f"{name} not stated, and '{_bare(sizes.name)}' is no known model")
+    hidden, heads = filled.hidden or 0, filled.heads or 1
+    open_width = filled.head_dim is None and filled.params_b is None
+    if open_width and hidden > heads and hidden % heads:
+        raise InputError(f"hidden {hidden} is no multiple of heads {heads}; state head_dim")
     usual, *others = _head_dims(filled)
     found = _nearest(replace(filled, head_dim=usual))
     if filled.params_b is None or _distance(found, filled.params_b) <= FAR:
@@ -284,6 +288,8 @@ def _built(sizes: Sizes, gated: bool, tied: bool) -> Model:
     head_dim = sizes.head_dim or hidden // heads
     if head_dim < 1:
         raise InputError(f"{heads} heads do not fit into a hidden size of {hidden}")
+    if heads % (sizes.kv_heads or heads):
+        raise InputError(f"heads {heads} is no multiple of kv_heads {sizes.kv_heads}")
     ffn = sizes.ffn or _usual_ffn(hidden, gated)
     vocab = sizes.vocab or (BERT_VOCAB if encoder else LLAMA_VOCAB if llama else GPT_VOCAB)
     experts = None

@@ -35,6 +35,8 @@ REQUIRED: Final = (
 BLANKS: Final = frozenset({"", "-", "--", "n/a", "na", "none stated", "null"})
 # Columns where 0 means "not used", or too little to print.
 MAY_BE_ZERO: Final = frozenset({"vpp", "cp", "ep", "moe_experts", "moe_topk", "mfu"})
+# What other programs put between cells.
+SEPARATORS: Final = {";": "';'", "\t": "tabs"}
 LARGEST_COUNT: Final = 2**31
 
 
@@ -140,7 +142,9 @@ def _text(path: Path) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text file in UTF-8; expected a CSV table") from None
+        raise InputError(
+            f"{path}: not a text file in UTF-8; expected a CSV table: save it as UTF-8"
+        ) from None
     if "\0" in text:
         raise InputError(f"{path}: a binary file; expected a CSV table")
     return text
@@ -148,6 +152,9 @@ def _text(path: Path) -> str:
 
 def _check_header(header: Sequence[str], path: Path | str) -> None:
     missing = [name for name in REQUIRED if name not in header]
+    for mark, name in SEPARATORS.items():
+        if missing and len(header) == 1 and mark in header[0]:
+            raise InputError(f"{path}: its cells are separated by {name}; save it with commas")
     if missing:
         strangers = [name for name in header if name not in _KINDS]
         hints = [hint for name in missing if (hint := did_you_mean(name, strangers))]
@@ -183,15 +190,15 @@ def _number(name: str, text: str, kind: str) -> float | int | None:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{name} is not a number") from None
+        raise ValueError(f"{name} is not a number: '{text}'") from None
     if value == 0 and name in MAY_BE_ZERO:
         return None
     if not math.isfinite(value):
-        raise ValueError(f"{name} is not a finite number")
+        raise ValueError(f"{name} is not a finite number: '{text}'")
     if value <= 0:
-        raise ValueError(f"{name} is not above zero")
+        raise ValueError(f"{name} is not above zero: '{text}'")
     if kind == "float":
         return value
     if value != int(value) or value > LARGEST_COUNT:
-        raise ValueError(f"{name} is not a whole number below {LARGEST_COUNT}")
+        raise ValueError(f"{name} is not a whole number below {LARGEST_COUNT}: '{text}'")
     return int(value)
