@@ -159,7 +159,10 @@ def describe_runtime(name: str) -> tuple[Constant, ...]:
     entries = _entries()
     if name.lower() not in entries:
         known = ", ".join(entries)
-        raise InputError(f"unknown runtime '{name}'{did_you_mean(name, entries)}; known: {known}")
+        raise InputError(
+            f"unknown runtime '{name}'{did_you_mean(name, entries)}; known: {known}"
+            " (`astrarium catalog runtimes`)"
+        )
     chain = []
     parent: str | None = name.lower()
     while parent is not None:
