@@ -83,38 +83,7 @@ is what the intervals promise.
 """
 
 # Written down by hand: the tables are too large to carry.
-TARGETS = """## Against the targets
-
-All of the published tables, of which this project carries a part (3,290 rows in 23 sources, and 90
-iterations of our own; 2026-11-16). Where constants come from these sources the figure is not that of
-unseen data; *unseen* says so where it is.
-
-| what | target | reached |
-|---|---|---|
-| Megatron-core iterations on one H200, unseen shapes, time | 5 % | 3.4 % (40 unseen shapes) |
-| the same, peak memory | 5 % | 0.2 % (unseen) |
-| Megatron family, A100 and H100, one node | 8 % | 7.3 % (1,201 rows) |
-| Megatron family, 64 GPUs and more | 10 % | 7.3 % (134 rows); 10.7 % with BigScience's V100 runs |
-| Spearman within such sources | 0.95 | 0.971 to 0.996; InternEvo 0.915 |
-| FSDP family | 10 % | 4.1 % (240 rows) |
-| nanotron sweep, time | 15 % | 9.2 % |
-| nanotron sweep, Spearman | 0.95 | 0.965 |
-| out of memory, recall | 0.97 | 0.972 |
-| out of memory, precision | 0.85 | 0.850 |
-| operators of a GPU type left out, median | 12 % | 2.7 to 13.6 % (products), 4.9 to 12.2 % (attention) |
-| first-choice regret, mean and worst | 3 and 15 % | 7.7 and 47 %; nanotron's sweeps 3.0 and 15.5 % |
-| 80 % intervals, sources held back | 75 to 85 % | 84.4 % by source, 79.6 % by row |
-| rows modelled, of those with a strategy | 95 % | 98.9 % |
-
-What falls short, and why: vTrain's 82 sweeps decide the mean regret (7.7 %, worst 39 %); their times
-are sums of single traces whose launch-bound layers jump by a quarter between neighbouring
-micro-batches. The worst regret is BigScience's gpt2 table, whose authors warn of noise of 40 %, and
-whose ZeRO-3 runs with offload are predicted twice too fast. Models with experts are the largest error
-left among tuned runs (GPT-OSS 120B -16 to -46 %, DeepSeek-V3 -25 to +17 %). Memory of nanotron's
-pipelines with tp 8 and more is overstated by half and more, and of torchtitan's and torchtune's
-8B runs as well. L40S products are 13.6 % off when it is left out, 8-bit products of graphics cards
-14 to 30 %.
-"""
+TARGETS = (ROOT / "benchmarks" / "accuracy" / "targets.md").read_text(encoding="utf-8")
 
 
 def all_predictions() -> tuple[Prediction, ...]:

