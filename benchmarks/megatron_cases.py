@@ -208,8 +208,41 @@ def _evenly(cases: list[Case]) -> list[Case]:
     return cases
 
 
+def _drawn(count: int) -> list[Case]:
+    """Cases that nobody chose: widths, lengths and switches drawn with a fixed seed.
+
+    Layers and micro-batches are as many as keep an iteration near a second and memory in bounds.
+    """
+    rng = random.Random(20261116)
+    cases = []
+    while len(cases) < count:
+        head_dim, gated = rng.choice((64, 96, 128)), rng.random() < 0.7
+        heads = rng.choice((12, 16, 20, 24, 28, 32, 40, 48, 56, 64))
+        hidden = head_dim * heads
+        if not 1024 <= hidden <= 8192:
+            continue
+        kv_heads = (
+            rng.choice([n for n in (1, 2, 4, 8, heads) if heads % n == 0]) if gated else heads
+        )
+        ffn = round(hidden * rng.uniform(2.5, 3.6) / 128) * 128 if gated else 4 * hidden
+        vocab = rng.choice((32000, 50304, 64000, 100352, 128256, 151936))
+        shape = Shape(hidden, heads, kv_heads, head_dim, ffn, vocab, gated, rng.random() < 0.4)
+        ways = rng.choice([n for n in (1, 1, 1, 2, 4) if heads % n == 0 and kv_heads % n == 0])
+        shape = shard(shape, ways)
+        seq = rng.choice((1024, 2048, 4096, 8192, 16384, 32768))
+        micro_batch = rng.choice([n for n in (1, 2, 4, 8, 16) if 2048 <= n * seq <= 32768])
+        per_layer = 6 * hidden * (2 * shape.heads * head_dim + 3 * shape.ffn) * seq * micro_batch
+        layers = max(2, min(24, int(2.5e14 / per_layer)))
+        batches = max(1, min(4, int(4e14 / (layers * per_layer))))
+        again = rng.choice(("none", "none", "full"))
+        zero, name = rng.random() < 0.5, f"drawn-{len(cases)}"
+        cases.append(Case(name, shape, layers, seq, micro_batch, batches, again, zero))
+    return cases
+
+
 DEV = _evenly(_dev())
 HOLDOUT = _evenly(_holdout())
+DRAWN = _drawn(30)
 SMOKE = [
     Case(f"tiny-{'llama' if gated else 'gpt'}", shape, 2, 32, 2, 2, recompute, zero, profile=True)
     for gated, shape in (
@@ -219,4 +252,4 @@ SMOKE = [
     for recompute in ("none", "full")
     for zero in (False, True)
 ]
-LISTS = {"dev": DEV, "holdout": HOLDOUT, "smoke": SMOKE}
+LISTS = {"dev": DEV, "holdout": HOLDOUT, "drawn": DRAWN, "smoke": SMOKE}
