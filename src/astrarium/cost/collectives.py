@@ -44,9 +44,9 @@ from numpy.typing import ArrayLike
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.interconnect import (
+    PCIE,
     Collective,
     Line,
-    LinkKind,
     LinkProfile,
     NetworkLine,
     NetworkProfile,
@@ -128,7 +128,7 @@ def fabric_of(pool: Pool) -> Fabric:
     """Return the links of a pool."""
     intra = pool.intra_node_bandwidth
     # Meshes: one peer has its own links only. PCIe reaches every peer alike.
-    peer = intra if pool.link is LinkKind.PCIE else min(intra, pool.gpu.link_bandwidth_to_peer)
+    peer = intra if pool.link in PCIE else min(intra, pool.gpu.link_bandwidth_to_peer)
     return Fabric(
         gpus_per_domain=pool.gpus_per_domain,
         gpus_per_node=pool.gpus_per_node,
@@ -267,7 +267,7 @@ def compute_slowdown(fabric: Fabric, group: Group) -> Floats:
     ranks that share a domain.
     """
     profile = overlap_profile()
-    on_links = fabric.link.kind is not LinkKind.PCIE
+    on_links = fabric.link.kind not in PCIE
     inside = profile.link_channels if on_links else profile.adapter_channels
     between = np.minimum(group.per_domain * profile.adapter_channels, profile.link_channels)
     channels = np.where(crosses_domains(group), between, inside)

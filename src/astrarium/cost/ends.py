@@ -111,8 +111,16 @@ def end_costs(
         head_transient=np.maximum(
             outputs * model.head.inputs * ELEMENT_BYTES - logits * FLOAT_BYTES, 0.0
         ),
-        boundary_bytes=np.maximum(residual, _custom_output_bytes(workload, shards)),
+        boundary_bytes=_boundary_bytes(workload, shards, runtime, residual),
     )
+
+
+def _boundary_bytes(
+    workload: Workload, shards: Shards, runtime: Runtime, residual: Floats
+) -> Floats:
+    # A mask goes forward only: half of it in each direction stands for that.
+    mask = runtime.sent_mask_bytes * workload.seq_length**2 / 2
+    return np.maximum(residual, _custom_output_bytes(workload, shards)) + mask
 
 
 def _custom_output_bytes(workload: Workload, shards: Shards) -> Floats:

@@ -280,7 +280,7 @@ class CostModel:
             in_buckets,
             last,
             unpack,
-            tied=all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends),
+            tied=all_reduce_seconds(fabric, self.runtime.tied_gradient_bytes * tied, ends),
             slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
             on_same_links=np.where(crosses, others, 0.0),
         )

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeAlias
 
 
 class Split(StrEnum):
@@ -114,13 +115,29 @@ class Attention:
         return 2.0 * self.heads * (self.key_dim + self.value_dim) * visible
 
 
+@dataclass(frozen=True, slots=True)
+class LayerTiming:
+    """Measured seconds of one layer with a micro-batch of `samples`: how AMP profiles enter.
+
+    Without `backward_seconds` the backward pass is as much off its prediction as the forward pass.
+    """
+
+    forward_seconds: float
+    backward_seconds: float | None = None
+    samples: int = 1
+
+
+# GPU name -> tensor-parallel degree -> what was measured there.
+Timings: TypeAlias = Mapping[str, Mapping[int, LayerTiming]]
+
+
 @dataclass(frozen=True)
 class Block:
     """One layer: what Megatron counts in --num-layers.
 
     `gated` tells whether the feed-forward part multiplies two projections (SwiGLU, GeGLU).
     `extra_parameters` are weights outside `linears` and `norms` (relative position tables,
-    attention sinks): no GEMM, counted once per rank.
+    attention sinks): no GEMM, counted once per rank. `timings` correct the predicted time.
     """
 
     name: str
@@ -133,6 +150,7 @@ class Block:
     experts_per_token: int = 0
     parallel_residual: bool = False
     extra_parameters: int = 0
+    timings: Timings = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> int:
@@ -157,21 +175,14 @@ class Block:
         return hash((self.name, self.parameters, self.linears))
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTiming:
-    """Measured seconds of one layer for one sample: how AMP profiles enter."""
-
-    forward_seconds: float
-    backward_seconds: float
-
-
 @dataclass(frozen=True)
 class CustomBlock:
     """A layer known only by its size, and by measurements if the user has them.
 
-    Bytes and FLOPs are per sample (one sequence, one image) and for the whole layer; tensor
-    parallelism divides FLOPs, parameters and activations evenly. `timings` maps a GPU name to
-    tensor-parallel degree to measured seconds and replaces the predicted time where given.
+    Bytes and FLOPs are per sample (one sequence, one image) and for the whole layer. Tensor
+    parallelism divides the parameters, and `divided` of the rest: 1 is all of it. `moved_bytes`
+    are read and written by the forward kernels beside matrix products. `timings` correct the
+    predicted time, `launch_seconds` is what the host needs for the kernels of a forward pass.
     """
 
     name: str
@@ -179,7 +190,10 @@ class CustomBlock:
     forward_flops: float
     activation_bytes: float
     output_bytes: float
-    timings: Mapping[str, Mapping[int, LayerTiming]] = field(default_factory=dict)
+    timings: Timings = field(default_factory=dict)
+    moved_bytes: float = 0.0
+    divided: float = 1.0
+    launch_seconds: float = 0.0
 
     @property
     def parameters(self) -> int:

@@ -9,14 +9,24 @@
       - {block: transformer, count: 20, heads: 16, ffn: 1024, experts: 8, experts_per_token: 2}
 
 Blocks are `transformer`, `conv`, `custom`, and, first and last, `embedding` and `head` where the
-defaults do not fit. A custom block is known by its sizes per sample; `seconds` gives measured
-times by GPU type and tensor-parallel degree, which then replace the predicted ones.
+defaults do not fit. A custom block is known by its sizes per sample.
+
+Any layer between the ends may carry `seconds`, measured by GPU type and tensor-parallel degree on
+a micro-batch of `measured_samples` (1 by default), forward alone or both passes:
+
+      - block: transformer
+        heads: 16
+        ffn: 4096
+        seconds: {T4-16GB: {1: {forward: 5.4e-3}, 2: {forward: 6.0e-3}}}
+
+They correct the prediction, also at other micro-batches; `astrarium.cost.measured` says how.
 
 Not modelled: what connects blocks of different width (count it in the narrower block).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
@@ -63,6 +73,16 @@ class NormKind(StrEnum):
 _VECTORS = {NormKind.RMS: 1, NormKind.LAYER: 2}
 
 
+class Timing(msgspec.Struct, forbid_unknown_fields=True):
+    """Measured seconds of one layer with one micro-batch; backward may be left out."""
+
+    forward: Seconds
+    backward: Seconds | None = None
+
+
+Measured: TypeAlias = dict[str, dict[Count, Timing]]
+
+
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="block"):
     """An entry of `layers`."""
 
@@ -105,6 +125,8 @@ class TransformerEntry(_Entry, tag="transformer"):
     experts: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
     experts_per_token: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
     shared_ffn: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    seconds: Measured = {}
+    measured_samples: Count = 1
 
     def __post_init__(self) -> None:
         if self.kv_heads and self.heads % self.kv_heads:
@@ -131,13 +153,8 @@ class ConvEntry(_Entry, tag="conv"):
     bias: bool = True
     count: Repeats = 1
     name: str = "conv"
-
-
-class Timing(msgspec.Struct, forbid_unknown_fields=True):
-    """Measured seconds of one layer for one sample."""
-
-    forward: Seconds
-    backward: Seconds
+    seconds: Measured = {}
+    measured_samples: Count = 1
 
 
 class CustomEntry(_Entry, tag="custom"):
@@ -148,8 +165,12 @@ class CustomEntry(_Entry, tag="custom"):
     output_bytes: Figure
     activation_bytes: Figure
     forward_flops: Figure = 0.0
+    moved_bytes: Figure = 0.0
+    divided: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    launch_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     count: Repeats = 1
-    seconds: dict[str, dict[Count, Timing]] = {}
+    seconds: Measured = {}
+    measured_samples: Count = 1
 
     def __post_init__(self) -> None:
         if not self.forward_flops and not self.seconds:
@@ -256,16 +277,20 @@ def _architecture(body: list[BodyEntry]) -> Architecture:
 
 def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | CustomBlock:
     if isinstance(entry, TransformerEntry):
-        return _transformer(entry, entry.hidden or document.hidden)
+        block = _transformer(entry, entry.hidden or document.hidden)
+        return replace(block, timings=_timings(entry, "transformer", label))
     if isinstance(entry, ConvEntry):
-        return _convolution(entry)
+        return _convolution(entry, label)
     return CustomBlock(
         name=entry.name,
         parameter_count=entry.parameters,
         forward_flops=entry.forward_flops,
         activation_bytes=entry.activation_bytes,
         output_bytes=entry.output_bytes,
-        timings=_timings(entry, label),
+        timings=_timings(entry, entry.name, label),
+        moved_bytes=entry.moved_bytes,
+        divided=entry.divided,
+        launch_seconds=entry.launch_seconds,
     )
 
 
@@ -305,7 +330,7 @@ def _transformer(entry: TransformerEntry, hidden: int) -> Block:
     return transformer_block(shape, entry.window, sparse=experts is not None)
 
 
-def _convolution(entry: ConvEntry) -> CustomBlock:
+def _convolution(entry: ConvEntry, label: str) -> CustomBlock:
     weights = entry.inputs * entry.outputs * entry.kernel**2
     positions = -(-entry.height // entry.stride) * -(-entry.width // entry.stride)
     output = ELEMENT_BYTES * entry.outputs * positions
@@ -315,21 +340,22 @@ def _convolution(entry: ConvEntry) -> CustomBlock:
         forward_flops=float(FLOPS_PER_MULTIPLY_ADD * weights * positions),
         activation_bytes=float(ELEMENT_BYTES * entry.inputs * entry.height * entry.width),
         output_bytes=float(output),
+        timings=_timings(entry, entry.name, label),
     )
 
 
-def _timings(entry: CustomEntry, label: str) -> dict[str, dict[int, LayerTiming]]:
+def _timings(entry: BodyEntry, name: str, label: str) -> dict[str, dict[int, LayerTiming]]:
     """Return measured seconds under the names that the catalog has for the GPUs."""
     from astrarium.catalog import find_gpu
 
     timings: dict[str, dict[int, LayerTiming]] = {}
     for gpu, by_degree in entry.seconds.items():
         try:
-            name = find_gpu(gpu).name
+            known = find_gpu(gpu).name
         except InputError as error:
-            raise InputError(f"{label}: {entry.name}: seconds: {error}") from None
-        timings[name] = {
-            degree: LayerTiming(timing.forward, timing.backward)
+            raise InputError(f"{label}: {name}: seconds: {error}") from None
+        timings[known] = {
+            degree: LayerTiming(timing.forward, timing.backward, entry.measured_samples)
             for degree, timing in by_degree.items()
         }
     return timings
