@@ -45,8 +45,7 @@ def measured_shards(timings: Mapping[int, LayerTiming], like: Shards) -> Shards:
 
 def correct(layer: Tally, timings: Mapping[int, LayerTiming], there: Tally) -> None:
     """Correct predicted costs of a layer; `there` is the prediction for what was measured."""
-    degrees = np.array(sorted(timings))
-    row = _nearest(degrees, layer.shards.tp)
+    row = nearest_measured(timings, layer.shards.tp)
     forward = np.array([timings[degree].forward_seconds for degree in sorted(timings)])
     backward = [timings[degree].backward_seconds for degree in sorted(timings)]
     ratio, launches = _parts(forward, there, "forward")
@@ -78,6 +77,7 @@ def _over(part: Floats, whole: Floats) -> Floats:
     return np.asarray(part / np.where(whole > 0, whole, 1.0))
 
 
-def _nearest(degrees: Ints, tp: Ints) -> Ints:
+def nearest_measured(timings: Mapping[int, LayerTiming], tp: Ints) -> Ints:
     """The measured degree that stands for each one: the next below, or the lowest."""
-    return np.maximum(np.searchsorted(degrees, tp, side="right") - 1, 0)
+    degrees = np.array(sorted(timings))
+    return np.asarray(np.maximum(np.searchsorted(degrees, tp, side="right") - 1, 0))

@@ -237,6 +237,7 @@ class Head:
 
     `tied` heads reuse the token table: no parameters of their own in the model, but a copy on
     the last pipeline stage. `outputs` is the vocabulary for language models, classes for ViT.
+    `timings` are of the projection alone, without the loss.
     """
 
     inputs: int
@@ -244,6 +245,7 @@ class Head:
     tied: bool
     bias: bool = False
     other_parameters: int = 0
+    timings: Timings = field(default_factory=dict)
 
     @property
     def projection_parameters(self) -> int:

@@ -12,7 +12,8 @@ Blocks are `transformer`, `conv`, `custom`, and, first and last, `embedding` and
 defaults do not fit. A custom block is known by its sizes per sample.
 
 Any layer between the ends may carry `seconds`, measured by GPU type and tensor-parallel degree on
-a micro-batch of `measured_samples` (1 by default), forward alone or both passes:
+a micro-batch of `measured_samples` (1 by default), forward alone or both passes; so may a head, for
+its projection without the loss:
 
       - block: transformer
         heads: 16
@@ -102,6 +103,8 @@ class HeadEntry(_Entry, tag="head"):
     tied: bool = False
     bias: bool = False
     parameters: Amount | None = None
+    seconds: Measured = {}
+    measured_samples: Count = 1
 
 
 class TransformerEntry(_Entry, tag="transformer"):
@@ -248,7 +251,7 @@ def _model(document: ModelFile, name: str, label: str) -> Model:
             document.vocab, embedding.hidden or document.hidden, embedding.parameters
         ),
         blocks=tuple(blocks),
-        head=_head(document, transformers),
+        head=_head(document, transformers, label),
     )
 
 
@@ -256,7 +259,7 @@ def _end(entry: Entry, kind: type[_E]) -> _E | None:
     return entry if isinstance(entry, kind) else None
 
 
-def _head(document: ModelFile, transformers: list[TransformerEntry]) -> Head:
+def _head(document: ModelFile, transformers: list[TransformerEntry], label: str) -> Head:
     """By default a final norm, like that of the last block, and an untied projection."""
     entry = _end(document.layers[-1], HeadEntry) or HeadEntry(tied=not document.vocab)
     width = entry.hidden or document.hidden
@@ -264,7 +267,8 @@ def _head(document: ModelFile, transformers: list[TransformerEntry]) -> Head:
     parameters = entry.parameters
     if parameters is None:
         parameters = _VECTORS[transformers[-1].norm] * width if transformers else 0
-    return Head(width, outputs, entry.tied, entry.bias, parameters)
+    timings = _timings(entry, "head", label)
+    return Head(width, outputs, entry.tied, entry.bias, parameters, timings)
 
 
 def _architecture(body: list[BodyEntry]) -> Architecture:
@@ -344,7 +348,9 @@ def _convolution(entry: ConvEntry, label: str) -> CustomBlock:
     )
 
 
-def _timings(entry: BodyEntry, name: str, label: str) -> dict[str, dict[int, LayerTiming]]:
+def _timings(
+    entry: BodyEntry | HeadEntry, name: str, label: str
+) -> dict[str, dict[int, LayerTiming]]:
     """Return measured seconds under the names that the catalog has for the GPUs."""
     from astrarium.catalog import find_gpu
 

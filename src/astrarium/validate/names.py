@@ -159,7 +159,7 @@ STATED: Final = (
     # FSDP's policy of reducing in fp32, which is llm-foundry's DEFAULT.
     Statement(
         r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32",
-        (("reduced_gradient_bytes", 4),),
+        (("reduced_gradient_bytes", 4), ("tied_gradient_bytes", 4)),
     ),
     # Training without fp32 at all, as torchtune's.
     Statement(r"pure[ -]?(bf16|fp16|half)", (("gradient_bytes", 2), ("optimizer_bytes", 4))),
