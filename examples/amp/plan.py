@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from astrarium.cost.mixed import ClusterModel, StageTables
 from astrarium.search.partition import SplitProblem, best_splits
-from astrarium.strategy.placement import laid_over
 
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster.clusterfile import load_cluster
+from astrarium.cost.mixed import ClusterModel, StageTables
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.document import strategy_from_dict
+from astrarium.strategy.placement import laid_over
 
 HERE = Path(__file__).parent
 GPUS, PER_NODE = 16, 4

@@ -48,6 +48,7 @@ from astrarium.cluster.interconnect import (
     Collective,
     Line,
     LinkProfile,
+    Network,
     NetworkLine,
     NetworkProfile,
     OperationProfile,
@@ -241,15 +242,25 @@ def all_to_all_seconds(fabric: Fabric, num_bytes: ArrayLike, group: Group) -> Fl
     return _of_calls(_fastest(fabric, operation.lines, path), data, group)
 
 
-def send_seconds(fabric: Fabric, num_bytes: ArrayLike, crosses_domain: ArrayLike) -> Floats:
-    """Seconds to send `num_bytes` to one rank while all other GPUs of the node send as much."""
+def send_seconds(
+    fabric: Fabric,
+    num_bytes: ArrayLike,
+    crosses_domain: ArrayLike,
+    senders: ArrayLike | None = None,
+) -> Floats:
+    """Seconds to send `num_bytes` to one rank while all other GPUs of the node send as much.
+
+    Of a TCP network a node has one adapter: if only so many `senders` use it, each has more of it.
+    """
     data = np.asarray(num_bytes, dtype=np.float64)
     crosses: Bools = np.asarray(crosses_domain, dtype=np.bool_)
     lines = fabric.link.operations[Collective.ALL_TO_ALL].lines
     nothing = np.zeros(())
     inside = _Path(1.0, 0.0, data / fabric.peer_bandwidth, nothing)
-    share = fabric.inter_bandwidth / fabric.gpus_per_node
-    outside = _Path(0.0, 1.0, nothing, data / share)
+    sharing = np.asarray(float(fabric.gpus_per_node))
+    if senders is not None and fabric.network.network is Network.TCP:
+        sharing = np.minimum(np.asarray(senders, dtype=np.float64), sharing)
+    outside = _Path(0.0, 1.0, nothing, data * sharing / fabric.inter_bandwidth)
     seconds = np.where(crosses, _fastest(fabric, lines, outside), _fastest(fabric, lines, inside))
     return np.where(data > 0.0, seconds, 0.0)
 

@@ -271,10 +271,10 @@ def _add_custom(layer: Tally, block: CustomBlock) -> None:
     apart = samples if block.timings.get(layer.ops.gpu.name) else np.ones_like(samples)
     # Without a shape, the work is priced as one square matrix product of as many FLOPs.
     side = np.cbrt(block.forward_flops * samples / apart * held / 2)
-    forward = layer.ops.gemm(side, side, side, dtype=layer.dtype, role=GemmRole.FORWARD)
-    forward = apart * (forward + layer.ops.streaming(block.moved_bytes * samples / apart * held))
-    layer.add("forward", forward)
-    layer.add("backward", 2 * forward)
+    product = layer.ops.gemm(side, side, side, dtype=layer.dtype, role=GemmRole.FORWARD)
+    for name, products, moved in zip(PASSES, (1, 2), block.moved_bytes, strict=True):
+        traffic = layer.ops.streaming(moved * samples / apart * held)
+        layer.add(name, apart * (products * product + traffic))
     own = layer.runtime.layer_forward_seconds
     share = layer.runtime.layer_backward_seconds / own if own else 1.0
     layer.everywhere("launch_forward", block.launch_seconds)

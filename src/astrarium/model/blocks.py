@@ -181,7 +181,7 @@ class CustomBlock:
 
     Bytes and FLOPs are per sample (one sequence, one image) and for the whole layer. Tensor
     parallelism divides the parameters, and `divided` of the rest: 1 is all of it. `moved_bytes`
-    are read and written by the forward kernels beside matrix products. `timings` correct the
+    are read and written by the kernels of each pass beside matrix products. `timings` correct the
     predicted time, `launch_seconds` is what the host needs for the kernels of a forward pass.
     """
 
@@ -191,7 +191,7 @@ class CustomBlock:
     activation_bytes: float
     output_bytes: float
     timings: Timings = field(default_factory=dict)
-    moved_bytes: float = 0.0
+    moved_bytes: tuple[float, float] = (0.0, 0.0)  # forward, backward
     divided: float = 1.0
     launch_seconds: float = 0.0
 
@@ -245,7 +245,7 @@ class Head:
     tied: bool
     bias: bool = False
     other_parameters: int = 0
-    timings: Timings = field(default_factory=dict)
+    timings: Timings = field(default_factory=dict, hash=False)
 
     @property
     def projection_parameters(self) -> int:

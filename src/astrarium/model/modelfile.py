@@ -74,6 +74,13 @@ class NormKind(StrEnum):
 _VECTORS = {NormKind.RMS: 1, NormKind.LAYER: 2}
 
 
+class Moved(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Bytes that kernels read and write; twice as many backward if that is left out."""
+
+    forward: Figure
+    backward: Figure | None = None
+
+
 class Timing(msgspec.Struct, forbid_unknown_fields=True):
     """Measured seconds of one layer with one micro-batch; backward may be left out."""
 
@@ -168,7 +175,7 @@ class CustomEntry(_Entry, tag="custom"):
     output_bytes: Figure
     activation_bytes: Figure
     forward_flops: Figure = 0.0
-    moved_bytes: Figure = 0.0
+    moved_bytes: Moved = Moved(0.0)
     divided: Annotated[float, Meta(ge=0, le=1)] = 1.0
     launch_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     count: Repeats = 1
@@ -292,10 +299,14 @@ def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | Cu
         activation_bytes=entry.activation_bytes,
         output_bytes=entry.output_bytes,
         timings=_timings(entry, entry.name, label),
-        moved_bytes=entry.moved_bytes,
+        moved_bytes=_moved(entry.moved_bytes),
         divided=entry.divided,
         launch_seconds=entry.launch_seconds,
     )
+
+
+def _moved(moved: Moved) -> tuple[float, float]:
+    return moved.forward, 2 * moved.forward if moved.backward is None else moved.backward
 
 
 def _transformer(entry: TransformerEntry, hidden: int) -> Block:
