@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
-from astrarium.search.partition import Split, SplitProblem, best_split, best_splits
+from astrarium.search.partition import (
+    Split,
+    SplitProblem,
+    best_split,
+    best_splits,
+    bottleneck_bound,
+)
 
 ROUNDING = 1e-9
 
@@ -174,3 +180,62 @@ def test_many_at_once() -> None:
         assert (found is None) == (one is None)
         if found is not None and one is not None:
             assert found.seconds == pytest.approx(one.seconds, rel=ROUNDING)
+
+
+def linear(rng: np.random.Generator, *, overlap_p2p: bool) -> tuple[SplitProblem, Floats, Floats]:
+    """Equal layers on unequal stages: the problem, seconds of a layer and fixed ones per stage."""
+    pp, layers = int(rng.integers(1, 6)), int(rng.integers(6, 12))
+    pace = rng.uniform(0.5, 3.0, pp) if rng.random() < 0.7 else np.ones(pp)
+    fixed = rng.uniform(0.0, 2.0, pp) * rng.choice([0.0, 1.0])
+    share = rng.uniform(0.2, 0.5)
+    begin, count = np.arange(layers + 1)[:, None], np.arange(layers + 1)[None, :]
+    exists = ((count > 0) & (begin + count <= layers))[None]
+    work = np.where(exists, pace[:, None, None] * count + fixed[:, None, None], np.inf)
+    most = rng.integers(1, layers + 1, (pp, 1)) * np.ones((1, layers + 1), np.int64)
+    return (
+        SplitProblem(
+            forward=share * work,
+            backward=(1 - share) * work,
+            after=np.where(exists & (work > 0), 0.0, np.inf),
+            table_of_stage=np.arange(pp),
+            most_layers=most,
+            hop=rng.uniform(0.0, rng.choice([0.0, 0.2, 2.0]), pp),
+            num_micro_batches=int(rng.integers(1, 4 * pp + 2)),
+            overlap_p2p=overlap_p2p,
+        ),
+        pace,
+        fixed,
+    )
+
+
+def bottleneck(problem: SplitProblem, pace: Floats, fixed: Floats) -> float:
+    bound = bottleneck_bound(
+        layer=pace[None],
+        fixed=fixed[None],
+        hop=problem.hop[None],
+        most_layers=problem.most_layers[None, :, 0],
+        num_layers=problem.most_layers.shape[1] - 1,
+        num_micro_batches=np.array([problem.num_micro_batches]),
+        overlap_p2p=np.array([problem.overlap_p2p]),
+    )
+    return float(bound[0])
+
+
+@pytest.mark.parametrize("overlap_p2p", [False, True])
+def test_no_split_is_below_the_bottleneck(overlap_p2p: bool) -> None:
+    rng = np.random.default_rng(5)
+    shares = []
+    for _ in range(300):
+        problem, pace, fixed = linear(rng, overlap_p2p=overlap_p2p)
+        bound, found = bottleneck(problem, pace, fixed), best_split(problem)
+        if found is None:
+            assert bound == np.inf
+            continue
+        assert bound <= found.seconds * (1 + ROUNDING)
+        shares.append(bound / found.seconds)
+    assert np.mean(shares) > 0.9
+
+
+def test_bottleneck_of_even_stages_is_reached() -> None:
+    bound = bottleneck(even(4, 12, 16), np.full(4, 3.0), np.zeros(4))
+    assert bound == pytest.approx((16 + 3) * 9.0, rel=ROUNDING)

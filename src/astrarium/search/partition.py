@@ -25,10 +25,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astrarium.search.split_bottleneck import bottleneck_bound
 from astrarium.search.split_bounds import Bounds, SplitProblem
 from astrarium.search.split_labels import ROUNDING, LabelSearch
 
-__all__ = ["Split", "SplitProblem", "best_split", "best_splits"]
+__all__ = ["Split", "SplitProblem", "best_split", "best_splits", "bottleneck_bound"]
 
 # Entries of one array of bounds: more problems at once would leave the cache.
 _ENTRIES = 200_000
