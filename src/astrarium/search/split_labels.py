@@ -129,6 +129,8 @@ class LabelSearch:
         self.given_up = np.inf
         self.history: list[tuple[Ints, Ints]] = []
         self.rounds: Rounds | None = None
+        self.credit: list[Floats] = []
+        self.longest = np.zeros(len(self.place))
 
     @property
     def limit(self) -> float:
@@ -182,6 +184,8 @@ class LabelSearch:
             none = np.zeros((1, 0))
             self.rounds = Rounds(none, none, none)
         silent = self._reach()
+        if silent is None:
+            return
         for stage in range(len(self.place)):
             labels = self._raised(stage, self._next(stage, labels), silent[stage])
             if not len(labels.cut):
@@ -193,17 +197,17 @@ class LabelSearch:
                 split = self._prefix(best)
                 self.look(split + self.bounds.continued(self.problem, stage + 1, split[-1]))
 
-    def _reach(self) -> Floats:
+    def _reach(self) -> Floats | None:
         """Look at all stages from the first one on: forbid what cannot be part of a better split.
 
         Sets `longest`, the longest step each stage can have, and returns which waits are silent
-        behind each stage, (P, 2): even the shortest ramp of the stages behind takes longer.
+        behind each stage, (P, 2): even the shortest ramp of the stages behind takes longer. None
+        if no better split is left.
         """
         bounds, key = self.bounds, self.problem
         stages, _, cuts, width = bounds.step.shape
         way = np.full(cuts + width, np.inf)
         way[0] = 0.0
-        self.longest = np.zeros(stages)
         shortest = np.zeros((stages, 2))
         for stage in range(stages):
             low, high = int(bounds.low[stage]), int(bounds.high[stage])
@@ -213,9 +217,10 @@ class LabelSearch:
             least += bounds.after_with[where]
             better = least < self.limit
             chain[~better] = np.inf
+            self.credit.append(self._credit(stage, better))
             start, taken = np.nonzero(better)
             if not len(start):
-                return shortest
+                return None
             step = step[start, taken]
             self.longest[stage] = step.max()
             way, before = np.full(cuts + width, np.inf), way
@@ -322,16 +327,56 @@ class LabelSearch:
         """Raise sums to where they matter, and keep the labels that can still be best."""
         rest = (stage + 1, self.problem, labels.cut)
         ramp_up, ramp_down = self.bounds.up[rest], self.bounds.down[rest]
-        np.maximum(labels.up, labels.both + ramp_down, out=labels.up)
-        np.maximum(labels.down, labels.both + ramp_up, out=labels.down)
         ends = np.maximum(labels.up + ramp_up, labels.down + ramp_down)
+        ends = np.maximum(ends, labels.both + (ramp_up + ramp_down))
         ends = np.maximum(ends, labels.trip + self.bounds.chain[rest])
         np.maximum(labels.done, ends, out=labels.done)
         np.maximum(labels.after, self.bounds.after[rest], out=labels.after)
+        self._raise_open(stage + 1, labels)
+        np.maximum(labels.up, labels.both + ramp_down, out=labels.up)
+        np.maximum(labels.down, labels.both + ramp_up, out=labels.down)
         np.maximum(labels.wait_up, silent[0], out=labels.wait_up)
         np.maximum(labels.wait_down, silent[1], out=labels.wait_down)
         labels.least = labels.done + labels.after
         return self._taken(labels, labels.least < self.limit)
+
+    def _raise_open(self, stage: int, labels: Labels) -> None:
+        """Raise open chains that stay below `done` in every split that is still of interest.
+
+        A ramp over the stages behind takes at most their number times the longest step or wait.
+        Moreover, in such a split the chain that waits on the next stage is below the limit. It has
+        the same ramps behind it, so they are at most what its own turns leave.
+        """
+        if stage == len(self.place):
+            return
+        longest = np.maximum(labels.wait_up, labels.wait_down)
+        ramp = (len(self.place) - stage) * np.maximum(longest, self.longest[stage:].max())
+        spare = labels.done + labels.after + labels.trip - self.limit
+        credit = self.credit[stage][:, labels.cut]
+        one_open = labels.done - ramp
+        both_open = one_open - ramp
+        if self.place[stage].full:
+            np.maximum(both_open, spare + credit[0], out=both_open)
+            up_open = down_open = one_open
+        else:
+            up_open = np.maximum(one_open, spare + credit[1])
+            down_open = np.maximum(one_open, spare + credit[0])
+        np.maximum(labels.both, both_open, out=labels.both)
+        np.maximum(labels.up, up_open, out=labels.up)
+        np.maximum(labels.down, down_open, out=labels.down)
+
+    def _credit(self, stage: int, better: Bools) -> Floats:
+        """Least turns of a chain on this stage besides its ramps: (forward or backward, L + 1)."""
+        bounds, place = self.bounds, self.place[stage]
+        low, high = int(bounds.low[stage]), int(bounds.high[stage]) + 1
+        found = np.zeros((2, bounds.step.shape[2]))
+        tables = (bounds.slot,) if place.full else (bounds.forward, bounds.backward)
+        turns = place.steady - 2 if place.full else place.warm_up
+        for side, table in enumerate(tables):
+            here = table[stage, self.problem, low:high].min(axis=1, where=better, initial=np.inf)
+            here[np.isinf(here)] = 0.0
+            found[side, low:high] = turns * here
+        return found - place.enter if place.full else found
 
     def _taken(self, labels: Labels, rows: Ints | Bools) -> Labels:
         if self.rounds is not None:
