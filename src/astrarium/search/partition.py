@@ -32,7 +32,7 @@ from astrarium.search.split_labels import ROUNDING, LabelSearch
 __all__ = ["Split", "SplitProblem", "best_split", "best_splits", "bottleneck_bound"]
 
 # Entries of one array of bounds: more problems at once would leave the cache.
-_ENTRIES = 200_000
+_ENTRIES = 500_000
 
 
 @dataclass(frozen=True, slots=True)
