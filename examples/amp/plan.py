@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from astrarium.search.partition import SplitProblem, best_splits
 
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import find_runtime
@@ -25,6 +25,7 @@ from astrarium.cost.mixed import ClusterModel, StageTables
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
+from astrarium.search.partition import SplitProblem, best_splits
 from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.placement import laid_over
@@ -114,6 +115,12 @@ class Pricing:
             np.tile(np.array(sizes), (len(strategies), 1)),
         )
 
+        of_range, size = self.tables.contents.of_range, self.layers + 1
+        first, count = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
+        stop = np.minimum(first + count, self.layers)
+        inside = (count > 0) & (first + count <= self.layers)
+        self.held = np.where(inside, of_range[first, stop], -1)
+
     def _strategy(self, tp: int, dp: int, pp: int, micro_batch: int):  # noqa: ANN202
         given = {"tp": tp, "dp": dp, "pp": pp, "micro_batch": micro_batch, "split": "balanced"}
         given |= {"sequence_parallel": False, "zero_stage": 0, "overlap_grad_reduce": False}
@@ -123,34 +130,30 @@ class Pricing:
 
     def by_range(self, row: int, values: Floats) -> Floats:
         """(classes, L + 1, L + 1): a stage of each class with layers [i, i + n)."""
-        of_range = self.tables.contents.of_range
-        size = self.layers + 1
-        first, count = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
-        stop = np.minimum(first + count, self.layers)
-        held = np.where((count > 0) & (first + count <= self.layers), of_range[first, stop], -1)
-        return np.where(held >= 0, values[row][:, held], np.inf)
+        return np.where(self.held >= 0, values[row][:, self.held], np.inf)
+
+    def micro_batches(self, row: int) -> int:
+        _, dp, _, micro_batch = self.space[row]
+        return self.batch // (dp * micro_batch)
 
     def in_flight(self, row: int) -> Ints:
-        _, dp, pp, micro_batch = self.space[row]
-        return np.minimum(self.batch // (dp * micro_batch), pp - np.arange(pp))
+        pp = self.space[row][2]
+        return np.minimum(self.micro_batches(row), pp - np.arange(pp))
 
-    def problem(self, row: int, *, any_memory: bool = False) -> SplitProblem:
+    def problem(self, row: int) -> SplitProblem:
         tables, stage_class = self.tables, self.class_of[row]
-        _, dp, _, micro_batch = self.space[row]
         fixed, flight = (self.by_range(row, x) for x in (tables.fixed_bytes, tables.flight_bytes))
         held = fixed[stage_class] + self.in_flight(row)[:, None, None] * flight[stage_class]
         fits = held <= tables.capacity[stage_class][:, None, None]
-        forward = self.by_range(row, tables.forward)
-        possible = np.isfinite(forward)[stage_class] if any_memory else fits
         behind = np.append(stage_class[1:], stage_class[:1])
         return SplitProblem(
-            forward,
+            self.by_range(row, tables.forward),
             self.by_range(row, tables.backward),
             self.by_range(row, tables.after),
             stage_class,
-            possible.sum(axis=2),
+            fits.sum(axis=2),
             tables.hop[row, stage_class, behind],
-            self.batch // (dp * micro_batch),
+            self.micro_batches(row),
             overlap_p2p=False,
         )
 
@@ -163,50 +166,52 @@ class Pricing:
     def fits(self, row: int, bounds: list[int]) -> bool:
         return bool((self.bytes_of(row, bounds) <= self.tables.capacity[self.class_of[row]]).all())
 
-    def seconds(self, row: int, bounds: list[int]) -> float:
-        """An iteration with these stages: the pipeline, what follows it, a tied table."""
-        tables, stage_class = self.tables, self.class_of[row]
-        _, dp, _, micro_batch = self.space[row]
-        contents = tables.contents.of_range[bounds[:-1], bounds[1:]]
-        behind = np.append(stage_class[1:], stage_class[:1])
-        stages = ragged_stages(
-            tables.forward[row, stage_class, contents],
-            tables.backward[row, stage_class, contents],
-            tables.hop[row, stage_class, behind],
-            np.array([0, len(stage_class)]),
+    def seconds(self, every: Sequence[Sequence[int]]) -> list[float]:
+        """Iterations, with the stages of each row: the pipeline, what follows it, a tied table."""
+        tables = self.tables
+        stage_class = np.concatenate(self.class_of)
+        behind = np.concatenate([np.append(each[1:], each[:1]) for each in self.class_of])
+        first = np.concatenate([bounds[:-1] for bounds in every])
+        stop = np.concatenate([bounds[1:] for bounds in every])
+        pp = np.array([len(each) for each in self.class_of])
+        row = np.repeat(np.arange(len(pp)), pp)
+        offsets = np.append(0, np.cumsum(pp))
+        at = (row, stage_class, tables.contents.of_range[first, stop])
+        pipeline = pipeline_seconds(
+            ragged_stages(
+                tables.forward[at],
+                tables.backward[at],
+                tables.hop[row, stage_class, behind],
+                offsets,
+            ),
+            np.array([self.micro_batches(each) for each in range(len(pp))]),
+            np.ones_like(pp),
+            np.zeros(len(pp), dtype=bool),
         )
-        one = np.array([1])
-        batches = np.array([self.batch // (dp * micro_batch)])
-        pipeline = pipeline_seconds(stages, batches, one, np.array([False])).item()
-        after = tables.after[row, stage_class, contents].max()
-        return float(pipeline + after + tables.tied[row, stage_class[0], stage_class[-1]])
+        after = np.maximum.reduceat(tables.after[at], offsets[:-1])
+        ends = stage_class[offsets[:-1]], stage_class[offsets[1:] - 1]
+        return (pipeline + after + tables.tied[np.arange(len(pp)), *ends]).tolist()
 
     def price(self) -> list[Priced]:
-        rows = range(len(self.space))
-        problems = [self.problem(row) for row in rows]
+        problems = [self.problem(row) for row in range(len(self.space))]
         found = best_splits(problems, [np.inf] * len(problems))
-        none = [row for row in rows if found[row] is None]
-        anyhow = best_splits(
-            [self.problem(row, any_memory=True) for row in none], [np.inf] * len(none)
-        )
-        instead = dict(zip(none, anyhow, strict=True))
-        priced = []
-        for row in rows:
-            split = found[row] or instead[row]
-            assert split is not None, "a pipeline of at most as many stages as layers has a split"
-            bounds, uniform = list(split.bounds), uniform_bounds(self.layers, self.space[row][2])
-            priced.append(
-                Priced(
-                    *self.space[row],
-                    stages=bounds,
-                    iteration_seconds=self.seconds(row, bounds),
-                    fits=self.fits(row, bounds),
-                    peak_bytes=float(self.bytes_of(row, bounds).max()),
-                    uniform_stages=uniform,
-                    uniform_seconds=self.seconds(row, uniform),
-                    uniform_fits=self.fits(row, uniform),
-                )
+        uniform = [uniform_bounds(self.layers, pp) for _, _, pp, _ in self.space]
+        # Where nothing fits, any split will do.
+        best = [list(split.bounds) if split else uniform[row] for row, split in enumerate(found)]
+        seconds, uniform_seconds = self.seconds(best), self.seconds(uniform)
+        priced = [
+            Priced(
+                *self.space[row],
+                stages=best[row],
+                iteration_seconds=seconds[row],
+                fits=self.fits(row, best[row]),
+                peak_bytes=float(self.bytes_of(row, best[row]).max()),
+                uniform_stages=uniform[row],
+                uniform_seconds=uniform_seconds[row],
+                uniform_fits=self.fits(row, uniform[row]),
             )
+            for row in range(len(self.space))
+        ]
         return sorted(priced, key=lambda each: (not each.fits, each.iteration_seconds))
 
 

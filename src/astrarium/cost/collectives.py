@@ -250,19 +250,29 @@ def send_seconds(
 ) -> Floats:
     """Seconds to send `num_bytes` to one rank while all other GPUs of the node send as much.
 
-    Of a TCP network a node has one adapter: if only so many `senders` use it, each has more of it.
+    Or so many `senders` of them, where given.
     """
     data = np.asarray(num_bytes, dtype=np.float64)
     crosses: Bools = np.asarray(crosses_domain, dtype=np.bool_)
     lines = fabric.link.operations[Collective.ALL_TO_ALL].lines
     nothing = np.zeros(())
     inside = _Path(1.0, 0.0, data / fabric.peer_bandwidth, nothing)
-    sharing = np.asarray(float(fabric.gpus_per_node))
-    if senders is not None and fabric.network.network is Network.TCP:
-        sharing = np.minimum(np.asarray(senders, dtype=np.float64), sharing)
-    outside = _Path(0.0, 1.0, nothing, data * sharing / fabric.inter_bandwidth)
+    share = fabric.inter_bandwidth / fabric.gpus_per_node
+    contended = data if senders is None else data * adapter_share(fabric, senders)
+    outside = _Path(0.0, 1.0, nothing, contended / share)
     seconds = np.where(crosses, _fastest(fabric, lines, outside), _fastest(fabric, lines, inside))
     return np.where(data > 0.0, seconds, 0.0)
+
+
+def adapter_share(fabric: Fabric, senders: ArrayLike) -> Floats:
+    """Seconds of a GPU that sends with so many others of its node, over those with all of them.
+
+    Of a TCP network a node has one adapter: whoever sends has it. Otherwise each has its own part.
+    """
+    count = np.asarray(senders, dtype=np.float64)
+    if fabric.network.network is not Network.TCP:
+        return np.ones_like(count)
+    return np.asarray(np.minimum(count / fabric.gpus_per_node, 1.0))
 
 
 def crosses_domains(group: Group) -> Bools:

@@ -22,6 +22,7 @@ from astrarium.cluster.interconnect import Network
 from astrarium.cost.collectives import (
     Fabric,
     Group,
+    adapter_share,
     all_gather_seconds,
     all_reduce_seconds,
     compute_slowdown,
@@ -326,15 +327,18 @@ class CostModel:
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
-        apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
-        ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
+        block = degrees.tp * degrees.cp * degrees.dp
+        apart = np.maximum(block * (degrees.pp - 1), 1)
+        ends = place(np.where(degrees.pp > 1, 2, 1), apart, domain)
+        table = self.runtime.tied_gradient_bytes * tied
+        table = np.where(crosses_domains(ends), table * adapter_share(fabric, block), table)
         reduce = at_once.reduce
         return DataMessages(
             at_once,
             in_buckets,
             last,
             unpack,
-            tied=all_reduce_seconds(fabric, self.runtime.tied_gradient_bytes * tied, ends),
+            tied=all_reduce_seconds(fabric, table, ends),
             slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
             on_same_links=np.where(crosses, others, 0.0),
         )

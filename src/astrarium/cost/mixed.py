@@ -24,6 +24,7 @@ from astrarium.cluster import Cluster
 from astrarium.cost.collectives import (
     Fabric,
     Group,
+    adapter_share,
     all_reduce_seconds,
     fabric_across,
     send_seconds,
@@ -281,7 +282,9 @@ class ClusterModel:
                     continue
                 fabric = self._fabric(tuple(sorted({*one.stage_class, *other.stage_class})))
                 hop[:, i, j] = send_seconds(fabric, sent, np.True_, block)
-                tied[:, i, j] = all_reduce_seconds(fabric, table, ends)
+                tied[:, i, j] = all_reduce_seconds(
+                    fabric, table * adapter_share(fabric, block), ends
+                )
         return hop, tied
 
 
