@@ -72,6 +72,7 @@ PROGRAMS: Final = (
     Program(r"zero[- ]?bubble", "megatron", False, 0, True),
     # DeepSpeed; beside Megatron its pipeline runs Megatron's layers.
     Program(r"^(?=.*megatron)(?=.*deepspeed).*(zero|stage)[- ]*[23]", "deepspeed"),
+    Program(r"deepspeed.*megatron-lm v1\.1", "deepspeed-megatron"),  # AMP's, 2022
     Program(r"megatron.*deepspeed|deepspeed.*megatron|deepspeed.*\b3d\b", "megatron-2021"),
     Program(r"ptd-?p|megatron(-lm)?[ -]?v?[12]\.", "megatron-2021"),
     Program(r"megatron|megascale|mindspeed|flagscale|megablocks", "megatron", True, 1, True),
