@@ -117,6 +117,8 @@ def test_custom_layers_may_name_their_launches_and_traffic() -> None:
     assert np.hypot(2e-3, found.forward).item() == pytest.approx(3e-3, rel=1e-3)
     assert found.launch_forward == pytest.approx(2e-3)
     assert found.backward / found.forward == pytest.approx(1.5, rel=0.05)
+    roomy = costs(layer | {"transient_bytes": 4e6}, micro_batch=2)
+    assert roomy.transient == pytest.approx(costs(layer, micro_batch=2).transient + 8e6)
     whole, half = costs(layer), costs(layer, tp=2)
     assert half.activations == pytest.approx(whole.activations)
     assert half.dense_parameters == pytest.approx(whole.dense_parameters / 2)

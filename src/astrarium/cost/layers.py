@@ -283,4 +283,4 @@ def _add_custom(layer: Tally, block: CustomBlock) -> None:
     layer.add("dense_parameters", block.parameters / shards.tp)
     layer.keep(block.activation_bytes * samples * held)
     layer.add("inputs", block.output_bytes * samples)
-    layer.add("transient", block.output_bytes * samples)
+    layer.add("transient", (block.output_bytes + block.transient_bytes * held) * samples)

@@ -183,6 +183,7 @@ class CustomBlock:
     parallelism divides the parameters, and `divided` of the rest: 1 is all of it. `moved_bytes`
     are read and written by the kernels of each pass beside matrix products. `timings` correct the
     predicted time, `launch_seconds` is what the host needs for the kernels of a forward pass.
+    `transient_bytes` live only while a pass is in the layer, beside its output.
     """
 
     name: str
@@ -194,6 +195,7 @@ class CustomBlock:
     moved_bytes: tuple[float, float] = (0.0, 0.0)  # forward, backward
     divided: float = 1.0
     launch_seconds: float = 0.0
+    transient_bytes: float = 0.0
 
     @property
     def parameters(self) -> int:

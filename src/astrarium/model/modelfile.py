@@ -175,6 +175,7 @@ class CustomEntry(_Entry, tag="custom"):
     output_bytes: Figure
     activation_bytes: Figure
     forward_flops: Figure = 0.0
+    transient_bytes: Figure = 0.0
     moved_bytes: Moved = Moved(0.0)
     divided: Annotated[float, Meta(ge=0, le=1)] = 1.0
     launch_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
@@ -302,6 +303,7 @@ def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | Cu
         moved_bytes=_moved(entry.moved_bytes),
         divided=entry.divided,
         launch_seconds=entry.launch_seconds,
+        transient_bytes=entry.transient_bytes,
     )
 
 
