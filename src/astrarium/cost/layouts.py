@@ -248,8 +248,8 @@ class CostModel:
         pace = slowest_of(degrees.gpus) * self.tuning.compute
         hop = self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._further_launches(degrees, gpus), shards, dealt, ends)
-        dense = (dense_parameters, dense_ranks, degrees.tp)
-        expert = (expert_parameters, expert_ranks, degrees.ep * degrees.etp)
+        dense = (dense_parameters, dense_group(degrees, domain))
+        expert = (expert_parameters, place(expert_ranks, degrees.ep * degrees.etp, domain))
         others = self._between_domains(degrees, domain, virtual * hop, on_rank.ep)
         return Layouts(
             models=(self,),
@@ -290,7 +290,7 @@ class CostModel:
         self, degrees: Degrees, domain: Ints, sends: Floats, experts: Floats
     ) -> Floats:
         """Seconds that a pass of one micro-batch sends between domains, data parallelism aside."""
-        stages = place(degrees.pp, degrees.tp * degrees.cp * degrees.dp, domain)
+        stages = place(degrees.pp, degrees.stage_stride, domain)
         exchange = place(degrees.ep, degrees.etp, domain)
         # `experts` holds both passes.
         return np.where(crosses_domains(stages), sends, 0.0)[:, None] + np.where(
@@ -303,19 +303,19 @@ class CostModel:
         domain: Ints,
         tied: Floats,
         others: Floats,
-        *groups: tuple[Floats, Ints, Ints],
+        *groups: tuple[Floats, Group],
     ) -> DataMessages:
-        """Each group: parameters of a rank, ranks that share them, distance between those."""
+        """Each group: parameters of a rank, and the ranks that share them."""
         fabric = self.fabric
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
         at_once = in_buckets = Exchange(*(np.zeros(shape) for _ in range(3)))
         crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
-        for parameters, sharing, stride in groups:
+        for parameters, sharing in groups:
             if not parameters.any():
                 continue
-            ranks = sharing[:, None]
-            group = place(ranks, stride[:, None], domain[:, None])
+            group = Group(sharing.size[:, None], sharing.per_domain[:, None])
+            ranks = group.size
             calls = np.ones_like(parameters)
             whole = parts = self._exchange(parameters, group, calls)
             if self.runtime.message_parameters:
@@ -327,11 +327,11 @@ class CostModel:
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
-        block = degrees.tp * degrees.cp * degrees.dp
-        apart = np.maximum(block * (degrees.pp - 1), 1)
+        apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
         ends = place(np.where(degrees.pp > 1, 2, 1), apart, domain)
         table = self.runtime.tied_gradient_bytes * tied
-        table = np.where(crosses_domains(ends), table * adapter_share(fabric, block), table)
+        contended = table * adapter_share(fabric, degrees.stage_stride)
+        table = np.where(crosses_domains(ends), contended, table)
         reduce = at_once.reduce
         return DataMessages(
             at_once,
@@ -436,10 +436,10 @@ class CostModel:
         """
         block = degrees.tp * degrees.cp * degrees.dp
         stages = np.maximum(gpus // block, 1)
-        together = place(stages, block, self.pool.domain_of(gpus)).per_domain
+        together = place(stages, degrees.stage_stride, self.pool.domain_of(gpus)).per_domain
         sent = shards.ends.boundary_bytes[shards.shard_of]
         within = send_seconds(self.fabric, sent, np.False_)
-        outside = send_seconds(self.fabric, sent, np.True_, block)
+        outside = send_seconds(self.fabric, sent, np.True_, degrees.stage_stride)
         if self.pool.network is Network.TCP:
             outside = np.where(together > 1, (within + outside) / 2, outside)
         hop = np.where(together < stages, outside, within)
@@ -450,6 +450,17 @@ def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:
     """Ranks that share dense, and expert, parameters. Context ranks share both."""
     dense = degrees.dp * degrees.cp
     return dense, np.maximum(dense * degrees.tp // (degrees.ep * degrees.etp), 1)
+
+
+def dense_group(degrees: Degrees, domain: Ints) -> Group:
+    """The ranks that share dense parameters: context ranks next to each other, then replicas."""
+    size, _ = data_ranks(degrees)
+    together = place(size, degrees.tp, domain)
+    context = place(degrees.cp, degrees.tp, domain).per_domain
+    replicas = np.gcd(degrees.tp * degrees.cp * degrees.pp * degrees.dp, domain)
+    replicas = np.clip(replicas // (degrees.tp * degrees.cp * degrees.pp), 1, degrees.dp)
+    apart = np.where(context == degrees.cp, context * replicas, context)
+    return Group(size, np.where(degrees.pipeline_inside, apart, together.per_domain))
 
 
 def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:

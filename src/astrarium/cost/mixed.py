@@ -270,7 +270,7 @@ class ClusterModel:
         shape = (len(layouts), len(parts), len(parts))
         hop, tied = np.zeros(shape), np.zeros(shape)
         degrees = layouts.degrees
-        block = degrees.tp * degrees.cp * degrees.dp
+        senders = degrees.stage_stride
         ends = Group(np.where(degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
         for i, one in enumerate(parts):
             sent = one.of_ends("boundary_bytes")
@@ -281,9 +281,9 @@ class ClusterModel:
                     tied[:, i, j] = one.layouts.messages.tied
                     continue
                 fabric = self._fabric(tuple(sorted({*one.stage_class, *other.stage_class})))
-                hop[:, i, j] = send_seconds(fabric, sent, np.True_, block)
+                hop[:, i, j] = send_seconds(fabric, sent, np.True_, senders)
                 tied[:, i, j] = all_reduce_seconds(
-                    fabric, table * adapter_share(fabric, block), ends
+                    fabric, table * adapter_share(fabric, senders), ends
                 )
         return hop, tied
 

@@ -27,7 +27,7 @@ from astrarium.search.split_bounds import Bounds, seconds_of_splits
 ROUNDING = 1e-12
 
 # Labels kept at one stage. Beyond it the least promising are given up, and the bound says so.
-MOST_LABELS = 20_000
+MOST_LABELS = 3_000
 
 # Below any sum, but finite: sums with infinite bounds stay defined.
 _LOW, _HIGH = -1e300, 1e300
