@@ -101,20 +101,18 @@ class Pricing:
         self.layers, self.batch = model.num_layers, setup.global_batch
         self.space = [x for x in space(setup.global_batch) if x[2] <= self.layers]
         sizes = [pool.num_gpus for pool in cluster.pools]
-        strategies = [self._strategy(*each) for each in self.space]
+        self.strategies = [self._strategy(*each) for each in self.space]
+        self.model = ClusterModel(workload, cluster, find_runtime(RUNTIME))
         placed = [laid_over(tp * dp, pp, sizes) for tp, dp, pp, _ in self.space]
         of_stage = [[tuple(pool for pool, _ in parts) for parts in ranks] for ranks in placed]
         classes = sorted({one for ranks in of_stage for one in ranks})
         self.class_of = [np.array([classes.index(one) for one in ranks]) for ranks in of_stage]
-        self.tables: StageTables = ClusterModel(
-            workload, cluster, find_runtime(RUNTIME)
-        ).stage_tables(
-            degrees_of(strategies),
-            options_of(strategies),
+        self.tables: StageTables = self.model.stage_tables(
+            degrees_of(self.strategies),
+            options_of(self.strategies),
             classes,
-            np.tile(np.array(sizes), (len(strategies), 1)),
+            np.tile(np.array(sizes), (len(self.space), 1)),
         )
-
         of_range, size = self.tables.contents.of_range, self.layers + 1
         first, count = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
         stop = np.minimum(first + count, self.layers)

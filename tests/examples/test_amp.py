@@ -6,12 +6,16 @@ import csv
 import importlib.util
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+
+from astrarium.search.plan import estimate
+from astrarium.strategy.types import LayerSplit, Stage
 
 ROOT = Path(__file__).parents[2]
 TRIALS = ROOT / "tests" / "data" / "amp_homogeneous.csv"
@@ -113,6 +117,25 @@ def test_the_script_writes_all_strategies(
             assert all(np.diff(each["stages"]) > 0)
             if each["uniform_fits"]:
                 assert each["iteration_seconds"] <= each["uniform_seconds"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_predict_says_the_same(script: ModuleType, index: int) -> None:
+    setup = script.SETUPS[index]
+    pricing = script.Pricing(setup)
+    first = pricing.price()[0]
+    strategy = pricing.strategies[
+        pricing.space.index((first.tp, first.dp, first.pp, first.micro_batch))
+    ]
+    stages = tuple(
+        Stage("", start, stop, first.tp * first.dp, rank, 0)
+        for rank, (start, stop) in enumerate(pairwise(first.stages))
+    )
+    given = replace(strategy, stages=stages, split=LayerSplit.FREE)
+    (plan,) = estimate(pricing.model, [given])
+    assert plan.iteration_seconds == pytest.approx(first.iteration_seconds)
+    assert plan.peak_bytes == pytest.approx(first.peak_bytes)
+    assert plan.fits
 
 
 def test_slow_gpus_get_fewer_layers(script: ModuleType) -> None:
