@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Pool
 from astrarium.cost.collectives import (
@@ -395,13 +395,16 @@ class CostModel:
         )
 
     def hop_seconds(self, degrees: Degrees, gpus: Ints, shards: ShardCosts) -> Floats:
+        """Seconds of a transfer to the next stage, one direction."""
+        boundary_bytes = shards.ends.boundary_bytes[shards.shard_of]
+        hop = send_seconds(self.fabric, boundary_bytes, self.hops_cross(degrees, gpus))
+        return np.where(degrees.pp > 1, hop, 0.0)
+
+    def hops_cross(self, degrees: Degrees, gpus: Ints) -> Bools:
         """Stages are whole blocks of ranks: neighbours share a domain only if both fit in it."""
         block = degrees.tp * degrees.cp * degrees.dp
         stages = np.maximum(gpus // block, 1)
-        inside = place(stages, block, self.pool.domain_of(gpus)).per_domain
-        boundary_bytes = shards.ends.boundary_bytes[shards.shard_of]
-        hop = send_seconds(self.fabric, boundary_bytes, inside < stages)
-        return np.where(degrees.pp > 1, hop, 0.0)
+        return np.asarray(place(stages, block, self.pool.domain_of(gpus)).per_domain < stages)
 
 
 def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:

@@ -19,10 +19,12 @@ from astrarium.report.document import (
     RecomputePart,
     SearchPart,
     StagePart,
+    StageTimePart,
     StrategyPart,
     WorkloadPart,
     pareto_of,
 )
+from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned
 from astrarium.strategy.types import Strategy
@@ -158,7 +160,15 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         usd_per_hour=plan.usd_per_hour,
         usd_total=plan.usd_total,
         train_seconds=plan.train_seconds,
+        ideal_seconds=plan.ideal_seconds,
+        stage_seconds=tuple(stage_time_part(plan, stage) for stage in plan.stages),
     )
+
+
+def stage_time_part(plan: Plan, stage: StageSeconds) -> StageTimePart:
+    apart = ("pools", "busy_share")
+    same = {f.name: getattr(stage, f.name) for f in fields(StageTimePart) if f.name not in apart}
+    return StageTimePart(**same, pools=dict(stage.pools), busy_share=plan.busy_share(stage))
 
 
 def strategy_part(strategy: Strategy) -> StrategyPart:

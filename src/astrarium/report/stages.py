@@ -11,7 +11,7 @@ from rich.text import Text
 from astrarium.report.bars import Bar
 from astrarium.report.document import MEMORY_KEYS, MemoryPart, PlanPart
 from astrarium.report.layout import GAP, gib, natural_width, new_table
-from astrarium.report.words import layers_words
+from astrarium.report.words import layers_of_stages, layers_words, short_types
 
 FULL_NAMES = 112  # columns from which the causes of memory are written out
 STAGES_SHOWN = 8
@@ -26,29 +26,40 @@ def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> Re
     full = width >= FULL_NAMES
     gap = GAP if full else 1
     shown = plan.memory if every_stage else _telling_stages(plan.memory)
-    heads = ("stage", "layers", *(MEMORY_KEYS if full else _SHORT_CAUSES), "peak", "")
-    rows = [_cells(plan, stage) for stage in shown]
-    scale = f"of {gib(plan.memory[0].capacity_bytes)}"
+    alike = len({gib(stage.capacity_bytes) for stage in plan.memory}) == 1
+    heads = [
+        "stage",
+        *(["GPU"] if plan.is_mixed else []),
+        "layers",
+        *(MEMORY_KEYS if full else _SHORT_CAUSES),
+        "peak",
+        *([] if alike else ["of"]),
+        "",
+    ]
+    rows = [_cells(plan, stage, alike=alike) for stage in shown]
+    scale = f"of {gib(plan.memory[0].capacity_bytes)}" if alike else ""
     bar = min(BAR[0] if full else BAR[1], width - natural_width(heads, rows, gap) - gap)
     table = new_table(gap)
     for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(head, justify="left" if head == "GPU" else "right", no_wrap=True)
     if bar >= max(BAR[2], len(scale)):
         table.add_column(scale, justify="left", no_wrap=True)
+    peak = heads.index("peak")
     for stage, row in zip(shown, rows, strict=True):
         bars = [Bar(stage.share, bar, _style(stage))] if len(table.columns) > len(heads) else []
-        peak = Text(row[-2], style="bold")
-        table.add_row(*row[:-2], peak, row[-1], *bars)
+        table.add_row(*row[:peak], Text(row[peak], style="bold"), *row[peak + 1 :], *bars)
     return Group(table, *_below(plan, [stage for stage in plan.memory if stage not in shown]))
 
 
-def _cells(plan: PlanPart, stage: MemoryPart) -> list[str]:
+def _cells(plan: PlanPart, stage: MemoryPart, *, alike: bool) -> list[str]:
     layers = layers_of_stages(plan)
     return [
         f"{stage.stage}",
+        *([short_types(plan.gpus).get(stage.gpu, stage.gpu)] if plan.is_mixed else []),
         f"{layers[stage.stage]:,}" if stage.stage in layers else "",
         *(gib(getattr(stage, cause)) for cause in MEMORY_KEYS),
         gib(stage.peak_bytes),
+        *([] if alike else [gib(stage.capacity_bytes)]),
         f"{100 * stage.share:,.0f} %",
     ]
 
@@ -64,23 +75,17 @@ def _below(plan: PlanPart, hidden: Sequence[MemoryPart]) -> Iterator[RenderableT
         where = f"at {low}" if low == high else f"between {low} and {high}"
         what = "stage peaks" if len(hidden) == 1 else "stages peak"
         yield Text(f"  {len(hidden)} more {what} {where} GiB", style="dim")
-    layers = layers_words(plan.strategy)
+    layers = "" if plan.is_mixed else layers_words(plan.strategy)  # said with the pipeline
     if layers:
         yield Padding(Text(layers, style="dim"), (0, 0, 0, 2))
 
 
 def _telling_stages(stages: Sequence[MemoryPart]) -> list[MemoryPart]:
-    """All stages if they are few, else the first, the fullest and the last."""
+    """All stages if they are few, else the first, the last, and the fullest of each GPU type."""
     if len(stages) <= STAGES_SHOWN:
         return list(stages)
-    fullest = max(stages, key=lambda stage: stage.share)
-    return [stage for stage in stages if stage in (stages[0], fullest, stages[-1])]
-
-
-def layers_of_stages(plan: PlanPart) -> dict[int, int]:
-    """How many layers each pipeline rank holds, over all of its chunks."""
-    layers: dict[int, int] = {}
-    for stage in plan.strategy.stages:
-        first, last = stage.layers
-        layers[stage.pipeline_rank] = layers.get(stage.pipeline_rank, 0) + last - first
-    return layers
+    fullest = [
+        max((s for s in stages if s.gpu == gpu), key=lambda stage: stage.share)
+        for gpu in dict.fromkeys(stage.gpu for stage in stages)
+    ]
+    return [stage for stage in stages if stage in (stages[0], *fullest, stages[-1])]

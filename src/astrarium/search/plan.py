@@ -18,6 +18,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.step import SECONDS_CAUSES, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
+from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
 from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
@@ -53,6 +54,7 @@ class Plan:
     mfu: float
     breakdown_seconds: Mapping[str, float]
     memory: tuple[StageMemory, ...]
+    stages: tuple[StageSeconds, ...]
     usd_per_hour: float | None
     usd_total: float | None
     train_seconds: float | None
@@ -60,6 +62,18 @@ class Plan:
     @property
     def fits(self) -> bool:
         return all(stage.fits for stage in self.memory)
+
+    @property
+    def ideal_seconds(self) -> float:
+        """The iteration on one machine with the summed speed of all stages: no waiting, no hops."""
+        speed = sum(1.0 / stage.model_seconds for stage in self.stages)
+        return self.strategy.num_micro_batches / speed
+
+    def busy_share(self, stage: StageSeconds) -> float:
+        """The part of the iteration that a stage does not wait for others."""
+        passes = stage.forward_seconds + stage.backward_seconds
+        busy = self.strategy.num_micro_batches * passes + stage.after_seconds
+        return busy / self.iteration_seconds
 
     @property
     def peak_bytes(self) -> float:
@@ -75,7 +89,7 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
     placed = [placement(strategy, cluster) for strategy in strategies]
     bounds = [chunk_bounds_of(whole, strategy) for strategy in strategies]
     pool_gpus = np.array([_gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
-    layouts = whole.layouts(
+    pipelines = whole.pipelines(
         degrees_of(strategies),
         np.array([s.virtual_stages for s in strategies], np.int64),
         bounds,
@@ -83,15 +97,17 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
         pool_gpus,
     )
     rows, options = np.arange(len(strategies)), options_of(strategies)
+    layouts = pipelines.layouts
     memory = memory_of(layouts, rows, options)
     seconds = seconds_of(layouts, rows, options)
+    of_stages = stage_seconds(pipelines, options, cluster, placed)
     plans = []
     for row, strategy in enumerate(strategies):
         ranks = np.flatnonzero(layouts.stages.present[row])
         stages = tuple(
             StageMemory(
                 stage=stage,
-                gpu=_smallest_gpu(cluster, parts),
+                gpu=smallest_gpu(cluster, parts),
                 capacity_bytes=min(cluster.pools[pool].gpu.memory_bytes for pool, _ in parts),
                 by_cause={c: float(getattr(memory, c)[row, rank]) for c in MEMORY_CAUSES},
             )
@@ -99,9 +115,8 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
         )
         breakdown = {c: float(getattr(seconds, c)[row]) for c in SECONDS_CAUSES}
         made = _stages(cluster, strategy, bounds[row], placed[row])
-        plans.append(
-            _plan(whole, replace(strategy, stages=made), breakdown, stages, pool_gpus[row])
-        )
+        full = replace(strategy, stages=made)
+        plans.append(_plan(whole, full, breakdown, stages, of_stages[row], pool_gpus[row]))
     return tuple(plans)
 
 
@@ -113,16 +128,12 @@ def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
     return used
 
 
-def _smallest_gpu(cluster: Cluster, parts: Parts) -> str:
-    pools = [cluster.pools[pool] for pool, _ in parts]
-    return min(pools, key=lambda pool: pool.gpu.memory_bytes).gpu.name
-
-
 def _plan(
     model: ClusterModel,
     strategy: Strategy,
     breakdown: Mapping[str, float],
     memory: tuple[StageMemory, ...],
+    stages: tuple[StageSeconds, ...],
     pool_gpus: Ints,
 ) -> Plan:
     workload = model.workload
@@ -151,6 +162,7 @@ def _plan(
         mfu=workload.flops_per_iteration / (seconds * peak_flops),
         breakdown_seconds=breakdown,
         memory=memory,
+        stages=stages,
         usd_per_hour=usd_per_hour,
         usd_total=usd_total,
         train_seconds=train_seconds,
@@ -209,7 +221,7 @@ def _stages(
 ) -> tuple[Stage, ...]:
     return tuple(
         Stage(
-            gpu=_smallest_gpu(cluster, placed[chunk % strategy.pp]),
+            gpu=smallest_gpu(cluster, placed[chunk % strategy.pp]),
             first_layer=int(bounds[chunk]),
             last_layer=int(bounds[chunk + 1]),
             devices=strategy.gpus // strategy.pp,

@@ -1,0 +1,213 @@
+"""What pools and links of a pipeline contribute and cost, from its document alone.
+
+The pipeline is walked again with the stored times of its stages, by the function that predicted
+it: what the iteration would take without a link is not estimated anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from astrarium.report.document import ClusterPart, PlanPart, PoolPart, StageTimePart
+from astrarium.strategy.types import Reach
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShare:
+    """A pool's part in a plan; a stage that lies on two pools counts for both by its GPUs.
+
+    `speed` is its share of the summed speed of all stages, `work` what it does of the model,
+    `busy` the part of the iteration its GPUs do not wait for others, `price` its share of the
+    money, null without prices. `stages` are the pipeline stages in which it takes part, `layers`
+    the layers on them.
+    """
+
+    name: str
+    gpu: str
+    gpus: int
+    of_gpus: int
+    stages: tuple[int, ...]
+    layers: int
+    speed: float
+    work: float
+    busy: float
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowestLink:
+    """The link with the longest transfers, at the stages that hand on over it.
+
+    `seconds` is what the iteration would be shorter by if these transfers took no time.
+    """
+
+    link: Reach
+    pools: tuple[str, ...]
+    after_stages: tuple[int, ...]
+    bytes_per_second: float | None
+    send_seconds: float
+    seconds: float
+    without_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A reason why an iteration takes longer than on the ideal machine."""
+
+    cause: str
+    title: str
+    meaning: str
+    seconds: float
+    share: float
+
+
+def pool_shares(plan: PlanPart, cluster: ClusterPart) -> tuple[PoolShare, ...]:
+    """The pools of a plan that uses several, or leaves some out; in the order of the cluster."""
+    if len(cluster.pools) < 2 or not plan.stage_seconds:
+        return ()
+    return tuple(_pool_share(plan, pool) for pool in cluster.pools)
+
+
+def _pool_share(plan: PlanPart, pool: PoolPart) -> PoolShare:
+    used = plan.pools.get(pool.name, 0)
+    ranks = [stage for stage in plan.stage_seconds if pool.name in stage.pools]
+    speeds = sum(1.0 / stage.model_seconds for stage in plan.stage_seconds)
+    works = sum(_work(stage) for stage in plan.stage_seconds)
+    parts = {stage.stage: stage.pools[pool.name] / sum(stage.pools.values()) for stage in ranks}
+    price = None
+    if plan.usd_per_hour and pool.usd_per_gpu_hour is not None:
+        price = used * pool.usd_per_gpu_hour / plan.usd_per_hour
+    held = [stage.layers for stage in plan.strategy.stages if pool.name in stage.pools]
+    return PoolShare(
+        name=pool.name,
+        gpu=pool.gpu,
+        gpus=used,
+        of_gpus=pool.gpus,
+        stages=tuple(stage.stage for stage in ranks),
+        layers=sum(last - first for first, last in held),
+        speed=sum(parts[stage.stage] / stage.model_seconds for stage in ranks) / speeds,
+        work=sum(parts[stage.stage] * _work(stage) for stage in ranks) / works,
+        busy=_mean([(stage.busy_share, stage.pools[pool.name]) for stage in ranks]),
+        price=price,
+    )
+
+
+def _work(stage: StageTimePart) -> float:
+    """The part of the model on a stage, by the time that its own GPUs would take for all of it."""
+    return stage.pass_seconds / stage.model_seconds
+
+
+def _mean(weighted: Sequence[tuple[float, int]]) -> float:
+    weights = sum(weight for _, weight in weighted)
+    return sum(value * weight for value, weight in weighted) / weights if weights else 0.0
+
+
+def slowest_link(plan: PlanPart, cluster: ClusterPart) -> SlowestLink | None:
+    """The link with the longest transfers between stages; None if there are none."""
+    sending = [stage for stage in plan.stage_seconds if stage.link is not Reach.NOWHERE]
+    if not sending:
+        return None
+    slowest = max(sending, key=lambda stage: stage.send_seconds)
+    which = (slowest.link, slowest.link_pools)
+    over = [stage.stage for stage in sending if (stage.link, stage.link_pools) == which]
+    whole, without = _walked(plan), _walked(plan, instant=over)
+    return SlowestLink(
+        link=slowest.link,
+        pools=slowest.link_pools,
+        after_stages=tuple(over),
+        bytes_per_second=_rate(cluster, *which),
+        send_seconds=slowest.send_seconds,
+        seconds=whole - without,
+        without_seconds=plan.iteration_seconds - (whole - without),
+    )
+
+
+def _rate(cluster: ClusterPart, link: Reach, names: tuple[str, ...]) -> float | None:
+    """Bytes a second of a link: per GPU inside a domain, else per node."""
+    pools = [pool for pool in cluster.pools if pool.name in names]
+    if len(pools) < len(names) or not pools:
+        return None
+    if link is Reach.DOMAIN:
+        return min(pool.intra_node_bytes_per_second for pool in pools)
+    rates = [pool.inter_node_bytes_per_second for pool in pools]
+    joined = [
+        joint.bandwidth_bytes_per_second
+        for joint in cluster.links
+        if set(joint.between) <= set(names)
+    ]
+    return min([*joined, *rates])
+
+
+def _walked(plan: PlanPart, instant: Sequence[int] = ()) -> float:
+    """Seconds of all passes; transfers behind the stages of `instant` take none."""
+    import numpy as np
+
+    from astrarium.cost.schedule import Stages, pipeline_seconds
+
+    stages, strategy = plan.stage_seconds, plan.strategy
+
+    def column(values: Iterator[float]) -> np.typing.NDArray[np.float64]:
+        return np.array([list(values)])
+
+    first, last = stages[0], stages[-1]
+    several = len(stages) > 1
+    seconds = pipeline_seconds(
+        Stages(
+            count=np.ones((1, len(stages)), np.int64),
+            forward=column(stage.forward_seconds for stage in stages),
+            backward=column(stage.backward_seconds for stage in stages),
+            p2p=column(0.0 if s.stage in instant else s.send_seconds for s in stages),
+            embedding_forward=np.array([several * first.ends_forward_seconds]),
+            embedding_backward=np.array([several * first.ends_backward_seconds]),
+            head_forward=np.array([several * last.ends_forward_seconds]),
+            head_backward=np.array([several * last.ends_backward_seconds]),
+        ),
+        np.array([strategy.num_micro_batches]),
+        np.array([strategy.virtual_stages]),
+        np.array([strategy.overlap.p2p]),
+    )
+    return float(seconds[0])
+
+
+def losses(plan: PlanPart) -> tuple[Loss, ...]:
+    """From the ideal machine to the iteration; the first entry is the ideal, all add up."""
+    if plan.ideal_seconds is None or not plan.stage_seconds:
+        return ()
+    bubble = plan.breakdown_seconds.get("pipeline_bubble", 0.0)
+    messages = plan.breakdown_seconds.get("pipeline_communication", 0.0)
+    longest = max(stage.pass_seconds for stage in plan.stage_seconds)
+    passes = plan.strategy.num_micro_batches * longest
+    found = {
+        "ideal": plan.ideal_seconds,
+        "unequal_stages": passes - plan.ideal_seconds,
+        "pipeline_bubble": bubble,
+        "pipeline_communication": messages,
+        "behind_the_passes": plan.iteration_seconds - passes - bubble - messages,
+    }
+    return tuple(
+        Loss(cause, *LOSSES[cause], seconds, seconds / plan.iteration_seconds)
+        for cause, seconds in found.items()
+    )
+
+
+# What a loss is called, and what it means.
+LOSSES = {
+    "ideal": (
+        "ideal machine",
+        "all micro-batches at the summed speed of the stages: no waiting, no hand-over",
+    ),
+    "unequal_stages": (
+        "unequal stages",
+        "whole layers do not divide by speed; the others wait for the slowest stage",
+    ),
+    "pipeline_bubble": ("pipeline bubble", "the pipeline fills and drains"),
+    "pipeline_communication": (
+        "pipeline messages",
+        "activations handed on between stages that computation does not hide",
+    ),
+    "behind_the_passes": (
+        "behind the passes",
+        "gradients reduced, optimizer step, parameters gathered, once an iteration",
+    ),
+}
