@@ -12,7 +12,7 @@ from astrarium.report.contributions import Loss, PoolShare, SlowestLink
 from astrarium.report.document import PlanPart
 from astrarium.report.explain import Explanation
 from astrarium.report.layout import Field, listing, percent, terms_table, title
-from astrarium.report.words import layers_of_stages, link_words, short_types
+from astrarium.report.words import layers_of_stages, link_words, stage_gpus
 from astrarium.strategy.types import Reach
 from astrarium.units import format_rate, format_seconds
 
@@ -71,7 +71,7 @@ def numbers_words(numbers: Sequence[int]) -> str:
 
 
 def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:
-    stages, layers, short = plan.stage_seconds, layers_of_stages(plan), short_types(plan.gpus)
+    stages, layers, gpus = plan.stage_seconds, layers_of_stages(plan), stage_gpus(plan)
     over = [link_words(stage.link, stage.link_pools) for stage in stages]
     seconds = {
         "forward": [stage.forward_seconds for stage in stages],
@@ -80,7 +80,7 @@ def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:
     }
     fields = [
         Field("stage", [f"{stage.stage}" for stage in stages], right=True),
-        Field("GPU", [short.get(stage.gpu, stage.gpu) for stage in stages]),
+        Field("GPU", [gpus[stage.stage] for stage in stages]),
         Field("layers", [f"{layers[stage.stage]:,}" for stage in stages], right=True),
         *(Field(head, list(map(format_seconds, s)), right=True) for head, s in seconds.items()),
         Field("busy", [percent(stage.busy_share) for stage in stages], right=True),

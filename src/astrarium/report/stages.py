@@ -11,7 +11,7 @@ from rich.text import Text
 from astrarium.report.bars import Bar
 from astrarium.report.document import MEMORY_KEYS, MemoryPart, PlanPart
 from astrarium.report.layout import GAP, gib, natural_width, new_table
-from astrarium.report.words import layers_of_stages, layers_words, short_types
+from astrarium.report.words import layers_of_stages, layers_words, stage_gpus
 
 FULL_NAMES = 112  # columns from which the causes of memory are written out
 STAGES_SHOWN = 8
@@ -55,7 +55,7 @@ def _cells(plan: PlanPart, stage: MemoryPart, *, alike: bool) -> list[str]:
     layers = layers_of_stages(plan)
     return [
         f"{stage.stage}",
-        *([short_types(plan.gpus).get(stage.gpu, stage.gpu)] if plan.is_mixed else []),
+        *([stage_gpus(plan).get(stage.stage, stage.gpu)] if plan.is_mixed else []),
         f"{layers[stage.stage]:,}" if stage.stage in layers else "",
         *(gib(getattr(stage, cause)) for cause in MEMORY_KEYS),
         gib(stage.peak_bytes),

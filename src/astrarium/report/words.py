@@ -289,6 +289,17 @@ def _held_words(plan: PlanPart, ranks: Sequence[int]) -> str:
     return f"{runs_words(counts)} layers in {plan.strategy.virtual_stages} parts each"
 
 
+def stage_gpus(plan: PlanPart) -> dict[int, str]:
+    """The GPU type of every pipeline rank, in short; the pools of one that lies on several."""
+    types, pools = short_types(plan.gpus), short_types(plan.pools)
+    return {
+        stage.pipeline_rank: types.get(stage.gpu, stage.gpu)
+        if len(stage.pools) < 2
+        else "+".join(pools[name] for name in stage.pools)
+        for stage in plan.strategy.stages
+    }
+
+
 def layers_of_stages(plan: PlanPart) -> dict[int, int]:
     """How many layers each pipeline rank holds, over all of its chunks."""
     layers: dict[int, int] = {}
