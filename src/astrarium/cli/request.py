@@ -174,8 +174,11 @@ def _usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]
         for name, workload in there.items()
         if workload.precision is not asked.precision
     ]
-    used = list(there.values())
-    return (used[0] if len(set(w.precision for w in used)) == 1 else asked), notes
+    used = {workload.precision: workload for workload in there.values()}
+    if len(used) == 1:
+        return next(iter(used.values())), notes
+    common = runnable(asked, *pools.pools).precision
+    return asked, [*notes, f"types used together compute in {common}, which all of them have"]
 
 
 def _default_length(model: Model) -> tuple[int, str]:

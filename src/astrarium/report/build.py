@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 from astrarium.catalog import describe_gpu, sources
 from astrarium.cluster import Cluster, Pool
@@ -51,7 +51,7 @@ def document_of(
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(planned.plans, start=1))
     return PlanDocument(
         SCHEMA,
-        workload_part(planned.workload, reference),
+        workload_part(_computed(planned.workload, planned.plans), reference),
         cluster_part(planned.cluster),
         search,
         plans,
@@ -67,13 +67,19 @@ def document_of_prediction(
     plans = (plan_part(plan, 1),)
     return PlanDocument(
         SCHEMA,
-        workload_part(workload, reference),
+        workload_part(_computed(workload, [plan]), reference),
         cluster_part(cluster),
         None,
         plans,
         pareto_of(plans),
         (*notes, *room_notes(plans)),
     )
+
+
+def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
+    """The workload in the number format of its plans, unless some have the one asked for."""
+    used = [plan.precision for plan in plans]
+    return workload if workload.precision in used else replace(workload, precision=used[0])
 
 
 def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
@@ -162,6 +168,7 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         train_seconds=plan.train_seconds,
         ideal_seconds=plan.ideal_seconds,
         stage_seconds=tuple(stage_time_part(plan, stage) for stage in plan.stages),
+        precision=plan.precision.value,
     )
 
 

@@ -226,6 +226,7 @@ class PlanPart:
     train_seconds: float | None
     ideal_seconds: float | None = None  # one machine with the summed speed; null in older files
     stage_seconds: tuple[StageTimePart, ...] = ()
+    precision: str = ""  # that of the workload, or one that all of these GPUs have
 
     @property
     def pools(self) -> dict[str, int]:

@@ -91,6 +91,8 @@ def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableTyp
         f"{format_seconds(plan.iteration_seconds)} an iteration (likely {likely}),"
         f" {format_count(plan.tokens_per_second)} tokens/s, MFU {percent(plan.mfu)}"
     )
+    if plan.precision not in ("", workload.precision):
+        speed += f", in {plan.precision}"
     yield Padding(Text(speed), (0, 0, 0, 2))
 
 

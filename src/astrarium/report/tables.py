@@ -228,6 +228,8 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
         columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
+    if len({plan.precision for plan in plans}) > 1:
+        columns.append(Column("format", lambda p: p.precision))
     if any(plan.is_mixed for plan in plans):
         types = short_types(pool.gpu for pool in cluster.pools)
         columns.insert(0, Column("GPUs", lambda p: gpus_words(p.gpus, types), left=True))

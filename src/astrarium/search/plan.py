@@ -18,6 +18,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.step import SECONDS_CAUSES, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
+from astrarium.model.workload import Precision
 from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
 from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
@@ -48,6 +49,7 @@ class StageMemory:
 class Plan:
     strategy: Strategy
     gpus: Mapping[str, int]
+    precision: Precision  # one that all of these GPUs have
     iteration_seconds: float
     interval_seconds: tuple[float, float]
     tokens_per_second: float
@@ -156,6 +158,7 @@ def _plan(
     return Plan(
         strategy=strategy,
         gpus=gpus,
+        precision=workload.precision,
         iteration_seconds=seconds,
         interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
