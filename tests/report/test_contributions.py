@@ -17,7 +17,7 @@ from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.report import tables
 from astrarium.report.build import document_of_prediction
-from astrarium.report.contributions import losses, pool_shares, slowest_link
+from astrarium.report.contributions import losses, passes_seconds, pool_shares, slowest_link
 from astrarium.report.document import PlanDocument, from_dict, load_document, to_dict
 from astrarium.report.explain import compare, explain
 from astrarium.report.explanation import comparison_report, explanation_report
@@ -112,6 +112,16 @@ def test_a_link_costs_what_predicting_without_it_saves(given: Strategy) -> None:
         < times[0]
         == pytest.approx(found.without_seconds + found.seconds)
     )
+
+
+@pytest.mark.parametrize("given", [MIXED, INTERLEAVED])
+def test_stored_times_make_the_iteration(given: Strategy) -> None:
+    (plan,) = document(given).plans
+    after = max(stage.after_seconds for stage in plan.stage_seconds)
+    assert passes_seconds(plan) + after == pytest.approx(plan.iteration_seconds, rel=1e-9)
+    for stage in plan.stage_seconds:
+        assert sum(stage.chunk_forward_seconds) == pytest.approx(stage.forward_seconds)
+        assert sum(stage.chunk_backward_seconds) == pytest.approx(stage.backward_seconds)
 
 
 def test_a_link_that_takes_no_time_costs_nothing() -> None:

@@ -285,11 +285,18 @@ def strategy(reference: str, asked: Request) -> Strategy:
     from astrarium.search.planner import with_permitted_overlap
     from astrarium.strategy.document import read_strategy
 
+    layers = asked.workload.model.num_layers
     given = read_strategy(
         reference,
         gpus=asked.cluster.num_gpus,
         global_batch=asked.workload.global_batch,
-        layers=asked.workload.model.num_layers,
+        layers=layers,
     )
+    pp, virtual = given.strategy.pp, given.strategy.virtual_stages
+    if pp * virtual > layers:
+        raise InputError(
+            f"--strategy: pp {pp} x virtual_stages {virtual} makes {pp * virtual} stages of at"
+            f" least one layer; {asked.workload.model.name} has {layers} layers"
+        )
     pools = asked.cluster.pools
     return with_permitted_overlap(asked.workload, pools, given.strategy, given.overlap_given)

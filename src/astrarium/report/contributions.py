@@ -1,12 +1,12 @@
 """What pools and links of a pipeline contribute and cost, from its document alone.
 
-The pipeline is walked again with the stored times of its stages, by the function that predicted
-it: what the iteration would take without a link is not estimated anew.
+What the iteration would take without a link is not estimated anew: the pipeline runs again with
+the stored times of its stages, by the functions that predicted it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astrarium.report.document import ClusterPart, PlanPart, PoolPart, StageTimePart
@@ -111,7 +111,7 @@ def slowest_link(plan: PlanPart, cluster: ClusterPart) -> SlowestLink | None:
     slowest = max(sending, key=lambda stage: stage.send_seconds)
     which = (slowest.link, slowest.link_pools)
     over = [stage.stage for stage in sending if (stage.link, stage.link_pools) == which]
-    whole, without = _walked(plan), _walked(plan, instant=over)
+    whole, without = passes_seconds(plan), passes_seconds(plan, instant=over)
     return SlowestLink(
         link=slowest.link,
         pools=slowest.link_pools,
@@ -139,35 +139,28 @@ def _rate(cluster: ClusterPart, link: Reach, names: tuple[str, ...]) -> float | 
     return min([*joined, *rates])
 
 
-def _walked(plan: PlanPart, instant: Sequence[int] = ()) -> float:
+def passes_seconds(plan: PlanPart, instant: Sequence[int] = ()) -> float:
     """Seconds of all passes; transfers behind the stages of `instant` take none."""
     import numpy as np
 
-    from astrarium.cost.schedule import Stages, pipeline_seconds
+    from astrarium.cost.replay import executed_seconds
+    from astrarium.cost.schedule import pipeline_seconds, ragged_stages
 
     stages, strategy = plan.stage_seconds, plan.strategy
-
-    def column(values: Iterator[float]) -> np.typing.NDArray[np.float64]:
-        return np.array([list(values)])
-
-    first, last = stages[0], stages[-1]
-    several = len(stages) > 1
-    seconds = pipeline_seconds(
-        Stages(
-            count=np.ones((1, len(stages)), np.int64),
-            forward=column(stage.forward_seconds for stage in stages),
-            backward=column(stage.backward_seconds for stage in stages),
-            p2p=column(0.0 if s.stage in instant else s.send_seconds for s in stages),
-            embedding_forward=np.array([several * first.ends_forward_seconds]),
-            embedding_backward=np.array([several * first.ends_backward_seconds]),
-            head_forward=np.array([several * last.ends_forward_seconds]),
-            head_backward=np.array([several * last.ends_backward_seconds]),
-        ),
-        np.array([strategy.num_micro_batches]),
-        np.array([strategy.virtual_stages]),
-        np.array([strategy.overlap.p2p]),
+    links = np.array([0.0 if stage.stage in instant else stage.send_seconds for stage in stages])
+    batches, overlap = strategy.num_micro_batches, strategy.overlap.p2p
+    if strategy.virtual_stages > 1 and batches % len(stages) == 0:
+        forward = np.array([stage.chunk_forward_seconds for stage in stages])
+        backward = np.array([stage.chunk_backward_seconds for stage in stages])
+        return executed_seconds(forward, backward, links, batches, overlap_p2p=overlap)
+    walked = ragged_stages(
+        np.array([stage.forward_seconds for stage in stages]),
+        np.array([stage.backward_seconds for stage in stages]),
+        links,
+        np.array([0, len(stages)]),
     )
-    return float(seconds[0])
+    virtual = np.array([strategy.virtual_stages])
+    return float(pipeline_seconds(walked, np.array([batches]), virtual, np.array([overlap]))[0])
 
 
 def losses(plan: PlanPart) -> tuple[Loss, ...]:

@@ -182,8 +182,8 @@ class MemoryPart:
 class StageTimePart:
     """One pipeline stage: the passes of one micro-batch, what is once an iteration, its link.
 
-    `model_seconds` is a micro-batch through the whole model on this stage's GPUs; `ends_*` are
-    what embedding or head take of the passes; `send_seconds` is one transfer to the next stage.
+    `chunk_*` are the parts of the passes on each virtual stage; `model_seconds` is a micro-batch
+    through the whole model on this stage's GPUs; `send_seconds` is one transfer to the next stage.
     `link` is how far that goes (none, domain, nodes, pools), `link_pools` between which pools.
     """
 
@@ -192,8 +192,8 @@ class StageTimePart:
     pools: dict[str, int]
     forward_seconds: float
     backward_seconds: float
-    ends_forward_seconds: float
-    ends_backward_seconds: float
+    chunk_forward_seconds: tuple[float, ...]
+    chunk_backward_seconds: tuple[float, ...]
     after_seconds: float
     model_seconds: float
     send_seconds: float

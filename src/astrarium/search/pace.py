@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrarium.arrays import Ints
+from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster
-from astrarium.cost.layouts import Layouts
 from astrarium.cost.mixed import Pipelines
+from astrarium.cost.replay import chunk_passes
 from astrarium.cost.step import after_parts, pass_seconds, rank_parts
 from astrarium.strategy.columns import Options
 from astrarium.strategy.placement import Parts
@@ -21,9 +21,9 @@ from astrarium.strategy.types import Reach
 class StageSeconds:
     """One pipeline rank: forward and backward of one micro-batch, the rest once an iteration.
 
-    `ends_*` are what embedding or head take of the passes. `model` is a micro-batch through the
-    whole model, both passes, had this stage's GPUs all the layers. `send` is one transfer to the
-    next stage, one direction; with virtual stages the last one hands back to the first.
+    `chunk_*` are the parts of the passes on each virtual stage. `model` is a micro-batch through
+    the whole model, both passes, had this stage's GPUs all the layers. `send` is one transfer to
+    the next stage, one direction; with virtual stages the last one hands back to the first.
     """
 
     stage: int
@@ -31,8 +31,8 @@ class StageSeconds:
     pools: tuple[tuple[str, int], ...]
     forward_seconds: float
     backward_seconds: float
-    ends_forward_seconds: float
-    ends_backward_seconds: float
+    chunk_forward_seconds: tuple[float, ...]
+    chunk_backward_seconds: tuple[float, ...]
     after_seconds: float
     model_seconds: float
     send_seconds: float
@@ -47,9 +47,13 @@ def smallest_gpu(cluster: Cluster, parts: Parts) -> str:
 
 
 def stage_seconds(
-    pipelines: Pipelines, options: Options, cluster: Cluster, placed: Sequence[Sequence[Parts]]
+    pipelines: Pipelines,
+    options: Options,
+    cluster: Cluster,
+    placed: Sequence[Sequence[Parts]],
+    chunk_layers: Sequence[Floats],
 ) -> list[tuple[StageSeconds, ...]]:
-    """Of every row of the pipelines, its stages."""
+    """Of every row of the pipelines, its stages; `chunk_layers` are (virtual, pp, kinds) each."""
     layouts = pipelines.layouts
     rows = np.arange(len(placed))
     forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
@@ -58,10 +62,12 @@ def stage_seconds(
     found = []
     for row, of_rank in enumerate(placed):
         columns = np.flatnonzero(layouts.stages.present[row])
+        chunks = [forward[row, columns, None], backward[row, columns, None]]
+        if layouts.virtual[row] > 1:
+            chunks = list(chunk_passes(layouts, row, options, chunk_layers[row]))
         made = []
         for stage, (column, parts) in enumerate(zip(columns, of_rank, strict=True)):
             reach, pools = _link(pipelines, row, stage, columns)
-            ends = _ends(layouts, row, first=stage == 0, last=stage == len(columns) - 1)
             sends = reach is not Reach.NOWHERE
             made.append(
                 StageSeconds(
@@ -70,8 +76,8 @@ def stage_seconds(
                     pools=tuple((cluster.pools[pool].name, count) for pool, count in parts),
                     forward_seconds=float(forward[row, column]),
                     backward_seconds=float(backward[row, column]),
-                    ends_forward_seconds=ends[0],
-                    ends_backward_seconds=ends[1],
+                    chunk_forward_seconds=tuple(chunks[0][stage].tolist()),
+                    chunk_backward_seconds=tuple(chunks[1][stage].tolist()),
                     after_seconds=float(after[row, column]),
                     model_seconds=float(whole[row, column]),
                     send_seconds=float(layouts.hop_seconds[row, column]) if sends else 0.0,
@@ -81,13 +87,6 @@ def stage_seconds(
             )
         found.append(tuple(made))
     return found
-
-
-def _ends(layouts: Layouts, row: int, *, first: bool, last: bool) -> tuple[float, float]:
-    ends = layouts.ends
-    forward = first * ends.embedding_forward[row] + last * ends.head_forward[row]
-    backward = first * ends.embedding_backward[row] + last * ends.head_backward[row]
-    return float(forward), float(backward)
 
 
 def _link(

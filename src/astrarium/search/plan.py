@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrarium.arrays import Ints
+from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster
-from astrarium.cost.layouts import CostModel
+from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.mixed import ClusterModel
-from astrarium.cost.step import SECONDS_CAUSES, seconds_of
+from astrarium.cost.replay import replayed_seconds
+from astrarium.cost.stages import layers_before
+from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
-from astrarium.strategy.columns import degrees_of, options_of
+from astrarium.strategy.columns import Options, degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
@@ -101,8 +103,9 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
     rows, options = np.arange(len(strategies)), options_of(strategies)
     layouts = pipelines.layouts
     memory = memory_of(layouts, rows, options)
-    seconds = seconds_of(layouts, rows, options)
-    of_stages = stage_seconds(pipelines, options, cluster, placed)
+    chunks = _chunk_layers(whole, strategies, bounds)
+    seconds = _replayed(layouts, options, chunks, seconds_of(layouts, rows, options))
+    of_stages = stage_seconds(pipelines, options, cluster, placed, chunks)
     plans = []
     for row, strategy in enumerate(strategies):
         ranks = np.flatnonzero(layouts.stages.present[row])
@@ -120,6 +123,32 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
         full = replace(strategy, stages=made)
         plans.append(_plan(whole, full, breakdown, stages, of_stages[row], pool_gpus[row]))
     return tuple(plans)
+
+
+def _chunk_layers(
+    model: ClusterModel, strategies: Sequence[Strategy], bounds: Sequence[Ints]
+) -> list[Floats]:
+    """Layers of every kind on the chunks of each strategy: (virtual, pp, kinds)."""
+    held = layers_before(model.workload.model)
+    return [
+        np.diff(held[cuts], axis=0).reshape(strategy.virtual_stages, strategy.pp, -1)
+        for strategy, cuts in zip(strategies, bounds, strict=True)
+    ]
+
+
+def _replayed(
+    layouts: Layouts, options: Options, chunk_layers: Sequence[Floats], seconds: Seconds
+) -> Seconds:
+    """The seconds with pipelines of virtual stages as the simulator executes them."""
+    pp, batches = layouts.degrees.pp, layouts.degrees.num_micro_batches
+    rows = np.flatnonzero((layouts.virtual > 1) & (pp > 1) & (batches % pp == 0))
+    if not len(rows):
+        return seconds
+    bubble = seconds.pipeline_bubble.copy()
+    closed = pipeline_of(layouts, rows, options.take(rows))
+    for row, passes in zip(rows.tolist(), closed, strict=True):
+        bubble[row] += replayed_seconds(layouts, row, options, chunk_layers[row]) - passes
+    return replace(seconds, pipeline_bubble=bubble)
 
 
 def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
