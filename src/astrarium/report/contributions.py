@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from astrarium.report.document import ClusterPart, PlanPart, PoolPart, StageTimePart
 from astrarium.strategy.types import Reach
 
+ALIKE = 1e-6  # transfers closer together than this take as long
+
 
 @dataclass(frozen=True, slots=True)
 class PoolShare:
@@ -104,23 +106,29 @@ def _mean(weighted: Sequence[tuple[float, int]]) -> float:
 
 
 def slowest_link(plan: PlanPart, cluster: ClusterPart) -> SlowestLink | None:
-    """The link with the longest transfers between stages; None if there are none."""
+    """The link with the longest transfers between stages, of equal ones the dearest; or None."""
     sending = [stage for stage in plan.stage_seconds if stage.link is not Reach.NOWHERE]
     if not sending:
         return None
-    slowest = max(sending, key=lambda stage: stage.send_seconds)
-    which = (slowest.link, slowest.link_pools)
-    over = [stage.stage for stage in sending if (stage.link, stage.link_pools) == which]
-    whole, without = passes_seconds(plan), passes_seconds(plan, instant=over)
-    return SlowestLink(
-        link=slowest.link,
-        pools=slowest.link_pools,
-        after_stages=tuple(over),
-        bytes_per_second=_rate(cluster, *which),
-        send_seconds=slowest.send_seconds,
-        seconds=whole - without,
-        without_seconds=plan.iteration_seconds - (whole - without),
-    )
+    longest = max(stage.send_seconds for stage in sending)
+    slowest = [stage for stage in sending if stage.send_seconds >= longest * (1 - ALIKE)]
+    whole = passes_seconds(plan)
+    found = []
+    for link, pools in dict.fromkeys((stage.link, stage.link_pools) for stage in slowest):
+        over = [s.stage for s in sending if (s.link, s.link_pools) == (link, pools)]
+        saved = whole - passes_seconds(plan, instant=over)
+        found.append(
+            SlowestLink(
+                link=link,
+                pools=pools,
+                after_stages=tuple(over),
+                bytes_per_second=_rate(cluster, link, pools),
+                send_seconds=longest,
+                seconds=saved,
+                without_seconds=plan.iteration_seconds - saved,
+            )
+        )
+    return max(found, key=lambda one: one.seconds)
 
 
 def _rate(cluster: ClusterPart, link: Reach, names: tuple[str, ...]) -> float | None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from astrarium.report.contributions import Loss, PoolShare, SlowestLink
-from astrarium.report.document import PlanPart
+from astrarium.report.document import PlanPart, StageTimePart
 from astrarium.report.explain import Explanation
 from astrarium.report.layout import Field, listing, percent, terms_table, title
-from astrarium.report.words import layers_of_stages, link_words, stage_gpus
+from astrarium.report.words import LINKS, layers_of_stages, link_words, stage_gpus
 from astrarium.strategy.types import Reach
 from astrarium.units import format_rate, format_seconds
 
@@ -71,28 +72,29 @@ def numbers_words(numbers: Sequence[int]) -> str:
 
 
 def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:
-    stages, layers, gpus = plan.stage_seconds, layers_of_stages(plan), stage_gpus(plan)
-    over = [link_words(stage.link, stage.link_pools) for stage in stages]
-    seconds = {
-        "forward": [stage.forward_seconds for stage in stages],
-        "backward": [stage.backward_seconds for stage in stages],
-        "behind passes": [stage.after_seconds for stage in stages],
-    }
-    fields = [
-        Field("stage", [f"{stage.stage}" for stage in stages], right=True),
-        Field("GPU", [gpus[stage.stage] for stage in stages]),
-        Field("layers", [f"{layers[stage.stage]:,}" for stage in stages], right=True),
-        *(Field(head, list(map(format_seconds, s)), right=True) for head, s in seconds.items()),
-        Field("busy", [percent(stage.busy_share) for stage in stages], right=True),
-        Field(
-            "hands on",
-            [format_seconds(s.send_seconds) if s.link_pools else "" for s in stages],
-            right=True,
-        ),
-        Field("over", over, prose=True),
-    ]
-    if not plan.is_mixed:
-        del fields[1]
+    """Stages in order; those in a row that are alike share a line."""
+    layers, gpus = layers_of_stages(plan), stage_gpus(plan)
+
+    def cells(stage: StageTimePart) -> tuple[str, ...]:
+        return (
+            gpus[stage.stage],
+            f"{layers[stage.stage]:,}",
+            format_seconds(stage.forward_seconds),
+            format_seconds(stage.backward_seconds),
+            format_seconds(stage.after_seconds),
+            percent(stage.busy_share),
+            format_seconds(stage.send_seconds) if stage.link_pools else "",
+            LINKS[stage.link],
+        )
+
+    runs = [(shown, list(run)) for shown, run in groupby(plan.stage_seconds, key=cells)]
+    names = [numbers_words([stage.stage for stage in run]) for _, run in runs]
+    heads = ("GPU", "layers", "forward", "backward", "behind passes", "busy", "hands on", "over")
+    columns = zip(*(shown for shown, _ in runs), strict=True)
+    fields = [Field("stages", names, right=True)]
+    for head, column in zip(heads, columns, strict=True):
+        if head != "GPU" or plan.is_mixed:
+            fields.append(Field(head, column, right=head not in ("GPU", "over")))
     yield from listing(fields, width)
 
 

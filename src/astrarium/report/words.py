@@ -225,17 +225,14 @@ def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
 
 
 def short_types(names: Iterable[str]) -> dict[str, str]:
-    """GPU types by as many words of their names as tell them apart: H100, A100."""
-    whole = list(dict.fromkeys(names))
+    """GPU types by as few words of their names as tell them apart: H100, A100-40GB, A100-80GB."""
+    whole = {name: name.split("-") for name in names}
     short: dict[str, str] = {}
-    for name in whole:
-        words = name.split("-")
-        starts = ["-".join(words[:count]) for count in range(1, len(words) + 1)]
-        others = [other for other in whole if other != name]
-        short[name] = next(
-            (start for start in starts if not any(o.startswith(start) for o in others)), name
-        )
-    return short
+    for name, (first, *rest) in whole.items():
+        kin = [words for words in whole.values() if words[0] == first]
+        telling = [word for word in rest if not all(word in words for words in kin)]
+        short[name] = "-".join([first, *telling])
+    return short if len(set(short.values())) == len(short) else {name: name for name in whole}
 
 
 def gpus_words(gpus: Mapping[str, int], short: Mapping[str, str]) -> str:
@@ -309,13 +306,21 @@ def layers_of_stages(plan: PlanPart) -> dict[int, int]:
     return layers
 
 
+LINKS: Mapping[Reach, str] = {
+    Reach.NOWHERE: "",
+    Reach.DOMAIN: "inside a domain",
+    Reach.NODES: "between nodes",
+    Reach.POOLS: "between pools",
+}
+
+
 def link_words(link: Reach, pools: Sequence[str]) -> str:
     """Which link a transfer takes: between fast and slow."""
     if link is Reach.NODES:
         return f"between nodes of {pools[0]}"
     if link is Reach.POOLS:
         return f"between {' and '.join(pools)}"
-    return "inside a domain" if link is Reach.DOMAIN else ""
+    return LINKS[link]
 
 
 def layers_words(strategy: StrategyPart) -> str:
