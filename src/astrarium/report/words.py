@@ -350,6 +350,7 @@ def switches_words(strategy: StrategyPart) -> str:
     """Which switches are on."""
     switches = {
         "sequence parallel": strategy.sequence_parallel,
+        "stages of a replica side by side": strategy.pipeline_inside,
         "gradient reduction overlapped": strategy.overlap.grad_reduce,
         "parameter gather overlapped": strategy.overlap.param_gather,
         "pipeline messages overlapped": strategy.overlap.p2p,
