@@ -14,6 +14,7 @@ from small import small_model
 
 from astrarium.cluster import Cluster, Link, parse_gpus
 from astrarium.errors import InputError
+from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.report import tables
 from astrarium.report.build import document_of_prediction
@@ -151,6 +152,23 @@ def test_losses_add_up_to_the_iteration(given: Strategy, workload: Workload) -> 
     assert all(loss.share > -1e-3 for loss in found)
 
 
+def test_a_tied_table_is_a_price_of_the_link_between_its_ends() -> None:
+    tied = replace(WORKLOAD, model=load_model("gpt2"))
+    given = strategy((6, 6), ("fast", "slow"))
+    made = document(replace(given, tp=4), workload=tied)
+    (plan,) = made.plans
+    found = slowest_link(plan, made.cluster)
+    assert found is not None
+    assert found.tied_seconds > 0
+    assert found.tied_seconds == pytest.approx(losses(plan)[-1].seconds)
+    assert found.seconds > found.tied_seconds
+    shown = text(explanation_report(made, explain(plan, made.cluster), 100), 100)
+    assert "of it for the table both ends hold" in shown
+    assert "tied table" in shown
+    (other,) = document(MIXED).plans
+    assert losses(other)[-1].seconds == 0.0
+
+
 def test_equal_stages_of_one_pool_lose_little_but_the_bubble() -> None:
     given = replace(STRADDLING, pp=4, dp=2, stages=(), num_micro_batches=8)
     (plan,) = document(given, parse_gpus("h100:32")).plans
@@ -186,7 +204,7 @@ def test_the_explanation_of_a_mixed_plan(width: int) -> None:
         "between pools",
         "2-3 A100 1",
         "Slowest link: between fast and slow, 1 GB/s per node, behind stage 1",
-        "if these transfers took no time",
+        "without it an iteration would take",
         "Against an ideal machine with the summed speed",
         "unequal stages",
     ):

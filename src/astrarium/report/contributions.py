@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from astrarium.report.document import ClusterPart, PlanPart, PoolPart, StageTimePart
 from astrarium.strategy.types import Reach
 
+ROUNDING = 1e-9  # of an iteration
 ALIKE = 1e-6  # transfers closer together than this take as long
 
 
@@ -41,7 +42,8 @@ class PoolShare:
 class SlowestLink:
     """The link with the longest transfers, at the stages that hand on over it.
 
-    `seconds` is what the iteration would be shorter by if these transfers took no time.
+    `seconds` is what the iteration would be shorter by if nothing that goes over it took time;
+    `tied_seconds` of it are a table that first and last stage exchange over this link.
     """
 
     link: Reach
@@ -49,6 +51,7 @@ class SlowestLink:
     after_stages: tuple[int, ...]
     bytes_per_second: float | None
     send_seconds: float
+    tied_seconds: float
     seconds: float
     without_seconds: float
 
@@ -116,7 +119,8 @@ def slowest_link(plan: PlanPart, cluster: ClusterPart) -> SlowestLink | None:
     found = []
     for link, pools in dict.fromkeys((stage.link, stage.link_pools) for stage in slowest):
         over = [s.stage for s in sending if (s.link, s.link_pools) == (link, pools)]
-        saved = whole - passes_seconds(plan, instant=over)
+        tied = tied_seconds(plan) if _ends_joined(plan, link, pools) else 0.0
+        saved = whole - passes_seconds(plan, instant=over) + tied
         found.append(
             SlowestLink(
                 link=link,
@@ -124,11 +128,32 @@ def slowest_link(plan: PlanPart, cluster: ClusterPart) -> SlowestLink | None:
                 after_stages=tuple(over),
                 bytes_per_second=_rate(cluster, link, pools),
                 send_seconds=longest,
+                tied_seconds=tied,
                 seconds=saved,
                 without_seconds=plan.iteration_seconds - saved,
             )
         )
     return max(found, key=lambda one: one.seconds)
+
+
+def _ends_joined(plan: PlanPart, link: Reach, pools: tuple[str, ...]) -> bool:
+    """Whether first and last stage, farther apart than neighbours, meet over this link."""
+    first, last = plan.stage_seconds[0], plan.stage_seconds[-1]
+    return link is not Reach.DOMAIN and {*first.pools, *last.pools} == set(pools)
+
+
+def tied_seconds(plan: PlanPart) -> float:
+    """What is left of an iteration behind all stages: a table that first and last one share."""
+    after = max(stage.after_seconds for stage in plan.stage_seconds)
+    bubble = plan.breakdown_seconds.get("pipeline_bubble", 0.0)
+    messages = plan.breakdown_seconds.get("pipeline_communication", 0.0)
+    left = plan.iteration_seconds - _longest_passes(plan) - bubble - messages - after
+    return left if left > plan.iteration_seconds * ROUNDING else 0.0
+
+
+def _longest_passes(plan: PlanPart) -> float:
+    longest = max(stage.pass_seconds for stage in plan.stage_seconds)
+    return plan.strategy.num_micro_batches * longest
 
 
 def _rate(cluster: ClusterPart, link: Reach, names: tuple[str, ...]) -> float | None:
@@ -177,14 +202,13 @@ def losses(plan: PlanPart) -> tuple[Loss, ...]:
         return ()
     bubble = plan.breakdown_seconds.get("pipeline_bubble", 0.0)
     messages = plan.breakdown_seconds.get("pipeline_communication", 0.0)
-    longest = max(stage.pass_seconds for stage in plan.stage_seconds)
-    passes = plan.strategy.num_micro_batches * longest
     found = {
         "ideal": plan.ideal_seconds,
-        "unequal_stages": passes - plan.ideal_seconds,
+        "unequal_stages": _longest_passes(plan) - plan.ideal_seconds,
         "pipeline_bubble": bubble,
         "pipeline_communication": messages,
-        "behind_the_passes": plan.iteration_seconds - passes - bubble - messages,
+        "behind_the_passes": max(stage.after_seconds for stage in plan.stage_seconds),
+        "tied_table": tied_seconds(plan),
     }
     return tuple(
         Loss(cause, *LOSSES[cause], seconds, seconds / plan.iteration_seconds)
@@ -210,5 +234,9 @@ LOSSES = {
     "behind_the_passes": (
         "behind the passes",
         "gradients reduced, optimizer step, parameters gathered, once an iteration",
+    ),
+    "tied_table": (
+        "tied table",
+        "first and last stage hold the same table and exchange its gradients",
     ),
 }

@@ -108,10 +108,13 @@ def _link_lines(slowest: SlowestLink, plan: PlanPart) -> Iterator[RenderableType
     plural = "" if len(slowest.after_stages) == 1 else "s"
     share = slowest.seconds / plan.iteration_seconds
     yield title(f"Slowest link: {name}{rate}, behind stage{plural} {stages}")
-    cost = f"{format_seconds(slowest.seconds)} of the iteration, {percent(share)}"
+    tied = ""
+    if slowest.tied_seconds:
+        tied = f" ({format_seconds(slowest.tied_seconds)} of it for the table both ends hold)"
     text = (
-        f"one transfer takes {format_seconds(slowest.send_seconds)}; it costs {cost}, which"
-        f" would take {format_seconds(slowest.without_seconds)} if these transfers took no time"
+        f"one transfer takes {format_seconds(slowest.send_seconds)}; the link costs"
+        f" {format_seconds(slowest.seconds)} of the iteration, {percent(share)}{tied}: without it"
+        f" an iteration would take {format_seconds(slowest.without_seconds)}"
     )
     yield Padding(Text(text), (0, 0, 0, 2))
 
