@@ -245,6 +245,14 @@ def test_more_stages_than_layers(run: Run) -> None:
         refused(run(more[0], "llama-2-7b", *flags, *more[1:]), message)
 
 
+def test_a_pool_that_no_stage_fits_on_is_left_out(run: Run) -> None:
+    flags = ("--gpus", "h100:256,t4:1", "--global-batch", "256", "--mode", "up-to", "--top", "1")
+    document = json.loads(run("plan", "llama-3.1-405b", *flags, "--json").stdout)
+    (note,) = (note for note in document["notes"] if "leaves out" in note)
+    assert note.startswith("plan 1 leaves out T4-16GB (1 x T4-16GB): no stage fits on T4-16GB")
+    assert "GiB too much" in note
+
+
 def test_types_without_a_common_precision(run: Run) -> None:
     common = ("predict", "llama-2-7b", "--gpus", "h100:8,v100:8", "--global-batch", "64")
     asked = (*common, "--strategy", "tp=8,pp=2")

@@ -26,7 +26,8 @@ from astrarium.report.document import (
 )
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan
-from astrarium.search.planner import Planned
+from astrarium.search.planner import Planned, runnable
+from astrarium.search.room import pools_without_room
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
 
@@ -56,7 +57,7 @@ def document_of(
         search,
         plans,
         pareto_of(plans),
-        (*notes, *room_notes(plans)),
+        (*notes, *left_out_notes(planned), *room_notes(plans)),
     )
 
 
@@ -80,6 +81,21 @@ def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
     """The workload in the number format of its plans, unless some have the one asked for."""
     used = [plan.precision for plan in plans]
     return workload if workload.precision in used else replace(workload, precision=used[0])
+
+
+def left_out_notes(planned: Planned) -> tuple[str, ...]:
+    """The pools that the best plan does without, and why."""
+    used = {name for stage in planned.plans[0].strategy.stages for name, _ in stage.pools}
+    left = [pool for pool in planned.cluster.pools if pool.name not in used]
+    if not left:
+        return ()
+    workload = runnable(planned.workload, *planned.cluster.pools)
+    rooms = {room.pool.name: room for room in pools_without_room(workload, Cluster(tuple(left)))}
+    return tuple(
+        f"plan 1 leaves out {pool.name} ({pool.num_gpus:,} x {pool.gpu.name}):"
+        f" {rooms[pool.name].text if pool.name in rooms else 'no plan found with it is better'}"
+        for pool in left
+    )
 
 
 def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
