@@ -249,7 +249,7 @@ def test_a_pool_that_no_stage_fits_on_is_left_out(run: Run) -> None:
     flags = ("--gpus", "h100:256,t4:1", "--global-batch", "256", "--mode", "up-to", "--top", "1")
     document = json.loads(run("plan", "llama-3.1-405b", *flags, "--json").stdout)
     (note,) = (note for note in document["notes"] if "leaves out" in note)
-    assert note.startswith("plan 1 leaves out T4-16GB (1 x T4-16GB): no stage fits on T4-16GB")
+    assert note.startswith("plan 1 leaves out 1 x T4-16GB: no stage fits on T4-16GB")
     assert "GiB too much" in note
 
 

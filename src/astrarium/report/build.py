@@ -84,18 +84,19 @@ def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
 
 
 def left_out_notes(planned: Planned) -> tuple[str, ...]:
-    """The pools that the best plan does without, and why."""
+    """The pools that the best plan does without, and why if it must."""
     used = {name for stage in planned.plans[0].strategy.stages for name, _ in stage.pools}
     left = [pool for pool in planned.cluster.pools if pool.name not in used]
     if not left:
         return ()
     workload = runnable(planned.workload, *planned.cluster.pools)
     rooms = {room.pool.name: room for room in pools_without_room(workload, Cluster(tuple(left)))}
-    return tuple(
-        f"plan 1 leaves out {pool.name} ({pool.num_gpus:,} x {pool.gpu.name}):"
-        f" {rooms[pool.name].text if pool.name in rooms else 'no plan found with it is better'}"
-        for pool in left
-    )
+    notes = []
+    for pool in left:
+        named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
+        why = f": {rooms[pool.name].text}" if pool.name in rooms else ""
+        notes.append(f"plan 1 leaves out {pool.num_gpus:,} x {pool.gpu.name}{named}{why}")
+    return tuple(notes)
 
 
 def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
