@@ -291,3 +291,8 @@ def test_a_file_whose_stages_do_not_match(tmp_path: Path) -> None:
     path.write_text(json.dumps(written), encoding="utf-8")
     with pytest.raises(InputError, match="2 entries of stage_seconds for 5 pipeline ranks"):
         load_document(path)
+    written = to_dict(document(INTERLEAVED))
+    written["plans"][0]["stage_seconds"][3]["chunk_forward_seconds"] = [0.1]
+    path.write_text(json.dumps(written), encoding="utf-8")
+    with pytest.raises(InputError, match="stage 3: expected 2 entries of chunk_forward_seconds"):
+        load_document(path)

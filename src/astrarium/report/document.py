@@ -373,6 +373,13 @@ def _check_plan(plan: PlanPart, path: Path) -> None:
             f"{path}: plan {plan.rank} has {len(plan.stage_seconds)} entries of stage_seconds for"
             f" {len(stages)} pipeline ranks; {_AGAIN}"
         )
+    chunks = plan.strategy.virtual_stages
+    for stage in plan.stage_seconds:
+        if {len(stage.chunk_forward_seconds), len(stage.chunk_backward_seconds)} != {chunks}:
+            raise InputError(
+                f"{path}: plan {plan.rank}, stage {stage.stage}: expected {chunks} entries of"
+                f" chunk_forward_seconds and chunk_backward_seconds; {_AGAIN}"
+            )
 
 
 def plan_of_rank(document: PlanDocument, rank: int, where: str) -> PlanPart:
