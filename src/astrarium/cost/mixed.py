@@ -227,6 +227,17 @@ class ClusterModel:
         hop, tied = self._between(every)
         return StageTables(contents=self.contents, **stacked, capacity=capacity, hop=hop, tied=tied)
 
+    def layouts(
+        self,
+        degrees: Degrees,
+        virtual: Ints,
+        bounds: Sequence[Ints],
+        classes: Sequence[Sequence[StageClass]],
+        pool_gpus: Ints,
+    ) -> Layouts:
+        """The layouts of `pipelines` alone."""
+        return self.pipelines(degrees, virtual, bounds, classes, pool_gpus).layouts
+
     def pipelines(
         self,
         degrees: Degrees,
