@@ -179,7 +179,7 @@ class Pricing:
             ragged_stages(
                 tables.forward[at],
                 tables.backward[at],
-                tables.hop[row, stage_class, behind],
+                tables.hop_at(row, stage_class, behind, stop),
                 offsets,
             ),
             np.array([self.micro_batches(each) for each in range(len(pp))]),

@@ -52,7 +52,7 @@ class EndCosts:
     tied_parameters: Floats  # the head's copy of a shared table, when it sits on another rank
     head_activations: Floats
     head_transient: Floats  # what the head's 16-bit weight gradient needs beyond the logits' peak
-    boundary_bytes: Floats  # what one rank hands to the next stage
+    boundary_bytes: Floats  # what one rank hands to the next stage, by cut: see `boundary_bytes`
 
 
 def end_costs(
@@ -105,7 +105,7 @@ def end_costs(
             outputs * model.head.inputs * ELEMENT_BYTES - logits * FLOAT_BYTES, 0.0
         ),
         # A mask goes forward only: half of it in each direction stands for that.
-        boundary_bytes=boundary_bytes(workload, shards).max(axis=1)
+        boundary_bytes=boundary_bytes(workload, shards)
         + runtime.sent_mask_bytes * workload.seq_length**2 / 2,
     )
 
@@ -160,6 +160,7 @@ def _projection(
 def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
     """What one rank hands to the next stage, by shard (rows) and cut (0 to the number of layers).
 
+    A single column stands for all cuts where they are alike, as in models of one kind of layer.
     Sequence parallelism divides streams of tokens; the outputs of layers that are known only by
     their totals go whole.
     """
@@ -170,6 +171,9 @@ def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
             block = model.blocks[layer]
             elements = whole if isinstance(block, CustomBlock) else divided
             elements[cut] += block.output_elements(seq_length)
+    inner = slice(1, max(model.num_layers, 2))
+    if len({*divided[inner]}) == 1 and len({*whole[inner]}) == 1:
+        divided, whole = divided[inner][:1], whole[inner][:1]
     parts = divided / shards.residual_split[:, None] + whole
     return parts * (shards.micro_batch / shards.cp)[:, None] * ELEMENT_BYTES
 

@@ -215,8 +215,10 @@ class CostModel:
         all_ranks: bool = False,
     ) -> Layouts:
         """`shards.shard_of` must belong to `degrees` row by row."""
+        # Neighbours that hold the same do not hand over the same if cuts differ.
+        apart = all_ranks or shards.ends.boundary_bytes.shape[1] > 1
         stages, stage_row = self.planner.table(
-            degrees.pp, virtual, split, degrees.num_micro_batches, all_ranks=all_ranks
+            degrees.pp, virtual, split, degrees.num_micro_batches, all_ranks=apart
         )
         return self.priced(degrees, virtual, split, shards, stages, stage_row, degrees.gpus)
 
@@ -250,7 +252,7 @@ class CostModel:
         on_rank = self._on_rank(self._further_launches(degrees, gpus), shards, dealt, ends)
         dense = (dense_parameters, dense_group(degrees, domain))
         expert = (expert_parameters, place(expert_ranks, degrees.ep * degrees.etp, domain))
-        others = self._between_domains(degrees, domain, virtual * hop, on_rank.ep)
+        others = self._between_domains(degrees, domain, virtual * hop.max(axis=1), on_rank.ep)
         return Layouts(
             models=(self,),
             model_of=np.zeros((len(degrees), 1), np.int64),
@@ -268,7 +270,7 @@ class CostModel:
             expert_parameters=expert_parameters,
             head_activations=ends.last(shards.ends.head_activations),
             head_transient=ends.last(shards.ends.head_transient),
-            hop_seconds=hop[:, None],
+            hop_seconds=at_cuts(hop, stages.stop[stage_row]),
             layer_counts=held.sum(axis=2),
             redone_of_layer=largest(costs.activations - costs.inputs),
             transient_of_layer=largest(costs.transient),
@@ -428,8 +430,9 @@ class CostModel:
         return smooth_remainder(apart, busy_forward + busy_backward, LAUNCH_HALVINGS)
 
     def hop_seconds(self, degrees: Degrees, gpus: Ints, shards: ShardCosts) -> Floats:
-        """Seconds of a transfer to the next stage, one direction.
+        """One transfer to the next stage: (rows, cuts), or (rows, 1) where cuts are alike.
 
+        Stages are whole blocks of ranks: neighbours share a domain only if both fit in it.
         Where a domain holds several stages, those at its ends, the slowest, have one link to the
         outside and one inside. On slow networks the mean of both stands for each; elsewhere links
         to the outside stand for all.
@@ -437,11 +440,11 @@ class CostModel:
         together, stages = self._stages_of_domain(degrees, gpus)
         sent = shards.ends.boundary_bytes[shards.shard_of]
         within = send_seconds(self.fabric, sent, np.False_)
-        outside = send_seconds(self.fabric, sent, np.True_, degrees.stage_stride)
+        outside = send_seconds(self.fabric, sent, np.True_, degrees.stage_stride[:, None])
         if self.pool.network is Network.TCP:
-            outside = np.where(together > 1, (within + outside) / 2, outside)
-        hop = np.where(together < stages, outside, within)
-        return np.where(degrees.pp > 1, hop, 0.0)
+            outside = np.where((together > 1)[:, None], (within + outside) / 2, outside)
+        hop = np.where((together < stages)[:, None], outside, within)
+        return np.where((degrees.pp > 1)[:, None], hop, 0.0)
 
     def hops_cross(self, degrees: Degrees, gpus: Ints) -> Bools:
         """Whether stages of this pool hand on between domains."""
@@ -453,6 +456,13 @@ class CostModel:
         stages = np.maximum(gpus // (degrees.tp * degrees.cp * degrees.dp), 1)
         placed = place(stages, degrees.stage_stride, self.pool.domain_of(gpus))
         return placed.per_domain, stages
+
+
+def at_cuts(hop: Floats, stop: Ints) -> Floats:
+    """Transfers (rows, cuts) at the cuts behind ranks; the widest where a rank has several."""
+    if hop.shape[1] == 1:
+        return hop
+    return np.where(stop < 0, hop.max(axis=1)[:, None], np.take_along_axis(hop, stop, axis=1))
 
 
 def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:

@@ -76,6 +76,7 @@ class Contents:
             in_flight=in_flight * self.layers[None],
             has_embedding=self.has_embedding[None],
             has_head=self.has_head[None],
+            stop=zeros[None] - 1,
             virtual=np.array([1]),
             small=counts[None],
             num_large=zeros[None],
@@ -100,8 +101,15 @@ class StageTables:
     fixed_bytes: Floats
     flight_bytes: Floats  # of each micro-batch in flight
     capacity: Floats  # (classes,)
-    hop: Floats  # (rows, classes, classes): one transfer from a stage to the next, one direction
+    # (rows, classes, classes, cuts): one transfer from a stage to the next, one direction; a single
+    # entry stands for all cuts where they are alike.
+    hop: Floats
     tied: Floats  # (rows, classes, classes): a table held by first and last stage is reduced
+
+    def hop_at(self, row: Ints, stage_class: Ints, behind: Ints, cut: Ints) -> Floats:
+        """Seconds of transfers from stages of one class to the next, which begins at a cut."""
+        alike = self.hop.shape[3] == 1
+        return self.hop[row, stage_class, behind, 0 if alike else cut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,7 @@ class _Part:
     stage_class: StageClass
     shards: ShardCosts
     layouts: Layouts
+    hop: Floats  # to a neighbour of the same class: (rows, cuts)
 
     def of_ends(self, name: str) -> Floats:
         values: Floats = getattr(self.shards.ends, name)
@@ -277,7 +286,7 @@ class ClusterModel:
         shards = priced.shard_costs(degrees, gpus)
         split = np.full(len(degrees), _FREE)
         layouts = priced.model.priced(degrees, virtual, split, shards, stages, stage_row, gpus)
-        return _Part(stage_class, shards, layouts)
+        return _Part(stage_class, shards, layouts, priced.model.hop_seconds(degrees, gpus, shards))
 
     def _class(self, stage_class: StageClass) -> _Priced:
         if stage_class not in self._classes:
@@ -306,7 +315,8 @@ class ClusterModel:
         """Seconds of a hop, and of reducing a tied table, from one class to another."""
         layouts = parts[0].layouts
         shape = (len(layouts), len(parts), len(parts))
-        hop, tied = np.zeros(shape), np.zeros(shape)
+        cuts = parts[0].shards.ends.boundary_bytes.shape[1]
+        hop, tied = np.zeros((*shape, cuts)), np.zeros(shape)
         degrees = layouts.degrees
         senders = degrees.stage_stride
         ends = Group(np.where(degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
@@ -315,11 +325,11 @@ class ClusterModel:
             table = layouts.runtime.tied_gradient_bytes * one.of_ends("tied_parameters")
             for j, other in enumerate(parts):
                 if i == j:
-                    hop[:, i, j] = one.layouts.hop_seconds[:, 0]
+                    hop[:, i, j] = one.hop
                     tied[:, i, j] = one.layouts.messages.tied
                     continue
                 fabric = self._fabric(tuple(sorted({*one.stage_class, *other.stage_class})))
-                hop[:, i, j] = send_seconds(fabric, sent, np.True_, senders)
+                hop[:, i, j] = send_seconds(fabric, sent, np.True_, senders[:, None])
                 tied[:, i, j] = all_reduce_seconds(
                     fabric, table * adapter_share(fabric, senders), ends
                 )
@@ -365,7 +375,7 @@ def _merged(every: Sequence[Layouts], class_of: Ints, hop: Floats, tied: Floats)
         costs=_stacked([part.costs for part in every]),
         shard=_selected(shards, class_of),
         ends=_ends([part.ends for part in every], class_of[:, 0], last),
-        hop_seconds=hop[rows[:, None], class_of, behind],
+        hop_seconds=_hops(hop[rows[:, None], class_of, behind], one.stages.stop),
         messages=replace(
             _selected([replace(part.messages, tied=_ANY) for part in every], class_of),
             tied=tied[rows, class_of[:, 0], last],
@@ -405,6 +415,15 @@ def _selected(values: Sequence[Any], class_of: Ints) -> Any:  # noqa: ANN401  ar
     for index, value in enumerate(values[1:], start=1):
         out = np.where(class_of == index, value, out)
     return out
+
+
+def _hops(hop: Floats, stop: Ints) -> Floats:
+    """Transfers (rows, ranks, cuts) at the cut behind each rank."""
+    widest = hop.max(axis=2)
+    if hop.shape[2] == 1:
+        return widest
+    at_cut = np.take_along_axis(hop, np.maximum(stop, 0)[:, :, None], axis=2)[:, :, 0]
+    return np.where(stop < 0, widest, at_cut)
 
 
 def _stacked(costs: Sequence[LayerCosts]) -> LayerCosts:
