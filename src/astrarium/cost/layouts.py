@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import Network
@@ -437,9 +437,7 @@ class CostModel:
         outside and one inside. On slow networks the mean of both stands for each; elsewhere links
         to the outside stand for all.
         """
-        block = degrees.tp * degrees.cp * degrees.dp
-        stages = np.maximum(gpus // block, 1)
-        together = place(stages, degrees.stage_stride, self.pool.domain_of(gpus)).per_domain
+        together, stages = self._stages_of_domain(degrees, gpus)
         sent = shards.ends.boundary_bytes[shards.shard_of]
         within = send_seconds(self.fabric, sent, np.False_)
         outside = send_seconds(self.fabric, sent, np.True_, degrees.stage_stride[:, None])
@@ -447,6 +445,17 @@ class CostModel:
             outside = np.where((together > 1)[:, None], (within + outside) / 2, outside)
         hop = np.where((together < stages)[:, None], outside, within)
         return np.where((degrees.pp > 1)[:, None], hop, 0.0)
+
+    def hops_cross(self, degrees: Degrees, gpus: Ints) -> Bools:
+        """Whether stages of this pool hand on between domains."""
+        together, stages = self._stages_of_domain(degrees, gpus)
+        return np.asarray(together < stages)
+
+    def _stages_of_domain(self, degrees: Degrees, gpus: Ints) -> tuple[Ints, Ints]:
+        """Stages that share a domain, of how many; stages are whole blocks of ranks."""
+        stages = np.maximum(gpus // (degrees.tp * degrees.cp * degrees.dp), 1)
+        placed = place(stages, degrees.stage_stride, self.pool.domain_of(gpus))
+        return placed.per_domain, stages
 
 
 def at_cuts(hop: Floats, stop: Ints) -> Floats:

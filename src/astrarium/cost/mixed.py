@@ -146,6 +146,27 @@ class _Part:
         return values[self.shards.shard_of]
 
 
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """Layouts of stages that are given, and what each class of stages would do with them."""
+
+    layouts: Layouts
+    classes: tuple[StageClass, ...]
+    class_of: Ints  # (rows, ranks)
+    hops_cross: Bools  # (rows, classes): whether neighbours of a class lie in different domains
+    every: tuple[Layouts, ...]  # all ranks as if they were of one class
+
+    def model_seconds(self, options: Options) -> Floats:
+        """One micro-batch through the whole model on the GPUs of each rank: (rows, ranks)."""
+        rows = np.arange(len(self.class_of))
+        present = self.layouts.stages.present
+        of_class = [
+            np.where(present, sum(rank_parts(layouts, rows, options).values()), 0.0).sum(axis=1)
+            for layouts in self.every
+        ]
+        return np.stack(of_class, axis=1)[rows[:, None], self.class_of]
+
+
 class ClusterModel:
     """The cost model of one workload on all pools of a cluster under one runtime."""
 
@@ -223,6 +244,17 @@ class ClusterModel:
         classes: Sequence[Sequence[StageClass]],
         pool_gpus: Ints,
     ) -> Layouts:
+        """The layouts of `pipelines` alone."""
+        return self.pipelines(degrees, virtual, bounds, classes, pool_gpus).layouts
+
+    def pipelines(
+        self,
+        degrees: Degrees,
+        virtual: Ints,
+        bounds: Sequence[Ints],
+        classes: Sequence[Sequence[StageClass]],
+        pool_gpus: Ints,
+    ) -> Pipelines:
         """Layouts of stages that are given: chunk bounds, and the class of every rank."""
         model = self.workload.model
         stages = stages_of_bounds(model, bounds, virtual, degrees.num_micro_batches)
@@ -231,8 +263,14 @@ class ClusterModel:
         for row, chosen in enumerate(classes):
             class_of[row, stages.present[row]] = [names.index(name) for name in chosen]
         rows = np.arange(len(degrees))
-        every = [self._part(name, degrees, virtual, stages, rows, pool_gpus) for name in names]
-        return _merged([part.layouts for part in every], class_of, *self._between(every))
+        parts = [self._part(name, degrees, virtual, stages, rows, pool_gpus) for name in names]
+        every = tuple(part.layouts for part in parts)
+        crossed = [
+            self._class(name).model.hops_cross(degrees, pool_gpus[:, list(name)].sum(axis=1))
+            for name in names
+        ]
+        merged = _merged(every, class_of, *self._between(parts))
+        return Pipelines(merged, tuple(names), class_of, np.stack(crossed, axis=1), every)
 
     def _part(
         self,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrarium.arrays import Ints
+from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
@@ -20,6 +20,8 @@ from astrarium.cost.stages import layers_before
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
+from astrarium.model.workload import Precision
+from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
 from astrarium.strategy.columns import Options, degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
@@ -49,12 +51,14 @@ class StageMemory:
 class Plan:
     strategy: Strategy
     gpus: Mapping[str, int]
+    precision: Precision  # one that all of these GPUs have
     iteration_seconds: float
     interval_seconds: tuple[float, float]
     tokens_per_second: float
     mfu: float
     breakdown_seconds: Mapping[str, float]
     memory: tuple[StageMemory, ...]
+    stages: tuple[StageSeconds, ...]
     usd_per_hour: float | None
     usd_total: float | None
     train_seconds: float | None
@@ -62,6 +66,18 @@ class Plan:
     @property
     def fits(self) -> bool:
         return all(stage.fits for stage in self.memory)
+
+    @property
+    def ideal_seconds(self) -> float:
+        """The iteration on one machine with the summed speed of all stages: no waiting, no hops."""
+        speed = sum(1.0 / stage.model_seconds for stage in self.stages)
+        return self.strategy.num_micro_batches / speed
+
+    def busy_share(self, stage: StageSeconds) -> float:
+        """The part of the iteration that a stage does not wait for others."""
+        passes = stage.forward_seconds + stage.backward_seconds
+        busy = self.strategy.num_micro_batches * passes + stage.after_seconds
+        return busy / self.iteration_seconds
 
     @property
     def peak_bytes(self) -> float:
@@ -77,7 +93,7 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
     placed = [placement(strategy, cluster) for strategy in strategies]
     bounds = [chunk_bounds_of(whole, strategy) for strategy in strategies]
     pool_gpus = np.array([_gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
-    layouts = whole.layouts(
+    pipelines = whole.pipelines(
         degrees_of(strategies),
         np.array([s.virtual_stages for s in strategies], np.int64),
         bounds,
@@ -85,15 +101,18 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
         pool_gpus,
     )
     rows, options = np.arange(len(strategies)), options_of(strategies)
+    layouts = pipelines.layouts
     memory = memory_of(layouts, rows, options)
-    seconds = _replayed(layouts, options, bounds, seconds_of(layouts, rows, options))
+    chunks = _chunk_layers(whole, strategies, bounds)
+    seconds = _replayed(layouts, options, chunks, seconds_of(layouts, rows, options))
+    of_stages = stage_seconds(pipelines, options, cluster, placed, chunks)
     plans = []
     for row, strategy in enumerate(strategies):
         ranks = np.flatnonzero(layouts.stages.present[row])
         stages = tuple(
             StageMemory(
                 stage=stage,
-                gpu=_smallest_gpu(cluster, parts),
+                gpu=smallest_gpu(cluster, parts),
                 capacity_bytes=min(cluster.pools[pool].gpu.memory_bytes for pool, _ in parts),
                 by_cause={c: float(getattr(memory, c)[row, rank]) for c in MEMORY_CAUSES},
             )
@@ -101,14 +120,24 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
         )
         breakdown = {c: float(getattr(seconds, c)[row]) for c in SECONDS_CAUSES}
         made = _stages(cluster, strategy, bounds[row], placed[row])
-        plans.append(
-            _plan(whole, replace(strategy, stages=made), breakdown, stages, pool_gpus[row])
-        )
+        full = replace(strategy, stages=made)
+        plans.append(_plan(whole, full, breakdown, stages, of_stages[row], pool_gpus[row]))
     return tuple(plans)
 
 
+def _chunk_layers(
+    model: ClusterModel, strategies: Sequence[Strategy], bounds: Sequence[Ints]
+) -> list[Floats]:
+    """Layers of every kind on the chunks of each strategy: (virtual, pp, kinds)."""
+    held = layers_before(model.workload.model)
+    return [
+        np.diff(held[cuts], axis=0).reshape(strategy.virtual_stages, strategy.pp, -1)
+        for strategy, cuts in zip(strategies, bounds, strict=True)
+    ]
+
+
 def _replayed(
-    layouts: Layouts, options: Options, bounds: Sequence[Ints], seconds: Seconds
+    layouts: Layouts, options: Options, chunk_layers: Sequence[Floats], seconds: Seconds
 ) -> Seconds:
     """The seconds with pipelines of virtual stages as the simulator executes them."""
     pp, batches = layouts.degrees.pp, layouts.degrees.num_micro_batches
@@ -117,11 +146,8 @@ def _replayed(
         return seconds
     bubble = seconds.pipeline_bubble.copy()
     closed = pipeline_of(layouts, rows, options.take(rows))
-    held = layers_before(layouts.models[0].workload.model)
     for row, passes in zip(rows.tolist(), closed, strict=True):
-        shape = (int(layouts.virtual[row]), int(pp[row]), -1)
-        chunks = np.diff(held[bounds[row]], axis=0).reshape(shape)
-        bubble[row] += replayed_seconds(layouts, row, options, chunks) - passes
+        bubble[row] += replayed_seconds(layouts, row, options, chunk_layers[row]) - passes
     return replace(seconds, pipeline_bubble=bubble)
 
 
@@ -133,16 +159,12 @@ def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
     return used
 
 
-def _smallest_gpu(cluster: Cluster, parts: Parts) -> str:
-    pools = [cluster.pools[pool] for pool, _ in parts]
-    return min(pools, key=lambda pool: pool.gpu.memory_bytes).gpu.name
-
-
 def _plan(
     model: ClusterModel,
     strategy: Strategy,
     breakdown: Mapping[str, float],
     memory: tuple[StageMemory, ...],
+    stages: tuple[StageSeconds, ...],
     pool_gpus: Ints,
 ) -> Plan:
     workload = model.workload
@@ -165,12 +187,14 @@ def _plan(
     return Plan(
         strategy=strategy,
         gpus=gpus,
+        precision=workload.precision,
         iteration_seconds=seconds,
         interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
         mfu=workload.flops_per_iteration / (seconds * peak_flops),
         breakdown_seconds=breakdown,
         memory=memory,
+        stages=stages,
         usd_per_hour=usd_per_hour,
         usd_total=usd_total,
         train_seconds=train_seconds,
@@ -229,7 +253,7 @@ def _stages(
 ) -> tuple[Stage, ...]:
     return tuple(
         Stage(
-            gpu=_smallest_gpu(cluster, placed[chunk % strategy.pp]),
+            gpu=smallest_gpu(cluster, placed[chunk % strategy.pp]),
             first_layer=int(bounds[chunk]),
             last_layer=int(bounds[chunk + 1]),
             devices=strategy.gpus // strategy.pp,

@@ -83,9 +83,9 @@ class Space:
         workload, model = self.workload, self.workload.model
         batch = divisors(workload.global_batch)
         rows = _grid(
-            tp=divisors(_most_heads(workload)),
+            tp=divisors(most_heads(workload)),
             pp=np.arange(1, model.num_layers + 1),
-            cp=_context_degrees(workload.seq_length),
+            cp=context_degrees(workload.seq_length),
             dp=batch,
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
@@ -277,7 +277,7 @@ def recomputable_modules(workload: Workload) -> tuple[RecomputeModule, ...]:
     return tuple(module for module in RecomputeModule if has[module])
 
 
-def _most_heads(workload: Workload) -> int:
+def most_heads(workload: Workload) -> int:
     heads = [
         attention.heads
         for kind in workload.model.kinds
@@ -287,7 +287,7 @@ def _most_heads(workload: Workload) -> int:
     return int(np.gcd.reduce(heads)) if heads else 8
 
 
-def _context_degrees(seq_length: int) -> Ints:
+def context_degrees(seq_length: int) -> Ints:
     """Every rank takes two equal slices of the sequence, so that causal work is even."""
     return np.array(
         [1, *(int(d) for d in divisors(seq_length) if d > 1 and seq_length % (2 * d) == 0)]
