@@ -89,7 +89,7 @@ class Space:
             dp=batch,
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
-        rows = _select(rows, self._usable(rows["gpus"]))
+        rows = _select(rows, self._usable(rows))
         rows = self._with_micro_batches(rows)
         rows["num_micro_batches"] = workload.global_batch // (rows["dp"] * rows["micro_batch"])
         return rows
@@ -150,8 +150,9 @@ class Space:
             "etp": divisors(self.pool.gpus_per_node) if experts else one,
         }
 
-    def _usable(self, gpus: Ints) -> Bools:
+    def _usable(self, rows: dict[str, Ints]) -> Bools:
         """Whole nodes, or a part of one that divides it."""
+        gpus = rows["gpus"]
         if self.exact:
             return gpus == self.pool.num_gpus
         node = self.pool.gpus_per_node
