@@ -110,7 +110,7 @@ def brute_force() -> dict[str, object]:
             fits = memory_of(layouts, rows, options).peak <= pool.gpu.memory_bytes
             for rule in megatron_rules():
                 fits &= ~np.broadcast_to(rule.rejects(Fields(constants, at_hand)), fits.shape)
-            seconds = seconds_of(model, layouts, rows, options).total
+            seconds = seconds_of(layouts, rows, options).total
             best = min(best, float(np.where(fits, seconds, np.inf).min()))
             size += len(options)
     return {

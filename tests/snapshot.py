@@ -49,7 +49,7 @@ def predictions() -> dict[str, dict[str, object]]:
             text, gpus=cluster.num_gpus, global_batch=batch, layers=workload.model.num_layers
         )
         strategy = with_permitted_overlap(
-            workload, cluster.pools[0], given.strategy, given.overlap_given
+            workload, cluster.pools, given.strategy, given.overlap_given
         )
         found = predict(workload, cluster, strategy)
         out[f"predict {name} {gpus} {seq_length} {batch} {text}"] = {

@@ -211,8 +211,3 @@ def test_strategies(run: Run, strategy: str, message: str) -> None:
     common = ("llama-2-7b", "--gpus", "h100:8", "--global-batch", "64", "--strategy", strategy)
     refused(run("predict", *common), message)
     refused(run("fit", *common), message)
-
-
-def test_one_type_is_needed_to_predict(run: Run) -> None:
-    flags = ("--gpus", "h100:8,a100:8", "--global-batch", "64", "--strategy", "tp=2")
-    refused(run("predict", "llama-2-7b", *flags), "one GPU type is needed here")

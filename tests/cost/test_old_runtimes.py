@@ -113,7 +113,7 @@ def test_a_group_behind_one_adapter() -> None:
 
     through_one, through_all = messages(ZERO), messages(replace(ZERO, one_adapter=False))
     # A group over whole nodes has eight adapters, one with a GPU of each node only its own.
-    expected = through_all.at_once.gather * np.array([EIGHT, 1])
+    expected = through_all.at_once.gather * np.array([[EIGHT], [1]])
     assert through_one.at_once.gather == pytest.approx(expected)
 
 

@@ -15,7 +15,6 @@ from astrarium.cost.schedule import (
     Stages,
     in_flight_at_peak,
     pipeline_seconds,
-    pipeline_seconds_from_summary,
     ragged_stages,
 )
 from astrarium.cost.simulator import simulate
@@ -238,71 +237,6 @@ def test_many_pipelines_at_once(several: list[Pipeline], data: st.DataObject) ->
 def test_one_stage_has_no_bubble() -> None:
     single = ragged_stages(np.array([1.0]), np.array([2.0]), np.array([9.0]), np.array([0, 1]))
     assert seconds_of(single, 5, 1, overlap_p2p=False) == 15.0
-
-
-@settings(max_examples=300)
-@given(
-    pp=st.integers(1, 12),
-    virtual=st.integers(1, 4),
-    groups=st.integers(1, 6),
-    surplus=st.floats(0.0, 3.0),
-    hop=st.floats(0.0, 0.2),
-    overlap_p2p=st.booleans(),
-)
-def test_summary_is_the_same_formula(
-    pp: int, virtual: int, groups: int, surplus: float, hop: float, overlap_p2p: bool
-) -> None:
-    virtual = virtual if pp > 1 else 1
-    ones = np.ones(pp) / 3
-    model = Pipeline(
-        ones, 2 * ones, np.full(pp, hop), virtual, pp * groups, head=(surplus / 3, 2 * surplus / 3)
-    )
-    found = summary((pp + surplus, 1 + surplus, hop), model, overlap_p2p)
-    assert found == pytest.approx(model.simulated(overlap_p2p=overlap_p2p), rel=AGREEMENT)
-    exact = ROUNDING if virtual > 1 or not overlap_p2p else AGREEMENT
-    assert found == pytest.approx(model.seconds(overlap_p2p=overlap_p2p), rel=exact)
-
-
-def summary(parts: tuple[float, float, float], of: Pipeline, overlap_p2p: bool) -> float:
-    """`parts`: total, longest, hop."""
-    total, longest, hop = (np.array([part]) for part in parts)
-    seconds = pipeline_seconds_from_summary(
-        total=total,
-        longest=longest,
-        hop=hop,
-        pp=np.array([len(of.p2p)]),
-        virtual=np.array([of.virtual]),
-        num_micro_batches=np.array([of.num_micro_batches]),
-        overlap_p2p=np.array([overlap_p2p]),
-    )
-    return float(seconds[0])
-
-
-@settings(max_examples=50)
-@given(pipelines(virtual=plain))
-def test_summary_is_never_below_any_order_of_stages(pipeline: Pipeline) -> None:
-    still = replace(pipeline, p2p=0 * pipeline.p2p)
-    work = pipeline.forward + pipeline.backward
-    found = summary((work.sum(), work.max(), 0.0), still, overlap_p2p=False)
-    assert found >= still.seconds(overlap_p2p=False) * (1 - ROUNDING)
-
-
-@settings(max_examples=50)
-@given(
-    pipelines(virtual=st.one_of(plain, interleaved)),
-    st.sampled_from([(1, 0, 0), (1, 1, 0), (0, 0, 1)]),
-    st.floats(0.0, 2.0),
-    st.booleans(),
-)
-def test_summary_grows_with_its_parts(
-    pipeline: Pipeline, grows: tuple[int, int, int], more: float, overlap_p2p: bool
-) -> None:
-    work = pipeline.forward + pipeline.backward
-    parts = work.sum(), work.max(), float(pipeline.p2p[0])
-    total, longest, hop = (part + more * grow for part, grow in zip(parts, grows, strict=True))
-    after = summary((total, longest, hop), pipeline, overlap_p2p)
-    assert after >= summary(parts, pipeline, overlap_p2p) * (1 - ROUNDING)
-    assert summary(parts, pipeline, True) <= summary(parts, pipeline, False) * (1 + ROUNDING)
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 5), st.data())

@@ -66,7 +66,8 @@ def strategy(pp: int = 4) -> StrategyPart:
         overlap=Overlap(),
         schedule=Schedule.INTERLEAVED,
         stages=tuple(
-            StagePart(GPU, (10 * i, 10 * i + 10), 64 // pp, i % pp, i // pp) for i in range(2 * pp)
+            StagePart(GPU, (10 * i, 10 * i + 10), 64 // pp, i % pp, i // pp, {})
+            for i in range(2 * pp)
         ),
     )
 

@@ -86,7 +86,7 @@ def _alive_seconds(
     for rule in every:
         alive &= ~np.broadcast_to(rule.rejects(columns), (n,))
     alive &= memory_of(layouts, rows, options).peak <= model.pool.gpu.memory_bytes
-    return np.where(alive, seconds_of(model, layouts, rows, options).total, np.inf)
+    return np.where(alive, seconds_of(layouts, rows, options).total, np.inf)
 
 
 def searched(
@@ -189,7 +189,7 @@ def test_found_strategies_pass_every_rule_and_fit(workload: Workload) -> None:
     result = searched(workload, pool, top=20)
     plans = estimate(CostModel(workload, pool), [found.strategy for found in result.found])
     for found, plan in zip(result.found, plans, strict=True):
-        assert why_refused(workload, pool, found.strategy) == ()
+        assert why_refused(workload, [pool], found.strategy) == ()
         assert plan.fits
         # The batch of the search and the batch of one agree.
         assert plan.iteration_seconds == pytest.approx(found.seconds, rel=1e-12)

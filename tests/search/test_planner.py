@@ -84,11 +84,11 @@ def test_overlap_left_open_is_set_as_the_runtime_takes_it() -> None:
     workload = Workload(load_model("deepseek-v2-lite"), 4096, 64)
     pool = pool_of("h100:8")
     given = read_strategy("tp=2,ep=4", gpus=8, global_batch=64, layers=27)
-    assert why_refused(workload, pool, given.strategy)
-    settled = with_permitted_overlap(workload, pool, given.strategy, given.overlap_given)
-    assert why_refused(workload, pool, settled) == ()
-    insisted = with_permitted_overlap(workload, pool, given.strategy, {"tp"})
-    assert why_refused(workload, pool, insisted)
+    assert why_refused(workload, [pool], given.strategy)
+    settled = with_permitted_overlap(workload, [pool], given.strategy, given.overlap_given)
+    assert why_refused(workload, [pool], settled) == ()
+    insisted = with_permitted_overlap(workload, [pool], given.strategy, {"tp"})
+    assert why_refused(workload, [pool], insisted)
 
 
 def test_the_smallest_count_does_not_depend_on_the_count_asked() -> None:
@@ -101,7 +101,7 @@ def test_fit_names_changes_that_fit_cheapest_first() -> None:
     workload = Workload(load_model("llama-2-7b"), 4096, 64)
     given = read_strategy("tp=1,micro_batch=4", gpus=8, global_batch=64, layers=32)
     cluster = parse_gpus("a100:8")
-    strategy = with_permitted_overlap(workload, cluster.pools[0], given.strategy, ())
+    strategy = with_permitted_overlap(workload, cluster.pools, given.strategy, ())
     report = fit(workload, cluster, strategy)
     assert not report.fits
     assert report.excess_bytes is not None

@@ -279,7 +279,7 @@ def under(asked: Request, runtime: RuntimeProfile) -> Request:
 
 def strategy(reference: str, asked: Request) -> Strategy:
     """The strategy of --strategy, completed for the GPUs and the batch."""
-    from astrarium.search.planner import only_pool, with_permitted_overlap
+    from astrarium.search.planner import with_permitted_overlap
     from astrarium.strategy.document import read_strategy
 
     given = read_strategy(
@@ -288,5 +288,5 @@ def strategy(reference: str, asked: Request) -> Strategy:
         global_batch=asked.workload.global_batch,
         layers=asked.workload.model.num_layers,
     )
-    pool = only_pool(asked.cluster)
-    return with_permitted_overlap(asked.workload, pool, given.strategy, given.overlap_given)
+    pools = asked.cluster.pools
+    return with_permitted_overlap(asked.workload, pools, given.strategy, given.overlap_given)

@@ -8,7 +8,8 @@ Recompute, ZeRO, offload and overlap are applied on top by `memory` and `step`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -55,7 +56,7 @@ class ShardCosts:
 
 @dataclass(frozen=True, slots=True)
 class RankSeconds:
-    """Seconds of one micro-batch by cause: on each rank, or summed over all."""
+    """Seconds of one micro-batch by cause on each rank."""
 
     forward: Floats
     backward: Floats
@@ -79,7 +80,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class DataMessages:
-    """Data-parallel messages of the fullest rank's parameters, dense then expert groups."""
+    """Data-parallel messages of each rank's parameters, dense then expert groups.
+
+    Arrays of (layouts, ranks), but for `tied`: (layouts,).
+    """
 
     at_once: Exchange
     in_buckets: Exchange  # one call for each
@@ -91,26 +95,36 @@ class DataMessages:
 
 
 @dataclass(frozen=True, slots=True)
+class EndSeconds:
+    """Of the passes of one micro-batch, what embedding and head take: arrays of (layouts,)."""
+
+    embedding_forward: Floats
+    embedding_backward: Floats
+    head_forward: Floats
+    head_backward: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Layouts:
-    runtime: Runtime
-    tuning: Tuning
+    models: tuple[CostModel, ...]  # of the GPUs that ranks run on
+    model_of: Ints  # which of them: as `shard`
     degrees: Degrees
     virtual: Ints
     split: Ints
     costs: LayerCosts
-    shard: Ints
+    shard: Ints  # row of `costs`: (layouts, ranks), or (layouts, 1) where ranks are alike
     stages: StageTable
     stage_row: Ints
     pace: Floats  # how much longer computation takes than on one GPU as modelled
     on_rank: RankSeconds  # arrays of (layouts, ranks)
-    in_all: RankSeconds  # arrays of (layouts,): summed over all ranks
+    ends: EndSeconds
     dense_parameters: Floats
     expert_parameters: Floats
     head_activations: Floats
     head_transient: Floats
-    hop_seconds: Floats  # one boundary, one direction
+    hop_seconds: Floats  # to the next stage, one direction: (layouts, ranks), or (layouts, 1)
     layer_counts: Floats  # layers per rank
-    dense_ranks: Ints  # data-parallel ranks that share dense, and expert, parameters
+    dense_ranks: Ints  # data-parallel ranks that share dense, and expert, parameters: as `shard`
     expert_ranks: Ints
     messages: DataMessages
     redone_of_layer: Floats  # bytes that come back when a whole layer is recomputed
@@ -121,6 +135,14 @@ class Layouts:
 
     def __len__(self) -> int:
         return len(self.degrees)
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.models[0].runtime
+
+    @property
+    def tuning(self) -> Tuning:
+        return self.models[0].tuning
 
 
 class CostModel:
@@ -149,12 +171,19 @@ class CostModel:
         kinds = np.array(workload.model.kind_of_layer)
         self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
 
+    def with_fabric(self, fabric: Fabric) -> CostModel:
+        """The same GPUs with other links between them."""
+        other = copy(self)
+        other.fabric = fabric
+        return other
+
     @property
     def peak_flops(self) -> float:
         """The GPU's own figure for the number format of the matrix products."""
         return self.pool.gpu.peak_flops[self.workload.precision.value]
 
-    def shard_costs(self, degrees: Degrees) -> ShardCosts:
+    def shard_costs(self, degrees: Degrees, gpus: Ints | None = None) -> ShardCosts:
+        """`gpus`: how many of this pool are in use, by default all that the degrees ask for."""
         d = degrees
         columns: dict[str, Any] = {
             "tp": d.tp,
@@ -163,7 +192,7 @@ class CostModel:
             "etp": d.etp,
             "micro_batch": d.micro_batch,
             "sequence_parallel": d.sequence_parallel,
-            "domain": self.pool.domain_of(d.gpus),
+            "domain": self.pool.domain_of(d.gpus if gpus is None else gpus),
         }
         first, shard_of = distinct_rows(*columns.values())
         shards = Shards(**{name: column[first] for name, column in columns.items()})
@@ -186,6 +215,20 @@ class CostModel:
         stages, stage_row = self.planner.table(
             degrees.pp, virtual, split, degrees.num_micro_batches, all_ranks=all_ranks
         )
+        return self.priced(degrees, virtual, split, shards, stages, stage_row, degrees.gpus)
+
+    def priced(
+        self,
+        degrees: Degrees,
+        virtual: Ints,
+        split: Ints,
+        shards: ShardCosts,
+        stages: StageTable,
+        stage_row: Ints,
+        gpus: Ints,
+    ) -> Layouts:
+        """Layouts whose ranks hold what `stages` say, on so many `gpus` of this pool."""
+        domain = self.pool.domain_of(gpus)
         held, ends = stages.layers[stage_row], _Ends(shards, stages, stage_row)
         costs, shard = shards.layers, shards.shard_of
         tied_apart = np.where(degrees.pp > 1, shards.ends.tied_parameters[shard], 0.0)
@@ -193,74 +236,83 @@ class CostModel:
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
+        def largest(per_layer: Floats) -> Floats:
+            return np.where(held > 0, per_layer[shard][:, None, :], 0.0).max(axis=2)
+
         dense_parameters = dealt(costs.dense_parameters) + ends.parameters(tied_apart)
         expert_parameters = dealt(costs.expert_parameters)
         dense_ranks, expert_ranks = data_ranks(degrees)
         pace = slowest_of(degrees.gpus) * self.tuning.compute
-        on_rank = self._on_rank(degrees, shards, dealt, ends)
-        hop = self._hop_seconds(degrees, shards.ends.boundary_bytes[shard])
-        groups = (
-            (dense_parameters.max(axis=1), dense_ranks, degrees.tp),
-            (expert_parameters.max(axis=1), expert_ranks, degrees.ep * degrees.etp),
-        )
-        others = self._between_domains(degrees, virtual * hop, on_rank.ep.max(axis=1))
+        hop = self.hop_seconds(degrees, gpus, shards)
+        on_rank = self._on_rank(self._further_launches(degrees, gpus), shards, dealt, ends)
+        dense = (dense_parameters, dense_ranks, degrees.tp)
+        expert = (expert_parameters, expert_ranks, degrees.ep * degrees.etp)
+        others = self._between_domains(degrees, domain, virtual * hop, on_rank.ep)
         return Layouts(
-            runtime=self.runtime,
-            tuning=self.tuning,
+            models=(self,),
+            model_of=np.zeros((len(degrees), 1), np.int64),
             degrees=degrees,
             virtual=virtual,
             split=split,
             costs=costs,
-            shard=shard,
+            shard=shard[:, None],
             stages=stages,
             stage_row=stage_row,
             pace=pace,
             on_rank=_at_pace(on_rank, pace[:, None], self.tuning.host),
-            in_all=_at_pace(self._in_all(degrees, shards), pace, self.tuning.host),
+            ends=_end_seconds(shards, pace),
             dense_parameters=dense_parameters,
             expert_parameters=expert_parameters,
             head_activations=ends.last(shards.ends.head_activations),
             head_transient=ends.last(shards.ends.head_transient),
-            hop_seconds=hop,
+            hop_seconds=hop[:, None],
             layer_counts=held.sum(axis=2),
-            redone_of_layer=(costs.activations - costs.inputs).max(axis=1)[shard],
-            transient_of_layer=costs.transient.max(axis=1)[shard],
-            stand_ins=np.where(held > 0, costs.stand_ins[shard][:, None, :], 0.0).max(axis=2),
+            redone_of_layer=largest(costs.activations - costs.inputs),
+            transient_of_layer=largest(costs.transient),
+            stand_ins=largest(costs.stand_ins),
             largest_unit=self._largest_unit(shards, ends),
             weight_tensors=dealt(costs.weight_tensors),
-            dense_ranks=dense_ranks,
-            expert_ranks=expert_ranks,
-            messages=self._data_messages(degrees, tied_apart, others, *groups),
+            dense_ranks=dense_ranks[:, None],
+            expert_ranks=expert_ranks[:, None],
+            messages=self._data_messages(degrees, domain, tied_apart, others, dense, expert),
         )
 
-    def _further_launches(self, degrees: Degrees) -> Floats:
+    def _further_launches(self, degrees: Degrees, gpus: Ints) -> Floats:
         """What launches of a layer take longer when a pipeline crosses nodes."""
-        crosses = (degrees.pp > 1) & (degrees.gpus > self.pool.domain_of(degrees.gpus))
+        crosses = (degrees.pp > 1) & (degrees.gpus > self.pool.domain_of(gpus))
         ranks = np.where(crosses & (degrees.tp > 1), degrees.tp, 0)
         return np.asarray(self.runtime.launch_seconds_per_tp_rank * ranks)
 
-    def _between_domains(self, degrees: Degrees, sends: Floats, experts: Floats) -> Floats:
+    def _between_domains(
+        self, degrees: Degrees, domain: Ints, sends: Floats, experts: Floats
+    ) -> Floats:
         """Seconds that a pass of one micro-batch sends between domains, data parallelism aside."""
-        domain = self.pool.domain_of(degrees.gpus)
         stages = place(degrees.pp, degrees.tp * degrees.cp * degrees.dp, domain)
         exchange = place(degrees.ep, degrees.etp, domain)
         # `experts` holds both passes.
-        return np.where(crosses_domains(stages), sends, 0.0) + np.where(
-            crosses_domains(exchange), experts / 2, 0.0
+        return np.where(crosses_domains(stages), sends, 0.0)[:, None] + np.where(
+            crosses_domains(exchange)[:, None], experts / 2, 0.0
         )
 
     def _data_messages(
-        self, degrees: Degrees, tied: Floats, others: Floats, *groups: tuple[Floats, Ints, Ints]
+        self,
+        degrees: Degrees,
+        domain: Ints,
+        tied: Floats,
+        others: Floats,
+        *groups: tuple[Floats, Ints, Ints],
     ) -> DataMessages:
         """Each group: parameters of a rank, ranks that share them, distance between those."""
-        fabric, domain = self.fabric, self.pool.domain_of(degrees.gpus)
-        slowed, unpack, last = (np.zeros(len(degrees)) for _ in range(3))
-        at_once = in_buckets = Exchange(*(np.zeros(len(degrees)) for _ in range(3)))
-        crosses = np.zeros(len(degrees), dtype=np.bool_)
-        for parameters, ranks, stride in groups:
+        fabric = self.fabric
+        shape = groups[0][0].shape
+        slowed, unpack, last = (np.zeros(shape) for _ in range(3))
+        at_once = in_buckets = Exchange(*(np.zeros(shape) for _ in range(3)))
+        crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
+        for parameters, sharing, stride in groups:
             if not parameters.any():
                 continue
-            group = place(ranks, stride, domain)
+            ranks = sharing[:, None]
+            group = place(ranks, stride[:, None], domain[:, None])
             calls = np.ones_like(parameters)
             whole = parts = self._exchange(parameters, group, calls)
             if self.runtime.message_parameters:
@@ -290,11 +342,18 @@ class CostModel:
 
         Layouts differ by much that does not matter here: each distinct message is priced once.
         """
-        _, size = np.unique(parameters, return_inverse=True)
-        first, row_of = distinct_rows(size, group.size, group.per_domain)
-        group, calls = Group(group.size[first], group.per_domain[first]), calls[first]
-        gradients = self.runtime.reduced_gradient_bytes * parameters[first] / calls
-        weights = self.runtime.weight_bytes * parameters[first] / calls
+        shape = parameters.shape
+        sizes, per_domain = (
+            np.broadcast_to(of_group, shape).reshape(-1)
+            for of_group in (group.size, group.per_domain)
+        )
+        values, size = np.unique(parameters, return_inverse=True)
+        first, row_of = distinct_rows(size.reshape(-1), sizes, per_domain)
+        row_of = row_of.reshape(shape)
+        held, calls = values[size.reshape(-1)[first]], calls.reshape(-1)[first]
+        group = Group(sizes[first], per_domain[first])
+        gradients = self.runtime.reduced_gradient_bytes * held / calls
+        weights = self.runtime.weight_bytes * held / calls
         through = calls * (_sharing(group) if self.runtime.one_adapter else 1)
         return Exchange(
             (calls * all_reduce_seconds(self.fabric, gradients, group))[row_of],
@@ -310,7 +369,7 @@ class CostModel:
 
     def _on_rank(
         self,
-        degrees: Degrees,
+        further_launches: Floats,
         shards: ShardCosts,
         dealt: Callable[[Floats], Floats],
         ends: _Ends,
@@ -330,40 +389,18 @@ class CostModel:
             ep=dealt(c.ep_forward + c.ep_backward),
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
             launch=dealt(c.launch_forward + c.launch_backward)
-            + dealt(np.ones_like(c.forward)) * self._further_launches(degrees)[:, None]
+            + dealt(np.ones_like(c.forward)) * further_launches[:, None]
             + ends.half_at_each(self.runtime.micro_batch_seconds),
             launch_again=dealt(c.launch_again),
         )
 
-    def _in_all(self, degrees: Degrees, shards: ShardCosts) -> RankSeconds:
-        """The same summed over the whole model; does not depend on how layers are dealt."""
-        c, e, s = shards.layers, shards.ends, shards.shard_of
-        message = e.embedding_message + e.head_message_forward + e.head_message_backward
-
-        def all_layers(per_layer: Floats) -> Floats:
-            return per_layer @ self.layers_of_kind
-
-        return RankSeconds(
-            forward=(all_layers(c.forward) + e.embedding_forward + e.head_forward)[s],
-            backward=(all_layers(c.backward) + e.embedding_backward + e.head_backward)[s],
-            tp=(all_layers(c.tp_forward + c.tp_backward) + message)[s],
-            tp_overlapped=(
-                all_layers(c.tp_forward_overlapped + c.tp_backward_overlapped) + message
-            )[s],
-            cp=all_layers(c.cp_forward + c.cp_backward)[s],
-            ep=all_layers(c.ep_forward + c.ep_backward)[s],
-            again=all_layers(c.forward + c.tp_forward + c.cp_forward + c.ep_forward)[s],
-            launch=all_layers(c.launch_forward + c.launch_backward)[s]
-            + self.planner.num_layers * self._further_launches(degrees)
-            + self.runtime.micro_batch_seconds,
-            launch_again=all_layers(c.launch_again)[s],
-        )
-
-    def _hop_seconds(self, degrees: Degrees, boundary_bytes: Floats) -> Floats:
+    def hop_seconds(self, degrees: Degrees, gpus: Ints, shards: ShardCosts) -> Floats:
         """Stages are whole blocks of ranks: neighbours share a domain only if both fit in it."""
         block = degrees.tp * degrees.cp * degrees.dp
-        inside = place(degrees.pp, block, self.pool.domain_of(degrees.gpus)).per_domain
-        hop = send_seconds(self.fabric, boundary_bytes, inside < degrees.pp)
+        stages = np.maximum(gpus // block, 1)
+        inside = place(stages, block, self.pool.domain_of(gpus)).per_domain
+        boundary_bytes = shards.ends.boundary_bytes[shards.shard_of]
+        hop = send_seconds(self.fabric, boundary_bytes, inside < stages)
         return np.where(degrees.pp > 1, hop, 0.0)
 
 
@@ -413,6 +450,11 @@ def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
     )
 
 
+def _end_seconds(shards: ShardCosts, pace: Floats) -> EndSeconds:
+    names = [field.name for field in fields(EndSeconds)]
+    return EndSeconds(*(getattr(shards.ends, name)[shards.shard_of] * pace for name in names))
+
+
 class _Ends:
     """Puts per-shard costs of embedding and head on the ranks that hold them."""
 
@@ -442,8 +484,11 @@ class _Ends:
 
 
 def sum_over_modules(per_module: Floats, shard: Ints, masks: Ints) -> Floats:
-    """Adds up (shards, kinds, modules) over the modules in each row's mask: (rows, kinds)."""
-    out = np.zeros((len(shard), per_module.shape[1]))
+    """Adds up (shards, kinds, modules) over the modules in each row's mask.
+
+    `shard` is (rows, ranks); the sums are (rows, ranks, kinds).
+    """
+    out = np.zeros((*shard.shape, per_module.shape[1]))
     for module in range(len(RECOMPUTE_MODULES)):
         chosen = (masks >> module & 1).astype(bool)
         if chosen.any():

@@ -125,13 +125,13 @@ def least_bytes(layouts: Layouts) -> Floats:
     parameters = _least_parameter_bytes(
         layouts.runtime,
         layouts.degrees.pp[:, None],
-        (layouts.dense_parameters, layouts.dense_ranks[:, None]),
-        (layouts.expert_parameters, layouts.expert_ranks[:, None]),
+        (layouts.dense_parameters, layouts.dense_ranks),
+        (layouts.expert_parameters, layouts.expert_ranks),
     )
     one_layer = (costs.activations - costs.inputs).min(axis=1)[layouts.shard]
     moving = (1 + layouts.runtime.fragmentation) * one_layer
     reserved = _always_reserved(layouts.runtime, layouts.tuning)
-    return parameters.max(axis=1) + reserved + moving
+    return (parameters + moving).max(axis=1) + reserved
 
 
 def _least_parameter_bytes(
@@ -153,8 +153,8 @@ def _parameter_bytes(
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Weights, gradients, optimizer state, and whole layers gathered for use under ZeRO-3."""
     dense, expert = layouts.dense_parameters[rows], layouts.expert_parameters[rows]
-    dense_ranks = layouts.dense_ranks[rows][:, None]
-    expert_ranks = layouts.expert_ranks[rows][:, None]
+    dense_ranks = layouts.dense_ranks[rows]
+    expert_ranks = layouts.expert_ranks[rows]
     zero = options.zero_stage[:, None]
 
     def held(from_stage: int) -> Floats:
@@ -187,9 +187,9 @@ def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[F
     full = (options.granularity == _FULL)[:, None]
     kept, dropped_of_layer = _kept_by_policy(layouts, rows, options)
     by_layer, unit = _kept_by_full(layouts, rows, options)
-    redone = layouts.redone_of_layer[rows][:, None] * unit
+    redone = layouts.redone_of_layer[rows] * unit
     in_layer = np.where(full, redone, dropped_of_layer)
-    in_layer = in_layer + layouts.transient_of_layer[rows][:, None]
+    in_layer = in_layer + layouts.transient_of_layer[rows]
     fresh = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
     in_layer = np.maximum(in_layer, layouts.runtime.fresh_gradient_bytes * fresh)
     head = layouts.head_activations[rows]
@@ -203,7 +203,7 @@ def _kept_by_policy(layouts: Layouts, rows: Ints, options: Options) -> tuple[Flo
     dropped = sum_over_modules(costs.dropped, shard, options.recompute_modules)
     in_flight = layouts.stages.in_flight[layouts.stage_row[rows]]
     kept = costs.activations[shard] - dropped
-    return np.einsum("nrk,nk->nr", in_flight, kept), dropped.max(axis=1)[:, None]
+    return np.einsum("nrk,nrk->nr", in_flight, kept), dropped.max(axis=2)
 
 
 def _kept_by_full(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
@@ -211,8 +211,8 @@ def _kept_by_full(layouts: Layouts, rows: Ints, options: Options) -> tuple[Float
     costs, shard, stages = layouts.costs, layouts.shard[rows], layouts.stages
     stage_row = layouts.stage_row[rows]
     in_flight = stages.in_flight[stage_row]
-    whole = np.einsum("nrk,nk->nr", in_flight, costs.activations[shard])
-    inputs = np.einsum("nrk,nk->nr", in_flight, costs.inputs[shard])
+    whole = np.einsum("nrk,nrk->nr", in_flight, costs.activations[shard])
+    inputs = np.einsum("nrk,nrk->nr", in_flight, costs.inputs[shard])
     if layouts.runtime.checkpoints_on_host:
         inputs = np.zeros_like(inputs)
     _, covered = stages.covered_layers(stage_row, options.recompute_layers)

@@ -39,13 +39,8 @@ __all__ = [
     "Stages",
     "in_flight_at_peak",
     "pipeline_seconds",
-    "pipeline_seconds_from_summary",
     "ragged_stages",
 ]
-
-# Of the work of a layer that recomputes nothing: a backward pass differentiates each product
-# twice, with respect to its input and to its weight.
-FORWARD_SHARE = 1 / 3
 
 # Rows worked on at once: the arrays of one block stay in the cache.
 _BLOCK = 4096
@@ -95,64 +90,6 @@ def ragged_stages(forward: Floats, backward: Floats, p2p: Floats, offsets: Ints)
     none = np.zeros(n)
     count = padded(np.ones(len(forward))).astype(np.int64)
     return Stages(count, padded(forward), padded(backward), padded(p2p), none, none, none, none)
-
-
-def pipeline_seconds_from_summary(
-    *,
-    total: Floats,
-    longest: Floats,
-    hop: Floats,
-    pp: Ints,
-    virtual: Ints,
-    num_micro_batches: Ints,
-    overlap_p2p: Bools,
-) -> Floats:
-    """`pipeline_seconds` where only the sum over stages and the longest of them are known.
-
-    Taken as equal stages with the longest at the end and what it has more than the others in its
-    last chunk: the place of a model's head, and for a longer stage the slowest place of all (but
-    for the second link of an inner stage). The longest chain is then known beforehand, and
-    `pipeline_seconds` comes down to these sums. `hop` is one transfer in one direction, on all
-    links alike.
-    """
-    stages, chunks, batches = (a.astype(np.float64) for a in (pp, virtual, num_micro_batches))
-    rest = (total - longest) / np.maximum(stages - 1, 1)
-    work = total / chunks + (batches - 1 / chunks) * longest
-    trip = 2 * (stages * chunks - 1) * hop
-    # An inner stage has two links to wait for, the last one only one.
-    inner = (batches + stages - 3) * (rest + 2 * hop) + 2 * longest + hop
-    has_inner = (pp > 2) & (num_micro_batches > 2)
-    met = work + trip + (batches - 1) * hop
-    met = np.maximum(met, np.where(has_inner, inner, 0.0))
-    slotted = work + ((batches + stages) * chunks + stages - 3) * hop
-    # In a single group a link half-way is used twice, but that chain meets the head only twice.
-    half_way = (num_micro_batches == pp) & (pp % 2 == 0)
-    second_use = np.maximum(hop - (batches - 2) * (longest - rest), 0.0)
-    slotted = slotted + np.where(half_way, second_use, 0.0)
-    met = np.where(virtual == 1, met, slotted)
-    # Overlapped, a turn of 1F1B takes at least its share of a round trip over the stages.
-    turn = np.maximum((total + trip) / stages - longest, 0.0)
-    moving = _gain_of_moving(rest / chunks, longest - rest, hop, stages, chunks)
-    hidden = np.where(virtual == 1, (batches - 1) * turn, (batches / stages - 1) * moving)
-    seconds = np.where(overlap_p2p, np.minimum(work + trip + hidden, met), met)
-    return np.where(pp == 1, batches * longest, seconds)
-
-
-def _gain_of_moving(
-    chunk: Floats, head: Floats, hop: Floats, pp: Floats, virtual: Floats
-) -> Floats:
-    """What a group of pp micro-batches takes longer when transfers outlast passes.
-
-    A chain that moves from stage to stage then gains over one that stays on the last; the ways
-    are those of `interleaved`.
-    """
-    forward, backward = FORWARD_SHARE * chunk, (1 - FORWARD_SHARE) * chunk
-    to_and_fro = np.minimum(pp - 1, (virtual - 1) * pp / 2) * (2 * hop - chunk)
-    once_around = (virtual - 1) * pp * (hop - forward)
-    both_ways = pp * (virtual * backward + forward + (virtual + 1) * hop) + head
-    both_ways = both_ways * virtual / (virtual + 1) - pp * (virtual * chunk + head)
-    best = np.maximum(np.maximum(to_and_fro, once_around), both_ways)
-    return np.maximum(best, 0.0)
 
 
 def in_flight_at_peak(weights: Floats | Ints, num_micro_batches: int) -> Ints:

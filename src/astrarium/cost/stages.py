@@ -1,14 +1,14 @@
 """What each pipeline rank holds: layers by kind, micro-batches in flight, embedding and head.
 
 Strategies that share (pp, virtual stages, split) and the number of micro-batches, as far as it
-matters, share one row of a `StageTable`. Of a row's ranks only those are kept that can be the
-heaviest: a rank that holds no more layers of any kind than an earlier one (which has at least as
-many micro-batches in flight) can neither be slower nor need more memory, so it is left out.
-`all_ranks=True` keeps every rank, for reports.
+matters, share one row of a `StageTable`. Neighbouring ranks that hold the same form one run; the
+first of them has the most micro-batches in flight and stands for all. `all_ranks=True` keeps
+every rank apart, for reports.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,18 +30,18 @@ _RowKey = tuple[int, int, int, int, bool]  # pp, virtual, split, micro-batches, 
 
 @dataclass(frozen=True, slots=True)
 class StageTable:
-    """Row per (pp, virtual, split, micro-batches); second axis: the ranks kept, padded.
+    """Row per (pp, virtual, split, micro-batches); second axis: runs of ranks that are alike.
 
+    count: the ranks of a run; a run of none pads a row, but never at its first or last place.
     layers, in_flight: per kind of layer, the number held and the number of layer activations
     alive at the peak (layers of a chunk times its micro-batches in flight).
     small, num_large, flight_small, flight_large: chunks of a rank hold `small` or `small` + 1
     layers; how many are large, and the in-flight micro-batches summed over either sort. They
-    say how many layers a block-wise recomputation covers. covered_total[row, n]: the same over
-    all ranks, when each chunk redoes its first n layers.
+    say how many layers a block-wise recomputation covers.
     """
 
     rank: Ints
-    present: Bools
+    count: Ints
     layers: Floats
     in_flight: Floats
     has_embedding: Bools
@@ -51,8 +51,10 @@ class StageTable:
     num_large: Ints
     flight_small: Floats
     flight_large: Floats
-    covered_total: Floats
-    layers_of_kind: Floats
+
+    @property
+    def present(self) -> Bools:
+        return self.count > 0
 
     def covered_layers(self, rows: Ints, block_layers: Ints) -> tuple[Floats, Floats]:
         """Layers recomputed when each chunk redoes its first `block_layers`; held, in flight."""
@@ -82,8 +84,7 @@ class StagePlanner:
         self.num_layers = model.num_layers
         self.weights, self.head_weight = layer_weights(model, seq_length, gpu)
         self._products = product_weights(model) if balanced == "thresholds" else None
-        one_hot = np.eye(len(model.kinds))[list(model.kind_of_layer)]
-        self._held = np.concatenate([np.zeros((1, len(model.kinds))), np.cumsum(one_hot, axis=0)])
+        self._held = layers_before(model)
         self._bounds: dict[tuple[int, int, LayerSplit], Ints] = {}
         self._rows: dict[_RowKey, dict[str, Floats]] = {}
 
@@ -121,7 +122,7 @@ class StagePlanner:
         first, row_of = distinct_rows(pp, virtual, split, matter)
         keys = np.stack([pp, virtual, split, matter], axis=1)[first]
         rows = [self._row((int(p), int(v), int(s), int(m), all_ranks)) for p, v, s, m in keys]
-        return _stack(rows, keys[:, 1], self._held[-1]), row_of
+        return _stack(rows, keys[:, 1]), row_of
 
     def _row(self, key: _RowKey) -> dict[str, Floats]:
         if key not in self._rows:
@@ -131,51 +132,68 @@ class StagePlanner:
     def _new_row(self, key: _RowKey) -> dict[str, Floats]:
         pp, virtual, split, micro_batches, all_ranks = key
         bounds = self.bounds(pp, virtual, SPLITS[split])
-        sizes = np.diff(bounds).reshape(virtual, pp)
-        by_kind = np.diff(self._held[bounds], axis=0).reshape(virtual, pp, -1)
-        flight = in_flight_at_peak(sizes, micro_batches)
-        layers = by_kind.sum(axis=0)
-        keep = np.arange(pp) if all_ranks else _undominated(layers)
-        small = sizes.min(axis=0)
-        large = sizes > small
-        columns = {
-            "rank": np.arange(pp),
-            "present": np.ones(pp, bool),
-            "layers": layers,
-            "in_flight": (by_kind * flight[:, :, None]).sum(axis=0),
-            "has_embedding": np.arange(pp) == 0,
-            "has_head": np.arange(pp) == pp - 1,
-            "small": small,
-            "num_large": large.sum(axis=0),
-            "flight_small": (flight * ~large).sum(axis=0),
-            "flight_large": (flight * large).sum(axis=0),
-        }
-        row = {name: column[keep] for name, column in columns.items()}
-        depths = np.arange(self.num_layers + 1)[:, None]
-        row["covered_total"] = np.minimum(depths, sizes.reshape(1, -1)).sum(axis=1).astype(float)
-        return row
+        return _row_of(self._held, bounds, virtual, micro_batches, all_ranks=all_ranks)
 
 
-def _undominated(layers: Floats) -> Ints:
-    """Ranks not covered by an earlier one; the last stays for its head."""
-    kept = [0]
-    _, first_seen = np.unique(layers, axis=0, return_index=True)
-    for rank in sorted(int(i) for i in first_seen):
-        if rank and not any(bool(np.all(layers[j] >= layers[rank])) for j in kept):
-            kept.append(rank)
-    last = len(layers) - 1
-    return np.array(kept if last in kept else [*kept, last])
+def layers_before(model: Model) -> Floats:
+    """Layers of each kind before every layer, and, last, in all: (layers + 1, kinds)."""
+    one_hot = np.eye(len(model.kinds))[list(model.kind_of_layer)]
+    return np.concatenate([np.zeros((1, len(model.kinds))), np.cumsum(one_hot, axis=0)])
 
 
-def _stack(rows: list[dict[str, Floats]], virtual: Ints, layers_of_kind: Floats) -> StageTable:
-    width = max(len(row["rank"]) for row in rows)
+def stages_of_bounds(
+    model: Model, bounds: Sequence[Ints], virtual: Ints, num_micro_batches: Ints
+) -> StageTable:
+    """Rows whose chunks are given: pp x virtual + 1 ascending numbers each; all ranks."""
+    held = layers_before(model)
+    given = zip(bounds, virtual.tolist(), num_micro_batches.tolist(), strict=True)
+    rows = [_row_of(held, one, chunks, batches, all_ranks=True) for one, chunks, batches in given]
+    return _stack(rows, virtual)
+
+
+def _row_of(
+    held: Floats, bounds: Ints, virtual: int, num_micro_batches: int, *, all_ranks: bool
+) -> dict[str, Floats]:
+    pp = (len(bounds) - 1) // virtual
+    sizes = np.diff(bounds).reshape(virtual, pp)
+    by_kind = np.diff(held[bounds], axis=0).reshape(virtual, pp, -1)
+    matter = min(num_micro_batches, (2 if virtual > 1 else 1) * pp)
+    flight = in_flight_at_peak(sizes, matter)
+    first = np.arange(pp) if all_ranks else _first_of_runs(by_kind)
+    small = sizes.min(axis=0)
+    large = sizes > small
+    columns = {
+        "rank": np.arange(pp),
+        "layers": by_kind.sum(axis=0),
+        "in_flight": (by_kind * flight[:, :, None]).sum(axis=0),
+        "has_embedding": np.arange(pp) == 0,
+        "has_head": np.arange(pp) == pp - 1,
+        "small": small,
+        "num_large": large.sum(axis=0),
+        "flight_small": (flight * ~large).sum(axis=0),
+        "flight_large": (flight * large).sum(axis=0),
+    }
+    row = {name: column[first] for name, column in columns.items()}
+    return row | {"count": np.diff(np.append(first, pp))}
+
+
+def _first_of_runs(by_kind: Floats) -> Ints:
+    """The first rank of every run; the ends of the pipeline stand alone."""
+    pp = by_kind.shape[1]
+    unlike = (by_kind[:, 1:] != by_kind[:, :-1]).any(axis=(0, 2))
+    unlike[:1] = unlike[pp - 2 :] = True
+    return np.flatnonzero(np.append(True, unlike))
+
+
+def _stack(rows: list[dict[str, Floats]], virtual: Ints) -> StageTable:
+    """Rows of a table: the first run in the first column, the others at the end."""
+    width = max(len(row["count"]) for row in rows)
     padded: dict[str, Floats] = {}
     for name, sample in rows[0].items():
-        if name == "covered_total":
-            padded[name] = np.stack([row[name] for row in rows])
-            continue
         out = np.zeros((len(rows), width, *sample.shape[1:]), sample.dtype)
         for i, row in enumerate(rows):
-            out[i, : len(row[name])] = row[name]
+            values = row[name]
+            out[i, :1] = values[:1]
+            out[i, width - len(values) + 1 :] = values[1:]
         padded[name] = out
-    return StageTable(**padded, virtual=virtual, layers_of_kind=layers_of_kind)  # type: ignore[arg-type]
+    return StageTable(**padded, virtual=virtual)  # type: ignore[arg-type]

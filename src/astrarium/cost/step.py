@@ -10,14 +10,15 @@ evaluation, checkpoints, broken GPUs.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.collectives import contention_seconds
 from astrarium.cost.kernels import smooth_maximum
-from astrarium.cost.layouts import CostModel, Layouts, sum_over_modules
-from astrarium.cost.schedule import pipeline_seconds_from_summary
+from astrarium.cost.layouts import CostModel, EndSeconds, Layouts, RankSeconds, sum_over_modules
+from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import beside
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
 from astrarium.strategy.types import Granularity, Method
@@ -62,57 +63,82 @@ class Seconds:
 SECONDS_CAUSES = tuple(field.name for field in fields(Seconds))
 
 
-def seconds_of(model: CostModel, layouts: Layouts, rows: Ints, options: Options) -> Seconds:
+def seconds_of(layouts: Layouts, rows: Ints, options: Options) -> Seconds:
     """Time of strategies: row `rows[i]` of the layouts with row i of the options."""
     parts = rank_parts(layouts, rows, options)
     on_rank = sum(parts.values(), np.zeros_like(parts["forward"]))
-    slowest = np.argmax(on_rank, axis=1)[:, None]
-
-    def of_slowest(per_rank: Floats) -> Floats:
-        return np.take_along_axis(per_rank, slowest, axis=1)[:, 0]
-
-    longest = of_slowest(on_rank)
+    slowest = np.argmax(on_rank, axis=1)
+    longest = _at_rank(on_rank, slowest)
     micro_batches = layouts.degrees.num_micro_batches[rows]
-    hop = layouts.hop_seconds[rows]
-    virtual, pp = layouts.virtual[rows], layouts.degrees.pp[rows]
-    others = _mean_of_others(
-        layouts,
-        rows,
-        options,
-        parts["zero_communication"],
-        busy=longest - of_slowest(parts["host"]),
-        launches=of_slowest(_launches(layouts, rows, options)),
-    )
-    total = longest + (pp - 1) * others
-    pipeline = pipeline_seconds_from_summary(
-        total=total,
-        longest=longest,
-        hop=hop,
-        pp=pp,
-        virtual=virtual,
-        num_micro_batches=micro_batches,
-        overlap_p2p=options.overlap_p2p,
-    )
-    still = pipeline_seconds_from_summary(
-        total=total,
-        longest=longest,
-        hop=np.zeros_like(hop),
-        pp=pp,
-        virtual=virtual,
-        num_micro_batches=micro_batches,
-        overlap_p2p=options.overlap_p2p,
-    )
-    work = {name: of_slowest(part) * micro_batches for name, part in parts.items()}
-    work["host"] += _of_step(layouts, rows, options)
-    gradient, gather = _data_parallel(layouts, rows, options)
+    pipeline, still = _pipeline(layouts, rows, options, parts)
+    after = after_parts(layouts, rows, options)
+    last = np.argmax(_total_after(layouts, rows, after), axis=1)
+    work = {name: _at_rank(part, slowest) * micro_batches for name, part in parts.items()}
+    work["host"] += _at_rank(after.pop("host"), last)
+    ends = {name: _at_rank(part, last) for name, part in after.items()}
+    # Both copies of a tied table have to agree; nothing is left to hide this behind.
+    ends["gradient_reduction"] += layouts.messages.tied[rows]
     return Seconds(
         **work,
         pipeline_bubble=still - longest * micro_batches,
         pipeline_communication=pipeline - still,
-        gradient_reduction=gradient,
-        parameter_gather=gather,
-        optimizer=_optimizer(model, layouts, rows, options),
+        **ends,
     )
+
+
+def _at_rank(per_rank: Floats, rank: Ints) -> Floats:
+    return np.take_along_axis(per_rank, rank[:, None], axis=1)[:, 0]
+
+
+def _total_after(layouts: Layouts, rows: Ints, after: dict[str, Floats]) -> Floats:
+    total = sum(after.values(), np.zeros(layouts.layer_counts[rows].shape))
+    return np.where(layouts.stages.present[layouts.stage_row[rows]], total, -np.inf)
+
+
+def _pipeline(
+    layouts: Layouts, rows: Ints, options: Options, parts: dict[str, Floats]
+) -> tuple[Floats, Floats]:
+    """Seconds of all passes, with and without transfers."""
+    forward, backward = pass_seconds(layouts, rows, parts)
+    walked = partial(walk, layouts, rows, options.overlap_p2p, forward, backward)
+    hop = layouts.hop_seconds[rows]
+    return walked(hop), walked(np.zeros_like(hop))
+
+
+def walk(
+    layouts: Layouts,
+    rows: Ints,
+    overlap_p2p: Bools,
+    forward: Floats,
+    backward: Floats,
+    hop: Floats,
+) -> Floats:
+    """Seconds of all passes of an iteration, from those of one micro-batch on each rank."""
+    ends = (getattr(layouts.ends, field.name)[rows] for field in fields(EndSeconds))
+    count = layouts.stages.count[layouts.stage_row[rows]]
+    links = np.broadcast_to(hop, count.shape)
+    return pipeline_seconds(
+        Stages(count, forward, backward, links, *ends),
+        layouts.degrees.num_micro_batches[rows],
+        layouts.virtual[rows],
+        overlap_p2p,
+    )
+
+
+def pass_seconds(layouts: Layouts, rows: Ints, parts: dict[str, Floats]) -> tuple[Floats, Floats]:
+    """The forward and the backward pass of a micro-batch on each rank; together all `parts`."""
+    total = sum(parts.values(), np.zeros_like(parts["forward"]))
+    forward, backward = passes_of(total - parts["recompute"], layouts.on_rank, rows)
+    return forward, backward + parts["recompute"]
+
+
+def passes_of(
+    seconds: Floats, on_rank: RankSeconds, rows: Ints | slice = slice(None)
+) -> tuple[Floats, Floats]:
+    """Both passes of so many seconds: messages and launches fall on either as its work does."""
+    forward, work = on_rank.forward[rows], on_rank.forward[rows] + on_rank.backward[rows]
+    share = np.divide(forward, work, out=np.full_like(work, 0.5), where=work > 0)
+    return seconds * share, seconds * (1.0 - share)
 
 
 def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
@@ -132,12 +158,22 @@ def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floa
     return parts | {"host": waited_for(_launches(layouts, rows, options), device)}
 
 
+def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
+    """Once an iteration, behind the passes, by cause: (strategies, ranks)."""
+    gradient, gather = _data_parallel(layouts, rows, options)
+    return {
+        "gradient_reduction": gradient,
+        "optimizer": _optimizer(layouts, rows, options),
+        "parameter_gather": gather,
+        "host": _of_step(layouts, rows, options),
+    }
+
+
 def _of_step(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """What the device waits for once an iteration: fixed, and for layers updated in parts."""
     runtime = layouts.runtime
-    shared = (options.zero_stage > 0) & (layouts.dense_ranks[rows] > 1)
-    layers = layouts.layer_counts[rows].max(axis=1) * shared
-    of_layers = runtime.sharded_layer_step_seconds * layers
+    shared = (options.zero_stage > 0)[:, None] & (layouts.dense_ranks[rows] > 1)
+    of_layers = runtime.sharded_layer_step_seconds * layouts.layer_counts[rows] * shared
     return np.asarray(of_layers + runtime.step_seconds + layouts.tuning.step_seconds)
 
 
@@ -152,38 +188,16 @@ def waited_for(launches: Floats, device: Floats) -> Floats:
     return smooth_maximum(device, launches, LAUNCH_HALVINGS) - device
 
 
-def _mean_of_others(
-    layouts: Layouts,
-    rows: Ints,
-    options: Options,
-    zero_exposed: Floats,
-    *,
-    busy: Floats,
-    launches: Floats,
-) -> Floats:
-    """One micro-batch on a rank beside the slowest, whose device is `busy` for it."""
-    every = layouts.in_all
-    plain = (every.forward + every.backward + every.cp + every.ep)[rows]
-    messages = np.where(options.overlap_tp, every.tp_overlapped[rows], every.tp[rows])
-    zero = zero_exposed.max(axis=1) * layouts.degrees.pp[rows]
-    device = plain + messages + zero + _recompute_in_all(layouts, rows, options)
-    share = _redone_share_in_all(layouts, rows, options)
-    in_all = every.launch[rows] + share * every.launch_again[rows]
-    ranks = np.maximum(layouts.degrees.pp[rows] - 1, 1)
-    device = np.maximum(device - busy, 0.0) / ranks
-    return device + waited_for(np.maximum(in_all - launches, 0.0) / ranks, device)
-
-
 def _policy_seconds(layouts: Layouts, options: Options, rows: Ints) -> Floats:
-    """Seconds per layer of redoing the chosen modules: (strategies, kinds)."""
+    """Seconds per layer of redoing the chosen modules: (strategies, ranks, kinds)."""
     per_module = layouts.costs.module_recompute
     seconds = sum_over_modules(per_module, layouts.shard[rows], options.recompute_modules)
-    return seconds * layouts.pace[rows][:, None]
+    return seconds * layouts.pace[rows][:, None, None]
 
 
 def _recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     held = layouts.stages.layers[layouts.stage_row[rows]]
-    selective = np.einsum("nrk,nk->nr", held, _policy_seconds(layouts, options, rows))
+    selective = np.einsum("nrk,nrk->nr", held, _policy_seconds(layouts, options, rows))
     full = _redone_share(layouts, rows, options) * layouts.on_rank.again[rows]
     return np.where((options.granularity == _FULL)[:, None], full, selective)
 
@@ -196,21 +210,6 @@ def _redone_share(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     return np.where((options.granularity == _FULL)[:, None], share, 0.0)
 
 
-def _recompute_in_all(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    full = _redone_share_in_all(layouts, rows, options) * layouts.in_all.again[rows]
-    selective = _policy_seconds(layouts, options, rows) @ layouts.stages.layers_of_kind
-    return np.where(options.granularity == _FULL, full, selective)
-
-
-def _redone_share_in_all(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    stages, stage_row = layouts.stages, layouts.stage_row[rows]
-    num_layers = stages.covered_total.shape[1] - 1
-    depth = np.minimum(options.recompute_layers, num_layers)
-    share = stages.covered_total[stage_row, depth] / num_layers
-    share = np.where(options.method == _UNIFORM, 1.0, share)
-    return np.where(options.granularity == _FULL, share, 0.0)
-
-
 def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """What ZeRO-2 and 3 add to every micro-batch: gradients scattered, weights gathered."""
     messages = layouts.messages
@@ -218,23 +217,22 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
     backward = layouts.on_rank.backward[rows] + _recompute(layouts, rows, options)
     at_once = messages.at_once
-    scatter, gather = at_once.scatter[rows][:, None], at_once.gather[rows][:, None]
+    scatter, gather = at_once.scatter[rows], at_once.gather[rows]
     zero = options.zero_stage[:, None]
     reduce_hidden = np.where(options.overlap_grad_reduce[:, None], backward, 0.0)
     gather_hidden = np.where(options.overlap_param_gather[:, None], forward, 0.0)
     # One layer's message, at an end of the pass, has nothing to hide behind.
     last = 1.0 / np.maximum(layouts.layer_counts[rows], 1.0)
-    slowdown = messages.slowdown[rows][:, None]
-    others = messages.on_same_links[rows][:, None]
+    slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
     second = _exposed(scatter, reduce_hidden, last, slowdown, others)
     again = _redone_share(layouts, rows, options) * layouts.runtime.gathers_to_recompute
     gathers = gather * (1.0 + again)
     third = _exposed(gather, gather_hidden, last, slowdown, others) + _exposed(
         gathers + scatter, reduce_hidden, last, slowdown, others
     )
-    third = third + 2 * messages.unpack[rows][:, None]  # in both passes
+    third = third + 2 * messages.unpack[rows]  # in both passes
     exposed = np.where(zero == 2, second, np.where(zero == 3, third, 0.0))
-    # A padded rank computes nothing and would seem to expose everything.
+    # A rank that is not there computes nothing and would seem to expose everything.
     return np.where(layouts.stages.present[layouts.stage_row[rows]], exposed, 0.0)
 
 
@@ -245,29 +243,24 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     each a call of its own; the last bucket, or about one layer's share, has nothing left to hide
     behind. Others go at once, which is also the most that buckets show.
     """
-    messages, reduces = layouts.messages, options.overlap_grad_reduce
-    gathers = options.overlap_param_gather
+    messages, reduces = layouts.messages, options.overlap_grad_reduce[:, None]
+    gathers = options.overlap_param_gather[:, None]
     whole, parts = messages.at_once, messages.in_buckets
-    pp = layouts.degrees.pp[rows]
-    zero = options.zero_stage
-    per_layer = 1.0 / np.maximum(layouts.layer_counts[rows].max(axis=1), 1.0)
+    zero = options.zero_stage[:, None]
+    per_layer = 1.0 / np.maximum(layouts.layer_counts[rows], 1.0)
     last = messages.last_bucket[rows]
     last = np.where(last > 0, last, per_layer)
     one, many = (
         np.where(zero == 0, sent.reduce[rows], sent.scatter[rows]) * (zero <= 1)
         for sent in (whole, parts)
     )
-    backward = layouts.in_all.backward[rows] / pp
-    backward = np.where(reduces, backward, 0.0)
+    backward = np.where(reduces, layouts.on_rank.backward[rows], 0.0)
     slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
     gradients = np.where(reduces, many, one)
     reduction = np.minimum(_exposed(gradients, backward, last, slowdown, others), one)
-    # Both copies of a tied table have to agree; nothing is left to hide this behind.
-    reduction = reduction + layouts.messages.tied[rows]
     one, many = (sent.gather[rows] * ((zero == 1) | (zero == 2)) for sent in (whole, parts))
     gather = np.where(gathers, many, one)
-    forward = layouts.in_all.forward[rows] / pp
-    forward = np.where(gathers, forward, 0.0)
+    forward = np.where(gathers, layouts.on_rank.forward[rows], 0.0)
     gathered = np.minimum(_exposed(gather, forward, last, slowdown, others), one)
     turns = np.where(gather > 0, layouts.dense_ranks[rows], 0)
     return reduction, gathered + layouts.runtime.broadcast_seconds * turns
@@ -281,23 +274,32 @@ def _exposed(
     return np.maximum(beside(message, computation, slowdown, late), message * last)
 
 
-def _optimizer(model: CostModel, layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    dense_ranks, expert_ranks = (
-        layouts.dense_ranks[rows][:, None],
-        layouts.expert_ranks[rows][:, None],
-    )
+def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     divided = options.zero_stage[:, None] >= 1
-    parameters = (
-        layouts.dense_parameters[rows] / np.where(divided, dense_ranks, 1)
-        + layouts.expert_parameters[rows] / np.where(divided, expert_ranks, 1)
-    ).max(axis=1)
-    pool, runtime = model.pool, model.runtime
-    tensors = layouts.weight_tensors[rows].max(axis=1)
-    on_gpu = model.ops.optimizer_step(parameters, runtime.optimizer_moved_bytes)
-    on_gpu = on_gpu + tensors * runtime.optimizer_tensor_seconds
-    held = (layouts.dense_parameters[rows] + layouts.expert_parameters[rows]).max(axis=1)
-    on_gpu = on_gpu + model.ops.streaming(runtime.step_moved_bytes * held)
-    moved = (runtime.gradient_bytes + runtime.weight_bytes) * parameters / pool.gpu.pcie_bandwidth
-    sharing = np.minimum(pool.gpus_per_node, layouts.degrees.gpus[rows])
-    state = 2 * runtime.optimizer_bytes * parameters * sharing / HOST_BYTES_PER_SECOND
-    return np.where(options.offload_optimizer, moved + state, on_gpu)
+    dense, expert = layouts.dense_parameters[rows], layouts.expert_parameters[rows]
+    updated = dense / np.where(divided, layouts.dense_ranks[rows], 1)
+    updated = updated + expert / np.where(divided, layouts.expert_ranks[rows], 1)
+    tensors = layouts.weight_tensors[rows] * layouts.runtime.optimizer_tensor_seconds
+    model_of = layouts.model_of[rows]
+    seconds = np.zeros_like(updated)
+    for index, model in enumerate(layouts.models):
+        on_gpu = tensors + _update_on_gpu(model, updated, dense + expert)
+        sharing = np.minimum(model.pool.gpus_per_node, layouts.degrees.gpus[rows])[:, None]
+        on_host = _update_on_host(model, updated, sharing)
+        one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)
+        seconds = np.where(model_of == index, one, seconds)
+    return seconds
+
+
+def _update_on_gpu(model: CostModel, updated: Floats, held: Floats) -> Floats:
+    runtime, ops = model.runtime, model.ops
+    step = ops.optimizer_step(updated, runtime.optimizer_moved_bytes)
+    return step + ops.streaming(runtime.step_moved_bytes * held)
+
+
+def _update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
+    """Gradients and weights move between GPU and host; the host's memory holds the rest."""
+    runtime = model.runtime
+    moved = (runtime.gradient_bytes + runtime.weight_bytes) * updated
+    state = 2 * runtime.optimizer_bytes * updated * sharing / HOST_BYTES_PER_SECOND
+    return np.asarray(moved / model.pool.gpu.pcie_bandwidth + state)

@@ -175,6 +175,7 @@ def strategy_part(strategy: Strategy) -> StrategyPart:
                 devices=stage.devices,
                 pipeline_rank=stage.rank,
                 chunk=stage.chunk,
+                pools=dict(stage.pools),
             )
             for stage in strategy.stages
         ),

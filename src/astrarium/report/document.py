@@ -121,6 +121,7 @@ class StagePart:
     devices: int
     pipeline_rank: int
     chunk: int
+    pools: dict[str, int]  # of the devices, by the name of their pool
 
 
 @dataclass(frozen=True, slots=True)

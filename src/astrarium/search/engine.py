@@ -28,8 +28,7 @@ from astrarium.cost.memory import (
     least_bytes,
     least_bytes_of_degrees,
 )
-from astrarium.cost.schedule import pipeline_seconds_from_summary
-from astrarium.cost.step import seconds_of
+from astrarium.cost.step import passes_of, seconds_of, walk
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
@@ -250,22 +249,12 @@ class Search:
 
     def _layout_seconds(self, layouts: Layouts) -> Floats:
         """The pipeline without recomputation, everything that can be hidden hidden."""
-        on_rank, in_all = layouts.on_rank, layouts.in_all
-        ranks = on_rank.forward + on_rank.backward + on_rank.cp + on_rank.ep
-        ranks = ranks + np.minimum(on_rank.tp, on_rank.tp_overlapped)
-        total = in_all.forward + in_all.backward + in_all.cp + in_all.ep
-        total = total + np.minimum(in_all.tp, in_all.tp_overlapped)
-        ranks, total = np.maximum(ranks, on_rank.launch), np.maximum(total, in_all.launch)
-        longest = ranks.max(axis=1)
-        return pipeline_seconds_from_summary(
-            total=np.maximum(total, longest),
-            longest=longest,
-            hop=layouts.hop_seconds,
-            pp=layouts.degrees.pp,
-            virtual=layouts.virtual,
-            num_micro_batches=layouts.degrees.num_micro_batches,
-            overlap_p2p=np.ones(len(layouts), bool),
-        )
+        on_rank, every = layouts.on_rank, np.arange(len(layouts))
+        device = on_rank.forward + on_rank.backward + on_rank.cp + on_rank.ep
+        device = device + np.minimum(on_rank.tp, on_rank.tp_overlapped)
+        forward, backward = passes_of(np.maximum(device, on_rank.launch), on_rank)
+        overlapped = np.ones(len(layouts), bool)
+        return walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
 
     def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
         """Options of the chosen layouts: what fits goes on to rules, time, limits, ranking."""
@@ -341,7 +330,7 @@ class Search:
         return options
 
     def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
-        seconds = seconds_of(self.model, layouts, rows, options).total
+        seconds = seconds_of(layouts, rows, options).total
         degrees = layouts.degrees.take(rows)
         within = self._within_limits(seconds, degrees, np.ones(len(seconds), np.int64))
         score = np.where(within, self._score(seconds, peak, degrees), np.inf)

@@ -72,7 +72,7 @@ def fit(
                 return FitReport(workload, pool, None, False, None, fewest, (), str(error))
             return replace(_report(workload, pool, least, fewest, ()), why_not=str(error))
         return _report(workload, pool, best, fewest, ())
-    reasons = why_refused(workload, pool, strategy)
+    reasons = why_refused(workload, [pool], strategy)
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
     model = CostModel(workload, pool, tuning=tuning)
@@ -98,7 +98,7 @@ def _helpful_changes(model: CostModel, strategy: Strategy) -> tuple[Change, ...]
     tried: dict[Strategy, str] = {}
     for text, changed in _single_changes(model, strategy):
         adjusted = _adjusted(model, changed)
-        if adjusted is not None and not why_refused(workload, pool, adjusted):
+        if adjusted is not None and not why_refused(workload, [pool], adjusted):
             tried.setdefault(adjusted, text)
     plans = estimate(model, list(tried))
     changes = [

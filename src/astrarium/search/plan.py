@@ -10,13 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from astrarium.arrays import Ints
+from astrarium.cluster import Cluster
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
+from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.step import SECONDS_CAUSES, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
-from astrarium.strategy.columns import SPLITS, degrees_of, options_of
-from astrarium.strategy.types import Stage, Strategy
+from astrarium.strategy.columns import degrees_of, options_of
+from astrarium.strategy.placement import Parts, placement
+from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
 HOUR = 3600.0
 
@@ -62,60 +66,89 @@ class Plan:
         return max(stage.peak_bytes for stage in self.memory)
 
 
-def estimate(model: CostModel, strategies: Sequence[Strategy]) -> tuple[Plan, ...]:
-    """Plans of strategies that are known to be valid for the model's workload and pool."""
+def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) -> tuple[Plan, ...]:
+    """Plans of strategies that are known to be valid for the model's workload and cluster."""
     if not strategies:
         return ()
-    degrees, options = degrees_of(strategies), options_of(strategies)
-    virtual = np.array([s.virtual_stages for s in strategies], np.int64)
-    split = np.array([SPLITS.index(s.split) for s in strategies], np.int64)
-    shards = model.shard_costs(degrees)
-    layouts = model.layouts(degrees, virtual, split, shards, all_ranks=True)
-    rows = np.arange(len(strategies))
+    whole = ClusterModel.alone(model) if isinstance(model, CostModel) else model
+    cluster = whole.cluster
+    placed = [placement(strategy, cluster) for strategy in strategies]
+    bounds = [chunk_bounds_of(whole, strategy) for strategy in strategies]
+    pool_gpus = np.array([_gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
+    layouts = whole.layouts(
+        degrees_of(strategies),
+        np.array([s.virtual_stages for s in strategies], np.int64),
+        bounds,
+        [[tuple(pool for pool, _ in parts) for parts in ranks] for ranks in placed],
+        pool_gpus,
+    )
+    rows, options = np.arange(len(strategies)), options_of(strategies)
     memory = memory_of(layouts, rows, options)
-    seconds = seconds_of(model, layouts, rows, options)
+    seconds = seconds_of(layouts, rows, options)
     plans = []
     for row, strategy in enumerate(strategies):
+        ranks = np.flatnonzero(layouts.stages.present[row])
         stages = tuple(
             StageMemory(
-                stage=rank,
-                gpu=model.pool.gpu.name,
-                capacity_bytes=model.pool.gpu.memory_bytes,
+                stage=stage,
+                gpu=_smallest_gpu(cluster, parts),
+                capacity_bytes=min(cluster.pools[pool].gpu.memory_bytes for pool, _ in parts),
                 by_cause={c: float(getattr(memory, c)[row, rank]) for c in MEMORY_CAUSES},
             )
-            for rank in range(strategy.pp)
+            for stage, (rank, parts) in enumerate(zip(ranks, placed[row], strict=True))
         )
         breakdown = {c: float(getattr(seconds, c)[row]) for c in SECONDS_CAUSES}
-        whole = replace(strategy, stages=_checked_stages(model, strategy))
-        plans.append(_plan(model, whole, breakdown, stages))
+        made = _stages(cluster, strategy, bounds[row], placed[row])
+        plans.append(
+            _plan(whole, replace(strategy, stages=made), breakdown, stages, pool_gpus[row])
+        )
     return tuple(plans)
 
 
+def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
+    used = [0] * pools
+    for parts in ranks:
+        for pool, count in parts:
+            used[pool] += count
+    return used
+
+
+def _smallest_gpu(cluster: Cluster, parts: Parts) -> str:
+    pools = [cluster.pools[pool] for pool, _ in parts]
+    return min(pools, key=lambda pool: pool.gpu.memory_bytes).gpu.name
+
+
 def _plan(
-    model: CostModel,
+    model: ClusterModel,
     strategy: Strategy,
     breakdown: Mapping[str, float],
     memory: tuple[StageMemory, ...],
+    pool_gpus: Ints,
 ) -> Plan:
-    workload, pool = model.workload, model.pool
+    workload = model.workload
+    used = [(of_pool, int(count)) for of_pool, count in zip(model.pools, pool_gpus, strict=True)]
+    used = [(of_pool, count) for of_pool, count in used if count]
     seconds = sum(breakdown.values())
     experts = workload.model.max_experts > 0
-    low, high = interval_ratios(model.ops, model.runtime.name, experts=experts)
+    ratios = [interval_ratios(m.ops, m.runtime.name, experts=experts) for m, _ in used]
+    low, high = min(ratio[0] for ratio in ratios), max(ratio[1] for ratio in ratios)
     iterations = workload.iterations
     train_seconds = None if iterations is None else iterations * seconds
-    usd_per_hour = None
-    if pool.usd_per_gpu_hour is not None:
-        usd_per_hour = pool.usd_per_gpu_hour * strategy.gpus
+    usd_per_hour = _usd_per_hour(used)
     usd_total = None
     if usd_per_hour is not None and train_seconds is not None:
         usd_total = usd_per_hour * train_seconds / HOUR
+    gpus: dict[str, int] = {}
+    for of_pool, count in used:
+        gpus[of_pool.pool.gpu.name] = gpus.get(of_pool.pool.gpu.name, 0) + count
+    peak_flops = sum(count * of_pool.peak_flops for of_pool, count in used)
     return Plan(
         strategy=strategy,
-        gpus={pool.gpu.name: strategy.gpus},
+        gpus=gpus,
         iteration_seconds=seconds,
         interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
-        mfu=workload.flops_per_iteration / (seconds * strategy.gpus * model.peak_flops),
+        mfu=workload.flops_per_iteration / (seconds * peak_flops),
         breakdown_seconds=breakdown,
         memory=memory,
         usd_per_hour=usd_per_hour,
@@ -124,30 +157,67 @@ def _plan(
     )
 
 
-def _checked_stages(model: CostModel, strategy: Strategy) -> tuple[Stage, ...]:
-    """The stages the split makes; other ones, asked for by hand, cannot be priced yet."""
-    stages = _stages(model, strategy)
-    asked = [(stage.first_layer, stage.last_layer) for stage in strategy.stages]
-    made = [(stage.first_layer, stage.last_layer) for stage in stages]
-    if asked and asked != made:
+def _usd_per_hour(used: Sequence[tuple[CostModel, int]]) -> float | None:
+    prices = [model.pool.usd_per_gpu_hour for model, _ in used]
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
+        return None
+    return sum(price * count for price, (_, count) in zip(known, used, strict=True))
+
+
+def with_split(model: ClusterModel, strategy: Strategy) -> Strategy:
+    """The strategy with its split called free if its stages are not those of the named one."""
+    if not strategy.stages or strategy.split is LayerSplit.FREE:
+        return strategy
+    asked = chunk_bounds_of(model, strategy)
+    chunks = strategy.pp * strategy.virtual_stages
+    even = model.workload.model.num_layers % chunks == 0
+    if even or strategy.split is LayerSplit.BALANCED:
+        made = chunk_bounds_of(model, replace(strategy, stages=()))
+        if np.array_equal(asked, made):
+            return strategy
+    return replace(strategy, split=LayerSplit.FREE)
+
+
+def chunk_bounds_of(model: ClusterModel, strategy: Strategy) -> Ints:
+    """First layer of every chunk and, last, the number of layers: from the stages, or the split."""
+    if not strategy.stages:
+        if strategy.split is LayerSplit.FREE:
+            raise InputError("split=free needs stages: which layers does each of them hold?")
+        planner = model.pools[0].planner
+        return planner.bounds(strategy.pp, strategy.virtual_stages, strategy.split)
+    layers, chunks = model.workload.model.num_layers, strategy.pp * strategy.virtual_stages
+    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+    asked = [(stage.first_layer, stage.last_layer) for stage in stages]
+    firsts = [first for first, _ in asked]
+    lasts = [last for _, last in asked]
+    if len(asked) != chunks:
         raise InputError(
-            f"stages ask for layers {asked}; split={strategy.split} deals {made}, and other splits"
-            " are not supported yet: leave `stages` out"
+            f"stages has {len(asked)} entries; pp {strategy.pp} x virtual_stages"
+            f" {strategy.virtual_stages} needs {chunks}"
         )
-    return stages
+    if firsts != [0, *lasts[:-1]] or lasts[-1] != layers or any(a >= b for a, b in asked):
+        raise InputError(
+            f"stages hold layers {asked}; they must cover all {layers} layers in order, each at"
+            f" least one: [[0, a], [a, b], ..., [z, {layers}]]"
+        )
+    return np.array([*firsts, layers])
 
 
-def _stages(model: CostModel, strategy: Strategy) -> tuple[Stage, ...]:
-    bounds = model.planner.bounds(strategy.pp, strategy.virtual_stages, strategy.split)
-    devices = strategy.gpus // strategy.pp
+def _stages(
+    cluster: Cluster, strategy: Strategy, bounds: Ints, placed: Sequence[Parts]
+) -> tuple[Stage, ...]:
     return tuple(
         Stage(
-            gpu=model.pool.gpu.name,
+            gpu=_smallest_gpu(cluster, placed[chunk % strategy.pp]),
             first_layer=int(bounds[chunk]),
             last_layer=int(bounds[chunk + 1]),
-            devices=devices,
+            devices=strategy.gpus // strategy.pp,
             rank=chunk % strategy.pp,
             chunk=chunk // strategy.pp,
+            pools=tuple(
+                (cluster.pools[pool].name, count) for pool, count in placed[chunk % strategy.pp]
+            ),
         )
         for chunk in range(strategy.pp * strategy.virtual_stages)
     )

@@ -17,13 +17,14 @@ import numpy as np
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
+from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
-from astrarium.search.plan import Plan, estimate
+from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
@@ -56,15 +57,17 @@ class Planned:
     bound_gap: float
 
 
-def runnable(workload: Workload, pool: Pool) -> Workload:
-    """The workload in a number format the GPU has: bf16 falls back to fp16, fp8 is refused."""
-    peaks = pool.gpu.peak_flops
-    if workload.precision.value in peaks:
+def runnable(workload: Workload, *pools: Pool) -> Workload:
+    """The workload in a number format all GPUs have: bf16 falls back to fp16, fp8 is refused."""
+    lacking = [pool for pool in pools if workload.precision.value not in pool.gpu.peak_flops]
+    if not lacking:
         return workload
-    if workload.precision is Precision.BF16 and "fp16" in peaks:
-        return replace(workload, precision=Precision.FP16)
+    if workload.precision is Precision.BF16:
+        return runnable(replace(workload, precision=Precision.FP16), *pools)
+    gpu = lacking[0].gpu
     raise InputError(
-        f"{pool.gpu.name} has no {workload.precision.value} arithmetic; it has {', '.join(peaks)}"
+        f"{gpu.name} has no {workload.precision.value} arithmetic; it has"
+        f" {', '.join(gpu.peak_flops)}"
     )
 
 
@@ -174,28 +177,29 @@ def predict(
     tuning: Tuning = NEUTRAL,
 ) -> Plan:
     """The plan of one strategy; InputError if the runtime would refuse it."""
-    pool = only_pool(cluster)
-    workload = runnable(workload, pool)
+    workload = runnable(workload, *cluster.pools)
     runtime = runtime or find_runtime()
-    reasons = why_refused(workload, pool, strategy) if runtime.megatron_rules else ()
+    model = ClusterModel(workload, cluster, runtime, tuning)
+    strategy = with_split(model, strategy)
+    reasons = why_refused(workload, cluster.pools, strategy) if runtime.megatron_rules else ()
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    return estimate(CostModel(workload, pool, runtime, tuning), [strategy])[0]
+    return estimate(model, [strategy])[0]
 
 
 def with_permitted_overlap(
-    workload: Workload, pool: Pool, strategy: Strategy, chosen: Collection[str]
+    workload: Workload, pools: Sequence[Pool], strategy: Strategy, chosen: Collection[str]
 ) -> Strategy:
     """Overlap that the user left open (not in `chosen`) as the runtime takes it."""
-    workload = runnable(workload, pool)
+    workload = runnable(workload, *pools)
     for switch in OVERLAP_SWITCHES:
-        refused = len(why_refused(workload, pool, strategy))
+        refused = len(why_refused(workload, pools, strategy))
         if not refused:
             break
         if switch not in chosen:
             flipped: dict[str, bool] = {switch: not getattr(strategy.overlap, switch)}
             other = replace(strategy, overlap=replace(strategy.overlap, **flipped))
-            if len(why_refused(workload, pool, other)) < refused:
+            if len(why_refused(workload, pools, other)) < refused:
                 strategy = other
     return strategy
 
@@ -207,8 +211,13 @@ def only_pool(cluster: Cluster) -> Pool:
     return cluster.pools[0]
 
 
-def why_refused(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:
+def why_refused(workload: Workload, pools: Sequence[Pool], strategy: Strategy) -> tuple[str, ...]:
     """What the runtime holds against a strategy, in words; empty if nothing."""
+    found = [_why_refused_on(workload, pool, strategy) for pool in pools]
+    return tuple(dict.fromkeys(reason for reasons in found for reason in reasons))
+
+
+def _why_refused_on(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:
     chunks = strategy.pp * strategy.virtual_stages
     layers = workload.model.num_layers
     if chunks > layers:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from astrarium.catalog import find_gpu
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_aliases
 from astrarium.strategy.types import (
@@ -91,6 +92,7 @@ def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
                 "devices": stage.devices,
                 "pipeline_rank": stage.rank,
                 "chunk": stage.chunk,
+                "pools": dict(stage.pools),
             }
             for stage in strategy.stages
         ],
@@ -209,6 +211,7 @@ def strategy_from_dict(
     strategy = _derived(strategy, nested, where, gpus, global_batch)
     even = layers % (strategy.pp * strategy.virtual_stages) == 0
     default_split = LayerSplit.EVEN if even else LayerSplit.BALANCED
+    stages = _stages(reader, nested, strategy)
     sequence = reader.flag(nested, "sequence_parallel", strategy.tp > 1)
     reader.choice(nested, "schedule", Schedule, strategy.schedule)
     if nested.get("schedule", strategy.schedule.value) != strategy.schedule.value:
@@ -218,7 +221,7 @@ def strategy_from_dict(
         strategy,
         sequence_parallel=sequence,
         split=reader.choice(nested, "split", LayerSplit, default_split),
-        stages=_stages(reader, nested),
+        stages=stages,
         overlap=Overlap(
             grad_reduce=reader.flag(overlap, "grad_reduce", True),
             param_gather=reader.flag(overlap, "param_gather", strategy.zero_stage >= 1),
@@ -228,25 +231,27 @@ def strategy_from_dict(
     )
 
 
-def _stages(reader: _Reader, nested: Mapping[str, Any]) -> tuple[Stage, ...]:
-    """Stages as they stand in a plan; whoever prices the strategy compares them with its own."""
+def _stages(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> tuple[Stage, ...]:
+    """Stages as they stand in a plan; of each only its layers have to be given."""
     given = nested.get("stages")
     if given is None:
         return ()
+    pp, block = strategy.pp, strategy.gpus // strategy.pp
     try:
         return tuple(
             Stage(
-                gpu=str(entry["gpu"]),
+                gpu=find_gpu(entry["gpu"]).name if entry.get("gpu") else "",
                 first_layer=int(entry["layers"][0]),
                 last_layer=int(entry["layers"][1]),
-                devices=int(entry["devices"]),
-                rank=int(entry.get("pipeline_rank", index)),
-                chunk=int(entry.get("chunk", 0)),
+                devices=int(entry.get("devices", block)),
+                rank=int(entry.get("pipeline_rank", index % pp)),
+                chunk=int(entry.get("chunk", index // pp)),
+                pools=tuple((str(n), int(c)) for n, c in entry.get("pools", {}).items()),
             )
             for index, entry in enumerate(given)
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        expected = "a list of tables with gpu, layers [first, last] and devices"
+        expected = "a list of tables with layers [first, last] and, if needed, pools"
         raise reader.fail("stages", given, expected) from None
 
 

@@ -55,10 +55,11 @@ class Schedule(StrEnum):
 
 
 class LayerSplit(StrEnum):
-    """How layers are dealt to stages: the same number each, or by weight with uneven counts."""
+    """How layers are dealt to stages: the same number each, by weight, or as `stages` say."""
 
     EVEN = "even"
     BALANCED = "balanced"
+    FREE = "free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,13 @@ class Overlap:
 class Stage:
     """A run of layers on one pipeline rank; a rank with virtual stages holds several."""
 
-    gpu: str
+    gpu: str  # the slower type, if it lies on two
     first_layer: int
     last_layer: int  # exclusive
     devices: int
     rank: int
     chunk: int
+    pools: tuple[tuple[str, int], ...] = ()  # pools by name, and how many of the devices each has
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,383 @@
+"""Pipelines over pools of different GPUs: what any stage would cost on any pool.
+
+A stage is a block of tp x cp x dp GPUs. Its *class* is the pools it lies on: mostly one; a block
+laid over the border of two pools works at the pace of the slower GPUs, has the memory of the
+smaller ones, and its messages go over the slowest link between them. Stages are priced class by
+class by the `CostModel` of their pool, and the pipeline takes each rank's figures from its class:
+no formula is different for mixed clusters.
+
+Not modelled: several pipelines' transfers sharing one link between pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.catalog.runtimes import Runtime
+from astrarium.cluster import Cluster
+from astrarium.cost.collectives import (
+    Fabric,
+    Group,
+    all_reduce_seconds,
+    fabric_across,
+    send_seconds,
+)
+from astrarium.cost.ends import EndCosts
+from astrarium.cost.layouts import (
+    CostModel,
+    EndSeconds,
+    Layouts,
+    ShardCosts,
+)
+from astrarium.cost.memory import memory_of
+from astrarium.cost.stages import StageTable, layers_before, stages_of_bounds
+from astrarium.cost.step import after_parts, pass_seconds, rank_parts
+from astrarium.cost.tally import LayerCosts
+from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.model.workload import Workload
+from astrarium.strategy.columns import SPLITS, Degrees, Options
+from astrarium.strategy.types import LayerSplit
+
+StageClass = tuple[int, ...]  # indices of the pools a stage lies on, ascending
+
+_FREE = SPLITS.index(LayerSplit.FREE)
+_Costs = TypeVar("_Costs", LayerCosts, EndCosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Distinct runs of consecutive layers, of which any can be what a stage holds.
+
+    of_range[i, j] is the index of layers [i, j), -1 where there are none or too many. The
+    embedding belongs to a run that begins with the first layer, the head to one that ends with
+    the last.
+    """
+
+    of_range: Ints
+    layers: Floats  # (contents, kinds)
+    has_embedding: Bools
+    has_head: Bools
+
+    def stages(self, in_flight: int) -> StageTable:
+        """One row, every content a rank with so many micro-batches in flight."""
+        counts = self.layers.sum(axis=1).astype(np.int64)
+        zeros, ones = np.zeros_like(counts), np.ones_like(counts)
+        return StageTable(
+            rank=zeros[None],
+            count=ones[None],
+            layers=self.layers[None],
+            in_flight=in_flight * self.layers[None],
+            has_embedding=self.has_embedding[None],
+            has_head=self.has_head[None],
+            virtual=np.array([1]),
+            small=counts[None],
+            num_large=zeros[None],
+            flight_small=np.full((1, len(counts)), float(in_flight)),
+            flight_large=np.zeros((1, len(counts))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageTables:
+    """What stages would cost: arrays of (rows, classes, contents) unless said otherwise.
+
+    An iteration takes the pipeline of `forward` and `backward` with `hop`, then the longest
+    `after` of its stages, then `tied`. A stage fits if fixed_bytes + in_flight x flight_bytes is
+    at most the `capacity` of its class.
+    """
+
+    contents: Contents
+    forward: Floats  # seconds of one micro-batch
+    backward: Floats
+    after: Floats  # seconds once an iteration
+    fixed_bytes: Floats
+    flight_bytes: Floats  # of each micro-batch in flight
+    capacity: Floats  # (classes,)
+    hop: Floats  # (rows, classes, classes): one transfer from a stage to the next, one direction
+    tied: Floats  # (rows, classes, classes): a table held by first and last stage is reduced
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """The models behind a class of stages."""
+
+    members: tuple[CostModel, ...]
+    model: CostModel  # whose links are those of the whole class
+
+    def shard_costs(self, degrees: Degrees, gpus: Ints) -> ShardCosts:
+        every = [member.shard_costs(degrees, gpus) for member in self.members]
+        if len(every) == 1:
+            return every[0]
+        layers = [_rows_of(costs.layers, costs.shard_of) for costs in every]
+        ends = [_rows_of(costs.ends, costs.shard_of) for costs in every]
+        return ShardCosts(_slowest(layers), _slowest(ends), np.arange(len(degrees)))
+
+    @property
+    def capacity(self) -> float:
+        return float(min(member.pool.gpu.memory_bytes for member in self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """All stages priced as if they were of one class."""
+
+    stage_class: StageClass
+    shards: ShardCosts
+    layouts: Layouts
+
+    def of_ends(self, name: str) -> Floats:
+        values: Floats = getattr(self.shards.ends, name)
+        return values[self.shards.shard_of]
+
+
+class ClusterModel:
+    """The cost model of one workload on all pools of a cluster under one runtime."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        runtime: Runtime | None = None,
+        tuning: Tuning = NEUTRAL,
+    ) -> None:
+        self.workload, self.cluster = workload, cluster
+        self.pools = tuple(CostModel(workload, pool, runtime, tuning) for pool in cluster.pools)
+        self._classes: dict[StageClass, _Priced] = {}
+        self._links: dict[StageClass, Fabric] = {}
+
+    @classmethod
+    def alone(cls, model: CostModel) -> ClusterModel:
+        """The cluster of one pool whose model is already there."""
+        whole = cls.__new__(cls)
+        whole.workload, whole.cluster = model.workload, Cluster((model.pool,))
+        whole.pools, whole._classes, whole._links = (model,), {}, {}
+        return whole
+
+    @cached_property
+    def contents(self) -> Contents:
+        held = layers_before(self.workload.model)
+        num_layers = len(held) - 1
+        first, stop = np.triu_indices(num_layers + 1, k=1)
+        layers = held[stop] - held[first]
+        begins, ends = first == 0, stop == num_layers
+        distinct, index = distinct_rows(*layers.T, begins, ends)
+        of_range = np.full((num_layers + 1, num_layers + 1), -1)
+        of_range[first, stop] = index
+        return Contents(of_range, layers[distinct], begins[distinct], ends[distinct])
+
+    def capacity(self, stage_class: StageClass) -> float:
+        """Bytes that every GPU of such a stage has."""
+        return self._class(stage_class).capacity
+
+    def stage_tables(
+        self,
+        degrees: Degrees,
+        options: Options,
+        classes: Sequence[StageClass],
+        pool_gpus: Ints,
+    ) -> StageTables:
+        """Row i: degrees i with options i, using so many GPUs of each pool: (rows, pools)."""
+        rows = np.arange(len(degrees))
+        ones = np.ones(len(degrees), np.int64)
+        one, two = self.contents.stages(1), self.contents.stages(2)
+        columns: dict[str, list[Floats]] = {name: [] for name in _TABLES}
+        every = []
+        for stage_class in classes:
+            part = self._part(stage_class, degrees, ones, one, 0 * rows, pool_gpus)
+            layouts = part.layouts
+            parts = rank_parts(layouts, rows, options)
+            forward, backward = pass_seconds(layouts, rows, parts)
+            alone = memory_of(layouts, rows, options).by_rank
+            both = memory_of(replace(layouts, stages=two), rows, options).by_rank
+            after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
+            found = (forward, backward, after, 2 * alone - both, both - alone)
+            for name, values in zip(_TABLES, found, strict=True):
+                columns[name].append(values)
+            every.append(part)
+        stacked = {name: np.stack(values, axis=1) for name, values in columns.items()}
+        capacity = np.array([self.capacity(stage_class) for stage_class in classes])
+        hop, tied = self._between(every)
+        return StageTables(contents=self.contents, **stacked, capacity=capacity, hop=hop, tied=tied)
+
+    def layouts(
+        self,
+        degrees: Degrees,
+        virtual: Ints,
+        bounds: Sequence[Ints],
+        classes: Sequence[Sequence[StageClass]],
+        pool_gpus: Ints,
+    ) -> Layouts:
+        """Layouts of stages that are given: chunk bounds, and the class of every rank."""
+        model = self.workload.model
+        stages = stages_of_bounds(model, bounds, virtual, degrees.num_micro_batches)
+        names = sorted({stage_class for row in classes for stage_class in row})
+        class_of = np.zeros(stages.count.shape, np.int64)
+        for row, chosen in enumerate(classes):
+            class_of[row, stages.present[row]] = [names.index(name) for name in chosen]
+        rows = np.arange(len(degrees))
+        every = [self._part(name, degrees, virtual, stages, rows, pool_gpus) for name in names]
+        return _merged([part.layouts for part in every], class_of, *self._between(every))
+
+    def _part(
+        self,
+        stage_class: StageClass,
+        degrees: Degrees,
+        virtual: Ints,
+        stages: StageTable,
+        stage_row: Ints,
+        pool_gpus: Ints,
+    ) -> _Part:
+        priced = self._class(stage_class)
+        gpus = pool_gpus[:, list(stage_class)].sum(axis=1)
+        shards = priced.shard_costs(degrees, gpus)
+        split = np.full(len(degrees), _FREE)
+        layouts = priced.model.priced(degrees, virtual, split, shards, stages, stage_row, gpus)
+        return _Part(stage_class, shards, layouts)
+
+    def _class(self, stage_class: StageClass) -> _Priced:
+        if stage_class not in self._classes:
+            members = tuple(self.pools[pool] for pool in stage_class)
+            model = members[0]
+            if len(members) > 1:
+                fabric = self._fabric(stage_class)
+                members = tuple(member.with_fabric(fabric) for member in members)
+                model = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
+            self._classes[stage_class] = _Priced(members, model)
+        return self._classes[stage_class]
+
+    def _fabric(self, pools: StageClass) -> Fabric:
+        """The links of a group that spans pools, at the pace the tuning learned."""
+        if pools not in self._links:
+            names = [self.cluster.pools[pool].name for pool in pools]
+            tuning = self.pools[0].tuning
+            self._links[pools] = replace(
+                fabric_across(self.cluster, names),
+                intra_time_ratio=tuning.intra_link,
+                inter_time_ratio=tuning.inter_link,
+            )
+        return self._links[pools]
+
+    def _between(self, parts: Sequence[_Part]) -> tuple[Floats, Floats]:
+        """Seconds of a hop, and of reducing a tied table, from one class to another."""
+        layouts = parts[0].layouts
+        shape = (len(layouts), len(parts), len(parts))
+        hop, tied = np.zeros(shape), np.zeros(shape)
+        ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
+        for i, one in enumerate(parts):
+            sent = one.of_ends("boundary_bytes")
+            table = layouts.runtime.reduced_gradient_bytes * one.of_ends("tied_parameters")
+            for j, other in enumerate(parts):
+                if i == j:
+                    hop[:, i, j] = one.layouts.hop_seconds[:, 0]
+                    tied[:, i, j] = one.layouts.messages.tied
+                    continue
+                fabric = self._fabric(tuple(sorted({*one.stage_class, *other.stage_class})))
+                hop[:, i, j] = send_seconds(fabric, sent, np.True_)
+                tied[:, i, j] = all_reduce_seconds(fabric, table, ends)
+        return hop, tied
+
+
+_TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes")
+
+
+def _rows_of(costs: _Costs, rows: Ints) -> _Costs:
+    return replace(costs, **{f.name: getattr(costs, f.name)[rows] for f in fields(costs)})
+
+
+def _slowest(costs: Sequence[_Costs]) -> _Costs:
+    """The larger figure of each: GPUs of a block wait for one another."""
+    largest = {
+        f.name: np.maximum.reduce([getattr(one, f.name) for one in costs]) for f in fields(costs[0])
+    }
+    return replace(costs[0], **largest)
+
+
+def _merged(every: Sequence[Layouts], class_of: Ints, hop: Floats, tied: Floats) -> Layouts:
+    """Layouts whose ranks come each from the part of its class."""
+    one, rows = every[0], np.arange(len(class_of))
+    present = one.stages.present
+    last = class_of[rows, np.where(present[:, -1], -1, 0)]
+    # The stage behind the last one is the first: chunks of virtual stages go round.
+    behind = np.concatenate([class_of[:, 1:], class_of[:, :1]], axis=1)
+    first_of_rest = np.argmax(present[:, 1:], axis=1) + 1 if class_of.shape[1] > 1 else 0
+    behind[:, 0] = class_of[rows, first_of_rest]
+    offsets = np.cumsum([0, *(len(part.costs.forward) for part in every[:-1])])
+    shards = [part.shard + offset for part, offset in zip(every, offsets, strict=True)]
+    chosen = {
+        field.name: _selected([getattr(part, field.name) for part in every], class_of)
+        for field in fields(Layouts)
+        if field.name in _OF_RANKS
+    }
+    return replace(
+        one,
+        **chosen,
+        models=tuple(part.models[0] for part in every),
+        model_of=class_of,
+        costs=_stacked([part.costs for part in every]),
+        shard=_selected(shards, class_of),
+        ends=_ends([part.ends for part in every], class_of[:, 0], last),
+        hop_seconds=hop[rows[:, None], class_of, behind],
+        messages=replace(
+            _selected([replace(part.messages, tied=_ANY) for part in every], class_of),
+            tied=tied[rows, class_of[:, 0], last],
+        ),
+    )
+
+
+_ANY = np.zeros((1, 1))  # a place holder of the right shape
+
+# What of `Layouts` each rank takes from its class.
+_OF_RANKS = (
+    "on_rank",
+    "dense_parameters",
+    "expert_parameters",
+    "head_activations",
+    "head_transient",
+    "layer_counts",
+    "dense_ranks",
+    "expert_ranks",
+    "redone_of_layer",
+    "transient_of_layer",
+    "stand_ins",
+    "largest_unit",
+    "weight_tensors",
+)
+
+
+def _selected(values: Sequence[Any], class_of: Ints) -> Any:  # noqa: ANN401  arrays, or groups of them
+    first = values[0]
+    if is_dataclass(first):
+        chosen = {
+            f.name: _selected([getattr(value, f.name) for value in values], class_of)
+            for f in fields(first)
+        }
+        return replace(first, **chosen)  # type: ignore[type-var]
+    out = np.broadcast_to(first, class_of.shape)
+    for index, value in enumerate(values[1:], start=1):
+        out = np.where(class_of == index, value, out)
+    return out
+
+
+def _stacked(costs: Sequence[LayerCosts]) -> LayerCosts:
+    names = [field.name for field in fields(LayerCosts)]
+    return LayerCosts(*(np.concatenate([getattr(one, name) for one in costs]) for name in names))
+
+
+def _ends(ends: Sequence[EndSeconds], first: Ints, last: Ints) -> EndSeconds:
+    rows = np.arange(len(first))
+
+    def at(name: str, of_class: Ints) -> Floats:
+        return np.stack([getattr(one, name) for one in ends])[of_class, rows]
+
+    return EndSeconds(
+        at("embedding_forward", first),
+        at("embedding_backward", first),
+        at("head_forward", last),
+        at("head_backward", last),
+    )

@@ -1,0 +1,100 @@
+"""Which GPUs the stages of a pipeline run on.
+
+Pipeline ranks are whole blocks of tp x cp x dp GPUs. Unless a strategy says otherwise, blocks are
+laid over the pools in their order, node after node, as Megatron numbers its ranks; a block may
+then lie on the border of two pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astrarium.cluster import Cluster
+from astrarium.errors import InputError
+from astrarium.strategy.types import Stage, Strategy
+
+Parts = tuple[tuple[int, int], ...]  # (pool, devices) of one rank, pools ascending
+
+
+def laid_over(block: int, pp: int, sizes: Sequence[int]) -> tuple[Parts, ...]:
+    """Blocks of GPUs over pools of these sizes, in order; all must find room."""
+    placed: list[Parts] = []
+    pool, free = 0, sizes[0]
+    for _ in range(pp):
+        parts, missing = [], block
+        while missing:
+            while not free:
+                pool += 1
+                free = sizes[pool]
+            taken = min(missing, free)
+            parts.append((pool, taken))
+            missing, free = missing - taken, free - taken
+        placed.append(tuple(parts))
+    return tuple(placed)
+
+
+def placement(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...]:
+    """The pools of every pipeline rank: as `stages` say, or laid over the pools in order."""
+    block = strategy.gpus // strategy.pp
+    sizes = [pool.num_gpus for pool in cluster.pools]
+    if strategy.gpus > sum(sizes):
+        raise InputError(f"the strategy needs {strategy.gpus} GPUs; the cluster has {sum(sizes)}")
+    named = _named(strategy, cluster)
+    if named is None:
+        return laid_over(block, strategy.pp, sizes)
+    _check_sizes(named, block, cluster)
+    return named
+
+
+def _named(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...] | None:
+    """What `stages` say about pools, by name or by GPU type; None if nothing."""
+    if len(cluster.pools) == 1 or not strategy.stages:
+        return None
+    of_rank: dict[int, Parts] = {}
+    left = [pool.num_gpus for pool in cluster.pools]
+    for stage in strategy.stages:
+        if stage.rank in of_rank:
+            continue
+        if stage.pools:
+            names = [pool.name for pool in cluster.pools]
+            parts = tuple((names.index(cluster.pool(n).name), count) for n, count in stage.pools)
+        elif stage.gpu:
+            parts = ((_pool_with_room(stage, cluster, left), stage.devices),)
+        else:
+            return None
+        of_rank[stage.rank] = tuple(sorted(parts))
+        for pool, count in parts:
+            left[pool] -= count
+    missing = [rank for rank in range(strategy.pp) if rank not in of_rank]
+    if missing:
+        raise InputError(f"stages say nothing about pipeline rank {missing[0]}")
+    return tuple(of_rank[rank] for rank in range(strategy.pp))
+
+
+def _pool_with_room(stage: Stage, cluster: Cluster, left: Sequence[int]) -> int:
+    """The first pool of the stage's GPU type that still has enough of them."""
+    alike = [i for i, pool in enumerate(cluster.pools) if pool.gpu.name == stage.gpu]
+    for pool in alike:
+        if left[pool] >= stage.devices:
+            return pool
+    have = ", ".join(f"{left[i]} left in {cluster.pools[i].name}" for i in alike) or "none of them"
+    raise InputError(
+        f"pipeline rank {stage.rank} asks for {stage.devices} x {stage.gpu}; the cluster has {have}"
+    )
+
+
+def _check_sizes(placed: Sequence[Parts], block: int, cluster: Cluster) -> None:
+    used = [0] * len(cluster.pools)
+    for rank, parts in enumerate(placed):
+        devices = sum(count for _, count in parts)
+        if devices != block:
+            raise InputError(
+                f"pipeline rank {rank} lies on {devices} GPUs; tp x cp x dp asks for {block}"
+            )
+        for pool, count in parts:
+            used[pool] += count
+    for known, count in zip(cluster.pools, used, strict=True):
+        if count > known.num_gpus:
+            raise InputError(
+                f"stages ask for {count} GPUs of pool {known.name}, which has {known.num_gpus}"
+            )
