@@ -64,17 +64,22 @@ def speeds(seconds: Floats, numbers: Floats) -> Floats:
     return paid.max(axis=2) / whole[:, None]
 
 
-def total_speed_of_best(speed: Floats, most: Ints, stages: Ints) -> Floats:
-    """Of so many stages on the fastest pools, of which each has room for `most`."""
+def fastest_stages(speed: Floats, most: Floats | Ints, stages: Ints) -> Floats:
+    """How many of so many stages lie on each pool if the fastest are taken: (rows, pools).
+
+    `most` says for how many each pool has room.
+    """
     order = np.argsort(-speed, axis=1, kind="stable")
-    room = np.take_along_axis(most, order, axis=1)
+    room = np.take_along_axis(most, order, axis=1).astype(float)
     before = np.cumsum(room, axis=1) - room
     taken = np.clip(stages[:, None] - before, 0, room)
-    return (np.take_along_axis(speed, order, axis=1) * taken).sum(axis=1)
+    found = np.empty_like(taken)
+    np.put_along_axis(found, order, taken, axis=1)
+    return found
 
 
 def pipeline_bound(
-    longest: Floats, speed: Floats, counts: Ints, batches: Floats | int, hop: Floats | float = 0.0
+    longest: Floats, speed: Floats, counts: Floats, batches: Ints | int, hop: Floats | float = 0.0
 ) -> Floats:
     """Seconds of 1F1B over stages of several speeds, none faster than `longest`: (rows,).
 

@@ -58,6 +58,7 @@ class Case:
     options: Options
     contents: Contents
     work_of_kind: Floats  # what a layer of each kind counts when work is bounded
+    unlimited: Bools  # options that are bounded as if memory did not end, never solved
 
     @property
     def num_stages(self) -> int:
@@ -118,7 +119,8 @@ class Case:
         placed &= self._num_layers >= self.virtual
         # Bytes of every stage on every class, then those of the class it is of.
         peak = t.fixed_bytes + self._in_flight[:, None, None, :] * t.flight_bytes
-        fits = (peak <= t.capacity[None, None, :, None]) & placed[:, None, None, :]
+        fits = (peak <= t.capacity[:, None]) | self.unlimited[:, None, None]
+        fits &= placed[:, None, None, :]
         of_class = np.moveaxis(fits, 2, 1)  # (stages, classes, options, contents)
         return of_class[np.arange(self.num_stages)[None, :], self.class_of]
 

@@ -1,0 +1,592 @@
+"""Branch and bound over pipelines on several pools; also free splits on a single one.
+
+Three kinds of nodes wait in one queue, the least bound first:
+
+1. degrees: the fastest stages the cluster has room for, perfectly balanced, nothing recomputed;
+2. choices of GPUs for given degrees, one pool after another, with the best of the rest;
+3. cases (`mixed_cases`): degrees on chosen GPUs with some virtual stages. Their bounds know whole
+   layers and the memory at every place; splits are solved exactly, order by order.
+
+The search ends when the least bound exceeds the worst plan kept: nothing unseen can be better. If
+it gives up before (after a fixed number of steps, never by the clock), the least bound that was
+left says how far the best plan can be from the optimum.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import factorial
+from typing import Any
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.memory import least_bytes_of_degrees
+from astrarium.cost.mixed import ClusterModel
+from astrarium.search.mixed_bounds import (
+    fastest_stages,
+    least_seconds_of_layers,
+    pipeline_bound,
+    speeds,
+)
+from astrarium.search.mixed_cases import Case, Priced, narrowed
+from astrarium.search.mixed_rules import MixedRules
+from astrarium.search.mixed_space import MixedSpace
+from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.partition import best_splits
+from astrarium.search.sieve import Lost, RejectingRule
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options, strategy_at
+from astrarium.strategy.types import Granularity, LayerSplit, Method, Stage, Strategy
+
+_FULL = GRANULARITIES.index(Granularity.FULL)
+_UNIFORM = METHODS.index(Method.UNIFORM)
+
+MOST_CASES = 4_000  # looked at before the search gives up its proof
+MOST_CHOICES = 40_000  # nodes of choosing GPUs
+MOST_ORDERS = 120  # orders of pools in one case
+AT_ONCE = 8  # splits solved between looks at the plans kept
+
+Key = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _State:
+    rejected: Counter[Rejection] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    evaluated: int = 0
+    cases: int = 0
+    choices: int = 0
+    given_up: float = float("inf")  # least bound of what was never looked at
+    least_bytes: float = float("inf")
+    least_seconds: float = float("inf")
+    least_usd: float = float("inf")
+    best: dict[Key, Found] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowTable:
+    """Degrees in the order of their bounds, with what is known of each."""
+
+    degrees: Degrees
+    bound: Floats  # of the score
+    speed: Floats  # (rows, pools): share of the model that a stage does per second at best
+    layer: Floats  # (rows, pools): seconds of the shortest layer
+    work: Floats  # (rows, kinds): what a layer counts when work is bounded
+    counts: Ints  # strategies
+
+
+class PartitionSearch:
+    """Finds the best `top` strategies of a cluster whose pools are in canonical order."""
+
+    def __init__(
+        self,
+        model: ClusterModel,
+        space: MixedSpace,
+        *,
+        objective: Objective,
+        runtime_rules: Sequence[RejectingRule],
+        user_rules: Sequence[RejectingRule],
+        limits: Limits,
+        top: int,
+        seeds: Sequence[Found] = (),
+    ) -> None:
+        self.model, self.space, self.objective = model, space, objective
+        self.limits, self.top = limits, top
+        self.cluster = model.cluster
+        self._rules = MixedRules(
+            model.workload, model.cluster, space, runtime_rules, user_rules
+        )
+        prices = [pool.usd_per_gpu_hour for pool in self.cluster.pools]
+        known = [price for price in prices if price is not None]
+        # Without all prices GPU hours are what can be compared.
+        self._prices = np.array(known) if len(known) == len(prices) else np.ones(len(prices))
+        self._has_prices = len(known) == len(prices)
+        kinds = np.array(model.workload.model.kind_of_layer)
+        self._numbers = np.bincount(kinds, minlength=len(model.workload.model.kinds)).astype(float)
+        self.state = _State()
+        self._queue: list[tuple[float, int, Any]] = []
+        self._entered = 0
+        for seed in seeds:
+            self._keep_found(seed)
+
+    def run(self) -> SearchResult:
+        rows, size = self._rows()
+        following = 0
+        while True:
+            row_bound = rows.bound[following] if following < len(rows.bound) else np.inf
+            queued = self._queue[0][0] if self._queue else np.inf
+            least = min(row_bound, queued)
+            if not np.isfinite(least) or least > self._worst_kept():
+                break
+            if self.state.cases >= MOST_CASES or self.state.choices >= MOST_CHOICES:
+                self.state.given_up = min(self.state.given_up, float(least))
+                break
+            if row_bound <= queued:
+                self._choose_gpus(rows, following)
+                following += 1
+            else:
+                _, _, node = heapq.heappop(self._queue)
+                node.visit(self)
+        self.state.rejected[Rejection.BOUND] += int(rows.counts[following:].sum())
+        return self._result(size)
+
+    def _result(self, size: int) -> SearchResult:
+        state, found = self.state, self._ranked()
+        state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
+        best = found[0].score if found else np.inf
+        open_bound = state.given_up
+        optimal = not found or open_bound >= best
+        return SearchResult(
+            found=found,
+            space=size,
+            evaluated=state.evaluated,
+            rejected=+state.rejected,
+            reasons=+state.reasons,
+            optimal=optimal,
+            bound_gap=0.0 if optimal else (best - open_bound) / best,
+            least_bytes=state.least_bytes,
+            least_seconds=state.least_seconds,
+            least_usd=state.least_usd,
+        )
+
+    # Degrees
+
+    def _rows(self) -> tuple[_RowTable, int]:
+        """All degrees that rules and memory leave, the most promising first."""
+        degrees = self.space.degrees
+        counts = self.space.sizes(degrees)
+        size = int(counts.sum())
+        alive, lost = self._rules.of_degrees(degrees, counts)
+        self._count_lost(lost, 1)
+        degrees, counts = degrees.take(alive), counts[alive]
+        fits = self._may_fit(degrees, counts)
+        degrees, counts = degrees.take(fits), counts[fits]
+        seconds = np.stack([self._least_of_pool(i, degrees) for i in range(len(self._prices))], 1)
+        speed = speeds(seconds, np.append(self._numbers, (1.0, 1.0)))
+        layer = seconds[:, :, :-2].min(axis=2)
+        work = seconds[:, :, :-2].mean(axis=1)
+        bound = self._row_bounds(degrees, speed)
+        order = np.lexsort((np.arange(len(bound)), bound))
+        columns = (column[order] for column in (bound, speed, layer, work, counts))
+        return _RowTable(degrees.take(order), *columns), size
+
+    def _may_fit(self, degrees: Degrees, counts: Ints) -> Bools:
+        model = self.model.pools[0]
+        shards = model.shard_costs(degrees, degrees.gpus)
+        least = least_bytes_of_degrees(
+            degrees, shards, model.layers_of_kind, model.runtime, model.tuning
+        )
+        fits = least <= max(pool.gpu.memory_bytes for pool in self.cluster.pools)
+        self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
+        lacking = float(least[~fits].min(initial=np.inf))
+        self.state.least_bytes = min(self.state.least_bytes, lacking)
+        return fits
+
+    def _least_of_pool(self, number: int, degrees: Degrees) -> Floats:
+        """Over all sizes of fast domains that a part of the pool can have."""
+        pool = self.cluster.pools[number]
+        nodes = np.arange(1, min(pool.nodes, pool.nvlink_domain // pool.gpus_per_node * 2) + 1)
+        gpus = nodes * pool.gpus_per_node
+        _, first = np.unique(pool.domain_of(gpus), return_index=True)
+        found = [
+            least_seconds_of_layers(
+                self.model.pools[number], degrees, np.full(len(degrees), gpus[i])
+            )
+            for i in first
+        ]
+        return np.minimum.reduce(found)
+
+    def _row_bounds(self, degrees: Degrees, speed: Floats) -> Floats:
+        block = degrees.tp * degrees.cp * degrees.dp
+        sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
+        if self.space.exact:
+            most = sizes / block[:, None]
+        else:
+            # Blocks may straddle if all GPUs are used.
+            most = np.ceil(sizes / block[:, None])
+        taken = fastest_stages(speed, most, degrees.pp)
+        total = (speed * taken).sum(axis=1)
+        seconds = degrees.num_micro_batches / total
+        chunks = self._may_interleave(degrees)
+        single = pipeline_bound(1 / total, speed, taken, degrees.num_micro_batches)
+        seconds = np.where(chunks, seconds, single)
+        if self.objective is Objective.COST:
+            if self.space.exact:
+                return seconds * float(sizes @ self._prices)
+            cheapest = (self._prices / speed).min(axis=1)
+            return degrees.num_micro_batches * block * cheapest
+        return self._score(seconds, degrees.gpus.astype(float), 0.0)
+
+    def _may_interleave(self, degrees: Degrees) -> Bools:
+        layers = self.space.planner.num_layers
+        several = (degrees.pp > 1) & (2 * degrees.pp <= layers) & (len(self._numbers) == 1)
+        return several & (degrees.num_micro_batches % degrees.pp == 0)
+
+    def _score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
+        """What the objective minimises."""
+        if self.objective is Objective.COST:
+            return seconds * usd_per_hour
+        if self.objective is Objective.GPUS:
+            return gpus + seconds / (1.0 + seconds)
+        return seconds
+
+    def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
+        return self._score(seconds, float(sum(gpus)), float(np.array(gpus) @ self._prices))
+
+    # Choices of GPUs
+
+    def _choose_gpus(self, rows: _RowTable, row: int) -> None:
+        """Everything behind one row of degrees."""
+        degrees = rows.degrees.take(np.array([row]))
+        tp_cp = int(degrees.tp[0] * degrees.cp[0])
+        block = tp_cp * int(degrees.dp[0])
+        arrangements = self.space.arrangements
+        whole = _Row(
+            degrees,
+            block,
+            rows.speed[row],
+            rows.layer[row],
+            rows.work[row],
+            float(rows.bound[row]),
+        )
+        if whole.num_stages * block == self.cluster.num_gpus and arrangements.takes_all(
+            tp_cp, block
+        ):
+            self._open_cases(whole, arrangements.sizes)
+        if not self.space.exact:
+            self._enter(whole.bound, _Choice(whole, ()))
+
+    def _open_cases(self, row: _Row, gpus: Sequence[int]) -> None:
+        for layout in self.space.layouts(row.num_stages):
+            self._enter(row.bound, _Opened(row, tuple(gpus), layout.virtual, layout.chunk_layers))
+
+    def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
+        if bound <= self._worst_kept():
+            heapq.heappush(self._queue, (bound, self._entered, node))
+            self._entered += 1
+
+    def branch(self, choice: _Choice) -> None:
+        """Stages of the next pool, fastest first; with all pools chosen, the cases."""
+        self.state.choices += 1
+        row, stages = choice.row, choice.stages
+        order = row.fastest_first
+        if len(stages) == len(order):
+            by_pool = [0] * len(order)
+            for pool, count in zip(order, stages, strict=True):
+                by_pool[pool] = count
+            if self.space.arrangements.is_first(by_pool):
+                self._open_cases(row, [count * row.block for count in by_pool])
+            return
+        numbers = self.space.arrangements.stage_counts(row.block)
+        left = row.num_stages - sum(stages)
+        rest = order[len(stages) + 1 :]
+        room = sum(int(numbers[pool][-1]) for pool in rest)
+        for count in numbers[order[len(stages)]].tolist():
+            if left - room <= count <= left:
+                chosen = (*stages, count)
+                self._enter(self._choice_bound(row, chosen), _Choice(row, chosen))
+
+    def _choice_bound(self, row: _Row, stages: Key) -> float:
+        """With the fastest, or the cheapest, of what the other pools could add."""
+        order, numbers = row.fastest_first, self.space.arrangements.stage_counts(row.block)
+        total = sum(row.speed[pool] * n for pool, n in zip(order, stages, strict=False))
+        hourly = sum(self._prices[pool] * n for pool, n in zip(order, stages, strict=False))
+        rest = order[len(stages) :]
+        left = row.num_stages - sum(stages)
+        cheapest = min((self._prices[pool] for pool in rest), default=0.0)
+        hourly += left * cheapest
+        for pool in rest:
+            taken = min(left, int(numbers[pool][-1]))
+            total, left = total + taken * row.speed[pool], left - taken
+        seconds = row.batches / total
+        bound = self._score(seconds, row.num_stages * row.block, hourly * row.block)
+        return max(row.bound, float(bound))
+
+    # Cases
+
+    def open_case(self, opened: _Opened) -> None:
+        """Rules, figures and bounds of a case; it waits again with its own bound."""
+        row, gpus = opened.row, opened.gpus
+        options, lost = self._rules.options(
+            row.degrees, opened.virtual, opened.chunk_layers, gpus
+        )
+        used = sum(taken > 0 for taken in gpus)
+        copies = factorial(used) * self.space.overlap_copies
+        self._count_lost(lost, copies)
+        if not len(options):
+            return
+        light = options.granularity != _FULL
+        probes = _lightest_full(options)
+        self.state.cases += 1
+        looked_at = light | probes
+        case = self._case(opened, options.take(looked_at), probes[looked_at])
+        if case is not None:
+            self._enter_case(_Ready(opened, case), options.take(~light))
+
+    def _case(self, opened: _Opened, options: Options, unlimited: Bools) -> Case | None:
+        row, gpus = opened.row, opened.gpus
+        orders = self.space.arrangements.of(gpus, row.block)
+        if len(orders) > MOST_ORDERS:
+            self.state.given_up = min(self.state.given_up, row.bound)
+            orders = orders[:MOST_ORDERS]
+        most = self._most_layers(row, gpus, opened.virtual)
+        if most < 1:
+            return None
+        return Case(
+            self.model,
+            row.degrees,
+            opened.virtual,
+            orders,
+            options,
+            narrowed(self.model.contents, most),
+            row.work,
+            unlimited,
+        )
+
+    def _most_layers(self, row: _Row, gpus: Sequence[int], virtual: int) -> int:
+        """More on a stage would make it too slow for a plan worth keeping."""
+        layers = self.space.planner.num_layers
+        most = layers - (row.num_stages - 1) * virtual
+        seconds = self._worst_seconds(gpus)
+        if not np.isfinite(seconds):
+            return most
+        fastest = min(row.layer[pool] for pool, taken in enumerate(gpus) if taken)
+        # A layer of the shortest kind; others only take longer.
+        return min(most, int(seconds / row.batches / fastest * (1 + 1e-9)))
+
+    def _worst_seconds(self, gpus: Sequence[int]) -> float:
+        worst = self._worst_kept()
+        if self.objective is Objective.COST:
+            return worst / float(np.array(gpus) @ self._prices)
+        if self.objective is Objective.GPUS:
+            return float("inf")
+        return worst
+
+    def _enter_case(self, node: _Ready, heavy: Options) -> None:
+        case, opened = node.case, node.opened
+        least = np.where(case.unlimited, np.inf, case.least_seconds).min(initial=np.inf)
+        self._enter(self._bound(float(least), opened), node)
+        if case.unlimited.any():
+            least = case.least_seconds[:, case.unlimited].min()
+            self._enter(self._bound(float(least), opened), _Heavy(opened, heavy))
+
+    def _bound(self, seconds: float, opened: _Opened) -> float:
+        if not np.isfinite(seconds):
+            return float("inf")
+        return max(opened.row.bound, float(self.score_of(seconds, opened.gpus)))
+
+    def open_heavy(self, heavy: _Heavy) -> None:
+        """The same case with whole layers recomputed."""
+        self.state.cases += 1
+        limited = np.zeros(len(heavy.options), bool)
+        case = self._case(heavy.opened, heavy.options, limited)
+        if case is not None:
+            self._enter_case(_Ready(heavy.opened, case), heavy.options)
+
+    def solve(self, node: _Ready) -> None:
+        """The best splits of a case, the most promising order and option first."""
+        case, gpus = node.case, node.opened.gpus
+        least = np.where(case.unlimited, np.inf, case.least_seconds)
+        score = np.where(np.isfinite(least), self.score_of(least, gpus), np.inf)
+        ranked = np.argsort(score, axis=None, kind="stable")
+        pairs = [divmod(int(i), score.shape[1]) for i in ranked if np.isfinite(score.flat[i])]
+        at_once = AT_ONCE if case.virtual == 1 else AT_ONCE * 4
+        for start in range(0, len(pairs), at_once):
+            worst = self._worst_kept()
+            block = [pair for pair in pairs[start : start + at_once] if score[pair] <= worst]
+            if not block:
+                return
+            self.state.evaluated += len(block)
+            for priced in self._solved(case, block, gpus):
+                self._keep(node.opened, case, priced)
+
+    def _solved(self, case: Case, pairs: Sequence[Key], gpus: Sequence[int]) -> list[Priced]:
+        if case.virtual > 1:
+            return case.dealt(pairs)
+        upper = self._worst_seconds(gpus) * (1 + 1e-9)
+        problems = [case.problem(*pair) for pair in pairs]
+        splits = best_splits(problems, [upper - case.tied(*pair) for pair in pairs])
+        found = [(p, split) for p, split in zip(pairs, splits, strict=True) if split is not None]
+        for _, split in found:
+            if split.lower_bound < split.seconds * (1 - 1e-9):
+                bound = float(self.score_of(split.lower_bound, gpus))
+                self.state.given_up = min(self.state.given_up, bound)
+        if not found:
+            return []
+        orders, options = [p[0] for p, _ in found], [p[1] for p, _ in found]
+        return case.priced(orders, options, [np.array(split.bounds) for _, split in found])
+
+    # Plans
+
+    def _keep(self, opened: _Opened, case: Case, priced: Priced) -> None:
+        if not self._within_limits(priced.seconds, opened.gpus):
+            return
+        score = float(self.score_of(priced.seconds, opened.gpus))
+        key = (*_key(case.degrees, case.virtual), *opened.gpus)
+        if score >= min(self._worst_kept(), self._kept_score(key)):
+            return
+        strategy = self._strategy(case, priced)
+        self._put(key, Found(strategy, priced.seconds, score, priced.peak_bytes))
+
+    def _kept_score(self, key: Key) -> float:
+        return self.state.best[key].score if key in self.state.best else float("inf")
+
+    def _strategy(self, case: Case, priced: Priced) -> Strategy:
+        option = case.options.take(np.array([priced.option]))
+        plain = strategy_at(case.degrees, option, 0, case.virtual, LayerSplit.FREE)
+        parts = case.arrangements[priced.order].parts
+        pools = self.cluster.pools
+        stages = tuple(
+            Stage(
+                gpu=min((pools[p].gpu for p, _ in of), key=lambda g: g.memory_bytes).name,
+                first_layer=int(priced.bounds[chunk]),
+                last_layer=int(priced.bounds[chunk + 1]),
+                devices=sum(n for _, n in of),
+                rank=chunk % plain.pp,
+                chunk=chunk // plain.pp,
+                pools=tuple((pools[p].name, n) for p, n in of),
+            )
+            for chunk, of in enumerate(list(parts) * case.virtual)
+        )
+        return replace(plain, stages=stages)
+
+    def _keep_found(self, seed: Found) -> None:
+        """A plan found elsewhere; its stages say which pools it uses."""
+        names = [pool.name for pool in self.cluster.pools]
+        gpus = [0] * len(names)
+        for stage in seed.strategy.stages:
+            if stage.chunk == 0:
+                for name, count in stage.pools:
+                    gpus[names.index(name)] += count
+        s = seed.strategy
+        key = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages, *gpus)
+        score = float(self.score_of(seed.seconds, gpus))
+        if score < min(self._worst_kept(), self._kept_score(key)):
+            self._put(key, replace(seed, score=score))
+
+    def _put(self, key: Key, found: Found) -> None:
+        best = self.state.best
+        best[key] = found
+        if len(best) > self.top:
+            del best[max(best, key=lambda k: (best[k].score, k))]
+
+    def _within_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
+        iterations = self.model.workload.iterations
+        if iterations is None:
+            return True
+        state, limits = self.state, self.limits
+        run = seconds * iterations
+        if limits.deadline_seconds is not None and run > limits.deadline_seconds:
+            state.least_seconds = min(state.least_seconds, run)
+            state.rejected[Rejection.DEADLINE] += 1
+            return False
+        if limits.budget_usd is not None and self._has_prices:
+            usd = run / 3600 * float(np.array(gpus) @ self._prices)
+            if usd > limits.budget_usd:
+                state.least_usd = min(state.least_usd, usd)
+                state.rejected[Rejection.BUDGET] += 1
+                return False
+        return True
+
+    def _worst_kept(self) -> float:
+        best = self.state.best
+        if len(best) < self.top:
+            return float("inf")
+        return max(found.score for found in best.values())
+
+    def _ranked(self) -> list[Found]:
+        best = self.state.best
+        return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
+
+    def _count_lost(self, lost: Lost, times: int) -> None:
+        for (cause, name), count in lost.items():
+            self.state.rejected[cause] += count * times
+            self.state.reasons[name] += count * times
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of degrees, and how fast its stages can be on each pool."""
+
+    degrees: Degrees
+    block: int
+    speed: Floats
+    layer: Floats
+    work: Floats
+    bound: float
+
+    @property
+    def num_stages(self) -> int:
+        return int(self.degrees.pp[0])
+
+    @property
+    def batches(self) -> int:
+        return int(self.degrees.num_micro_batches[0])
+
+    @property
+    def fastest_first(self) -> tuple[int, ...]:
+        return tuple(np.argsort(-self.speed, kind="stable").tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Stages of the first, fastest, pools are chosen."""
+
+    row: _Row
+    stages: Key
+
+    def visit(self, search: PartitionSearch) -> None:
+        search.branch(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Degrees on chosen GPUs with some virtual stages; nothing is asked of the cost model yet."""
+
+    row: _Row
+    gpus: Key
+    virtual: int
+    chunk_layers: int
+
+    def visit(self, search: PartitionSearch) -> None:
+        search.open_case(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A case whose bounds are known."""
+
+    opened: _Opened
+    case: Case
+
+    def visit(self, search: PartitionSearch) -> None:
+        search.solve(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heavy:
+    """The same case with options that recompute whole layers."""
+
+    opened: _Opened
+    options: Options
+
+    def visit(self, search: PartitionSearch) -> None:
+        search.open_heavy(self)
+
+
+def _key(degrees: Degrees, virtual: int) -> Key:
+    d = degrees
+    columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
+    return (*(int(column[0]) for column in columns), virtual)
+
+
+def _lightest_full(options: Options) -> Bools:
+    """Of the options that recompute whole layers those that no other takes less time than."""
+    full = options.granularity == _FULL
+    if not full.any():
+        return full
+    weight = (options.method == _UNIFORM) * 10**6 + options.recompute_layers
+    return full & (weight == weight[full].min())
