@@ -18,6 +18,7 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from math import factorial
 from typing import Any
 
@@ -33,6 +34,12 @@ from astrarium.search.mixed_bounds import (
     speeds,
 )
 from astrarium.search.mixed_cases import Case, Priced, narrowed
+from astrarium.search.mixed_relaxed import (
+    LayerFigures,
+    layer_figures,
+    least_longest,
+    places_in_flight,
+)
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
@@ -47,7 +54,10 @@ _UNIFORM = METHODS.index(Method.UNIFORM)
 MOST_CASES = 4_000  # looked at before the search gives up its proof
 MOST_CHOICES = 40_000  # nodes of choosing GPUs
 MOST_ORDERS = 120  # orders of pools in one case
+ROWS_AT_ONCE = 128  # whose bounds are refined together
 AT_ONCE = 8  # splits solved between looks at the plans kept
+
+_TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 Key = tuple[int, ...]
 
@@ -125,8 +135,7 @@ class PartitionSearch:
                 self.state.given_up = min(self.state.given_up, float(least))
                 break
             if row_bound <= queued:
-                self._choose_gpus(rows, following)
-                following += 1
+                following += self._refine(rows, following)
             else:
                 _, _, node = heapq.heappop(self._queue)
                 node.visit(self)
@@ -167,7 +176,8 @@ class PartitionSearch:
         seconds = np.stack([self._least_of_pool(i, degrees) for i in range(len(self._prices))], 1)
         speed = speeds(seconds, np.append(self._numbers, (1.0, 1.0)))
         layer = seconds[:, :, :-2].min(axis=2)
-        work = seconds[:, :, :-2].mean(axis=1)
+        alike = len(self._numbers) == 1
+        work = np.ones((len(degrees), 1)) if alike else seconds[:, :, :-2].mean(axis=1)
         bound = self._row_bounds(degrees, speed)
         order = np.lexsort((np.arange(len(bound)), bound))
         columns = (column[order] for column in (bound, speed, layer, work, counts))
@@ -187,15 +197,10 @@ class PartitionSearch:
 
     def _least_of_pool(self, number: int, degrees: Degrees) -> Floats:
         """Over all sizes of fast domains that a part of the pool can have."""
-        pool = self.cluster.pools[number]
-        nodes = np.arange(1, min(pool.nodes, pool.nvlink_domain // pool.gpus_per_node * 2) + 1)
-        gpus = nodes * pool.gpus_per_node
-        _, first = np.unique(pool.domain_of(gpus), return_index=True)
+        model = self.model.pools[number]
         found = [
-            least_seconds_of_layers(
-                self.model.pools[number], degrees, np.full(len(degrees), gpus[i])
-            )
-            for i in first
+            least_seconds_of_layers(model, degrees, np.full(len(degrees), gpus))
+            for gpus in self._domains[number]
         ]
         return np.minimum.reduce(found)
 
@@ -213,12 +218,17 @@ class PartitionSearch:
         chunks = self._may_interleave(degrees)
         single = pipeline_bound(1 / total, speed, taken, degrees.num_micro_batches)
         seconds = np.where(chunks, seconds, single)
+        return self._scores_of_rows(degrees, speed, seconds)
+
+    def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
+        """What the objective is at least, whatever GPUs are chosen."""
         if self.objective is Objective.COST:
             if self.space.exact:
-                return seconds * float(sizes @ self._prices)
+                return np.asarray(seconds * (np.array(self.space.arrangements.sizes) @ self._prices))
+            block = degrees.tp * degrees.cp * degrees.dp
             cheapest = (self._prices / speed).min(axis=1)
-            return degrees.num_micro_batches * block * cheapest
-        return self._score(seconds, degrees.gpus.astype(float), 0.0)
+            return np.asarray(degrees.num_micro_batches * block * cheapest)
+        return np.asarray(self._score(seconds, degrees.gpus.astype(float), 0.0))
 
     def _may_interleave(self, degrees: Degrees) -> Bools:
         layers = self.space.planner.num_layers
@@ -236,32 +246,106 @@ class PartitionSearch:
     def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
         return self._score(seconds, float(sum(gpus)), float(np.array(gpus) @ self._prices))
 
+    def _refine(self, rows: _RowTable, first: int) -> int:
+        """Bounds of the next rows with memory and whole layers; how many rows were taken."""
+        stop = min(first + ROWS_AT_ONCE, len(rows.bound))
+        taken = np.arange(first, stop)[rows.bound[first:stop] <= self._worst_kept()]
+        per_row = [self.space.layouts(int(pp)) for pp in rows.degrees.pp[taken]]
+        index = np.repeat(taken, [len(layouts) for layouts in per_row])
+        layouts = [layout for layouts in per_row for layout in layouts]
+        virtual = np.array([layout.virtual for layout in layouts])
+        # More chunks need whole groups of micro-batches.
+        batches, stages = rows.degrees.num_micro_batches[index], rows.degrees.pp[index]
+        fits = (virtual == 1) | (batches % stages == 0)
+        index, virtual = index[fits], virtual[fits]
+        layouts = [layout for layout, kept in zip(layouts, fits, strict=True) if kept]
+        bounds = self._refined(rows, index, virtual)
+        for i, layout, bound in zip(index, layouts, bounds, strict=True):
+            row = _Row(
+                rows.degrees.take(np.array([i])),
+                layout.virtual,
+                layout.chunk_layers,
+                rows.speed[i],
+                rows.layer[i],
+                rows.work[i],
+                float(bound),
+            )
+            self._enter(row.bound, row)
+        return len(taken)
+
+    def _refined(self, rows: _RowTable, index: Ints, virtual: Ints) -> Floats:
+        """Scores that layouts have at least; infinite if they cannot be kept."""
+        distinct, of_row = np.unique(index, return_inverse=True)
+        some = rows.degrees.take(distinct)
+        degrees, speed = some.take(of_row), rows.speed[index]
+        stages, batches = degrees.pp, degrees.num_micro_batches
+        block = degrees.tp * degrees.cp * degrees.dp
+        sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
+        room = np.minimum(-(-sizes // block[:, None]), stages[:, None])
+        in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
+        taken = fastest_stages(speed, room, stages)
+        lowest = 1 / (taken * speed).sum(axis=1)
+        worst = self._worst_kept() if self.objective in _TIMES else np.inf
+        # Beyond this nothing is kept, or nothing more exact has to be known.
+        highest = np.maximum(np.minimum(worst / batches * (1 + 1e-6), 4 * lowest), lowest)
+        whole = rows.work[index] @ self._numbers
+        best = np.full(len(index), np.inf)
+        for offload in (False, True):
+            figures = self._figures(some, rows.work[distinct], offload=offload).take(of_row)
+            longest = least_longest(
+                figures,
+                in_flight,
+                room,
+                stages,
+                virtual,
+                (lowest, highest),
+                whole,
+                whole_layers=len(self._numbers) == 1,
+            )
+            single = pipeline_bound(longest, speed, taken, batches)
+            passes = np.where(virtual > 1, batches * longest, single)
+            after = figures.least_after(-(-self.space.planner.num_layers // stages))
+            best = np.minimum(best, passes + after)
+        score = self._scores_of_rows(degrees, speed, best)
+        return np.maximum(score, rows.bound[index])
+
+    def _figures(self, degrees: Degrees, work: Floats, *, offload: bool) -> LayerFigures:
+        """Figures of layers on every pool, for whatever part of the pool is used."""
+        classes = [(number,) for number in range(len(self.cluster.pools))]
+        most = max(len(gpus) for gpus in self._domains)
+        found = []
+        for i in range(most):
+            gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
+            pool_gpus = np.tile(gpus, (len(degrees), 1))
+            masks = self.space.module_masks
+            found.append(
+                layer_figures(
+                    self.model, degrees, classes, pool_gpus, masks, work, offload=offload
+                )
+            )
+        return reduce(LayerFigures.faster_of, found)
+
+    @cached_property
+    def _domains(self) -> list[list[int]]:
+        """Of each pool numbers of GPUs, one for every size of fast domain that can come about."""
+        found = []
+        for pool in self.cluster.pools:
+            nodes = max(pool.nvlink_domain // pool.gpus_per_node, 1)
+            gpus = np.arange(1, min(pool.nodes, 2 * nodes) + 1) * pool.gpus_per_node
+            _, first = np.unique(pool.domain_of(gpus), return_index=True)
+            found.append(gpus[first].tolist())
+        return found
+
     # Choices of GPUs
 
-    def _choose_gpus(self, rows: _RowTable, row: int) -> None:
+    def choose_gpus(self, row: _Row) -> None:
         """Everything behind one row of degrees."""
-        degrees = rows.degrees.take(np.array([row]))
-        tp_cp = int(degrees.tp[0] * degrees.cp[0])
-        block = tp_cp * int(degrees.dp[0])
         arrangements = self.space.arrangements
-        whole = _Row(
-            degrees,
-            block,
-            rows.speed[row],
-            rows.layer[row],
-            rows.work[row],
-            float(rows.bound[row]),
-        )
-        if whole.num_stages * block == self.cluster.num_gpus and arrangements.takes_all(
-            tp_cp, block
-        ):
-            self._open_cases(whole, arrangements.sizes)
+        takes_all = arrangements.takes_all(row.tp_cp, row.block)
+        if takes_all and row.num_stages * row.block == self.cluster.num_gpus:
+            self._enter(row.bound, _Opened(row, arrangements.sizes))
         if not self.space.exact:
-            self._enter(whole.bound, _Choice(whole, ()))
-
-    def _open_cases(self, row: _Row, gpus: Sequence[int]) -> None:
-        for layout in self.space.layouts(row.num_stages):
-            self._enter(row.bound, _Opened(row, tuple(gpus), layout.virtual, layout.chunk_layers))
+            self._enter(row.bound, _Choice(row, (), row.bound))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
         if bound <= self._worst_kept():
@@ -278,7 +362,8 @@ class PartitionSearch:
             for pool, count in zip(order, stages, strict=True):
                 by_pool[pool] = count
             if self.space.arrangements.is_first(by_pool):
-                self._open_cases(row, [count * row.block for count in by_pool])
+                gpus = tuple(count * row.block for count in by_pool)
+                self._enter(choice.bound, _Opened(row, gpus))
             return
         numbers = self.space.arrangements.stage_counts(row.block)
         left = row.num_stages - sum(stages)
@@ -287,7 +372,8 @@ class PartitionSearch:
         for count in numbers[order[len(stages)]].tolist():
             if left - room <= count <= left:
                 chosen = (*stages, count)
-                self._enter(self._choice_bound(row, chosen), _Choice(row, chosen))
+                bound = self._choice_bound(row, chosen)
+                self._enter(bound, _Choice(row, chosen, bound))
 
     def _choice_bound(self, row: _Row, stages: Key) -> float:
         """With the fastest, or the cheapest, of what the other pools could add."""
@@ -310,9 +396,7 @@ class PartitionSearch:
     def open_case(self, opened: _Opened) -> None:
         """Rules, figures and bounds of a case; it waits again with its own bound."""
         row, gpus = opened.row, opened.gpus
-        options, lost = self._rules.options(
-            row.degrees, opened.virtual, opened.chunk_layers, gpus
-        )
+        options, lost = self._rules.options(row.degrees, row.virtual, row.chunk_layers, gpus)
         used = sum(taken > 0 for taken in gpus)
         copies = factorial(used) * self.space.overlap_copies
         self._count_lost(lost, copies)
@@ -332,13 +416,13 @@ class PartitionSearch:
         if len(orders) > MOST_ORDERS:
             self.state.given_up = min(self.state.given_up, row.bound)
             orders = orders[:MOST_ORDERS]
-        most = self._most_layers(row, gpus, opened.virtual)
+        most = self._most_layers(row, gpus)
         if most < 1:
             return None
         return Case(
             self.model,
             row.degrees,
-            opened.virtual,
+            row.virtual,
             orders,
             options,
             narrowed(self.model.contents, most),
@@ -346,10 +430,10 @@ class PartitionSearch:
             unlimited,
         )
 
-    def _most_layers(self, row: _Row, gpus: Sequence[int], virtual: int) -> int:
+    def _most_layers(self, row: _Row, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
         layers = self.space.planner.num_layers
-        most = layers - (row.num_stages - 1) * virtual
+        most = layers - (row.num_stages - 1) * row.virtual
         seconds = self._worst_seconds(gpus)
         if not np.isfinite(seconds):
             return most
@@ -509,14 +593,23 @@ class PartitionSearch:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of degrees, and how fast its stages can be on each pool."""
+    """One row of degrees with some virtual stages, and how fast they can be on each pool."""
 
     degrees: Degrees
-    block: int
+    virtual: int
+    chunk_layers: int
     speed: Floats
     layer: Floats
     work: Floats
     bound: float
+
+    @property
+    def tp_cp(self) -> int:
+        return int(self.degrees.tp[0] * self.degrees.cp[0])
+
+    @property
+    def block(self) -> int:
+        return self.tp_cp * int(self.degrees.dp[0])
 
     @property
     def num_stages(self) -> int:
@@ -530,6 +623,9 @@ class _Row:
     def fastest_first(self) -> tuple[int, ...]:
         return tuple(np.argsort(-self.speed, kind="stable").tolist())
 
+    def visit(self, search: PartitionSearch) -> None:
+        search.choose_gpus(self)
+
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -537,6 +633,7 @@ class _Choice:
 
     row: _Row
     stages: Key
+    bound: float
 
     def visit(self, search: PartitionSearch) -> None:
         search.branch(self)
@@ -544,12 +641,10 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """Degrees on chosen GPUs with some virtual stages; nothing is asked of the cost model yet."""
+    """A row on chosen GPUs; nothing is asked of the cost model yet."""
 
     row: _Row
     gpus: Key
-    virtual: int
-    chunk_layers: int
 
     def visit(self, search: PartitionSearch) -> None:
         search.open_case(self)

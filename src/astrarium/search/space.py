@@ -199,14 +199,14 @@ class Space:
         none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
         no_method, uniform, block = (METHODS.index(m) for m in Method)
         choices = [(none, no_method, 0, 0)]
-        choices += [(selective, no_method, 0, mask) for mask in self._module_masks]
+        choices += [(selective, no_method, 0, mask) for mask in self.module_masks]
         for layers in range(1, chunk_layers + 1):
             choices.append((full, uniform, layers, 0))
             choices.append((full, block, layers, 0))
         return choices
 
     @cached_property
-    def _module_masks(self) -> tuple[int, ...]:
+    def module_masks(self) -> tuple[int, ...]:
         """Sets of modules worth naming: those the model has, none inside another."""
         modules = recomputable_modules(self.workload)
         inside_moe = {RecomputeModule.MOE_ACT, RecomputeModule.SHARED_EXPERTS}
