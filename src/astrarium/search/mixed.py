@@ -15,9 +15,9 @@ left says how far the best plan can be from the optimum.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from math import factorial
 from typing import Any
@@ -27,17 +27,19 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
+from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_bounds import (
     fastest_stages,
     least_seconds_of_layers,
     pipeline_bound,
     speeds,
 )
-from astrarium.search.mixed_cases import Case, Priced, narrowed
+from astrarium.search.mixed_cases import Bundle, Priced, narrowed
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
     layer_figures,
     least_longest,
+    least_longest_of_full,
     places_in_flight,
 )
 from astrarium.search.mixed_rules import MixedRules
@@ -45,17 +47,17 @@ from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
-from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options, strategy_at
-from astrarium.strategy.types import Granularity, LayerSplit, Method, Stage, Strategy
+from astrarium.strategy.columns import GRANULARITIES, Degrees, Options, strategy_at
+from astrarium.strategy.types import Granularity, LayerSplit, Stage, Strategy
 
 _FULL = GRANULARITIES.index(Granularity.FULL)
-_UNIFORM = METHODS.index(Method.UNIFORM)
 
 MOST_CASES = 4_000  # looked at before the search gives up its proof
 MOST_CHOICES = 40_000  # nodes of choosing GPUs
 MOST_ORDERS = 120  # orders of pools in one case
 ROWS_AT_ONCE = 128  # whose bounds are refined together
-AT_ONCE = 8  # splits solved between looks at the plans kept
+CASES_AT_ONCE = 24
+SPLITS_AT_ONCE = 8  # solved between looks at the plans kept
 
 _TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
@@ -118,6 +120,7 @@ class PartitionSearch:
         self._numbers = np.bincount(kinds, minlength=len(model.workload.model.kinds)).astype(float)
         self.state = _State()
         self._queue: list[tuple[float, int, Any]] = []
+        self._waiting: dict[Key, list[tuple[float, int, _Opened]]] = defaultdict(list)
         self._entered = 0
         for seed in seeds:
             self._keep_found(seed)
@@ -259,8 +262,10 @@ class PartitionSearch:
         fits = (virtual == 1) | (batches % stages == 0)
         index, virtual = index[fits], virtual[fits]
         layouts = [layout for layout, kept in zip(layouts, fits, strict=True) if kept]
-        bounds = self._refined(rows, index, virtual)
-        for i, layout, bound in zip(index, layouts, bounds, strict=True):
+        distinct, of_row = np.unique(index, return_inverse=True)
+        figures = self._figures(rows.degrees.take(distinct), rows.work[distinct])
+        bounds = self._refined(rows, index, virtual, [f.take(of_row) for f in figures])
+        for place, (i, layout, bound) in enumerate(zip(index, layouts, bounds, strict=True)):
             row = _Row(
                 rows.degrees.take(np.array([i])),
                 layout.virtual,
@@ -269,15 +274,17 @@ class PartitionSearch:
                 rows.layer[i],
                 rows.work[i],
                 float(bound),
+                figures,
+                int(of_row[place]),
             )
-            self._enter(row.bound, row)
+            self._choose_gpus(row)
         return len(taken)
 
-    def _refined(self, rows: _RowTable, index: Ints, virtual: Ints) -> Floats:
-        """Scores that layouts have at least; infinite if they cannot be kept."""
-        distinct, of_row = np.unique(index, return_inverse=True)
-        some = rows.degrees.take(distinct)
-        degrees, speed = some.take(of_row), rows.speed[index]
+    def _refined(
+        self, rows: _RowTable, index: Ints, virtual: Ints, figures: Sequence[LayerFigures]
+    ) -> Floats:
+        """Scores that layouts have at least."""
+        degrees, speed = rows.degrees.take(index), rows.speed[index]
         stages, batches = degrees.pp, degrees.num_micro_batches
         block = degrees.tp * degrees.cp * degrees.dp
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
@@ -290,10 +297,9 @@ class PartitionSearch:
         highest = np.maximum(np.minimum(worst / batches * (1 + 1e-6), 4 * lowest), lowest)
         whole = rows.work[index] @ self._numbers
         best = np.full(len(index), np.inf)
-        for offload in (False, True):
-            figures = self._figures(some, rows.work[distinct], offload=offload).take(of_row)
+        for of_layers in figures:
             longest = least_longest(
-                figures,
+                of_layers,
                 in_flight,
                 room,
                 stages,
@@ -304,26 +310,28 @@ class PartitionSearch:
             )
             single = pipeline_bound(longest, speed, taken, batches)
             passes = np.where(virtual > 1, batches * longest, single)
-            after = figures.least_after(-(-self.space.planner.num_layers // stages))
+            after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
         score = self._scores_of_rows(degrees, speed, best)
         return np.maximum(score, rows.bound[index])
 
-    def _figures(self, degrees: Degrees, work: Floats, *, offload: bool) -> LayerFigures:
-        """Figures of layers on every pool, for whatever part of the pool is used."""
+    def _figures(self, degrees: Degrees, work: Floats) -> tuple[LayerFigures, ...]:
+        """Of layers on every pool, whatever part of it is used; without and with offload."""
         classes = [(number,) for number in range(len(self.cluster.pools))]
-        most = max(len(gpus) for gpus in self._domains)
+        masks = self.space.module_masks
         found = []
-        for i in range(most):
-            gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
-            pool_gpus = np.tile(gpus, (len(degrees), 1))
-            masks = self.space.module_masks
-            found.append(
-                layer_figures(
-                    self.model, degrees, classes, pool_gpus, masks, work, offload=offload
+        for offload in (False, True):
+            parts = []
+            for i in range(max(len(gpus) for gpus in self._domains)):
+                gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
+                pool_gpus = np.tile(gpus, (len(degrees), 1))
+                parts.append(
+                    layer_figures(
+                        self.model, degrees, classes, pool_gpus, masks, work, offload=offload
+                    )
                 )
-            )
-        return reduce(LayerFigures.faster_of, found)
+            found.append(reduce(LayerFigures.faster_of, parts))
+        return tuple(found)
 
     @cached_property
     def _domains(self) -> list[list[int]]:
@@ -338,12 +346,11 @@ class PartitionSearch:
 
     # Choices of GPUs
 
-    def choose_gpus(self, row: _Row) -> None:
-        """Everything behind one row of degrees."""
+    def _choose_gpus(self, row: _Row) -> None:
         arrangements = self.space.arrangements
         takes_all = arrangements.takes_all(row.tp_cp, row.block)
         if takes_all and row.num_stages * row.block == self.cluster.num_gpus:
-            self._enter(row.bound, _Opened(row, arrangements.sizes))
+            self._wait(row.bound, _Opened(row, arrangements.sizes))
         if not self.space.exact:
             self._enter(row.bound, _Choice(row, (), row.bound))
 
@@ -363,7 +370,7 @@ class PartitionSearch:
                 by_pool[pool] = count
             if self.space.arrangements.is_first(by_pool):
                 gpus = tuple(count * row.block for count in by_pool)
-                self._enter(choice.bound, _Opened(row, gpus))
+                self._wait(choice.bound, _Opened(row, gpus))
             return
         numbers = self.space.arrangements.stage_counts(row.block)
         left = row.num_stages - sum(stages)
@@ -393,42 +400,97 @@ class PartitionSearch:
 
     # Cases
 
-    def open_case(self, opened: _Opened) -> None:
-        """Rules, figures and bounds of a case; it waits again with its own bound."""
+    def _wait(self, bound: float, opened: _Opened) -> None:
+        """To be opened, with others on the same GPUs if there are."""
+        if bound <= self._worst_kept():
+            heapq.heappush(self._waiting[opened.group], (bound, self._entered, opened))
+            self._enter(bound, opened)
+
+    def open_group(self, opened: _Opened) -> None:
+        """Rules, figures and bounds of cases on the same GPUs; each waits with its own bound."""
+        waiting = self._waiting[opened.group]
+        chosen = []
+        while waiting and len(chosen) < CASES_AT_ONCE and waiting[0][0] <= self._worst_kept():
+            chosen.append(heapq.heappop(waiting)[2])
+        light: list[tuple[_Opened, Options]] = []
+        for one in chosen:
+            options = self._permitted(one)
+            full = options.granularity == _FULL
+            if full.any():
+                self._enter_heavy(one, options.take(full))
+            if not full.all():
+                light.append((one, options.take(~full)))
+        self._open(light)
+
+    def _permitted(self, opened: _Opened) -> Options:
         row, gpus = opened.row, opened.gpus
         options, lost = self._rules.options(row.degrees, row.virtual, row.chunk_layers, gpus)
         used = sum(taken > 0 for taken in gpus)
-        copies = factorial(used) * self.space.overlap_copies
-        self._count_lost(lost, copies)
-        if not len(options):
-            return
-        light = options.granularity != _FULL
-        probes = _lightest_full(options)
-        self.state.cases += 1
-        looked_at = light | probes
-        case = self._case(opened, options.take(looked_at), probes[looked_at])
-        if case is not None:
-            self._enter_case(_Ready(opened, case), options.take(~light))
+        self._count_lost(lost, factorial(used) * self.space.overlap_copies)
+        return options
 
-    def _case(self, opened: _Opened, options: Options, unlimited: Bools) -> Case | None:
-        row, gpus = opened.row, opened.gpus
-        orders = self.space.arrangements.of(gpus, row.block)
+    def _enter_heavy(self, opened: _Opened, options: Options) -> None:
+        """Cases that recompute whole layers: bounded by a few figures of a layer."""
+        row = opened.row
+        least = np.full(len(options), opened.row.bound)
+        if len(self._numbers) == 1 and row.num_stages > 1:
+            one = np.array([row.virtual])
+            in_flight = places_in_flight(
+                row.degrees.pp, row.degrees.num_micro_batches, one, row.num_stages
+            )[0, ::-1]
+            orders = self._orders(opened)
+            longest = least_longest_of_full(
+                row.figures,
+                row.place,
+                options,
+                row.virtual,
+                in_flight,
+                np.array([[of[0] for of in order.classes] for order in orders]),
+                self.space.planner.num_layers,
+            )
+            least = np.maximum(least, self._bounds(row.batches * longest, opened))
+        if len(least):
+            self._enter(float(least.min()), _Heavy(opened, options, least))
+
+    def _bounds(self, seconds: Floats, opened: _Opened) -> Floats:
+        finite = np.isfinite(seconds)
+        score = self.score_of(np.where(finite, seconds, 0.0), opened.gpus)
+        return np.maximum(np.where(finite, score, np.inf), opened.row.bound)
+
+    def _orders(self, opened: _Opened) -> list[Arrangement]:
+        orders = self.space.arrangements.of(opened.gpus, opened.row.block)
         if len(orders) > MOST_ORDERS:
-            self.state.given_up = min(self.state.given_up, row.bound)
-            orders = orders[:MOST_ORDERS]
-        most = self._most_layers(row, gpus)
+            self.state.given_up = min(self.state.given_up, opened.row.bound)
+        return orders[:MOST_ORDERS]
+
+    def open_heavy(self, heavy: _Heavy) -> None:
+        within = heavy.bounds <= self._worst_kept()
+        self._open([(heavy.opened, heavy.options.take(within))])
+
+    def _open(self, cases: Sequence[tuple[_Opened, Options]]) -> None:
+        """Ask the cost model about cases on the same GPUs."""
+        self.state.cases += len(cases)
+        most = max((self._most_layers(one.row, one.gpus) for one, _ in cases), default=0)
         if most < 1:
-            return None
-        return Case(
+            return
+        repeats = [len(options) for _, options in cases]
+        rows = [one.row for one, _ in cases]
+        bundle = Bundle(
             self.model,
-            row.degrees,
-            row.virtual,
-            orders,
-            options,
+            _joined([row.degrees for row in rows]).take(np.repeat(np.arange(len(rows)), repeats)),
+            np.repeat([row.virtual for row in rows], repeats),
+            _joined([options for _, options in cases]),
+            self._orders(cases[0][0]),
             narrowed(self.model.contents, most),
-            row.work,
-            unlimited,
+            np.repeat([row.work for row in rows], repeats, axis=0),
         )
+        start = 0
+        for (opened, _), count in zip(cases, repeats, strict=True):
+            members = np.arange(start, start + count)
+            bounds = self._bounds(bundle.least_seconds[:, members], opened)
+            if bounds.size:
+                self._enter(float(bounds.min()), _Ready(opened, bundle, members, bounds))
+            start += count
 
     def _most_layers(self, row: _Row, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
@@ -445,83 +507,63 @@ class PartitionSearch:
         worst = self._worst_kept()
         if self.objective is Objective.COST:
             return worst / float(np.array(gpus) @ self._prices)
-        if self.objective is Objective.GPUS:
-            return float("inf")
-        return worst
-
-    def _enter_case(self, node: _Ready, heavy: Options) -> None:
-        case, opened = node.case, node.opened
-        least = np.where(case.unlimited, np.inf, case.least_seconds).min(initial=np.inf)
-        self._enter(self._bound(float(least), opened), node)
-        if case.unlimited.any():
-            least = case.least_seconds[:, case.unlimited].min()
-            self._enter(self._bound(float(least), opened), _Heavy(opened, heavy))
-
-    def _bound(self, seconds: float, opened: _Opened) -> float:
-        if not np.isfinite(seconds):
-            return float("inf")
-        return max(opened.row.bound, float(self.score_of(seconds, opened.gpus)))
-
-    def open_heavy(self, heavy: _Heavy) -> None:
-        """The same case with whole layers recomputed."""
-        self.state.cases += 1
-        limited = np.zeros(len(heavy.options), bool)
-        case = self._case(heavy.opened, heavy.options, limited)
-        if case is not None:
-            self._enter_case(_Ready(heavy.opened, case), heavy.options)
+        return worst if self.objective in _TIMES else float("inf")
 
     def solve(self, node: _Ready) -> None:
-        """The best splits of a case, the most promising order and option first."""
-        case, gpus = node.case, node.opened.gpus
-        least = np.where(case.unlimited, np.inf, case.least_seconds)
-        score = np.where(np.isfinite(least), self.score_of(least, gpus), np.inf)
-        ranked = np.argsort(score, axis=None, kind="stable")
-        pairs = [divmod(int(i), score.shape[1]) for i in ranked if np.isfinite(score.flat[i])]
-        at_once = AT_ONCE if case.virtual == 1 else AT_ONCE * 4
-        for start in range(0, len(pairs), at_once):
+        """The best splits, the most promising order and option first."""
+        bounds = node.bounds
+        ranked = np.argsort(bounds, axis=None, kind="stable")
+        cases = [divmod(int(i), bounds.shape[1]) for i in ranked]
+        single = node.opened.row.virtual == 1
+        at_once = SPLITS_AT_ONCE if single else 4 * SPLITS_AT_ONCE
+        for start in range(0, len(cases), at_once):
             worst = self._worst_kept()
-            block = [pair for pair in pairs[start : start + at_once] if score[pair] <= worst]
+            block = [c for c in cases[start : start + at_once] if bounds[c] <= worst]
+            block = [(order, int(node.members[i])) for order, i in block if np.isfinite(bounds[order, i])]
             if not block:
                 return
             self.state.evaluated += len(block)
-            for priced in self._solved(case, block, gpus):
-                self._keep(node.opened, case, priced)
+            found = self._split(node, block) if single else node.bundle.dealt(block)
+            for priced in found:
+                self._keep(node, priced)
 
-    def _solved(self, case: Case, pairs: Sequence[Key], gpus: Sequence[int]) -> list[Priced]:
-        if case.virtual > 1:
-            return case.dealt(pairs)
+    def _split(self, node: _Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
+        bundle, gpus = node.bundle, node.opened.gpus
         upper = self._worst_seconds(gpus) * (1 + 1e-9)
-        problems = [case.problem(*pair) for pair in pairs]
-        splits = best_splits(problems, [upper - case.tied(*pair) for pair in pairs])
-        found = [(p, split) for p, split in zip(pairs, splits, strict=True) if split is not None]
-        for _, split in found:
+        problems = [bundle.problem(*case) for case in cases]
+        splits = best_splits(problems, [upper - bundle.tied(*case) for case in cases])
+        found = []
+        for case, split in zip(cases, splits, strict=True):
+            if split is None:
+                continue
+            found.append((*case, np.array(split.bounds)))
             if split.lower_bound < split.seconds * (1 - 1e-9):
                 bound = float(self.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
-        if not found:
-            return []
-        orders, options = [p[0] for p, _ in found], [p[1] for p, _ in found]
-        return case.priced(orders, options, [np.array(split.bounds) for _, split in found])
+        return bundle.priced(found)
 
     # Plans
 
-    def _keep(self, opened: _Opened, case: Case, priced: Priced) -> None:
-        if not self._within_limits(priced.seconds, opened.gpus):
+    def _keep(self, node: _Ready, priced: Priced) -> None:
+        row, gpus = node.opened.row, node.opened.gpus
+        if not self._within_limits(priced.seconds, gpus):
             return
-        score = float(self.score_of(priced.seconds, opened.gpus))
-        key = (*_key(case.degrees, case.virtual), *opened.gpus)
+        score = float(self.score_of(priced.seconds, gpus))
+        key = (*_key(row.degrees, row.virtual), *gpus)
         if score >= min(self._worst_kept(), self._kept_score(key)):
             return
-        strategy = self._strategy(case, priced)
+        strategy = self._strategy(node.bundle, priced)
         self._put(key, Found(strategy, priced.seconds, score, priced.peak_bytes))
 
     def _kept_score(self, key: Key) -> float:
         return self.state.best[key].score if key in self.state.best else float("inf")
 
-    def _strategy(self, case: Case, priced: Priced) -> Strategy:
-        option = case.options.take(np.array([priced.option]))
-        plain = strategy_at(case.degrees, option, 0, case.virtual, LayerSplit.FREE)
-        parts = case.arrangements[priced.order].parts
+    def _strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
+        virtual = int(bundle.virtual[priced.row])
+        plain = strategy_at(
+            bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE
+        )
+        parts = bundle.arrangements[priced.order].parts
         pools = self.cluster.pools
         stages = tuple(
             Stage(
@@ -533,7 +575,7 @@ class PartitionSearch:
                 chunk=chunk // plain.pp,
                 pools=tuple((pools[p].name, n) for p, n in of),
             )
-            for chunk, of in enumerate(list(parts) * case.virtual)
+            for chunk, of in enumerate(list(parts) * virtual)
         )
         return replace(plain, stages=stages)
 
@@ -602,6 +644,8 @@ class _Row:
     layer: Floats
     work: Floats
     bound: float
+    figures: Sequence[LayerFigures]
+    place: int  # of this row among the figures
 
     @property
     def tp_cp(self) -> int:
@@ -623,9 +667,6 @@ class _Row:
     def fastest_first(self) -> tuple[int, ...]:
         return tuple(np.argsort(-self.speed, kind="stable").tolist())
 
-    def visit(self, search: PartitionSearch) -> None:
-        search.choose_gpus(self)
-
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -646,16 +687,22 @@ class _Opened:
     row: _Row
     gpus: Key
 
+    @property
+    def group(self) -> Key:
+        return (self.row.num_stages, *self.gpus)
+
     def visit(self, search: PartitionSearch) -> None:
-        search.open_case(self)
+        search.open_group(self)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A case whose bounds are known."""
+    """Members of a bundle, and their bounds: (orders, members)."""
 
     opened: _Opened
-    case: Case
+    bundle: Bundle
+    members: Ints
+    bounds: Floats
 
     def visit(self, search: PartitionSearch) -> None:
         search.solve(self)
@@ -663,25 +710,22 @@ class _Ready:
 
 @dataclass(frozen=True, slots=True)
 class _Heavy:
-    """The same case with options that recompute whole layers."""
+    """Cases that recompute whole layers."""
 
     opened: _Opened
     options: Options
+    bounds: Floats
 
     def visit(self, search: PartitionSearch) -> None:
         search.open_heavy(self)
+
+
+def _joined(parts: Sequence[Any]) -> Any:  # noqa: ANN401  Degrees or Options
+    names = [f.name for f in fields(parts[0])]
+    return type(parts[0])(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
 
 
 def _key(degrees: Degrees, virtual: int) -> Key:
     d = degrees
     columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
     return (*(int(column[0]) for column in columns), virtual)
-
-
-def _lightest_full(options: Options) -> Bools:
-    """Of the options that recompute whole layers those that no other takes less time than."""
-    full = options.granularity == _FULL
-    if not full.any():
-        return full
-    weight = (options.method == _UNIFORM) * 10**6 + options.recompute_layers
-    return full & (weight == weight[full].min())

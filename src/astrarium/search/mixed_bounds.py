@@ -109,10 +109,10 @@ def pipeline_bound(
 
 @dataclass(frozen=True, slots=True)
 class StageRoom:
-    """How much work stages can hold in how many seconds, for many orders of stages and options.
+    """How much work stages can hold in how many seconds, for many orders of stages and cases.
 
-    seconds: (classes, options, contents), ascending along the contents.
-    most: (orders, stages, options, contents + 1), the most work among so many of the first of
+    seconds: (classes, cases, contents), ascending along the contents.
+    most: (orders, stages, cases, contents + 1), the most work among so many of the first of
     these contents that fit at this place.
     class_of: (orders, stages).
     """
@@ -122,16 +122,16 @@ class StageRoom:
     class_of: Ints
 
     def work(self, longest: Floats) -> Floats:
-        """What all stages hold together if none takes longer: (orders, options)."""
+        """What all stages hold together if none takes longer: (orders, cases)."""
         fast = (self.seconds[None] <= longest[:, None, :, None]).sum(axis=3)
-        orders, stages, options, _ = self.most.shape
+        orders, stages, cases, _ = self.most.shape
         order = np.arange(orders)[:, None, None]
-        option = np.arange(options)[None, None, :]
-        index = fast[order, self.class_of[:, :, None], option]
+        case = np.arange(cases)[None, None, :]
+        index = fast[order, self.class_of[:, :, None], case]
         stage = np.arange(stages)[None, :, None]
-        return self.most[order, stage, option, index].sum(axis=1)
+        return self.most[order, stage, case, index].sum(axis=1)
 
-    def least_longest(self, whole: float) -> tuple[Floats, Floats]:
+    def least_longest(self, whole: Floats) -> tuple[Floats, Floats]:
         """Two figures with the least bottleneck in between; infinite if memory allows none."""
         orders = len(self.most)
         high = np.broadcast_to(self.seconds[:, :, -1].max(axis=0), (orders, self.most.shape[2]))
@@ -145,7 +145,7 @@ class StageRoom:
 
 
 def stage_room(seconds: Floats, fits: Bools, work: Floats, class_of: Ints) -> StageRoom:
-    """`seconds` (options, classes, contents); `fits` (orders, stages, options, contents)."""
+    """seconds: (cases, classes, contents); fits: (orders, stages, cases, contents)."""
     by_class = np.moveaxis(seconds, 1, 0)
     ranks = np.argsort(by_class, axis=2, kind="stable")
     ascending = np.take_along_axis(by_class, ranks, axis=2)

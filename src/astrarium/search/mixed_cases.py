@@ -1,7 +1,7 @@
-"""One case of a mixed search: degrees on chosen GPUs with virtual stages, in every order.
+"""Cases of a mixed search: degrees and options on the same GPUs, in every order of the pools.
 
-A case asks the cost model for the figures of all stages it could have, bounds every order of its
-pools with every option, and finds the best split of those that are worth it.
+Cases ask the cost model for the figures of all stages they could have, bound every order, and
+find the best split of those that are worth it. Many are looked at together.
 """
 
 from __future__ import annotations
@@ -38,35 +38,30 @@ def narrowed(contents: Contents, most_layers: int) -> Contents:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A pipeline of a case with its layers dealt."""
+    """A case of a bundle with its layers dealt."""
 
     order: int
-    option: int
+    row: int
     bounds: Ints  # of all chunks, in model order
     seconds: float
     peak_bytes: float
 
 
 @dataclass(frozen=True)
-class Case:
-    """`degrees` is one row; `options` those that rules leave."""
+class Bundle:
+    """Cases in rows: degrees of the same number of stages, virtual stages, options."""
 
     model: ClusterModel
     degrees: Degrees
-    virtual: int
-    arrangements: Sequence[Arrangement]
+    virtual: Ints
     options: Options
+    arrangements: Sequence[Arrangement]
     contents: Contents
-    work_of_kind: Floats  # what a layer of each kind counts when work is bounded
-    unlimited: Bools  # options that are bounded as if memory did not end, never solved
+    work_of_kind: Floats  # (rows, kinds): what a layer counts when work is bounded
 
     @property
     def num_stages(self) -> int:
         return int(self.degrees.pp[0])
-
-    @property
-    def batches(self) -> int:
-        return int(self.degrees.num_micro_batches[0])
 
     @cached_property
     def classes(self) -> tuple[StageClass, ...]:
@@ -74,19 +69,19 @@ class Case:
 
     @cached_property
     def class_of(self) -> Ints:
+        """(orders, stages)."""
         number = {of: i for i, of in enumerate(self.classes)}
         return np.array([[number[of] for of in a.classes] for a in self.arrangements])
 
     @cached_property
     def tables(self) -> StageTables:
-        count = len(self.options)
         # A chunk redoes so many layers; the tables are of whole ranks.
         redone = self.options.recompute_layers * self.virtual
         return self.model.stage_tables(
-            self.degrees.take(np.zeros(count, np.int64)),
+            self.degrees,
             replace(self.options, recompute_layers=redone),
             self.classes,
-            np.tile(self.arrangements[0].gpus, (count, 1)),
+            np.tile(self.arrangements[0].gpus, (len(self.degrees), 1)),
             self.contents,
         )
 
@@ -100,44 +95,43 @@ class Case:
 
     @cached_property
     def _in_flight(self) -> Floats:
-        """Whole micro-batches in flight at each stage, at least: (stages, contents)."""
-        behind = self.num_stages - 1 - np.arange(self.num_stages)
-        v, batches = self.virtual, self.batches
-        if v == 1:
-            held = np.minimum(behind + 1, batches)[:, None] * np.ones_like(self._num_layers)
-            return held
+        """Whole micro-batches in flight at each stage, at least: (stages, rows, contents)."""
+        behind = self.num_stages - 1 - np.arange(self.num_stages)[:, None]
+        v, batches = self.virtual, self.degrees.num_micro_batches
+        single = np.minimum(behind + 1, batches)
         passes = np.minimum(2 * behind + (v - 1) * self.num_stages, batches * v - 1) + 1
-        smallest = np.floor(self._num_layers / v) / self._num_layers
-        return passes[:, None] * smallest[None, :]
+        # Chunks of a stage are as even as they can be.
+        share = np.floor(self._num_layers / v[:, None]) / self._num_layers
+        share = np.where(v[:, None] > 1, share, 1.0)
+        return np.where(v > 1, passes, single)[:, :, None] * share
 
     def _fits(self) -> Bools:
-        """What could be at each place: (orders, stages, options, contents)."""
+        """What could be at each place: (orders, stages, rows, contents)."""
         t, last = self.tables, self.num_stages - 1
         at = np.arange(self.num_stages)[:, None]
         c = self.contents
         placed = (c.has_embedding == (at == 0)) & (c.has_head == (at == last))
-        placed &= self._num_layers >= self.virtual
+        allowed = placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
         # Bytes of every stage on every class, then those of the class it is of.
-        peak = t.fixed_bytes + self._in_flight[:, None, None, :] * t.flight_bytes
-        fits = (peak <= t.capacity[:, None]) | self.unlimited[:, None, None]
-        fits &= placed[:, None, None, :]
-        of_class = np.moveaxis(fits, 2, 1)  # (stages, classes, options, contents)
+        peak = t.fixed_bytes + self._in_flight[:, :, None, :] * t.flight_bytes
+        fits = (peak <= t.capacity[:, None]) & allowed[:, :, None, :]
+        of_class = np.moveaxis(fits, 2, 1)  # (stages, classes, rows, contents)
         return of_class[np.arange(self.num_stages)[None, :], self.class_of]
 
     @cached_property
     def _work(self) -> Floats:
-        return self.contents.layers @ self.work_of_kind
+        """(rows, contents)."""
+        return self.work_of_kind @ self.contents.layers.T
+
+    @cached_property
+    def _whole(self) -> Floats:
+        kinds = self.model.workload.model.kind_of_layer
+        counts = np.bincount(kinds, minlength=self.work_of_kind.shape[1])
+        return self.work_of_kind @ counts * (1 - 1e-9)
 
     @cached_property
     def room(self) -> StageRoom:
         return stage_room(self.seconds, self._fits(), self._work, self.class_of)
-
-    @cached_property
-    def _whole(self) -> float:
-        counts = np.bincount(
-            self.model.workload.model.kind_of_layer, minlength=len(self.work_of_kind)
-        )
-        return float(counts @ self.work_of_kind) * (1 - 1e-9)
 
     @cached_property
     def longest(self) -> tuple[Floats, Floats]:
@@ -145,55 +139,54 @@ class Case:
 
     @cached_property
     def least_seconds(self) -> Floats:
-        """No split of an order with an option takes less: (orders, options)."""
+        """No split takes less; infinite where none fits: (orders, rows)."""
         low, _ = self.longest
-        t = self.tables
-        after = self._least_after()
+        t, batches = self.tables, self.degrees.num_micro_batches
+        passes = batches * low
+        single = np.flatnonzero(self.virtual == 1)
+        if len(single):
+            passes[:, single] = self._least_of_single_chunks(low, single)
         first, last = self.class_of[:, 0], self.class_of[:, -1]
-        after = after + np.moveaxis(t.tied[:, first, last], 0, 1)
-        if self.virtual > 1:
-            return self.batches * low + after
-        passes = np.empty_like(low)
-        finite = np.isfinite(low)
-        speed = self._speed()
-        for order, classes in enumerate(self.class_of):
-            counts = np.bincount(classes, minlength=len(self.classes))
-            hop = t.hop[:, classes[:-1], classes[1:]].min(axis=1, initial=np.inf)
-            hop = np.where(np.isfinite(hop) & ~self.options.overlap_p2p, hop, 0.0)
-            passes[order] = pipeline_bound(
-                np.where(finite[order], low[order], 0.0),
-                speed,
-                np.broadcast_to(counts, speed.shape),
-                self.batches,
-                hop,
-            )
-        return np.where(finite, passes, np.inf) + after
+        return passes + self._least_after() + np.moveaxis(t.tied[:, first, last], 0, 1)
 
-    def _speed(self) -> Floats:
-        """Share of all work per second, at best: (options, classes)."""
-        return np.asarray((self._work / self.seconds).max(axis=2) / self._whole)
+    def _least_of_single_chunks(self, low: Floats, rows: Ints) -> Floats:
+        found = low[:, rows]
+        finite = np.isfinite(found)
+        speed = (self._work[:, None, :] / self.seconds).max(axis=2) / self._whole[:, None]
+        for order, classes in enumerate(self.class_of):
+            counts = np.bincount(classes, minlength=len(self.classes)).astype(float)
+            hop = self.tables.hop[:, classes[:-1], classes[1:]].min(axis=1, initial=np.inf)
+            hop = np.where(np.isfinite(hop) & ~self.options.overlap_p2p, hop, 0.0)
+            found[order] = pipeline_bound(
+                np.where(finite[order], found[order], 0.0),
+                speed[rows],
+                np.broadcast_to(counts, (len(rows), len(counts))),
+                self.degrees.num_micro_batches[rows],
+                hop[rows],
+            )
+        return np.where(finite, found, np.inf)
 
     def _least_after(self) -> Floats:
-        """Some stage holds no less than the mean: (options,)."""
-        enough = self._work >= self._whole / self.num_stages
-        after = self.tables.after[:, :, enough]
-        return after.min(axis=(1, 2), initial=np.inf) if after.size else np.zeros(len(self.options))
+        """Some stage holds no less than the mean: (rows,)."""
+        enough = self._work >= self._whole[:, None] / self.num_stages
+        after = np.where(enough[:, None, :], self.tables.after, np.inf).min(axis=(1, 2))
+        return np.where(np.isfinite(after), after, 0.0)
 
-    def problem(self, order: int, option: int) -> SplitProblem:
-        """The split of one chunk per rank."""
+    def problem(self, order: int, row: int) -> SplitProblem:
+        """The split of a case with one chunk per rank."""
         index = self._runs
         t, missing = self.tables, index < 0
 
         def runs(values: Floats) -> Floats:
-            return np.where(missing, np.inf, values[option][:, index])
+            return np.where(missing, np.inf, values[row][:, index])
 
         classes = self.class_of[order]
-        flight = self._in_flight[:, :1, None]
+        flight = self._in_flight[:, row, :1, None]
         peak = runs(t.fixed_bytes)[classes] + flight * runs(t.flight_bytes)[classes]
         fits = peak <= t.capacity[classes][:, None, None]
         width = index.shape[1]
         most = np.where(fits, np.arange(width), 0).max(axis=2)
-        hop = np.append(t.hop[option, classes[:-1], classes[1:]], 0.0)
+        hop = np.append(t.hop[row, classes[:-1], classes[1:]], 0.0)
         return SplitProblem(
             runs(t.forward),
             runs(t.backward),
@@ -201,8 +194,8 @@ class Case:
             classes,
             most,
             hop,
-            self.batches,
-            bool(self.options.overlap_p2p[option]),
+            int(self.degrees.num_micro_batches[row]),
+            bool(self.options.overlap_p2p[row]),
         )
 
     @cached_property
@@ -215,63 +208,54 @@ class Case:
         index = of_range[np.arange(cuts)[:, None], np.minimum(stop, cuts - 1)]
         return np.where(stop < cuts, index, -1)
 
-    def tied(self, order: int, option: int) -> float:
+    def tied(self, order: int, row: int) -> float:
         classes = self.class_of[order]
-        return float(self.tables.tied[option, classes[0], classes[-1]])
+        return float(self.tables.tied[row, classes[0], classes[-1]])
 
-    def dealt(self, pairs: Sequence[tuple[int, int]]) -> list[Priced]:
+    def dealt(self, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         """Several chunks per rank, dealt by the least bottleneck; what fits, priced."""
-        orders, options, bounds = [], [], []
-        _, high = self.longest
-        for order, option in pairs:
-            for sizes in self._fillings(order, option, high[order, option]):
-                orders.append(order)
-                options.append(option)
-                bounds.append(_chunk_bounds(sizes, self.virtual))
-        return self.priced(orders, options, bounds)
+        found = []
+        for order, row in cases:
+            sizes = self._fillings(order, row)
+            found += [(order, row, _chunk_bounds(one, int(self.virtual[row]))) for one in sizes]
+        return self.priced(found)
 
-    def _fillings(self, order: int, option: int, longest: float) -> list[Ints]:
+    def _fillings(self, order: int, row: int) -> list[Ints]:
         """Ranks filled up to the bottleneck; what is too much taken back in several ways."""
-        index = (self.room.seconds[:, option] <= longest).sum(axis=1)[self.class_of[order]]
-        most = self.room.most[order, np.arange(self.num_stages), option, index]
-        most = np.rint(most / self.work_of_kind[0]).astype(np.int64)
+        longest = self.longest[1][order, row]
+        index = (self.room.seconds[:, row] <= longest).sum(axis=1)[self.class_of[order]]
+        most = self.room.most[order, np.arange(self.num_stages), row, index]
+        most = np.rint(most / self.work_of_kind[row, 0]).astype(np.int64)
         spare = int(most.sum()) - self.model.workload.model.num_layers
         found = {}
         for way in (_from_last, _from_first, _in_turn_from_last, _in_turn_from_first):
-            sizes = way(most, spare, self.virtual)
+            sizes = way(most, spare, int(self.virtual[row]))
             found[tuple(sizes.tolist())] = sizes
         return list(found.values())
 
-    def priced(
-        self, orders: Sequence[int], options: Sequence[int], bounds: Sequence[Ints]
-    ) -> list[Priced]:
-        """The same by the cost model itself; only what fits."""
+    def priced(self, cases: Sequence[tuple[int, int, Ints]]) -> list[Priced]:
+        """Orders, rows and bounds as the cost model prices them; only what fits."""
         found = []
-        for start in range(0, len(orders), TOGETHER):
-            block = slice(start, start + TOGETHER)
-            found += self._priced(orders[block], options[block], bounds[block])
+        for start in range(0, len(cases), TOGETHER):
+            found += self._priced(cases[start : start + TOGETHER])
         return found
 
-    def _priced(
-        self, orders: Sequence[int], options: Sequence[int], bounds: Sequence[Ints]
-    ) -> list[Priced]:
-        count = len(orders)
+    def _priced(self, cases: Sequence[tuple[int, int, Ints]]) -> list[Priced]:
+        orders, of_case, bounds = (list(column) for column in zip(*cases, strict=True))
+        chosen = np.array(of_case)
         layouts = self.model.layouts(
-            self.degrees.take(np.zeros(count, np.int64)),
-            np.full(count, self.virtual),
+            self.degrees.take(chosen),
+            self.virtual[chosen],
             bounds,
             [self.arrangements[order].classes for order in orders],
             np.array([self.arrangements[order].gpus for order in orders]),
         )
-        chosen = self.options.take(np.array(options))
-        rows = np.arange(count)
-        seconds = seconds_of(layouts, rows, chosen).total
-        by_rank = memory_of(layouts, rows, chosen).by_rank
-        capacity = self.tables.capacity[self.class_of[list(orders)]]
-        # All ranks are there: one column each.
-        fits = (by_rank <= capacity).all(axis=1)
+        rows, options = np.arange(len(cases)), self.options.take(chosen)
+        seconds = seconds_of(layouts, rows, options).total
+        by_rank = memory_of(layouts, rows, options).by_rank
+        fits = (by_rank <= self.tables.capacity[self.class_of[orders]]).all(axis=1)
         return [
-            Priced(orders[i], options[i], bounds[i], float(seconds[i]), float(by_rank[i].max()))
+            Priced(*cases[i], float(seconds[i]), float(by_rank[i].max()))
             for i in np.flatnonzero(fits)
         ]
 
