@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
+from astrarium.search import split_labels
 from astrarium.search.partition import (
     Split,
     SplitProblem,
@@ -180,6 +181,53 @@ def test_many_at_once() -> None:
         assert (found is None) == (one is None)
         if found is not None and one is not None:
             assert found.seconds == pytest.approx(one.seconds, rel=ROUNDING)
+
+
+def test_labels_given_up_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hardly a label kept, the split may not be the best one; its bound still holds."""
+    rng = np.random.default_rng(3)
+    several = [drawn(rng, overlap_p2p=bool(rng.random() < 0.5)) for _ in range(150)]
+    exact = best_splits(several, [np.inf] * len(several))
+    monkeypatch.setattr(split_labels, "MOST_LABELS", 1)
+    unsure = 0
+    for best, found in zip(exact, best_splits(several, [np.inf] * len(several)), strict=True):
+        assert (best is None) == (found is None)
+        if best is not None and found is not None:
+            assert found.lower_bound <= best.seconds * (1 + ROUNDING)
+            assert found.seconds >= best.seconds * (1 - ROUNDING)
+            unsure += found.lower_bound < found.seconds
+    assert unsure > 0
+
+
+@pytest.mark.parametrize("overlap_p2p", [False, True])
+def test_many_stages(overlap_p2p: bool) -> None:
+    """Too many splits to try: the best one holds against all moves of a layer."""
+    rng = np.random.default_rng(1)
+    begin, count = np.arange(81)[:, None], np.arange(21)[None, :]
+    exists = ((count > 0) & (begin + count <= 80))[None]
+    pace = np.array([1.0, 2.2])[:, None, None]
+    work = pace * (count + 0.8 * (begin + count == 80))
+    hop = np.full(16, 0.05)
+    hop[9] = 0.5
+    problem = SplitProblem(
+        forward=np.where(exists, work, np.inf),
+        backward=np.where(exists, 2 * work, np.inf),
+        after=np.where(exists, 0.1 * (count + 2 * (begin == 0)) * pace, np.inf),
+        table_of_stage=(np.arange(16) >= 10).astype(np.int64),
+        most_layers=np.full((16, 81), 8),
+        hop=hop,
+        num_micro_batches=48,
+        overlap_p2p=overlap_p2p,
+    )
+    found = best_split(problem)
+    assert found is not None
+    assert found.lower_bound == found.seconds
+    cuts = np.array(found.bounds) + rng.integers(-1, 2, (5000, 17)) * (rng.random((5000, 17)) < 0.3)
+    cuts[:, 0], cuts[:, -1] = 0, 80
+    counts = np.diff(cuts, axis=1)
+    near = cuts[((counts > 0) & (counts <= 8)).all(axis=1)]
+    assert len(near) > 1000
+    assert priced(problem, near).min() >= found.seconds * (1 - ROUNDING)
 
 
 def linear(rng: np.random.Generator, *, overlap_p2p: bool) -> tuple[SplitProblem, Floats, Floats]:

@@ -6,15 +6,16 @@ priced but the few that end up as candidates:
 
 1. `split_bounds` finds what every split must take at least, and a split on the way. If that takes
    no more, it is the best one. Equal layers on one kind of stage end here.
-2. Otherwise `split_labels` goes through the splits stage by stage and keeps only those of which
-   no other is better in every respect.
+2. Otherwise that split is improved, a layer at a time, and `split_labels` goes through all splits
+   stage by stage. It keeps only those that can still be faster and that no other one replaces.
 
-The result is the exact minimum, to rounding. Should there ever be too many labels to keep, the
-least promising are given up, and `lower_bound` says what these would at least have taken.
+The result is the exact minimum, to rounding. Where more labels are left than `split_labels` keeps
+(dozens of stages, fewer micro-batches than stages), the least promising are given up, and
+`lower_bound` says what these would at least have taken.
 
-Ties: the split of step 1 where it is the best one, in which each stage from the first on has the
-fewest layers that keep its bound least; otherwise the one whose label stood first, the labels being
-in the order of the stages' layers, fewer first.
+Ties: splits are looked at in a fixed order, and a later one is taken only if it is faster. The
+first one gives each stage in turn the fewest layers with which its bound is least. A different
+`upper` may lead to another one of several fastest splits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from astrarium.search.split_labels import ROUNDING, LabelSearch
 __all__ = ["Split", "SplitProblem", "best_split", "best_splits", "bottleneck_bound"]
 
 # Entries of one array of bounds: more problems at once would leave the cache.
-_ENTRIES = 200_000
+_ENTRIES = 500_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,15 @@ import numpy as np
 
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
-from astrarium.cost.layouts import CostModel
+from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.mixed import ClusterModel
-from astrarium.cost.step import SECONDS_CAUSES, seconds_of
+from astrarium.cost.replay import replayed_seconds
+from astrarium.cost.stages import layers_before
+from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
-from astrarium.strategy.columns import degrees_of, options_of
+from astrarium.strategy.columns import Options, degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
@@ -84,7 +86,7 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
     )
     rows, options = np.arange(len(strategies)), options_of(strategies)
     memory = memory_of(layouts, rows, options)
-    seconds = seconds_of(layouts, rows, options)
+    seconds = _replayed(layouts, options, bounds, seconds_of(layouts, rows, options))
     plans = []
     for row, strategy in enumerate(strategies):
         ranks = np.flatnonzero(layouts.stages.present[row])
@@ -103,6 +105,24 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
             _plan(whole, replace(strategy, stages=made), breakdown, stages, pool_gpus[row])
         )
     return tuple(plans)
+
+
+def _replayed(
+    layouts: Layouts, options: Options, bounds: Sequence[Ints], seconds: Seconds
+) -> Seconds:
+    """The seconds with pipelines of virtual stages as the simulator executes them."""
+    pp, batches = layouts.degrees.pp, layouts.degrees.num_micro_batches
+    rows = np.flatnonzero((layouts.virtual > 1) & (pp > 1) & (batches % pp == 0))
+    if not len(rows):
+        return seconds
+    bubble = seconds.pipeline_bubble.copy()
+    closed = pipeline_of(layouts, rows, options.take(rows))
+    held = layers_before(layouts.models[0].workload.model)
+    for row, passes in zip(rows.tolist(), closed, strict=True):
+        shape = (int(layouts.virtual[row]), int(pp[row]), -1)
+        chunks = np.diff(held[bounds[row]], axis=0).reshape(shape)
+        bubble[row] += replayed_seconds(layouts, row, options, chunks) - passes
+    return replace(seconds, pipeline_bubble=bubble)
 
 
 def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:

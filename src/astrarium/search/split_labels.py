@@ -27,7 +27,7 @@ from astrarium.search.split_bounds import Bounds, seconds_of_splits
 ROUNDING = 1e-12
 
 # Labels kept at one stage. Beyond it the least promising are given up, and the bound says so.
-MOST_LABELS = 20_000
+MOST_LABELS = 3_000
 
 # Below any sum, but finite: sums with infinite bounds stay defined.
 _LOW, _HIGH = -1e300, 1e300
@@ -35,6 +35,8 @@ _LOW, _HIGH = -1e300, 1e300
 # Moves of a layer tried at once, and how many are made at most.
 _SHIFTS = 512
 _MOVES = 12
+
+_FIRST = np.ones(1, np.bool_)
 
 # Stages between two looks at what the most promising label comes to.
 _LOOK = 4
@@ -240,7 +242,7 @@ class LabelSearch:
 
         In each round the most promising label of every cut stays and drops those it replaces.
         """
-        if len(labels.cut) < 2:
+        if np.bincount(labels.cut).max() < 2:
             return labels
         order = np.lexsort((labels.trip, labels.done + labels.after, labels.cut))
         labels = self._taken(labels, order)
@@ -250,7 +252,8 @@ class LabelSearch:
             chains = self.rounds.open(self.slots, self.longest, labels.both)
         kept, left = [], np.arange(len(order))
         while len(left):
-            begins = np.diff(labels.cut[left], prepend=-1) > 0
+            cut = labels.cut[left]
+            begins = np.concatenate([_FIRST, cut[1:] != cut[:-1]])
             best = left[begins]
             rival = best[np.cumsum(begins) - 1]
             replaced = (sums[:, rival] <= sums[:, left]).all(axis=0)
