@@ -55,9 +55,11 @@ _FULL = GRANULARITIES.index(Granularity.FULL)
 MOST_CASES = 4_000  # looked at before the search gives up its proof
 MOST_CHOICES = 40_000  # nodes of choosing GPUs
 MOST_ORDERS = 120  # orders of pools in one case
-ROWS_AT_ONCE = 128  # whose bounds are refined together
-CASES_AT_ONCE = 24
-SPLITS_AT_ONCE = 8  # solved between looks at the plans kept
+ROWS_AT_ONCE = 256  # whose bounds are refined together
+CASES_AT_ONCE = 64
+HEAVY_AT_ONCE = 1024
+SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
+FAR = 1.1  # by how much bounds may differ of nodes looked at together before plans are known
 
 _TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
@@ -407,55 +409,64 @@ class PartitionSearch:
             self._enter(bound, opened)
 
     def open_group(self, opened: _Opened) -> None:
-        """Rules, figures and bounds of cases on the same GPUs; each waits with its own bound."""
+        """Rules, figures and bounds of cases on the same GPUs."""
         waiting = self._waiting[opened.group]
-        chosen = []
-        while waiting and len(chosen) < CASES_AT_ONCE and waiting[0][0] <= self._worst_kept():
+        chosen: list[_Opened] = []
+        within = self._together_with(waiting[0][0] if waiting else np.inf)
+        while waiting and len(chosen) < CASES_AT_ONCE and waiting[0][0] <= within:
             chosen.append(heapq.heappop(waiting)[2])
-        light: list[tuple[_Opened, Options]] = []
-        for one in chosen:
-            options = self._permitted(one)
-            full = options.granularity == _FULL
-            if full.any():
-                self._enter_heavy(one, options.take(full))
-            if not full.all():
-                light.append((one, options.take(~full)))
-        self._open(light)
+        if not chosen:
+            return
+        index, options = self._permitted(chosen)
+        full = options.granularity == _FULL
+        if full.any():
+            self._enter_heavy(chosen, index[full], options.take(full))
+        self._open(chosen, index[~full], options.take(~full))
 
-    def _permitted(self, opened: _Opened) -> Options:
-        row, gpus = opened.row, opened.gpus
-        options, lost = self._rules.options(row.degrees, row.virtual, row.chunk_layers, gpus)
+    def _together_with(self, bound: float) -> float:
+        """Up to which bound nodes are looked at at once: few until plans are known."""
+        worst = self._worst_kept()
+        return worst if np.isfinite(worst) else bound * FAR
+
+    def _permitted(self, chosen: Sequence[_Opened]) -> tuple[Ints, Options]:
+        """Cases that rules leave: which of the chosen, with which options."""
+        rows, gpus = [one.row for one in chosen], chosen[0].gpus
+        index, options, lost = self._rules.options(
+            _joined([row.degrees for row in rows]),
+            np.array([row.virtual for row in rows]),
+            np.array([row.chunk_layers for row in rows]),
+            gpus,
+        )
         used = sum(taken > 0 for taken in gpus)
         self._count_lost(lost, factorial(used) * self.space.overlap_copies)
-        return options
+        return index, options
 
-    def _enter_heavy(self, opened: _Opened, options: Options) -> None:
-        """Cases that recompute whole layers: bounded by a few figures of a layer."""
-        row = opened.row
-        least = np.full(len(options), opened.row.bound)
-        if len(self._numbers) == 1 and row.num_stages > 1:
-            one = np.array([row.virtual])
-            in_flight = places_in_flight(
-                row.degrees.pp, row.degrees.num_micro_batches, one, row.num_stages
-            )[0, ::-1]
-            orders = self._orders(opened)
+    def _enter_heavy(self, chosen: Sequence[_Opened], index: Ints, options: Options) -> None:
+        """Cases that recompute whole layers, bounded by a few figures of a layer."""
+        rows = [one.row for one in chosen]
+        stages = rows[0].num_stages
+        least = np.array([row.bound for row in rows])[index]
+        if len(self._numbers) == 1 and stages > 1:
+            degrees = _joined([row.degrees for row in rows]).take(index)
+            virtual = np.array([row.virtual for row in rows])[index]
+            in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
+            orders = self._orders(chosen[0])
+            figures = [_figures_of([(r.figures[i], r.place) for r in rows]) for i in (0, 1)]
+            figures = [of.take(index) for of in figures]
             longest = least_longest_of_full(
-                row.figures,
-                row.place,
+                figures,
                 options,
-                row.virtual,
-                in_flight,
+                virtual,
+                in_flight[:, ::-1],
                 np.array([[of[0] for of in order.classes] for order in orders]),
                 self.space.planner.num_layers,
             )
-            least = np.maximum(least, self._bounds(row.batches * longest, opened))
-        if len(least):
-            self._enter(float(least.min()), _Heavy(opened, options, least))
-
-    def _bounds(self, seconds: Floats, opened: _Opened) -> Floats:
-        finite = np.isfinite(seconds)
-        score = self.score_of(np.where(finite, seconds, 0.0), opened.gpus)
-        return np.maximum(np.where(finite, score, np.inf), opened.row.bound)
+            mean = -(-self.space.planner.num_layers // degrees.pp)
+            after = np.stack([of.least_after(mean) for of in figures])
+            after = np.where(options.offload_optimizer, after[1], after[0])
+            seconds = degrees.num_micro_batches * longest + after
+            least = np.maximum(least, self.score_of(seconds, chosen[0].gpus))
+        self._enter(float(least.min()), _Heavy(chosen, index, options, least))
 
     def _orders(self, opened: _Opened) -> list[Arrangement]:
         orders = self.space.arrangements.of(opened.gpus, opened.row.block)
@@ -464,33 +475,55 @@ class PartitionSearch:
         return orders[:MOST_ORDERS]
 
     def open_heavy(self, heavy: _Heavy) -> None:
-        within = heavy.bounds <= self._worst_kept()
-        self._open([(heavy.opened, heavy.options.take(within))])
+        """The most promising of them; the others wait on."""
+        order = np.argsort(heavy.bounds, kind="stable")
+        order = order[heavy.bounds[order] <= self._worst_kept()]
+        near = heavy.bounds[order] <= self._together_with(float(heavy.bounds.min()))
+        now = order[near][:HEAVY_AT_ONCE]
+        later = order[len(now) :]
+        if len(later):
+            rest = _Heavy(
+                heavy.chosen,
+                heavy.index[later],
+                heavy.options.take(later),
+                heavy.bounds[later],
+            )
+            self._enter(float(rest.bounds.min()), rest)
+        if len(now):
+            self._open(heavy.chosen, heavy.index[now], heavy.options.take(now))
 
-    def _open(self, cases: Sequence[tuple[_Opened, Options]]) -> None:
+    def _open(self, chosen: Sequence[_Opened], index: Ints, options: Options) -> None:
         """Ask the cost model about cases on the same GPUs."""
-        self.state.cases += len(cases)
-        most = max((self._most_layers(one.row, one.gpus) for one, _ in cases), default=0)
+        self.state.cases += len(np.unique(index))
+        rows, gpus = [one.row for one in chosen], chosen[0].gpus
+        most = max((self._most_layers(rows[i], gpus) for i in np.unique(index)), default=0)
         if most < 1:
             return
-        repeats = [len(options) for _, options in cases]
-        rows = [one.row for one, _ in cases]
         bundle = Bundle(
             self.model,
-            _joined([row.degrees for row in rows]).take(np.repeat(np.arange(len(rows)), repeats)),
-            np.repeat([row.virtual for row in rows], repeats),
-            _joined([options for _, options in cases]),
-            self._orders(cases[0][0]),
+            _joined([row.degrees for row in rows]).take(index),
+            np.array([row.virtual for row in rows])[index],
+            options,
+            self._orders(chosen[0]),
             narrowed(self.model.contents, most),
-            np.repeat([row.work for row in rows], repeats, axis=0),
+            np.stack([row.work for row in rows])[index],
         )
-        start = 0
-        for (opened, _), count in zip(cases, repeats, strict=True):
-            members = np.arange(start, start + count)
-            bounds = self._bounds(bundle.least_seconds[:, members], opened)
-            if bounds.size:
-                self._enter(float(bounds.min()), _Ready(opened, bundle, members, bounds))
-            start += count
+        seconds = bundle.least_seconds
+        finite = np.isfinite(seconds)
+        score = self.score_of(np.where(finite, seconds, 0.0), gpus)
+        bounds = np.maximum(score, np.array([row.bound for row in rows])[index])
+        bounds = np.where(finite, bounds, np.inf)
+        ranked = np.argsort(bounds, axis=None, kind="stable")
+        ranked = ranked[np.isfinite(bounds.reshape(-1)[ranked])]
+        self._enter_ready(_Ready(gpus, bundle, bounds, ranked))
+
+    def _enter_ready(self, node: _Ready) -> None:
+        if not len(node.ranked):
+            return
+        if np.isfinite(self._worst_kept()):
+            self._enter(float(node.bounds.reshape(-1)[node.ranked[0]]), node)
+        else:
+            self.solve(node)  # any plan helps to leave others out
 
     def _most_layers(self, row: _Row, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
@@ -510,25 +543,22 @@ class PartitionSearch:
         return worst if self.objective in _TIMES else float("inf")
 
     def solve(self, node: _Ready) -> None:
-        """The best splits, the most promising order and option first."""
-        bounds = node.bounds
-        ranked = np.argsort(bounds, axis=None, kind="stable")
-        cases = [divmod(int(i), bounds.shape[1]) for i in ranked]
-        single = node.opened.row.virtual == 1
-        at_once = SPLITS_AT_ONCE if single else 4 * SPLITS_AT_ONCE
-        for start in range(0, len(cases), at_once):
-            worst = self._worst_kept()
-            block = [c for c in cases[start : start + at_once] if bounds[c] <= worst]
-            block = [(order, int(node.members[i])) for order, i in block if np.isfinite(bounds[order, i])]
-            if not block:
-                return
-            self.state.evaluated += len(block)
-            found = self._split(node, block) if single else node.bundle.dealt(block)
-            for priced in found:
-                self._keep(node, priced)
+        """The best splits of the most promising cases; the others wait on."""
+        flat = node.bounds.reshape(-1)[node.ranked]
+        within = self._together_with(float(flat[0]))
+        now = node.ranked[: int(np.searchsorted(flat[:SPLITS_AT_ONCE], within, side="right"))]
+        orders, rows = np.divmod(now, node.bounds.shape[1])
+        single = node.bundle.virtual[rows] == 1
+        self.state.evaluated += len(now)
+        cases = list(zip(orders.tolist(), rows.tolist(), strict=True))
+        found = self._split(node, [c for c, one in zip(cases, single, strict=True) if one])
+        found += node.bundle.dealt([c for c, one in zip(cases, single, strict=True) if not one])
+        for priced in found:
+            self._keep(node, priced)
+        self._enter_ready(replace(node, ranked=node.ranked[len(now) :]))
 
     def _split(self, node: _Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
-        bundle, gpus = node.bundle, node.opened.gpus
+        bundle, gpus = node.bundle, node.gpus
         upper = self._worst_seconds(gpus) * (1 + 1e-9)
         problems = [bundle.problem(*case) for case in cases]
         splits = best_splits(problems, [upper - bundle.tied(*case) for case in cases])
@@ -545,11 +575,11 @@ class PartitionSearch:
     # Plans
 
     def _keep(self, node: _Ready, priced: Priced) -> None:
-        row, gpus = node.opened.row, node.opened.gpus
+        bundle, gpus = node.bundle, node.gpus
         if not self._within_limits(priced.seconds, gpus):
             return
         score = float(self.score_of(priced.seconds, gpus))
-        key = (*_key(row.degrees, row.virtual), *gpus)
+        key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus)
         if score >= min(self._worst_kept(), self._kept_score(key)):
             return
         strategy = self._strategy(node.bundle, priced)
@@ -697,12 +727,12 @@ class _Opened:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """Members of a bundle, and their bounds: (orders, members)."""
+    """A bundle with its bounds, (orders, cases), and those yet to be solved, the best first."""
 
-    opened: _Opened
+    gpus: Key
     bundle: Bundle
-    members: Ints
     bounds: Floats
+    ranked: Ints
 
     def visit(self, search: PartitionSearch) -> None:
         search.solve(self)
@@ -710,9 +740,10 @@ class _Ready:
 
 @dataclass(frozen=True, slots=True)
 class _Heavy:
-    """Cases that recompute whole layers."""
+    """Cases that recompute whole layers: which of the chosen, with which options."""
 
-    opened: _Opened
+    chosen: Sequence[_Opened]
+    index: Ints
     options: Options
     bounds: Floats
 
@@ -720,12 +751,23 @@ class _Heavy:
         search.open_heavy(self)
 
 
-def _joined(parts: Sequence[Any]) -> Any:  # noqa: ANN401  Degrees or Options
-    names = [f.name for f in fields(parts[0])]
-    return type(parts[0])(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
+def _figures_of(places: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:
+    """Rows out of several tables."""
+    parts = [figures.take(np.array([place])) for figures, place in places]
+
+    def stacked(name: str) -> Floats:
+        values = [getattr(part, name) for part in parts]
+        return np.concatenate(values, axis=1 if values[0].ndim == 3 else 0)
+
+    return LayerFigures(*(stacked(f.name) for f in fields(LayerFigures)))
 
 
-def _key(degrees: Degrees, virtual: int) -> Key:
+def _joined(parts: Sequence[Degrees]) -> Degrees:
+    names = [f.name for f in fields(Degrees)]
+    return Degrees(*(np.concatenate([getattr(part, n) for part in parts]) for n in names))
+
+
+def _key(degrees: Degrees, row: int, virtual: int) -> Key:
     d = degrees
     columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
-    return (*(int(column[0]) for column in columns), virtual)
+    return (*(int(column[row]) for column in columns), virtual)

@@ -228,50 +228,52 @@ def least_longest(
 
 def least_longest_of_full(
     figures: Sequence[LayerFigures],
-    row: int,
     options: Options,
-    virtual: int,
+    virtual: Ints,
     in_flight: Floats,
     pool_of: Ints,
     num_layers: int,
 ) -> Floats:
-    """The least bottleneck if whole layers are redone, option by option: (options,).
+    """The least bottleneck if whole layers are redone: (cases,).
 
-    figures: without and with offload; in_flight: (stages,) from the first on; pool_of: (orders,
-    stages). Layers are of one kind.
+    figures: of each case, without and with offload; in_flight: (cases, stages) from the first on;
+    pool_of: (orders, stages). Layers are of one kind.
     """
     kept = options.offload_optimizer.astype(np.int64)
 
     def at(name: str) -> Floats:
-        """(orders, stages, options)."""
+        """(cases, orders, stages)."""
         every = [getattr(of, name) for of in figures]
-        of_pools = np.stack([v[0, row] if v.ndim == 3 else v[row] for v in every])
-        return np.moveaxis(of_pools[:, pool_of][kept], 0, -1)
+        of_pools = np.stack([v[0] if v.ndim == 3 else v for v in every])
+        return of_pools[kept, np.arange(len(kept))][:, pool_of]
 
     seconds, again, all_again = at("seconds"), at("again"), at("all_again")
-    f = in_flight[:, None]
-    redone = options.recompute_layers * virtual
-    blocks = options.method == _BLOCK
+    f, v = in_flight[:, None, :], virtual[:, None, None]
+    each = options.recompute_layers[:, None, None]
+    redone = each * v
+    blocks = (options.method == _BLOCK)[:, None, None]
     room, weight = at("most_room"), at("least_weight")
-    inputs, whole = at("least_act"), at("least_act") + at("saved")
-    beyond = (room + redone * f * at("saved")) / (weight + f * whole)
+    inputs, saved = at("least_act"), at("saved")
+    beyond = (room + redone * f * saved) / (weight + f * (inputs + saved))
     within = np.minimum(redone, room / (weight + f * inputs))
-    grouped = room / (weight + f * inputs / np.maximum(options.recompute_layers, 1))
-    fitting = np.where(blocks, np.where(beyond >= redone, beyond, within), grouped) + virtual - 1
+    grouped = room / (weight + f * inputs / np.maximum(each, 1))
+    fitting = np.where(blocks, np.where(beyond >= redone, beyond, within), grouped) + v - 1
 
     def enough(longest: Floats) -> Bools:
+        turn = longest[:, None, None]
         some = np.maximum(
-            np.minimum(redone, longest / (seconds + again)), (longest - redone * again) / seconds
+            np.minimum(redone, turn / (seconds + again)), (turn - redone * again) / seconds
         )
-        most = np.floor(np.minimum(np.where(blocks, some, longest / all_again), fitting) + 1e-9)
-        most = np.where(most < virtual, _IMPOSSIBLE, most)
-        return (most.sum(axis=1) >= num_layers).any(axis=0)
+        most = np.floor(np.minimum(np.where(blocks, some, turn / all_again), fitting) + 1e-9)
+        most = np.where(most < v, _IMPOSSIBLE, most)
+        return (most.sum(axis=2) >= num_layers).any(axis=1)
 
-    low = np.full(len(options), seconds.min() * num_layers / pool_of.shape[1])
-    high = np.full(len(options), all_again.max() * num_layers)
+    low = seconds.min(axis=(1, 2)) * num_layers / pool_of.shape[1]
+    high = 4 * low
     able = enough(high)
-    for _ in range(2 * HALVINGS):
+    low = np.where(able, low, high)
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         done = enough(middle)
         high, low = np.where(done, middle, high), np.where(done, low, middle)
-    return np.where(able, low, np.inf)
+    return low

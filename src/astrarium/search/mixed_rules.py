@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -52,26 +52,42 @@ class MixedRules:
         return apply_rules(rules, Fields(self._constants[0], Rows(degrees)), counts)
 
     def options(
-        self, degrees: Degrees, virtual: int, chunk_layers: int, gpus: Sequence[int]
-    ) -> tuple[Options, Lost]:
-        """Options left for one row of degrees on chosen GPUs, overlap switched as permitted."""
+        self, degrees: Degrees, virtual: Ints, chunk_layers: Ints, gpus: Sequence[int]
+    ) -> tuple[Ints, Options, Lost]:
+        """What is left for rows of degrees on chosen GPUs: which row, with which options.
+
+        Overlap is switched on as far as permitted.
+        """
         pools = tuple(pool for pool, taken in enumerate(gpus) if taken)
         constants = self._on_pools(gpus, pools)
-        layout = Rows(degrees, np.array([virtual]), np.array([_FREE]))
+        lost: Lost = Counter()
+        per_row = []
+        for chunk in chunk_layers.tolist():
+            options, refused = self._valid(chunk, pools, constants)
+            per_row.append(options)
+            lost += refused
+        counts = np.array([len(options) for options in per_row])
+        layout = Rows(degrees, virtual, np.full(len(degrees), _FREE))
         early = [*self._of_pools, *self._steps.of_layouts]
-        valid, lost = self._valid(chunk_layers, pools, constants)
-        alive, refused = _apply_to_all(early, constants, layout, np.array([len(valid)]))
-        if not alive.any():
-            return valid.take(np.zeros(0, np.int64)), lost + refused
-        rows = np.zeros(len(valid), np.int64)
-        at_hand = Rows(degrees.take(rows), np.full(len(rows), virtual), rows + _FREE, valid)
-        ones = np.ones(len(rows), np.int64)
+        alive, refused = _apply_to_all(early, constants, layout, counts)
+        lost += refused
+        kept = np.flatnonzero(alive)
+        row = np.repeat(kept, counts[kept])
+        if not len(row):
+            return row, per_row[0].take(row), lost
+        at_hand = Rows(
+            degrees.take(row),
+            virtual[row],
+            np.full(len(row), _FREE),
+            joined([per_row[i] for i in kept]),
+        )
+        ones = np.ones(len(row), np.int64)
         for switch, rules in self._steps.of_switches.items():
             permitted, _ = _apply_to_all(rules, constants, at_hand, ones)
             changed: dict[str, Any] = {switch: permitted}
             at_hand = replace(at_hand, options=replace(at_hand.options, **changed))
-        alive, refused = _apply_to_all(self._steps.mixed, constants, at_hand, ones)
-        return at_hand.options.take(alive), lost + refused
+        passed, refused = _apply_to_all(self._steps.mixed, constants, at_hand, ones)
+        return row[passed], at_hand.options.take(passed), lost + refused
 
     def _on_pools(self, gpus: Sequence[int], pools: Sequence[int]) -> list[dict[str, Any]]:
         nodes = sum(-(-gpus[pool] // self._cluster.pools[pool].gpus_per_node) for pool in pools)
@@ -90,6 +106,11 @@ class MixedRules:
             )
             self._of_options[key] = options.take(alive), lost
         return self._of_options[key]
+
+
+def joined(parts: Sequence[Options]) -> Options:
+    names = [f.name for f in fields(Options)]
+    return Options(*(np.concatenate([getattr(part, n) for part in parts]) for n in names))
 
 
 def _apply_to_all(
