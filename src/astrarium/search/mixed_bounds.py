@@ -90,8 +90,8 @@ def pipeline_bound(
     order = np.argsort(-speed, axis=1, kind="stable")
     rate = np.take_along_axis(speed, order, axis=1)
     count = np.take_along_axis(counts, order, axis=1)
-    with np.errstate(divide="ignore"):
-        turning = 1.0 / np.cumsum(rate * count, axis=1)  # only the first classes at work
+    at_work = np.cumsum(rate * count, axis=1)  # the first classes only
+    turning = np.divide(1.0, at_work, out=np.zeros_like(at_work), where=at_work > 0)
     least = np.full(len(longest), np.inf)
     for candidate in [longest, *turning.T]:
         turn = np.maximum(candidate, longest)
@@ -149,6 +149,8 @@ def stage_room(seconds: Floats, fits: Bools, work: Floats, class_of: Ints) -> St
     by_class = np.moveaxis(seconds, 1, 0)
     ranks = np.argsort(by_class, axis=2, kind="stable")
     ascending = np.take_along_axis(by_class, ranks, axis=2)
-    held = np.take_along_axis(np.where(fits, work, 0.0), ranks[class_of], axis=3)
+    nothing = -work.sum() - 1.0  # a stage that can hold nothing spoils the whole pipeline
+    held = np.take_along_axis(np.where(fits, work, nothing), ranks[class_of], axis=3)
     most = np.maximum.accumulate(held, axis=3)
-    return StageRoom(ascending, np.pad(most, ((0, 0), (0, 0), (0, 0), (1, 0))), class_of)
+    first = np.full((*most.shape[:3], 1), nothing)
+    return StageRoom(ascending, np.concatenate([first, most], axis=3), class_of)
