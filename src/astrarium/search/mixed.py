@@ -59,7 +59,8 @@ ROWS_AT_ONCE = 256  # whose bounds are refined together
 CASES_AT_ONCE = 64
 HEAVY_AT_ONCE = 1024
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
-FAR = 1.1  # by how much bounds may differ of nodes looked at together before plans are known
+DIVES = 12  # cases that are solved at once at the beginning, a few at a time
+CASES_OF_DIVE, HEAVY_OF_DIVE = 3, 48
 
 _TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
@@ -124,6 +125,7 @@ class PartitionSearch:
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, _Opened]]] = defaultdict(list)
         self._entered = 0
+        self._dives = DIVES
         for seed in seeds:
             self._keep_found(seed)
 
@@ -412,8 +414,8 @@ class PartitionSearch:
         """Rules, figures and bounds of cases on the same GPUs."""
         waiting = self._waiting[opened.group]
         chosen: list[_Opened] = []
-        within = self._together_with(waiting[0][0] if waiting else np.inf)
-        while waiting and len(chosen) < CASES_AT_ONCE and waiting[0][0] <= within:
+        most = CASES_OF_DIVE if self._dives else CASES_AT_ONCE
+        while waiting and len(chosen) < most and waiting[0][0] <= self._worst_kept():
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
@@ -422,11 +424,6 @@ class PartitionSearch:
         if full.any():
             self._enter_heavy(chosen, index[full], options.take(full))
         self._open(chosen, index[~full], options.take(~full))
-
-    def _together_with(self, bound: float) -> float:
-        """Up to which bound nodes are looked at at once: few until plans are known."""
-        worst = self._worst_kept()
-        return worst if np.isfinite(worst) else bound * FAR
 
     def _permitted(self, chosen: Sequence[_Opened]) -> tuple[Ints, Options]:
         """Cases that rules leave: which of the chosen, with which options."""
@@ -478,8 +475,7 @@ class PartitionSearch:
         """The most promising of them; the others wait on."""
         order = np.argsort(heavy.bounds, kind="stable")
         order = order[heavy.bounds[order] <= self._worst_kept()]
-        near = heavy.bounds[order] <= self._together_with(float(heavy.bounds.min()))
-        now = order[near][:HEAVY_AT_ONCE]
+        now = order[: HEAVY_OF_DIVE if self._dives else HEAVY_AT_ONCE]
         later = order[len(now) :]
         if len(later):
             rest = _Heavy(
@@ -515,15 +511,17 @@ class PartitionSearch:
         bounds = np.where(finite, bounds, np.inf)
         ranked = np.argsort(bounds, axis=None, kind="stable")
         ranked = ranked[np.isfinite(bounds.reshape(-1)[ranked])]
-        self._enter_ready(_Ready(gpus, bundle, bounds, ranked))
+        node = _Ready(gpus, bundle, bounds, ranked)
+        if self._dives and len(ranked):
+            self._dives -= 1
+            self.solve(node)  # good plans, even if not the best, leave others out
+        else:
+            self._enter_ready(node)
 
     def _enter_ready(self, node: _Ready) -> None:
         if not len(node.ranked):
             return
-        if np.isfinite(self._worst_kept()):
-            self._enter(float(node.bounds.reshape(-1)[node.ranked[0]]), node)
-        else:
-            self.solve(node)  # any plan helps to leave others out
+        self._enter(float(node.bounds.reshape(-1)[node.ranked[0]]), node)
 
     def _most_layers(self, row: _Row, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
@@ -545,7 +543,7 @@ class PartitionSearch:
     def solve(self, node: _Ready) -> None:
         """The best splits of the most promising cases; the others wait on."""
         flat = node.bounds.reshape(-1)[node.ranked]
-        within = self._together_with(float(flat[0]))
+        within = self._worst_kept()
         now = node.ranked[: int(np.searchsorted(flat[:SPLITS_AT_ONCE], within, side="right"))]
         orders, rows = np.divmod(now, node.bounds.shape[1])
         single = node.bundle.virtual[rows] == 1
