@@ -29,7 +29,9 @@ from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_bounds import (
+    fastest_first,
     fastest_stages,
+    interleaved_bound,
     least_seconds_of_layers,
     pipeline_bound,
     speeds,
@@ -39,7 +41,7 @@ from astrarium.search.mixed_relaxed import (
     LayerFigures,
     layer_figures,
     least_longest,
-    least_longest_of_full,
+    least_longest_of_options,
     places_in_flight,
 )
 from astrarium.search.mixed_rules import MixedRules
@@ -47,20 +49,17 @@ from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
-from astrarium.strategy.columns import GRANULARITIES, Degrees, Options, strategy_at
-from astrarium.strategy.types import Granularity, LayerSplit, Stage, Strategy
-
-_FULL = GRANULARITIES.index(Granularity.FULL)
+from astrarium.strategy.columns import Degrees, Options, strategy_at
+from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
 MOST_CASES = 4_000  # looked at before the search gives up its proof
 MOST_CHOICES = 40_000  # nodes of choosing GPUs
 MOST_ORDERS = 120  # orders of pools in one case
 ROWS_AT_ONCE = 256  # whose bounds are refined together
-CASES_AT_ONCE = 64
-HEAVY_AT_ONCE = 1024
+CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 12  # cases that are solved at once at the beginning, a few at a time
-CASES_OF_DIVE, HEAVY_OF_DIVE = 3, 48
+ROWS_OF_DIVE, CASES_OF_DIVE = 4, 24
 
 _TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
@@ -299,6 +298,8 @@ class PartitionSearch:
         worst = self._worst_kept() if self.objective in _TIMES else np.inf
         # Beyond this nothing is kept, or nothing more exact has to be known.
         highest = np.maximum(np.minimum(worst / batches * (1 + 1e-6), 4 * lowest), lowest)
+        ordered = fastest_first(speed, taken, int(stages.max()))
+        ramp = interleaved_bound(ordered, batches, virtual)
         whole = rows.work[index] @ self._numbers
         best = np.full(len(index), np.inf)
         for of_layers in figures:
@@ -313,7 +314,7 @@ class PartitionSearch:
                 whole_layers=len(self._numbers) == 1,
             )
             single = pipeline_bound(longest, speed, taken, batches)
-            passes = np.where(virtual > 1, batches * longest, single)
+            passes = np.where(virtual > 1, np.maximum(batches * longest, ramp), single)
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
         score = self._scores_of_rows(degrees, speed, best)
@@ -414,16 +415,15 @@ class PartitionSearch:
         """Rules, figures and bounds of cases on the same GPUs."""
         waiting = self._waiting[opened.group]
         chosen: list[_Opened] = []
-        most = CASES_OF_DIVE if self._dives else CASES_AT_ONCE
+        most = ROWS_OF_DIVE if self._dives else ROWS_AT_ONCE
         while waiting and len(chosen) < most and waiting[0][0] <= self._worst_kept():
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
         index, options = self._permitted(chosen)
-        full = options.granularity == _FULL
-        if full.any():
-            self._enter_heavy(chosen, index[full], options.take(full))
-        self._open(chosen, index[~full], options.take(~full))
+        if len(index):
+            bounds = self._case_bounds(chosen, index, options)
+            self.look_at(_Cases(chosen, index, options, bounds))
 
     def _permitted(self, chosen: Sequence[_Opened]) -> tuple[Ints, Options]:
         """Cases that rules leave: which of the chosen, with which options."""
@@ -438,32 +438,36 @@ class PartitionSearch:
         self._count_lost(lost, factorial(used) * self.space.overlap_copies)
         return index, options
 
-    def _enter_heavy(self, chosen: Sequence[_Opened], index: Ints, options: Options) -> None:
-        """Cases that recompute whole layers, bounded by a few figures of a layer."""
-        rows = [one.row for one in chosen]
+    def _case_bounds(self, chosen: Sequence[_Opened], index: Ints, options: Options) -> Floats:
+        """Scores of cases on the same GPUs at least, from a few figures of a layer."""
+        rows, gpus = [one.row for one in chosen], chosen[0].gpus
         stages = rows[0].num_stages
         least = np.array([row.bound for row in rows])[index]
-        if len(self._numbers) == 1 and stages > 1:
-            degrees = _joined([row.degrees for row in rows]).take(index)
-            virtual = np.array([row.virtual for row in rows])[index]
-            in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
-            orders = self._orders(chosen[0])
-            figures = [_figures_of([(r.figures[i], r.place) for r in rows]) for i in (0, 1)]
-            figures = [of.take(index) for of in figures]
-            longest = least_longest_of_full(
-                figures,
-                options,
-                virtual,
-                in_flight[:, ::-1],
-                np.array([[of[0] for of in order.classes] for order in orders]),
-                self.space.planner.num_layers,
-            )
-            mean = -(-self.space.planner.num_layers // degrees.pp)
-            after = np.stack([of.least_after(mean) for of in figures])
-            after = np.where(options.offload_optimizer, after[1], after[0])
-            seconds = degrees.num_micro_batches * longest + after
-            least = np.maximum(least, self.score_of(seconds, chosen[0].gpus))
-        self._enter(float(least.min()), _Heavy(chosen, index, options, least))
+        if len(self._numbers) > 1 or stages == 1:
+            return least
+        degrees = _joined([row.degrees for row in rows]).take(index)
+        virtual = np.array([row.virtual for row in rows])[index]
+        in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
+        figures = [_figures_of([(r.figures[i], r.place) for r in rows]) for i in (0, 1)]
+        figures = [of.take(index) for of in figures]
+        orders = self._orders(chosen[0])
+        pool_of = np.array([[of[0] for of in order.classes] for order in orders])
+        longest = least_longest_of_options(
+            figures,
+            options,
+            self.space.module_masks,
+            virtual,
+            in_flight[:, ::-1],
+            pool_of,
+            self.space.planner.num_layers,
+        )
+        speed = np.stack([row.speed for row in rows])[index][:, pool_of]
+        ramp = interleaved_bound(speed, degrees.num_micro_batches, virtual).min(axis=1)
+        mean = -(-self.space.planner.num_layers // degrees.pp)
+        after = np.stack([of.least_after(mean) for of in figures])
+        after = np.where(options.offload_optimizer, after[1], after[0])
+        seconds = np.maximum(degrees.num_micro_batches * longest, ramp) + after
+        return np.maximum(least, self.score_of(seconds, gpus))
 
     def _orders(self, opened: _Opened) -> list[Arrangement]:
         orders = self.space.arrangements.of(opened.gpus, opened.row.block)
@@ -471,22 +475,16 @@ class PartitionSearch:
             self.state.given_up = min(self.state.given_up, opened.row.bound)
         return orders[:MOST_ORDERS]
 
-    def open_heavy(self, heavy: _Heavy) -> None:
+    def look_at(self, cases: _Cases) -> None:
         """The most promising of them; the others wait on."""
-        order = np.argsort(heavy.bounds, kind="stable")
-        order = order[heavy.bounds[order] <= self._worst_kept()]
-        now = order[: HEAVY_OF_DIVE if self._dives else HEAVY_AT_ONCE]
+        order = np.argsort(cases.bounds, kind="stable")
+        order = order[cases.bounds[order] <= self._worst_kept()]
+        now = order[: CASES_OF_DIVE if self._dives else CASES_AT_ONCE]
         later = order[len(now) :]
         if len(later):
-            rest = _Heavy(
-                heavy.chosen,
-                heavy.index[later],
-                heavy.options.take(later),
-                heavy.bounds[later],
-            )
-            self._enter(float(rest.bounds.min()), rest)
+            self._enter(float(cases.bounds[later[0]]), cases.take(later))
         if len(now):
-            self._open(heavy.chosen, heavy.index[now], heavy.options.take(now))
+            self._open(cases.chosen, cases.index[now], cases.options.take(now))
 
     def _open(self, chosen: Sequence[_Opened], index: Ints, options: Options) -> None:
         """Ask the cost model about cases on the same GPUs."""
@@ -737,16 +735,21 @@ class _Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heavy:
-    """Cases that recompute whole layers: which of the chosen, with which options."""
+class _Cases:
+    """On the same GPUs: which of the rows chosen, with which options."""
 
     chosen: Sequence[_Opened]
     index: Ints
     options: Options
     bounds: Floats
 
+    def take(self, cases: Ints) -> _Cases:
+        return _Cases(
+            self.chosen, self.index[cases], self.options.take(cases), self.bounds[cases]
+        )
+
     def visit(self, search: PartitionSearch) -> None:
-        search.open_heavy(self)
+        search.look_at(self)
 
 
 def _figures_of(places: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:

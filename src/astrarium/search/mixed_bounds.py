@@ -5,6 +5,7 @@ be the seconds of one micro-batch on each of P stages, T the longest, S their su
 micro-batches, hop the fastest link:
 
 - K (T + hop), the longest stage at work all the time; without the hop where transfers overlap;
+- K t_s and the stages before s, each for one chunk (`interleaved_bound`);
 - one chunk per rank: S + (K - 1) T less the idle time of the stages behind the longest, at most
   P T - S, hence 2 S + (K - 1 - P) T, and the links of the round trip and of every turn.
 
@@ -105,6 +106,28 @@ def pipeline_bound(
     links = np.where(batches > stages, (batches - 1 + 2 * (stages - 1)) * hop, 0.0)
     found = np.maximum(least + links, batches * (longest + hop))
     return np.where(stages > 1, found, batches * longest)
+
+
+def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
+    """Seconds with several chunks per rank: (rows, ...), from speeds (rows, ..., stages).
+
+    Every stage s takes K t_s and, v chunks being on their way, the sum of t before it over v. The
+    weights that make all stages count alike in a mean of these chains fall by 1 - 1 / (K v) from
+    stage to stage.
+    """
+    rows = (-1, *(1,) * (speed.ndim - 1))
+    fall = (1.0 - 1.0 / (batches * virtual)).reshape(rows)
+    work = (speed * fall ** np.arange(speed.shape[-1])).sum(axis=-1)
+    return batches.reshape(rows[:-1]) / work
+
+
+def fastest_first(speed: Floats, counts: Floats, stages: int) -> Floats:
+    """Speeds of stages in falling order, zero behind the last one: (rows, stages)."""
+    order = np.argsort(-speed, axis=1, kind="stable")
+    ends = np.cumsum(np.take_along_axis(counts, order, axis=1), axis=1)
+    place = (np.arange(stages) >= ends[:, :, None]).sum(axis=1)
+    padded = np.pad(np.take_along_axis(speed, order, axis=1), ((0, 0), (0, 1)))
+    return np.take_along_axis(padded, place, axis=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,12 @@ from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.cost.step import seconds_of
 from astrarium.search.arrangements import Arrangement
-from astrarium.search.mixed_bounds import StageRoom, pipeline_bound, stage_room
+from astrarium.search.mixed_bounds import (
+    StageRoom,
+    interleaved_bound,
+    pipeline_bound,
+    stage_room,
+)
 from astrarium.search.partition import SplitProblem
 from astrarium.strategy.columns import Degrees, Options
 
@@ -142,24 +147,31 @@ class Bundle:
         """No split takes less; infinite where none fits: (orders, rows)."""
         low, _ = self.longest
         t, batches = self.tables, self.degrees.num_micro_batches
-        passes = batches * low
+        in_order = np.moveaxis(self._speed[:, self.class_of], 0, 1)  # (orders, rows, stages)
+        ramps = [interleaved_bound(speed, batches, self.virtual) for speed in in_order]
+        passes = np.maximum(batches * low, np.stack(ramps))
         single = np.flatnonzero(self.virtual == 1)
         if len(single):
             passes[:, single] = self._least_of_single_chunks(low, single)
         first, last = self.class_of[:, 0], self.class_of[:, -1]
         return passes + self._least_after() + np.moveaxis(t.tied[:, first, last], 0, 1)
 
+    @cached_property
+    def _speed(self) -> Floats:
+        """Share of the model that a stage does per second at best: (rows, classes)."""
+        work = self._work[:, None, :] / self.seconds
+        return np.asarray(work.max(axis=2) / self._whole[:, None])
+
     def _least_of_single_chunks(self, low: Floats, rows: Ints) -> Floats:
         found = low[:, rows]
         finite = np.isfinite(found)
-        speed = (self._work[:, None, :] / self.seconds).max(axis=2) / self._whole[:, None]
         for order, classes in enumerate(self.class_of):
             counts = np.bincount(classes, minlength=len(self.classes)).astype(float)
             hop = self.tables.hop[:, classes[:-1], classes[1:]].min(axis=1, initial=np.inf)
             hop = np.where(np.isfinite(hop) & ~self.options.overlap_p2p, hop, 0.0)
             found[order] = pipeline_bound(
                 np.where(finite[order], found[order], 0.0),
-                speed[rows],
+                self._speed[rows],
                 np.broadcast_to(counts, (len(rows), len(counts))),
                 self.degrees.num_micro_batches[rows],
                 hop[rows],

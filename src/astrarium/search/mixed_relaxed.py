@@ -226,52 +226,59 @@ def least_longest(
     return low
 
 
-def least_longest_of_full(
+def least_longest_of_options(
     figures: Sequence[LayerFigures],
     options: Options,
+    masks: Sequence[int],
     virtual: Ints,
     in_flight: Floats,
     pool_of: Ints,
     num_layers: int,
 ) -> Floats:
-    """The least bottleneck if whole layers are redone: (cases,).
+    """The least bottleneck of cases with their own options, in any of some orders: (cases,).
 
     figures: of each case, without and with offload; in_flight: (cases, stages) from the first on;
     pool_of: (orders, stages). Layers are of one kind.
     """
+    rows = np.arange(len(options))
     kept = options.offload_optimizer.astype(np.int64)
+    full = (options.granularity == _FULL)[:, None, None]
+    # The policy of a case: none, or its set of modules.
+    policy = 1 + np.searchsorted(masks, options.recompute_modules)
+    policy = np.where(options.granularity == _SELECTIVE, policy, 0)
 
     def at(name: str) -> Floats:
         """(cases, orders, stages)."""
-        every = [getattr(of, name) for of in figures]
-        of_pools = np.stack([v[0] if v.ndim == 3 else v for v in every])
-        return of_pools[kept, np.arange(len(kept))][:, pool_of]
+        every = np.stack([getattr(of, name) for of in figures])
+        of_pools = every[kept, policy, rows] if every.ndim == 4 else every[kept, rows]
+        return of_pools[:, pool_of]
 
     seconds, again, all_again = at("seconds"), at("again"), at("all_again")
     f, v = in_flight[:, None, :], virtual[:, None, None]
     each = options.recompute_layers[:, None, None]
-    redone = each * v
-    blocks = (options.method == _BLOCK)[:, None, None]
-    room, weight = at("most_room"), at("least_weight")
+    redone = np.where(full, each * v, 0)
+    grouped = full & (options.method != _BLOCK)[:, None, None]
+    room = np.where(full, at("most_room"), at("room"))
+    weight = np.where(full, at("least_weight"), at("weight"))
     inputs, saved = at("least_act"), at("saved")
-    beyond = (room + redone * f * saved) / (weight + f * (inputs + saved))
+    beyond = (room + redone * f * saved) / (weight + f * at("act"))
     within = np.minimum(redone, room / (weight + f * inputs))
-    grouped = room / (weight + f * inputs / np.maximum(each, 1))
-    fitting = np.where(blocks, np.where(beyond >= redone, beyond, within), grouped) + v - 1
+    in_groups = room / (weight + f * inputs / np.maximum(each, 1))
+    fitting = np.where(beyond >= redone, beyond, within)
+    fitting = np.where(grouped, in_groups, fitting) + v - 1
 
     def enough(longest: Floats) -> Bools:
         turn = longest[:, None, None]
         some = np.maximum(
             np.minimum(redone, turn / (seconds + again)), (turn - redone * again) / seconds
         )
-        most = np.floor(np.minimum(np.where(blocks, some, turn / all_again), fitting) + 1e-9)
+        most = np.floor(np.minimum(np.where(grouped, turn / all_again, some), fitting) + 1e-9)
         most = np.where(most < v, _IMPOSSIBLE, most)
         return (most.sum(axis=2) >= num_layers).any(axis=1)
 
     low = seconds.min(axis=(1, 2)) * num_layers / pool_of.shape[1]
     high = 4 * low
-    able = enough(high)
-    low = np.where(able, low, high)
+    low = np.where(enough(high), low, high)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         done = enough(middle)
