@@ -12,7 +12,7 @@ the backward pass. Not modelled: imbalance of expert routing (tokens spread even
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -29,20 +29,24 @@ from astrarium.cost.collectives import (
     reduce_scatter_seconds,
 )
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
+from astrarium.cost.ends import dealt
 from astrarium.cost.feedforward import add_experts, add_mlp
+from astrarium.cost.measured import correct, measured_shards
 from astrarium.cost.tally import (
     ELEMENT_BYTES,
     MASK_BYTES,
+    PASSES,
     GemmSeconds,
     LayerCosts,
     Shards,
     Tally,
     beside,
     least_backward_seconds,
+    summed_seconds,
     weight_products,
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
+from astrarium.model.blocks import Block, CustomBlock, Embedding, Linear, Module, Norm, Split
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
 
@@ -56,20 +60,46 @@ def layer_costs(
     tuning: Tuning = NEUTRAL,
 ) -> LayerCosts:
     """Costs of every kind of layer of the model under every shard."""
-    layers = []
-    for kind in workload.model.kinds:
-        layer = Tally(shards, workload, ops, fabric, runtime, tuning)
+
+    def predicted(kind: Block | CustomBlock, shards: Shards) -> Tally:
         if isinstance(kind, CustomBlock):
+            layer = Tally(shards, workload, ops, fabric, runtime, tuning)
             _add_custom(layer, kind)
         else:
+            own_shards, own_workload = _seen_by(kind, shards, workload)
+            layer = Tally(own_shards, own_workload, ops, fabric, runtime, tuning)
+            layer.context_length = kind.context_tokens(workload.seq_length)
+            layer.context_tokens = shards.tokens(layer.context_length)
             _add_block(layer, kind)
+        return layer
+
+    layers = []
+    for kind in workload.model.kinds:
+        layer = predicted(kind, shards)
+        timings = kind.timings.get(ops.gpu.name)
+        if timings:
+            correct(layer, timings, predicted(kind, measured_shards(timings, shards)))
+        if runtime.waits_for_messages:
+            for name in PASSES:
+                layer.add(f"launch_{name}", layer.out[f"tp_{name}"])
+            layer.add("launch_again", layer.out["tp_forward"])
         layers.append(layer.out)
     return LayerCosts(
         **{f.name: np.stack([out[f.name] for out in layers], axis=1) for f in fields(LayerCosts)}
     )
 
 
+def _seen_by(block: Block, shards: Shards, workload: Workload) -> tuple[Shards, Workload]:
+    """Return a micro-batch as the layer meets it: its own sequences, its own length."""
+    return (
+        replace(shards, micro_batch=shards.micro_batch * block.sequences),
+        replace(workload, seq_length=block.length(workload.seq_length)),
+    )
+
+
 def _add_block(layer: Tally, block: Block) -> None:
+    if block.embedding:
+        _add_embedding(layer, block, block.embedding)
     _add_norms(layer, block)
     gemm_seconds = _add_dense_linears(layer, block)
     for attention in block.attentions:
@@ -84,6 +114,17 @@ def _add_block(layer: Tally, block: Block) -> None:
     layer.everywhere("dense_parameters", float(block.extra_parameters))
     _add_launches(layer, block)
     layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
+
+
+def _add_embedding(layer: Tally, block: Block, embedding: Embedding) -> None:
+    """Tokens of an input that comes in at this layer: a lookup, and the table unless shared."""
+    layer.pointwise(Pointwise.EMBEDDING, layer.tokens * block.hidden)
+    layer.everywhere("dense_parameters", float(embedding.other_parameters))
+    if embedding.shared:
+        return
+    table = dealt(embedding.vocab, layer.shards.tp, pads=layer.runtime.pads_vocabulary)
+    layer.add("dense_parameters", table * embedding.hidden)
+    layer.add("backward", summed_seconds(layer.ops, layer.runtime, table * embedding.hidden))
 
 
 def _add_launches(layer: Tally, block: Block) -> None:
@@ -110,6 +151,8 @@ def _add_norms(layer: Tally, block: Block) -> None:
     residual = layer.residual_tokens * block.hidden * ELEMENT_BYTES
     for norm in block.norms:
         tokens = layer.tokens / layer.shards.tp if norm.per_head else layer.residual_tokens
+        if norm.context:
+            tokens = layer.context_tokens / layer.shards.residual_split
         size = tokens * norm.features * ELEMENT_BYTES
         kind = Pointwise.RMS_NORM if norm.vectors == 1 else Pointwise.LAYER_NORM
         forward = layer.pointwise(kind, tokens * norm.features)
@@ -181,7 +224,7 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
 def _shape(layer: Tally, linear: Linear) -> tuple[Floats, Floats, Floats]:
     tp, ones = layer.shards.tp, np.ones(len(layer.shards))
     if linear.split is Split.COLUMN:
-        return layer.tokens, linear.outputs / tp, linear.inputs * ones
+        return layer.tokens_of(linear), linear.outputs / tp, linear.inputs * ones
     if linear.split is Split.ROW:
         return layer.tokens, linear.outputs * ones, linear.inputs / tp
     return layer.residual_tokens, linear.outputs * ones, linear.inputs * ones
@@ -213,8 +256,7 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
 
     for row in (x for x in block.linears if x.split is Split.ROW and x.name in gemms):
         columns = _columns_before(block, row)
-        width = sum(column.inputs for column in columns)
-        entered = layer.tokens * width * ELEMENT_BYTES
+        entered = sum(layer.tokens_of(c) * c.inputs for c in columns) * ELEMENT_BYTES
         gather = all_gather_seconds(fabric, entered, group) + late
         input_scatter = reduce_scatter_seconds(fabric, entered, group) + late
         input_whole = all_reduce_seconds(fabric, entered, group) + late
@@ -249,22 +291,24 @@ def _columns_before(block: Block, row: Linear) -> list[Linear]:
 
 
 def _add_custom(layer: Tally, block: CustomBlock) -> None:
-    """A layer known by its totals: measured seconds where given, else a FLOP rate."""
+    """A layer known by its totals: a FLOP rate and memory traffic."""
     shards = layer.shards
     samples = shards.micro_batch / shards.cp
-    flops = block.forward_flops * samples / shards.tp
+    held = block.divided / shards.tp + (1.0 - block.divided)
+    # What was measured is known by the sample; other work is more efficient in larger parts.
+    apart = samples if block.timings.get(layer.ops.gpu.name) else np.ones_like(samples)
     # Without a shape, the work is priced as one square matrix product of as many FLOPs.
-    side = np.cbrt(flops / 2)
-    forward = layer.ops.gemm(side, side, side, dtype=layer.dtype, role=GemmRole.FORWARD)
-    backward = 2 * forward
-    timings = block.timings.get(layer.ops.gpu.name, {})
-    for degree, timing in timings.items():
-        measured = shards.tp == degree
-        forward = np.where(measured, timing.forward_seconds * samples, forward)
-        backward = np.where(measured, timing.backward_seconds * samples, backward)
-    layer.add("forward", forward)
-    layer.add("backward", backward)
+    side = np.cbrt(block.forward_flops * samples / apart * held / 2)
+    product = layer.ops.gemm(side, side, side, dtype=layer.dtype, role=GemmRole.FORWARD)
+    for name, products, moved in zip(PASSES, (1, 2), block.moved_bytes, strict=True):
+        traffic = layer.ops.streaming(moved * samples / apart * held)
+        layer.add(name, apart * (products * product + traffic))
+    own = layer.runtime.layer_forward_seconds
+    share = layer.runtime.layer_backward_seconds / own if own else 1.0
+    layer.everywhere("launch_forward", block.launch_seconds)
+    layer.everywhere("launch_backward", block.launch_seconds * share)
+    layer.everywhere("launch_again", block.launch_seconds)
     layer.add("dense_parameters", block.parameters / shards.tp)
-    layer.keep(block.activation_bytes * samples / shards.tp)
+    layer.keep(block.activation_bytes * samples * held)
     layer.add("inputs", block.output_bytes * samples)
-    layer.add("transient", block.output_bytes * samples)
+    layer.add("transient", (block.output_bytes + block.transient_bytes * held) * samples)

@@ -18,9 +18,11 @@ import numpy as np
 from astrarium.arrays import Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Pool
+from astrarium.cluster.interconnect import Network
 from astrarium.cost.collectives import (
     Fabric,
     Group,
+    adapter_share,
     all_gather_seconds,
     all_reduce_seconds,
     compute_slowdown,
@@ -32,6 +34,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.ends import EndCosts, end_costs
+from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
 from astrarium.cost.tally import LayerCosts, Shards
@@ -245,8 +248,8 @@ class CostModel:
         pace = slowest_of(degrees.gpus) * self.tuning.compute
         hop = self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._further_launches(degrees, gpus), shards, dealt, ends)
-        dense = (dense_parameters, dense_ranks, degrees.tp)
-        expert = (expert_parameters, expert_ranks, degrees.ep * degrees.etp)
+        dense = (dense_parameters, dense_group(degrees, domain))
+        expert = (expert_parameters, place(expert_ranks, degrees.ep * degrees.etp, domain))
         others = self._between_domains(degrees, domain, virtual * hop, on_rank.ep)
         return Layouts(
             models=(self,),
@@ -287,7 +290,7 @@ class CostModel:
         self, degrees: Degrees, domain: Ints, sends: Floats, experts: Floats
     ) -> Floats:
         """Seconds that a pass of one micro-batch sends between domains, data parallelism aside."""
-        stages = place(degrees.pp, degrees.tp * degrees.cp * degrees.dp, domain)
+        stages = place(degrees.pp, degrees.stage_stride, domain)
         exchange = place(degrees.ep, degrees.etp, domain)
         # `experts` holds both passes.
         return np.where(crosses_domains(stages), sends, 0.0)[:, None] + np.where(
@@ -300,19 +303,19 @@ class CostModel:
         domain: Ints,
         tied: Floats,
         others: Floats,
-        *groups: tuple[Floats, Ints, Ints],
+        *groups: tuple[Floats, Group],
     ) -> DataMessages:
-        """Each group: parameters of a rank, ranks that share them, distance between those."""
+        """Each group: parameters of a rank, and the ranks that share them."""
         fabric = self.fabric
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
         at_once = in_buckets = Exchange(*(np.zeros(shape) for _ in range(3)))
         crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
-        for parameters, sharing, stride in groups:
+        for parameters, sharing in groups:
             if not parameters.any():
                 continue
-            ranks = sharing[:, None]
-            group = place(ranks, stride[:, None], domain[:, None])
+            group = Group(sharing.size[:, None], sharing.per_domain[:, None])
+            ranks = group.size
             calls = np.ones_like(parameters)
             whole = parts = self._exchange(parameters, group, calls)
             if self.runtime.message_parameters:
@@ -324,15 +327,18 @@ class CostModel:
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
-        apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
-        ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
+        apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
+        ends = place(np.where(degrees.pp > 1, 2, 1), apart, domain)
+        table = self.runtime.tied_gradient_bytes * tied
+        contended = table * adapter_share(fabric, degrees.stage_stride)
+        table = np.where(crosses_domains(ends), contended, table)
         reduce = at_once.reduce
         return DataMessages(
             at_once,
             in_buckets,
             last,
             unpack,
-            tied=all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends),
+            tied=all_reduce_seconds(fabric, table, ends),
             slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
             on_same_links=np.where(crosses, others, 0.0),
         )
@@ -388,19 +394,55 @@ class CostModel:
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
-            launch=dealt(c.launch_forward + c.launch_backward)
-            + dealt(np.ones_like(c.forward)) * further_launches[:, None]
-            + ends.half_at_each(self.runtime.micro_batch_seconds),
+            launch=self._launches(shards, dealt, ends)
+            + dealt(np.ones_like(c.forward)) * further_launches[:, None],
             launch_again=dealt(c.launch_again),
         )
 
+    def _launches(
+        self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: _Ends
+    ) -> Floats:
+        """What the host of each rank takes for a micro-batch.
+
+        If it waits at the end of each pass, the device waits for each pass apart; launches that
+        take as long in all are what makes it wait for as long in both.
+        """
+        c, e = shards.layers, shards.ends
+        half = ends.half_at_each(self.runtime.micro_batch_seconds / 2)
+        forward, backward = dealt(c.launch_forward) + half, dealt(c.launch_backward) + half
+        if not self.runtime.waits_for_passes:
+            return forward + backward
+        busy_forward = (
+            dealt(c.forward + c.tp_forward)
+            + ends.first(e.embedding_forward)
+            + ends.last(e.head_forward)
+        )
+        busy_backward = (
+            dealt(c.backward + c.tp_backward)
+            + ends.first(e.embedding_backward)
+            + ends.last(e.head_backward)
+        )
+        apart = smooth_maximum(busy_forward, forward, LAUNCH_HALVINGS)
+        apart = apart + smooth_maximum(busy_backward, backward, LAUNCH_HALVINGS)
+        apart = apart + 2 * self.runtime.pass_seconds * (apart > 0)
+        return smooth_remainder(apart, busy_forward + busy_backward, LAUNCH_HALVINGS)
+
     def hop_seconds(self, degrees: Degrees, gpus: Ints, shards: ShardCosts) -> Floats:
-        """Stages are whole blocks of ranks: neighbours share a domain only if both fit in it."""
+        """Stages are whole blocks of ranks: neighbours share a domain only if both fit in it.
+
+        Where a domain holds several stages, those at its ends, the slowest, have one link to the
+        outside and one inside. On slow networks the mean of both stands for each; elsewhere links
+        to the outside stand for all.
+        """
         block = degrees.tp * degrees.cp * degrees.dp
         stages = np.maximum(gpus // block, 1)
-        inside = place(stages, block, self.pool.domain_of(gpus)).per_domain
-        boundary_bytes = shards.ends.boundary_bytes[shards.shard_of]
-        hop = send_seconds(self.fabric, boundary_bytes, inside < stages)
+        together = place(stages, degrees.stage_stride, self.pool.domain_of(gpus)).per_domain
+        sent = shards.ends.boundary_bytes[shards.shard_of]
+        within = send_seconds(self.fabric, sent, np.False_)
+        outside = send_seconds(self.fabric, sent, np.True_, degrees.stage_stride)
+        if self.pool.network is Network.TCP:
+            outside = np.where(together > 1, (within + outside) / 2, outside)
+        hop = np.where(together < stages, outside, within)
         return np.where(degrees.pp > 1, hop, 0.0)
 
 
@@ -408,6 +450,17 @@ def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:
     """Ranks that share dense, and expert, parameters. Context ranks share both."""
     dense = degrees.dp * degrees.cp
     return dense, np.maximum(dense * degrees.tp // (degrees.ep * degrees.etp), 1)
+
+
+def dense_group(degrees: Degrees, domain: Ints) -> Group:
+    """The ranks that share dense parameters: context ranks next to each other, then replicas."""
+    size, _ = data_ranks(degrees)
+    together = place(size, degrees.tp, domain)
+    context = place(degrees.cp, degrees.tp, domain).per_domain
+    replicas = np.gcd(degrees.tp * degrees.cp * degrees.pp * degrees.dp, domain)
+    replicas = np.clip(replicas // (degrees.tp * degrees.cp * degrees.pp), 1, degrees.dp)
+    apart = np.where(context == degrees.cp, context * replicas, context)
+    return Group(size, np.where(degrees.pipeline_inside, apart, together.per_domain))
 
 
 def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:

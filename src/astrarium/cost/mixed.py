@@ -24,6 +24,7 @@ from astrarium.cluster import Cluster
 from astrarium.cost.collectives import (
     Fabric,
     Group,
+    adapter_share,
     all_reduce_seconds,
     fabric_across,
     send_seconds,
@@ -308,18 +309,22 @@ class ClusterModel:
         layouts = parts[0].layouts
         shape = (len(layouts), len(parts), len(parts))
         hop, tied = np.zeros(shape), np.zeros(shape)
-        ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
+        degrees = layouts.degrees
+        senders = degrees.stage_stride
+        ends = Group(np.where(degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
         for i, one in enumerate(parts):
             sent = one.of_ends("boundary_bytes")
-            table = layouts.runtime.reduced_gradient_bytes * one.of_ends("tied_parameters")
+            table = layouts.runtime.tied_gradient_bytes * one.of_ends("tied_parameters")
             for j, other in enumerate(parts):
                 if i == j:
                     hop[:, i, j] = one.layouts.hop_seconds[:, 0]
                     tied[:, i, j] = one.layouts.messages.tied
                     continue
                 fabric = self._fabric(tuple(sorted({*one.stage_class, *other.stage_class})))
-                hop[:, i, j] = send_seconds(fabric, sent, np.True_)
-                tied[:, i, j] = all_reduce_seconds(fabric, table, ends)
+                hop[:, i, j] = send_seconds(fabric, sent, np.True_, senders)
+                tied[:, i, j] = all_reduce_seconds(
+                    fabric, table * adapter_share(fabric, senders), ends
+                )
         return hop, tied
 
 

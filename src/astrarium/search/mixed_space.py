@@ -50,6 +50,12 @@ class MixedSpace(Space):
         usable[chosen] = counts > 0
         return usable
 
+    def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
+        """On several pools the stages of a replica are never next to each other."""
+        if len(self.cluster.pools) == 1:
+            return super()._with_orders(rows)
+        return rows | {"pipeline_inside": np.zeros(len(rows["pp"]), bool)}
+
     def _arrangement_counts(self, tp_cp: Ints, block: Ints, num_stages: Ints) -> Ints:
         """As Python's integers: there may be very many."""
         first, index = distinct_rows(tp_cp, block, num_stages)

@@ -39,6 +39,11 @@ def placement(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...]:
     sizes = [pool.num_gpus for pool in cluster.pools]
     if strategy.gpus > sum(sizes):
         raise InputError(f"the strategy needs {strategy.gpus} GPUs; the cluster has {sum(sizes)}")
+    if strategy.pipeline_inside and len(cluster.pools) > 1:
+        raise InputError(
+            "pipeline_inside puts the stages of a replica next to each other; on several pools"
+            " each stage is a block of its own: leave it out"
+        )
     named = _named(strategy, cluster)
     if named is None:
         return laid_over(block, strategy.pp, sizes)

@@ -27,7 +27,7 @@ def layer_weights(model: Model, seq_length: int, gpu: str) -> tuple[Floats, floa
     if all(value is not None for value in seconds):
         return np.array(seconds, float)[list(model.kind_of_layer)], 0.0
     flops = [kind.flops_per_token(seq_length) for kind in model.kinds]
-    return np.array(flops)[list(model.kind_of_layer)], model.head.flops_per_token
+    return np.array(flops)[list(model.kind_of_layer)], model.head_flops_per_token(seq_length)
 
 
 def _measured_seconds(kind: Block | CustomBlock, gpu: str) -> float | None:
@@ -36,7 +36,7 @@ def _measured_seconds(kind: Block | CustomBlock, gpu: str) -> float | None:
     if not timings:
         return None
     timing = timings[min(timings)]
-    return timing.forward_seconds + timing.backward_seconds
+    return timing.forward_seconds + (timing.backward_seconds or 2 * timing.forward_seconds)
 
 
 def chunk_bounds(
