@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
+from astrarium.cost.schedule import in_flight_at_peak
 from astrarium.cost.step import seconds_of
 from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_bounds import (
@@ -100,15 +101,14 @@ class Bundle:
 
     @cached_property
     def _in_flight(self) -> Floats:
-        """Whole micro-batches in flight at each stage, at least: (stages, rows, contents)."""
-        behind = self.num_stages - 1 - np.arange(self.num_stages)[:, None]
-        v, batches = self.virtual, self.degrees.num_micro_batches
-        single = np.minimum(behind + 1, batches)
-        passes = np.minimum(2 * behind + (v - 1) * self.num_stages, batches * v - 1) + 1
-        # Chunks of a stage are as even as they can be.
-        share = np.floor(self._num_layers / v[:, None]) / self._num_layers
-        share = np.where(v[:, None] > 1, share, 1.0)
-        return np.where(v > 1, passes, single)[:, :, None] * share
+        """Whole micro-batches in flight at each stage: (stages, rows, contents)."""
+        layers = self._num_layers.astype(np.int64)
+        batches = self.degrees.num_micro_batches
+        first, index = distinct_rows(self.virtual, batches)
+        pairs = zip(self.virtual[first].tolist(), batches[first].tolist(), strict=True)
+        most = int(layers.max())
+        found = [in_flight_of_layers(self.num_stages, v, k, most)[:, layers] for v, k in pairs]
+        return np.stack(found, axis=1)[:, index]
 
     def _fits(self) -> Bools:
         """What could be at each place: (orders, stages, rows, contents)."""
@@ -272,12 +272,34 @@ class Bundle:
         ]
 
 
-def _chunk_bounds(sizes: Ints, virtual: int) -> Ints:
-    """Ranks' layers dealt to their chunks as evenly as possible, the larger chunks last."""
+def in_flight_of_layers(pp: int, virtual: int, batches: int, most_layers: int) -> Floats:
+    """Micro-batches in flight at each stage, by the layers that it holds: (stages, layers + 1).
+
+    Chunks that hold no layer do not occur.
+    """
+    if virtual == 1:
+        held = np.minimum(pp - np.arange(pp), batches).astype(float)
+        return np.repeat(held[:, None], most_layers + 1, axis=1)
+    found = np.zeros((pp, most_layers + 1))
+    for layers in range(virtual, most_layers + 1):
+        found[:, layers] = _in_flight_of_chunks(pp, virtual, min(batches, 2 * pp), layers)
+    return found
+
+
+@cache
+def _in_flight_of_chunks(pp: int, virtual: int, batches: int, layers: int) -> Floats:
+    sizes = np.repeat(_chunks(np.array([layers]), virtual), pp, axis=1)
+    return (in_flight_at_peak(sizes, batches) * sizes).sum(axis=0) / layers
+
+
+def _chunks(sizes: Ints, virtual: int) -> Ints:
+    """Layers of ranks dealt to their chunks, (chunks, ranks), as even as can be, more last."""
     small, large = np.divmod(sizes, virtual)
-    chunk = np.arange(virtual)[:, None]
-    per_chunk = small + (chunk >= virtual - large)
-    return np.concatenate([[0], np.cumsum(per_chunk.reshape(-1))])
+    return small + (np.arange(virtual)[:, None] >= virtual - large)
+
+
+def _chunk_bounds(sizes: Ints, virtual: int) -> Ints:
+    return np.concatenate([[0], np.cumsum(_chunks(sizes, virtual).reshape(-1))])
 
 
 def _from_last(most: Ints, spare: int, least: int) -> Ints:

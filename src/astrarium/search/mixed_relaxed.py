@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass
+from astrarium.search.mixed_cases import in_flight_of_layers
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 
@@ -176,13 +177,16 @@ _SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
 
 
 def places_in_flight(stages: Ints, batches: Ints, virtual: Ints, places: int) -> Floats:
-    """Micro-batches in flight at the last, next to last, ... stage: (rows, places)."""
-    behind = np.arange(places)
-    held = np.minimum(behind + 1, batches[:, None])
-    v = virtual[:, None]
-    warm_up = 2 * behind + (v - 1) * stages[:, None]
-    passes = np.minimum(warm_up, batches[:, None] * v - 1) + 1
-    return np.where(v > 1, passes / v, held).astype(float)
+    """Micro-batches in flight at the last, next to last, ... stage, at least: (rows, places)."""
+    batches = np.minimum(batches, np.where(virtual > 1, 2, 1) * stages)
+    first, index = distinct_rows(stages, batches, virtual)
+    found = np.zeros((len(first), places))
+    for row, i in enumerate(first):
+        pp, v = int(stages[i]), int(virtual[i])
+        # Chunks are the least alike if some hold one layer and some two.
+        some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v))[:, v:]
+        found[row, : min(pp, places)] = some.min(axis=1)[::-1][:places]
+    return found[index]
 
 
 def least_longest(
@@ -199,12 +203,12 @@ def least_longest(
     """The least bottleneck of rows, if it is between two figures; the higher one if it is more.
 
     room: (rows, classes), stages that a pool has room for. A stage has a layer for each of its
-    chunks; these need not be even, so it may hold `virtual` - 1 layers beyond what memory says.
+    chunks.
     """
     chunks = virtual[:, None, None]
 
     def enough(longest: Floats) -> Bools:
-        most = figures.most_layers(longest, in_flight) + chunks - 1
+        most = figures.most_layers(longest, in_flight)
         fastest = figures.seconds.min(axis=0)[..., None]
         most = np.minimum(most, longest[:, None, None] / fastest) * (1 + 1e-9)
         if whole_layers:
@@ -265,7 +269,7 @@ def least_longest_of_options(
     within = np.minimum(redone, room / (weight + f * inputs))
     in_groups = room / (weight + f * inputs / np.maximum(each, 1))
     fitting = np.where(beyond >= redone, beyond, within)
-    fitting = np.where(grouped, in_groups, fitting) + v - 1
+    fitting = np.where(grouped, in_groups, fitting)
 
     def enough(longest: Floats) -> Bools:
         turn = longest[:, None, None]
