@@ -108,8 +108,9 @@ class BruteForce:
         tp_cp = int(degrees.tp[0] * degrees.cp[0])
         block = tp_cp * int(degrees.dp[0])
         sizes = [pool.num_gpus for pool in self.cluster.pools]
-        vectors = [] if exact else self.choices(block, pp)
-        if block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes):
+        vectors = [] if exact or pp == 1 else self.choices(block, pp)
+        several = pp > 1 or len(sizes) > 1
+        if several and block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes):
             vectors.append(tuple(sizes))
         options = space.options(space.layouts(pp)[0].chunk_layers)
         least = np.inf

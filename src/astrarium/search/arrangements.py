@@ -121,11 +121,15 @@ class Arrangements:
         return fits and (self.exact or any(size % block for size in self.sizes))
 
     def count(self, tp_cp: int, block: int, num_stages: int) -> int:
-        """Arrangements of so many stages, every order of the pools counted."""
+        """Arrangements of so many stages, every order of the pools counted.
+
+        A single stage on a single pool leaves nothing to arrange: `engine` looks at those.
+        """
         found = 0
-        if not self.exact:
+        if not self.exact and num_stages > 1:
             found = self._choices(block).get(num_stages, 0)
-        if num_stages * block == sum(self.sizes) and self.takes_all(tp_cp, block):
+        alone = num_stages == 1 and len(self.sizes) == 1
+        if num_stages * block == sum(self.sizes) and not alone and self.takes_all(tp_cp, block):
             found += factorial(len(self.sizes))
         return found
 

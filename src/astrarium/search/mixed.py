@@ -181,6 +181,8 @@ class PartitionSearch:
         degrees, counts = degrees.take(fits), counts[fits]
         seconds = np.stack([self._least_of_pool(i, degrees) for i in range(len(self._prices))], 1)
         speed = speeds(seconds, np.append(self._numbers, (1.0, 1.0)))
+        # A single stage lies on all pools and goes at the pace of the slowest.
+        speed = np.where(degrees.pp[:, None] == 1, speed.min(axis=1, keepdims=True), speed)
         layer = seconds[:, :, :-2].min(axis=2)
         alike = len(self._numbers) == 1
         work = np.ones((len(degrees), 1)) if alike else seconds[:, :, :-2].mean(axis=1)
@@ -356,7 +358,7 @@ class PartitionSearch:
         takes_all = arrangements.takes_all(row.tp_cp, row.block)
         if takes_all and row.num_stages * row.block == self.cluster.num_gpus:
             self._wait(row.bound, _Opened(row, arrangements.sizes))
-        if not self.space.exact:
+        if not self.space.exact and row.num_stages > 1:
             self._enter(row.bound, _Choice(row, (), row.bound))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
@@ -491,7 +493,7 @@ class PartitionSearch:
         self.state.cases += len(np.unique(index))
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         most = max((self._most_layers(rows[i], gpus) for i in np.unique(index)), default=0)
-        if most < 1:
+        if most * rows[0].num_stages < self.space.planner.num_layers:
             return
         bundle = Bundle(
             self.model,
@@ -499,7 +501,7 @@ class PartitionSearch:
             np.array([row.virtual for row in rows])[index],
             options,
             self._orders(chosen[0]),
-            narrowed(self.model.contents, most),
+            narrowed(self.model.contents, most, rows[0].num_stages),
             np.stack([row.work for row in rows])[index],
         )
         seconds = bundle.least_seconds

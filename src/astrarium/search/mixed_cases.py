@@ -30,9 +30,11 @@ from astrarium.strategy.columns import Degrees, Options
 TOGETHER = 64  # dealt pipelines priced at once
 
 
-def narrowed(contents: Contents, most_layers: int) -> Contents:
-    """Only runs of at most so many layers."""
-    kept = contents.layers.sum(axis=1) <= most_layers
+def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
+    """Only runs that a stage can hold if none holds more than so many layers."""
+    layers = contents.layers.sum(axis=1)
+    least = len(contents.of_range) - 1 - (num_stages - 1) * most_layers
+    kept = (layers <= most_layers) & (layers >= least)
     number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # last: what was -1 stays so
     return Contents(
         number[contents.of_range],
