@@ -30,6 +30,7 @@ from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.planner import runnable
 from astrarium.search.rules import overlaps_named, user_rules
+from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.columns import SPLITS, Degrees, Options
 from astrarium.strategy.types import LayerSplit
@@ -88,7 +89,7 @@ class BruteForce:
         self.workload = runnable(workload, *cluster.pools)
         self.cluster = cluster
         self.model = ClusterModel(self.workload, cluster)
-        self.rules = [*megatron_rules(), *user_rules(rules)]
+        self.rules: list[RejectingRule] = [*megatron_rules(), *user_rules(rules)]
 
     def best(self, *, exact: bool) -> float:
         everything = frozenset(OVERLAP_SWITCHES)
@@ -241,7 +242,9 @@ def test_blocks_straddle_pools_where_all_gpus_are_used() -> None:
     assert any(len(stage.pools) == 2 for stage in found.strategy.stages)
 
 
-def best_seconds(workload: Workload, pools: tuple[Pool, ...], links: tuple[Link, ...] = ()) -> float:
+def best_seconds(
+    workload: Workload, pools: tuple[Pool, ...], links: tuple[Link, ...] = ()
+) -> float:
     found = searched(workload, Cluster(pools, links), exact=False).found
     return found[0].seconds if found else float("inf")
 
@@ -325,5 +328,3 @@ def test_virtual_stages_are_dealt_by_speed(workload: Workload) -> None:
         layers[stage.pools[0][0]] += stage.last_layer - stage.first_layer
     assert layers["a"] > layers["b"] >= 2
     assert sum(layers.values()) == 24
-
-

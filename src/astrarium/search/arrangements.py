@@ -25,6 +25,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cost.mixed import StageClass
 from astrarium.strategy.placement import Parts, laid_over
 
+
 @dataclass(frozen=True, slots=True)
 class Arrangement:
     """Where the stages lie, along the pipeline, and the GPUs taken of each pool."""

@@ -110,9 +110,7 @@ class PartitionSearch:
         self.model, self.space, self.objective = model, space, objective
         self.limits, self.top = limits, top
         self.cluster = model.cluster
-        self._rules = MixedRules(
-            model.workload, model.cluster, space, runtime_rules, user_rules
-        )
+        self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
         prices = [pool.usd_per_gpu_hour for pool in self.cluster.pools]
         known = [price for price in prices if price is not None]
         # Without all prices GPU hours are what can be compared.
@@ -188,8 +186,15 @@ class PartitionSearch:
         work = np.ones((len(degrees), 1)) if alike else seconds[:, :, :-2].mean(axis=1)
         bound = self._row_bounds(degrees, speed)
         order = np.lexsort((np.arange(len(bound)), bound))
-        columns = (column[order] for column in (bound, speed, layer, work, counts))
-        return _RowTable(degrees.take(order), *columns), size
+        table = _RowTable(
+            degrees.take(order),
+            bound[order],
+            speed[order],
+            layer[order],
+            work[order],
+            counts[order],
+        )
+        return table, size
 
     def _may_fit(self, degrees: Degrees, counts: Ints) -> Bools:
         model = self.model.pools[0]
@@ -213,13 +218,10 @@ class PartitionSearch:
         return np.minimum.reduce(found)
 
     def _row_bounds(self, degrees: Degrees, speed: Floats) -> Floats:
-        block = degrees.tp * degrees.cp * degrees.dp
+        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        if self.space.exact:
-            most = sizes / block[:, None]
-        else:
-            # Blocks may straddle if all GPUs are used.
-            most = np.ceil(sizes / block[:, None])
+        # Blocks straddle only if all GPUs are used.
+        most = np.where(self._takes_all(degrees), sizes / block, sizes // block)
         taken = fastest_stages(speed, most, degrees.pp)
         total = (speed * taken).sum(axis=1)
         seconds = degrees.num_micro_batches / total
@@ -228,11 +230,16 @@ class PartitionSearch:
         seconds = np.where(chunks, seconds, single)
         return self._scores_of_rows(degrees, speed, seconds)
 
+    def _takes_all(self, degrees: Degrees) -> Bools:
+        return (degrees.gpus == self.cluster.num_gpus)[:, None]
+
     def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
         """What the objective is at least, whatever GPUs are chosen."""
         if self.objective is Objective.COST:
             if self.space.exact:
-                return np.asarray(seconds * (np.array(self.space.arrangements.sizes) @ self._prices))
+                return np.asarray(
+                    seconds * (np.array(self.space.arrangements.sizes) @ self._prices)
+                )
             block = degrees.tp * degrees.cp * degrees.dp
             cheapest = (self._prices / speed).min(axis=1)
             return np.asarray(degrees.num_micro_batches * block * cheapest)
@@ -291,9 +298,10 @@ class PartitionSearch:
         """Scores that layouts have at least."""
         degrees, speed = rows.degrees.take(index), rows.speed[index]
         stages, batches = degrees.pp, degrees.num_micro_batches
-        block = degrees.tp * degrees.cp * degrees.dp
+        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        room = np.minimum(-(-sizes // block[:, None]), stages[:, None])
+        room = np.where(self._takes_all(degrees), -(-sizes // block), sizes // block)
+        room = np.minimum(room, stages[:, None])
         in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
         taken = fastest_stages(speed, room, stages)
         lowest = 1 / (taken * speed).sum(axis=1)
@@ -453,7 +461,11 @@ class PartitionSearch:
         figures = [_figures_of([(r.figures[i], r.place) for r in rows]) for i in (0, 1)]
         figures = [of.take(index) for of in figures]
         orders = self._orders(chosen[0])
-        pool_of = np.array([[of[0] for of in order.classes] for order in orders])
+        # A block on several pools is no faster than on the slowest of them.
+        mean = np.mean([row.speed for row in rows], axis=0)
+        pool_of = np.array(
+            [[min(of, key=lambda p: mean[p]) for of in order.classes] for order in orders]
+        )
         longest = least_longest_of_options(
             figures,
             options,
@@ -465,8 +477,8 @@ class PartitionSearch:
         )
         speed = np.stack([row.speed for row in rows])[index][:, pool_of]
         ramp = interleaved_bound(speed, degrees.num_micro_batches, virtual).min(axis=1)
-        mean = -(-self.space.planner.num_layers // degrees.pp)
-        after = np.stack([of.least_after(mean) for of in figures])
+        layers = -(-self.space.planner.num_layers // degrees.pp)
+        after = np.stack([of.least_after(layers) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
         seconds = np.maximum(degrees.num_micro_batches * longest, ramp) + after
         return np.maximum(least, self.score_of(seconds, gpus))
@@ -588,9 +600,7 @@ class PartitionSearch:
 
     def _strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
         virtual = int(bundle.virtual[priced.row])
-        plain = strategy_at(
-            bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE
-        )
+        plain = strategy_at(bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE)
         parts = bundle.arrangements[priced.order].parts
         pools = self.cluster.pools
         stages = tuple(
@@ -746,9 +756,7 @@ class _Cases:
     bounds: Floats
 
     def take(self, cases: Ints) -> _Cases:
-        return _Cases(
-            self.chosen, self.index[cases], self.options.take(cases), self.bounds[cases]
-        )
+        return _Cases(self.chosen, self.index[cases], self.options.take(cases), self.bounds[cases])
 
     def visit(self, search: PartitionSearch) -> None:
         search.look_at(self)

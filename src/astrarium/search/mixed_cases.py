@@ -267,10 +267,13 @@ class Bundle:
         rows, options = np.arange(len(cases)), self.options.take(chosen)
         seconds = seconds_of(layouts, rows, options).total
         by_rank = memory_of(layouts, rows, options).by_rank
-        fits = (by_rank <= self.tables.capacity[self.class_of[orders]]).all(axis=1)
+        fits = np.all(by_rank <= self.tables.capacity[self.class_of[orders]], axis=1).tolist()
         return [
-            Priced(*cases[i], float(seconds[i]), float(by_rank[i].max()))
-            for i in np.flatnonzero(fits)
+            Priced(order, row, cut, float(time), float(peak.max()))
+            for (order, row, cut), time, peak, fit in zip(
+                cases, seconds, by_rank, fits, strict=True
+            )
+            if fit
         ]
 
 

@@ -94,9 +94,7 @@ class LayerFigures:
         some = np.minimum(some, turn / at(self.seconds[0]))
         kept = at(self.least_weight) + f * at(self.least_act)
         some = np.minimum(some, at(self.most_room) / kept)
-        grouped = np.minimum(
-            turn / at(self.all_again), at(self.most_room) / at(self.least_weight)
-        )
+        grouped = np.minimum(turn / at(self.all_again), at(self.most_room) / at(self.least_weight))
         return np.maximum(np.maximum(plain, np.maximum(some, grouped)), 0.0)
 
 
