@@ -52,8 +52,9 @@ from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Degrees, Options, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
-MOST_CASES = 4_000  # looked at before the search gives up its proof
+MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 40_000  # nodes of choosing GPUs
+MOST_SOLVED = 2_500  # orders and options whose split was found
 MOST_ORDERS = 120  # orders of pools in one case
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 CASES_AT_ONCE = 512  # that the cost model is asked about
@@ -135,7 +136,7 @@ class PartitionSearch:
             least = min(row_bound, queued)
             if not np.isfinite(least) or least > self._worst_kept():
                 break
-            if self.state.cases >= MOST_CASES or self.state.choices >= MOST_CHOICES:
+            if self._has_done_enough():
                 self.state.given_up = min(self.state.given_up, float(least))
                 break
             if row_bound <= queued:
@@ -145,6 +146,14 @@ class PartitionSearch:
                 node.visit(self)
         self.state.rejected[Rejection.BOUND] += int(rows.counts[following:].sum())
         return self._result(size)
+
+    def _has_done_enough(self) -> bool:
+        state = self.state
+        return (
+            state.cases >= MOST_CASES
+            or state.choices >= MOST_CHOICES
+            or state.evaluated >= MOST_SOLVED
+        )
 
     def _result(self, size: int) -> SearchResult:
         state, found = self.state, self._ranked()

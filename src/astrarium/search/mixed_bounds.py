@@ -135,7 +135,7 @@ class StageRoom:
     """How much work stages can hold in how many seconds, for many orders of stages and cases.
 
     seconds: (classes, cases, contents), ascending along the contents.
-    most: (orders, stages, cases, contents + 1), the most work among so many of the first of
+    most: (stages, classes, cases, contents + 1), the most work among so many of the first of
     these contents that fit at this place.
     class_of: (orders, stages).
     """
@@ -147,16 +147,17 @@ class StageRoom:
     def work(self, longest: Floats) -> Floats:
         """What all stages hold together if none takes longer: (orders, cases)."""
         fast = (self.seconds[None] <= longest[:, None, :, None]).sum(axis=3)
-        orders, stages, cases, _ = self.most.shape
-        order = np.arange(orders)[:, None, None]
+        stages, _, cases, _ = self.most.shape
+        order = np.arange(len(self.class_of))[:, None, None]
         case = np.arange(cases)[None, None, :]
-        index = fast[order, self.class_of[:, :, None], case]
+        of = self.class_of[:, :, None]
+        index = fast[order, of, case]
         stage = np.arange(stages)[None, :, None]
-        return self.most[order, stage, case, index].sum(axis=1)
+        return self.most[stage, of, case, index].sum(axis=1)
 
     def least_longest(self, whole: Floats) -> tuple[Floats, Floats]:
         """Two figures with the least bottleneck in between; infinite if memory allows none."""
-        orders = len(self.most)
+        orders = len(self.class_of)
         high = np.broadcast_to(self.seconds[:, :, -1].max(axis=0), (orders, self.most.shape[2]))
         able = self.work(high) >= whole
         low = np.zeros_like(high)
@@ -168,12 +169,12 @@ class StageRoom:
 
 
 def stage_room(seconds: Floats, fits: Bools, work: Floats, class_of: Ints) -> StageRoom:
-    """seconds: (cases, classes, contents); fits: (orders, stages, cases, contents)."""
+    """seconds: (cases, classes, contents); fits: (stages, classes, cases, contents)."""
     by_class = np.moveaxis(seconds, 1, 0)
     ranks = np.argsort(by_class, axis=2, kind="stable")
     ascending = np.take_along_axis(by_class, ranks, axis=2)
     nothing = -work.sum() - 1.0  # a stage that can hold nothing spoils the whole pipeline
-    held = np.take_along_axis(np.where(fits, work, nothing), ranks[class_of], axis=3)
+    held = np.take_along_axis(np.where(fits, work, nothing), ranks[None], axis=3)
     most = np.maximum.accumulate(held, axis=3)
     first = np.full((*most.shape[:3], 1), nothing)
     return StageRoom(ascending, np.concatenate([first, most], axis=3), class_of)

@@ -113,17 +113,15 @@ class Bundle:
         return np.stack(found, axis=1)[:, index]
 
     def _fits(self) -> Bools:
-        """What could be at each place: (orders, stages, rows, contents)."""
+        """What could be at each place: (stages, classes, rows, contents)."""
         t, last = self.tables, self.num_stages - 1
         at = np.arange(self.num_stages)[:, None]
         c = self.contents
         placed = (c.has_embedding == (at == 0)) & (c.has_head == (at == last))
         allowed = placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
-        # Bytes of every stage on every class, then those of the class it is of.
         peak = t.fixed_bytes + self._in_flight[:, :, None, :] * t.flight_bytes
         fits = (peak <= t.capacity[:, None]) & allowed[:, :, None, :]
-        of_class = np.moveaxis(fits, 2, 1)  # (stages, classes, rows, contents)
-        return of_class[np.arange(self.num_stages)[None, :], self.class_of]
+        return np.moveaxis(fits, 2, 1)
 
     @cached_property
     def _work(self) -> Floats:
@@ -237,8 +235,9 @@ class Bundle:
     def _fillings(self, order: int, row: int) -> list[Ints]:
         """Ranks filled up to the bottleneck; what is too much taken back in several ways."""
         longest = self.longest[1][order, row]
-        index = (self.room.seconds[:, row] <= longest).sum(axis=1)[self.class_of[order]]
-        most = self.room.most[order, np.arange(self.num_stages), row, index]
+        classes = self.class_of[order]
+        index = (self.room.seconds[:, row] <= longest).sum(axis=1)[classes]
+        most = self.room.most[np.arange(self.num_stages), classes, row, index]
         most = np.rint(most / self.work_of_kind[row, 0]).astype(np.int64)
         spare = int(most.sum()) - self.model.workload.model.num_layers
         found = {}
