@@ -37,6 +37,8 @@ from astrarium.search.mixed_bounds import (
     speeds,
 )
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed
+from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Row
+from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
     layer_figures,
@@ -49,8 +51,7 @@ from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
-from astrarium.strategy.columns import Degrees, Options, strategy_at
-from astrarium.strategy.types import LayerSplit, Stage, Strategy
+from astrarium.strategy.columns import Degrees, Options
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 40_000  # nodes of choosing GPUs
@@ -64,8 +65,6 @@ ROWS_OF_DIVE, CASES_OF_DIVE = 4, 24
 
 _TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
-Key = tuple[int, ...]
-
 
 @dataclass(slots=True)
 class _State:
@@ -76,9 +75,6 @@ class _State:
     choices: int = 0
     given_up: float = float("inf")  # least bound of what was never looked at
     least_bytes: float = float("inf")
-    least_seconds: float = float("inf")
-    least_usd: float = float("inf")
-    best: dict[Key, Found] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +105,18 @@ class PartitionSearch:
         seeds: Sequence[Found] = (),
     ) -> None:
         self.model, self.space, self.objective = model, space, objective
-        self.limits, self.top = limits, top
         self.cluster = model.cluster
         self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
-        prices = [pool.usd_per_gpu_hour for pool in self.cluster.pools]
-        known = [price for price in prices if price is not None]
-        # Without all prices GPU hours are what can be compared.
-        self._prices = np.array(known) if len(known) == len(prices) else np.ones(len(prices))
-        self._has_prices = len(known) == len(prices)
+        self.plans = KeptPlans(model.cluster, model.workload.iterations, objective, limits, top)
         kinds = np.array(model.workload.model.kind_of_layer)
         self._numbers = np.bincount(kinds, minlength=len(model.workload.model.kinds)).astype(float)
         self.state = _State()
         self._queue: list[tuple[float, int, Any]] = []
-        self._waiting: dict[Key, list[tuple[float, int, _Opened]]] = defaultdict(list)
+        self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
         self._entered = 0
         self._dives = DIVES
         for seed in seeds:
-            self._keep_found(seed)
+            self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
         rows, size = self._rows()
@@ -134,7 +125,7 @@ class PartitionSearch:
             row_bound = rows.bound[following] if following < len(rows.bound) else np.inf
             queued = self._queue[0][0] if self._queue else np.inf
             least = min(row_bound, queued)
-            if not np.isfinite(least) or least > self._worst_kept():
+            if not np.isfinite(least) or least > self.plans.worst:
                 break
             if self._has_done_enough():
                 self.state.given_up = min(self.state.given_up, float(least))
@@ -156,7 +147,8 @@ class PartitionSearch:
         )
 
     def _result(self, size: int) -> SearchResult:
-        state, found = self.state, self._ranked()
+        state, found = self.state, self.plans.ranked()
+        state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
         best = found[0].score if found else np.inf
         open_bound = state.given_up
@@ -170,8 +162,8 @@ class PartitionSearch:
             optimal=optimal,
             bound_gap=0.0 if optimal else (best - open_bound) / best,
             least_bytes=state.least_bytes,
-            least_seconds=state.least_seconds,
-            least_usd=state.least_usd,
+            least_seconds=self.plans.least_seconds,
+            least_usd=self.plans.least_usd,
         )
 
     # Degrees
@@ -186,7 +178,9 @@ class PartitionSearch:
         degrees, counts = degrees.take(alive), counts[alive]
         fits = self._may_fit(degrees, counts)
         degrees, counts = degrees.take(fits), counts[fits]
-        seconds = np.stack([self._least_of_pool(i, degrees) for i in range(len(self._prices))], 1)
+        seconds = np.stack(
+            [self._least_of_pool(i, degrees) for i in range(len(self.plans.prices))], 1
+        )
         speed = speeds(seconds, np.append(self._numbers, (1.0, 1.0)))
         # A single stage lies on all pools and goes at the pace of the slowest.
         speed = np.where(degrees.pp[:, None] == 1, speed.min(axis=1, keepdims=True), speed)
@@ -247,33 +241,22 @@ class PartitionSearch:
         if self.objective is Objective.COST:
             if self.space.exact:
                 return np.asarray(
-                    seconds * (np.array(self.space.arrangements.sizes) @ self._prices)
+                    seconds * (np.array(self.space.arrangements.sizes) @ self.plans.prices)
                 )
             block = degrees.tp * degrees.cp * degrees.dp
-            cheapest = (self._prices / speed).min(axis=1)
+            cheapest = (self.plans.prices / speed).min(axis=1)
             return np.asarray(degrees.num_micro_batches * block * cheapest)
-        return np.asarray(self._score(seconds, degrees.gpus.astype(float), 0.0))
+        return np.asarray(self.plans.score(seconds, degrees.gpus.astype(float), 0.0))
 
     def _may_interleave(self, degrees: Degrees) -> Bools:
         layers = self.space.planner.num_layers
         several = (degrees.pp > 1) & (2 * degrees.pp <= layers) & (len(self._numbers) == 1)
         return several & (degrees.num_micro_batches % degrees.pp == 0)
 
-    def _score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
-        """What the objective minimises."""
-        if self.objective is Objective.COST:
-            return seconds * usd_per_hour
-        if self.objective is Objective.GPUS:
-            return gpus + seconds / (1.0 + seconds)
-        return seconds
-
-    def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
-        return self._score(seconds, float(sum(gpus)), float(np.array(gpus) @ self._prices))
-
     def _refine(self, rows: _RowTable, first: int) -> int:
         """Bounds of the next rows with memory and whole layers; how many rows were taken."""
         stop = min(first + ROWS_AT_ONCE, len(rows.bound))
-        taken = np.arange(first, stop)[rows.bound[first:stop] <= self._worst_kept()]
+        taken = np.arange(first, stop)[rows.bound[first:stop] <= self.plans.worst]
         per_row = [self.space.layouts(int(pp)) for pp in rows.degrees.pp[taken]]
         index = np.repeat(taken, [len(layouts) for layouts in per_row])
         layouts = [layout for layouts in per_row for layout in layouts]
@@ -287,7 +270,7 @@ class PartitionSearch:
         figures = self._figures(rows.degrees.take(distinct), rows.work[distinct])
         bounds = self._refined(rows, index, virtual, [f.take(of_row) for f in figures])
         for place, (i, layout, bound) in enumerate(zip(index, layouts, bounds, strict=True)):
-            row = _Row(
+            row = Row(
                 rows.degrees.take(np.array([i])),
                 layout.virtual,
                 layout.chunk_layers,
@@ -314,7 +297,7 @@ class PartitionSearch:
         in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
         taken = fastest_stages(speed, room, stages)
         lowest = 1 / (taken * speed).sum(axis=1)
-        worst = self._worst_kept() if self.objective in _TIMES else np.inf
+        worst = self.plans.worst if self.objective in _TIMES else np.inf
         # Beyond this nothing is kept, or nothing more exact has to be known.
         highest = np.maximum(np.minimum(worst / batches * (1 + 1e-6), 4 * lowest), lowest)
         ordered = fastest_first(speed, taken, int(stages.max()))
@@ -370,20 +353,20 @@ class PartitionSearch:
 
     # Choices of GPUs
 
-    def _choose_gpus(self, row: _Row) -> None:
+    def _choose_gpus(self, row: Row) -> None:
         arrangements = self.space.arrangements
         takes_all = arrangements.takes_all(row.tp_cp, row.block)
         if takes_all and row.num_stages * row.block == self.cluster.num_gpus:
-            self._wait(row.bound, _Opened(row, arrangements.sizes))
+            self._wait(row.bound, Opened(row, arrangements.sizes))
         if not self.space.exact and row.num_stages > 1:
-            self._enter(row.bound, _Choice(row, (), row.bound))
+            self._enter(row.bound, Choice(row, (), row.bound))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
-        if bound <= self._worst_kept():
+        if bound <= self.plans.worst:
             heapq.heappush(self._queue, (bound, self._entered, node))
             self._entered += 1
 
-    def branch(self, choice: _Choice) -> None:
+    def branch(self, choice: Choice) -> None:
         """Stages of the next pool, fastest first; with all pools chosen, the cases."""
         self.state.choices += 1
         row, stages = choice.row, choice.stages
@@ -394,7 +377,7 @@ class PartitionSearch:
                 by_pool[pool] = count
             if self.space.arrangements.is_first(by_pool):
                 gpus = tuple(count * row.block for count in by_pool)
-                self._wait(choice.bound, _Opened(row, gpus))
+                self._wait(choice.bound, Opened(row, gpus))
             return
         numbers = self.space.arrangements.stage_counts(row.block)
         left = row.num_stages - sum(stages)
@@ -404,47 +387,47 @@ class PartitionSearch:
             if left - room <= count <= left:
                 chosen = (*stages, count)
                 bound = self._choice_bound(row, chosen)
-                self._enter(bound, _Choice(row, chosen, bound))
+                self._enter(bound, Choice(row, chosen, bound))
 
-    def _choice_bound(self, row: _Row, stages: Key) -> float:
+    def _choice_bound(self, row: Row, stages: Key) -> float:
         """With the fastest, or the cheapest, of what the other pools could add."""
         order, numbers = row.fastest_first, self.space.arrangements.stage_counts(row.block)
         total = sum(row.speed[pool] * n for pool, n in zip(order, stages, strict=False))
-        hourly = sum(self._prices[pool] * n for pool, n in zip(order, stages, strict=False))
+        hourly = sum(self.plans.prices[pool] * n for pool, n in zip(order, stages, strict=False))
         rest = order[len(stages) :]
         left = row.num_stages - sum(stages)
-        cheapest = min((self._prices[pool] for pool in rest), default=0.0)
+        cheapest = min((self.plans.prices[pool] for pool in rest), default=0.0)
         hourly += left * cheapest
         for pool in rest:
             taken = min(left, int(numbers[pool][-1]))
             total, left = total + taken * row.speed[pool], left - taken
         seconds = row.batches / total
-        bound = self._score(seconds, row.num_stages * row.block, hourly * row.block)
+        bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
         return max(row.bound, float(bound))
 
     # Cases
 
-    def _wait(self, bound: float, opened: _Opened) -> None:
+    def _wait(self, bound: float, opened: Opened) -> None:
         """To be opened, with others on the same GPUs if there are."""
-        if bound <= self._worst_kept():
+        if bound <= self.plans.worst:
             heapq.heappush(self._waiting[opened.group], (bound, self._entered, opened))
             self._enter(bound, opened)
 
-    def open_group(self, opened: _Opened) -> None:
+    def open_group(self, opened: Opened) -> None:
         """Rules, figures and bounds of cases on the same GPUs."""
         waiting = self._waiting[opened.group]
-        chosen: list[_Opened] = []
+        chosen: list[Opened] = []
         most = ROWS_OF_DIVE if self._dives else ROWS_AT_ONCE
-        while waiting and len(chosen) < most and waiting[0][0] <= self._worst_kept():
+        while waiting and len(chosen) < most and waiting[0][0] <= self.plans.worst:
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
         index, options = self._permitted(chosen)
         if len(index):
             bounds = self._case_bounds(chosen, index, options)
-            self.look_at(_Cases(chosen, index, options, bounds))
+            self.look_at(Cases(chosen, index, options, bounds))
 
-    def _permitted(self, chosen: Sequence[_Opened]) -> tuple[Ints, Options]:
+    def _permitted(self, chosen: Sequence[Opened]) -> tuple[Ints, Options]:
         """Cases that rules leave: which of the chosen, with which options."""
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         index, options, lost = self._rules.options(
@@ -457,7 +440,7 @@ class PartitionSearch:
         self._count_lost(lost, factorial(used) * self.space.overlap_copies)
         return index, options
 
-    def _case_bounds(self, chosen: Sequence[_Opened], index: Ints, options: Options) -> Floats:
+    def _case_bounds(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Floats:
         """Scores of cases on the same GPUs at least, from a few figures of a layer."""
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         stages = rows[0].num_stages
@@ -490,18 +473,18 @@ class PartitionSearch:
         after = np.stack([of.least_after(layers) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
         seconds = np.maximum(degrees.num_micro_batches * longest, ramp) + after
-        return np.maximum(least, self.score_of(seconds, gpus))
+        return np.maximum(least, self.plans.score_of(seconds, gpus))
 
-    def _orders(self, opened: _Opened) -> list[Arrangement]:
+    def _orders(self, opened: Opened) -> list[Arrangement]:
         orders = self.space.arrangements.of(opened.gpus, opened.row.block)
         if len(orders) > MOST_ORDERS:
             self.state.given_up = min(self.state.given_up, opened.row.bound)
         return orders[:MOST_ORDERS]
 
-    def look_at(self, cases: _Cases) -> None:
+    def look_at(self, cases: Cases) -> None:
         """The most promising of them; the others wait on."""
         order = np.argsort(cases.bounds, kind="stable")
-        order = order[cases.bounds[order] <= self._worst_kept()]
+        order = order[cases.bounds[order] <= self.plans.worst]
         now = order[: CASES_OF_DIVE if self._dives else CASES_AT_ONCE]
         later = order[len(now) :]
         if len(later):
@@ -509,7 +492,7 @@ class PartitionSearch:
         if len(now):
             self._open(cases.chosen, cases.index[now], cases.options.take(now))
 
-    def _open(self, chosen: Sequence[_Opened], index: Ints, options: Options) -> None:
+    def _open(self, chosen: Sequence[Opened], index: Ints, options: Options) -> None:
         """Ask the cost model about cases on the same GPUs."""
         self.state.cases += len(np.unique(index))
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
@@ -527,24 +510,24 @@ class PartitionSearch:
         )
         seconds = bundle.least_seconds
         finite = np.isfinite(seconds)
-        score = self.score_of(np.where(finite, seconds, 0.0), gpus)
+        score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
         bounds = np.maximum(score, np.array([row.bound for row in rows])[index])
         bounds = np.where(finite, bounds, np.inf)
         ranked = np.argsort(bounds, axis=None, kind="stable")
         ranked = ranked[np.isfinite(bounds.reshape(-1)[ranked])]
-        node = _Ready(gpus, bundle, bounds, ranked)
+        node = Ready(gpus, bundle, bounds, ranked)
         if self._dives and len(ranked):
             self._dives -= 1
             self.solve(node)  # good plans, even if not the best, leave others out
         else:
             self._enter_ready(node)
 
-    def _enter_ready(self, node: _Ready) -> None:
+    def _enter_ready(self, node: Ready) -> None:
         if not len(node.ranked):
             return
         self._enter(float(node.bounds.reshape(-1)[node.ranked[0]]), node)
 
-    def _most_layers(self, row: _Row, gpus: Sequence[int]) -> int:
+    def _most_layers(self, row: Row, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
         layers = self.space.planner.num_layers
         most = layers - (row.num_stages - 1) * row.virtual
@@ -556,15 +539,15 @@ class PartitionSearch:
         return min(most, int(seconds / row.batches / fastest * (1 + 1e-9)))
 
     def _worst_seconds(self, gpus: Sequence[int]) -> float:
-        worst = self._worst_kept()
+        worst = self.plans.worst
         if self.objective is Objective.COST:
-            return worst / float(np.array(gpus) @ self._prices)
+            return worst / float(np.array(gpus) @ self.plans.prices)
         return worst if self.objective in _TIMES else float("inf")
 
-    def solve(self, node: _Ready) -> None:
+    def solve(self, node: Ready) -> None:
         """The best splits of the most promising cases; the others wait on."""
         flat = node.bounds.reshape(-1)[node.ranked]
-        within = self._worst_kept()
+        within = self.plans.worst
         now = node.ranked[: int(np.searchsorted(flat[:SPLITS_AT_ONCE], within, side="right"))]
         orders, rows = np.divmod(now, node.bounds.shape[1])
         single = node.bundle.virtual[rows] == 1
@@ -573,10 +556,10 @@ class PartitionSearch:
         found = self._split(node, [c for c, one in zip(cases, single, strict=True) if one])
         found += node.bundle.dealt([c for c, one in zip(cases, single, strict=True) if not one])
         for priced in found:
-            self._keep(node, priced)
+            self.plans.keep(node.bundle, node.gpus, priced)
         self._enter_ready(replace(node, ranked=node.ranked[len(now) :]))
 
-    def _split(self, node: _Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
+    def _split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         bundle, gpus = node.bundle, node.gpus
         upper = self._worst_seconds(gpus) * (1 + 1e-9)
         problems = [bundle.problem(*case) for case in cases]
@@ -587,188 +570,14 @@ class PartitionSearch:
                 continue
             found.append((*case, np.array(split.bounds)))
             if split.lower_bound < split.seconds * (1 - 1e-9):
-                bound = float(self.score_of(split.lower_bound, gpus))
+                bound = float(self.plans.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
         return bundle.priced(found)
-
-    # Plans
-
-    def _keep(self, node: _Ready, priced: Priced) -> None:
-        bundle, gpus = node.bundle, node.gpus
-        if not self._within_limits(priced.seconds, gpus):
-            return
-        score = float(self.score_of(priced.seconds, gpus))
-        key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus)
-        if score >= min(self._worst_kept(), self._kept_score(key)):
-            return
-        strategy = self._strategy(node.bundle, priced)
-        self._put(key, Found(strategy, priced.seconds, score, priced.peak_bytes))
-
-    def _kept_score(self, key: Key) -> float:
-        return self.state.best[key].score if key in self.state.best else float("inf")
-
-    def _strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
-        virtual = int(bundle.virtual[priced.row])
-        plain = strategy_at(bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE)
-        parts = bundle.arrangements[priced.order].parts
-        pools = self.cluster.pools
-        stages = tuple(
-            Stage(
-                gpu=min((pools[p].gpu for p, _ in of), key=lambda g: g.memory_bytes).name,
-                first_layer=int(priced.bounds[chunk]),
-                last_layer=int(priced.bounds[chunk + 1]),
-                devices=sum(n for _, n in of),
-                rank=chunk % plain.pp,
-                chunk=chunk // plain.pp,
-                pools=tuple((pools[p].name, n) for p, n in of),
-            )
-            for chunk, of in enumerate(list(parts) * virtual)
-        )
-        return replace(plain, stages=stages)
-
-    def _keep_found(self, seed: Found) -> None:
-        """A plan found elsewhere; its stages say which pools it uses."""
-        names = [pool.name for pool in self.cluster.pools]
-        gpus = [0] * len(names)
-        for stage in seed.strategy.stages:
-            if stage.chunk == 0:
-                for name, count in stage.pools:
-                    gpus[names.index(name)] += count
-        s = seed.strategy
-        key = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages, *gpus)
-        score = float(self.score_of(seed.seconds, gpus))
-        if score < min(self._worst_kept(), self._kept_score(key)):
-            self._put(key, replace(seed, score=score))
-
-    def _put(self, key: Key, found: Found) -> None:
-        best = self.state.best
-        best[key] = found
-        if len(best) > self.top:
-            del best[max(best, key=lambda k: (best[k].score, k))]
-
-    def _within_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
-        iterations = self.model.workload.iterations
-        if iterations is None:
-            return True
-        state, limits = self.state, self.limits
-        run = seconds * iterations
-        if limits.deadline_seconds is not None and run > limits.deadline_seconds:
-            state.least_seconds = min(state.least_seconds, run)
-            state.rejected[Rejection.DEADLINE] += 1
-            return False
-        if limits.budget_usd is not None and self._has_prices:
-            usd = run / 3600 * float(np.array(gpus) @ self._prices)
-            if usd > limits.budget_usd:
-                state.least_usd = min(state.least_usd, usd)
-                state.rejected[Rejection.BUDGET] += 1
-                return False
-        return True
-
-    def _worst_kept(self) -> float:
-        best = self.state.best
-        if len(best) < self.top:
-            return float("inf")
-        return max(found.score for found in best.values())
-
-    def _ranked(self) -> list[Found]:
-        best = self.state.best
-        return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
 
     def _count_lost(self, lost: Lost, times: int) -> None:
         for (cause, name), count in lost.items():
             self.state.rejected[cause] += count * times
             self.state.reasons[name] += count * times
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One row of degrees with some virtual stages, and how fast they can be on each pool."""
-
-    degrees: Degrees
-    virtual: int
-    chunk_layers: int
-    speed: Floats
-    layer: Floats
-    work: Floats
-    bound: float
-    figures: Sequence[LayerFigures]
-    place: int  # of this row among the figures
-
-    @property
-    def tp_cp(self) -> int:
-        return int(self.degrees.tp[0] * self.degrees.cp[0])
-
-    @property
-    def block(self) -> int:
-        return self.tp_cp * int(self.degrees.dp[0])
-
-    @property
-    def num_stages(self) -> int:
-        return int(self.degrees.pp[0])
-
-    @property
-    def batches(self) -> int:
-        return int(self.degrees.num_micro_batches[0])
-
-    @property
-    def fastest_first(self) -> tuple[int, ...]:
-        return tuple(np.argsort(-self.speed, kind="stable").tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Stages of the first, fastest, pools are chosen."""
-
-    row: _Row
-    stages: Key
-    bound: float
-
-    def visit(self, search: PartitionSearch) -> None:
-        search.branch(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A row on chosen GPUs; nothing is asked of the cost model yet."""
-
-    row: _Row
-    gpus: Key
-
-    @property
-    def group(self) -> Key:
-        return (self.row.num_stages, *self.gpus)
-
-    def visit(self, search: PartitionSearch) -> None:
-        search.open_group(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A bundle with its bounds, (orders, cases), and those yet to be solved, the best first."""
-
-    gpus: Key
-    bundle: Bundle
-    bounds: Floats
-    ranked: Ints
-
-    def visit(self, search: PartitionSearch) -> None:
-        search.solve(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cases:
-    """On the same GPUs: which of the rows chosen, with which options."""
-
-    chosen: Sequence[_Opened]
-    index: Ints
-    options: Options
-    bounds: Floats
-
-    def take(self, cases: Ints) -> _Cases:
-        return _Cases(self.chosen, self.index[cases], self.options.take(cases), self.bounds[cases])
-
-    def visit(self, search: PartitionSearch) -> None:
-        search.look_at(self)
 
 
 def _figures_of(places: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:
@@ -785,9 +594,3 @@ def _figures_of(places: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:
 def _joined(parts: Sequence[Degrees]) -> Degrees:
     names = [f.name for f in fields(Degrees)]
     return Degrees(*(np.concatenate([getattr(part, n) for part in parts]) for n in names))
-
-
-def _key(degrees: Degrees, row: int, virtual: int) -> Key:
-    d = degrees
-    columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
-    return (*(int(column[row]) for column in columns), virtual)
