@@ -112,15 +112,49 @@ class StageTables:
         return self.hop[row, stage_class, behind, 0 if alike else cut]
 
 
+class _KnownShards:
+    """Costs of shards on one pool, each computed once: a search asks for the same ones often."""
+
+    def __init__(self, model: CostModel) -> None:
+        self._model = model
+        self._place: dict[tuple[int, ...], int] = {}
+        self._costs: ShardCosts | None = None
+
+    def costs(self, degrees: Degrees, gpus: Ints) -> ShardCosts:
+        d, domain = degrees, self._model.pool.domain_of(gpus)
+        columns = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel, domain)
+        first, shard_of = distinct_rows(*columns)
+        keys = list(zip(*(column[first].tolist() for column in columns), strict=True))
+        new = [i for i, key in enumerate(keys) if key not in self._place]
+        if new:
+            rows = first[new]
+            self._add(self._model.shard_costs(degrees.take(rows), gpus[rows]))
+            known = len(self._place)
+            self._place.update({keys[i]: known + n for n, i in enumerate(new)})
+        assert self._costs is not None
+        places = np.array([self._place[key] for key in keys])
+        layers, ends = _rows_of(self._costs.layers, places), _rows_of(self._costs.ends, places)
+        return ShardCosts(layers, ends, shard_of)
+
+    def _add(self, costs: ShardCosts) -> None:
+        layers = _rows_of(costs.layers, costs.shard_of)
+        ends = _rows_of(costs.ends, costs.shard_of)
+        if self._costs is not None:
+            layers = _stacked([self._costs.layers, layers])
+            ends = _stacked([self._costs.ends, ends])
+        self._costs = ShardCosts(layers, ends, np.arange(len(layers.forward)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Priced:
     """The models behind a class of stages."""
 
     members: tuple[CostModel, ...]
     model: CostModel  # whose links are those of the whole class
+    shards: tuple[_KnownShards, ...]
 
     def shard_costs(self, degrees: Degrees, gpus: Ints) -> ShardCosts:
-        every = [member.shard_costs(degrees, gpus) for member in self.members]
+        every = [known.costs(degrees, gpus) for known in self.shards]
         if len(every) == 1:
             return every[0]
         layers = [_rows_of(costs.layers, costs.shard_of) for costs in every]
@@ -212,11 +246,16 @@ class ClusterModel:
         options: Options,
         classes: Sequence[StageClass],
         pool_gpus: Ints,
+        contents: Contents | None = None,
     ) -> StageTables:
-        """Row i: degrees i with options i, using so many GPUs of each pool: (rows, pools)."""
+        """Row i: degrees i with options i, using so many GPUs of each pool: (rows, pools).
+
+        Of all runs of layers, or only of the `contents` given.
+        """
+        contents = contents or self.contents
         rows = np.arange(len(degrees))
         ones = np.ones(len(degrees), np.int64)
-        one, two = self.contents.stages(1), self.contents.stages(2)
+        one, two = contents.stages(1), contents.stages(2)
         columns: dict[str, list[Floats]] = {name: [] for name in _TABLES}
         every = []
         for stage_class in classes:
@@ -234,7 +273,7 @@ class ClusterModel:
         stacked = {name: np.stack(values, axis=1) for name, values in columns.items()}
         capacity = np.array([self.capacity(stage_class) for stage_class in classes])
         hop, tied = self._between(every)
-        return StageTables(contents=self.contents, **stacked, capacity=capacity, hop=hop, tied=tied)
+        return StageTables(contents=contents, **stacked, capacity=capacity, hop=hop, tied=tied)
 
     def layouts(
         self,
@@ -296,7 +335,8 @@ class ClusterModel:
                 fabric = self._fabric(stage_class)
                 members = tuple(member.with_fabric(fabric) for member in members)
                 model = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
-            self._classes[stage_class] = _Priced(members, model)
+            shards = tuple(_KnownShards(member) for member in members)
+            self._classes[stage_class] = _Priced(members, model, shards)
         return self._classes[stage_class]
 
     def _fabric(self, pools: StageClass) -> Fabric:
@@ -426,9 +466,10 @@ def _hops(hop: Floats, stop: Ints) -> Floats:
     return np.where(stop < 0, widest, at_cut)
 
 
-def _stacked(costs: Sequence[LayerCosts]) -> LayerCosts:
-    names = [field.name for field in fields(LayerCosts)]
-    return LayerCosts(*(np.concatenate([getattr(one, name) for one in costs]) for name in names))
+def _stacked(costs: Sequence[_Costs]) -> _Costs:
+    names = [field.name for field in fields(costs[0])]
+    columns = {name: np.concatenate([getattr(one, name) for one in costs]) for name in names}
+    return replace(costs[0], **columns)
 
 
 def _ends(ends: Sequence[EndSeconds], first: Ints, last: Ints) -> EndSeconds:
