@@ -15,78 +15,42 @@ left says how far the best plan can be from the optimum.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, reduce
+from dataclasses import fields, replace
 from math import factorial
 from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.memory import least_bytes_of_degrees
+from astrarium.arrays import Floats, Ints
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement
-from astrarium.search.mixed_bounds import (
-    fastest_first,
-    fastest_stages,
-    interleaved_bound,
-    least_seconds_of_layers,
-    pipeline_bound,
-    speeds,
-)
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed
 from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Row
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
-    layer_figures,
-    least_longest,
-    least_longest_of_options,
+    OptionRoom,
+    least_passes_of_options,
     places_in_flight,
 )
+from astrarium.search.mixed_rows import MOST_ORDERS, TIMES, RowBounds, RowTable, State
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
-from astrarium.search.sieve import Lost, RejectingRule
+from astrarium.search.sieve import RejectingRule
 from astrarium.strategy.columns import Degrees, Options
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 40_000  # nodes of choosing GPUs
 MOST_SOLVED = 2_500  # orders and options whose split was found
-MOST_ORDERS = 120  # orders of pools in one case
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 12  # cases that are solved at once at the beginning, a few at a time
 ROWS_OF_DIVE, CASES_OF_DIVE = 4, 24
-
-_TIMES = (Objective.THROUGHPUT, Objective.TIME)
-
-
-@dataclass(slots=True)
-class _State:
-    rejected: Counter[Rejection] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    evaluated: int = 0
-    cases: int = 0
-    choices: int = 0
-    given_up: float = float("inf")  # least bound of what was never looked at
-    least_bytes: float = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class _RowTable:
-    """Degrees in the order of their bounds, with what is known of each."""
-
-    degrees: Degrees
-    bound: Floats  # of the score
-    speed: Floats  # (rows, pools): share of the model that a stage does per second at best
-    layer: Floats  # (rows, pools): seconds of the shortest layer
-    work: Floats  # (rows, kinds): what a layer counts when work is bounded
-    counts: Ints  # strategies
 
 
 class PartitionSearch:
@@ -108,9 +72,9 @@ class PartitionSearch:
         self.cluster = model.cluster
         self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
         self.plans = KeptPlans(model.cluster, model.workload.iterations, objective, limits, top)
-        kinds = np.array(model.workload.model.kind_of_layer)
-        self._numbers = np.bincount(kinds, minlength=len(model.workload.model.kinds)).astype(float)
-        self.state = _State()
+        self._alike = len(model.workload.model.kinds) == 1
+        self.state = State()
+        self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
         self._entered = 0
@@ -119,7 +83,7 @@ class PartitionSearch:
             self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
-        rows, size = self._rows()
+        rows, size = self.rows.table()
         following = 0
         while True:
             row_bound = rows.bound[following] if following < len(rows.bound) else np.inf
@@ -166,118 +130,7 @@ class PartitionSearch:
             least_usd=self.plans.least_usd,
         )
 
-    # Degrees
-
-    def _rows(self) -> tuple[_RowTable, int]:
-        """All degrees that rules and memory leave, the most promising first."""
-        degrees = self.space.degrees
-        counts = self.space.sizes(degrees)
-        size = int(counts.sum())
-        alive, lost = self._rules.of_degrees(degrees, counts)
-        self._count_lost(lost, 1)
-        degrees, counts = degrees.take(alive), counts[alive]
-        fits = self._may_fit(degrees, counts)
-        degrees, counts = degrees.take(fits), counts[fits]
-        seconds = np.stack(
-            [self._least_of_pool(i, degrees) for i in range(len(self.plans.prices))], 1
-        )
-        speed = speeds(seconds, np.append(self._numbers, (1.0, 1.0)))
-        # A single stage lies on all pools and goes at the pace of the slowest.
-        speed = np.where(degrees.pp[:, None] == 1, speed.min(axis=1, keepdims=True), speed)
-        layer = seconds[:, :, :-2].min(axis=2)
-        alike = len(self._numbers) == 1
-        work = np.ones((len(degrees), 1)) if alike else seconds[:, :, :-2].mean(axis=1)
-        bound = self._row_bounds(degrees, speed)
-        order = np.lexsort((np.arange(len(bound)), bound))
-        table = _RowTable(
-            degrees.take(order),
-            bound[order],
-            speed[order],
-            layer[order],
-            work[order],
-            counts[order],
-        )
-        return table, size
-
-    def _may_fit(self, degrees: Degrees, counts: Ints) -> Bools:
-        model = self.model.pools[0]
-        shards = model.shard_costs(degrees, degrees.gpus)
-        least = least_bytes_of_degrees(
-            degrees, shards, model.layers_of_kind, model.runtime, model.tuning
-        )
-        fits = least <= max(pool.gpu.memory_bytes for pool in self.cluster.pools)
-        self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
-        lacking = float(least[~fits].min(initial=np.inf))
-        self.state.least_bytes = min(self.state.least_bytes, lacking)
-        return fits
-
-    def _least_of_pool(self, number: int, degrees: Degrees) -> Floats:
-        """Over all sizes of fast domains that a part of the pool can have."""
-        model = self.model.pools[number]
-        found = [
-            least_seconds_of_layers(model, degrees, np.full(len(degrees), gpus))
-            for gpus in self._domains[number]
-        ]
-        return np.minimum.reduce(found)
-
-    def _row_bounds(self, degrees: Degrees, speed: Floats) -> Floats:
-        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
-        sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        # Blocks straddle only if all GPUs are used.
-        most = np.where(self._takes_all(degrees), sizes / block, sizes // block)
-        taken = fastest_stages(speed, most, degrees.pp)
-        total = np.minimum((speed * taken).sum(axis=1), self._laid_speed(degrees, speed))
-        seconds = degrees.num_micro_batches / total
-        chunks = self._may_interleave(degrees)
-        single = pipeline_bound(1 / total, speed, taken, degrees.num_micro_batches)
-        seconds = np.where(chunks, seconds, single)
-        return self._scores_of_rows(degrees, speed, seconds)
-
-    def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
-        """What all stages do together if every GPU is used: blocks on two pools go as the slower.
-
-        Infinite where fewer are used, or where there are more orders than are looked at.
-        """
-        found = np.full(len(degrees), np.inf)
-        sizes = self.space.arrangements.sizes
-        if factorial(len(sizes)) > MOST_ORDERS:
-            return found
-        block = degrees.tp * degrees.cp * degrees.dp
-        laid = np.flatnonzero(self._takes_all(degrees)[:, 0])
-        for value in np.unique(block[laid]).tolist():
-            rows = laid[block[laid] == value]
-            found[rows] = np.maximum.reduce(
-                [
-                    sum(
-                        count * speed[np.ix_(rows, list(pools))].min(axis=1)
-                        for pools, count in Counter(order.classes).items()
-                    )
-                    for order in self.space.arrangements.of(sizes, value)
-                ]
-            )
-        return found
-
-    def _takes_all(self, degrees: Degrees) -> Bools:
-        return (degrees.gpus == self.cluster.num_gpus)[:, None]
-
-    def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
-        """What the objective is at least, whatever GPUs are chosen."""
-        if self.objective is Objective.COST:
-            if self.space.exact:
-                return np.asarray(
-                    seconds * (np.array(self.space.arrangements.sizes) @ self.plans.prices)
-                )
-            block = degrees.tp * degrees.cp * degrees.dp
-            cheapest = (self.plans.prices / speed).min(axis=1)
-            return np.asarray(degrees.num_micro_batches * block * cheapest)
-        return np.asarray(self.plans.score(seconds, degrees.gpus.astype(float), 0.0))
-
-    def _may_interleave(self, degrees: Degrees) -> Bools:
-        layers = self.space.planner.num_layers
-        several = (degrees.pp > 1) & (2 * degrees.pp <= layers) & (len(self._numbers) == 1)
-        return several & (degrees.num_micro_batches % degrees.pp == 0)
-
-    def _refine(self, rows: _RowTable, first: int) -> int:
+    def _refine(self, rows: RowTable, first: int) -> int:
         """Bounds of the next rows with memory and whole layers; how many rows were taken."""
         stop = min(first + ROWS_AT_ONCE, len(rows.bound))
         taken = np.arange(first, stop)[rows.bound[first:stop] <= self.plans.limit]
@@ -291,8 +144,8 @@ class PartitionSearch:
         index, virtual = index[fits], virtual[fits]
         layouts = [layout for layout, kept in zip(layouts, fits, strict=True) if kept]
         distinct, of_row = np.unique(index, return_inverse=True)
-        figures = self._figures(rows.degrees.take(distinct), rows.work[distinct])
-        bounds = self._refined(rows, index, virtual, [f.take(of_row) for f in figures])
+        figures = self.rows.figures(rows.degrees.take(distinct), rows.work[distinct])
+        bounds = self.rows.refined(rows, index, virtual, [f.take(of_row) for f in figures])
         for place, (i, layout, bound) in enumerate(zip(index, layouts, bounds, strict=True)):
             row = Row(
                 rows.degrees.take(np.array([i])),
@@ -307,73 +160,6 @@ class PartitionSearch:
             )
             self._choose_gpus(row)
         return len(taken)
-
-    def _refined(
-        self, rows: _RowTable, index: Ints, virtual: Ints, figures: Sequence[LayerFigures]
-    ) -> Floats:
-        """Scores that layouts have at least."""
-        degrees, speed = rows.degrees.take(index), rows.speed[index]
-        stages, batches = degrees.pp, degrees.num_micro_batches
-        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
-        sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        room = np.where(self._takes_all(degrees), -(-sizes // block), sizes // block)
-        room = np.minimum(room, stages[:, None])
-        in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
-        taken = fastest_stages(speed, room, stages)
-        lowest = 1 / (taken * speed).sum(axis=1)
-        worst = self.plans.limit if self.objective in _TIMES else np.inf
-        # Beyond this nothing is kept, or nothing more exact has to be known.
-        highest = np.maximum(np.minimum(worst / batches * (1 + 1e-6), 4 * lowest), lowest)
-        ordered = fastest_first(speed, taken, int(stages.max()))
-        ramp = interleaved_bound(ordered, batches, virtual)
-        whole = rows.work[index] @ self._numbers
-        best = np.full(len(index), np.inf)
-        for of_layers in figures:
-            longest = least_longest(
-                of_layers,
-                in_flight,
-                room,
-                stages,
-                virtual,
-                (lowest, highest),
-                whole,
-                whole_layers=len(self._numbers) == 1,
-            )
-            single = pipeline_bound(longest, speed, taken, batches)
-            passes = np.where(virtual > 1, np.maximum(batches * longest, ramp), single)
-            after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
-            best = np.minimum(best, passes + after)
-        score = self._scores_of_rows(degrees, speed, best)
-        return np.maximum(score, rows.bound[index])
-
-    def _figures(self, degrees: Degrees, work: Floats) -> tuple[LayerFigures, ...]:
-        """Of layers on every pool, whatever part of it is used; without and with offload."""
-        classes = [(number,) for number in range(len(self.cluster.pools))]
-        masks = self.space.module_masks
-        found = []
-        for offload in (False, True):
-            parts = []
-            for i in range(max(len(gpus) for gpus in self._domains)):
-                gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
-                pool_gpus = np.tile(gpus, (len(degrees), 1))
-                parts.append(
-                    layer_figures(
-                        self.model, degrees, classes, pool_gpus, masks, work, offload=offload
-                    )
-                )
-            found.append(reduce(LayerFigures.faster_of, parts))
-        return tuple(found)
-
-    @cached_property
-    def _domains(self) -> list[list[int]]:
-        """Of each pool numbers of GPUs, one for every size of fast domain that can come about."""
-        found = []
-        for pool in self.cluster.pools:
-            nodes = max(pool.nvlink_domain // pool.gpus_per_node, 1)
-            gpus = np.arange(1, min(pool.nodes, 2 * nodes) + 1) * pool.gpus_per_node
-            _, first = np.unique(pool.domain_of(gpus), return_index=True)
-            found.append(gpus[first].tolist())
-        return found
 
     # Choices of GPUs
 
@@ -461,7 +247,7 @@ class PartitionSearch:
             gpus,
         )
         used = sum(taken > 0 for taken in gpus)
-        self._count_lost(lost, factorial(used) * self.space.overlap_copies)
+        self.state.count_lost(lost, factorial(used) * self.space.overlap_copies)
         return index, options
 
     def _case_bounds(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Floats:
@@ -469,7 +255,7 @@ class PartitionSearch:
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         stages = rows[0].num_stages
         least = np.array([row.bound for row in rows])[index]
-        if len(self._numbers) > 1 or stages == 1:
+        if not self._alike or stages == 1:
             return least
         degrees = _joined([row.degrees for row in rows]).take(index)
         virtual = np.array([row.virtual for row in rows])[index]
@@ -482,22 +268,19 @@ class PartitionSearch:
         pool_of = np.array(
             [[min(of, key=lambda p: mean[p]) for of in order.classes] for order in orders]
         )
-        longest = least_longest_of_options(
-            figures,
-            options,
-            self.space.module_masks,
-            virtual,
-            in_flight[:, ::-1],
-            pool_of,
-            self.space.planner.num_layers,
-        )
-        speed = np.stack([row.speed for row in rows])[index][:, pool_of]
-        ramp = interleaved_bound(speed, degrees.num_micro_batches, virtual).min(axis=1)
         layers = -(-self.space.planner.num_layers // degrees.pp)
         after = np.stack([of.least_after(layers) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
-        seconds = np.maximum(degrees.num_micro_batches * longest, ramp) + after
-        return np.maximum(least, self.plans.score_of(seconds, gpus))
+        passes = least_passes_of_options(
+            OptionRoom(figures, options, self.space.module_masks, virtual, in_flight[:, ::-1]),
+            degrees.num_micro_batches,
+            pool_of,
+            self.space.planner.num_layers,
+            self._worst_seconds(gpus) * (1 + 1e-9) - after,
+        )
+        seconds = np.where(np.isfinite(passes), passes, 0.0) + after
+        bounds = np.maximum(least, self.plans.score_of(seconds, gpus))
+        return np.where(np.isfinite(passes), bounds, np.inf)
 
     def _orders(self, opened: Opened) -> list[Arrangement]:
         orders = self.space.arrangements.of(opened.gpus, opened.row.block)
@@ -531,6 +314,7 @@ class PartitionSearch:
             self._orders(chosen[0]),
             narrowed(self.model.contents, most, rows[0].num_stages),
             np.stack([row.work for row in rows])[index],
+            self._worst_seconds(gpus) * (1 + 1e-9),
         )
         seconds = bundle.least_seconds
         finite = np.isfinite(seconds)
@@ -566,7 +350,7 @@ class PartitionSearch:
         worst = self.plans.limit
         if self.objective is Objective.COST:
             return worst / float(np.array(gpus) @ self.plans.prices)
-        return worst if self.objective in _TIMES else float("inf")
+        return worst if self.objective in TIMES else float("inf")
 
     def solve(self, node: Ready) -> None:
         """The best splits of the most promising cases; the others wait on."""
@@ -597,11 +381,6 @@ class PartitionSearch:
                 bound = float(self.plans.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
         return bundle.priced(found)
-
-    def _count_lost(self, lost: Lost, times: int) -> None:
-        for (cause, name), count in lost.items():
-            self.state.rejected[cause] += count * times
-            self.state.reasons[name] += count * times
 
 
 def _figures_of(places: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:

@@ -1,11 +1,13 @@
 """What pipelines over several pools take at least: pure functions on arrays.
 
-Everything rests on three chains of passes that no pipeline is shorter than (`cost.walks`). Let t
+Everything rests on four chains of passes that no pipeline is shorter than (`cost.walks`). Let t
 be the seconds of one micro-batch on each of P stages, T the longest, S their sum, K the number of
 micro-batches, hop the fastest link:
 
 - K (T + hop), the longest stage at work all the time; without the hop where transfers overlap;
 - K t_s and the stages before s, each for one chunk (`interleaved_bound`);
+- the first micro-batch through all chunks of all stages and back to s, then what s has not done
+  yet, which is all but its warm-up, and the way back from s to the first (`warm_up_passes`);
 - one chunk per rank: S + (K - 1) T less the idle time of the stages behind the longest, at most
   P T - S, hence 2 S + (K - 1 - P) T, and the links of the round trip and of every turn.
 
@@ -119,6 +121,30 @@ def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
     fall = (1.0 - 1.0 / (batches * virtual)).reshape(rows)
     work = (speed * fall ** np.arange(speed.shape[-1])).sum(axis=-1)
     return batches.reshape(rows[:-1]) / work
+
+
+def warm_up_passes(stages: int, virtual: Ints, batches: Ints) -> Ints:
+    """Forward passes of a stage before its first backward pass, at most: (rows, stages)."""
+    behind = stages - 1 - np.arange(stages)
+    v = virtual[:, None]
+    passes = np.where(v > 1, 2 * behind + (v - 1) * stages + 1, behind + 1)
+    return np.minimum(passes, batches[:, None] * v)
+
+
+def least_sum(rate: Floats, most: Floats, fewest: Ints, whole: Floats | int) -> Floats:
+    """What layers take together at least if the slowest hold as few as they can: (rows, orders).
+
+    rate: (rows, classes), of one layer; most: (rows, orders, classes), layers of all stages of a
+    class; fewest: (orders, classes).
+    """
+    slowest = np.argsort(-rate, axis=1, kind="stable")
+    rate = np.take_along_axis(rate, slowest, axis=1)[:, None, :]
+    most = np.take_along_axis(most, slowest[:, None, :], axis=2)
+    spare = most - fewest[:, slowest].swapaxes(0, 1)
+    excess = np.maximum(most.sum(axis=2) - whole, 0.0)[..., None]
+    before = np.cumsum(spare, axis=2) - spare
+    taken = np.clip(excess - before, 0.0, np.maximum(spare, 0.0))
+    return np.asarray((rate * (most - taken)).sum(axis=2))
 
 
 def fastest_first(speed: Floats, counts: Floats, stages: int) -> Floats:

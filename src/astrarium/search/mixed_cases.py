@@ -21,12 +21,17 @@ from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_bounds import (
     StageRoom,
     interleaved_bound,
+    least_sum,
     pipeline_bound,
     stage_room,
+    warm_up_passes,
 )
 from astrarium.search.partition import SplitProblem
 from astrarium.strategy.columns import Degrees, Options
 
+STEPS = 17  # between the least and the most seconds that passes are looked for
+STEEPEST = 1.3  # times the least, where nothing limits them
+NOTHING = -1e6  # layers of a stage that cannot be
 TOGETHER = 64  # dealt pipelines priced at once
 
 
@@ -66,6 +71,7 @@ class Bundle:
     arrangements: Sequence[Arrangement]
     contents: Contents
     work_of_kind: Floats  # (rows, kinds): what a layer counts when work is bounded
+    worst: float = np.inf  # seconds: nothing above is worth a look
 
     @property
     def num_stages(self) -> int:
@@ -154,7 +160,95 @@ class Bundle:
         if len(single):
             passes[:, single] = self._least_of_single_chunks(low, single)
         first, last = self.class_of[:, 0], self.class_of[:, -1]
-        return passes + self._least_after() + np.moveaxis(t.tied[:, first, last], 0, 1)
+        after = self._least_after() + np.moveaxis(t.tied[:, first, last], 0, 1)
+        if self.work_of_kind.shape[1] == 1 and self.num_stages > 1:
+            passes = self._with_ramps(passes, after)
+        return passes + after
+
+    def _with_ramps(self, passes: Floats, after: Floats) -> Floats:
+        """Seconds of all passes with the ramp at every place; infinite if too many."""
+        found = np.where(passes + after <= self.worst, passes, np.inf)
+        rows = np.flatnonzero(np.isfinite(found).any(axis=0))
+        if not len(rows):
+            return found
+        least = found[:, rows].min(axis=0)
+        most = np.full(len(rows), self.worst) - after[:, rows].min(axis=0)
+        most = np.where(np.isfinite(most), most, least * STEEPEST)
+        ramps = self._ramps(rows, least, most)
+        # Nothing is known about what takes longer than the last step, unless it is too long.
+        ramps = np.where(np.isfinite(ramps) | np.isfinite(self.worst), ramps, most)
+        found[:, rows] = np.maximum(found[:, rows], ramps)
+        return found
+
+    def _ramps(self, rows: Ints, least: Floats, most: Floats) -> Floats:
+        """The first of some steps between two figures that passes may take: (orders, rows)."""
+        chains, alone = self._chains(rows)
+        numbers = np.arange(chains.shape[-1])
+        v = self.virtual[rows]
+        # Which stages of each order are of which class.
+        laid = np.moveaxis(self.class_of[..., None] == np.arange(len(self.classes)), 0, 2)
+        laid = laid.astype(float)  # (stages, classes, orders)
+
+        def held(limit: Floats, of: Floats) -> Floats:
+            """Most layers: (stages, classes, rows)."""
+            count = (of <= limit[..., None]).sum(axis=-1)
+            return np.where(count > 0, np.append(numbers, 0)[count - 1], NOTHING)
+
+        turn = np.broadcast_to(most, (self.num_stages, len(self.classes), len(rows)))
+        full = np.einsum("scr,sco->roc", held(turn, alone), laid)
+        once = (self.tables.forward + self.tables.backward / self.virtual[:, None, None])[rows]
+        layers = self._num_layers
+        rate = (once / layers).min(axis=2)
+        fewest = v.min() * laid.sum(axis=0).T.astype(np.int64)
+        whole = self.model.workload.model.num_layers
+        able = full.sum(axis=2) >= whole
+        through = np.where(able, least_sum(rate, full, fewest, whole), np.inf).min(axis=1)
+        through = through + self._least_hop(rows) * ((v + 1) * self.num_stages - 2)
+        ramps = np.full((len(self.class_of), len(rows)), np.inf)
+        steps = np.linspace(least, most, STEPS)
+        for below, step in zip(steps[:-1][::-1], steps[1:][::-1], strict=True):
+            limit = np.broadcast_to(step - through, turn.shape).copy()
+            limit[0] = np.where(v > 1, step, limit[0])
+            fits = np.einsum("scr,sco->or", held(limit, chains), laid) >= whole
+            ramps = np.where(fits, below, ramps)
+        return ramps
+
+    def _least_hop(self, rows: Ints) -> Floats:
+        """The fastest link between neighbours in any order: (rows,)."""
+        following = np.roll(self.class_of, -1, axis=1)
+        hops = self.tables.hop[rows][:, self.class_of, following]
+        return np.asarray(hops.min(axis=(1, 2, 3)))
+
+    def _chains(self, rows: Ints) -> tuple[Floats, Floats]:
+        """Of stages that hold at least so many layers: (stages, classes, rows, layers + 1).
+
+        All their passes but those before the first micro-batch is back, and all of them.
+        """
+        t, v = self.tables, self.virtual[rows][:, None, None]
+        batches = self.degrees.num_micro_batches[rows]
+        forward, backward = t.forward[rows], t.backward[rows]
+        whole = batches[:, None, None] * (forward + backward)
+        warm_up = warm_up_passes(self.num_stages, self.virtual[rows], batches)
+        fits = self._fits()[:, :, rows]
+        size = int(self._num_layers.max()) + 1
+        shape = (self.num_stages, len(self.classes), len(rows), size)
+        chains, alone = np.full(shape, np.inf), np.full(shape, np.inf)
+        layers = self._num_layers.astype(np.int64)
+        for stage in range(self.num_stages):
+            counted = (v == 1) | (stage > 0)  # the first chunk of the first has the embedding
+            done = (backward + warm_up[:, stage][:, None, None] * forward) / v
+            rest = np.where(counted, whole - done, whole)
+            of = self.contents.has_embedding == (stage == 0)
+            of &= self.contents.has_head == (stage == self.num_stages - 1)
+            chosen = np.flatnonzero(of)
+            for values, kept in ((rest, chains), (whole, alone)):
+                by_class = np.moveaxis(values[..., chosen], 1, 0)
+                kept[stage][..., layers[chosen]] = np.where(
+                    fits[stage][..., chosen], by_class, np.inf
+                )
+        return tuple(  # type: ignore[return-value]
+            np.minimum.accumulate(of[..., ::-1], axis=-1)[..., ::-1] for of in (chains, alone)
+        )
 
     @cached_property
     def _speed(self) -> Floats:

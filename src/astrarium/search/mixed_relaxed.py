@@ -16,6 +16,7 @@ better, and nothing of it has to be listed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass
+from astrarium.search.mixed_bounds import least_sum, warm_up_passes
 from astrarium.search.mixed_cases import in_flight_of_layers
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
@@ -43,6 +45,8 @@ class LayerFigures:
     """
 
     seconds: Floats
+    forward: Floats  # of these at least, whatever is redone
+    share: Floats  # of the forward pass at most
     act: Floats  # kept for each micro-batch in flight
     weight: Floats  # kept once
     room: Floats  # bytes for all of it
@@ -68,9 +72,9 @@ class LayerFigures:
 
     def faster_of(self, other: LayerFigures) -> LayerFigures:
         """The shorter seconds of both; bytes are the same."""
-        times = ("seconds", "again", "all_again", "after")
+        times = ("seconds", "forward", "again", "all_again", "after")
         least = {n: np.minimum(getattr(self, n), getattr(other, n)) for n in times}
-        return replace(self, **least)
+        return replace(self, **least, share=np.maximum(self.share, other.share))
 
     def most_layers(self, longest: Floats, in_flight: Floats) -> Floats:
         """Of a stage with so many micro-batches in flight: (rows, classes, places).
@@ -130,8 +134,11 @@ def layer_figures(
     few, many = (seconds[-1, ..., i] - PROBES[i] * seconds[0, ..., 0] for i in (-2, -1))
     again = np.maximum(2 * many - few, 1e-3 * seconds[0, ..., 0]) / unit
     act = flight[..., 0] / unit
+    forward = tables.forward.reshape(shape)
     return LayerFigures(
         seconds=(seconds[:-1, ..., 0] / unit).min(axis=3),
+        forward=((forward / np.array(PROBES)).min(axis=(0, 4)) / unit).min(axis=2),
+        share=(forward / seconds).max(axis=(0, 3, 4)),
         act=act[:-1].min(axis=3),
         weight=weight[:-1].min(axis=3),
         room=room[:-1].max(axis=3),
@@ -228,61 +235,108 @@ def least_longest(
     return low
 
 
-def least_longest_of_options(
-    figures: Sequence[LayerFigures],
-    options: Options,
-    masks: Sequence[int],
-    virtual: Ints,
-    in_flight: Floats,
-    pool_of: Ints,
-    num_layers: int,
+def least_passes_of_options(
+    held: OptionRoom, batches: Ints, pool_of: Ints, num_layers: int, worst: Floats
 ) -> Floats:
-    """The least bottleneck of cases with their own options, in any of some orders: (cases,).
+    """Seconds of all passes of cases with their own options, in any of some orders: (cases,).
 
-    figures: of each case, without and with offload; in_flight: (cases, stages) from the first on;
-    pool_of: (orders, stages). Layers are of one kind.
+    pool_of: (orders, stages). Infinite where it is more than the worst.
     """
-    rows = np.arange(len(options))
-    kept = options.offload_optimizer.astype(np.int64)
-    full = (options.granularity == _FULL)[:, None, None]
-    # The policy of a case: none, or its set of modules.
-    policy = 1 + np.searchsorted(masks, options.recompute_modules)
-    policy = np.where(options.granularity == _SELECTIVE, policy, 0)
+    virtual = held.virtual[:, 0, 0]
+    stages, pools = pool_of.shape[1], held.seconds.shape[1]
+    laid = (pool_of[..., None] == np.arange(pools)).astype(float)  # (orders, stages, pools)
+    least = held.seconds.min(axis=(1, 2)) * num_layers / stages * batches
+    most = np.where(np.isfinite(worst), worst, 4 * least)
+    fewest = virtual.min() * laid.sum(axis=1).astype(np.int64)
+    # The whole of one micro-batch through all chunks, and through one on the way back.
+    v = virtual[:, None]
+    once = held.seconds[:, :, 0] / v + (1 - 1 / v) * held.forward
+    full = np.einsum("cps,osp->cop", held.layers((most / batches)[:, None, None]), laid)
+    able = full.sum(axis=2) >= num_layers
+    through = np.where(able, least_sum(once, full, fewest, num_layers), np.inf).min(axis=1)
+    done = warm_up_passes(stages, virtual, batches)[:, None, :] - 1
+    rest = batches[:, None, None] - (1 + done * held.share[..., None]) / v[..., None]
+    rest = np.maximum(rest, 1e-9)
 
-    def at(name: str) -> Floats:
-        """(cases, orders, stages)."""
-        every = np.stack([getattr(of, name) for of in figures])
-        of_pools = every[kept, policy, rows] if every.ndim == 4 else every[kept, rows]
-        return of_pools[:, pool_of]
+    def enough(passes: Floats, cases: Ints) -> Bools:
+        at_work = (passes - through[cases])[:, None, None] / rest[cases]
+        alone = (passes / batches[cases])[:, None, None]
+        # The embedding is only in the first chunk of the first stage, which may have done more.
+        first = (np.arange(stages) == 0) & (virtual[cases] > 1)[:, None, None]
+        turn = np.where(first, alone, np.minimum(at_work, alone))
+        layers = held.take(cases).layers(turn)
+        whole = np.einsum("cps,osp->co", layers, laid) >= num_layers
+        return np.asarray(whole.any(axis=1))
 
-    seconds, again, all_again = at("seconds"), at("again"), at("all_again")
-    f, v = in_flight[:, None, :], virtual[:, None, None]
-    each = options.recompute_layers[:, None, None]
-    redone = np.where(full, each * v, 0)
-    grouped = full & (options.method != _BLOCK)[:, None, None]
-    room = np.where(full, at("most_room"), at("room"))
-    weight = np.where(full, at("least_weight"), at("weight"))
-    inputs, saved = at("least_act"), at("saved")
-    beyond = (room + redone * f * saved) / (weight + f * at("act"))
-    within = np.minimum(redone, room / (weight + f * inputs))
-    in_groups = room / (weight + f * inputs / np.maximum(each, 1))
-    fitting = np.where(beyond >= redone, beyond, within)
-    fitting = np.where(grouped, in_groups, fitting)
-
-    def enough(longest: Floats) -> Bools:
-        turn = longest[:, None, None]
-        some = np.maximum(
-            np.minimum(redone, turn / (seconds + again)), (turn - redone * again) / seconds
-        )
-        most = np.floor(np.minimum(np.where(grouped, turn / all_again, some), fitting) + 1e-9)
-        most = np.where(most < v, _IMPOSSIBLE, most)
-        return (most.sum(axis=2) >= num_layers).any(axis=1)
-
-    low = seconds.min(axis=(1, 2)) * num_layers / pool_of.shape[1]
-    high = 4 * low
-    low = np.where(enough(high), low, high)
+    every = np.arange(len(batches))
+    within = np.isfinite(through)
+    within[within] = enough(most[within], every[within])
+    found = np.where(np.isfinite(worst), np.inf, most)
+    cases = every[within]
+    low, high = least[cases], most[cases]
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        done = enough(middle)
-        high, low = np.where(done, middle, high), np.where(done, low, middle)
-    return low
+        able = enough(middle, cases)
+        high, low = np.where(able, middle, high), np.where(able, low, middle)
+    found[cases] = low
+    return found
+
+
+class OptionRoom:
+    """How many layers stages of cases can hold: arrays of (cases, pools, 1 or stages).
+
+    figures: of each case, without and with offload; in_flight: (cases, stages) from the first on.
+    Layers are of one kind.
+    """
+
+    def __init__(
+        self,
+        figures: Sequence[LayerFigures],
+        options: Options,
+        masks: Sequence[int],
+        virtual: Ints,
+        in_flight: Floats,
+    ) -> None:
+        rows = np.arange(len(options))
+        kept = options.offload_optimizer.astype(np.int64)
+        full = (options.granularity == _FULL)[:, None, None]
+        # The policy of a case: none, or its set of modules.
+        policy = 1 + np.searchsorted(masks, options.recompute_modules)
+        policy = np.where(options.granularity == _SELECTIVE, policy, 0)
+
+        def at(name: str) -> Floats:
+            every = np.stack([getattr(of, name) for of in figures])
+            found = every[kept, policy, rows] if every.ndim == 4 else every[kept, rows]
+            return np.asarray(found[..., None])
+
+        self.seconds, self.again, self.all_again = at("seconds"), at("again"), at("all_again")
+        self.forward, self.share = at("forward")[..., 0], at("share")[..., 0]
+        self.virtual = virtual[:, None, None]
+        f = in_flight[:, None, :]
+        each = options.recompute_layers[:, None, None]
+        self.redone = np.where(full, each * self.virtual, 0)
+        self.grouped = full & (options.method != _BLOCK)[:, None, None]
+        room = np.where(full, at("most_room"), at("room"))
+        weight = np.where(full, at("least_weight"), at("weight"))
+        inputs, saved = at("least_act"), at("saved")
+        beyond = (room + self.redone * f * saved) / (weight + f * at("act"))
+        within = np.minimum(self.redone, room / (weight + f * inputs))
+        in_groups = room / (weight + f * inputs / np.maximum(each, 1))
+        fitting = np.where(beyond >= self.redone, beyond, within)
+        self.fitting = np.where(self.grouped, in_groups, fitting)
+
+    def take(self, cases: Ints) -> OptionRoom:
+        found = copy(self)
+        for name, values in vars(self).items():
+            setattr(found, name, values[cases])
+        return found
+
+    def layers(self, turn: Floats) -> Floats:
+        """Of a stage that takes so long: (cases, pools, stages)."""
+        some = np.maximum(
+            np.minimum(self.redone, turn / (self.seconds + self.again)),
+            (turn - self.redone * self.again) / self.seconds,
+        )
+        some = np.where(self.grouped, turn / self.all_again, some)
+        most = np.floor(np.minimum(some, self.fitting) + 1e-9)
+        return np.where(most < self.virtual, _IMPOSSIBLE, most)
