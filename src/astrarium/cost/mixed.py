@@ -6,12 +6,16 @@ smaller ones, and its messages go over the slowest link between them. Stages are
 class by the `CostModel` of their pool, and the pipeline takes each rank's figures from its class:
 no formula is different for mixed clusters.
 
+Classes may have degrees of their own. All stages then work on the same sequences at a time, a
+*tick*, each divided among its own replicas; between stages of unlike degrees every GPU sends and
+receives its part of the tick, and ranks that all need the whole of it gather it among themselves.
+
 Not modelled: several pipelines' transfers sharing one link between pools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -24,8 +28,10 @@ from astrarium.cluster import Cluster
 from astrarium.cost.collectives import (
     Fabric,
     Group,
+    all_gather_seconds,
     all_reduce_seconds,
     fabric_across,
+    place,
     send_seconds,
 )
 from astrarium.cost.ends import EndCosts
@@ -45,6 +51,8 @@ from astrarium.strategy.columns import SPLITS, Degrees, Options
 from astrarium.strategy.types import LayerSplit
 
 StageClass = tuple[int, ...]  # indices of the pools a stage lies on, ascending
+# The same for all classes, or each its own; pp, cp and the number of micro-batches are common.
+AnyDegrees = Degrees | Mapping[StageClass, Degrees]
 
 _FREE = SPLITS.index(LayerSplit.FREE)
 _Costs = TypeVar("_Costs", LayerCosts, EndCosts)
@@ -130,10 +138,35 @@ class _Part:
     stage_class: StageClass
     shards: ShardCosts
     layouts: Layouts
+    domain: Ints  # GPUs on fast links
 
     def of_ends(self, name: str) -> Floats:
         values: Floats = getattr(self.shards.ends, name)
         return values[self.shards.shard_of]
+
+    def is_like(self, other: _Part) -> Bools:
+        """Whether ranks of both hold the same part of what is sent between them."""
+        one, two = self.layouts.degrees, other.layouts.degrees
+        names = ("tp", "dp", "micro_batch", "sequence_parallel")
+        return np.logical_and.reduce([getattr(one, n) == getattr(two, n) for n in names])
+
+    @property
+    def has_whole(self) -> Bools:
+        """Whether every tensor-parallel rank holds all of what is sent."""
+        degrees = self.layouts.degrees
+        return (degrees.tp > 1) & ~degrees.sequence_parallel
+
+    def moved_bytes(self) -> Floats:
+        """What each GPU sends or receives if its group does so once."""
+        held = self.of_ends("boundary_bytes")
+        return np.where(self.has_whole, held / self.layouts.degrees.tp, held)
+
+    def gather_seconds(self) -> Floats:
+        """Until every rank has the whole, if each was sent a part and needs all of it."""
+        fabric, tp = self.layouts.models[0].fabric, self.layouts.degrees.tp
+        group = place(tp, np.ones_like(tp), self.domain)
+        seconds = all_gather_seconds(fabric, self.of_ends("boundary_bytes"), group)
+        return np.where(self.has_whole, seconds, 0.0)
 
 
 class ClusterModel:
@@ -177,14 +210,14 @@ class ClusterModel:
 
     def stage_tables(
         self,
-        degrees: Degrees,
+        degrees: AnyDegrees,
         options: Options,
         classes: Sequence[StageClass],
         pool_gpus: Ints,
     ) -> StageTables:
         """Row i: degrees i with options i, using so many GPUs of each pool: (rows, pools)."""
-        rows = np.arange(len(degrees))
-        ones = np.ones(len(degrees), np.int64)
+        rows = np.arange(len(pool_gpus))
+        ones = np.ones(len(pool_gpus), np.int64)
         one, two = self.contents.stages(1), self.contents.stages(2)
         columns: dict[str, list[Floats]] = {name: [] for name in _TABLES}
         every = []
@@ -207,7 +240,7 @@ class ClusterModel:
 
     def layouts(
         self,
-        degrees: Degrees,
+        degrees: AnyDegrees,
         virtual: Ints,
         bounds: Sequence[Ints],
         classes: Sequence[Sequence[StageClass]],
@@ -215,43 +248,46 @@ class ClusterModel:
     ) -> Layouts:
         """Layouts of stages that are given: chunk bounds, and the class of every rank."""
         model = self.workload.model
-        stages = stages_of_bounds(model, bounds, virtual, degrees.num_micro_batches)
         names = sorted({stage_class for row in classes for stage_class in row})
+        batches = _of_class(degrees, names[0]).num_micro_batches
+        stages = stages_of_bounds(model, bounds, virtual, batches)
         class_of = np.zeros(stages.count.shape, np.int64)
         for row, chosen in enumerate(classes):
             class_of[row, stages.present[row]] = [names.index(name) for name in chosen]
-        rows = np.arange(len(degrees))
+        rows = np.arange(len(pool_gpus))
         every = [self._part(name, degrees, virtual, stages, rows, pool_gpus) for name in names]
         return _merged([part.layouts for part in every], class_of, *self._between(every))
 
     def _part(
         self,
         stage_class: StageClass,
-        degrees: Degrees,
+        given: AnyDegrees,
         virtual: Ints,
         stages: StageTable,
         stage_row: Ints,
         pool_gpus: Ints,
     ) -> _Part:
-        priced = self._class(stage_class)
-        gpus = pool_gpus[:, list(stage_class)].sum(axis=1)
+        priced, degrees = self._class(stage_class), _of_class(given, stage_class)
+        gpus, every = pool_gpus[:, list(stage_class)].sum(axis=1), pool_gpus.sum(axis=1)
         shards = priced.shard_costs(degrees, gpus)
         split = np.full(len(degrees), _FREE)
-        layouts = priced.model.priced(degrees, virtual, split, shards, stages, stage_row, gpus)
-        return _Part(stage_class, shards, layouts)
+        layouts = priced.model.priced(
+            degrees, virtual, split, shards, stages, stage_row, gpus, every
+        )
+        return _Part(stage_class, shards, layouts, priced.model.pool.domain_of(gpus))
 
     def _class(self, stage_class: StageClass) -> _Priced:
         if stage_class not in self._classes:
             members = tuple(self.pools[pool] for pool in stage_class)
             model = members[0]
             if len(members) > 1:
-                fabric = self._fabric(stage_class)
+                fabric = self.fabric_of(stage_class)
                 members = tuple(member.with_fabric(fabric) for member in members)
                 model = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
             self._classes[stage_class] = _Priced(members, model)
         return self._classes[stage_class]
 
-    def _fabric(self, pools: StageClass) -> Fabric:
+    def fabric_of(self, pools: StageClass) -> Fabric:
         """The links of a group that spans pools, at the pace the tuning learned."""
         if pools not in self._links:
             names = [self.cluster.pools[pool].name for pool in pools]
@@ -269,18 +305,34 @@ class ClusterModel:
         shape = (len(layouts), len(parts), len(parts))
         hop, tied = np.zeros(shape), np.zeros(shape)
         ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
+        gradient = layouts.runtime.reduced_gradient_bytes
         for i, one in enumerate(parts):
-            sent = one.of_ends("boundary_bytes")
-            table = layouts.runtime.reduced_gradient_bytes * one.of_ends("tied_parameters")
             for j, other in enumerate(parts):
                 if i == j:
                     hop[:, i, j] = one.layouts.hop_seconds[:, 0]
                     tied[:, i, j] = one.layouts.messages.tied
                     continue
-                fabric = self._fabric(tuple(sorted({*one.stage_class, *other.stage_class})))
-                hop[:, i, j] = send_seconds(fabric, sent, np.True_)
-                tied[:, i, j] = all_reduce_seconds(fabric, table, ends)
+                fabric = self.fabric_of(tuple(sorted({*one.stage_class, *other.stage_class})))
+                hop[:, i, j] = _hop_between(fabric, one, other)
+                table = np.maximum(*(x.of_ends("tied_parameters") for x in (one, other)))
+                tied[:, i, j] = all_reduce_seconds(fabric, gradient * table, ends)
         return hop, tied
+
+
+def _of_class(degrees: AnyDegrees, stage_class: StageClass) -> Degrees:
+    return degrees if isinstance(degrees, Degrees) else degrees[stage_class]
+
+
+def _hop_between(fabric: Fabric, one: _Part, other: _Part) -> Floats:
+    """Seconds of a transfer between stages of two classes, in the slower direction.
+
+    Of unlike degrees, the GPUs that are fewer have more to send or receive each.
+    """
+    like = one.is_like(other)
+    part = np.maximum(one.moved_bytes(), other.moved_bytes())
+    sent = np.where(like, one.of_ends("boundary_bytes"), part)
+    gathered = np.maximum(one.gather_seconds(), other.gather_seconds())
+    return send_seconds(fabric, sent, np.True_) + np.where(like, 0.0, gathered)
 
 
 _TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes")

@@ -158,12 +158,14 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         usd_per_hour=plan.usd_per_hour,
         usd_total=plan.usd_total,
         train_seconds=plan.train_seconds,
+        runtimes=plan.runtimes,
+        megatron_lacks=plan.megatron_lacks,
     )
 
 
-def strategy_part(strategy: Strategy) -> StrategyPart:
+def strategy_part(strategy: Strategy, sequences: int | None = None) -> StrategyPart:
     """The same keys as `strategy_to_dict`; a test holds the two together."""
-    apart = ("recompute", "stages")
+    apart = ("recompute", "stages", "groups", "sequences")
     same = {f.name: getattr(strategy, f.name) for f in fields(StrategyPart) if f.name not in apart}
     return StrategyPart(
         **same,
@@ -176,7 +178,12 @@ def strategy_part(strategy: Strategy) -> StrategyPart:
                 pipeline_rank=stage.rank,
                 chunk=stage.chunk,
                 pools=dict(stage.pools),
+                tp=stage.tp,
+                dp=stage.dp,
+                micro_batch=stage.micro_batch,
             )
             for stage in strategy.stages
         ),
+        sequences=sequences,
+        groups=tuple(strategy_part(group, group.sequences) for group in strategy.groups),
     )

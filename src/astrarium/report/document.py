@@ -122,6 +122,9 @@ class StagePart:
     pipeline_rank: int
     chunk: int
     pools: dict[str, int]  # of the devices, by the name of their pool
+    tp: int | None = None  # its own, where unlike the strategy's; all three
+    dp: int | None = None
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,8 @@ class StrategyPart:
     overlap: Overlap
     schedule: Schedule
     stages: tuple[StagePart, ...]
+    sequences: int | None = None  # of a group: its share of the batch
+    groups: tuple[StrategyPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +192,8 @@ class PlanPart:
     usd_per_hour: float | None
     usd_total: float | None
     train_seconds: float | None
+    runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
+    megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
 
     @property
     def num_gpus(self) -> int:
@@ -242,7 +249,21 @@ def _beats(first: tuple[float, float], second: tuple[float, float]) -> bool:
 
 def to_dict(document: PlanDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
-    return asdict(document)
+    data = asdict(document)
+    for plan in data["plans"]:
+        drop_absent(plan["strategy"])
+    return data
+
+
+def drop_absent(strategy: dict[str, Any]) -> None:
+    """What most strategies do not have is left out: groups, degrees of single stages."""
+    for part in (strategy, *strategy["stages"]):
+        for key in [key for key, value in part.items() if value is None]:
+            del part[key]
+    for group in strategy["groups"]:
+        drop_absent(group)
+    if not strategy["groups"]:
+        del strategy["groups"]
 
 
 def from_dict(data: Mapping[str, Any]) -> PlanDocument:

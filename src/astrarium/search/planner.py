@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -191,6 +191,8 @@ def with_permitted_overlap(
     workload: Workload, pools: Sequence[Pool], strategy: Strategy, chosen: Collection[str]
 ) -> Strategy:
     """Overlap that the user left open (not in `chosen`) as the runtime takes it."""
+    if strategy.groups:
+        return strategy
     workload = runnable(workload, *pools)
     for switch in OVERLAP_SWITCHES:
         refused = len(why_refused(workload, pools, strategy))
@@ -212,9 +214,28 @@ def only_pool(cluster: Cluster) -> Pool:
 
 
 def why_refused(workload: Workload, pools: Sequence[Pool], strategy: Strategy) -> tuple[str, ...]:
-    """What the runtime holds against a strategy, in words; empty if nothing."""
-    found = [_why_refused_on(workload, pool, strategy) for pool in pools]
-    return tuple(dict.fromkeys(reason for reasons in found for reason in reasons))
+    """What the runtime holds against a strategy, in words; empty if nothing.
+
+    Groups, and stages with degrees of their own, are each held to the rules as if all were alike.
+    """
+    found: list[str] = []
+    for group in strategy.groups:
+        share = replace(workload, global_batch=group.sequences)
+        found += why_refused(share, pools, group)
+    if not strategy.groups:
+        for one, names in _views(strategy):
+            own = [pool for pool in pools if pool.name in names] or pools
+            found += [reason for pool in own for reason in _why_refused_on(workload, pool, one)]
+    return tuple(dict.fromkeys(found))
+
+
+def _views(strategy: Strategy) -> Iterator[tuple[Strategy, Collection[str]]]:
+    """The strategy as each sort of its stages sees it, and the pools of these stages."""
+    if not strategy.has_unlike_stages:
+        yield strategy, ()
+        return
+    for stage in strategy.stages:
+        yield strategy.degrees_of(stage), dict(stage.pools)
 
 
 def _why_refused_on(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:
