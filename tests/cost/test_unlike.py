@@ -12,13 +12,13 @@ from small import small_model
 
 from astrarium.cluster import Cluster, Link, parse_gpus
 from astrarium.cost.collectives import send_seconds
-from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.mixed import ClusterModel, StageClass
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.plan import estimate
 from astrarium.search.planner import predict
-from astrarium.strategy.columns import degrees_of, options_of
+from astrarium.strategy.columns import Degrees, degrees_of, options_of
 from astrarium.strategy.document import read_strategy, strategy_to_dict
 from astrarium.strategy.types import LayerSplit, Overlap, Stage, Strategy, of_groups
 
@@ -27,10 +27,10 @@ WORKLOAD = Workload(small_model(8), seq_length=1024, global_batch=BATCH)
 MIXED = parse_gpus("h100:8,a100:8")
 H, A = (pool.name for pool in MIXED.pools)
 PLAIN = Overlap(p2p=False, tp=False)
-Degrees = tuple[int, int, int]  # tp, dp, micro-batch
+Own = tuple[int, int, int]  # tp, dp, micro-batch
 
 
-def unlike(bounds: tuple[int, ...], *stages: tuple[str, Degrees]) -> Strategy:
+def unlike(bounds: tuple[int, ...], *stages: tuple[str, Own]) -> Strategy:
     """A pipeline whose stages each name pool, tp, dp and micro-batch."""
     (_, (tp, dp, micro_batch)) = stages[0]
     made = tuple(
@@ -78,7 +78,7 @@ def test_equal_degrees_by_class_are_the_common_ones() -> None:
     model = ClusterModel(WORKLOAD, MIXED)
     used = np.array([[8, 4]])
     common, options = degrees_of([given]), options_of([given])
-    classes = [(0,), (1,)]
+    classes: list[StageClass] = [(0,), (1,)]
     one = model.stage_tables(common, options, classes, used)
     two = model.stage_tables(dict.fromkeys(classes, common), options, classes, used)
     for name in ("forward", "backward", "after", "fixed_bytes", "flight_bytes", "hop", "tied"):
@@ -107,7 +107,7 @@ def test_tables_add_up_to_the_plan(given: Strategy) -> None:
     model = ClusterModel(WORKLOAD, MIXED)
     (plan,) = estimate(model, [given])
     assert given.gpus == sum(plan.gpus.values()) == 16
-    classes = [(0,), (1,)]
+    classes: list[StageClass] = [(0,), (1,)]
     of_stage = np.array([0 if stage.pools[0][0] == H else 1 for stage in given.stages])
     own = {
         name: degrees_of([given.degrees_of(given.stages[int(np.argmax(of_stage == name[0]))])])
@@ -154,7 +154,8 @@ def test_a_tick_is_sent_once_by_all_gpus_of_a_stage() -> None:
     model = ClusterModel(WORKLOAD, MIXED)
     tick = BATCH // 2 * 1024 * 2048 * 2.0  # bytes: sequences, tokens, hidden, bf16
     few, many = (Strategy(tp=tp, pp=2, dp=1, micro_batch=8) for tp in (1, 8))
-    degrees = {(0,): degrees_of([few]), (1,): degrees_of([replace(many, sequence_parallel=True)])}
+    divided = replace(many, sequence_parallel=True)
+    degrees: dict[StageClass, Degrees] = {(0,): degrees_of([few]), (1,): degrees_of([divided])}
     options = options_of([few])
     tables = model.stage_tables(degrees, options, [(0,), (1,)], np.array([[1, 8]]))
     whole = float(send_seconds(model.fabric_of((0, 1)), tick, np.True_))

@@ -293,8 +293,8 @@ def _stages(
         )
         if strategy.has_unlike_stages:
             own = strategy.degrees_of(asked[rank])
-            degrees = {"tp": own.tp, "dp": own.dp, "micro_batch": own.micro_batch}
-            if any(getattr(strategy, key) != n for key, n in degrees.items()):
-                stage = replace(stage, **degrees)
+            degrees = (own.tp, own.dp, own.micro_batch)
+            if degrees != (strategy.tp, strategy.dp, strategy.micro_batch):
+                stage = replace(stage, tp=own.tp, dp=own.dp, micro_batch=own.micro_batch)
         made.append(stage)
     return tuple(made)
