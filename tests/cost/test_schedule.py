@@ -17,7 +17,7 @@ from astrarium.cost.schedule import (
     pipeline_seconds,
     ragged_stages,
 )
-from astrarium.cost.simulator import simulate
+from astrarium.cost.simulator import simulate, simulated_seconds
 
 ROUNDING = 1e-9
 AGREEMENT = 0.02
@@ -105,6 +105,28 @@ def test_overlapped_without_transfers_is_exact(pipeline: Pipeline) -> None:
 def test_overlapped_agrees_with_simulator(pipeline: Pipeline) -> None:
     expected = pipeline.simulated(overlap_p2p=True)
     assert pipeline.seconds(overlap_p2p=True) == pytest.approx(expected, rel=AGREEMENT)
+
+
+@pytest.mark.parametrize("overlap_p2p", [False, True])
+def test_uneven_stages_and_links(overlap_p2p: bool) -> None:
+    """Thousands of pipelines: stages up to 3x apart, links from none to a fifth of a stage."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        size, batches = (100, int(rng.integers(2, 13))), int(rng.integers(1, 49))
+        forward = rng.uniform(1.0, 3.0, size)
+        backward = forward * rng.uniform(0.7, 3.0, size)
+        links = rng.uniform(0.0, 0.2, size) * (forward + backward).mean(axis=1, keepdims=True)
+        simulated = simulated_seconds(
+            forward[..., None], backward[..., None], links, batches, overlap_p2p=overlap_p2p
+        )
+        offsets = np.arange(size[0] + 1) * size[1]
+        found = pipeline_seconds(
+            ragged_stages(forward.ravel(), backward.ravel(), links.ravel(), offsets),
+            np.full(size[0], batches),
+            np.ones(size[0], np.int64),
+            np.full(size[0], overlap_p2p),
+        )
+        assert found == pytest.approx(simulated, rel=AGREEMENT if overlap_p2p else ROUNDING)
 
 
 @given(pipelines(virtual=interleaved, equal_links=True))

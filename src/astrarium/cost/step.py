@@ -105,6 +105,11 @@ def _pipeline(
     return walked(hop), walked(np.zeros_like(hop))
 
 
+def pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """Seconds of all passes, transfers included."""
+    return _pipeline(layouts, rows, options, rank_parts(layouts, rows, options))[0]
+
+
 def walk(
     layouts: Layouts,
     rows: Ints,

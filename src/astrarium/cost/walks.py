@@ -200,6 +200,11 @@ def _rounds(found: Sequence[Stage], slot: Floats, trip: Sequence[Floats], slots:
     for stage, mark in zip(found[1:], trip[1:], strict=True):
         reach = stage.position - found[0].position + 1
         more = mark - trip[0] - (reach - 1) * slot
-        rounds = slots / reach
-        gain = np.maximum(gain, (np.floor(rounds) + rounds) / 2 * more)
+        gain = np.maximum(gain, share_of_rounds(slots, reach) * more)
     return gain
+
+
+def share_of_rounds(slots: Floats | Ints, reach: Floats | Ints) -> Floats:
+    """How many rounds over `reach` stages `slots` slots are worth."""
+    rounds = np.asarray(slots / reach)
+    return (np.floor(rounds) + rounds) / 2

@@ -13,13 +13,15 @@ import numpy as np
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
 from astrarium.cost.groups import exchanged_bytes, meeting_seconds
-from astrarium.cost.layouts import CostModel
+from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.mixed import AnyDegrees, ClusterModel, StageClass
-from astrarium.cost.step import SECONDS_CAUSES, seconds_of
+from astrarium.cost.replay import replayed_seconds
+from astrarium.cost.stages import layers_before
+from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
-from astrarium.strategy.columns import degrees_of, options_of
+from astrarium.strategy.columns import Options, degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy, of_groups
 from astrarium.strategy.validity import megatron_lacks
@@ -112,7 +114,7 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
     )
     rows, options = np.arange(len(strategies)), options_of(strategies)
     memory = memory_of(layouts, rows, options)
-    seconds = seconds_of(layouts, rows, options)
+    seconds = _replayed(layouts, options, bounds, seconds_of(layouts, rows, options))
     exchanged = exchanged_bytes(layouts)
     found = []
     for row, strategy in enumerate(strategies):
@@ -175,6 +177,24 @@ def _degrees_of(strategies: Sequence[Strategy], placed: Sequence[Sequence[Parts]
 
 def _class_of(parts: Parts) -> StageClass:
     return tuple(pool for pool, _ in parts)
+
+
+def _replayed(
+    layouts: Layouts, options: Options, bounds: Sequence[Ints], seconds: Seconds
+) -> Seconds:
+    """The seconds with pipelines of virtual stages as the simulator executes them."""
+    pp, batches = layouts.degrees.pp, layouts.degrees.num_micro_batches
+    rows = np.flatnonzero((layouts.virtual > 1) & (pp > 1) & (batches % pp == 0))
+    if not len(rows):
+        return seconds
+    bubble = seconds.pipeline_bubble.copy()
+    closed = pipeline_of(layouts, rows, options.take(rows))
+    held = layers_before(layouts.models[0].workload.model)
+    for row, passes in zip(rows.tolist(), closed, strict=True):
+        shape = (int(layouts.virtual[row]), int(pp[row]), -1)
+        chunks = np.diff(held[bounds[row]], axis=0).reshape(shape)
+        bubble[row] += replayed_seconds(layouts, row, options, chunks) - passes
+    return replace(seconds, pipeline_bubble=bubble)
 
 
 def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:

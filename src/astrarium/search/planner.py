@@ -34,6 +34,7 @@ from astrarium.strategy.validity import megatron_rules, violations
 from astrarium.units import format_bytes, format_seconds, format_usd
 
 SHOWN_REASONS = 3
+FINALISTS = 2  # times the plans wanted: so many are executed pass by pass before the best are shown
 
 
 class Mode(StrEnum):
@@ -87,7 +88,7 @@ def plan(
     _check_request(workload, cluster, mode, limits)
     begin = time.perf_counter()
     searched = [
-        _search(workload, pool, tuning, objective, mode, rules, top, limits)
+        _search(workload, pool, tuning, objective, mode, rules, FINALISTS * top, limits)
         for pool in cluster.pools
     ]
     plans = [plan for found, _ in searched for plan in found]
@@ -95,6 +96,8 @@ def plan(
     results = [result for _, result in searched]
     if not plans:
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
+    rejected = sum((result.rejected for result in results), Counter())
+    rejected[Rejection.SLOWER] += len(plans[top:])
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -102,7 +105,7 @@ def plan(
         seconds=time.perf_counter() - begin,
         space=sum(result.space for result in results),
         evaluated=sum(result.evaluated for result in results),
-        rejected=sum((result.rejected for result in results), Counter()),
+        rejected=rejected,
         reasons=sum((result.reasons for result in results), Counter()),
         optimal=all(result.optimal for result in results),
         bound_gap=max(result.bound_gap for result in results),
