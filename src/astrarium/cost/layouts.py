@@ -178,6 +178,12 @@ class CostModel:
         other.fabric = fabric
         return other
 
+    def with_batch(self, global_batch: int) -> CostModel:
+        """The same with another number of sequences in an iteration."""
+        other = copy(self)
+        other.workload = replace(self.workload, global_batch=global_batch)
+        return other
+
     @property
     def peak_flops(self) -> float:
         """The GPU's own figure for the number format of the matrix products."""
