@@ -175,6 +175,16 @@ def test_a_long_model_is_taken_at_8192(run: Run) -> None:
     assert "takes up to 131,072" in document["notes"][0]
 
 
+@pytest.mark.parametrize(
+    ("model", "layer"), [("t5-small", 6), ("llava-1.5-7b", 25), ("llama-2-7b", None)]
+)
+def test_models_of_two_inputs_are_noted(run: Run, model: str, layer: int | None) -> None:
+    result = run("fit", model, "--gpus", "h100:8", "--seq-length", "512", "--json")
+    notes = " ".join(json.loads(result.stdout)["notes"])
+    assert (f"reads another input from layer {layer} on" in notes) == (layer is not None)
+    assert ("plans with pp > 1 need another program" in notes) == (layer is not None)
+
+
 def test_a_fallback_of_the_number_format_is_stated(plan: Run) -> None:
     result = plan("--json", gpus="v100:32")
     assert result.exit_code == 0

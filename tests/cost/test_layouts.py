@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from small import small_model
 
 from astrarium.catalog import find_gpu
 from astrarium.cluster import parse_gpus
 from astrarium.cost.efficiency import operator_model
-from astrarium.cost.layouts import GPU_DEVIATION, CostModel, slowest_of
+from astrarium.cost.layouts import GPU_DEVIATION, CostModel, dense_group, slowest_of
 from astrarium.model import load_model
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.plan import estimate
+from astrarium.strategy.columns import degrees_of
 from astrarium.strategy.types import Strategy
 
 
@@ -66,3 +70,18 @@ def test_unfused_attention_is_slower_than_its_products() -> None:
         for gpu in ("V100-SXM2-32GB", "A100-SXM4-80GB")
     )
     assert v100 > 1.2 * a100
+
+
+def test_order_of_ranks_decides_which_messages_leave_a_node() -> None:
+    (pool,) = parse_gpus("h100:16").pools
+    model = CostModel(Workload(small_model(), seq_length=1024, global_batch=64), pool)
+    plain = Strategy(tp=2, pp=2, dp=4, micro_batch=4, num_micro_batches=4)
+    both = degrees_of([plain, replace(plain, pipeline_inside=True)])
+    shards = model.shard_costs(both)
+    ones = np.ones(2, np.int64)
+    found = model.layouts(both, ones, 0 * ones, shards)
+    usual, inside = found.hop_seconds[:, 0]
+    assert inside < usual  # stages share a node, and NVLink
+    usual, inside = found.messages.at_once.reduce.max(axis=1)
+    assert inside > usual  # four replicas are in one node by default, two in each otherwise
+    assert dense_group(both, np.array([8, 8])).per_domain.tolist() == [4, 2]

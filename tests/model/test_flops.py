@@ -69,14 +69,18 @@ def test_experts_cost_what_a_token_uses(name: str) -> None:
 def test_flops_are_the_sum_of_operators(name: str) -> None:
     model = load_model(name)
     length = model.max_seq_length
-    forward = model.head.flops_per_token
+    forward = model.head.flops_per_token * length
     for block in model.blocks:
         if isinstance(block, Block):
-            forward += sum(linear.flops_per_token for linear in block.linears)
-            forward += sum(attention.flops_per_token(length) for attention in block.attentions)
+            own, context = block.tokens(length), block.context_tokens(length)
+            for linear in block.linears:
+                forward += linear.flops_per_token * (context if linear.context else own)
+            for attention in block.attentions:
+                seen = context if attention.cross else block.length(length)
+                forward += attention.flops_per_token(seen) * own
         else:
-            forward += block.forward_flops / length
-    assert model.flops_per_token(length) == pytest.approx(3 * forward)
+            forward += block.forward_flops
+    assert model.flops_per_token(length) * length == pytest.approx(3 * forward)
 
 
 @pytest.mark.parametrize(

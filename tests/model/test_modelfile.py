@@ -130,6 +130,32 @@ def test_gpu_names_of_measurements_may_be_aliases() -> None:
         ("  - {block: transformer, heads: 7, ffn: 4}\n", "layers[0].heads: expected a divisor of"),
         ("  - {block: transformer, heads: 8, ffn: 4, experts: 2}\n", "experts_per_token: expected"),
         ("  - {block: transformer, heads: 8, ffn: 4, shared_ffn: 2}\n", "experts: missing"),
+        (
+            "  - {block: transformer, heads: 8, ffn: 4, cross: true}\n",
+            "model.yaml:4: layers[0].cross: nothing to attend to; an embedding must come",
+        ),
+        (
+            "  - {block: transformer, heads: 8, ffn: 4}\n"
+            "  - {block: transformer, heads: 8, ffn: 4, sequences: 2}\n",
+            "model.yaml:5: layers[1]",
+        ),
+        (
+            "  - {block: transformer, heads: 8, ffn: 4, seq_length: 0}\n",
+            "model.yaml:4: layers[0].seq_length: expected",
+        ),
+        (
+            "  - {block: embedding, shared: true}\n  - {block: transformer, heads: 8, ffn: 4}\n",
+            "model.yaml:4: layers[0].shared: there is no table before the first",
+        ),
+        (
+            "  - {block: transformer, heads: 8, ffn: 4}\n  - {block: embedding}\n"
+            "  - {block: projector, inputs: 8}\n",
+            "model.yaml:5: layers[1]: an embedding can only come first, or before a transformer",
+        ),
+        (
+            "  - {block: projector, inputs: 8, count: 2}\n",
+            "model.yaml:4: layers[0].count: expected int <= 1, got 2",
+        ),
         ("  - {block: head}\n  - {block: conv}\n", "layers[1]: the required key 'inputs'"),
         ("  - {block: embedding}\n", "layers: expected 1..10000 layers between the ends"),
         ("  - {block: head}\n  - {block: embedding}\n", "layers[0]: a head can only come last"),
@@ -203,3 +229,68 @@ def test_complaints_across_keys_name_the_line(tmp_path: Path) -> None:
     path.write_text("name: x\nhidden: 100\nvocab: 1000\nlayers:\n" + entry)
     with pytest.raises(InputError, match=r"odd\.yaml:5: layers\[0\]\.heads: expected a divisor"):
         load_model(str(path))
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_a_vision_tower_before_a_language_model() -> None:
+    """The file has the sizes of a published model: every parameter is there."""
+    model = load_model_file(EXAMPLES / "vision.yaml")
+    assert model.architecture == "multimodal"
+    assert model.parameters == 7_063_427_072  # llava-1.5-7b
+    assert [kind.name for kind in model.kinds] == ["vision", "projector", "dense-first", "dense"]
+    assert [block.tokens(2048) for block in model.blocks[23:26]] == [4 * 577, 4 * 576, 2048]
+    assert (model.embedding.vocab, model.vocab) == (0, 32064)
+    assert [model.boundary_elements(cut, 2048) for cut in (24, 25, 26)] == [
+        4 * 577 * 1024,
+        4 * 576 * 4096,
+        2048 * 4096,
+    ]
+
+
+def test_an_encoder_before_a_decoder() -> None:
+    model = load_model_file(EXAMPLES / "encoder-decoder.yaml")
+    assert model.architecture == "encoder-decoder"
+    assert [kind.name for kind in model.kinds] == ["encoder", "decoder-first", "decoder"]
+    # T5-large without its tables of relative positions and the encoder's final norm
+    assert model.parameters == load_model("t5-large").parameters - 2 * 32 * 16 - 1024
+    decoder = model.blocks[-1]
+    assert isinstance(decoder, Block)
+    assert [attention.cross for attention in decoder.attentions] == [False, True]
+    assert (decoder.tokens(512), decoder.context_tokens(512)) == (128, 512)
+    assert [model.boundary_elements(cut, 512) / 1024 for cut in (24, 25, 47)] == [512, 640, 640]
+
+
+def test_cross_attention_reads_the_width_and_length_of_its_encoder() -> None:
+    layers = [
+        {"block": "transformer", "heads": 4, "ffn": 8, "hidden": 32, "seq_length": 10},
+        {"block": "projector", "inputs": 32, "outputs": 48, "seq_length": 7, "sequences": 3},
+        {"block": "embedding"},
+        {"block": "transformer", "heads": 8, "ffn": 8, "cross": True, "count": 2},
+        {"block": "transformer", "heads": 8, "ffn": 8},
+    ]
+    model = model_from_mapping({"hidden": 64, "vocab": 9, "layers": layers}, "x", "test")
+    reader = model.blocks[3]
+    assert isinstance(reader, Block)
+    widths = {x.name: (x.inputs, x.context) for x in reader.linears}
+    assert widths["cross_kv"] == (48, True)
+    assert widths["cross_q"] == (64, False)
+    assert reader.context_tokens(100) == 21
+    projected, text = 21 * 48, 100 * 64
+    assert [model.boundary_elements(cut, 100) for cut in (1, 2, 3, 4)] == [
+        320,
+        projected,
+        text + projected,
+        text,
+    ]
+
+
+def test_layers_known_by_totals_hand_over_their_output(folder: Path) -> None:
+    layers = [
+        {"block": "conv", "inputs": 3, "outputs": 8, "kernel": 3, "height": 9, "width": 10},
+        {"block": "transformer", "heads": 8, "ffn": 8},
+        {"block": "transformer", "heads": 8, "ffn": 8},
+    ]
+    model = model_from_mapping({"hidden": 64, "layers": layers}, "x", "test")
+    assert [model.boundary_elements(cut, 50) for cut in (1, 2)] == [8 * 90, 50 * 64]

@@ -57,6 +57,7 @@ def strategy(pp: int = 4) -> StrategyPart:
         num_micro_batches=256,
         virtual_stages=2,
         sequence_parallel=True,
+        pipeline_inside=False,
         split=LayerSplit.EVEN,
         zero_stage=1,
         recompute=RecomputePart(

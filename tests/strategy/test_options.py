@@ -33,6 +33,7 @@ STRATEGY_FIELDS = (
     "num_micro_batches",
     "virtual_stages",
     "sequence_parallel",
+    "pipeline_inside",
     "split",
     "schedule",
     "zero_stage",

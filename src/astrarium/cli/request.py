@@ -159,6 +159,12 @@ def read(
             f"--seq-length {length:,} is beyond the {loaded.max_seq_length:,} tokens that"
             f" {loaded.name} is made for"
         )
+    if loaded.later_inputs:
+        layer, _ = loaded.later_inputs[0]
+        notes.append(
+            f"{loaded.name} reads another input from layer {layer} on, for which Megatron's"
+            " pipeline layout has no place: plans with pp > 1 need another program"
+        )
     asked = Workload(loaded, length, batch, run_tokens, number_format)
     used, fallbacks = _usable_format(asked, pools)
     return Request(used, pools, (*notes, *fallbacks))

@@ -33,12 +33,13 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     heads, kv_heads = _heads_of_rank(layer, attention)
     forward = _add_pass(layer, attention, backward=False)
     backward = _add_pass(layer, attention, backward=True)
+    read = layer.context_tokens if attention.cross else layer.tokens
     query = layer.tokens * heads * attention.key_dim * ELEMENT_BYTES
-    keys = layer.tokens * kv_heads * attention.key_dim * ELEMENT_BYTES
-    values = layer.tokens * kv_heads * attention.value_dim * ELEMENT_BYTES
+    keys = read * kv_heads * attention.key_dim * ELEMENT_BYTES
+    values = read * kv_heads * attention.value_dim * ELEMENT_BYTES
     output = layer.tokens * heads * attention.value_dim * ELEMENT_BYTES
     statistics = layer.tokens * heads * FLOAT_BYTES
-    inner = statistics + _attention_extra(layer, output, heads)
+    inner = statistics + _attention_extra(layer, attention, output, heads)
     layer.keep(query + keys + values + output + inner)
     if attention.kv_heads not in (1, attention.heads):
         layer.pointwise(Pointwise.QUERY_COPY, query / ELEMENT_BYTES)
@@ -58,9 +59,13 @@ def _heads_of_rank(layer: Tally, attention: Attention) -> tuple[Floats, Floats]:
     return np.maximum(attention.heads / tp, 1), np.maximum(attention.kv_heads / tp, 1)
 
 
+def _key_length(layer: Tally, attention: Attention) -> int:
+    return layer.context_length if attention.cross else layer.workload.seq_length
+
+
 def _add_pass(layer: Tally, attention: Attention, *, backward: bool) -> Floats:
     """One pass over scores and values; returns its seconds at full clock."""
-    runtime, seq = layer.runtime, layer.workload.seq_length
+    runtime, keys = layer.runtime, _key_length(layer, attention)
     heads, _ = _heads_of_rank(layer, attention)
     name = "backward" if backward else "forward"
     ratio = runtime.attention_backward_ratio if backward else runtime.attention_forward_ratio
@@ -68,10 +73,10 @@ def _add_pass(layer: Tally, attention: Attention, *, backward: bool) -> Floats:
     # A mask spares nothing where scores are stored: the whole square is computed.
     stored = _stores_scores(layer)
     computed = replace(attention, causal=attention.causal and not stored)
-    flops = layer.tokens * computed.flops_per_token(seq) * heads / attention.heads
+    flops = layer.tokens * computed.flops_per_token(keys) * heads / attention.heads
     flops = flops * (BACKWARD_PRODUCTS if backward else 1.0)
     layer.products(name, products, layer.ops.settled_attention_seconds(flops, backward=backward))
-    scores = layer.tokens * heads * seq * stored
+    scores = layer.tokens * heads * keys * stored
     around = layer.ops.streaming(_score_bytes_moved(layer)[backward] * scores)
     layer.add(name, around)
     return products + around
@@ -79,9 +84,10 @@ def _add_pass(layer: Tally, attention: Attention, *, backward: bool) -> Floats:
 
 def _product_seconds(layer: Tally, attention: Attention, *, backward: bool) -> Floats:
     """The matrix products of attention and what tiled kernels do between them."""
-    shards, seq, first = layer.shards, layer.workload.seq_length, layer.first_of_shape
+    shards, first = layer.shards, layer.first_of_shape
+    keys = _key_length(layer, attention)
     heads, kv_heads = _heads_of_rank(layer, attention)
-    block_length = seq / shards.cp
+    block_length, key_block_length = layer.workload.seq_length / shards.cp, keys / shards.cp
     older = layer.runtime.attention == AttentionKernel.FLASH2
 
     def kernel(causal: bool) -> Floats:
@@ -90,7 +96,7 @@ def _product_seconds(layer: Tally, attention: Attention, *, backward: bool) -> F
             heads[first],
             kv_heads[first],
             block_length[first],
-            block_length[first],
+            key_block_length[first],
             attention.key_dim,
             attention.value_dim,
             causal=causal,
@@ -102,7 +108,8 @@ def _product_seconds(layer: Tally, attention: Attention, *, backward: bool) -> F
     own, other = kernel(attention.causal and not _stores_scores(layer)), kernel(False)
     # Causal work is dealt so that each ring step does half a block (zigzag order).
     steps = (shards.cp - 1) * (0.5 if attention.causal else 1.0)
-    visible = attention.flops_per_token(seq) / replace(attention, window=None).flops_per_token(seq)
+    whole = replace(attention, window=None)
+    visible = attention.flops_per_token(keys) / whole.flops_per_token(keys)
     return visible * (own + steps * other) * layer.tuning.of(Operators.ATTENTION)
 
 
@@ -111,7 +118,7 @@ def _stores_scores(layer: Tally) -> bool:
     return layer.runtime.attention == "unfused" or layer.ops.gpu.architecture in UNFUSED_ATTENTION
 
 
-def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
+def _attention_extra(layer: Tally, attention: Attention, output: Floats, heads: Floats) -> Floats:
     """Bytes that older GPUs keep inside attention: a reordered copy, or the scores themselves."""
     shards, architecture = layer.shards, layer.ops.gpu.architecture
     copies = layer.runtime.sequence_first and architecture in BATCH_FIRST_ATTENTION
@@ -119,7 +126,7 @@ def _attention_extra(layer: Tally, output: Floats, heads: Floats) -> Floats:
         return np.where((shards.micro_batch > 1) & (shards.cp == 1), output, 0.0)
     if not _stores_scores(layer):
         return np.zeros(len(shards))
-    count = layer.tokens * heads * layer.workload.seq_length
+    count = layer.tokens * heads * _key_length(layer, attention)
     # In the backward pass the gradients of softmax and scores live together.
     layer.pass_through(2 * count * ELEMENT_BYTES)
     return count * (ELEMENT_BYTES + (DROPPED_SCORE_BYTES if layer.runtime.dropout else 0))

@@ -27,7 +27,7 @@ from astrarium.cost.tally import (
     summed_seconds,
     weight_products,
 )
-from astrarium.model.blocks import CustomBlock
+from astrarium.model.blocks import CustomBlock, Model
 from astrarium.model.workload import Precision, Workload
 
 # The projection to the vocabulary stays in 16 bits in 8-bit recipes: it is no module of
@@ -58,27 +58,24 @@ def end_costs(
     workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric, runtime: Runtime
 ) -> EndCosts:
     model, tp = workload.model, shards.tp
-    tokens = shards.tokens(workload.seq_length)
+    # The ends see the tokens of the layers beside them: patches here, text there.
+    first, last = (model.blocks[end].tokens(workload.seq_length) for end in (0, -1))
+    tokens = shards.tokens(last)
     residual = tokens / shards.residual_split * model.hidden * ELEMENT_BYTES
-    group = place(tp, np.ones_like(tp), shards.domain)
-    whole = tokens * model.hidden * ELEMENT_BYTES
+    entered = shards.tokens(first) * _entry_width(model) * ELEMENT_BYTES
     sequence = shards.sequence_parallel
-    reduce = np.where(
-        sequence,
-        reduce_scatter_seconds(fabric, whole, group),
-        all_reduce_seconds(fabric, whole, group),
-    )
-    gather = all_gather_seconds(fabric, whole, group)
+    enter_reduce, enter_gather = _messages(shards, fabric, entered)
+    reduce, gather = _messages(shards, fabric, tokens * model.hidden * ELEMENT_BYTES)
 
     pads = runtime.pads_vocabulary
-    outputs = _dealt(model.head.outputs, tp, pads=pads)
+    outputs = dealt(model.head.outputs, tp, pads=pads)
     inputs = np.full(len(shards), float(model.head.inputs))
     dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
     forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     flops = 2 * tokens * outputs * inputs
     least = least_backward_seconds(ops, runtime, flops, dtype)
     logits = tokens * outputs
-    table = _dealt(model.vocab, tp, pads=pads) * model.embedding.hidden
+    table = dealt(model.embedding.vocab, tp, pads=pads) * model.embedding.hidden
 
     def passed(kind: Pointwise, elements: Floats, *, backward: bool) -> Floats:
         return ops.pointwise(kind, elements, backward=backward, fused=kind in runtime.fused)
@@ -90,12 +87,12 @@ def end_costs(
         for backward in (False, True)
     )
     return EndCosts(
-        embedding_forward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=False),
+        embedding_forward=passed(Pointwise.EMBEDDING, entered / ELEMENT_BYTES, backward=False),
         # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
-        embedding_backward=passed(Pointwise.EMBEDDING, whole / ELEMENT_BYTES, backward=True)
+        embedding_backward=passed(Pointwise.EMBEDDING, entered / ELEMENT_BYTES, backward=True)
         + summed_seconds(ops, runtime, table),
         # Without sequence parallelism the way back needs no message.
-        embedding_message=reduce + np.where(sequence, gather, 0.0),
+        embedding_message=enter_reduce + np.where(sequence, enter_gather, 0.0),
         embedding_parameters=table + model.embedding.other_parameters,
         head_forward=loss_forward
         + under_power_limit(forward, ops.settled_seconds(flops, dtype), loss_forward),
@@ -111,18 +108,44 @@ def end_costs(
         head_transient=np.maximum(
             outputs * model.head.inputs * ELEMENT_BYTES - logits * FLOAT_BYTES, 0.0
         ),
-        boundary_bytes=np.maximum(residual, _custom_output_bytes(workload, shards)),
+        boundary_bytes=boundary_bytes(workload, shards).max(axis=1),
     )
 
 
-def _custom_output_bytes(workload: Workload, shards: Shards) -> Floats:
-    """The widest output of layers known by their totals: any of them may end a stage."""
-    custom = [kind for kind in workload.model.kinds if isinstance(kind, CustomBlock)]
-    widest = max((kind.output_bytes for kind in custom), default=0.0)
-    return widest * shards.micro_batch / shards.cp
+def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
+    """What one rank hands to the next stage, by shard (rows) and cut (0 to the number of layers).
+
+    Sequence parallelism divides streams of tokens; the outputs of layers that are known only by
+    their totals go whole.
+    """
+    model, seq_length = workload.model, workload.seq_length
+    divided, whole = np.zeros(model.num_layers + 1), np.zeros(model.num_layers + 1)
+    for cut in range(1, model.num_layers):
+        for layer in model.handed_over(cut):
+            block = model.blocks[layer]
+            elements = whole if isinstance(block, CustomBlock) else divided
+            elements[cut] += block.output_elements(seq_length)
+    parts = divided / shards.residual_split[:, None] + whole
+    return parts * (shards.micro_batch / shards.cp)[:, None] * ELEMENT_BYTES
 
 
-def _dealt(vocab: int, tp: Ints, *, pads: bool) -> Floats:
+def _entry_width(model: Model) -> int:
+    first = model.blocks[0]
+    return model.hidden if isinstance(first, CustomBlock) else first.hidden
+
+
+def _messages(shards: Shards, fabric: Fabric, num_bytes: Floats) -> tuple[Floats, Floats]:
+    """Seconds to sum up and to gather such a tensor among tensor-parallel ranks."""
+    group = place(shards.tp, np.ones_like(shards.tp), shards.domain)
+    reduce = np.where(
+        shards.sequence_parallel,
+        reduce_scatter_seconds(fabric, num_bytes, group),
+        all_reduce_seconds(fabric, num_bytes, group),
+    )
+    return reduce, all_gather_seconds(fabric, num_bytes, group)
+
+
+def dealt(vocab: int, tp: Ints, *, pads: bool) -> Floats:
     """A rank's part of the vocabulary. Small outputs (class heads) are never padded."""
     if not pads:
         return np.ceil(vocab / tp)

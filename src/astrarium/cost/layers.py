@@ -12,7 +12,7 @@ the backward pass. Not modelled: imbalance of expert routing (tokens spread even
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from astrarium.cost.collectives import (
     reduce_scatter_seconds,
 )
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
+from astrarium.cost.ends import dealt
 from astrarium.cost.feedforward import add_experts, add_mlp
 from astrarium.cost.tally import (
     ELEMENT_BYTES,
@@ -39,10 +40,11 @@ from astrarium.cost.tally import (
     Tally,
     beside,
     least_backward_seconds,
+    summed_seconds,
     weight_products,
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.model.blocks import Block, CustomBlock, Linear, Module, Norm, Split
+from astrarium.model.blocks import Block, CustomBlock, Embedding, Linear, Module, Norm, Split
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
 
@@ -58,10 +60,14 @@ def layer_costs(
     """Costs of every kind of layer of the model under every shard."""
     layers = []
     for kind in workload.model.kinds:
-        layer = Tally(shards, workload, ops, fabric, runtime, tuning)
         if isinstance(kind, CustomBlock):
+            layer = Tally(shards, workload, ops, fabric, runtime, tuning)
             _add_custom(layer, kind)
         else:
+            own_shards, own_workload = _seen_by(kind, shards, workload)
+            layer = Tally(own_shards, own_workload, ops, fabric, runtime, tuning)
+            layer.context_length = kind.context_tokens(workload.seq_length)
+            layer.context_tokens = shards.tokens(layer.context_length)
             _add_block(layer, kind)
         layers.append(layer.out)
     return LayerCosts(
@@ -69,7 +75,17 @@ def layer_costs(
     )
 
 
+def _seen_by(block: Block, shards: Shards, workload: Workload) -> tuple[Shards, Workload]:
+    """Return a micro-batch as the layer meets it: its own sequences, its own length."""
+    return (
+        replace(shards, micro_batch=shards.micro_batch * block.sequences),
+        replace(workload, seq_length=block.length(workload.seq_length)),
+    )
+
+
 def _add_block(layer: Tally, block: Block) -> None:
+    if block.embedding:
+        _add_embedding(layer, block, block.embedding)
     _add_norms(layer, block)
     gemm_seconds = _add_dense_linears(layer, block)
     for attention in block.attentions:
@@ -84,6 +100,17 @@ def _add_block(layer: Tally, block: Block) -> None:
     layer.everywhere("dense_parameters", float(block.extra_parameters))
     _add_launches(layer, block)
     layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
+
+
+def _add_embedding(layer: Tally, block: Block, embedding: Embedding) -> None:
+    """Tokens of an input that comes in at this layer: a lookup, and the table unless shared."""
+    layer.pointwise(Pointwise.EMBEDDING, layer.tokens * block.hidden)
+    layer.everywhere("dense_parameters", float(embedding.other_parameters))
+    if embedding.shared:
+        return
+    table = dealt(embedding.vocab, layer.shards.tp, pads=layer.runtime.pads_vocabulary)
+    layer.add("dense_parameters", table * embedding.hidden)
+    layer.add("backward", summed_seconds(layer.ops, layer.runtime, table * embedding.hidden))
 
 
 def _add_launches(layer: Tally, block: Block) -> None:
@@ -110,6 +137,8 @@ def _add_norms(layer: Tally, block: Block) -> None:
     residual = layer.residual_tokens * block.hidden * ELEMENT_BYTES
     for norm in block.norms:
         tokens = layer.tokens / layer.shards.tp if norm.per_head else layer.residual_tokens
+        if norm.context:
+            tokens = layer.context_tokens / layer.shards.residual_split
         size = tokens * norm.features * ELEMENT_BYTES
         kind = Pointwise.RMS_NORM if norm.vectors == 1 else Pointwise.LAYER_NORM
         forward = layer.pointwise(kind, tokens * norm.features)
@@ -181,7 +210,7 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
 def _shape(layer: Tally, linear: Linear) -> tuple[Floats, Floats, Floats]:
     tp, ones = layer.shards.tp, np.ones(len(layer.shards))
     if linear.split is Split.COLUMN:
-        return layer.tokens, linear.outputs / tp, linear.inputs * ones
+        return layer.tokens_of(linear), linear.outputs / tp, linear.inputs * ones
     if linear.split is Split.ROW:
         return layer.tokens, linear.outputs * ones, linear.inputs / tp
     return layer.residual_tokens, linear.outputs * ones, linear.inputs * ones
@@ -213,8 +242,7 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
 
     for row in (x for x in block.linears if x.split is Split.ROW and x.name in gemms):
         columns = _columns_before(block, row)
-        width = sum(column.inputs for column in columns)
-        entered = layer.tokens * width * ELEMENT_BYTES
+        entered = sum(layer.tokens_of(c) * c.inputs for c in columns) * ELEMENT_BYTES
         gather = all_gather_seconds(fabric, entered, group) + late
         input_scatter = reduce_scatter_seconds(fabric, entered, group) + late
         input_whole = all_reduce_seconds(fabric, entered, group) + late

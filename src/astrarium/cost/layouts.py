@@ -253,9 +253,9 @@ class CostModel:
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
         launches = self._further_launches(degrees, job_gpus > domain)
         on_rank = self._on_rank(launches, shards, dealt, ends)
+        dense = (dense_parameters, dense_group(degrees, domain))
+        expert = (expert_parameters, place(expert_ranks, degrees.ep * degrees.etp, domain))
         others = self._between_domains(degrees, domain, virtual * hop, on_rank.ep)
-        dense = (dense_parameters, dense_ranks, degrees.tp)
-        expert = (expert_parameters, expert_ranks, degrees.ep * degrees.etp)
         return Layouts(
             models=(self,),
             model_of=np.zeros((len(degrees), 1), np.int64),
@@ -299,7 +299,7 @@ class CostModel:
         self, degrees: Degrees, domain: Ints, sends: Floats, experts: Floats
     ) -> Floats:
         """Seconds that a pass of one micro-batch sends between domains, data parallelism aside."""
-        stages = place(degrees.pp, degrees.tp * degrees.cp * degrees.dp, domain)
+        stages = place(degrees.pp, degrees.stage_stride, domain)
         exchange = place(degrees.ep, degrees.etp, domain)
         # `experts` holds both passes.
         return np.where(crosses_domains(stages), sends, 0.0)[:, None] + np.where(
@@ -312,19 +312,19 @@ class CostModel:
         domain: Ints,
         tied: Floats,
         others: Floats,
-        *groups: tuple[Floats, Ints, Ints],
+        *groups: tuple[Floats, Group],
     ) -> DataMessages:
-        """Each group: parameters of a rank, ranks that share them, distance between those."""
+        """Each group: parameters of a rank, and the ranks that share them."""
         fabric = self.fabric
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
         at_once = in_buckets = Exchange(*(np.zeros(shape) for _ in range(3)))
         crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
-        for parameters, sharing, stride in groups:
+        for parameters, sharing in groups:
             if not parameters.any():
                 continue
-            ranks = sharing[:, None]
-            group = place(ranks, stride[:, None], domain[:, None])
+            group = Group(sharing.size[:, None], sharing.per_domain[:, None])
+            ranks = group.size
             calls = np.ones_like(parameters)
             whole = parts = self._exchange(parameters, group, calls)
             if self.runtime.message_parameters:
@@ -336,7 +336,7 @@ class CostModel:
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
-        apart = degrees.tp * degrees.cp * degrees.dp * (degrees.pp - 1)
+        apart = degrees.stage_stride * (degrees.pp - 1)
         ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
         reduce = at_once.reduce
         return DataMessages(
@@ -410,7 +410,7 @@ class CostModel:
         """Stages are whole blocks of ranks: neighbours share a domain only if both fit in it."""
         block = degrees.tp * degrees.cp * degrees.dp
         stages = np.maximum(gpus // block, 1)
-        inside = place(stages, block, self.pool.domain_of(gpus)).per_domain
+        inside = place(stages, degrees.stage_stride, self.pool.domain_of(gpus)).per_domain
         boundary_bytes = shards.ends.boundary_bytes[shards.shard_of]
         hop = send_seconds(self.fabric, boundary_bytes, inside < stages)
         return np.where(degrees.pp > 1, hop, 0.0)
@@ -420,6 +420,17 @@ def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:
     """Ranks that share dense, and expert, parameters. Context ranks share both."""
     dense = degrees.dp * degrees.cp
     return dense, np.maximum(dense * degrees.tp // (degrees.ep * degrees.etp), 1)
+
+
+def dense_group(degrees: Degrees, domain: Ints) -> Group:
+    """The ranks that share dense parameters: context ranks next to each other, then replicas."""
+    size, _ = data_ranks(degrees)
+    together = place(size, degrees.tp, domain)
+    context = place(degrees.cp, degrees.tp, domain).per_domain
+    replicas = np.gcd(degrees.tp * degrees.cp * degrees.pp * degrees.dp, domain)
+    replicas = np.clip(replicas // (degrees.tp * degrees.cp * degrees.pp), 1, degrees.dp)
+    apart = np.where(context == degrees.cp, context * replicas, context)
+    return Group(size, np.where(degrees.pipeline_inside, apart, together.per_domain))
 
 
 def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:

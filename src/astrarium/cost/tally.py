@@ -113,6 +113,8 @@ class Tally:
         self.dtype = workload.precision.value
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
+        # What cross attention reads, where it is not as long as what the layer works on.
+        self.context_length, self.context_tokens = workload.seq_length, self.tokens
         # Operators outside the experts differ only with these: each shape is priced once.
         self.first_of_shape, self.shape_of = distinct_rows(
             shards.tp, shards.cp, shards.micro_batch, shards.sequence_parallel
@@ -128,6 +130,10 @@ class Tally:
         self.limit = {name: zeros.copy() for name in PASSES}
         self.out["module_recompute"] = np.zeros(by_module)
         self.out["dropped"] = np.zeros(by_module)
+
+    def tokens_of(self, weight: Linear) -> Floats:
+        """Tokens of a micro-batch that a weight multiplies."""
+        return self.context_tokens if weight.context else self.tokens
 
     def add(self, name: str, amount: Floats) -> None:
         self.out[name] += amount

@@ -5,7 +5,12 @@ and communication volumes are all read off the same `Linear`, `Norm` and `Attent
 they cannot disagree. Nothing here knows about GPUs or parallel strategies beyond one fact per
 weight: the way Megatron splits it (`Split`).
 
-Not modelled: biases in GEMM time (fused), dropout masks of models that train without dropout.
+Layers need not work on the same tokens: a vision tower reads patches, a decoder behind an encoder
+its own sequence. What a layer counts is then its own (`Block.tokens`); figures "per token" are per
+token of the workload, so that they add up.
+
+Not modelled: biases in GEMM time (fused), dropout masks of models that train without dropout, the
+products of convolutions that make tokens (patches of an image, frames of a sound).
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+
+ELEMENT_BYTES = 2  # activations are kept and sent in 16-bit formats
 
 
 class Split(StrEnum):
@@ -36,7 +43,10 @@ class Module(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A weight matrix of `outputs` x `inputs`; `copies` of it exist, each token uses `active`."""
+    """A weight matrix of `outputs` x `inputs`; `copies` of it exist, each token uses `active`.
+
+    `context` weights multiply what cross attention reads, not the tokens of their layer.
+    """
 
     name: str
     inputs: int
@@ -46,6 +56,7 @@ class Linear:
     bias: bool = False
     copies: int = 1
     active: float = 1.0
+    context: bool = False
 
     @property
     def parameters(self) -> int:
@@ -66,7 +77,7 @@ class Norm:
 
     `per_head` norms (query/key norms) act on head-split activations, on `groups` heads of `width`
     features each; the others act on the residual stream or on what is replicated beside it, and
-    are what sequence parallelism divides.
+    are what sequence parallelism divides. `context` norms act on what cross attention reads.
     """
 
     name: str
@@ -74,6 +85,7 @@ class Norm:
     vectors: int = 1
     per_head: bool = False
     groups: int = 1
+    context: bool = False
 
     @property
     def parameters(self) -> int:
@@ -114,6 +126,30 @@ class Attention:
         return 2.0 * self.heads * (self.key_dim + self.value_dim) * visible
 
 
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Tables and projections before the first block, on the first pipeline stage.
+
+    `vocab` rows of the token table are divided by tensor parallelism; everything in
+    `other_parameters` (positions, token types, norms, patch projection) is replicated. A model
+    with two inputs has another one at the block where the second comes in (`Block.embedding`);
+    `shared` says that it reads the table of the first.
+    """
+
+    vocab: int
+    hidden: int
+    other_parameters: int = 0
+    shared: bool = False
+
+    @property
+    def token_parameters(self) -> int:
+        return 0 if self.shared else self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.token_parameters + self.other_parameters
+
+
 @dataclass(frozen=True)
 class Block:
     """One layer: what Megatron counts in --num-layers.
@@ -121,6 +157,10 @@ class Block:
     `gated` tells whether the feed-forward part multiplies two projections (SwiGLU, GeGLU).
     `extra_parameters` are weights outside `linears` and `norms` (relative position tables,
     attention sinks): no GEMM, counted once per rank.
+
+    A sample is `sequences` sequences of `seq_length` tokens to this layer (images, windows of one);
+    by default it is one of the workload's length. Cross attention reads `context_length` tokens of
+    a sample. `embedding` makes the tokens of an input that comes in here.
     """
 
     name: str
@@ -133,6 +173,10 @@ class Block:
     experts_per_token: int = 0
     parallel_residual: bool = False
     extra_parameters: int = 0
+    seq_length: int | None = None
+    sequences: int = 1
+    context_length: int | None = None
+    embedding: Embedding | None = None
 
     @cached_property
     def parameters(self) -> int:
@@ -140,6 +184,7 @@ class Block:
             sum(linear.parameters for linear in self.linears)
             + sum(norm.parameters for norm in self.norms)
             + self.extra_parameters
+            + (self.embedding.parameters if self.embedding else 0)
         )
 
     @cached_property
@@ -147,11 +192,31 @@ class Block:
         inactive = sum(linear.parameters - linear.active_parameters for linear in self.linears)
         return round(self.parameters - inactive)
 
+    def length(self, seq_length: int) -> int:
+        """Tokens of one of the layer's sequences in a workload of `seq_length`."""
+        return self.seq_length or seq_length
+
+    def tokens(self, seq_length: int) -> int:
+        """Tokens of one sample in this layer."""
+        return self.sequences * self.length(seq_length)
+
+    def context_tokens(self, seq_length: int) -> int:
+        """Tokens of one sample that cross attention reads."""
+        return self.context_length or seq_length
+
     def flops_per_token(self, seq_length: int) -> float:
         """Forward FLOPs of matrix products; norms and activations are bandwidth, not FLOPs."""
-        return sum(linear.flops_per_token for linear in self.linears) + sum(
-            attention.flops_per_token(seq_length) for attention in self.attentions
+        own, context = self.length(seq_length), self.context_tokens(seq_length)
+        per_own = sum(x.flops_per_token for x in self.linears if not x.context) + sum(
+            x.flops_per_token(context if x.cross else own) for x in self.attentions
         )
+        per_context = sum(x.flops_per_token for x in self.linears if x.context)
+        share = self.tokens(seq_length) / seq_length
+        return per_own * share + per_context * (context / seq_length)
+
+    def output_elements(self, seq_length: int) -> float:
+        """Elements of one sample that leave the layer."""
+        return float(self.tokens(seq_length) * self.hidden)
 
     def __hash__(self) -> int:
         return hash((self.name, self.parameters, self.linears))
@@ -192,29 +257,15 @@ class CustomBlock:
     def flops_per_token(self, seq_length: int) -> float:
         return self.forward_flops / seq_length
 
+    def tokens(self, seq_length: int) -> int:
+        """Tokens of one sample; nothing else is known than the workload's."""
+        return seq_length
+
+    def output_elements(self, seq_length: int) -> float:
+        return self.output_bytes / ELEMENT_BYTES
+
     def __hash__(self) -> int:
         return hash((self.name, self.parameter_count, self.forward_flops, self.output_bytes))
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """Tables and projections before the first block, on the first pipeline stage.
-
-    `vocab` rows of the token table are divided by tensor parallelism; everything in
-    `other_parameters` (positions, token types, norms, patch projection) is replicated.
-    """
-
-    vocab: int
-    hidden: int
-    other_parameters: int = 0
-
-    @property
-    def token_parameters(self) -> int:
-        return self.vocab * self.hidden
-
-    @property
-    def parameters(self) -> int:
-        return self.token_parameters + self.other_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +296,20 @@ class Head:
         return 2.0 * self.inputs * self.outputs
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The output of layer `source`, which layers up to `until` read beside what reaches them."""
+
+    source: int
+    until: int
+
+
 @dataclass(frozen=True)
 class Model:
-    """An ordered list of blocks between an embedding and a head."""
+    """An ordered list of blocks between an embedding and a head.
+
+    `carried` are outputs that skip layers: what an encoder made for every cross attention.
+    """
 
     name: str
     family: str
@@ -257,10 +319,19 @@ class Model:
     embedding: Embedding
     blocks: tuple[Block | CustomBlock, ...]
     head: Head
+    carried: tuple[Carried, ...] = ()
 
-    @property
+    @cached_property
     def vocab(self) -> int:
-        return self.embedding.vocab
+        """Entries of the token table, wherever it is read."""
+        later = (block.embedding.vocab for _, block in self.later_inputs if block.embedding)
+        return self.embedding.vocab or next(later, 0)
+
+    @cached_property
+    def later_inputs(self) -> tuple[tuple[int, Block], ...]:
+        """The layers at which another input comes in than at the first: text behind a tower."""
+        blocks = enumerate(self.blocks)
+        return tuple((i, b) for i, b in blocks if isinstance(b, Block) and b.embedding)
 
     @property
     def num_layers(self) -> int:
@@ -291,7 +362,27 @@ class Model:
     def flops_per_token(self, seq_length: int) -> float:
         """Model FLOPs of one training token: forward, and backward at twice the forward."""
         forward = sum(block.flops_per_token(seq_length) for block in self.blocks)
-        return 3.0 * (forward + self.head.flops_per_token)
+        return 3.0 * (forward + self.head_flops_per_token(seq_length))
+
+    def head_flops_per_token(self, seq_length: int) -> float:
+        """Forward FLOPs of the head, which sees the tokens of the last layer."""
+        return self.head.flops_per_token * (self.blocks[-1].tokens(seq_length) / seq_length)
+
+    def handed_over(self, cut: int) -> tuple[int, ...]:
+        """The layers before `cut` whose output those from `cut` on need: none at the ends.
+
+        The last one, and those that made something for layers that are still to come.
+        """
+        if not 0 < cut < self.num_layers:
+            return ()
+        # What the last layer itself made is the stream already.
+        beside = {x.source for x in self.carried if x.source < cut - 1 and x.until >= cut}
+        return (*sorted(beside), cut - 1)
+
+    def boundary_elements(self, cut: int, seq_length: int) -> float:
+        """Elements of one sample that layers before `cut` hand to those from `cut` on."""
+        made = (self.blocks[layer] for layer in self.handed_over(cut))
+        return sum(block.output_elements(seq_length) for block in made)
 
     @cached_property
     def max_experts(self) -> int:

@@ -11,12 +11,13 @@ of the residual stream inside a stack (give them as custom blocks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from astrarium.model.blocks import (
     Attention,
     Block,
+    Carried,
     Embedding,
     Head,
     Linear,
@@ -34,10 +35,12 @@ class Architecture(StrEnum):
     ENCODER = "encoder"
     ENCODER_DECODER = "encoder-decoder"
     VISION_ENCODER = "vision-encoder"
+    MULTIMODAL = "multimodal"  # a tower that sees, then a stack that reads
     CUSTOM = "custom"
 
 
 PRE_NORMS = ("attention_norm", "mlp_norm")
+FIRST = "-first"  # of the name of a block that holds more than those behind it
 SANDWICH_NORMS = (*PRE_NORMS, "attention_post_norm", "mlp_post_norm")
 
 
@@ -74,7 +77,7 @@ class Shape:
     `windows` gives the local window of each layer (None sees everything; empty: no layer has
     one); `expert_layers` says which layers hold experts. `global_rotary_dim` replaces
     `rotary_dim` in layers without a window. `embedding_hidden` differs from `hidden` where the
-    token table is projected.
+    token table is projected. `seq_length` and `sequences` are those of `Block`.
     """
 
     hidden: int
@@ -109,6 +112,8 @@ class Shape:
     head_outputs: int | None = None
     head_bias: bool = False
     head_parameters: int = 0
+    seq_length: int | None = None
+    sequences: int = 1
 
 
 def attention_linears(
@@ -124,14 +129,23 @@ def attention_linears(
 
 
 def cross_attention_linears(
-    hidden: int, heads: int, kv_heads: int, head_dim: int, *, bias: bool = False
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    *,
+    bias: bool = False,
+    out_bias: bool | None = None,
+    context_hidden: int | None = None,
 ) -> tuple[Linear, ...]:
-    """Projections around attention of a decoder to an encoder's output."""
-    part, width = Module.ATTENTION, heads * head_dim
+    """Projections around attention of a decoder to an encoder's output, as wide by default."""
+    part, width, fused = Module.ATTENTION, heads * head_dim, 2 * kv_heads * head_dim
+    read = context_hidden or hidden
+    at_the_end = bias if out_bias is None else out_bias
     return (
         Linear("cross_q", hidden, width, Split.COLUMN, part, bias),
-        Linear("cross_kv", hidden, 2 * kv_heads * head_dim, Split.COLUMN, part, bias),
-        Linear("cross_proj", width, hidden, Split.ROW, part, bias),
+        Linear("cross_kv", read, fused, Split.COLUMN, part, bias, context=True),
+        Linear("cross_proj", width, hidden, Split.ROW, part, at_the_end),
     )
 
 
@@ -248,7 +262,86 @@ def transformer_block(shape: Shape, window: int | None, sparse: bool) -> Block:
         experts_per_token=experts.per_token if experts else 0,
         parallel_residual=shape.parallel_residual,
         extra_parameters=shape.extra_parameters,
+        seq_length=shape.seq_length,
+        sequences=shape.sequences,
     )
+
+
+def with_cross_attention(
+    block: Block, shape: Shape, *, context_length: int | None, context_hidden: int | None = None
+) -> Block:
+    """Let a layer of `shape` read an encoder's output, between attention and feed-forward part."""
+    own = [x for x in block.linears if x.module is Module.ATTENTION]
+    cross = cross_attention_linears(
+        shape.hidden,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        bias=shape.qkv_bias,
+        out_bias=shape.out_bias,
+        context_hidden=context_hidden,
+    )
+    reading = Attention(
+        shape.heads, shape.kv_heads, shape.head_dim, shape.head_dim, causal=False, cross=True
+    )
+    norm = Norm("cross_attention_norm", shape.hidden, shape.norm_vectors)
+    return replace(
+        block,
+        linears=(*own, *cross, *block.linears[len(own) :]),
+        norms=(block.norms[0], norm, *block.norms[1:]),
+        attentions=(*block.attentions, reading),
+        context_length=context_length,
+    )
+
+
+def projector(
+    inputs: int,
+    widths: tuple[int, ...],
+    *,
+    bias: bool,
+    norms: tuple[Norm, ...] = (),
+    seq_length: int | None = None,
+    sequences: int = 1,
+    extra_parameters: int = 0,
+) -> Block:
+    """A layer that carries the tokens of one stack to the width of the next: no attention.
+
+    Each of `widths` is one weight's outputs. `norms` are what acts on the way in, among them the
+    final norm of the stack before.
+    """
+    names = [f"fc{i + 1}" for i in range(len(widths))]
+    splits = [(Split.COLUMN, Split.ROW)[i % 2] for i in range(len(widths))]
+    if len(widths) % 2:
+        splits[-1] = Split.REPLICATED  # nothing follows that would sum it up
+    entered = (inputs, *widths[:-1])
+    return Block(
+        name="projector",
+        hidden=widths[-1],
+        linears=tuple(
+            Linear(name, width, outputs, split, Module.MLP, bias)
+            for name, width, outputs, split in zip(names, entered, widths, splits, strict=True)
+        ),
+        norms=norms,
+        attentions=(),
+        gated=False,
+        parallel_residual=True,
+        extra_parameters=extra_parameters,
+        seq_length=seq_length,
+        sequences=sequences,
+    )
+
+
+def behind(
+    first: tuple[Block, ...], second: tuple[Block, ...], table: Embedding
+) -> tuple[tuple[Block, ...], tuple[Carried, ...]]:
+    """Put a stack with an input of its own behind another; what its cross attention reads is kept.
+
+    Returns all blocks, and the output of `first` if layers beyond the next one read it.
+    """
+    name = second[0].name.removesuffix(FIRST) + FIRST
+    blocks = (*first, replace(second[0], name=name, embedding=table), *second[1:])
+    reading = [i for i, b in enumerate(blocks) if any(a.cross for a in b.attentions)]
+    return blocks, tuple(Carried(len(first) - 1, last) for last in reading[-1:])
 
 
 def _attention_part(shape: Shape) -> tuple[Linear, ...]:

@@ -8,15 +8,19 @@
       - {block: transformer, count: 4, heads: 16, ffn: 4096}
       - {block: transformer, count: 20, heads: 16, ffn: 1024, experts: 8, experts_per_token: 2}
 
-Blocks are `transformer`, `conv`, `custom`, and, first and last, `embedding` and `head` where the
-defaults do not fit. A custom block is known by its sizes per sample; `seconds` gives measured
-times by GPU type and tensor-parallel degree, which then replace the predicted ones.
+Blocks are `transformer`, `conv`, `custom`, `projector`, and, first and last, `embedding` and `head`
+where the defaults do not fit. An `embedding` in between is where another input comes in: the text
+behind a vision tower, what the decoder reads behind an encoder. A custom block is known by its
+sizes per sample; `seconds` gives measured times by GPU type and tensor-parallel degree, which then
+replace the predicted ones.
 
-Not modelled: what connects blocks of different width (count it in the narrower block).
+Not modelled: what connects blocks of different width other than a projector (count it in the
+narrower block).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
@@ -27,14 +31,26 @@ from msgspec import Meta
 from astrarium import documents
 from astrarium.errors import InputError
 from astrarium.model.blocks import (
+    ELEMENT_BYTES,
     Block,
+    Carried,
     CustomBlock,
     Embedding,
     Head,
     LayerTiming,
     Model,
+    Norm,
 )
-from astrarium.model.build import Architecture, Experts, Shape, query_key_norms, transformer_block
+from astrarium.model.build import (
+    FIRST,
+    Architecture,
+    Experts,
+    Shape,
+    projector,
+    query_key_norms,
+    transformer_block,
+    with_cross_attention,
+)
 
 # Limits that keep a mistyped number from filling the memory; no known model comes near.
 LARGEST_COUNT = 10**9
@@ -43,7 +59,6 @@ MOST_LAYERS = 10**4
 
 FAMILY = "model-file"
 DEFAULT_SEQ_LENGTH = 2048  # of files with Transformer blocks; a sample counts as a token elsewhere
-ELEMENT_BYTES = 2  # activations of convolutions are kept in a 16-bit format
 FLOPS_PER_MULTIPLY_ADD = 2
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
@@ -68,10 +83,15 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field
 
 
 class EmbeddingEntry(_Entry, tag="embedding"):
-    """The token table; `parameters` are what it has beyond that (positions, norms)."""
+    """The token table; `parameters` are what it has beyond that (positions, norms).
+
+    One that comes later reads the table of the first if it is `shared`; otherwise the table is
+    there, and the first has none.
+    """
 
     hidden: Count | None = None
     parameters: Amount = 0
+    shared: bool = False
 
 
 class HeadEntry(_Entry, tag="head"):
@@ -105,8 +125,14 @@ class TransformerEntry(_Entry, tag="transformer"):
     experts: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
     experts_per_token: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
     shared_ffn: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    seq_length: Count | None = None
+    sequences: Count = 1
+    cross: bool = False
+    name: Annotated[str, Meta(min_length=1)] | None = None
 
     def __post_init__(self) -> None:
+        if self.sequences > 1 and not self.seq_length:
+            raise ValueError("seq_length: missing; sequences need their length")
         if self.kv_heads and self.heads % self.kv_heads:
             raise ValueError(
                 f"kv_heads: expected a divisor of the {self.heads} heads, got {self.kv_heads}"
@@ -117,6 +143,19 @@ class TransformerEntry(_Entry, tag="transformer"):
             )
         if not self.experts and (self.experts_per_token or self.shared_ffn):
             raise ValueError("experts: missing; experts_per_token and shared_ffn need it")
+
+
+class ProjectorEntry(_Entry, tag="projector"):
+    """Carries the tokens of one stack to the width of the next; `ffn` is a width in between."""
+
+    inputs: Count
+    outputs: Count | None = None
+    ffn: Count | None = None
+    bias: bool = True
+    norm: NormKind | None = None
+    seq_length: Count | None = None
+    sequences: Count = 1
+    count: Annotated[int, Meta(ge=1, le=1)] = 1
 
 
 class ConvEntry(_Entry, tag="conv"):
@@ -156,7 +195,7 @@ class CustomEntry(_Entry, tag="custom"):
             raise ValueError("forward_flops: missing; give it, or measured seconds")
 
 
-BodyEntry: TypeAlias = TransformerEntry | ConvEntry | CustomEntry
+BodyEntry: TypeAlias = TransformerEntry | ProjectorEntry | ConvEntry | CustomEntry
 Entry: TypeAlias = EmbeddingEntry | HeadEntry | BodyEntry
 _E = TypeVar("_E", EmbeddingEntry, HeadEntry)
 
@@ -171,15 +210,32 @@ class ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     seq_length: Count | None = None
 
     def __post_init__(self) -> None:
+        inputs = 0
         for position, entry in enumerate(self.layers):
-            if isinstance(entry, EmbeddingEntry) and position > 0:
-                raise ValueError(f"layers[{position}]: an embedding can only come first")
+            if isinstance(entry, EmbeddingEntry):
+                self._check_embedding(position, entry)
+                inputs += position > 0
             if isinstance(entry, HeadEntry) and position < len(self.layers) - 1:
                 raise ValueError(f"layers[{position}]: a head can only come last")
+            if isinstance(entry, TransformerEntry) and entry.cross and not inputs:
+                raise ValueError(
+                    f"layers[{position}].cross: nothing to attend to; an embedding must come"
+                    " between the encoder and the layers that read it"
+                )
             self._check_width(position, entry)
         layers = sum(entry.count for entry in self.body)
         if not 1 <= layers <= MOST_LAYERS:
             raise ValueError(f"layers: expected 1..{MOST_LAYERS} layers between the ends")
+
+    def _check_embedding(self, position: int, entry: EmbeddingEntry) -> None:
+        """Check that it comes first, or makes the input of a transformer behind other layers."""
+        following = self.layers[position + 1 : position + 2]
+        if position and not (following and isinstance(following[0], TransformerEntry)):
+            raise ValueError(
+                f"layers[{position}]: an embedding can only come first, or before a transformer"
+            )
+        if entry.shared and not position:
+            raise ValueError(f"layers[{position}].shared: there is no table before the first")
 
     def _check_width(self, position: int, entry: Entry) -> None:
         if not isinstance(entry, TransformerEntry) or entry.head_dim:
@@ -211,24 +267,61 @@ def model_from_mapping(values: object, name: str, label: str) -> Model:
 
 
 def _model(document: ModelFile, name: str, label: str) -> Model:
-    blocks: list[Block | CustomBlock] = []
-    for entry in document.body:
-        blocks += [_body_block(entry, document, label)] * entry.count
+    blocks, carried = _blocks(document, label)
+    later = [e for e in document.layers[1:] if isinstance(e, EmbeddingEntry)]
+    first_vocab = document.vocab if all(e.shared for e in later) else 0
     transformers = [e for e in document.body if isinstance(e, TransformerEntry)]
     length = document.seq_length or (DEFAULT_SEQ_LENGTH if transformers else 1)
     embedding = _end(document.layers[0], EmbeddingEntry) or EmbeddingEntry()
     return Model(
         name=document.name or name,
         family=FAMILY,
-        architecture=_architecture(document.body),
+        architecture=_architecture(document.body, later),
         hidden=document.hidden,
         max_seq_length=length,
-        embedding=Embedding(
-            document.vocab, embedding.hidden or document.hidden, embedding.parameters
-        ),
+        embedding=Embedding(first_vocab, embedding.hidden or document.hidden, embedding.parameters),
         blocks=tuple(blocks),
         head=_head(document, transformers),
+        carried=carried,
     )
+
+
+def _blocks(
+    document: ModelFile, label: str
+) -> tuple[list[Block | CustomBlock], tuple[Carried, ...]]:
+    """All layers in order, and which outputs cross attention reads, up to which layer."""
+    blocks: list[Block | CustomBlock] = []
+    read_until: dict[int, int] = {}
+    source, table = 0, None
+    for position, entry in enumerate(document.layers):
+        if isinstance(entry, HeadEntry):
+            continue
+        if isinstance(entry, EmbeddingEntry):
+            if position:
+                width = entry.hidden or document.hidden
+                source = len(blocks) - 1
+                table = Embedding(document.vocab, width, entry.parameters, entry.shared)
+            continue
+        block = _body_block(entry, document, label)
+        if isinstance(block, Block) and isinstance(entry, TransformerEntry) and entry.cross:
+            block = _reading(block, entry, blocks[source])
+            read_until[source] = len(blocks) + entry.count - 1
+        first = block
+        if table is not None and isinstance(block, Block):
+            first = replace(block, name=block.name + FIRST, embedding=table)
+            table = None
+        blocks += [first, *[block] * (entry.count - 1)]
+    return blocks, tuple(Carried(*pair) for pair in read_until.items())
+
+
+def _reading(block: Block, entry: TransformerEntry, encoder: Block | CustomBlock) -> Block:
+    """Add attention to the output of the encoder's last layer."""
+    length, width = None, block.hidden
+    if isinstance(encoder, Block):
+        width = encoder.hidden
+        length = encoder.tokens(1) if encoder.seq_length else None
+    shape = _shape(entry, block.hidden)
+    return with_cross_attention(block, shape, context_length=length, context_hidden=width)
 
 
 def _end(entry: Entry, kind: type[_E]) -> _E | None:
@@ -246,8 +339,11 @@ def _head(document: ModelFile, transformers: list[TransformerEntry]) -> Head:
     return Head(width, outputs, entry.tied, entry.bias, parameters)
 
 
-def _architecture(body: list[BodyEntry]) -> Architecture:
+def _architecture(body: list[BodyEntry], later: list[EmbeddingEntry]) -> Architecture:
     transformers = [entry for entry in body if isinstance(entry, TransformerEntry)]
+    if later:
+        reads = any(entry.cross for entry in transformers)
+        return Architecture.ENCODER_DECODER if reads else Architecture.MULTIMODAL
     if len(transformers) < len(body):
         return Architecture.CUSTOM
     causal = any(entry.causal for entry in transformers)
@@ -257,6 +353,8 @@ def _architecture(body: list[BodyEntry]) -> Architecture:
 def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | CustomBlock:
     if isinstance(entry, TransformerEntry):
         return _transformer(entry, entry.hidden or document.hidden)
+    if isinstance(entry, ProjectorEntry):
+        return _projector(entry, document.hidden)
     if isinstance(entry, ConvEntry):
         return _convolution(entry)
     return CustomBlock(
@@ -270,6 +368,24 @@ def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | Cu
 
 
 def _transformer(entry: TransformerEntry, hidden: int) -> Block:
+    block = transformer_block(_shape(entry, hidden), entry.window, sparse=entry.experts > 0)
+    return replace(block, name=entry.name) if entry.name else block
+
+
+def _projector(entry: ProjectorEntry, hidden: int) -> Block:
+    outputs = entry.outputs or hidden
+    norms = (Norm("projector_norm", entry.inputs, _VECTORS[entry.norm]),) if entry.norm else ()
+    return projector(
+        entry.inputs,
+        (entry.ffn, outputs) if entry.ffn else (outputs,),
+        bias=entry.bias,
+        norms=norms,
+        seq_length=entry.seq_length,
+        sequences=entry.sequences,
+    )
+
+
+def _shape(entry: TransformerEntry, hidden: int) -> Shape:
     kv_heads = entry.kv_heads or entry.heads
     head_dim = entry.head_dim or hidden // entry.heads
     experts = None
@@ -282,7 +398,7 @@ def _transformer(entry: TransformerEntry, hidden: int) -> Block:
             shared_bias=entry.bias,
             bias=entry.bias,
         )
-    shape = Shape(
+    return Shape(
         hidden=hidden,
         layers=1,
         heads=entry.heads,
@@ -301,8 +417,9 @@ def _transformer(entry: TransformerEntry, hidden: int) -> Block:
         rotary_dim=head_dim if entry.rotary else 0,
         parallel_residual=entry.parallel,
         experts=experts,
+        seq_length=entry.seq_length,
+        sequences=entry.sequences,
     )
-    return transformer_block(shape, entry.window, sparse=experts is not None)
 
 
 def _convolution(entry: ConvEntry) -> CustomBlock:

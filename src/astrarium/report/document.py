@@ -139,6 +139,7 @@ class StrategyPart:
     num_micro_batches: int
     virtual_stages: int
     sequence_parallel: bool
+    pipeline_inside: bool
     split: LayerSplit
     zero_stage: int
     recompute: RecomputePart

@@ -335,10 +335,10 @@ class Search:
         within = self._within_limits(seconds, degrees, np.ones(len(seconds), np.int64))
         score = np.where(within, self._score(seconds, peak, degrees), np.inf)
         order = np.lexsort((np.arange(len(score)), peak, score))
-        # The best option of each layout; a plan the user sees is at most four layouts (either
-        # split, sequence parallel or not), so that many times `top` suffice.
+        # The best option of each layout; a plan the user sees is at most eight layouts (either
+        # split, either order of ranks, sequence parallel or not): so many times `top` suffice.
         _, first = np.unique(rows[order], return_index=True)
-        for position in order[np.sort(first)[: 4 * self.top]]:
+        for position in order[np.sort(first)[: 8 * self.top]]:
             if np.isfinite(score[position]):
                 row = int(rows[position])
                 self._keep(layouts, row, options, int(position), seconds, score, peak)

@@ -80,6 +80,7 @@ DEGREE_FIELDS: Mapping[str, Getter] = {
         "micro_batch",
         "num_micro_batches",
         "sequence_parallel",
+        "pipeline_inside",
         "gpus",
     )
 }

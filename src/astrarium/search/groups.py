@@ -160,10 +160,10 @@ class GroupSearch:
         rates = [share / found[0].score for share, found in zip(shares, rated, strict=True)]
         fronts = []
         for pool, found, rate in zip(self.pools, rated, rates, strict=True):
-            share = self.batch * rate / sum(rates)
-            around = self.batch if self.batch <= SMALL_BATCH else AROUND * share
+            fair = self.batch * rate / sum(rates)
+            around = self.batch if self.batch <= SMALL_BATCH else AROUND * fair
             asked = ShareRange(
-                max(int(share - around), 1), min(round(share + around), self._most), self.batch
+                max(int(fair - around), 1), min(round(fair + around), self._most), self.batch
             )
             strategies = [one.strategy for one in found]
             fronts.append(front_of(self.model.pools[pool], strategies, asked))
@@ -201,7 +201,7 @@ class GroupSearch:
     def _front(self, pool: int, least: int, limit: float) -> Front:
         model = self._of_pool(pool, least)
         rated = self._rated[pool]
-        space = rated.space.over(ShareRange(least, self._most, self.batch))
+        space = rated.shares.over(ShareRange(least, self._most, self.batch))
         search = FrontSearch(model, space, rules=self.rules, limit_seconds=limit).after(rated)
         self.counts.add(search.run())
         return search.front

@@ -118,6 +118,7 @@ class ShareSearch(Search):
             limits=Limits(),
             top=top,
         )
+        self.shares = space
         self.constants["global_batch"] = space.share.batch
 
     def after(self, other: Search) -> Self:

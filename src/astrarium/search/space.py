@@ -89,10 +89,20 @@ class Space:
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
         rows = _select(rows, self._usable(rows["gpus"]))
-        return self._with_micro_batches(rows)
+        return self._with_micro_batches(self._with_orders(rows))
 
     def _data_degrees(self) -> Ints:
         return divisors(self.workload.global_batch)
+
+    def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
+        """Both orders of ranks, where it matters which of them share a node.
+
+        Experts keep the usual one: their groups would have to follow the pipeline.
+        """
+        rows = _cross(rows, pipeline_inside=np.array([False, True]))
+        several = (rows["pp"] > 1) & (rows["dp"] > 1) & (self.workload.model.max_experts == 0)
+        shared = rows["tp"] * rows["cp"] < self.pool.domain_of(rows["gpus"])
+        return _select(rows, ~rows["pipeline_inside"] | (several & shared))
 
     def _with_micro_batches(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Every micro-batch that divides what a replica works on."""

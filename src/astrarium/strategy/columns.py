@@ -69,10 +69,16 @@ class Degrees(_Columns):
     micro_batch: Ints
     num_micro_batches: Ints
     sequence_parallel: Bools
+    pipeline_inside: Bools
 
     @property
     def gpus(self) -> Ints:
         return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def stage_stride(self) -> Ints:
+        """Ranks from a GPU of one stage to its partner of the next."""
+        return self.tp * self.cp * np.where(self.pipeline_inside, 1, self.dp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +127,14 @@ def strategy_at(
     degrees: Degrees, options: Options, row: int, virtual_stages: int, split: LayerSplit
 ) -> Strategy:
     """One row as an object; the stages are filled in by whoever knows the model."""
-    numbers: dict[str, Any] = {
-        f.name: int(getattr(degrees, f.name)[row])
+    flags = ("sequence_parallel", "pipeline_inside")
+    chosen: dict[str, Any] = {
+        f.name: (bool if f.name in flags else int)(getattr(degrees, f.name)[row])
         for f in fields(Degrees)
-        if f.name != "sequence_parallel"
     }
     return Strategy(
-        **numbers,
+        **chosen,
         virtual_stages=virtual_stages,
-        sequence_parallel=bool(degrees.sequence_parallel[row]),
         split=split,
         zero_stage=int(options.zero_stage[row]),
         recompute=Recompute(

@@ -36,6 +36,7 @@ _KEYS = (
     *_COUNTS,
     "virtual_stages",
     "sequence_parallel",
+    "pipeline_inside",
     "split",
     "zero_stage",
     "recompute",
@@ -79,6 +80,7 @@ def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
         **{name: getattr(strategy, name) for name in _COUNTS},
         "virtual_stages": strategy.virtual_stages,
         "sequence_parallel": strategy.sequence_parallel,
+        "pipeline_inside": strategy.pipeline_inside,
         "split": strategy.split.value,
         "zero_stage": strategy.zero_stage,
         "recompute": {
@@ -230,6 +232,7 @@ def strategy_from_dict(
     return replace(
         strategy,
         sequence_parallel=sequence,
+        pipeline_inside=reader.flag(nested, "pipeline_inside", False),
         split=reader.choice(nested, "split", LayerSplit, default_split),
         stages=stages,
         overlap=Overlap(

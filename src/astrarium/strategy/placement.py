@@ -44,10 +44,15 @@ def placement(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...]:
     if strategy.gpus > sum(sizes):
         raise InputError(f"the strategy needs {strategy.gpus} GPUs; the cluster has {sum(sizes)}")
     named = _named(strategy, cluster)
-    if named is None:
-        return _laid(blocks, sizes)
-    _check_sizes(named, blocks, cluster)
-    return named
+    if named is not None:
+        _check_sizes(named, blocks, cluster)
+    placed = _laid(blocks, sizes) if named is None else named
+    if strategy.pipeline_inside and len({pool for parts in placed for pool, _ in parts}) > 1:
+        raise InputError(
+            "pipeline_inside puts the stages of a replica next to each other; on several pools"
+            " each stage is a block of its own: leave it out"
+        )
+    return placed
 
 
 def _blocks(strategy: Strategy) -> list[int]:

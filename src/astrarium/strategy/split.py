@@ -27,7 +27,7 @@ def layer_weights(model: Model, seq_length: int, gpu: str) -> tuple[Floats, floa
     if all(value is not None for value in seconds):
         return np.array(seconds, float)[list(model.kind_of_layer)], 0.0
     flops = [kind.flops_per_token(seq_length) for kind in model.kinds]
-    return np.array(flops)[list(model.kind_of_layer)], model.head.flops_per_token
+    return np.array(flops)[list(model.kind_of_layer)], model.head_flops_per_token(seq_length)
 
 
 def _measured_seconds(kind: Block | CustomBlock, gpu: str) -> float | None:

@@ -116,6 +116,8 @@ class Strategy:
     num_micro_batches: int = 1
     virtual_stages: int = 1
     sequence_parallel: bool = False
+    # Which ranks are neighbours: the stages of a replica, or the replicas of a stage.
+    pipeline_inside: bool = False
     split: LayerSplit = LayerSplit.EVEN
     zero_stage: int = 1
     recompute: Recompute = field(default_factory=Recompute)

@@ -101,6 +101,7 @@ _OF_GROUPS: Final = {
     "recompute": "recomputation",
     "zero_stage": "ZeRO",
     "sequence_parallel": "sequence parallelism",
+    "pipeline_inside": "the order of ranks",
     "offload_optimizer": "the optimizer's place",
     "overlap": "overlap",
 }
@@ -164,6 +165,7 @@ COLUMNS: Final[Mapping[str, ColumnInfo]] = {
     "num_micro_batches": _count("micro-batches of one replica in an iteration"),
     "virtual_stages": _count("chunks of layers on each pipeline rank"),
     "sequence_parallel": _flag("activations between tensor-parallel parts are divided by tp"),
+    "pipeline_inside": _flag("neighbouring ranks are the stages of a replica, not replicas"),
     "split": _text("how layers are dealt to stages", "even", "balanced", "free"),
     "schedule": _text("order of forward and backward passes", "1f1b", "interleaved"),
     # options

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joined_models import JOINED
 
 from astrarium.model import Block, Model
 from astrarium.model.huggingface import from_config
@@ -204,6 +205,9 @@ DEFAULT_CASES = [
     ("bert", "BertModel"),
     ("roberta", "RobertaModel"),
     ("t5", "T5ForConditionalGeneration"),
+    ("mt5", "MT5ForConditionalGeneration"),
+    ("bart", "BartForConditionalGeneration"),
+    ("whisper", "WhisperForConditionalGeneration"),
     ("vit", "ViTForImageClassification"),
 ]
 
@@ -236,7 +240,7 @@ def count(module: Any) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-@pytest.mark.parametrize(("model_type", "class_name", "values"), CASES)
+@pytest.mark.parametrize(("model_type", "class_name", "values"), CASES + JOINED)
 def test_parameters_equal_those_of_transformers(
     reference: BuildModel, model_type: str, class_name: str, values: Values
 ) -> None:
@@ -250,8 +254,16 @@ def test_absent_keys_take_the_defaults_of_the_class(
 ) -> None:
     """Two layers suffice; everything else is left to the class."""
     layers = {"gpt2": "n_layer", "gptj": "n_layer", "bloom": "n_layer", "t5": "num_layers"}
+    layers |= {"mt5": "num_layers"}
     # The defaults of GLM's class give a head size that is no whole number.
-    more = {"t5": {"num_decoder_layers": 2}, "glm4_moe": {"head_dim": 128}}
+    halves = {"encoder_layers": 2, "decoder_layers": 3}
+    more: dict[str, Values] = {
+        "t5": {"num_decoder_layers": 2},
+        "mt5": {"num_decoder_layers": 2},
+        "bart": halves,
+        "whisper": halves,
+        "glm4_moe": {"head_dim": 128},
+    }
     values = {layers.get(model_type, "num_hidden_layers"): 2, **more.get(model_type, {})}
     module = reference(model_type, class_name, values)
     model = ours(model_type, values)

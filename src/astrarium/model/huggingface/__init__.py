@@ -13,7 +13,15 @@ from pathlib import Path
 from astrarium.errors import did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
-from astrarium.model.huggingface import classic, dense, encoders, published, sparse
+from astrarium.model.huggingface import (
+    classic,
+    dense,
+    encoders,
+    multimodal,
+    published,
+    seq2seq,
+    sparse,
+)
 from astrarium.model.huggingface.config import Config, Source
 from astrarium.model.huggingface.defaults import DEFAULTS
 
@@ -59,13 +67,23 @@ ADAPTERS: Mapping[str, Adapter] = {
     "falcon": _decoder(classic.falcon),
     "bert": encoders.bert,
     "roberta": encoders.bert,
-    "t5": encoders.t5,
     "vit": encoders.vit,
+    "t5": seq2seq.t5,
+    "mt5": seq2seq.t5,
+    "bart": seq2seq.bart,
+    "whisper": seq2seq.whisper,
+    "llava": multimodal.llava,
+    "gemma3": multimodal.gemma3,
+    "llama4": multimodal.llama4,
+    "qwen2_vl": multimodal.qwen2_vl,
+    "qwen2_5_vl": multimodal.qwen2_5_vl,
+    "mllama": multimodal.mllama,
     "megatron_gpt": _decoder(published.megatron_gpt),
     "vit_parallel": published.vit_parallel,
 }
 
-# Configs of models that see and read: only the part that reads is planned.
+# Models that see and read, of which only the part that reads is planned where the config does
+# not say how many layers see.
 TEXT_PARTS: Mapping[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
 
 
@@ -74,7 +92,7 @@ def from_config(
 ) -> Model:
     """Build the model that the content of a config.json describes; `label` goes into errors."""
     source = Source(label, path)
-    known = sorted({*ADAPTERS, *TEXT_PARTS})
+    known = sorted(ADAPTERS)
     model_type = values.get("model_type")
     if model_type is None:
         raise source.failure("model_type", f"missing; expected one of {', '.join(known)}")
@@ -82,9 +100,14 @@ def from_config(
         hint = did_you_mean(str(model_type), known)
         what = f"unsupported type {model_type!r}{hint}; supported: {', '.join(known)}"
         raise source.failure("model_type", what)
-    if model_type in TEXT_PARTS:
+    if model_type in TEXT_PARTS and not _tower_is_stated(values):
         model_type = TEXT_PARTS[model_type]
         config = Config(values, {}, source).section("text_config", DEFAULTS[model_type])
     else:
         config = Config(values, DEFAULTS[model_type], source)
     return ADAPTERS[model_type](name, model_type, config)
+
+
+def _tower_is_stated(values: Mapping[str, object]) -> bool:
+    vision = values.get("vision_config")
+    return isinstance(vision, Mapping) and "num_hidden_layers" in vision

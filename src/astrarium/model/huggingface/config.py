@@ -21,8 +21,9 @@ MOST_LAYERS = 10**4
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "n_embed"),
-    "num_hidden_layers": ("n_layer", "num_layers", "n_layers"),
-    "num_attention_heads": ("n_head", "num_heads", "n_heads"),
+    "num_hidden_layers": ("n_layer", "num_layers", "n_layers", "depth"),
+    "num_attention_heads": ("n_head", "num_heads", "n_heads", "attention_heads"),
+    "num_channels": ("in_channels", "in_chans"),
     "num_key_value_heads": ("num_kv_heads", "num_query_groups", "kv_n_heads"),
     "head_dim": ("d_kv", "kv_channels"),
     "intermediate_size": ("n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
@@ -160,6 +161,21 @@ class Config:
         if not isinstance(value, Mapping):
             raise self.failure(key, f"expected a mapping, got {value!r}")
         return Config(value, defaults, self.source.within(key))
+
+    def number(self, key: str) -> float:
+        """Return a positive number that must be there."""
+        value = self.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.failure(key, f"expected a number, got {value!r}")
+        if not 0 < value <= LARGEST_COUNT:
+            raise self.failure(key, f"expected a number in 0..{LARGEST_COUNT}, got {value}")
+        return float(value)
+
+    def fraction(self, key: str) -> float:
+        value = self.number(key)
+        if value > 1:
+            raise self.failure(key, f"expected at most 1, got {value}")
+        return value
 
     def rotary_fraction(self) -> float:
         """Return the share of each head that is rotated; newer configs nest the key."""

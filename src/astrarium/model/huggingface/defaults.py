@@ -24,6 +24,24 @@ def _sizes(
     }
 
 
+def _halves(hidden: int, layers: int, heads: int, ffn: int, vocab: int) -> dict[str, object]:
+    """Sizes of an encoder and a decoder that are alike."""
+    each = {"layers": layers, "attention_heads": heads, "ffn_dim": ffn}
+    both = {f"{half}_{key}": n for half in ("encoder", "decoder") for key, n in each.items()}
+    return {**both, "hidden_size": hidden, "vocab_size": vocab, "tie_word_embeddings": True}
+
+
+def _tower(
+    hidden: int, ffn: int, layers: int, heads: int, image: int, patch: int
+) -> dict[str, object]:
+    return {
+        **_sizes(hidden, ffn, layers, heads, 0, 0),
+        "image_size": image,
+        "patch_size": patch,
+        "num_channels": 3,
+    }
+
+
 _KV = "num_key_value_heads"
 _TIED: Defaults = {"tie_word_embeddings": True}
 _MLA: Defaults = {
@@ -42,6 +60,11 @@ _DEEPSEEK_V3: Defaults = {
     "moe_intermediate_size": 2048,
     "n_shared_experts": 1,
     "first_k_dense_replace": 3,
+}
+_QWEN_TEXT: Defaults = {
+    **_sizes(8192, 29568, 80, 64, 152064, 32768),
+    _KV: 8,
+    "max_window_layers": 80,
 }
 _BERT: Defaults = {**_sizes(768, 3072, 12, 12, 30522, 512), **_TIED, "type_vocab_size": 2}
 
@@ -200,6 +223,34 @@ DEFAULTS: Mapping[str, Defaults] = {
         "num_channels": 3,
         "qkv_bias": True,
     },
+    "mt5": {
+        **_sizes(512, 1024, 8, 6, 250112, 512),
+        **_TIED,
+        "head_dim": 64,
+        "relative_attention_num_buckets": 32,
+        "feed_forward_proj": "gated-gelu",
+    },
+    "bart": {**_halves(1024, 12, 16, 4096, 50265), "max_position_embeddings": 1024},
+    "whisper": {
+        **_halves(384, 4, 6, 1536, 51865),
+        "num_mel_bins": 80,
+        "max_source_positions": 1500,
+        "max_target_positions": 448,
+    },
+    "llava": {
+        "multimodal_projector_bias": True,
+        "vision_feature_select_strategy": "default",
+        "vision_feature_layer": -2,
+    },
+    "gemma3": {"mm_tokens_per_image": 256},
+    "llama4": {},
+    "qwen2_vl": _QWEN_TEXT,
+    "qwen2_5_vl": _QWEN_TEXT,
+    "mllama": {
+        **_sizes(4096, 14336, 40, 32, 128256, 131072),
+        _KV: 8,
+        "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38],
+    },
     # Types of our own, for families without a transformers class; see `published`.
     "megatron_gpt": {
         "add_bias_linear": True,
@@ -207,6 +258,42 @@ DEFAULTS: Mapping[str, Defaults] = {
         "position_embedding_type": "learned_absolute",
     },
     "vit_parallel": {"image_size": 224, "patch_size": 14, "num_channels": 3},
+}
+
+# The parts of models that see. Qwen's images have any size: 448 pixels, 256 tokens, are our guess.
+_QWEN_TOWER: Defaults = {
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "window_size": 112,
+    "image_size": 448,
+}
+TOWERS: Mapping[str, Defaults] = {
+    "clip_vision_model": _tower(1024, 4096, 24, 16, 336, 14),
+    "siglip_vision_model": {**_tower(768, 3072, 12, 12, 224, 16), "vision_use_head": True},
+    "llama4_vision_model": {
+        **_tower(768, 5632, 34, 16, 448, 14),
+        "pixel_shuffle_ratio": 0.5,
+        "projector_input_dim": 4096,
+        "projector_output_dim": 4096,
+    },
+    "mllama_vision_model": {
+        **_tower(1280, 5120, 32, 16, 448, 14),
+        "num_global_layers": 8,
+        "max_num_tiles": 4,
+        "intermediate_layers_indices": [3, 7, 15, 23, 30],
+        "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
+    },
+    "qwen2_vl": {**_QWEN_TOWER, "embed_dim": 1280, "mlp_ratio": 4},
+    "qwen2_5_vl": {
+        **_QWEN_TOWER,
+        "hidden_size": 3584,
+        "intermediate_size": 3420,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    },
 }
 
 DBRX_ATTENTION: Defaults = {_KV: 1}

@@ -1,9 +1,9 @@
-"""Adapters for encoders and encoder-decoders: BERT, RoBERTa, T5, ViT.
+"""Adapters for encoders: BERT, RoBERTa, ViT.
 
 The head follows the class named in `architectures`. A bare BERT body is taken to be trained as a
 masked language model through its own token table: no parameters are added, but logits cost time.
-A bare ViT gets one output without weights. T5's encoder and decoder are assumed to read sequences
-of the same length. Classifier heads of ViT are counted for every token (0.2 % of ViT-H's FLOPs).
+A bare ViT gets one output without weights. Classifier heads of ViT are counted for every token
+(0.2 % of ViT-H's FLOPs).
 """
 
 from __future__ import annotations
@@ -11,17 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from astrarium.model.blocks import Attention, Block, Embedding, Head, Linear, Model, Norm
-from astrarium.model.build import (
-    Architecture,
-    Shape,
-    assemble,
-    attention_linears,
-    cross_attention_linears,
-    mlp_linears,
-)
+from astrarium.model.blocks import Model
+from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.huggingface.classic import biased
-from astrarium.model.huggingface.config import MOST_LAYERS, Config
+from astrarium.model.huggingface.config import Config
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
 
 NEXT_SENTENCE_CLASSES = 2
@@ -127,67 +120,3 @@ def _class_suffix(config: Config, prefixes: tuple[str, ...], known: tuple[str, .
         options = ", ".join(prefixes[0] + option for option in known)
         raise config.failure("architectures", f"expected one of {options}, got {named[0]!r}")
     return suffix
-
-
-def t5(name: str, family: str, config: Config) -> Model:
-    """Encoder blocks, then decoder blocks with self and cross attention.
-
-    The relative position tables belong to the first block of each half; the encoder's final
-    norm is applied where its output enters the decoder. The v1.1 checkpoints have a head of
-    their own (`tie_word_embeddings` false), which the transformers 5 class overrides.
-    """
-    layers = config.count("num_hidden_layers", most=MOST_LAYERS)
-    decoder_layers = layers
-    if config.get("num_decoder_layers") is not None:
-        decoder_layers = config.count("num_decoder_layers", most=MOST_LAYERS)
-    hidden = config.count("hidden_size")
-    vocab = config.count("vocab_size")
-    table = config.count("relative_attention_num_buckets") * config.count("num_attention_heads")
-    encoder, decoder = _t5_block(config, decoder=False), _t5_block(config, decoder=True)
-    encoder_exit = Norm("encoder_final_norm", hidden)
-    first_encoder = replace(encoder, name="encoder-first", extra_parameters=table)
-    first_decoder = replace(
-        decoder,
-        name="decoder-first",
-        norms=(*decoder.norms, encoder_exit),
-        extra_parameters=table,
-    )
-    return Model(
-        name=name,
-        family=family,
-        architecture=Architecture.ENCODER_DECODER,
-        hidden=hidden,
-        max_seq_length=config.count("max_position_embeddings"),
-        embedding=Embedding(vocab, hidden),
-        blocks=(
-            first_encoder,
-            *[encoder] * (layers - 1),
-            first_decoder,
-            *[decoder] * (decoder_layers - 1),
-        ),
-        head=Head(hidden, vocab, config.flag("tie_word_embeddings"), False, hidden),
-    )
-
-
-def _t5_block(config: Config, *, decoder: bool) -> Block:
-    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
-    size = config.count("head_dim")
-    projection = config.get("feed_forward_proj")
-    gated = isinstance(projection, str) and projection.startswith("gated-")
-    inner = mlp_linears(hidden, config.count("intermediate_size"), gated=gated, bias=False)
-    own = attention_linears(hidden, heads, heads, size, qkv_bias=False, out_bias=False)
-    cross: tuple[Linear, ...] = ()
-    attentions: tuple[Attention, ...] = (Attention(heads, heads, size, size, causal=decoder),)
-    norms = [Norm("attention_norm", hidden), Norm("mlp_norm", hidden)]
-    if decoder:
-        cross = cross_attention_linears(hidden, heads, heads, size)
-        attentions += (Attention(heads, heads, size, size, causal=False, cross=True),)
-        norms.insert(1, Norm("cross_attention_norm", hidden))
-    return Block(
-        name="decoder" if decoder else "encoder",
-        hidden=hidden,
-        linears=own + cross + inner,
-        norms=tuple(norms),
-        attentions=attentions,
-        gated=gated,
-    )

@@ -1,0 +1,174 @@
+"""How long plans for clusters of several GPU types take: whole commands, cold.
+
+    python benchmarks/mixed.py [--repeat N] [--quick] [--json]
+
+Every case starts a fresh process. Shown are the time a user may expect at most, the best and the
+median of N runs, the size of the space, what was priced, how many strategies each bound or cause
+dropped, peak memory, and whether the answer is proven. Then how time grows with GPUs, with types
+and with layers, each as a ratio to its first case of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+AMP = Path(__file__).parent.parent / "examples" / "amp" / "plan.py"
+EIGHT = "h100,a100,h200,b200,l40s,a100-40g,h800,v100"
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    command: tuple[str, ...]
+    most_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    most_seconds: float | None
+    wall_seconds: float
+    median_seconds: float
+    peak_megabytes: float
+    space: int | None = None
+    evaluated: int | None = None
+    optimal: bool | None = None
+    bound_gap: float | None = None
+    rejected: dict[str, int] = field(default_factory=dict)
+
+
+def plan(model: str, gpus: str, *more: str, batch: int = 1024) -> tuple[str, ...]:
+    flags = ("--seq-length", "4096", "--global-batch", str(batch), "--json")
+    return ("-m", "astrarium", "plan", model, "--gpus", gpus, *flags, *more)
+
+
+def types(count: int, gpus: int) -> str:
+    return ",".join(f"{name}:{gpus}" for name in EIGHT.split(",")[:count])
+
+
+CASES = (
+    Case("llama-2-70b, 2 types x 512", plan("llama-2-70b", types(2, 512)), 1.5),
+    Case("llama-2-70b, 3 types x 1,024", plan("llama-2-70b", types(3, 1024), batch=3072), 2.0),
+    Case(
+        "llama-3-405b, 4 types x 4,096, up-to",
+        plan("llama-3-405b", types(4, 4096), "--mode", "up-to", batch=4096),
+        10.0,
+    ),
+    Case("AMP's three set-ups", (str(AMP), "--json"), 2.0),
+    Case(
+        "llama-3-405b, 8 types x 8,192, up-to",
+        plan("llama-3-405b", types(8, 8192), "--mode", "up-to", batch=8192),
+        60.0,
+    ),
+    Case(
+        "llama-3-405b, 8 types x 8,192, all of them",
+        plan("llama-3-405b", types(8, 8192), batch=8192),
+        60.0,
+    ),
+)
+GROWTH = {
+    "GPUs of each of 2 types": [
+        Case(f"{n:,}", plan("llama-2-70b", types(2, n))) for n in (64, 128, 256, 512, 1024)
+    ],
+    "types x 128": [
+        Case(str(n), plan("llama-2-70b", types(n, 128), "--mode", "up-to")) for n in (1, 2, 3, 4, 6)
+    ],
+    "layers, 2 types x 128": [
+        Case(name, plan(name, types(2, 128)))
+        for name in ("llama-2-7b", "llama-2-70b", "llama-3-405b")
+    ],
+}
+
+
+def run(case: Case) -> tuple[float, float, dict[str, object]]:
+    """One cold command: wall seconds, peak megabytes, and its document."""
+    begin = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *case.command], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - begin
+    if status:
+        raise SystemExit(f"{' '.join(case.command)} failed")
+    return wall, usage.ru_maxrss / 1024, json.loads(output)
+
+
+def measured(case: Case, repeat: int) -> Result:
+    runs = [run(case) for _ in range(repeat)]
+    walls = [wall for wall, _, _ in runs]
+    document = runs[0][2]
+    search = document.get("search")
+    found = search if isinstance(search, dict) else {}
+    return Result(
+        name=case.name,
+        most_seconds=case.most_seconds,
+        wall_seconds=min(walls),
+        median_seconds=statistics.median(walls),
+        peak_megabytes=max(peak for _, peak, _ in runs),
+        space=found.get("space"),
+        evaluated=found.get("evaluated"),
+        optimal=found.get("optimal"),
+        bound_gap=found.get("bound_gap"),
+        rejected=found.get("rejected", {}),
+    )
+
+
+def shown(result: Result) -> str:
+    proven = "" if result.optimal is None else "proven" if result.optimal else "not proven"
+    if result.bound_gap:
+        proven += f", gap {result.bound_gap:.2%}"
+    most = f"{result.most_seconds:5.1f}" if result.most_seconds else "     "
+    counts = f"{result.space:.2e} {result.evaluated:>11,}" if result.space else " " * 20
+    times = f"{result.wall_seconds:6.2f} {result.median_seconds:6.2f}"
+    return f"{result.name:<44}{most} {times} {result.peak_megabytes:6.0f} {counts}  {proven}"
+
+
+def causes(result: Result) -> str:
+    counts = sorted(result.rejected.items(), key=lambda pair: -pair[1])
+    return "    dropped: " + ", ".join(f"{name} {count:.2e}" for name, count in counts if count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="the cases with a limit only")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    results = []
+    if not asked.json:
+        print(f"{'case':<44} most   best median     MB    space      priced")
+    for case in CASES:
+        result = measured(case, asked.repeat)
+        results.append(result)
+        if not asked.json:
+            print(shown(result))
+            if result.rejected:
+                print(causes(result))
+    growth: dict[str, list[Result]] = {}
+    for name, cases in () if asked.quick else GROWTH.items():
+        growth[name] = [measured(case, asked.repeat) for case in cases]
+        if not asked.json:
+            print(f"\ngrowth with {name}: seconds, and times the first")
+            for result in growth[name]:
+                ratio = result.wall_seconds / growth[name][0].wall_seconds
+                print(f"  {result.name:<14} {result.wall_seconds:6.2f}  {ratio:5.2f}")
+    if asked.json:
+        document = {
+            "cases": [asdict(result) for result in results],
+            "growth": {name: [asdict(r) for r in found] for name, found in growth.items()},
+        }
+        print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
