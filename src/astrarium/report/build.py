@@ -54,7 +54,7 @@ def document_of(
         search,
         plans,
         pareto_of(plans),
-        (*notes, *room_notes(plans)),
+        (*notes, *room_notes(plans), *runtime_notes(plans)),
     )
 
 
@@ -70,7 +70,7 @@ def document_of_prediction(
         None,
         plans,
         pareto_of(plans),
-        (*notes, *room_notes(plans)),
+        (*notes, *room_notes(plans), *runtime_notes(plans)),
     )
 
 
@@ -90,6 +90,19 @@ def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
     slower = roomier.iteration_seconds / plans[0].iteration_seconds - 1
     free = format_bytes(roomier.fullest.free_bytes)
     return (f"{note}; plan {roomier.rank} leaves {free} and takes {100 * slower:.1f} % longer",)
+
+
+def runtime_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
+    """What the best plan asks of software that nobody has written, and the best that runs."""
+    best = plans[0]
+    if best.runtimes:
+        return ()
+    note = f"no known software runs plan {best.rank}; Megatron: {', '.join(best.megatron_lacks)}"
+    runs = next((plan for plan in plans if plan.runtimes), None)
+    if runs is None:
+        return (note,)
+    slower = runs.iteration_seconds / best.iteration_seconds - 1
+    return (f"{note}; plan {runs.rank} runs there and takes {100 * slower:.1f} % longer",)
 
 
 def workload_part(workload: Workload, reference: str) -> WorkloadPart:

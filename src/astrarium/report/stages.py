@@ -80,7 +80,11 @@ def _telling_stages(stages: Sequence[MemoryPart]) -> list[MemoryPart]:
 def layers_of_stages(plan: PlanPart) -> dict[int, int]:
     """How many layers each pipeline rank holds, over all of its chunks."""
     layers: dict[int, int] = {}
-    for stage in plan.strategy.stages:
-        first, last = stage.layers
-        layers[stage.pipeline_rank] = layers.get(stage.pipeline_rank, 0) + last - first
+    before = 0  # stages of earlier groups
+    for group in plan.strategy.groups or (plan.strategy,):
+        for stage in group.stages:
+            first, last = stage.layers
+            rank = before + stage.pipeline_rank
+            layers[rank] = layers.get(rank, 0) + last - first
+        before += group.pp
     return layers

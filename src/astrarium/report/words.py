@@ -6,12 +6,12 @@ by another version may hold further causes: they are shown under their key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
-from astrarium.report.document import RecomputePart, StrategyPart
+from astrarium.report.document import RecomputePart, StagePart, StrategyPart
 from astrarium.strategy.types import Granularity, Method, RecomputeModule
 
 SHORTEST_RUN = 3  # equal numbers in a row that are written once, with their count
@@ -195,6 +195,21 @@ def unit_price(amount: float | None) -> str:
     return f"${whole}.{digits.rstrip('0'):0<2}"
 
 
+def by_part(strategy: StrategyPart, text: Callable[[StrategyPart], str]) -> str:
+    """A text of the strategy; where groups or stages have their own, all that differ in order."""
+    parts = [
+        one
+        for group in strategy.groups or (strategy,)
+        for one in [group, *(_as_stage(group, stage) for stage in group.stages if stage.tp)]
+    ]
+    return " | ".join(dict.fromkeys(text(part) for part in parts))
+
+
+def _as_stage(strategy: StrategyPart, stage: StagePart) -> StrategyPart:
+    own = {key: n for key in ("tp", "dp", "micro_batch") if (n := getattr(stage, key))}
+    return replace(strategy, **own)
+
+
 def zero_words(strategy: StrategyPart) -> str:
     return f"{strategy.zero_stage}{' + host' if strategy.offload_optimizer else ''}"
 
@@ -213,6 +228,11 @@ def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
         "etp": strategy.etp,
         "dp": strategy.dp,
     }
+    if strategy.groups:
+        return "; ".join(
+            f"{group.sequences} sequences: {strategy_words(group, experts=experts)}"
+            for group in strategy.groups
+        )
     always = ("ep", "etp") if experts else ()
     degrees = [f"{name} {n}" for name, n in names.items() if n > 1 or name in always]
     parts = [

@@ -17,8 +17,8 @@ An iteration is the longest group's seconds plus the meeting's, which go by the 
 gradients on a GPU; so of each share not only the fastest strategy is kept but also those with
 smaller parts.
 
-Left out: groups on several pools, several groups on a pool, and replicas of one group with unequal
-numbers of micro-batches.
+Left out: groups on several pools or on a part of one, several groups on a pool, and replicas of one
+group with unequal numbers of micro-batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from typing import Final
 import numpy as np
 
 from astrarium.cost.groups import meeting_seconds
-from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel, StageClass
 from astrarium.search.outcome import Rejection, SearchResult
 from astrarium.search.plan import estimate
@@ -74,60 +73,108 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """Strategies with groups, best first; nothing takes less than `lower_bound` seconds."""
+    """Strategies with groups, best first, and the seconds of the best by the closed form.
+
+    Nothing takes less than `lower_bound`; it is `seconds`, or the limit asked for, if proven.
+    """
 
     strategies: tuple[Strategy, ...]
     seconds: float
     lower_bound: float
-    counts: Counts
+    proven: bool
 
 
 class GroupSearch:
     """The best strategies with one group on each of some pools."""
 
-    def __init__(
-        self,
-        model: ClusterModel,
-        pools: StageClass,
-        *,
-        exact: bool,
-        rules: Sequence[UserRule],
-        top: int,
-    ) -> None:
-        self.model, self.pools, self.exact = model, pools, exact
-        self.rules, self.top = rules, top
+    def __init__(self, model: ClusterModel, rules: Sequence[UserRule], top: int) -> None:
+        self.model, self.rules, self.top = model, rules, top
         self.batch = model.workload.global_batch
         self.counts = Counts()
-        self._fabric = model.fabric_of(pools)
-        self._rated: dict[int, ShareSearch] = {}
+        self._rated: dict[int, _Rated] = {}
 
-    def run(self) -> GroupResult | None:
-        """None if no shares add up, or a pool cannot hold the model."""
-        if self.batch < len(self.pools):
+    def able(self) -> StageClass:
+        """Pools that can hold the model, the fastest first."""
+        every = range(len(self.model.pools))
+        peaks = [model.peak_flops * model.pool.num_gpus for model in self.model.pools]
+        for pool in every:
+            share = max(round(self.batch * peaks[pool] / sum(peaks)), 1)
+            self._rated[pool] = self._rate(pool, share)
+        able = [pool for pool in every if self._rated[pool].found]
+        return tuple(sorted(able, key=lambda pool: (-self._rated[pool].rate, pool)))
+
+    def run(self, pools: StageClass, upper: float = np.inf) -> GroupResult | None:
+        """What takes less than `upper`; None if nothing does, proven or not."""
+        if self.batch < len(pools):
             return None
-        known = self._best(self._first_fronts(), self.top)
-        small = self.batch <= SMALL_BATCH
-        if len(self._rated) < len(self.pools) or not (known or small):
+        return _SharedBatch(self, pools).run(upper)
+
+    def _rate(self, pool: int, share: int) -> _Rated:
+        """The strategies of a pool with the fewest seconds for a sequence, for about this share."""
+        model = self.model.pools[pool].with_batch(share)
+        asked = ShareRange(1, share, self.batch, all_numbers=False)
+        space = ShareSpace(model, asked, self.rules)
+        search = ShareSearch(model, space, rules=self.rules, top=RATED)
+        result = search.run()
+        self.counts.add(result)
+        rate = share / result.found[0].score if result.found else 0.0
+        return _Rated(search, [one.strategy for one in result.found], rate)
+
+    def first_front(self, pool: int, asked: ShareRange) -> Front:
+        return front_of(self.model.pools[pool], self._rated[pool].found, asked)
+
+    def rate(self, pool: int) -> float:
+        return self._rated[pool].rate
+
+    def front(self, pool: int, asked: ShareRange, limit: float) -> Front:
+        """All that a pool can do in less than `limit` seconds."""
+        rated = self._rated[pool].search
+        model = self.model.pools[pool].with_batch(asked.least)
+        space = rated.shares.over(asked)
+        search = FrontSearch(model, space, rules=self.rules, limit_seconds=limit).after(rated)
+        self.counts.add(search.run())
+        return search.front
+
+
+@dataclass(frozen=True, slots=True)
+class _Rated:
+    search: ShareSearch
+    found: list[Strategy]
+    rate: float  # sequences per second of the best
+
+
+class _SharedBatch:
+    """One choice of pools."""
+
+    def __init__(self, search: GroupSearch, pools: StageClass) -> None:
+        self.search, self.pools = search, pools
+        self.model, self.batch = search.model, search.batch
+        self._fabric = self.model.fabric_of(tuple(sorted(pools)))
+        self._most = self.batch - len(pools) + 1  # for one pool, if all others have one
+
+    def run(self, upper: float) -> GroupResult | None:
+        top, small = self.search.top, self.batch <= SMALL_BATCH
+        known = self._best(self._first_fronts(), top)
+        if not known and not (small or np.isfinite(upper)):
             return None
-        upper = known[0][0] if known else np.inf
+        upper = min(upper, known[0][0]) if known else upper
         near = max(round(NEAR * self.batch), 1)
-        least = (
-            [1 if small else max(one.sequences - near, 1) for one in known[0][1]] if known else []
-        )
-        fronts, proven = self._proven_fronts(least or [1] * len(self.pools), upper)
+        least = [1] * len(self.pools)
+        if known and not small:
+            least = [max(one.sequences - near, 1) for one in known[0][1]]
+        fronts, proven = self._proven_fronts(least, upper)
         found = {tuple(c.sequences for c in one): (total, one) for total, one in known}
-        for total, one in self._best(fronts, self.top):
+        for total, one in self._best(fronts, top):
             shares = tuple(c.sequences for c in one)
             if shares not in found or total < found[shares][0]:
                 found[shares] = total, one
-        if not found:
-            return None
         best = [found[shares] for shares in sorted(found, key=lambda s: (found[s][0], s))]
+        seconds = best[0][0] if best else np.inf
         return GroupResult(
-            tuple(self._strategy(candidates) for _, candidates in best[: self.top]),
-            best[0][0],
-            best[0][0] if proven else self._ideal_seconds(),
-            self.counts,
+            tuple(self._strategy(candidates) for _, candidates in best[:top]),
+            seconds,
+            min(upper, seconds) if proven else self._ideal_seconds(),
+            proven,
         )
 
     def _meeting(self, num_bytes: float) -> float:
@@ -138,41 +185,16 @@ class GroupSearch:
     ) -> list[tuple[float, tuple[Candidate, ...]]]:
         return best_shares(fronts, self.batch, self._meeting, most)
 
-    def _of_pool(self, pool: int, sequences: int) -> CostModel:
-        """The model of a pool that has so many sequences to do."""
-        return self.model.pools[pool].with_batch(sequences)
-
     def _first_fronts(self) -> list[Front]:
         """What the best rated strategies of each pool take for shares near those of the rates."""
-        peaks = [m.peak_flops * m.pool.num_gpus for m in (self.model.pools[p] for p in self.pools)]
-        shares = [max(round(self.batch * peak / sum(peaks)), 1) for peak in peaks]
-        rated = []
-        for pool, share in zip(self.pools, shares, strict=True):
-            model = self._of_pool(pool, share)
-            asked = ShareRange(1, share, self.batch, all_numbers=False)
-            space = ShareSpace(model, asked, exact=self.exact, rules=self.rules)
-            self._rated[pool] = ShareSearch(model, space, rules=self.rules, top=RATED)
-            result = self._rated[pool].run()
-            self.counts.add(result)
-            if not result.found:
-                return [{} for _ in self.pools]
-            rated.append(result.found)
-        rates = [share / found[0].score for share, found in zip(shares, rated, strict=True)]
+        rates = [self.search.rate(pool) for pool in self.pools]
         fronts = []
-        for pool, found, rate in zip(self.pools, rated, rates, strict=True):
+        for pool, rate in zip(self.pools, rates, strict=True):
             fair = self.batch * rate / sum(rates)
             around = self.batch if self.batch <= SMALL_BATCH else AROUND * fair
-            asked = ShareRange(
-                max(int(fair - around), 1), min(round(fair + around), self._most), self.batch
-            )
-            strategies = [one.strategy for one in found]
-            fronts.append(front_of(self.model.pools[pool], strategies, asked))
+            lowest, highest = max(int(fair - around), 1), min(round(fair + around), self._most)
+            fronts.append(self.search.first_front(pool, ShareRange(lowest, highest, self.batch)))
         return fronts
-
-    @property
-    def _most(self) -> int:
-        """Sequences that a pool can do at most, if all others have one."""
-        return self.batch - len(self.pools) + 1
 
     def _proven_fronts(self, least: Sequence[int], upper: float) -> tuple[list[Front], bool]:
         """What pools can do in less than `upper`, and whether nothing is missing.
@@ -188,7 +210,8 @@ class GroupSearch:
             for index in sorted(every, key=lambda index: -least[index]):
                 start = max(least[index], self.batch - sum(most) + most[index], 1)
                 if start < searched[index]:
-                    fronts[index] = self._front(self.pools[index], start, limit)
+                    asked = ShareRange(start, self._most, self.batch)
+                    fronts[index] = self.search.front(self.pools[index], asked, limit)
                     searched[index] = start
                     most[index] = max(fronts[index], default=start - 1)
                 if sum(most) < self.batch:
@@ -197,14 +220,6 @@ class GroupSearch:
             if all(have <= need for have, need in zip(searched, least, strict=True)):
                 return fronts, True
         return fronts, False
-
-    def _front(self, pool: int, least: int, limit: float) -> Front:
-        model = self._of_pool(pool, least)
-        rated = self._rated[pool]
-        space = rated.shares.over(ShareRange(least, self._most, self.batch))
-        search = FrontSearch(model, space, rules=self.rules, limit_seconds=limit).after(rated)
-        self.counts.add(search.run())
-        return search.front
 
     def _least_exchanged(self) -> float:
         """Every parameter's gradient is on some GPU of each group."""

@@ -85,14 +85,15 @@ def plan(
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none."""
     limits = limits or Limits()
-    _check_request(workload, cluster, mode, limits)
+    check_request(workload, cluster, limits)
+    _check_types(cluster, mode)
     begin = time.perf_counter()
     searched = [
         _search(workload, pool, tuning, objective, mode, rules, FINALISTS * top, limits)
         for pool in cluster.pools
     ]
     plans = [plan for found, _ in searched for plan in found]
-    plans.sort(key=lambda plan: _rank_key(plan, objective))
+    plans.sort(key=lambda plan: rank_key(plan, objective))
     results = [result for _, result in searched]
     if not plans:
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
@@ -144,7 +145,7 @@ def _search(
     return estimate(model, [found.strategy for found in result.found]), result
 
 
-def _rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
+def rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
     gpus = float(sum(plan.gpus.values()))
     if objective is Objective.COST:
         hourly = float("inf") if plan.usd_per_hour is None else plan.usd_per_hour
@@ -154,13 +155,16 @@ def _rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
     return (plan.iteration_seconds, gpus)
 
 
-def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:
+def _check_types(cluster: Cluster, mode: Mode) -> None:
     if len(cluster.pools) > 1 and mode is Mode.EXACT:
         names = ", ".join(pool.gpu.name for pool in cluster.pools)
         raise InputError(
             f"using all of {names} in one job is not supported yet; --mode up-to plans for the"
             " best one of them"
         )
+
+
+def check_request(workload: Workload, cluster: Cluster, limits: Limits) -> None:
     if workload.tokens is None and (limits.budget_usd or limits.deadline_seconds):
         raise InputError("a budget or deadline needs --tokens: how long is the training run?")
     unpriced = [pool.gpu.name for pool in cluster.pools if pool.usd_per_gpu_hour is None]

@@ -60,14 +60,12 @@ class ShareRange:
 class ShareSpace(Space):
     """Strategies of one pool for any whole number of micro-batches within a range."""
 
-    def __init__(
-        self, model: CostModel, share: ShareRange, *, exact: bool, rules: Sequence[UserRule] = ()
-    ) -> None:
+    def __init__(self, model: CostModel, share: ShareRange, rules: Sequence[UserRule] = ()) -> None:
         super().__init__(
             model.workload,
             model.pool,
             model.planner,
-            exact=exact,
+            exact=True,
             expanded_overlaps=overlaps_named(rules),
             equal_splits=any("split" in rule.names for rule in rules),
         )
@@ -82,8 +80,7 @@ class ShareSpace(Space):
 
     def _data_degrees(self) -> Ints:
         """Shares are made to fit, so that dp need not divide the batch."""
-        found = divisors(self.pool.num_gpus)
-        return found if self.exact else np.union1d(found, divisors(self.share.batch))
+        return divisors(self.pool.num_gpus)
 
     def _with_micro_batches(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Every micro-batch that divides the whole batch, with its numbers in the range."""

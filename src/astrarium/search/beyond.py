@@ -1,0 +1,150 @@
+"""Plans for several pools that ask more of the software than Megatron can do.
+
+`plan_beyond` answers with what `plan` finds or with something faster: groups of replicas that
+share the batch unequally (`groups`). Every plan says what Megatron would lack for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from astrarium.cluster import Cluster
+from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.errors import NoFeasiblePlanError
+from astrarium.model.workload import Workload
+from astrarium.search.groups import Counts, GroupSearch
+from astrarium.search.outcome import Limits, Objective, Rejection
+from astrarium.search.plan import Plan, estimate
+from astrarium.search.planner import (
+    FINALISTS,
+    Mode,
+    Planned,
+    check_request,
+    plan,
+    rank_key,
+    runnable,
+)
+from astrarium.search.rules import UserRule
+from astrarium.strategy.types import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Strategies that Megatron cannot run; none is faster than `lower_bound` seconds."""
+
+    strategies: Sequence[Strategy]
+    lower_bound: float
+    proven: bool
+    counts: Counts
+
+
+def plan_beyond(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    objective: Objective = Objective.THROUGHPUT,
+    mode: Mode = Mode.EXACT,
+    rules: Sequence[UserRule] = (),
+    top: int = 5,
+    limits: Limits | None = None,
+    tuning: Tuning = NEUTRAL,
+) -> Planned:
+    """The best strategies whatever software runs them; never worse than those of `plan`.
+
+    Where pools may be left idle, the cheapest plan is that of `plan`: mixing types has no GPU hour
+    do more than on the best of them.
+    """
+    limits, begin = limits or Limits(), time.perf_counter()
+    known: Planned | None = None
+    refused = NoFeasiblePlanError(
+        f"no way to use all of these pools holds {workload.model.name}; --mode up-to may leave some"
+        " of them idle"
+    )
+    if len(cluster.pools) == 1 or mode is Mode.UP_TO:
+        try:
+            known = plan(
+                workload,
+                cluster,
+                objective=objective,
+                mode=mode,
+                rules=rules,
+                top=top,
+                limits=limits,
+                tuning=tuning,
+            )
+        except NoFeasiblePlanError as error:
+            refused = error
+    check_request(workload, cluster, limits)
+    if len(cluster.pools) > 1 and not (mode is Mode.UP_TO and objective is Objective.COST):
+        model = ClusterModel(runnable(workload, *cluster.pools), cluster, tuning=tuning)
+        upper = known.plans[0].iteration_seconds if known else float("inf")
+        found = _search(model, mode, rules, FINALISTS * top, upper)
+        plans = [p for p in estimate(model, found.strategies) if _keeps(p, limits)]
+        known = _merged(known or _nothing(workload, cluster), plans, found, objective, top)
+    if known is None or not known.plans:
+        raise refused
+    return replace(known, seconds=time.perf_counter() - begin)
+
+
+def _search(
+    model: ClusterModel, mode: Mode, rules: Sequence[UserRule], top: int, upper: float
+) -> _Found:
+    """Groups on all pools; where some may be left idle, also on all but the slowest ones."""
+    search = GroupSearch(model, rules, top)
+    able, strategies = search.able(), list[Strategy]()
+    lower_bound, proven = upper, True
+    fewest = 2 if mode is Mode.UP_TO else len(model.pools)
+    for count in range(len(able), fewest - 1, -1):
+        result = search.run(able[:count], upper)
+        if result is not None:
+            strategies += result.strategies
+            lower_bound = min(lower_bound, result.lower_bound)
+            proven = proven and result.proven
+            upper = min(upper, result.seconds)
+    return _Found(strategies, lower_bound, proven, search.counts)
+
+
+def _keeps(plan: Plan, limits: Limits) -> bool:
+    late, dear = limits.deadline_seconds, limits.budget_usd
+    in_time = late is None or (plan.train_seconds or 0.0) <= late
+    return in_time and (dear is None or (plan.usd_total or 0.0) <= dear)
+
+
+def _nothing(workload: Workload, cluster: Cluster) -> Planned:
+    return Planned(
+        workload=workload,
+        cluster=cluster,
+        plans=(),
+        seconds=0.0,
+        space=0,
+        evaluated=0,
+        rejected=Counter(),
+        reasons=Counter(),
+        optimal=True,
+        bound_gap=0.0,
+    )
+
+
+def _merged(
+    known: Planned, plans: Sequence[Plan], found: _Found, objective: Objective, top: int
+) -> Planned:
+    """Both lists in order, and what is known of anything better than either."""
+    every = sorted([*known.plans, *plans], key=lambda plan: rank_key(plan, objective))
+    counts, rejected = found.counts, known.rejected + found.counts.rejected
+    rejected[Rejection.SLOWER] += len(every[top:])
+    best = min((plan.iteration_seconds for plan in every), default=float("inf"))
+    gap = 0.0 if found.proven or not every else max((best - found.lower_bound) / best, 0.0)
+    return replace(
+        known,
+        plans=tuple(every[:top]),
+        space=known.space + counts.space + len(plans),
+        evaluated=known.evaluated + counts.evaluated,
+        rejected=rejected,
+        reasons=known.reasons + counts.reasons,
+        optimal=known.optimal and found.proven,
+        bound_gap=max(known.bound_gap, gap),
+    )
