@@ -270,7 +270,7 @@ def _folded(
         {
             share: next(c for c in every if c.exchanged_bytes <= part)
             for share, every in front.items()
-            if every[-1].exchanged_bytes <= part
+            if share <= batch and every[-1].exchanged_bytes <= part
         }
         for front in fronts
     ]
@@ -288,7 +288,7 @@ def _folded(
     last = [
         (max(float(longest[batch - share]), one.seconds), share)
         for share, one in able[-1].items()
-        if share <= batch and np.isfinite(longest[batch - share])
+        if np.isfinite(longest[batch - share])
     ]
     found = []
     for value, share in sorted(last)[:most]:
