@@ -20,7 +20,7 @@ from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.beyond import plan_beyond
 from astrarium.search.groups import GroupResult, GroupSearch
-from astrarium.search.outcome import Limits
+from astrarium.search.outcome import Counts, Limits
 from astrarium.search.planner import Mode, plan, predict, runnable
 from astrarium.search.shares import Candidate, best_shares
 from astrarium.search.space import OVERLAP_SWITCHES, Space
@@ -75,7 +75,7 @@ def brute_force(model: ClusterModel, batch: int) -> float:
 
 
 def searched(model: ClusterModel) -> GroupResult | None:
-    search = GroupSearch(model, (), 3)
+    search = GroupSearch(model, (), Counts(), 3)
     able = search.able()
     return search.run(able) if len(able) == len(model.pools) else None
 

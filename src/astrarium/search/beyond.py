@@ -1,7 +1,8 @@
 """Plans for several pools that ask more of the software than Megatron can do.
 
 `plan_beyond` answers with what `plan` finds or with something faster: groups of replicas that
-share the batch unequally (`groups`). Every plan says what Megatron would lack for it.
+share the batch unequally (`groups`), or a pipeline whose pools have degrees of their own
+(`unlike`). Every plan says what Megatron would lack for it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
-from astrarium.search.groups import Counts, GroupSearch
-from astrarium.search.outcome import Limits, Objective, Rejection
+from astrarium.search.groups import GroupResult, GroupSearch
+from astrarium.search.outcome import Counts, Limits, Objective, Rejection
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import (
     FINALISTS,
@@ -29,6 +30,7 @@ from astrarium.search.planner import (
     runnable,
 )
 from astrarium.search.rules import UserRule
+from astrarium.search.unlike import MOST_POOLS, UnlikeResult, UnlikeSearch
 from astrarium.strategy.types import Strategy
 
 
@@ -93,19 +95,31 @@ def plan_beyond(
 def _search(
     model: ClusterModel, mode: Mode, rules: Sequence[UserRule], top: int, upper: float
 ) -> _Found:
-    """Groups on all pools; where some may be left idle, also on all but the slowest ones."""
-    search = GroupSearch(model, rules, top)
-    able, strategies = search.able(), list[Strategy]()
-    lower_bound, proven = upper, True
+    """On all pools; where some may be left idle, also on all but the slowest ones."""
+    counts, strategies = Counts(), list[Strategy]()
+    groups = GroupSearch(model, rules, counts, top)
+    able = groups.able()
+    by_speed = sorted(range(len(model.pools)), key=lambda pool: -_peak(model, pool))
     fewest = 2 if mode is Mode.UP_TO else len(model.pools)
-    for count in range(len(able), fewest - 1, -1):
-        result = search.run(able[:count], upper)
-        if result is not None:
-            strategies += result.strategies
+    lower_bound, proven = upper, True
+    for count in range(len(model.pools), fewest - 1, -1):
+        results: list[GroupResult | UnlikeResult] = []
+        if len(able) >= count:
+            results.append(groups.run(able[:count], upper))
+            upper = min(upper, results[-1].seconds)
+        if count <= MOST_POOLS:
+            unlike = UnlikeSearch(model, rules, counts)
+            results.append(unlike.run(tuple(by_speed[:count]), upper))
+            upper = min(upper, results[-1].seconds)
+        for result in results:
+            strategies += result.strategies[:top]
             lower_bound = min(lower_bound, result.lower_bound)
             proven = proven and result.proven
-            upper = min(upper, result.seconds)
-    return _Found(strategies, lower_bound, proven, search.counts)
+    return _Found(strategies, lower_bound, proven, counts)
+
+
+def _peak(model: ClusterModel, pool: int) -> float:
+    return model.pools[pool].peak_flops * model.pools[pool].pool.num_gpus
 
 
 def _keeps(plan: Plan, limits: Limits) -> bool:

@@ -23,16 +23,15 @@ group with unequal numbers of micro-batches.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from astrarium.cost.groups import meeting_seconds
 from astrarium.cost.mixed import ClusterModel, StageClass
-from astrarium.search.outcome import Rejection, SearchResult
+from astrarium.search.outcome import Counts
 from astrarium.search.plan import estimate
 from astrarium.search.rules import UserRule
 from astrarium.search.shares import (
@@ -54,23 +53,6 @@ ROUNDS: Final = 4  # of the proof, at most
 SMALL_BATCH: Final = 256  # up to which every share is looked at at once
 
 
-@dataclass(slots=True)
-class Counts:
-    """What searches of single pools looked at."""
-
-    space: int = 0
-    evaluated: int = 0
-    rejected: Counter[Rejection] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def add(self, result: SearchResult) -> None:
-        self.space += result.space
-        self.evaluated += result.evaluated
-        self.rejected += result.rejected
-        self.rejected[Rejection.SLOWER] += len(result.found)
-        self.reasons += result.reasons
-
-
 @dataclass(frozen=True, slots=True)
 class GroupResult:
     """Strategies with groups, best first, and the seconds of the best by the closed form.
@@ -87,10 +69,11 @@ class GroupResult:
 class GroupSearch:
     """The best strategies with one group on each of some pools."""
 
-    def __init__(self, model: ClusterModel, rules: Sequence[UserRule], top: int) -> None:
-        self.model, self.rules, self.top = model, rules, top
+    def __init__(
+        self, model: ClusterModel, rules: Sequence[UserRule], counts: Counts, top: int
+    ) -> None:
+        self.model, self.rules, self.counts, self.top = model, rules, counts, top
         self.batch = model.workload.global_batch
-        self.counts = Counts()
         self._rated: dict[int, _Rated] = {}
 
     def able(self) -> StageClass:
@@ -103,10 +86,10 @@ class GroupSearch:
         able = [pool for pool in every if self._rated[pool].found]
         return tuple(sorted(able, key=lambda pool: (-self._rated[pool].rate, pool)))
 
-    def run(self, pools: StageClass, upper: float = np.inf) -> GroupResult | None:
-        """What takes less than `upper`; None if nothing does, proven or not."""
+    def run(self, pools: StageClass, upper: float = np.inf) -> GroupResult:
+        """What takes less than `upper`."""
         if self.batch < len(pools):
-            return None
+            return GroupResult((), np.inf, upper, True)
         return _SharedBatch(self, pools).run(upper)
 
     def _rate(self, pool: int, share: int) -> _Rated:
@@ -152,11 +135,11 @@ class _SharedBatch:
         self._fabric = self.model.fabric_of(tuple(sorted(pools)))
         self._most = self.batch - len(pools) + 1  # for one pool, if all others have one
 
-    def run(self, upper: float) -> GroupResult | None:
+    def run(self, upper: float) -> GroupResult:
         top, small = self.search.top, self.batch <= SMALL_BATCH
         known = self._best(self._first_fronts(), top)
         if not known and not (small or np.isfinite(upper)):
-            return None
+            return GroupResult((), np.inf, self._ideal_seconds(), False)
         upper = min(upper, known[0][0]) if known else upper
         near = max(round(NEAR * self.batch), 1)
         least = [1] * len(self.pools)

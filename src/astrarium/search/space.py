@@ -82,7 +82,7 @@ class Space:
         """Degrees that do not concern experts."""
         workload, model = self.workload, self.workload.model
         rows = _grid(
-            tp=divisors(_most_heads(workload)),
+            tp=divisors(most_heads(workload)),
             pp=np.arange(1, model.num_layers + 1),
             cp=_context_degrees(workload.seq_length),
             dp=self._data_degrees(),
@@ -277,7 +277,7 @@ def recomputable_modules(workload: Workload) -> tuple[RecomputeModule, ...]:
     return tuple(module for module in RecomputeModule if has[module])
 
 
-def _most_heads(workload: Workload) -> int:
+def most_heads(workload: Workload) -> int:
     heads = [
         attention.heads
         for kind in workload.model.kinds

@@ -156,10 +156,14 @@ class Strategy:
 
     def degrees_of(self, stage: Stage) -> Strategy:
         """The strategy whose stages are all like this one."""
-        if stage.tp is None or stage.dp is None or stage.micro_batch is None:
-            return replace(self, stages=())
-        own = replace(self, tp=stage.tp, dp=stage.dp, micro_batch=stage.micro_batch, stages=())
-        if own.tp > 1:
+        own = replace(
+            self,
+            tp=stage.tp or self.tp,
+            dp=stage.dp or self.dp,
+            micro_batch=stage.micro_batch or self.micro_batch,
+            stages=(),
+        )
+        if own.tp > 1 or not self.has_unlike_stages:
             return own
         return replace(own, sequence_parallel=False, overlap=replace(own.overlap, tp=False))
 

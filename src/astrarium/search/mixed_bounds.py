@@ -1,0 +1,156 @@
+"""What pipelines over several pools take at least: pure functions on arrays.
+
+Everything rests on three chains of passes that no pipeline is shorter than (`cost.walks`). Let t
+be the seconds of one micro-batch on each of P stages, T the longest, S their sum, K the number of
+micro-batches, hop the fastest link:
+
+- K (T + hop), the longest stage at work all the time; without the hop where transfers overlap;
+- one chunk per rank: S + (K - 1) T less the idle time of the stages behind the longest, at most
+  P T - S, hence 2 S + (K - 1 - P) T, and the links of the round trip and of every turn.
+
+S falls as T grows, because faster stages can then do more of the work; both ends of every piece on
+which S is linear in T are looked at. With few micro-batches the second chain falls, too, and the
+bound is where it meets the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.layouts import CostModel, slowest_of
+from astrarium.strategy.columns import Degrees
+
+HALVINGS = 16  # of the interval that holds the least bottleneck
+
+
+def least_seconds_of_layers(model: CostModel, degrees: Degrees, gpus: Ints) -> Floats:
+    """One micro-batch through one layer of every kind, the embedding, the head: (rows, kinds + 2).
+
+    Nothing is recomputed and all is hidden that can be. Either the device's or the host's time,
+    whichever is more for the whole model: no sum of layers takes less.
+    """
+    shards = model.shard_costs(degrees, gpus)
+    c, e, s = shards.layers, shards.ends, shards.shard_of
+    tuning = model.tuning
+    messages = np.minimum(
+        c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
+    )
+    messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
+    ends = [e.embedding_forward + e.embedding_backward, e.head_forward + e.head_backward]
+    pace = tuning.compute * slowest_of(degrees.gpus)
+    computed = np.concatenate([c.forward + c.backward, np.stack(ends, axis=1)], axis=1)
+    sent = np.pad(messages, ((0, 0), (0, 2)))
+    device = computed[s] * pace[:, None] + sent[s]
+    launched = np.pad(tuning.host * (c.launch_forward + c.launch_backward), ((0, 0), (0, 2)))[s]
+    numbers = np.append(model.layers_of_kind, (1.0, 1.0))
+    of_host = launched @ numbers > device @ numbers
+    return np.where(of_host[:, None], launched, device)
+
+
+def speeds(seconds: Floats, numbers: Floats) -> Floats:
+    """How much of the model a stage does per second at most: (rows, pools).
+
+    `seconds` (rows, pools, kinds) of one layer of each kind, `numbers` of them in the model.
+    Pools may be good at different kinds. Any price per kind gives a bound; the mean of the pools
+    is taken: a stage earns at most what its best kind pays.
+    """
+    price = seconds.mean(axis=1)
+    whole = price @ numbers
+    with np.errstate(divide="ignore", invalid="ignore"):
+        paid = np.where(seconds > 0, price[:, None, :] / seconds, 0.0)
+    return paid.max(axis=2) / whole[:, None]
+
+
+def fastest_stages(speed: Floats, most: Floats | Ints, stages: Ints) -> Floats:
+    """How many of so many stages lie on each pool if the fastest are taken: (rows, pools).
+
+    `most` says for how many each pool has room.
+    """
+    order = np.argsort(-speed, axis=1, kind="stable")
+    room = np.take_along_axis(most, order, axis=1).astype(float)
+    before = np.cumsum(room, axis=1) - room
+    taken = np.clip(stages[:, None] - before, 0, room)
+    found = np.empty_like(taken)
+    np.put_along_axis(found, order, taken, axis=1)
+    return found
+
+
+def pipeline_bound(
+    longest: Floats, speed: Floats, counts: Floats, batches: Ints | int, hop: Floats | float = 0.0
+) -> Floats:
+    """Seconds of 1F1B over stages of several speeds, none faster than `longest`: (rows,).
+
+    speed, counts: (rows, classes), the share of the model that a stage does per second, and how
+    many such stages there are.
+    """
+    stages = counts.sum(axis=1)
+    order = np.argsort(-speed, axis=1, kind="stable")
+    rate = np.take_along_axis(speed, order, axis=1)
+    count = np.take_along_axis(counts, order, axis=1)
+    at_work = np.cumsum(rate * count, axis=1)  # the first classes only
+    turning = np.divide(1.0, at_work, out=np.zeros_like(at_work), where=at_work > 0)
+    least = np.full(len(longest), np.inf)
+    for candidate in [longest, *turning.T]:
+        turn = np.maximum(candidate, longest)
+        done = np.minimum(np.cumsum(turn[:, None] * rate * count, axis=1), 1.0)
+        share = np.diff(done, axis=1, prepend=0.0)
+        in_sum = np.divide(share, rate, out=np.zeros_like(share), where=rate > 0).sum(axis=1)
+        least = np.minimum(least, 2 * in_sum + (batches - 1 - stages) * turn)
+    # With few micro-batches a longer turn shortens that chain: where it meets K T counts.
+    fastest = np.maximum(2 * batches / (stages + 1), 1) / rate[:, 0]
+    least = np.where(batches > stages, least, fastest)
+    links = np.where(batches > stages, (batches - 1 + 2 * (stages - 1)) * hop, 0.0)
+    found = np.maximum(least + links, batches * (longest + hop))
+    return np.where(stages > 1, found, batches * longest)
+
+
+@dataclass(frozen=True, slots=True)
+class StageRoom:
+    """How much work stages can hold in how many seconds, for many orders of stages and cases.
+
+    seconds: (classes, cases, contents), ascending along the contents.
+    most: (orders, stages, cases, contents + 1), the most work among so many of the first of
+    these contents that fit at this place.
+    class_of: (orders, stages).
+    """
+
+    seconds: Floats
+    most: Floats
+    class_of: Ints
+
+    def work(self, longest: Floats) -> Floats:
+        """What all stages hold together if none takes longer: (orders, cases)."""
+        fast = (self.seconds[None] <= longest[:, None, :, None]).sum(axis=3)
+        orders, stages, cases, _ = self.most.shape
+        order = np.arange(orders)[:, None, None]
+        case = np.arange(cases)[None, None, :]
+        index = fast[order, self.class_of[:, :, None], case]
+        stage = np.arange(stages)[None, :, None]
+        return self.most[order, stage, case, index].sum(axis=1)
+
+    def least_longest(self, whole: Floats) -> tuple[Floats, Floats]:
+        """Two figures with the least bottleneck in between; infinite if memory allows none."""
+        orders = len(self.most)
+        high = np.broadcast_to(self.seconds[:, :, -1].max(axis=0), (orders, self.most.shape[2]))
+        able = self.work(high) >= whole
+        low = np.zeros_like(high)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            enough = self.work(middle) >= whole
+            high, low = np.where(enough, middle, high), np.where(enough, low, middle)
+        return np.where(able, low, np.inf), np.where(able, high, np.inf)
+
+
+def stage_room(seconds: Floats, fits: Bools, work: Floats, class_of: Ints) -> StageRoom:
+    """seconds: (cases, classes, contents); fits: (orders, stages, cases, contents)."""
+    by_class = np.moveaxis(seconds, 1, 0)
+    ranks = np.argsort(by_class, axis=2, kind="stable")
+    ascending = np.take_along_axis(by_class, ranks, axis=2)
+    nothing = -work.sum() - 1.0  # a stage that can hold nothing spoils the whole pipeline
+    held = np.take_along_axis(np.where(fits, work, nothing), ranks[class_of], axis=3)
+    most = np.maximum.accumulate(held, axis=3)
+    first = np.full((*most.shape[:3], 1), nothing)
+    return StageRoom(ascending, np.concatenate([first, most], axis=3), class_of)
