@@ -41,7 +41,7 @@ LEVEL: Final = 0.8
 # Programs that share most of their code or their age; a runtime of no family gets the pool.
 FAMILIES: Final = {
     "megatron-core": ("megatron", "megatron-local", "megatron-bridge", "nemo", "internevo"),
-    "megatron-2021": ("megatron-2021", "deepspeed"),
+    "megatron-2021": ("megatron-2021", "deepspeed", "deepspeed-megatron"),
     "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager"),
     "nanotron": ("nanotron",),
 }

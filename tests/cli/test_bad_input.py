@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,136 @@ def test_malformed_cluster_files(
     (project / name).write_text(content, encoding="utf-8")
     result = run("plan", "llama-2-7b", "--cluster", name, "--global-batch", "64")
     refused(result, message)
+
+
+POOLS = "  - {name: fast, gpu: h100, nodes: 1}\n  - {name: slow, gpu: a100, nodes: 2}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "pools:\n  - {gpu: h100, nodes: 0}\n",
+            "cluster.yaml:2: pools[0].nodes: expected int >= 1",
+        ),
+        (
+            f"pools:\n{POOLS}links:\n  - {{between: [fast, slwo]}}\n",
+            "links[0]: no pool is called 'slwo' (did you mean 'slow'?); pools: fast, slow",
+        ),
+        (
+            f"pools:\n{POOLS}links:\n  - {{between: [fast, fast]}}\n",
+            "the link between 'fast' and 'fast' joins a pool with itself; drop it",
+        ),
+        (f"pools:\n{POOLS}{POOLS}", "two pools are called 'fast'; give each a name of its own"),
+    ],
+)
+@pytest.mark.parametrize("command", [("plan",), ("predict", "--strategy", "tp=8,pp=3"), ("fit",)])
+def test_clusters_that_do_not_hold_together(
+    run: Run, project: Path, command: tuple[str, ...], content: str, message: str
+) -> None:
+    (project / "cluster.yaml").write_text(content, encoding="utf-8")
+    name, *more = command
+    flags = ("--cluster", "cluster.yaml", "--global-batch", "64")
+    refused(run(name, "llama-2-7b", *flags, *more), message)
+
+
+def test_a_type_without_gpus(plan: Run) -> None:
+    refused(plan(gpus="h100:8,a100:0"), "a100:0: number of GPUs: '0': must be greater than zero")
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ("[{layers: [0, 20]}, {layers: [20, 26]}, {layers: [26, 31]}]", "must cover all 32 layers"),
+        ("[{layers: [0, 20]}, {layers: [21, 26]}, {layers: [26, 32]}]", "must cover all 32 layers"),
+        ("[{layers: [0, 20]}, {layers: [20, 20]}, {layers: [20, 32]}]", "each at least one"),
+        ("[{layers: [0, 20]}, {layers: [20, 32]}]", "stages has 2 entries; pp 3"),
+        (
+            "[{layers: [0, 2.5]}, {layers: [2, 20]}, {layers: [20, 32]}]",
+            "expected a list of tables",
+        ),
+        (
+            "[{layers: [0, 20], pool: fast}, {layers: [20, 26]}, {layers: [26, 32]}]",
+            "strategy.yaml:1: stages: unknown key 'pool'; expected layers, pools, gpu",
+        ),
+        (
+            "[{layers: [0, 20], pools: {fst: 8}}, {layers: [20, 26], pools: {slow: 8}},"
+            " {layers: [26, 32], pools: {slow: 8}}]",
+            "no pool is called 'fst' (did you mean 'fast'?)",
+        ),
+        (
+            "[{layers: [0, 20], pools: {fast: 8}}, {layers: [20, 26], pools: {fast: 8}},"
+            " {layers: [26, 32], pools: {slow: 8}}]",
+            "stages ask for 16 GPUs of pool fast, which has 8",
+        ),
+        (
+            "[{layers: [0, 20], pools: {fast: 4}}, {layers: [20, 26], pools: {slow: 8}},"
+            " {layers: [26, 32], pools: {slow: 8}}]",
+            "pipeline rank 0 lies on 4 GPUs; tp x cp x dp asks for 8",
+        ),
+        (
+            "[{layers: [0, 20], pools: {fast: 12, slow: -4}}, {layers: [20, 26], pools: {slow: 8}},"
+            " {layers: [26, 32], pools: {slow: 8}}]",
+            "pipeline rank 0 asks for -4 GPUs of pool slow",
+        ),
+        (
+            "[{layers: [0, 20], pools: {fast: 8}}, {layers: [20, 26]}, {layers: [26, 32]}]",
+            "stages name no pool for pipeline rank 1, but for others",
+        ),
+        (
+            "[{layers: [0, 20], gpu: v100}, {layers: [20, 26], gpu: a100},"
+            " {layers: [26, 32], gpu: a100}]",
+            "pipeline rank 0 asks for 8 x V100-SXM2-32GB; the cluster has none of them",
+        ),
+    ],
+)
+def test_stages_that_the_model_or_the_cluster_does_not_have(
+    run: Run, project: Path, stages: str, message: str
+) -> None:
+    (project / "cluster.yaml").write_text(f"pools:\n{POOLS}", encoding="utf-8")
+    (project / "strategy.yaml").write_text(f"{{tp: 8, pp: 3, stages: {stages}}}", encoding="utf-8")
+    flags = ("llama-2-7b", "--cluster", "cluster.yaml", "--global-batch", "64")
+    for command in ("predict", "fit"):
+        refused(run(command, *flags, "--strategy", "strategy.yaml"), message)
+
+
+def test_chunks_of_one_rank_on_different_pools(run: Run, project: Path) -> None:
+    (project / "cluster.yaml").write_text(f"pools:\n{POOLS}", encoding="utf-8")
+    pools = ("fast", "slow", "slow", "slow", "slow", "slow")
+    stages = ", ".join(
+        f"{{layers: [{5 * i}, {5 * i + 5 + 2 * (i == 5)}], pools: {{{pool}: 8}}}}"
+        for i, pool in enumerate(pools)
+    )
+    text = f"{{tp: 8, pp: 3, virtual_stages: 2, stages: [{stages}]}}"
+    (project / "strategy.yaml").write_text(text, encoding="utf-8")
+    flags = ("--cluster", "cluster.yaml", "--global-batch", "48", "--strategy", "strategy.yaml")
+    refused(run("predict", "llama-2-7b", *flags), "put pipeline rank 0 on different pools")
+
+
+def test_more_stages_than_layers(run: Run) -> None:
+    flags = ("--gpus", "h100:64,a100:64", "--global-batch", "64", "--strategy", "tp=2,pp=64")
+    message = "pp 64 x virtual_stages 1 makes 64 stages of at least one layer; Llama-2-7B has 32"
+    for more in (("predict",), ("predict", "--runtime", "nanotron"), ("fit",)):
+        refused(run(more[0], "llama-2-7b", *flags, *more[1:]), message)
+
+
+def test_a_pool_that_no_stage_fits_on_is_left_out(run: Run) -> None:
+    flags = ("--gpus", "h100:256,t4:1", "--global-batch", "256", "--mode", "up-to", "--top", "1")
+    document = json.loads(run("plan", "llama-3.1-405b", *flags, "--json").stdout)
+    (note,) = (note for note in document["notes"] if "leaves out" in note)
+    assert note.startswith("plan 1 leaves out 1 x T4-16GB: no stage fits on T4-16GB")
+    assert "GiB too much" in note
+
+
+def test_types_without_a_common_precision(run: Run) -> None:
+    common = ("predict", "llama-2-7b", "--gpus", "h100:8,v100:8", "--global-batch", "64")
+    asked = (*common, "--strategy", "tp=8,pp=2")
+    refused(run(*asked, "--precision", "fp8"), "V100-SXM2-32GB has no fp8 arithmetic; it has fp32")
+    document = json.loads(run(*asked, "--json").stdout)
+    assert document["workload"]["precision"] == "fp16"
+    assert document["plans"][0]["precision"] == "fp16"
+    assert "types used together compute in fp16, which all of them have" in document["notes"]
+    assert "an iteration, fp16, Adam" in " ".join(run(*asked).stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -70,3 +70,22 @@ def test_every_stage_is_shown(run: Run) -> None:
     result = run("fit", "llama-2-13b", *flags)
     first = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
     assert [word for word in first if word.isdigit()] == [str(stage) for stage in range(16)]
+
+
+def test_a_strategy_on_several_pools(run: Run) -> None:
+    flags = ("llama-2-13b", "--gpus", "h100:8,v100:24", "--global-batch", "64")
+    result = run("fit", *flags, "--strategy", "tp=8,pp=4,micro_batch=4")
+    shown = words(result.stdout)
+    assert result.exit_code == 1
+    assert "DOES NOT FIT: stage 1 needs" in shown
+    assert "of 31.7 GiB on V100-SXM2-32GB" in shown
+    assert "pipeline: 1 stage H100 [0-9], 3 stages V100 [10-39 by 10]" in shown
+    assert "1 x H100-SXM5-80GB, or 4 x V100-SXM2-32GB" in shown
+    document = json.loads(
+        run("fit", *flags, "--strategy", "tp=8,pp=4,micro_batch=4", "--json").stdout
+    )
+    assert document["smallest_gpus_by_type"] == {"H100-SXM5-80GB": 1, "V100-SXM2-32GB": 4}
+    assert document["changes"]
+    for change in document["changes"]:
+        assert change["plan"]["fits"]
+        assert change["plan"]["precision"] == "fp16"

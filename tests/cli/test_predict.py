@@ -60,3 +60,31 @@ def test_other_runtimes_take_other_times(run: Run) -> None:
     assert other["plans"][0]["iteration_seconds"] > usual["plans"][0]["iteration_seconds"]
     assert any("nanotron" in note for note in other["notes"])
     assert run(*request, *strategy, "--runtime", "megatorn").exit_code == 2
+
+
+def test_a_prediction_can_be_kept_and_explained(run: Run, project: Path) -> None:
+    pools = "  - {name: fast, gpu: h100, nodes: 1}\n  - {name: slow, gpu: a100, nodes: 1}\n"
+    (project / "c.yaml").write_text(f"pools:\n{pools}", encoding="utf-8")
+    flags = ("--cluster", "c.yaml", "--global-batch", "64", "--strategy", "tp=4,pp=4")
+    assert run("predict", "llama-2-7b", *flags, "--out", "kept").exit_code == 0
+    shown = " ".join(run("explain", "kept").stdout.split())
+    assert "pipeline: 2 stages H100 [0-7, 8-15], 2 stages A100 [16-23, 24-31]" in shown
+    assert "Slowest link: between fast and slow" in shown
+    explained = json.loads(run("explain", "kept", "--json").stdout)
+    assert [pool["name"] for pool in explained["pools"]] == ["fast", "slow"]
+    assert explained["slowest_link"]["after_stages"] == [1]
+    assert explained["losses"][0]["cause"] == "ideal"
+    again = run("predict", "llama-2-7b", *flags[:4], "--strategy", "kept/plan.json", "--json")
+    kept = json.loads((project / "kept/plan.json").read_text(encoding="utf-8"))
+    assert json.loads(again.stdout)["plans"] == kept["plans"]
+
+
+def test_a_plan_that_leaves_gpus_over(run: Run, project: Path) -> None:
+    pools = "  - {name: fast, gpu: h100, nodes: 1}\n  - {name: slow, gpu: a100, nodes: 2}\n"
+    (project / "c.yaml").write_text(f"pools:\n{pools}", encoding="utf-8")
+    stages = "[{layers: [0, 22], pools: {fast: 8}}, {layers: [22, 32], pools: {slow: 8}}]"
+    (project / "s.yaml").write_text(f"{{tp: 8, pp: 2, dp: 1, stages: {stages}}}", encoding="utf-8")
+    flags = ("--cluster", "c.yaml", "--global-batch", "64", "--strategy", "s.yaml", "--json")
+    document = json.loads(run("predict", "llama-2-7b", *flags).stdout)
+    assert document["cluster"]["gpus"] == 24
+    assert list(document["plans"][0]["gpus"].values()) == [8, 8]

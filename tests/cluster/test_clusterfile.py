@@ -166,3 +166,12 @@ def test_complaints_beyond_the_schema_name_the_line(tmp_path: Path) -> None:
     path.write_text("pools:\n  - {gpu: h100, nodes: 2}\n  - {gpu: h1000, nodes: 2}\n")
     with pytest.raises(InputError, match=r"mixed\.yaml:3: pools\[1\]: unknown GPU type 'h1000'"):
         load_cluster(path)
+
+
+def test_gpus_without_peer_access_go_through_the_host(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    for value, kind in (("true", LinkKind.PCIE), ("false", LinkKind.PCIE_HOST)):
+        path.write_text(f"pools:\n  - {{gpu: t4, nodes: 2, peer_access: {value}}}\n")
+        pool = load_cluster(path).pools[0]
+        assert pool.link is kind
+        assert pool.intra_node_bandwidth == pool.gpu.pcie_bandwidth

@@ -63,7 +63,7 @@ def test_tables_add_up_to_the_plan(given: Strategy) -> None:
     forward, backward, after = (
         table[0, of_stage, content] for table in (tables.forward, tables.backward, tables.after)
     )
-    hops = np.append(tables.hop[0, of_stage[:-1], of_stage[1:]], 0.0)
+    hops = np.append(tables.hop[0, of_stage[:-1], of_stage[1:], 0], 0.0)
     stages = ragged_stages(forward, backward, hops, np.array([0, given.pp]))
     batches = np.array([given.num_micro_batches])
     passes = pipeline_seconds(stages, batches, np.array([1]), np.array([False]))

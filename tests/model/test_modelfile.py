@@ -116,6 +116,22 @@ def test_gpu_names_of_measurements_may_be_aliases() -> None:
     assert block.timings == {"H100-SXM5-80GB": {4: LayerTiming(1e-3, 2e-3)}}
 
 
+def test_known_blocks_may_be_measured() -> None:
+    seconds = {"t4": {"1": {"forward": 1e-3}}}
+    layers = [
+        {"block": "transformer", "heads": 8, "ffn": 64, "seconds": seconds, "measured_samples": 2},
+        {"block": "head", "seconds": seconds},
+    ]
+    content = {"hidden": 64, "vocab": 128, "layers": layers}
+    model = model_from_mapping(content, "mine", "test")
+    (block,) = model.blocks
+    assert block.timings == {"T4-16GB": {1: LayerTiming(1e-3, None, 2)}}
+    assert model.head.timings == {"T4-16GB": {1: LayerTiming(1e-3)}}
+    wrong = {"block": "transformer", "heads": 8, "ffn": 64, "seconds": {"t44": {}}}
+    with pytest.raises(InputError, match=r"test: transformer: seconds: .*'t44'"):
+        model_from_mapping(content | {"layers": [wrong]}, "mine", "test")
+
+
 @pytest.mark.parametrize(
     ("layers", "message"),
     [

@@ -29,7 +29,7 @@ def text(parts: Iterable[RenderableType], width: int = 80) -> str:
 
 
 def test_the_terms_make_the_whole(document: PlanDocument) -> None:
-    explained = explain(document.plans[0])
+    explained = explain(document.plans[0], document.cluster)
     assert sum(term.share for term in explained.time) == pytest.approx(1.0)
     assert sum(term.bytes for term in explained.memory) == document.plans[0].fullest.peak_bytes
     assert [term.cause for term in explained.time][:2] == ["backward", "forward"]
@@ -37,24 +37,28 @@ def test_the_terms_make_the_whole(document: PlanDocument) -> None:
 
 
 def test_what_binds(document: PlanDocument, overfull: PlanDocument) -> None:
-    binds = " | ".join(explain(document.plans[0]).binds)
+    binds = " | ".join(explain(document.plans[0], document.cluster).binds)
     assert "compute binds: 80.1 % of the iteration; communication 10.0 %, waiting 9.9 %" in binds
     assert "largest overhead is the tensor-parallel communication: 1.00 s, 10.0 %" in binds
     assert "stage 0 is the fullest" in binds
-    assert "12.0 GiB too much: the plan does not fit" in " ".join(explain(overfull.plans[0]).binds)
+    assert "12.0 GiB too much: the plan does not fit" in " ".join(
+        explain(overfull.plans[0], overfull.cluster).binds
+    )
 
 
 def test_a_bubble_can_bind(document: PlanDocument) -> None:
     plan = document.plans[0]
     waiting = replace(plan, breakdown_seconds={"forward": 2.0, "pipeline_bubble": 8.0})
-    explained = explain(waiting)
+    explained = explain(waiting, document.cluster)
     assert explained.binds[0].startswith("waiting binds: 80.0 %")
     assert explained.remedies[0].startswith("pipeline bubble: more micro-batches")
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_report_shows_every_term(document: PlanDocument, width: int) -> None:
-    shown = text(explanation_report(document, explain(document.plans[0]), width), width)
+    shown = text(
+        explanation_report(document, explain(document.plans[0], document.cluster), width), width
+    )
     for fact in (
         "What binds",
         "Time: 10.0 s an iteration",

@@ -160,14 +160,13 @@ def test_any_is_never_worse_than_megatron(gpus: str) -> None:
     known = plan(WORKLOAD, cluster, mode=Mode.UP_TO, top=2)
     found = plan_beyond(WORKLOAD, cluster, mode=Mode.UP_TO, top=2)
     assert found.plans[0].iteration_seconds <= known.plans[0].iteration_seconds
-    assert found.optimal
+    assert found.optimal == (found.bound_gap == 0)
     assert sum(found.rejected.values()) + len(found.plans) == found.space
 
 
 def test_plans_are_those_that_predict_prices() -> None:
     found = plan_beyond(WORKLOAD, MIXED, top=3)
     best = found.plans[0]
-    assert best.strategy.groups
     assert best.strategy.gpus == MIXED.num_gpus
     assert best.strategy.sequences == WORKLOAD.global_batch
     again = predict(WORKLOAD, MIXED, best.strategy)

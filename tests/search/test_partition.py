@@ -30,9 +30,9 @@ def priced(problem: SplitProblem, splits: Ints) -> Floats:
     key = problem.table_of_stage, start, count
     forward, backward, after = (a[key] for a in (problem.forward, problem.backward, problem.after))
     n, pp = start.shape
-    stages = ragged_stages(
-        forward.ravel(), backward.ravel(), np.tile(problem.hop, n), np.arange(n + 1) * pp
-    )
+    hops = np.broadcast_to(problem.hop.reshape(pp, -1), problem.most_layers.shape)
+    hop = hops[np.arange(pp), splits[:, 1:]]
+    stages = ragged_stages(forward.ravel(), backward.ravel(), hop.ravel(), np.arange(n + 1) * pp)
     batches, overlap = problem.num_micro_batches, problem.overlap_p2p
     columns = np.full(n, batches), np.ones(n, np.int64), np.full(n, overlap)
     return pipeline_seconds(stages, *columns) + after.max(axis=1)
@@ -84,6 +84,8 @@ def drawn(rng: np.random.Generator, *, overlap_p2p: bool = False) -> SplitProble
         most = rng.integers(max(1, width - 2), width + 1, most.shape)
     hop = rng.uniform(0, rng.choice([0.0, 0.05, 0.3, 2.0]), pp)
     hop[rng.integers(0, pp)] *= rng.choice([1.0, 10.0])
+    if rng.random() < 0.5:  # what is handed over differs from cut to cut
+        hop = hop[:, None] * rng.uniform(0.0, 2.0, layers + 1)
     batches = [1, 2, 3, max(1, pp - 1), pp, pp + 1, 2 * pp, 8 * pp, 40]
     return SplitProblem(
         forward=np.where(exists, work / pace * share, np.inf),

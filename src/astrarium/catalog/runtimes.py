@@ -78,6 +78,9 @@ class Runtime:
     fuses_mask: bool  # with the softmax, where scores are stored
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
+    waits_for_passes: bool  # the host launches nothing of a pass before the one before it is done
+    pass_seconds: float  # beside each pass of a rank, if the host waits for passes
+    waits_for_messages: bool  # the host launches nothing while a tensor-parallel message runs
     sole_products: bool  # messages wait for matrix products that hold all multiprocessors
     one_adapter: bool  # a ZeRO group leaves its nodes through one adapter each
     gathers_to_recompute: bool  # ZeRO-3 gathers weights for recomputation and backward apart
@@ -87,6 +90,7 @@ class Runtime:
     sharded_weight_bytes: float  # kept beside the master weights where ranks share them
     gradient_bytes: float
     reduced_gradient_bytes: float  # in messages
+    tied_gradient_bytes: float  # in those between both copies of a tied table
     gathered_moved_bytes: float  # read and written to unpack one gathered weight
     optimizer_bytes: float
     # Parameters of one data-parallel message, at least, and more where so many ranks share them;
@@ -96,6 +100,7 @@ class Runtime:
     bucket_bytes: float  # flat copies of gradients for messages, where ranks share weights
     fresh_gradient_bytes: float  # gradients of one micro-batch, all alive before they are added
     gathered_inputs_kept: bool  # what sequence parallelism gathered stays for the backward pass
+    sent_mask_bytes: float  # of one score, in a mask that goes along from stage to stage
     logit_bytes: float  # of one logit, at the peak of the loss
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
     permute_rate: float  # of kernels that bring tokens to their experts, likewise

@@ -32,7 +32,7 @@ def explain(
     document = load_document(Path(plan))
     chosen = plan_of_rank(document, number, plan)
     if against is None:
-        explanation = explained_plan(chosen)
+        explanation = explained_plan(chosen, document.cluster)
         if json:
             output.print_json(asdict(explanation))
             return

@@ -17,12 +17,13 @@ def predict(  # noqa: PLR0913  one parameter per flag
     runtime: options.ANY_RUNTIME = "megatron",
     profile: options.PROFILE = None,
     json: options.JSON = False,
+    out: options.OUT = None,
 ) -> None:
     """One strategy: time, memory, money, and where they go."""
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cli import output, request
     from astrarium.report.build import document_of_prediction
-    from astrarium.report.document import to_dict
+    from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
 
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
@@ -34,6 +35,7 @@ def predict(  # noqa: PLR0913  one parameter per flag
         asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
     )
     document = document_of_prediction(asked.workload, asked.cluster, predicted, model, asked.notes)
+    output.write_document(out, PLAN_FILE, to_dict(document))
     if json:
         output.print_json(to_dict(document))
         return

@@ -181,8 +181,11 @@ def _usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]
         for name, workload in there.items()
         if workload.precision is not asked.precision
     ]
-    used = list(there.values())
-    return (used[0] if len(set(w.precision for w in used)) == 1 else asked), notes
+    used = {workload.precision: workload for workload in there.values()}
+    if len(used) == 1:
+        return next(iter(used.values())), notes
+    common = runnable(asked, *pools.pools).precision
+    return asked, [*notes, f"types used together compute in {common}, which all of them have"]
 
 
 def _default_length(model: Model) -> tuple[int, str]:
@@ -289,11 +292,18 @@ def strategy(reference: str, asked: Request) -> Strategy:
     from astrarium.search.planner import with_permitted_overlap
     from astrarium.strategy.document import read_strategy
 
+    layers = asked.workload.model.num_layers
     given = read_strategy(
         reference,
         gpus=asked.cluster.num_gpus,
         global_batch=asked.workload.global_batch,
-        layers=asked.workload.model.num_layers,
+        layers=layers,
     )
+    pp, virtual = given.strategy.pp, given.strategy.virtual_stages
+    if pp * virtual > layers:
+        raise InputError(
+            f"--strategy: pp {pp} x virtual_stages {virtual} makes {pp * virtual} stages of at"
+            f" least one layer; {asked.workload.model.name} has {layers} layers"
+        )
     pools = asked.cluster.pools
     return with_permitted_overlap(asked.workload, pools, given.strategy, given.overlap_given)

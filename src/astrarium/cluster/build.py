@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from astrarium.catalog import Gpu
 from astrarium.cluster.interconnect import (
+    PCIE,
     LinkKind,
     Network,
     default_network,
@@ -36,6 +37,7 @@ class Machines:
     intra_node_latency: float | None = None
     inter_node_latency: float | None = None
     nvlink_domain: int | None = None
+    peer_access: bool | None = None
     network: Network | None = None
     usd_per_gpu_hour: float | None = None
     spot_usd_per_gpu_hour: float | None = None
@@ -54,9 +56,11 @@ def build_pool(
     """Return the pool with every figure filled in; `node_size` if the pool is part of a node."""
     given = machines or Machines()
     kind = link_kind(gpu, node_size or gpus_per_node)
+    if given.peer_access is False:
+        kind = LinkKind.PCIE_HOST
     intra = _first(
         given.intra_node_bandwidth,
-        gpu.pcie_bandwidth if kind is LinkKind.PCIE else gpu.link_bandwidth,
+        gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth,
     )
     inter = _first(given.inter_node_bandwidth, gpu.inter_node_bandwidth)
     network = given.network or default_network(inter)

@@ -2,7 +2,8 @@
 
 Quantities are text with a unit (`inter_node: 400 Gb/s`, `latency: 50 us`), or plain numbers
 under a key that names the unit (`inter_node_bytes_per_second`, `latency_seconds`). What is left
-out comes from the catalog. This module needs msgspec and is imported when a file is read.
+out comes from the catalog. `peer_access: false` says that the GPUs of a node reach each other
+through host memory only. This module needs msgspec and is imported when a file is read.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class _PoolEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     inter_node_latency: str | None = None
     inter_node_latency_seconds: _Latency | None = None
     nvlink_domain: _Count | None = None
+    peer_access: bool | None = None
     network: Network | None = None
     usd_per_gpu_hour: _Price | str | None = None
     spot_usd_per_gpu_hour: _Price | str | None = None
@@ -95,6 +97,7 @@ def _pool(entry: _PoolEntry) -> Pool:
             "inter_node_latency", entry.inter_node_latency, entry.inter_node_latency_seconds
         ),
         nvlink_domain=entry.nvlink_domain,
+        peer_access=entry.peer_access,
         network=entry.network,
         usd_per_gpu_hour=_price("usd_per_gpu_hour", entry.usd_per_gpu_hour),
         spot_usd_per_gpu_hour=_price("spot_usd_per_gpu_hour", entry.spot_usd_per_gpu_hour),

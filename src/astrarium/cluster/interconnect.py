@@ -40,6 +40,10 @@ class LinkKind(StrEnum):
     NVLINK5 = "nvlink5"
     XGMI = "xgmi"
     PCIE = "pcie"
+    PCIE_HOST = "pcie-host"  # without peer access: through host memory
+
+
+PCIE: Final = (LinkKind.PCIE, LinkKind.PCIE_HOST)
 
 
 class Network(StrEnum):

@@ -44,10 +44,11 @@ from numpy.typing import ArrayLike
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.interconnect import (
+    PCIE,
     Collective,
     Line,
-    LinkKind,
     LinkProfile,
+    Network,
     NetworkLine,
     NetworkProfile,
     OperationProfile,
@@ -128,7 +129,7 @@ def fabric_of(pool: Pool) -> Fabric:
     """Return the links of a pool."""
     intra = pool.intra_node_bandwidth
     # Meshes: one peer has its own links only. PCIe reaches every peer alike.
-    peer = intra if pool.link is LinkKind.PCIE else min(intra, pool.gpu.link_bandwidth_to_peer)
+    peer = intra if pool.link in PCIE else min(intra, pool.gpu.link_bandwidth_to_peer)
     return Fabric(
         gpus_per_domain=pool.gpus_per_domain,
         gpus_per_node=pool.gpus_per_node,
@@ -241,17 +242,37 @@ def all_to_all_seconds(fabric: Fabric, num_bytes: ArrayLike, group: Group) -> Fl
     return _of_calls(_fastest(fabric, operation.lines, path), data, group)
 
 
-def send_seconds(fabric: Fabric, num_bytes: ArrayLike, crosses_domain: ArrayLike) -> Floats:
-    """Seconds to send `num_bytes` to one rank while all other GPUs of the node send as much."""
+def send_seconds(
+    fabric: Fabric,
+    num_bytes: ArrayLike,
+    crosses_domain: ArrayLike,
+    senders: ArrayLike | None = None,
+) -> Floats:
+    """Seconds to send `num_bytes` to one rank while all other GPUs of the node send as much.
+
+    Or so many `senders` of them, where given.
+    """
     data = np.asarray(num_bytes, dtype=np.float64)
     crosses: Bools = np.asarray(crosses_domain, dtype=np.bool_)
     lines = fabric.link.operations[Collective.ALL_TO_ALL].lines
     nothing = np.zeros(())
     inside = _Path(1.0, 0.0, data / fabric.peer_bandwidth, nothing)
     share = fabric.inter_bandwidth / fabric.gpus_per_node
-    outside = _Path(0.0, 1.0, nothing, data / share)
+    contended = data if senders is None else data * adapter_share(fabric, senders)
+    outside = _Path(0.0, 1.0, nothing, contended / share)
     seconds = np.where(crosses, _fastest(fabric, lines, outside), _fastest(fabric, lines, inside))
     return np.where(data > 0.0, seconds, 0.0)
+
+
+def adapter_share(fabric: Fabric, senders: ArrayLike) -> Floats:
+    """Seconds of a GPU that sends with so many others of its node, over those with all of them.
+
+    Of a TCP network a node has one adapter: whoever sends has it. Otherwise each has its own part.
+    """
+    count = np.asarray(senders, dtype=np.float64)
+    if fabric.network.network is not Network.TCP:
+        return np.ones_like(count)
+    return np.asarray(np.minimum(count / fabric.gpus_per_node, 1.0))
 
 
 def crosses_domains(group: Group) -> Bools:
@@ -267,7 +288,7 @@ def compute_slowdown(fabric: Fabric, group: Group) -> Floats:
     ranks that share a domain.
     """
     profile = overlap_profile()
-    on_links = fabric.link.kind is not LinkKind.PCIE
+    on_links = fabric.link.kind not in PCIE
     inside = profile.link_channels if on_links else profile.adapter_channels
     between = np.minimum(group.per_domain * profile.adapter_channels, profile.link_channels)
     channels = np.where(crosses_domains(group), between, inside)

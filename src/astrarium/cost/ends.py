@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel, Pointwise
 from astrarium.cost.kernels import under_power_limit
+from astrarium.cost.measured import measured_shards, nearest_measured
 from astrarium.cost.tally import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
@@ -51,7 +52,7 @@ class EndCosts:
     tied_parameters: Floats  # the head's copy of a shared table, when it sits on another rank
     head_activations: Floats
     head_transient: Floats  # what the head's 16-bit weight gradient needs beyond the logits' peak
-    boundary_bytes: Floats  # what one rank hands to the next stage
+    boundary_bytes: Floats  # what one rank hands to the next stage, by cut: see `boundary_bytes`
 
 
 def end_costs(
@@ -69,11 +70,7 @@ def end_costs(
 
     pads = runtime.pads_vocabulary
     outputs = dealt(model.head.outputs, tp, pads=pads)
-    inputs = np.full(len(shards), float(model.head.inputs))
-    dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
-    forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
-    flops = 2 * tokens * outputs * inputs
-    least = least_backward_seconds(ops, runtime, flops, dtype)
+    projection = _projection(workload, shards, ops, runtime)
     logits = tokens * outputs
     table = dealt(model.embedding.vocab, tp, pads=pads) * model.embedding.hidden
 
@@ -83,7 +80,7 @@ def end_costs(
     loss_forward, loss_backward = (
         passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=backward)
         + passed(Pointwise.CROSS_ENTROPY, logits, backward=backward)
-        + (added if backward else 0.0)
+        + (projection.added if backward else 0.0)
         for backward in (False, True)
     )
     return EndCosts(
@@ -94,9 +91,8 @@ def end_costs(
         # Without sequence parallelism the way back needs no message.
         embedding_message=enter_reduce + np.where(sequence, enter_gather, 0.0),
         embedding_parameters=table + model.embedding.other_parameters,
-        head_forward=loss_forward
-        + under_power_limit(forward, ops.settled_seconds(flops, dtype), loss_forward),
-        head_backward=loss_backward + under_power_limit(dgrad + wgrad, least, loss_backward),
+        head_forward=loss_forward + projection.forward_among(loss_forward),
+        head_backward=loss_backward + projection.backward_among(loss_backward),
         head_message_forward=np.where(sequence, gather, 0.0),
         head_message_backward=np.where(sequence, gather + reduce, reduce),
         head_parameters=np.where(model.head.tied, 0.0, outputs * model.head.inputs)
@@ -108,13 +104,63 @@ def end_costs(
         head_transient=np.maximum(
             outputs * model.head.inputs * ELEMENT_BYTES - logits * FLOAT_BYTES, 0.0
         ),
-        boundary_bytes=boundary_bytes(workload, shards).max(axis=1),
+        # A mask goes forward only: half of it in each direction stands for that.
+        boundary_bytes=boundary_bytes(workload, shards)
+        + runtime.sent_mask_bytes * workload.seq_length**2 / 2,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    """The products of the head's weight: at full clock, and at least at the power limit."""
+
+    forward: Floats
+    forward_limit: Floats
+    backward: Floats
+    backward_limit: Floats
+    added: Floats  # to sum 16-bit gradients
+    off: Floats  # measured over predicted seconds, forward
+
+    def forward_among(self, other: Floats) -> Floats:
+        """Seconds among other kernels, which leave power to them."""
+        return self.off * under_power_limit(self.forward, self.forward_limit, other)
+
+    def backward_among(self, other: Floats) -> Floats:
+        return self.off * under_power_limit(self.backward, self.backward_limit, other)
+
+
+def _projection(
+    workload: Workload, shards: Shards, ops: OperatorModel, runtime: Runtime
+) -> _Projection:
+    head = workload.model.head
+    tokens = shards.tokens(workload.model.blocks[-1].tokens(workload.seq_length))
+    outputs = dealt(head.outputs, shards.tp, pads=runtime.pads_vocabulary)
+    inputs = np.full(len(shards), float(head.inputs))
+    dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
+    forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
+    flops = 2 * tokens * outputs * inputs
+    predicted = _Projection(
+        forward,
+        ops.settled_seconds(flops, dtype),
+        dgrad + wgrad,
+        least_backward_seconds(ops, runtime, flops, dtype),
+        added,
+        np.ones(len(shards)),
+    )
+    timings = head.timings.get(ops.gpu.name)
+    if not timings:
+        return predicted
+    unmeasured = replace(workload, model=replace(workload.model, head=replace(head, timings={})))
+    there = _projection(unmeasured, measured_shards(timings, shards), ops, runtime)
+    measured = np.array([timings[degree].forward_seconds for degree in sorted(timings)])
+    off = measured / there.forward_among(np.zeros_like(measured))
+    return replace(predicted, off=off[nearest_measured(timings, shards.tp)])
 
 
 def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
     """What one rank hands to the next stage, by shard (rows) and cut (0 to the number of layers).
 
+    A single column stands for all cuts where they are alike, as in models of one kind of layer.
     Sequence parallelism divides streams of tokens; the outputs of layers that are known only by
     their totals go whole.
     """
@@ -125,6 +171,9 @@ def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
             block = model.blocks[layer]
             elements = whole if isinstance(block, CustomBlock) else divided
             elements[cut] += block.output_elements(seq_length)
+    inner = slice(1, max(model.num_layers, 2))
+    if len({*divided[inner]}) == 1 and len({*whole[inner]}) == 1:
+        divided, whole = divided[inner][:1], whole[inner][:1]
     parts = divided / shards.residual_split[:, None] + whole
     return parts * (shards.micro_batch / shards.cp)[:, None] * ELEMENT_BYTES
 

@@ -31,9 +31,11 @@ from astrarium.cost.collectives import (
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.ends import dealt
 from astrarium.cost.feedforward import add_experts, add_mlp
+from astrarium.cost.measured import correct, measured_shards
 from astrarium.cost.tally import (
     ELEMENT_BYTES,
     MASK_BYTES,
+    PASSES,
     GemmSeconds,
     LayerCosts,
     Shards,
@@ -58,8 +60,8 @@ def layer_costs(
     tuning: Tuning = NEUTRAL,
 ) -> LayerCosts:
     """Costs of every kind of layer of the model under every shard."""
-    layers = []
-    for kind in workload.model.kinds:
+
+    def predicted(kind: Block | CustomBlock, shards: Shards) -> Tally:
         if isinstance(kind, CustomBlock):
             layer = Tally(shards, workload, ops, fabric, runtime, tuning)
             _add_custom(layer, kind)
@@ -69,6 +71,18 @@ def layer_costs(
             layer.context_length = kind.context_tokens(workload.seq_length)
             layer.context_tokens = shards.tokens(layer.context_length)
             _add_block(layer, kind)
+        return layer
+
+    layers = []
+    for kind in workload.model.kinds:
+        layer = predicted(kind, shards)
+        timings = kind.timings.get(ops.gpu.name)
+        if timings:
+            correct(layer, timings, predicted(kind, measured_shards(timings, shards)))
+        if runtime.waits_for_messages:
+            for name in PASSES:
+                layer.add(f"launch_{name}", layer.out[f"tp_{name}"])
+            layer.add("launch_again", layer.out["tp_forward"])
         layers.append(layer.out)
     return LayerCosts(
         **{f.name: np.stack([out[f.name] for out in layers], axis=1) for f in fields(LayerCosts)}
@@ -277,22 +291,24 @@ def _columns_before(block: Block, row: Linear) -> list[Linear]:
 
 
 def _add_custom(layer: Tally, block: CustomBlock) -> None:
-    """A layer known by its totals: measured seconds where given, else a FLOP rate."""
+    """A layer known by its totals: a FLOP rate and memory traffic."""
     shards = layer.shards
     samples = shards.micro_batch / shards.cp
-    flops = block.forward_flops * samples / shards.tp
+    held = block.divided / shards.tp + (1.0 - block.divided)
+    # What was measured is known by the sample; other work is more efficient in larger parts.
+    apart = samples if block.timings.get(layer.ops.gpu.name) else np.ones_like(samples)
     # Without a shape, the work is priced as one square matrix product of as many FLOPs.
-    side = np.cbrt(flops / 2)
-    forward = layer.ops.gemm(side, side, side, dtype=layer.dtype, role=GemmRole.FORWARD)
-    backward = 2 * forward
-    timings = block.timings.get(layer.ops.gpu.name, {})
-    for degree, timing in timings.items():
-        measured = shards.tp == degree
-        forward = np.where(measured, timing.forward_seconds * samples, forward)
-        backward = np.where(measured, timing.backward_seconds * samples, backward)
-    layer.add("forward", forward)
-    layer.add("backward", backward)
+    side = np.cbrt(block.forward_flops * samples / apart * held / 2)
+    product = layer.ops.gemm(side, side, side, dtype=layer.dtype, role=GemmRole.FORWARD)
+    for name, products, moved in zip(PASSES, (1, 2), block.moved_bytes, strict=True):
+        traffic = layer.ops.streaming(moved * samples / apart * held)
+        layer.add(name, apart * (products * product + traffic))
+    own = layer.runtime.layer_forward_seconds
+    share = layer.runtime.layer_backward_seconds / own if own else 1.0
+    layer.everywhere("launch_forward", block.launch_seconds)
+    layer.everywhere("launch_backward", block.launch_seconds * share)
+    layer.everywhere("launch_again", block.launch_seconds)
     layer.add("dense_parameters", block.parameters / shards.tp)
-    layer.keep(block.activation_bytes * samples / shards.tp)
+    layer.keep(block.activation_bytes * samples * held)
     layer.add("inputs", block.output_bytes * samples)
-    layer.add("transient", block.output_bytes * samples)
+    layer.add("transient", (block.output_bytes + block.transient_bytes * held) * samples)

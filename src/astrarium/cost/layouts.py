@@ -18,9 +18,11 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Pool
+from astrarium.cluster.interconnect import Network
 from astrarium.cost.collectives import (
     Fabric,
     Group,
+    adapter_share,
     all_gather_seconds,
     all_reduce_seconds,
     compute_slowdown,
@@ -32,6 +34,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.ends import EndCosts, end_costs
+from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
 from astrarium.cost.tally import LayerCosts, Shards
@@ -219,8 +222,10 @@ class CostModel:
         all_ranks: bool = False,
     ) -> Layouts:
         """`shards.shard_of` must belong to `degrees` row by row."""
+        # Neighbours that hold the same do not hand over the same if cuts differ.
+        apart = all_ranks or shards.ends.boundary_bytes.shape[1] > 1
         stages, stage_row = self.planner.table(
-            degrees.pp, virtual, split, degrees.num_micro_batches, all_ranks=all_ranks
+            degrees.pp, virtual, split, degrees.num_micro_batches, all_ranks=apart
         )
         every = degrees.gpus
         return self.priced(degrees, virtual, split, shards, stages, stage_row, every, every)
@@ -255,7 +260,7 @@ class CostModel:
         on_rank = self._on_rank(launches, shards, dealt, ends)
         dense = (dense_parameters, dense_group(degrees, domain))
         expert = (expert_parameters, place(expert_ranks, degrees.ep * degrees.etp, domain))
-        others = self._between_domains(degrees, domain, virtual * hop, on_rank.ep)
+        others = self._between_domains(degrees, domain, virtual * hop.max(axis=1), on_rank.ep)
         return Layouts(
             models=(self,),
             model_of=np.zeros((len(degrees), 1), np.int64),
@@ -274,7 +279,7 @@ class CostModel:
             expert_parameters=expert_parameters,
             head_activations=ends.last(shards.ends.head_activations),
             head_transient=ends.last(shards.ends.head_transient),
-            hop_seconds=hop[:, None],
+            hop_seconds=at_cuts(hop, stages.stop[stage_row]),
             layer_counts=held.sum(axis=2),
             redone_of_layer=largest(costs.activations - costs.inputs),
             transient_of_layer=largest(costs.transient),
@@ -336,15 +341,18 @@ class CostModel:
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
-        apart = degrees.stage_stride * (degrees.pp - 1)
-        ends = place(np.where(degrees.pp > 1, 2, 1), np.maximum(apart, 1), domain)
+        apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
+        ends = place(np.where(degrees.pp > 1, 2, 1), apart, domain)
+        table = self.runtime.tied_gradient_bytes * tied
+        contended = table * adapter_share(fabric, degrees.stage_stride)
+        table = np.where(crosses_domains(ends), contended, table)
         reduce = at_once.reduce
         return DataMessages(
             at_once,
             in_buckets,
             last,
             unpack,
-            tied=all_reduce_seconds(fabric, self.runtime.reduced_gradient_bytes * tied, ends),
+            tied=all_reduce_seconds(fabric, table, ends),
             slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
             on_same_links=np.where(crosses, others, 0.0),
         )
@@ -400,20 +408,73 @@ class CostModel:
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
-            launch=dealt(c.launch_forward + c.launch_backward)
-            + dealt(np.ones_like(c.forward)) * further_launches[:, None]
-            + ends.half_at_each(self.runtime.micro_batch_seconds),
+            launch=self._launches(shards, dealt, ends)
+            + dealt(np.ones_like(c.forward)) * further_launches[:, None],
             launch_again=dealt(c.launch_again),
         )
 
+    def _launches(
+        self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: _Ends
+    ) -> Floats:
+        """What the host of each rank takes for a micro-batch.
+
+        If it waits at the end of each pass, the device waits for each pass apart; launches that
+        take as long in all are what makes it wait for as long in both.
+        """
+        c, e = shards.layers, shards.ends
+        half = ends.half_at_each(self.runtime.micro_batch_seconds / 2)
+        forward, backward = dealt(c.launch_forward) + half, dealt(c.launch_backward) + half
+        if not self.runtime.waits_for_passes:
+            return forward + backward
+        busy_forward = (
+            dealt(c.forward + c.tp_forward)
+            + ends.first(e.embedding_forward)
+            + ends.last(e.head_forward)
+        )
+        busy_backward = (
+            dealt(c.backward + c.tp_backward)
+            + ends.first(e.embedding_backward)
+            + ends.last(e.head_backward)
+        )
+        apart = smooth_maximum(busy_forward, forward, LAUNCH_HALVINGS)
+        apart = apart + smooth_maximum(busy_backward, backward, LAUNCH_HALVINGS)
+        apart = apart + 2 * self.runtime.pass_seconds * (apart > 0)
+        return smooth_remainder(apart, busy_forward + busy_backward, LAUNCH_HALVINGS)
+
     def hop_seconds(self, degrees: Degrees, gpus: Ints, shards: ShardCosts) -> Floats:
-        """Stages are whole blocks of ranks: neighbours share a domain only if both fit in it."""
-        block = degrees.tp * degrees.cp * degrees.dp
-        stages = np.maximum(gpus // block, 1)
-        inside = place(stages, degrees.stage_stride, self.pool.domain_of(gpus)).per_domain
-        boundary_bytes = shards.ends.boundary_bytes[shards.shard_of]
-        hop = send_seconds(self.fabric, boundary_bytes, inside < stages)
-        return np.where(degrees.pp > 1, hop, 0.0)
+        """One transfer to the next stage: (rows, cuts), or (rows, 1) where cuts are alike.
+
+        Stages are whole blocks of ranks: neighbours share a domain only if both fit in it.
+        Where a domain holds several stages, those at its ends, the slowest, have one link to the
+        outside and one inside. On slow networks the mean of both stands for each; elsewhere links
+        to the outside stand for all.
+        """
+        together, stages = self._stages_of_domain(degrees, gpus)
+        sent = shards.ends.boundary_bytes[shards.shard_of]
+        within = send_seconds(self.fabric, sent, np.False_)
+        outside = send_seconds(self.fabric, sent, np.True_, degrees.stage_stride[:, None])
+        if self.pool.network is Network.TCP:
+            outside = np.where((together > 1)[:, None], (within + outside) / 2, outside)
+        hop = np.where((together < stages)[:, None], outside, within)
+        return np.where((degrees.pp > 1)[:, None], hop, 0.0)
+
+    def hops_cross(self, degrees: Degrees, gpus: Ints) -> Bools:
+        """Whether stages of this pool hand on between domains."""
+        together, stages = self._stages_of_domain(degrees, gpus)
+        return np.asarray(together < stages)
+
+    def _stages_of_domain(self, degrees: Degrees, gpus: Ints) -> tuple[Ints, Ints]:
+        """Stages that share a domain, of how many; stages are whole blocks of ranks."""
+        stages = np.maximum(gpus // (degrees.tp * degrees.cp * degrees.dp), 1)
+        placed = place(stages, degrees.stage_stride, self.pool.domain_of(gpus))
+        return placed.per_domain, stages
+
+
+def at_cuts(hop: Floats, stop: Ints) -> Floats:
+    """Transfers (rows, cuts) at the cuts behind ranks; the widest where a rank has several."""
+    if hop.shape[1] == 1:
+        return hop
+    return np.where(stop < 0, hop.max(axis=1)[:, None], np.take_along_axis(hop, stop, axis=1))
 
 
 def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:

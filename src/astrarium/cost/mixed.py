@@ -28,6 +28,7 @@ from astrarium.cluster import Cluster
 from astrarium.cost.collectives import (
     Fabric,
     Group,
+    adapter_share,
     all_gather_seconds,
     all_reduce_seconds,
     fabric_across,
@@ -83,6 +84,7 @@ class Contents:
             in_flight=in_flight * self.layers[None],
             has_embedding=self.has_embedding[None],
             has_head=self.has_head[None],
+            stop=zeros[None] - 1,
             virtual=np.array([1]),
             small=counts[None],
             num_large=zeros[None],
@@ -107,8 +109,15 @@ class StageTables:
     fixed_bytes: Floats
     flight_bytes: Floats  # of each micro-batch in flight
     capacity: Floats  # (classes,)
-    hop: Floats  # (rows, classes, classes): one transfer from a stage to the next, one direction
+    # (rows, classes, classes, cuts): one transfer from a stage to the next, one direction; a single
+    # entry stands for all cuts where they are alike.
+    hop: Floats
     tied: Floats  # (rows, classes, classes): a table held by first and last stage is reduced
+
+    def hop_at(self, row: Ints, stage_class: Ints, behind: Ints, cut: Ints) -> Floats:
+        """Seconds of transfers from stages of one class to the next, which begins at a cut."""
+        alike = self.hop.shape[3] == 1
+        return self.hop[row, stage_class, behind, 0 if alike else cut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,7 @@ class _Part:
     stage_class: StageClass
     shards: ShardCosts
     layouts: Layouts
+    hop: Floats  # to a neighbour of the same class: (rows, cuts)
     domain: Ints  # GPUs on fast links
 
     def of_ends(self, name: str) -> Floats:
@@ -158,15 +168,36 @@ class _Part:
 
     def moved_bytes(self) -> Floats:
         """What each GPU sends or receives if its group does so once."""
-        held = self.of_ends("boundary_bytes")
-        return np.where(self.has_whole, held / self.layouts.degrees.tp, held)
+        held, tp = self.of_ends("boundary_bytes"), self.layouts.degrees.tp[:, None]
+        return np.where(self.has_whole[:, None], held / tp, held)
 
     def gather_seconds(self) -> Floats:
         """Until every rank has the whole, if each was sent a part and needs all of it."""
-        fabric, tp = self.layouts.models[0].fabric, self.layouts.degrees.tp
-        group = place(tp, np.ones_like(tp), self.domain)
+        fabric, tp = self.layouts.models[0].fabric, self.layouts.degrees.tp[:, None]
+        group = place(tp, np.ones_like(tp), self.domain[:, None])
         seconds = all_gather_seconds(fabric, self.of_ends("boundary_bytes"), group)
-        return np.where(self.has_whole, seconds, 0.0)
+        return np.where(self.has_whole[:, None], seconds, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """Layouts of stages that are given, and what each class of stages would do with them."""
+
+    layouts: Layouts
+    classes: tuple[StageClass, ...]
+    class_of: Ints  # (rows, ranks)
+    hops_cross: Bools  # (rows, classes): whether neighbours of a class lie in different domains
+    every: tuple[Layouts, ...]  # all ranks as if they were of one class
+
+    def model_seconds(self, options: Options) -> Floats:
+        """One micro-batch through the whole model on the GPUs of each rank: (rows, ranks)."""
+        rows = np.arange(len(self.class_of))
+        present = self.layouts.stages.present
+        of_class = [
+            np.where(present, sum(rank_parts(layouts, rows, options).values()), 0.0).sum(axis=1)
+            for layouts in self.every
+        ]
+        return np.stack(of_class, axis=1)[rows[:, None], self.class_of]
 
 
 class ClusterModel:
@@ -246,6 +277,17 @@ class ClusterModel:
         classes: Sequence[Sequence[StageClass]],
         pool_gpus: Ints,
     ) -> Layouts:
+        """The layouts of `pipelines` alone."""
+        return self.pipelines(degrees, virtual, bounds, classes, pool_gpus).layouts
+
+    def pipelines(
+        self,
+        degrees: AnyDegrees,
+        virtual: Ints,
+        bounds: Sequence[Ints],
+        classes: Sequence[Sequence[StageClass]],
+        pool_gpus: Ints,
+    ) -> Pipelines:
         """Layouts of stages that are given: chunk bounds, and the class of every rank."""
         model = self.workload.model
         names = sorted({stage_class for row in classes for stage_class in row})
@@ -255,8 +297,16 @@ class ClusterModel:
         for row, chosen in enumerate(classes):
             class_of[row, stages.present[row]] = [names.index(name) for name in chosen]
         rows = np.arange(len(pool_gpus))
-        every = [self._part(name, degrees, virtual, stages, rows, pool_gpus) for name in names]
-        return _merged([part.layouts for part in every], class_of, *self._between(every))
+        parts = [self._part(name, degrees, virtual, stages, rows, pool_gpus) for name in names]
+        every = tuple(part.layouts for part in parts)
+        crossed = [
+            self._class(name).model.hops_cross(
+                _of_class(degrees, name), pool_gpus[:, list(name)].sum(axis=1)
+            )
+            for name in names
+        ]
+        merged = _merged(every, class_of, *self._between(parts))
+        return Pipelines(merged, tuple(names), class_of, np.stack(crossed, axis=1), every)
 
     def _part(
         self,
@@ -274,7 +324,8 @@ class ClusterModel:
         layouts = priced.model.priced(
             degrees, virtual, split, shards, stages, stage_row, gpus, every
         )
-        return _Part(stage_class, shards, layouts, priced.model.pool.domain_of(gpus))
+        hop = priced.model.hop_seconds(degrees, gpus, shards)
+        return _Part(stage_class, shards, layouts, hop, priced.model.pool.domain_of(gpus))
 
     def _class(self, stage_class: StageClass) -> _Priced:
         if stage_class not in self._classes:
@@ -303,19 +354,21 @@ class ClusterModel:
         """Seconds of a hop, and of reducing a tied table, from one class to another."""
         layouts = parts[0].layouts
         shape = (len(layouts), len(parts), len(parts))
-        hop, tied = np.zeros(shape), np.zeros(shape)
+        cuts = parts[0].shards.ends.boundary_bytes.shape[1]
+        hop, tied = np.zeros((*shape, cuts)), np.zeros(shape)
         ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
-        gradient = layouts.runtime.reduced_gradient_bytes
+        gradient = layouts.runtime.tied_gradient_bytes
         for i, one in enumerate(parts):
             for j, other in enumerate(parts):
                 if i == j:
-                    hop[:, i, j] = one.layouts.hop_seconds[:, 0]
+                    hop[:, i, j] = one.hop
                     tied[:, i, j] = one.layouts.messages.tied
                     continue
                 fabric = self.fabric_of(tuple(sorted({*one.stage_class, *other.stage_class})))
                 hop[:, i, j] = _hop_between(fabric, one, other)
-                table = np.maximum(*(x.of_ends("tied_parameters") for x in (one, other)))
-                tied[:, i, j] = all_reduce_seconds(fabric, gradient * table, ends)
+                tied[:, i, j] = all_reduce_seconds(
+                    fabric, gradient * _tied_table(fabric, one, other), ends
+                )
         return hop, tied
 
 
@@ -328,11 +381,23 @@ def _hop_between(fabric: Fabric, one: _Part, other: _Part) -> Floats:
 
     Of unlike degrees, the GPUs that are fewer have more to send or receive each.
     """
-    like = one.is_like(other)
+    like = one.is_like(other)[:, None]
     part = np.maximum(one.moved_bytes(), other.moved_bytes())
     sent = np.where(like, one.of_ends("boundary_bytes"), part)
+    senders = np.maximum(*(x.layouts.degrees.stage_stride for x in (one, other)))
     gathered = np.maximum(one.gather_seconds(), other.gather_seconds())
-    return send_seconds(fabric, sent, np.True_) + np.where(like, 0.0, gathered)
+    moved = send_seconds(fabric, sent, np.True_, senders[:, None])
+    return moved + np.where(like, 0.0, gathered)
+
+
+def _tied_table(fabric: Fabric, one: _Part, other: _Part) -> Floats:
+    """Parameters of a tied table as the slower of two classes sends them."""
+    return np.maximum(
+        *(
+            x.of_ends("tied_parameters") * adapter_share(fabric, x.layouts.degrees.stage_stride)
+            for x in (one, other)
+        )
+    )
 
 
 _TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes")
@@ -374,7 +439,7 @@ def _merged(every: Sequence[Layouts], class_of: Ints, hop: Floats, tied: Floats)
         costs=_stacked([part.costs for part in every]),
         shard=_selected(shards, class_of),
         ends=_ends([part.ends for part in every], class_of[:, 0], last),
-        hop_seconds=hop[rows[:, None], class_of, behind],
+        hop_seconds=_hops(hop[rows[:, None], class_of, behind], one.stages.stop),
         messages=replace(
             _selected([replace(part.messages, tied=_ANY) for part in every], class_of),
             tied=tied[rows, class_of[:, 0], last],
@@ -414,6 +479,15 @@ def _selected(values: Sequence[Any], class_of: Ints) -> Any:  # noqa: ANN401  ar
     for index, value in enumerate(values[1:], start=1):
         out = np.where(class_of == index, value, out)
     return out
+
+
+def _hops(hop: Floats, stop: Ints) -> Floats:
+    """Transfers (rows, ranks, cuts) at the cut behind each rank."""
+    widest = hop.max(axis=2)
+    if hop.shape[2] == 1:
+        return widest
+    at_cut = np.take_along_axis(hop, np.maximum(stop, 0)[:, :, None], axis=2)[:, :, 0]
+    return np.where(stop < 0, widest, at_cut)
 
 
 def _stacked(costs: Sequence[LayerCosts]) -> LayerCosts:

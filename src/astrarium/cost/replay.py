@@ -24,30 +24,42 @@ SETTLED_GROUPS: Final = 6
 
 def replayed_seconds(layouts: Layouts, row: int, options: Options, chunk_layers: Floats) -> float:
     """Seconds of all passes of one layout; `chunk_layers` is (virtual, pp, kinds)."""
+    forward, backward = chunk_passes(layouts, row, options, chunk_layers)
+    ranks = np.flatnonzero(layouts.stages.present[layouts.stage_row[row]])
+    links = np.broadcast_to(layouts.hop_seconds[row], layouts.stages.count.shape[1:])[ranks]
+    batches = int(layouts.degrees.num_micro_batches[row])
+    overlap = bool(options.overlap_p2p[row])
+    return executed_seconds(forward, backward, links, batches, overlap_p2p=overlap)
+
+
+def chunk_passes(
+    layouts: Layouts, row: int, options: Options, chunk_layers: Floats
+) -> tuple[Floats, Floats]:
+    """Seconds of one micro-batch forward and backward on every chunk: (pp, virtual) each."""
     rows = np.array([row])
-    one = options.take(rows)
-    parts = rank_parts(layouts, rows, one)
+    parts = rank_parts(layouts, rows, options.take(rows))
     ranks = np.flatnonzero(layouts.stages.present[layouts.stage_row[row]])
     forward, backward = (seconds[0, ranks] for seconds in pass_seconds(layouts, rows, parts))
     ends, share = layouts.ends, _shares(layouts, row, ranks, chunk_layers)
-    passes = (
+    return (
         _dealt(forward, share, ends.embedding_forward[row], ends.head_forward[row]),
         _dealt(backward, share, ends.embedding_backward[row], ends.head_backward[row]),
     )
-    links = np.broadcast_to(layouts.hop_seconds[row], layouts.stages.count.shape[1:])[ranks]
-    pp, batches = len(ranks), int(layouts.degrees.num_micro_batches[row])
+
+
+def executed_seconds(
+    forward: Floats, backward: Floats, links: Floats, num_micro_batches: int, *, overlap_p2p: bool
+) -> float:
+    """Seconds of all passes from those of the chunks; micro-batches are a multiple of the ranks."""
+    pp = len(forward)
 
     def simulated(groups: int) -> float:
         seconds = simulated_seconds(
-            passes[0][None],
-            passes[1][None],
-            links[None],
-            groups * pp,
-            overlap_p2p=bool(one.overlap_p2p[0]),
+            forward[None], backward[None], links[None], groups * pp, overlap_p2p=overlap_p2p
         )
         return float(seconds[0])
 
-    groups = batches // pp
+    groups = num_micro_batches // pp
     if groups <= SETTLED_GROUPS:
         return simulated(groups)
     settled = simulated(SETTLED_GROUPS)

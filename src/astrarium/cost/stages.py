@@ -46,6 +46,7 @@ class StageTable:
     in_flight: Floats
     has_embedding: Bools
     has_head: Bools
+    stop: Ints  # the layer behind the last one, or -1 if the rank holds several chunks
     virtual: Ints
     small: Ints
     num_large: Ints
@@ -168,6 +169,7 @@ def _row_of(
         "in_flight": (by_kind * flight[:, :, None]).sum(axis=0),
         "has_embedding": np.arange(pp) == 0,
         "has_head": np.arange(pp) == pp - 1,
+        "stop": bounds[1:] if virtual == 1 else np.full(pp, -1),
         "small": small,
         "num_large": large.sum(axis=0),
         "flight_small": (flight * ~large).sum(axis=0),

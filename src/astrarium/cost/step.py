@@ -16,7 +16,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.collectives import contention_seconds
-from astrarium.cost.kernels import smooth_maximum
+from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
 from astrarium.cost.layouts import CostModel, EndSeconds, Layouts, RankSeconds, sum_over_modules
 from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import beside
@@ -26,11 +26,6 @@ from astrarium.strategy.types import Granularity, Method
 # An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
 # two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
 HOST_BYTES_PER_SECOND = 200e9
-
-# The host runs ahead of the device by many kernels: only where both take about as long do they
-# wait for each other now and then. Whole iterations of megatron-core on an H200 follow a norm of
-# 8 = 2^3 (own measurement, 2026-11-15).
-LAUNCH_HALVINGS = 3
 
 _FULL = GRANULARITIES.index(Granularity.FULL)
 _UNIFORM = METHODS.index(Method.UNIFORM)

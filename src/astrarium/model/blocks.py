@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeAlias
 
 ELEMENT_BYTES = 2  # activations are kept and sent in 16-bit formats
 
@@ -127,6 +128,22 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerTiming:
+    """Measured seconds of one layer with a micro-batch of `samples`: how AMP profiles enter.
+
+    Without `backward_seconds` the backward pass is as much off its prediction as the forward pass.
+    """
+
+    forward_seconds: float
+    backward_seconds: float | None = None
+    samples: int = 1
+
+
+# GPU name -> tensor-parallel degree -> what was measured there.
+Timings: TypeAlias = Mapping[str, Mapping[int, LayerTiming]]
+
+
+@dataclass(frozen=True, slots=True)
 class Embedding:
     """Tables and projections before the first block, on the first pipeline stage.
 
@@ -156,7 +173,7 @@ class Block:
 
     `gated` tells whether the feed-forward part multiplies two projections (SwiGLU, GeGLU).
     `extra_parameters` are weights outside `linears` and `norms` (relative position tables,
-    attention sinks): no GEMM, counted once per rank.
+    attention sinks): no GEMM, counted once per rank. `timings` correct the predicted time.
 
     A sample is `sequences` sequences of `seq_length` tokens to this layer (images, windows of one);
     by default it is one of the workload's length. Cross attention reads `context_length` tokens of
@@ -177,6 +194,7 @@ class Block:
     sequences: int = 1
     context_length: int | None = None
     embedding: Embedding | None = None
+    timings: Timings = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> int:
@@ -222,21 +240,15 @@ class Block:
         return hash((self.name, self.parameters, self.linears))
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTiming:
-    """Measured seconds of one layer for one sample: how AMP profiles enter."""
-
-    forward_seconds: float
-    backward_seconds: float
-
-
 @dataclass(frozen=True)
 class CustomBlock:
     """A layer known only by its size, and by measurements if the user has them.
 
-    Bytes and FLOPs are per sample (one sequence, one image) and for the whole layer; tensor
-    parallelism divides FLOPs, parameters and activations evenly. `timings` maps a GPU name to
-    tensor-parallel degree to measured seconds and replaces the predicted time where given.
+    Bytes and FLOPs are per sample (one sequence, one image) and for the whole layer. Tensor
+    parallelism divides the parameters, and `divided` of the rest: 1 is all of it. `moved_bytes`
+    are read and written by the kernels of each pass beside matrix products. `timings` correct the
+    predicted time, `launch_seconds` is what the host needs for the kernels of a forward pass.
+    `transient_bytes` live only while a pass is in the layer, beside its output.
     """
 
     name: str
@@ -244,7 +256,11 @@ class CustomBlock:
     forward_flops: float
     activation_bytes: float
     output_bytes: float
-    timings: Mapping[str, Mapping[int, LayerTiming]] = field(default_factory=dict)
+    timings: Timings = field(default_factory=dict)
+    moved_bytes: tuple[float, float] = (0.0, 0.0)  # forward, backward
+    divided: float = 1.0
+    launch_seconds: float = 0.0
+    transient_bytes: float = 0.0
 
     @property
     def parameters(self) -> int:
@@ -274,6 +290,7 @@ class Head:
 
     `tied` heads reuse the token table: no parameters of their own in the model, but a copy on
     the last pipeline stage. `outputs` is the vocabulary for language models, classes for ViT.
+    `timings` are of the projection alone, without the loss.
     """
 
     inputs: int
@@ -281,6 +298,7 @@ class Head:
     tied: bool
     bias: bool = False
     other_parameters: int = 0
+    timings: Timings = field(default_factory=dict, hash=False)
 
     @property
     def projection_parameters(self) -> int:

@@ -11,8 +11,18 @@
 Blocks are `transformer`, `conv`, `custom`, `projector`, and, first and last, `embedding` and `head`
 where the defaults do not fit. An `embedding` in between is where another input comes in: the text
 behind a vision tower, what the decoder reads behind an encoder. A custom block is known by its
-sizes per sample; `seconds` gives measured times by GPU type and tensor-parallel degree, which then
-replace the predicted ones.
+sizes per sample.
+
+Any layer between the ends may carry `seconds`, measured by GPU type and tensor-parallel degree on
+a micro-batch of `measured_samples` (1 by default), forward alone or both passes; so may a head, for
+its projection without the loss:
+
+      - block: transformer
+        heads: 16
+        ffn: 4096
+        seconds: {T4-16GB: {1: {forward: 5.4e-3}, 2: {forward: 6.0e-3}}}
+
+They correct the prediction, also at other micro-batches; `astrarium.cost.measured` says how.
 
 Not modelled: what connects blocks of different width other than a projector (count it in the
 narrower block).
@@ -78,6 +88,23 @@ class NormKind(StrEnum):
 _VECTORS = {NormKind.RMS: 1, NormKind.LAYER: 2}
 
 
+class Moved(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Bytes that kernels read and write; twice as many backward if that is left out."""
+
+    forward: Figure
+    backward: Figure | None = None
+
+
+class Timing(msgspec.Struct, forbid_unknown_fields=True):
+    """Measured seconds of one layer with one micro-batch; backward may be left out."""
+
+    forward: Seconds
+    backward: Seconds | None = None
+
+
+Measured: TypeAlias = dict[str, dict[Count, Timing]]
+
+
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="block"):
     """An entry of `layers`."""
 
@@ -102,6 +129,8 @@ class HeadEntry(_Entry, tag="head"):
     tied: bool = False
     bias: bool = False
     parameters: Amount | None = None
+    seconds: Measured = {}
+    measured_samples: Count = 1
 
 
 class TransformerEntry(_Entry, tag="transformer"):
@@ -129,6 +158,8 @@ class TransformerEntry(_Entry, tag="transformer"):
     sequences: Count = 1
     cross: bool = False
     name: Annotated[str, Meta(min_length=1)] | None = None
+    seconds: Measured = {}
+    measured_samples: Count = 1
 
     def __post_init__(self) -> None:
         if self.sequences > 1 and not self.seq_length:
@@ -170,13 +201,8 @@ class ConvEntry(_Entry, tag="conv"):
     bias: bool = True
     count: Repeats = 1
     name: str = "conv"
-
-
-class Timing(msgspec.Struct, forbid_unknown_fields=True):
-    """Measured seconds of one layer for one sample."""
-
-    forward: Seconds
-    backward: Seconds
+    seconds: Measured = {}
+    measured_samples: Count = 1
 
 
 class CustomEntry(_Entry, tag="custom"):
@@ -187,8 +213,13 @@ class CustomEntry(_Entry, tag="custom"):
     output_bytes: Figure
     activation_bytes: Figure
     forward_flops: Figure = 0.0
+    transient_bytes: Figure = 0.0
+    moved_bytes: Moved = Moved(0.0)
+    divided: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    launch_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     count: Repeats = 1
-    seconds: dict[str, dict[Count, Timing]] = {}
+    seconds: Measured = {}
+    measured_samples: Count = 1
 
     def __post_init__(self) -> None:
         if not self.forward_flops and not self.seconds:
@@ -197,6 +228,7 @@ class CustomEntry(_Entry, tag="custom"):
 
 BodyEntry: TypeAlias = TransformerEntry | ProjectorEntry | ConvEntry | CustomEntry
 Entry: TypeAlias = EmbeddingEntry | HeadEntry | BodyEntry
+MeasuredEntry: TypeAlias = TransformerEntry | ConvEntry | CustomEntry | HeadEntry
 _E = TypeVar("_E", EmbeddingEntry, HeadEntry)
 
 
@@ -281,7 +313,7 @@ def _model(document: ModelFile, name: str, label: str) -> Model:
         max_seq_length=length,
         embedding=Embedding(first_vocab, embedding.hidden or document.hidden, embedding.parameters),
         blocks=tuple(blocks),
-        head=_head(document, transformers),
+        head=_head(document, transformers, label),
         carried=carried,
     )
 
@@ -328,7 +360,7 @@ def _end(entry: Entry, kind: type[_E]) -> _E | None:
     return entry if isinstance(entry, kind) else None
 
 
-def _head(document: ModelFile, transformers: list[TransformerEntry]) -> Head:
+def _head(document: ModelFile, transformers: list[TransformerEntry], label: str) -> Head:
     """By default a final norm, like that of the last block, and an untied projection."""
     entry = _end(document.layers[-1], HeadEntry) or HeadEntry(tied=not document.vocab)
     width = entry.hidden or document.hidden
@@ -336,7 +368,8 @@ def _head(document: ModelFile, transformers: list[TransformerEntry]) -> Head:
     parameters = entry.parameters
     if parameters is None:
         parameters = _VECTORS[transformers[-1].norm] * width if transformers else 0
-    return Head(width, outputs, entry.tied, entry.bias, parameters)
+    timings = _timings(entry, "head", label)
+    return Head(width, outputs, entry.tied, entry.bias, parameters, timings)
 
 
 def _architecture(body: list[BodyEntry], later: list[EmbeddingEntry]) -> Architecture:
@@ -352,19 +385,28 @@ def _architecture(body: list[BodyEntry], later: list[EmbeddingEntry]) -> Archite
 
 def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | CustomBlock:
     if isinstance(entry, TransformerEntry):
-        return _transformer(entry, entry.hidden or document.hidden)
+        block = _transformer(entry, entry.hidden or document.hidden)
+        return replace(block, timings=_timings(entry, "transformer", label))
     if isinstance(entry, ProjectorEntry):
         return _projector(entry, document.hidden)
     if isinstance(entry, ConvEntry):
-        return _convolution(entry)
+        return _convolution(entry, label)
     return CustomBlock(
         name=entry.name,
         parameter_count=entry.parameters,
         forward_flops=entry.forward_flops,
         activation_bytes=entry.activation_bytes,
         output_bytes=entry.output_bytes,
-        timings=_timings(entry, label),
+        timings=_timings(entry, entry.name, label),
+        moved_bytes=_moved(entry.moved_bytes),
+        divided=entry.divided,
+        launch_seconds=entry.launch_seconds,
+        transient_bytes=entry.transient_bytes,
     )
+
+
+def _moved(moved: Moved) -> tuple[float, float]:
+    return moved.forward, 2 * moved.forward if moved.backward is None else moved.backward
 
 
 def _transformer(entry: TransformerEntry, hidden: int) -> Block:
@@ -422,7 +464,7 @@ def _shape(entry: TransformerEntry, hidden: int) -> Shape:
     )
 
 
-def _convolution(entry: ConvEntry) -> CustomBlock:
+def _convolution(entry: ConvEntry, label: str) -> CustomBlock:
     weights = entry.inputs * entry.outputs * entry.kernel**2
     positions = -(-entry.height // entry.stride) * -(-entry.width // entry.stride)
     output = ELEMENT_BYTES * entry.outputs * positions
@@ -432,21 +474,22 @@ def _convolution(entry: ConvEntry) -> CustomBlock:
         forward_flops=float(FLOPS_PER_MULTIPLY_ADD * weights * positions),
         activation_bytes=float(ELEMENT_BYTES * entry.inputs * entry.height * entry.width),
         output_bytes=float(output),
+        timings=_timings(entry, entry.name, label),
     )
 
 
-def _timings(entry: CustomEntry, label: str) -> dict[str, dict[int, LayerTiming]]:
+def _timings(entry: MeasuredEntry, name: str, label: str) -> dict[str, dict[int, LayerTiming]]:
     """Return measured seconds under the names that the catalog has for the GPUs."""
     from astrarium.catalog import find_gpu
 
     timings: dict[str, dict[int, LayerTiming]] = {}
     for gpu, by_degree in entry.seconds.items():
         try:
-            name = find_gpu(gpu).name
+            known = find_gpu(gpu).name
         except InputError as error:
-            raise InputError(f"{label}: {entry.name}: seconds: {error}") from None
-        timings[name] = {
-            degree: LayerTiming(timing.forward, timing.backward)
+            raise InputError(f"{label}: {name}: seconds: {error}") from None
+        timings[known] = {
+            degree: LayerTiming(timing.forward, timing.backward, entry.measured_samples)
             for degree, timing in by_degree.items()
         }
     return timings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 from astrarium.catalog import describe_gpu, sources
 from astrarium.cluster import Cluster, Pool
@@ -19,12 +19,15 @@ from astrarium.report.document import (
     RecomputePart,
     SearchPart,
     StagePart,
+    StageTimePart,
     StrategyPart,
     WorkloadPart,
     pareto_of,
 )
+from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan
-from astrarium.search.planner import Planned
+from astrarium.search.planner import Planned, runnable
+from astrarium.search.room import pools_without_room
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
 
@@ -49,12 +52,12 @@ def document_of(
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(planned.plans, start=1))
     return PlanDocument(
         SCHEMA,
-        workload_part(planned.workload, reference),
+        workload_part(_computed(planned.workload, planned.plans), reference),
         cluster_part(planned.cluster),
         search,
         plans,
         pareto_of(plans),
-        (*notes, *room_notes(plans), *runtime_notes(plans)),
+        (*notes, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
     )
 
 
@@ -65,13 +68,35 @@ def document_of_prediction(
     plans = (plan_part(plan, 1),)
     return PlanDocument(
         SCHEMA,
-        workload_part(workload, reference),
+        workload_part(_computed(workload, [plan]), reference),
         cluster_part(cluster),
         None,
         plans,
         pareto_of(plans),
         (*notes, *room_notes(plans), *runtime_notes(plans)),
     )
+
+
+def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
+    """The workload in the number format of its plans, unless some have the one asked for."""
+    used = [plan.precision for plan in plans]
+    return workload if workload.precision in used else replace(workload, precision=used[0])
+
+
+def left_out_notes(planned: Planned) -> tuple[str, ...]:
+    """The pools that the best plan does without, and why if it must."""
+    used = {name for stage in planned.plans[0].strategy.stages for name, _ in stage.pools}
+    left = [pool for pool in planned.cluster.pools if pool.name not in used]
+    if not left:
+        return ()
+    workload = runnable(planned.workload, *planned.cluster.pools)
+    rooms = {room.pool.name: room for room in pools_without_room(workload, Cluster(tuple(left)))}
+    notes = []
+    for pool in left:
+        named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
+        why = f": {rooms[pool.name].text}" if pool.name in rooms else ""
+        notes.append(f"plan 1 leaves out {pool.num_gpus:,} x {pool.gpu.name}{named}{why}")
+    return tuple(notes)
 
 
 def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
@@ -171,9 +196,18 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         usd_per_hour=plan.usd_per_hour,
         usd_total=plan.usd_total,
         train_seconds=plan.train_seconds,
+        ideal_seconds=plan.ideal_seconds,
+        stage_seconds=tuple(stage_time_part(plan, stage) for stage in plan.stages),
+        precision=plan.precision.value,
         runtimes=plan.runtimes,
         megatron_lacks=plan.megatron_lacks,
     )
+
+
+def stage_time_part(plan: Plan, stage: StageSeconds) -> StageTimePart:
+    apart = ("pools", "busy_share")
+    same = {f.name: getattr(stage, f.name) for f in fields(StageTimePart) if f.name not in apart}
+    return StageTimePart(**same, pools=dict(stage.pools), busy_share=plan.busy_share(stage))
 
 
 def strategy_part(strategy: Strategy, sequences: int | None = None) -> StrategyPart:

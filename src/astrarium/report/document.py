@@ -18,6 +18,7 @@ from astrarium.strategy.types import (
     LayerSplit,
     Method,
     Overlap,
+    Reach,
     RecomputeModule,
     Schedule,
 )
@@ -29,7 +30,15 @@ PLAN_FILE = "plan.json"
 _AGAIN = "write the file again with `astrarium plan ... --out DIR`"
 _DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 _POSITIVE = frozenset(
-    (*_DEGREES, "virtual_stages", "capacity_bytes", "iteration_seconds", "tokens_per_second")
+    (
+        *_DEGREES,
+        "virtual_stages",
+        "capacity_bytes",
+        "iteration_seconds",
+        "tokens_per_second",
+        "ideal_seconds",
+        "model_seconds",
+    )
 )
 
 
@@ -175,6 +184,34 @@ class MemoryPart:
         return self.peak_bytes / self.capacity_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class StageTimePart:
+    """One pipeline stage: the passes of one micro-batch, what is once an iteration, its link.
+
+    `chunk_*` are the parts of the passes on each virtual stage; `model_seconds` is a micro-batch
+    through the whole model on this stage's GPUs; `send_seconds` is one transfer to the next stage.
+    `link` is how far that goes (none, domain, nodes, pools), `link_pools` between which pools.
+    """
+
+    stage: int
+    gpu: str
+    pools: dict[str, int]
+    forward_seconds: float
+    backward_seconds: float
+    chunk_forward_seconds: tuple[float, ...]
+    chunk_backward_seconds: tuple[float, ...]
+    after_seconds: float
+    model_seconds: float
+    send_seconds: float
+    link: Reach
+    link_pools: tuple[str, ...]
+    busy_share: float
+
+    @property
+    def pass_seconds(self) -> float:
+        return self.forward_seconds + self.backward_seconds
+
+
 MEMORY_KEYS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserved")
 
 
@@ -193,8 +230,25 @@ class PlanPart:
     usd_per_hour: float | None
     usd_total: float | None
     train_seconds: float | None
+    ideal_seconds: float | None = None  # one machine with the summed speed; null in older files
+    stage_seconds: tuple[StageTimePart, ...] = ()
+    precision: str = ""  # that of the workload, or one that all of these GPUs have
     runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
     megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
+
+    @property
+    def pools(self) -> dict[str, int]:
+        """GPUs by the name of their pool, in the order of the pipeline; empty if none are named."""
+        used: dict[str, int] = {}
+        groups = self.strategy.groups or (self.strategy,)
+        for stage in (stage for group in groups for stage in group.stages if stage.chunk == 0):
+            for name, count in stage.pools.items():
+                used[name] = used.get(name, 0) + count
+        return used
+
+    @property
+    def is_mixed(self) -> bool:
+        return len(self.pools) > 1
 
     @property
     def num_gpus(self) -> int:
@@ -334,6 +388,19 @@ def _check_number(key: str, value: float, path: Path) -> None:
 def _check_plan(plan: PlanPart, path: Path) -> None:
     if not plan.memory:
         raise InputError(f"{path}: plan {plan.rank} has no memory entries; {_AGAIN}")
+    stages = {stage.pipeline_rank for stage in plan.strategy.stages}
+    if plan.stage_seconds and stages != set(range(len(plan.stage_seconds))):
+        raise InputError(
+            f"{path}: plan {plan.rank} has {len(plan.stage_seconds)} entries of stage_seconds for"
+            f" {len(stages)} pipeline ranks; {_AGAIN}"
+        )
+    chunks = plan.strategy.virtual_stages
+    for stage in plan.stage_seconds:
+        if {len(stage.chunk_forward_seconds), len(stage.chunk_backward_seconds)} != {chunks}:
+            raise InputError(
+                f"{path}: plan {plan.rank}, stage {stage.stage}: expected {chunks} entries of"
+                f" chunk_forward_seconds and chunk_backward_seconds; {_AGAIN}"
+            )
 
 
 def plan_of_rank(document: PlanDocument, rank: int, where: str) -> PlanPart:

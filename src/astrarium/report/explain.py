@@ -9,11 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from astrarium.report.document import MEMORY_KEYS, PlanDocument, PlanPart, WorkloadPart
+from astrarium.report.contributions import (
+    Loss,
+    PoolShare,
+    SlowestLink,
+    losses,
+    pool_shares,
+    slowest_link,
+)
+from astrarium.report.document import (
+    MEMORY_KEYS,
+    ClusterPart,
+    PlanDocument,
+    PlanPart,
+    WorkloadPart,
+)
 from astrarium.report.words import (
     MEMORY_CAUSES,
     Kind,
     layers_words,
+    pipeline_words,
     recompute_words,
     remedy,
     time_cause,
@@ -50,12 +65,17 @@ class MemoryTerm:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
+    """`pools`, `slowest_link` and `losses` are there where stages differ in GPUs or layers."""
+
     schema: str
     plan: PlanPart
     time: tuple[TimeTerm, ...]
     memory: tuple[MemoryTerm, ...]
     binds: tuple[str, ...]
     remedies: tuple[str, ...]
+    pools: tuple[PoolShare, ...]
+    slowest_link: SlowestLink | None
+    losses: tuple[Loss, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +103,20 @@ class Comparison:
     memory: tuple[Difference, ...]
 
 
-def explain(plan: PlanPart) -> Explanation:
+def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
     """The terms of a plan, what binds it, and what would change it."""
     time = time_terms(plan)
+    unlike = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
     return Explanation(
-        SCHEMA, plan, time, memory_terms(plan), tuple(_binds(plan, time)), _remedies(plan, time)
+        SCHEMA,
+        plan,
+        time,
+        memory_terms(plan),
+        tuple(_binds(plan, time)),
+        _remedies(plan, time),
+        pool_shares(plan, cluster),
+        slowest_link(plan, cluster) if unlike else None,
+        losses(plan) if unlike else (),
     )
 
 
@@ -200,12 +229,13 @@ def _context(document: PlanDocument) -> dict[str, str]:
 def _choices(plan: PlanPart) -> dict[str, str]:
     strategy = plan.strategy
     degrees = ("tp", "pp", "virtual_stages", "cp", "ep", "etp", "dp", "micro_batch")
-    more = ("num_micro_batches", "sequence_parallel", "split")
+    more = ("num_micro_batches", "sequence_parallel", "pipeline_inside", "split")
     overlap = ("grad_reduce", "param_gather", "p2p", "tp")
     return {
         "GPUs": ", ".join(f"{count:,} x {name}" for name, count in plan.gpus.items()),
         **{name: str(getattr(strategy, name)) for name in (*degrees, *more)},
         "layers of stages": layers_words(strategy).rpartition(": ")[2] or "alike",
+        "pipeline": pipeline_words(plan) if plan.is_mixed else "one type",
         "ZeRO": zero_words(strategy),
         "recompute": recompute_words(strategy.recompute),
         **{f"overlap {name}": str(getattr(strategy.overlap, name)) for name in overlap},

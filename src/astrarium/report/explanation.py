@@ -9,22 +9,30 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.report.bars import Bar
 from astrarium.report.document import PlanDocument, PlanPart, WorkloadPart
 from astrarium.report.explain import Comparison, Difference, Explanation
-from astrarium.report.layout import DAY, dollars, gib, interval, new_table, percent, title
+from astrarium.report.layout import (
+    DAY,
+    dollars,
+    gib,
+    interval,
+    new_table,
+    percent,
+    terms_table,
+    title,
+)
+from astrarium.report.pools import contributions_report
 from astrarium.report.stages import memory_table
 from astrarium.report.tables import header, verdict
 from astrarium.report.words import (
     MEMORY_CAUSES,
     layers_words,
+    pipeline_words,
     strategy_words,
     switches_words,
     time_cause,
 )
 from astrarium.units import format_bytes, format_count, format_seconds, format_usd
-
-WIDE = 100  # columns from which terms get bars
 
 # What a result is called, and how it is written.
 RESULTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -50,14 +58,15 @@ def explanation_report(
     yield from _bullets(explained.binds)
     yield title(f"Time: {format_seconds(plan.iteration_seconds)} an iteration")
     rows = [(t.title, format_seconds(t.seconds), t.share, t.meaning) for t in explained.time]
-    yield _terms(rows, width)
+    yield terms_table(rows, width)
+    yield from contributions_report(explained, width)
     stage = plan.fullest
     yield title(
         f"Memory: {gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB"
         f" on stage {stage.stage}, the fullest"
     )
     terms = [(t.title, format_bytes(t.bytes), t.share, t.meaning) for t in explained.memory]
-    yield _terms(terms, width)
+    yield terms_table(terms, width)
     if len(plan.memory) > 1 or layers_words(plan.strategy):
         yield title("Memory of every stage: GiB on each GPU")
         yield memory_table(plan, width, every_stage=True)
@@ -75,11 +84,15 @@ def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableTyp
     if not plan.fits:
         yield Padding(verdict(plan), (0, 0, 0, 2))
     yield Padding(Text(words), (0, 0, 0, 2))
+    if plan.is_mixed:
+        yield Padding(Text(f"pipeline: {pipeline_words(plan)}"), (0, 0, 0, 2))
     yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 0, 2))
     speed = (
         f"{format_seconds(plan.iteration_seconds)} an iteration (likely {likely}),"
         f" {format_count(plan.tokens_per_second)} tokens/s, MFU {percent(plan.mfu)}"
     )
+    if plan.precision not in ("", workload.precision):
+        speed += f", in {plan.precision}"
     yield Padding(Text(speed), (0, 0, 0, 2))
 
 
@@ -100,22 +113,6 @@ def _bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
         grid.add_column(overflow="fold")
         grid.add_row("  -", Text(line))
         yield grid
-
-
-def _terms(rows: Sequence[tuple[str, str, float, str]], width: int) -> RenderableType:
-    """Terms with amount, share and meaning."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(overflow="fold", min_width=12)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    if width >= WIDE:
-        grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold", style="dim")
-    for name, amount, share, meaning in rows:
-        bars = [Bar(share, 12)] if width >= WIDE else []
-        indented = Padding(Text(name), (0, 0, 0, 2))
-        grid.add_row(indented, amount, percent(share), *bars, Text(meaning))
-    return grid
 
 
 def comparison_report(compared: Comparison, names: tuple[str, str]) -> Iterator[RenderableType]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -15,7 +15,7 @@ from astrarium.report.document import ClusterPart, PlanPart, WorkloadPart
 from astrarium.report.layout import gib, new_table, title
 from astrarium.report.stages import memory_table
 from astrarium.report.tables import header, verdict
-from astrarium.report.words import strategy_words
+from astrarium.report.words import pipeline_words, strategy_words
 from astrarium.search.fit import FitReport
 from astrarium.units import format_seconds
 
@@ -36,7 +36,7 @@ class FitDocument:
     """`excess_bytes` is what the fullest stage lacks; negative: what it has to spare.
 
     `plan` is the strategy asked about, else the fastest that fits, else the leanest (null if there
-    is none at all); `why_not` says what binds. `smallest_gpus` is the fewest GPUs of the type on
+    is none at all); `why_not` says what binds. `smallest_gpus` is the fewest GPUs of one type on
     which any strategy fits. `changes` are single changes that make the strategy fit, cheapest
     first.
     """
@@ -51,24 +51,27 @@ class FitDocument:
     plan: PlanPart | None
     changes: tuple[ChangePart, ...]
     notes: tuple[str, ...] = ()
+    smallest_gpus_by_type: dict[str, int | None] = field(default_factory=dict)
 
 
 def fit_document(
     report: FitReport, cluster: Cluster, reference: str, notes: Sequence[str] = ()
 ) -> FitDocument:
+    counts = dict(report.smallest_counts)
     return FitDocument(
         schema=SCHEMA,
         workload=workload_part(report.workload, reference),
         cluster=cluster_part(cluster),
         fits=report.fits,
         excess_bytes=report.excess_bytes,
-        smallest_gpus=report.smallest_count,
+        smallest_gpus=min((n for n in counts.values() if n is not None), default=None),
         why_not=report.why_not,
         plan=None if report.plan is None else plan_part(report.plan, 1),
         changes=tuple(
             ChangePart(change.text, plan_part(change.plan, 1)) for change in report.changes
         ),
         notes=tuple(notes),
+        smallest_gpus_by_type=counts,
     )
 
 
@@ -86,6 +89,8 @@ def fit_report(document: FitDocument, width: int, *, chosen: bool) -> Iterator[R
     whose = "as asked" if chosen else "the fastest that fits" if plan.fits else "the leanest"
     words = strategy_words(plan.strategy, experts=document.workload.has_experts)
     yield Padding(Text(f"{whose}: {words}"), (0, 0, 0, 2))
+    if plan.is_mixed:
+        yield Padding(Text(f"pipeline: {pipeline_words(plan)}"), (0, 0, 0, 2))
     yield from _smallest(document)
     yield title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width, every_stage=True)
@@ -94,9 +99,13 @@ def fit_report(document: FitDocument, width: int, *, chosen: bool) -> Iterator[R
 
 
 def _smallest(document: FitDocument) -> Iterator[RenderableType]:
-    gpu = document.cluster.pools[0].gpu
-    count = document.smallest_gpus
-    text = f"no number of {gpu} is enough" if count is None else f"{count:,} x {gpu}"
+    counts = document.smallest_gpus_by_type or {
+        document.cluster.pools[0].gpu: document.smallest_gpus
+    }
+    text = ", or ".join(
+        f"no number of {gpu} is enough" if count is None else f"{count:,} x {gpu}"
+        for gpu, count in counts.items()
+    )
     yield Padding(Text(f"the smallest count on which some strategy fits: {text}"), (0, 0, 0, 2))
 
 
@@ -130,6 +139,8 @@ def _changes(document: FitDocument, plan: PlanPart) -> Iterator[RenderableType]:
 def _way_out(document: FitDocument) -> str:
     """What is left to do if no single change helps; promises no strategy where none fits."""
     fewest, given = document.smallest_gpus, document.cluster.gpus
+    if len(document.cluster.pools) > 1:
+        return "`astrarium plan` searches for a strategy that does"
     if fewest is None:
         return "nor does any other strategy, on any number of them: a larger type is needed"
     if fewest > given:

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from astrarium.report.bars import Bar
 from astrarium.units import format_count, format_seconds, format_usd
 
 GIB = 2**30
@@ -18,6 +19,7 @@ DAY = 86400.0
 HUNDRED = 100.0
 MILLION = 1e6
 GAP = 2  # blanks between columns
+WIDE = 100  # columns from which terms get bars
 PROSE_WIDTH = 24  # what a column of prose gets before its lines are broken
 
 _SECONDS = {"days": DAY, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -113,3 +115,19 @@ def new_table(gap: int = 2) -> Table:
         padding=(0, gap - 1, 0, 0),
         header_style="dim",
     )
+
+
+def terms_table(rows: Sequence[tuple[str, str, float, str]], width: int) -> RenderableType:
+    """Terms with amount, share and meaning."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(overflow="fold", min_width=12)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    if width >= WIDE:
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold", style="dim")
+    for name, amount, share, meaning in rows:
+        bars = [Bar(share, 12)] if width >= WIDE else []
+        indented = Padding(Text(name), (0, 0, 0, 2))
+        grid.add_row(indented, amount, percent(share), *bars, Text(meaning))
+    return grid

@@ -30,9 +30,12 @@ from astrarium.report.layout import DAY, GAP, dollars, gib, interval, new_table,
 from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (
     by_part,
+    gpus_words,
+    pipeline_words,
     recompute_words,
     rejection,
     rule_words,
+    short_types,
     strategy_words,
     switches_words,
     time_cause,
@@ -62,6 +65,7 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     yield title("Best strategies" if len(document.plans) > 1 else "Best strategy")
     experts = document.workload.has_experts
     yield strategies_table(document.plans, document.cluster, width, experts=experts)
+    yield from pipelines(document.plans)
     yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
     yield memory_table(best, width)
     yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
@@ -79,6 +83,8 @@ def prediction_report(document: PlanDocument, width: int) -> Iterator[Renderable
     yield verdict(plan)
     words = strategy_words(plan.strategy, experts=document.workload.has_experts)
     yield Padding(Text(words), (0, 0, 0, 2))
+    if plan.is_mixed:
+        yield Padding(Text(f"pipeline: {pipeline_words(plan)}"), (0, 0, 0, 2))
     yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 1, 2))
     yield Padding(results_table(document.plans, width - 2), (0, 0, 0, 2))
     yield title("Memory: GiB on each GPU of a stage")
@@ -167,6 +173,20 @@ def strategies_table(
     return _tables([*first, *second], plans)
 
 
+def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
+    """The order of GPU types along the pipelines that have several, with the layers of stages."""
+    mixed = [plan for plan in plans if plan.is_mixed]
+    if not mixed:
+        return
+    yield title("Pipelines: GPUs in order, and the layers of their stages")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for plan in mixed:
+        grid.add_row(str(plan.rank), Text(pipeline_words(plan)))
+    yield grid
+
+
 def results_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
     """What plans give."""
     return _tables(_packed([], _results(plans), plans, width), plans)
@@ -210,6 +230,12 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
         columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
+    if len({plan.precision for plan in plans}) > 1:
+        columns.append(Column("format", lambda p: p.precision))
+    if any(plan.is_mixed for plan in plans):
+        types = short_types(pool.gpu for pool in cluster.pools)
+        columns.insert(0, Column("GPUs", lambda p: gpus_words(p.gpus, types), left=True))
+        return columns
     if any(plan.num_gpus != cluster.gpus for plan in plans):
         columns.insert(0, Column("GPUs", lambda p: f"{p.num_gpus:,}"))
     if any(plan.strategy.groups for plan in plans):

@@ -6,13 +6,13 @@ by another version may hold further causes: they are shown under their key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
-from astrarium.report.document import RecomputePart, StagePart, StrategyPart
-from astrarium.strategy.types import Granularity, Method, RecomputeModule
+from astrarium.report.document import PlanPart, RecomputePart, StagePart, StrategyPart
+from astrarium.strategy.types import Granularity, Method, Reach, RecomputeModule
 
 SHORTEST_RUN = 3  # equal numbers in a row that are written once, with their count
 PRICE_DECIMALS = 5  # as many as the catalog's medians have
@@ -244,6 +244,109 @@ def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
     return ", ".join(parts)
 
 
+def short_types(names: Iterable[str]) -> dict[str, str]:
+    """GPU types by as few words of their names as tell them apart: H100, A100-40GB, A100-80GB."""
+    whole = {name: name.split("-") for name in names}
+    short: dict[str, str] = {}
+    for name, (first, *rest) in whole.items():
+        kin = [words for words in whole.values() if words[0] == first]
+        telling = [word for word in rest if not all(word in words for words in kin)]
+        short[name] = "-".join([first, *telling])
+    return short if len(set(short.values())) == len(short) else {name: name for name in whole}
+
+
+def gpus_words(gpus: Mapping[str, int], short: Mapping[str, str]) -> str:
+    """GPUs by type: 8 H100 + 16 A100."""
+    return " + ".join(f"{count:,} {short[name]}" for name, count in gpus.items())
+
+
+def pipeline_words(plan: PlanPart) -> str:
+    """The GPU types along the pipeline with the layers of their stages, in model order.
+
+    Such as: 2 stages H100 [0-8, 9-17], 4 stages A100 [18-25 by 4, 26-31 by 3]
+    """
+    strategy, short = plan.strategy, short_types(plan.gpus)
+    ranks = sorted((s for s in strategy.stages if s.chunk == 0), key=lambda s: s.pipeline_rank)
+    parts = []
+    for gpus, run in groupby(ranks, key=lambda stage: _types_words(plan, stage, short)):
+        stages = list(run)
+        held = (
+            _ranges_words([stage.layers for stage in stages])
+            if strategy.virtual_stages == 1
+            else _held_words(plan, [stage.pipeline_rank for stage in stages])
+        )
+        plural = "" if len(stages) == 1 else "s"
+        parts.append(f"{len(stages)} stage{plural} {gpus} [{held}]")
+    return ", ".join(parts)
+
+
+def _types_words(plan: PlanPart, stage: StagePart, short: Mapping[str, str]) -> str:
+    """The GPUs of a stage: their type, or their pool where that says more."""
+    if len(stage.pools) < 2:
+        named = len(plan.pools) > len(plan.gpus)
+        return next(iter(stage.pools)) if named else short.get(stage.gpu, stage.gpu)
+    return "over " + " and ".join(f"{count:,} of {name}" for name, count in stage.pools.items())
+
+
+def _ranges_words(ranges: Sequence[tuple[int, int]]) -> str:
+    """Runs of layers, the last included; equal ones in a row joined: 0-8, 9-20 by 4."""
+    shown = []
+    for count, run in groupby(ranges, key=lambda layers: layers[1] - layers[0]):
+        several = list(run)
+        if len(several) >= SHORTEST_RUN:
+            shown.append(f"{several[0][0]}-{several[-1][1] - 1} by {count}")
+        else:
+            shown += [f"{first}-{last - 1}" if count > 1 else f"{first}" for first, last in several]
+    return ", ".join(shown)
+
+
+def _held_words(plan: PlanPart, ranks: Sequence[int]) -> str:
+    layers = layers_of_stages(plan)
+    counts = [layers[rank] for rank in ranks]
+    return f"{runs_words(counts)} layers in {plan.strategy.virtual_stages} parts each"
+
+
+def stage_gpus(plan: PlanPart) -> dict[int, str]:
+    """The GPU type of every pipeline rank, in short; the pools of one that lies on several."""
+    types, pools = short_types(plan.gpus), short_types(plan.pools)
+    return {
+        stage.pipeline_rank: types.get(stage.gpu, stage.gpu)
+        if len(stage.pools) < 2
+        else "+".join(pools[name] for name in stage.pools)
+        for stage in plan.strategy.stages
+    }
+
+
+def layers_of_stages(plan: PlanPart) -> dict[int, int]:
+    """How many layers each pipeline rank holds, over all of its chunks."""
+    layers: dict[int, int] = {}
+    before = 0  # stages of earlier groups
+    for group in plan.strategy.groups or (plan.strategy,):
+        for stage in group.stages:
+            first, last = stage.layers
+            rank = before + stage.pipeline_rank
+            layers[rank] = layers.get(rank, 0) + last - first
+        before += group.pp
+    return layers
+
+
+LINKS: Mapping[Reach, str] = {
+    Reach.NOWHERE: "",
+    Reach.DOMAIN: "inside a domain",
+    Reach.NODES: "between nodes",
+    Reach.POOLS: "between pools",
+}
+
+
+def link_words(link: Reach, pools: Sequence[str]) -> str:
+    """Which link a transfer takes: between fast and slow."""
+    if link is Reach.NODES:
+        return f"between nodes of {pools[0]}"
+    if link is Reach.POOLS:
+        return f"between {' and '.join(pools)}"
+    return LINKS[link]
+
+
 def layers_words(strategy: StrategyPart) -> str:
     """How many layers the stages hold in model order; "" if all hold as many."""
     counts = layer_counts(strategy)
@@ -271,6 +374,7 @@ def switches_words(strategy: StrategyPart) -> str:
     """Which switches are on."""
     switches = {
         "sequence parallel": strategy.sequence_parallel,
+        "stages of a replica side by side": strategy.pipeline_inside,
         "gradient reduction overlapped": strategy.overlap.grad_reduce,
         "parameter gather overlapped": strategy.overlap.param_gather,
         "pipeline messages overlapped": strategy.overlap.p2p,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from astrarium.cluster import Cluster, Pool
-from astrarium.cost.layouts import CostModel
+from astrarium.cluster import Cluster
+from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.outcome import Objective
-from astrarium.search.plan import Plan, estimate
+from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.planner import (
     Mode,
     leanest,
-    only_pool,
     plan,
     runnable,
     smallest_count,
@@ -42,63 +41,69 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """`excess_bytes` is what the fullest stage lacks; negative: what it has to spare."""
+    """`excess_bytes` is what the fullest stage lacks; negative: what it has to spare.
+
+    `smallest_counts` has, by GPU type, the fewest of that type alone on which any strategy fits.
+    """
 
     workload: Workload
-    pool: Pool
     plan: Plan | None
-    fits: bool
-    excess_bytes: float | None
-    smallest_count: int | None
-    changes: tuple[Change, ...]
+    smallest_counts: Mapping[str, int | None]
+    changes: tuple[Change, ...] = ()
     why_not: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return self.plan is not None and self.plan.fits
+
+    @property
+    def excess_bytes(self) -> float | None:
+        if self.plan is None:
+            return None
+        return max(stage.peak_bytes - stage.capacity_bytes for stage in self.plan.memory)
 
 
 def fit(
     workload: Workload, cluster: Cluster, strategy: Strategy | None, *, tuning: Tuning = NEUTRAL
 ) -> FitReport:
     """Whether a strategy fits or, without one, any: then the fastest, else the leanest."""
-    pool = only_pool(cluster)
-    workload = runnable(workload, pool)
-    fewest = smallest_count(workload, pool, tuning=tuning)
+    workload = runnable(workload, *cluster.pools)
+    fewest: dict[str, int | None] = {}
+    for pool in cluster.pools:
+        if pool.gpu.name not in fewest:
+            fewest[pool.gpu.name] = smallest_count(workload, pool, tuning=tuning)
     if strategy is None:
-        try:
-            best = plan(
-                workload, cluster, objective=Objective.THROUGHPUT, top=1, tuning=tuning
-            ).plans[0]
-        except NoFeasiblePlanError as error:
-            least = leanest(workload, pool, Mode.EXACT, tuning=tuning)
-            if least is None:
-                return FitReport(workload, pool, None, False, None, fewest, (), str(error))
-            return replace(_report(workload, pool, least, fewest, ()), why_not=str(error))
-        return _report(workload, pool, best, fewest, ())
-    reasons = why_refused(workload, [pool], strategy)
+        return _any_that_fits(workload, cluster, fewest, tuning)
+    model = ClusterModel(workload, cluster, tuning=tuning)
+    strategy = with_split(model, strategy)
+    reasons = why_refused(workload, cluster.pools, strategy)
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    model = CostModel(workload, pool, tuning=tuning)
     asked = estimate(model, [strategy])[0]
     changes = () if asked.fits else _helpful_changes(model, strategy)
-    return _report(workload, pool, asked, fewest, changes)
+    return FitReport(workload, asked, fewest, changes)
 
 
-def _report(
-    workload: Workload,
-    pool: Pool,
-    asked: Plan,
-    fewest: int | None,
-    changes: tuple[Change, ...],
+def _any_that_fits(
+    workload: Workload, cluster: Cluster, fewest: Mapping[str, int | None], tuning: Tuning
 ) -> FitReport:
-    excess = max(stage.peak_bytes - stage.capacity_bytes for stage in asked.memory)
-    return FitReport(workload, pool, asked, asked.fits, excess, fewest, changes)
+    try:
+        best = plan(workload, cluster, objective=Objective.THROUGHPUT, top=1, tuning=tuning)
+    except NoFeasiblePlanError as error:
+        least = None
+        if len(cluster.pools) == 1:
+            least = leanest(workload, cluster.pools[0], Mode.EXACT, tuning=tuning)
+        return FitReport(workload, least, fewest, why_not=str(error))
+    return FitReport(workload, best.plans[0], fewest)
 
 
-def _helpful_changes(model: CostModel, strategy: Strategy) -> tuple[Change, ...]:
+def _helpful_changes(model: ClusterModel, strategy: Strategy) -> tuple[Change, ...]:
     """Single changes that make the strategy fit the same GPUs, the fastest first."""
-    workload, pool = model.workload, model.pool
+    workload, pools = model.workload, model.cluster.pools
     tried: dict[Strategy, str] = {}
-    for text, changed in _single_changes(model, strategy):
-        adjusted = _adjusted(model, changed)
-        if adjusted is not None and not why_refused(workload, [pool], adjusted):
+    for text, changed in _single_changes(workload, strategy):
+        adjusted = _adjusted(workload, strategy, changed)
+        if adjusted is not None and not why_refused(workload, pools, adjusted):
             tried.setdefault(adjusted, text)
     plans = estimate(model, list(tried))
     changes = [
@@ -109,7 +114,7 @@ def _helpful_changes(model: CostModel, strategy: Strategy) -> tuple[Change, ...]
     return tuple(sorted(changes, key=lambda change: change.plan.iteration_seconds))
 
 
-def _single_changes(model: CostModel, s: Strategy) -> Iterator[tuple[str, Strategy]]:
+def _single_changes(workload: Workload, s: Strategy) -> Iterator[tuple[str, Strategy]]:
     for divisor in (2, 4, 8, 16):
         if s.micro_batch % divisor == 0:
             smaller = s.micro_batch // divisor
@@ -130,18 +135,18 @@ def _single_changes(model: CostModel, s: Strategy) -> Iterator[tuple[str, Strate
         yield "sequence parallel", replace(s, sequence_parallel=True)
     if s.virtual_stages > 1:
         yield "no virtual stages", replace(s, virtual_stages=1)
-    yield from _recompute_changes(model, s)
+    yield from _recompute_changes(workload, s)
 
 
-def _recompute_changes(model: CostModel, s: Strategy) -> Iterator[tuple[str, Strategy]]:
-    for module in recomputable_modules(model.workload):
+def _recompute_changes(workload: Workload, s: Strategy) -> Iterator[tuple[str, Strategy]]:
+    for module in recomputable_modules(workload):
         if module not in s.recompute.modules:
             modules = tuple(sorted({*s.recompute.modules, module}))
             selective = Recompute(Granularity.SELECTIVE, modules=modules)
             names = ", ".join(modules)
             yield f"recompute {names}", replace(s, recompute=selective)
     chunks = s.pp * s.virtual_stages
-    for layers in range(1, model.workload.model.num_layers // chunks + 1):
+    for layers in range(1, workload.model.num_layers // chunks + 1):
         block = Recompute(Granularity.FULL, Method.BLOCK, layers)
         yield f"recompute {layers} layers of each stage", replace(s, recompute=block)
     yield (
@@ -150,19 +155,21 @@ def _recompute_changes(model: CostModel, s: Strategy) -> Iterator[tuple[str, Str
     )
 
 
-def _adjusted(model: CostModel, s: Strategy) -> Strategy | None:
+def _adjusted(workload: Workload, before: Strategy, s: Strategy) -> Strategy | None:
     """What follows from a change: micro-batches, the split, switches; None if impossible."""
     per_step = s.dp * s.micro_batch
-    layers, chunks = model.workload.model.num_layers, s.pp * s.virtual_stages
-    if model.workload.global_batch % per_step or chunks > layers:
+    layers, chunks = workload.model.num_layers, s.pp * s.virtual_stages
+    if workload.global_batch % per_step or chunks > layers:
         return None
     sequence = s.sequence_parallel and s.tp > 1
+    same = (s.pp, s.virtual_stages) == (before.pp, before.virtual_stages)
+    keeps = same or (layers % chunks == 0 and s.split is not LayerSplit.FREE)
     return replace(
         s,
-        num_micro_batches=model.workload.global_batch // per_step,
-        split=s.split if layers % chunks == 0 else LayerSplit.BALANCED,
+        num_micro_batches=workload.global_batch // per_step,
+        split=s.split if keeps else LayerSplit.BALANCED,
         sequence_parallel=sequence,
-        stages=(),  # dealt anew
+        stages=s.stages if same else (),
         overlap=replace(
             s.overlap,
             param_gather=s.overlap.param_gather and s.zero_stage >= 1,

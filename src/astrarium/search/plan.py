@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrarium.arrays import Ints
+from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster
 from astrarium.cost.groups import exchanged_bytes, meeting_seconds
 from astrarium.cost.layouts import CostModel, Layouts
@@ -21,6 +21,8 @@ from astrarium.cost.stages import layers_before
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
+from astrarium.model.workload import Precision
+from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
 from astrarium.strategy.columns import Options, degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy, of_groups
@@ -51,12 +53,14 @@ class StageMemory:
 class Plan:
     strategy: Strategy
     gpus: Mapping[str, int]
+    precision: Precision  # one that all of these GPUs have
     iteration_seconds: float
     interval_seconds: tuple[float, float]
     tokens_per_second: float
     mfu: float
     breakdown_seconds: Mapping[str, float]
     memory: tuple[StageMemory, ...]
+    stages: tuple[StageSeconds, ...]
     usd_per_hour: float | None
     usd_total: float | None
     train_seconds: float | None
@@ -66,6 +70,25 @@ class Plan:
     @property
     def fits(self) -> bool:
         return all(stage.fits for stage in self.memory)
+
+    @property
+    def ideal_seconds(self) -> float:
+        """The iteration on one machine with the summed speed of all stages: no waiting, no hops."""
+        every = zip(self._groups(), self.stages, strict=True)
+        at_once = [(g.sequences / g.num_micro_batches, stage) for g, stage in every]
+        return self.strategy.sequences / sum(n / stage.model_seconds for n, stage in at_once)
+
+    def _groups(self) -> Iterator[Strategy]:
+        """The group, or the strategy, that each stage belongs to."""
+        for group in self.strategy.pipelines:
+            yield from [group] * group.pp
+
+    def busy_share(self, stage: StageSeconds) -> float:
+        """The part of the iteration that a stage does not wait for others."""
+        passes = stage.forward_seconds + stage.backward_seconds
+        number = list(self._groups())[stage.stage].num_micro_batches
+        busy = number * passes + stage.after_seconds
+        return busy / self.iteration_seconds
 
     @property
     def peak_bytes(self) -> float:
@@ -79,6 +102,7 @@ class _Pipeline:
     strategy: Strategy  # with its stages
     breakdown: Mapping[str, float]
     memory: tuple[StageMemory, ...]
+    stages: tuple[StageSeconds, ...]
     pool_gpus: Ints
     exchanged_bytes: float  # gradients of a GPU that other groups have to add theirs to
 
@@ -105,7 +129,7 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
     placed = [placement(strategy, cluster) for strategy in strategies]
     bounds = [chunk_bounds_of(model, strategy) for strategy in strategies]
     pool_gpus = np.array([_gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
-    layouts = model.layouts(
+    pipelines = model.pipelines(
         _degrees_of(strategies, placed),
         np.array([s.virtual_stages for s in strategies], np.int64),
         bounds,
@@ -113,8 +137,11 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
         pool_gpus,
     )
     rows, options = np.arange(len(strategies)), options_of(strategies)
+    layouts = pipelines.layouts
     memory = memory_of(layouts, rows, options)
-    seconds = _replayed(layouts, options, bounds, seconds_of(layouts, rows, options))
+    chunks = _chunk_layers(model, strategies, bounds)
+    seconds = _replayed(layouts, options, chunks, seconds_of(layouts, rows, options))
+    of_stages = stage_seconds(pipelines, options, cluster, placed, chunks)
     exchanged = exchanged_bytes(layouts)
     found = []
     for row, strategy in enumerate(strategies):
@@ -122,7 +149,7 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
         stages = tuple(
             StageMemory(
                 stage=stage,
-                gpu=_smallest_gpu(cluster, parts),
+                gpu=smallest_gpu(cluster, parts),
                 capacity_bytes=min(cluster.pools[pool].gpu.memory_bytes for pool, _ in parts),
                 by_cause={c: float(getattr(memory, c)[row, rank]) for c in MEMORY_CAUSES},
             )
@@ -130,7 +157,16 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
         )
         breakdown = {c: float(getattr(seconds, c)[row]) for c in SECONDS_CAUSES}
         made = replace(strategy, stages=_stages(cluster, strategy, bounds[row], placed[row]))
-        found.append(_Pipeline(made, breakdown, stages, pool_gpus[row], float(exchanged[row])))
+        found.append(
+            _Pipeline(
+                made,
+                breakdown,
+                stages,
+                of_stages[row],
+                pool_gpus[row],
+                float(exchanged[row]),
+            )
+        )
     return found
 
 
@@ -143,11 +179,14 @@ def _together(model: ClusterModel, groups: Sequence[_Pipeline]) -> _Pipeline:
     most = max(group.exchanged_bytes for group in groups)
     breakdown = dict(max(groups, key=lambda group: group.seconds).breakdown)
     breakdown["gradient_reduction"] += float(meeting_seconds(fabric, len(groups), np.array(most)))
+    groups = sorted(groups, key=lambda group: -group.strategy.sequences)
     memory = [stage for group in groups for stage in group.memory]
+    stages = [stage for group in groups for stage in group.stages]
     return _Pipeline(
         of_groups([group.strategy for group in groups]),
         breakdown,
         tuple(replace(stage, stage=index) for index, stage in enumerate(memory)),
+        tuple(replace(stage, stage=index) for index, stage in enumerate(stages)),
         used,
         most,
     )
@@ -179,8 +218,19 @@ def _class_of(parts: Parts) -> StageClass:
     return tuple(pool for pool, _ in parts)
 
 
+def _chunk_layers(
+    model: ClusterModel, strategies: Sequence[Strategy], bounds: Sequence[Ints]
+) -> list[Floats]:
+    """Layers of every kind on the chunks of each strategy: (virtual, pp, kinds)."""
+    held = layers_before(model.workload.model)
+    return [
+        np.diff(held[cuts], axis=0).reshape(strategy.virtual_stages, strategy.pp, -1)
+        for strategy, cuts in zip(strategies, bounds, strict=True)
+    ]
+
+
 def _replayed(
-    layouts: Layouts, options: Options, bounds: Sequence[Ints], seconds: Seconds
+    layouts: Layouts, options: Options, chunk_layers: Sequence[Floats], seconds: Seconds
 ) -> Seconds:
     """The seconds with pipelines of virtual stages as the simulator executes them."""
     pp, batches = layouts.degrees.pp, layouts.degrees.num_micro_batches
@@ -189,11 +239,8 @@ def _replayed(
         return seconds
     bubble = seconds.pipeline_bubble.copy()
     closed = pipeline_of(layouts, rows, options.take(rows))
-    held = layers_before(layouts.models[0].workload.model)
     for row, passes in zip(rows.tolist(), closed, strict=True):
-        shape = (int(layouts.virtual[row]), int(pp[row]), -1)
-        chunks = np.diff(held[bounds[row]], axis=0).reshape(shape)
-        bubble[row] += replayed_seconds(layouts, row, options, chunks) - passes
+        bubble[row] += replayed_seconds(layouts, row, options, chunk_layers[row]) - passes
     return replace(seconds, pipeline_bubble=bubble)
 
 
@@ -203,11 +250,6 @@ def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
         for pool, count in parts:
             used[pool] += count
     return used
-
-
-def _smallest_gpu(cluster: Cluster, parts: Parts) -> str:
-    pools = [cluster.pools[pool] for pool, _ in parts]
-    return min(pools, key=lambda pool: pool.gpu.memory_bytes).gpu.name
 
 
 def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
@@ -232,12 +274,14 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
     return Plan(
         strategy=priced.strategy,
         gpus=gpus,
+        precision=workload.precision,
         iteration_seconds=seconds,
         interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
         mfu=workload.flops_per_iteration / (seconds * peak_flops),
         breakdown_seconds=priced.breakdown,
         memory=priced.memory,
+        stages=priced.stages,
         usd_per_hour=usd_per_hour,
         usd_total=usd_total,
         train_seconds=train_seconds,
@@ -303,7 +347,7 @@ def _stages(
     for chunk in range(strategy.pp * strategy.virtual_stages):
         rank = chunk % strategy.pp
         stage = Stage(
-            gpu=_smallest_gpu(cluster, placed[rank]),
+            gpu=smallest_gpu(cluster, placed[rank]),
             first_layer=int(bounds[chunk]),
             last_layer=int(bounds[chunk + 1]),
             devices=sum(count for _, count in placed[rank]),

@@ -25,6 +25,7 @@ from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
+from astrarium.search.room import pools_without_room
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
@@ -279,6 +280,11 @@ def _why_nothing(
         return _why_no_space(workload, cluster)
     if rejected[Rejection.DEADLINE] or rejected[Rejection.BUDGET]:
         return _why_limits(results, rejected)
+    if len(cluster.pools) > 1 and mode is Mode.EXACT:
+        rooms = pools_without_room(runnable(workload, *cluster.pools), cluster)
+        if rooms:
+            lacking_there = "; ".join(room.text for room in rooms)
+            return f"not all GPUs can be used: {lacking_there}; --mode up-to leaves them out"
     if rejected[Rejection.MEMORY]:
         lacking = [
             result.least_bytes - pool.gpu.memory_bytes

@@ -84,7 +84,7 @@ class Space:
         rows = _grid(
             tp=divisors(most_heads(workload)),
             pp=np.arange(1, model.num_layers + 1),
-            cp=_context_degrees(workload.seq_length),
+            cp=context_degrees(workload.seq_length),
             dp=self._data_degrees(),
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
@@ -287,7 +287,7 @@ def most_heads(workload: Workload) -> int:
     return int(np.gcd.reduce(heads)) if heads else 8
 
 
-def _context_degrees(seq_length: int) -> Ints:
+def context_degrees(seq_length: int) -> Ints:
     """Every rank takes two equal slices of the sequence, so that causal work is even."""
     return np.array(
         [1, *(int(d) for d in divisors(seq_length) if d > 1 and seq_length % (2 * d) == 0)]

@@ -38,7 +38,7 @@ class SplitProblem:
     after: Floats
     table_of_stage: Ints  # (P,)
     most_layers: Ints  # (P, L + 1): most layers from i on that fit at this position
-    hop: Floats  # (P,): one transfer over the link s -> s + 1; the last entry is not used
+    hop: Floats  # (P,), or by cut (P, L + 1): one transfer s -> s + 1; the last one is not used
     num_micro_batches: int
     overlap_p2p: bool
 
@@ -54,7 +54,8 @@ class SplitProblem:
 class Position:
     """What the schedule fixes for the stage at one position."""
 
-    hold: Floats  # links kept busy in every turn; one entry per problem
+    held_in: Floats  # the link into the stage, if it is busy in every turn: (problems, L + 1)
+    held_out: Floats  # the link out of it, by the cut behind the stage
     enter: Floats  # way over the link into the stage, to and fro, where transfers overlap
     steady: int  # turns with a forward and a backward pass
     warm_up: int
@@ -67,19 +68,20 @@ class Position:
 
 
 def positions(hops: Floats, num_micro_batches: int, *, overlap_p2p: bool) -> list[Position]:
-    """Of pipelines with links (problems, stages)."""
+    """Of pipelines with links (problems, stages, L + 1)."""
     stages = hops.shape[1]
     link_out = hops.copy()
     link_out[:, -1] = 0.0
     link_in = np.zeros_like(hops)
     link_in[:, 1:] = link_out[:, :-1]
-    zero = np.zeros(len(hops))
+    zero = np.zeros_like(hops[:, 0])
     found = []
     for stage in range(stages):
         behind = stages - 1 - stage
         found.append(
             Position(
-                hold=zero if overlap_p2p else link_in[:, stage] + link_out[:, stage],
+                held_in=zero if overlap_p2p else link_in[:, stage],
+                held_out=zero if overlap_p2p else link_out[:, stage],
                 enter=2 * link_in[:, stage] if overlap_p2p else zero,
                 steady=num_micro_batches - behind,
                 warm_up=min(behind, num_micro_batches - 1),
@@ -96,7 +98,11 @@ def seconds_of_splits(
     start, count = bounds[:, :-1], np.diff(bounds, axis=1)
     key = problem.table_of_stage, start, count
     forward, backward, after = (a[key] for a in (problem.forward, problem.backward, problem.after))
-    hold, enter = (np.array([getattr(p, n)[0] for p in place]) for n in ("hold", "enter"))
+    held_in, held_out, enter = (
+        np.array([getattr(p, n)[0] for p in place]) for n in ("held_in", "held_out", "enter")
+    )
+    stage = np.arange(len(place))
+    hold, enter = held_in[stage, start] + held_out[stage, bounds[:, 1:]], enter[stage, start]
     warm_up, steady = (np.array([getattr(p, n) for p in place]) for n in ("warm_up", "steady"))
     slot = forward + backward + hold
     trip = np.cumsum(slot + enter, axis=1)
@@ -133,7 +139,8 @@ class Bounds:
         stages, cuts, width, batches, overlap = problems[0].shape
         count = len(problems)
         self.problems = problems
-        self.place = positions(np.stack([p.hop for p in problems]), batches, overlap_p2p=overlap)
+        hops = [np.broadcast_to(p.hop.reshape(stages, -1), (stages, cuts)) for p in problems]
+        self.place = positions(np.stack(hops), batches, overlap_p2p=overlap)
         most = self._most(upper)
         self.low, self.high = _windows(most.max(axis=(1, 2)), cuts)
         self.width = width = min(width, int(most.max(initial=0)) + 1)
@@ -159,7 +166,9 @@ class Bounds:
             most = np.minimum(problem.most_layers, problem.forward.shape[2] - 1)
             if np.isfinite(limit):
                 both = (problem.forward + problem.backward).min(axis=1)[problem.table_of_stage]
-                hold = np.array([p.hold[index] for p in self.place])
+                hold = np.array(
+                    [p.held_in[index].min() + p.held_out[index].min() for p in self.place]
+                )
                 turns = np.array([max(p.steady, 1) for p in self.place])
                 fast = turns[:, None] * (both + hold[:, None]) < limit
                 longest = np.where(fast, np.arange(both.shape[1]), 0).max(axis=1)
@@ -177,7 +186,7 @@ class Bounds:
             for index, problem in enumerate(self.problems):
                 table = getattr(problem, name)[problem.table_of_stage[stage]]
                 out[stage, index, window] = table[window, : self.width]
-        hold, enter = place.hold[:, None, None], place.enter[:, None, None]
+        hold, enter = self._held(place, window), place.enter[:, window, None]
         forward, backward, slot = (
             table[stage, :, window] for table in (self.forward, self.backward, self.slot)
         )
@@ -192,6 +201,12 @@ class Bounds:
             backward += hold
         slot[forbidden] = np.inf
         np.add(slot, enter, out=self.step[stage, :, window])
+
+    def _held(self, place: Position, window: slice) -> Floats:
+        """Seconds of links that are busy in every turn, by first layer and number of layers."""
+        behind = np.pad(place.held_out, ((0, 0), (0, self.width)))
+        ends = np.lib.stride_tricks.sliding_window_view(behind, self.width, axis=1)
+        return place.held_in[:, window, None] + ends[:, window]
 
     def _sums(self, stage: int, window: slice) -> None:
         place = self.place[stage]
@@ -210,7 +225,7 @@ class Bounds:
             here = slot + np.maximum(up + own_down, own_up + down)
         if self.problems[0].overlap_p2p:
             self.sum[stage, :, window] = (step + rest).min(axis=2)
-            here += place.enter[:, None, None] + _least_gain(place, slot, rest)
+            here += place.enter[:, window, None] + _least_gain(place, slot, rest)
         chain = np.maximum(here, step + chain, out=self.chain_with[stage, :, window])
         up += step
         down += step

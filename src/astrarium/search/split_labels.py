@@ -124,7 +124,12 @@ class LabelSearch:
         self.data = bounds.problems[problem]
         self.upper, self.known = upper, known
         self.place = [
-            replace(p, hold=p.hold[problem : problem + 1], enter=p.enter[problem : problem + 1])
+            replace(
+                p,
+                held_in=p.held_in[problem : problem + 1],
+                held_out=p.held_out[problem : problem + 1],
+                enter=p.enter[problem : problem + 1],
+            )
             for p in bounds.place
         ]
         self.slots = np.maximum([p.steady - 2 for p in self.place], 0)

@@ -195,7 +195,7 @@ class _Case:
         return bottleneck_bound(
             layer=layer,
             fixed=fixed,
-            hop=self._hops(place)[: len(layer)],
+            hop=self._hops(place).min(axis=2)[: len(layer)],
             most_layers=most,
             num_layers=self.num_layers,
             num_micro_batches=np.full(len(layer), self.batches),
@@ -203,7 +203,8 @@ class _Case:
         )
 
     def _hops(self, place: Ints) -> Floats:
-        return np.pad(self.tables.hop[:, place[:-1], place[1:]], ((0, 0), (0, 1)))
+        """Transfers behind every stage, by the cut: (options, stages, cuts)."""
+        return np.pad(self.tables.hop[:, place[:-1], place[1:]], ((0, 0), (0, 1), (0, 0)))
 
     def tied(self, order: Order, option: int) -> float:
         return float(self.tables.tied[option, order[0], order[-1]])

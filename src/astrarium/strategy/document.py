@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from math import prod
+from operator import index as index_of
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,8 @@ from astrarium.strategy.types import (
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
+_OF_STAGE = ("tp", "dp", "micro_batch")  # what a stage can have of its own
+_STAGE_KEYS = ("layers", "pools", "gpu", "devices", "pipeline_rank", "chunk", *_OF_STAGE)
 _COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 _KEYS = (
     *_COUNTS,
@@ -66,7 +69,6 @@ _FLAT_KEYS = {
     "overlap_p2p": ("overlap", "p2p"),
     "overlap_tp": ("overlap", "tp"),
 }
-_OF_STAGE = ("tp", "dp", "micro_batch")  # what a stage can have of its own
 _NESTED = {
     "recompute": ("granularity", "method", "layers", "modules"),
     "overlap": ("grad_reduce", "param_gather", "p2p", "tp"),
@@ -292,19 +294,22 @@ def _stages(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> t
         return ()
     pp = strategy.pp
     try:
+        for key in (key for entry in given for key in entry if key not in _STAGE_KEYS):
+            known = f"expected {', '.join(_STAGE_KEYS)}{did_you_mean(str(key), _STAGE_KEYS)}"
+            raise StrategyKeyError(reader.where, "stages", f"stages: unknown key '{key}'; {known}")
         stages = []
-        for index, entry in enumerate(given):
+        for number, entry in enumerate(given):
             own = _own_degrees(entry, strategy)
-            block = int(own.get("tp", strategy.tp) * own.get("dp", strategy.dp) * strategy.cp)
+            block = own.get("tp", strategy.tp) * own.get("dp", strategy.dp) * strategy.cp
             stages.append(
                 Stage(
                     gpu=find_gpu(entry["gpu"]).name if entry.get("gpu") else "",
-                    first_layer=int(entry["layers"][0]),
-                    last_layer=int(entry["layers"][1]),
-                    devices=int(entry.get("devices", block)),
-                    rank=int(entry.get("pipeline_rank", index % pp)),
-                    chunk=int(entry.get("chunk", index // pp)),
-                    pools=tuple((str(n), int(c)) for n, c in entry.get("pools", {}).items()),
+                    first_layer=index_of(entry["layers"][0]),
+                    last_layer=index_of(entry["layers"][1]),
+                    devices=index_of(entry.get("devices", block)),
+                    rank=index_of(entry.get("pipeline_rank", number % pp)),
+                    chunk=index_of(entry.get("chunk", number // pp)),
+                    pools=tuple((str(n), index_of(c)) for n, c in entry.get("pools", {}).items()),
                     **own,
                 )
             )
@@ -362,10 +367,10 @@ class _Reader:
     """Typed access to a strategy's keys; complaints name the file and the key."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self._values, self._where = values, where
+        self._values, self.where = values, where
 
     def fail(self, key: str, value: object, expected: str) -> InputError:
-        return StrategyKeyError(self._where, key, f"{key} is {value!r}; expected {expected}")
+        return StrategyKeyError(self.where, key, f"{key} is {value!r}; expected {expected}")
 
     def count(self, key: str, default: int) -> int:
         return self.number(key, default, least=1, most=2**24)
@@ -419,6 +424,14 @@ def _recompute(reader: _Reader, values: Mapping[str, Any]) -> Recompute:
     return Recompute(granularity, method, layers, modules)
 
 
+def _names_pools(given: Mapping[str, Any]) -> bool:
+    """Whether the stages say on which GPUs they run; then others may be left over."""
+    stages = given.get("stages")
+    if not isinstance(stages, list) or not stages:
+        return False
+    return all(isinstance(stage, Mapping) and stage.get("pools") for stage in stages)
+
+
 def _derived(
     strategy: Strategy, given: Mapping[str, Any], where: str, gpus: int, global_batch: int
 ) -> Strategy:
@@ -435,7 +448,7 @@ def _derived(
                 f" does not divide {gpus} GPUs"
             )
         strategy = replace(strategy, dp=gpus // rest)
-    elif strategy.gpus != gpus:
+    elif strategy.gpus > gpus or (strategy.gpus < gpus and not _names_pools(given)):
         raise InputError(
             f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} x dp {strategy.dp}"
             f" = {strategy.gpus} GPUs, but {gpus} are given"

@@ -65,27 +65,32 @@ def _blocks(strategy: Strategy) -> list[int]:
 
 def _named(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...] | None:
     """What `stages` say about pools, by name or by GPU type; None if nothing."""
-    if len(cluster.pools) == 1 or not strategy.stages:
+    named = any(stage.pools or stage.gpu for stage in strategy.stages)
+    if len(cluster.pools) == 1 or not named:
         return None
     of_rank: dict[int, Parts] = {}
     left = [pool.num_gpus for pool in cluster.pools]
     for stage in strategy.stages:
+        parts = _by_name(stage, cluster)
         if stage.rank in of_rank:
+            if parts and parts != of_rank[stage.rank]:
+                raise InputError(f"stages put pipeline rank {stage.rank} on different pools")
             continue
-        if stage.pools:
-            names = [pool.name for pool in cluster.pools]
-            parts = tuple((names.index(cluster.pool(n).name), count) for n, count in stage.pools)
-        elif stage.gpu:
-            parts = ((_pool_with_room(stage, cluster, left), stage.devices),)
-        else:
-            return None
-        of_rank[stage.rank] = tuple(sorted(parts))
+        if not parts and not stage.gpu:
+            raise InputError(f"stages name no pool for pipeline rank {stage.rank}, but for others")
+        parts = parts or ((_pool_with_room(stage, cluster, left), stage.devices),)
+        of_rank[stage.rank] = parts
         for pool, count in parts:
             left[pool] -= count
     missing = [rank for rank in range(strategy.pp) if rank not in of_rank]
     if missing:
         raise InputError(f"stages say nothing about pipeline rank {missing[0]}")
     return tuple(of_rank[rank] for rank in range(strategy.pp))
+
+
+def _by_name(stage: Stage, cluster: Cluster) -> Parts:
+    names = [pool.name for pool in cluster.pools]
+    return tuple(sorted((names.index(cluster.pool(n).name), count) for n, count in stage.pools))
 
 
 def _pool_with_room(stage: Stage, cluster: Cluster, left: Sequence[int]) -> int:
@@ -103,6 +108,13 @@ def _pool_with_room(stage: Stage, cluster: Cluster, left: Sequence[int]) -> int:
 def _check_sizes(placed: Sequence[Parts], blocks: Sequence[int], cluster: Cluster) -> None:
     used = [0] * len(cluster.pools)
     for rank, (parts, block) in enumerate(zip(placed, blocks, strict=True)):
+        for pool, count in parts:
+            if count < 1:
+                name = cluster.pools[pool].name
+                raise InputError(
+                    f"pipeline rank {rank} asks for {count} GPUs of pool {name}; leave it out, or"
+                    " give a number from 1 on"
+                )
         devices = sum(count for _, count in parts)
         if devices != block:
             raise InputError(

@@ -36,7 +36,7 @@ def _measured_seconds(kind: Block | CustomBlock, gpu: str) -> float | None:
     if not timings:
         return None
     timing = timings[min(timings)]
-    return timing.forward_seconds + timing.backward_seconds
+    return timing.forward_seconds + (timing.backward_seconds or 2 * timing.forward_seconds)
 
 
 def chunk_bounds(

@@ -63,6 +63,15 @@ class LayerSplit(StrEnum):
     FREE = "free"
 
 
+class Reach(StrEnum):
+    """How far it is from a pipeline stage to the next."""
+
+    NOWHERE = "none"
+    DOMAIN = "domain"
+    NODES = "nodes"
+    POOLS = "pools"
+
+
 @dataclass(frozen=True, slots=True)
 class Recompute:
     granularity: Granularity = Granularity.NONE

@@ -72,6 +72,7 @@ PROGRAMS: Final = (
     Program(r"zero[- ]?bubble", "megatron", False, 0, True),
     # DeepSpeed; beside Megatron its pipeline runs Megatron's layers.
     Program(r"^(?=.*megatron)(?=.*deepspeed).*(zero|stage)[- ]*[23]", "deepspeed"),
+    Program(r"deepspeed.*megatron-lm v1\.1", "deepspeed-megatron"),  # AMP's, 2022
     Program(r"megatron.*deepspeed|deepspeed.*megatron|deepspeed.*\b3d\b", "megatron-2021"),
     Program(r"ptd-?p|megatron(-lm)?[ -]?v?[12]\.", "megatron-2021"),
     Program(r"megatron|megascale|mindspeed|flagscale|megablocks", "megatron", True, 1, True),
@@ -159,7 +160,7 @@ STATED: Final = (
     # FSDP's policy of reducing in fp32, which is llm-foundry's DEFAULT.
     Statement(
         r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32",
-        (("reduced_gradient_bytes", 4),),
+        (("reduced_gradient_bytes", 4), ("tied_gradient_bytes", 4)),
     ),
     # Training without fp32 at all, as torchtune's.
     Statement(r"pure[ -]?(bf16|fp16|half)", (("gradient_bytes", 2), ("optimizer_bytes", 4))),

@@ -95,7 +95,7 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     # Before v2.0 Megatron's fusions were options, which the scripts of DeepSpeed leave off.
     (r"megatron-lm v1\.", EAGER | {"fused": frozenset({"layer_norm"})}),
     # Gradients that are reduced in fp32 though the usual is 16 bits.
-    (r"fp32[ -]?all-?reduce", {"reduced_gradient_bytes": 4}),
+    (r"fp32[ -]?all-?reduce", {"reduced_gradient_bytes": 4, "tied_gradient_bytes": 4}),
     # Megatron's tests leave dropout at its default of 0.1. What stays between two iterations is
     # 70 MB more than weights, gradients and optimizer: workspaces of libraries.
     (r"\(megatron-core ci\)", {"dropout": True, "workspace_bytes": 7e7}),

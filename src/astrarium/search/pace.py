@@ -1,0 +1,104 @@
+"""What every stage of a pipeline takes, and over which links it hands on: the pace of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.cluster import Cluster
+from astrarium.cost.mixed import Pipelines
+from astrarium.cost.replay import chunk_passes
+from astrarium.cost.step import after_parts, pass_seconds, rank_parts
+from astrarium.strategy.columns import Options
+from astrarium.strategy.placement import Parts
+from astrarium.strategy.types import Reach
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """One pipeline rank: forward and backward of one micro-batch, the rest once an iteration.
+
+    `chunk_*` are the parts of the passes on each virtual stage. `model` is a micro-batch through
+    the whole model, both passes, had this stage's GPUs all the layers. `send` is one transfer to
+    the next stage, one direction; with virtual stages the last one hands back to the first.
+    """
+
+    stage: int
+    gpu: str
+    pools: tuple[tuple[str, int], ...]
+    forward_seconds: float
+    backward_seconds: float
+    chunk_forward_seconds: tuple[float, ...]
+    chunk_backward_seconds: tuple[float, ...]
+    after_seconds: float
+    model_seconds: float
+    send_seconds: float
+    link: Reach
+    link_pools: tuple[str, ...]
+
+
+def smallest_gpu(cluster: Cluster, parts: Parts) -> str:
+    """The type of a stage's GPUs; of several the one with the least memory."""
+    pools = [cluster.pools[pool] for pool, _ in parts]
+    return min(pools, key=lambda pool: pool.gpu.memory_bytes).gpu.name
+
+
+def stage_seconds(
+    pipelines: Pipelines,
+    options: Options,
+    cluster: Cluster,
+    placed: Sequence[Sequence[Parts]],
+    chunk_layers: Sequence[Floats],
+) -> list[tuple[StageSeconds, ...]]:
+    """Of every row of the pipelines, its stages; `chunk_layers` are (virtual, pp, kinds) each."""
+    layouts = pipelines.layouts
+    rows = np.arange(len(placed))
+    forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
+    after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
+    whole = pipelines.model_seconds(options)
+    found = []
+    for row, of_rank in enumerate(placed):
+        columns = np.flatnonzero(layouts.stages.present[row])
+        chunks = [forward[row, columns, None], backward[row, columns, None]]
+        if layouts.virtual[row] > 1:
+            chunks = list(chunk_passes(layouts, row, options, chunk_layers[row]))
+        made = []
+        for stage, (column, parts) in enumerate(zip(columns, of_rank, strict=True)):
+            reach, pools = _link(pipelines, row, stage, columns)
+            sends = reach is not Reach.NOWHERE
+            made.append(
+                StageSeconds(
+                    stage=stage,
+                    gpu=smallest_gpu(cluster, parts),
+                    pools=tuple((cluster.pools[pool].name, count) for pool, count in parts),
+                    forward_seconds=float(forward[row, column]),
+                    backward_seconds=float(backward[row, column]),
+                    chunk_forward_seconds=tuple(chunks[0][stage].tolist()),
+                    chunk_backward_seconds=tuple(chunks[1][stage].tolist()),
+                    after_seconds=float(after[row, column]),
+                    model_seconds=float(whole[row, column]),
+                    send_seconds=float(layouts.hop_seconds[row, column]) if sends else 0.0,
+                    link=reach,
+                    link_pools=tuple(cluster.pools[pool].name for pool in pools),
+                )
+            )
+        found.append(tuple(made))
+    return found
+
+
+def _link(
+    pipelines: Pipelines, row: int, stage: int, columns: Ints
+) -> tuple[Reach, tuple[int, ...]]:
+    """How far it is to the next stage, and the pools of the link."""
+    last = stage == len(columns) - 1
+    if len(columns) == 1 or (last and pipelines.layouts.virtual[row] == 1):
+        return Reach.NOWHERE, ()
+    here = pipelines.class_of[row, columns[stage]]
+    there = pipelines.class_of[row, columns[0 if last else stage + 1]]
+    pools = tuple(sorted({*pipelines.classes[here], *pipelines.classes[there]}))
+    if here == there and not pipelines.hops_cross[row, here]:
+        return Reach.DOMAIN, pools
+    return (Reach.POOLS if len(pools) > 1 else Reach.NODES), pools
