@@ -245,11 +245,16 @@ class ClusterModel:
         options: Options,
         classes: Sequence[StageClass],
         pool_gpus: Ints,
+        contents: Contents | None = None,
     ) -> StageTables:
-        """Row i: degrees i with options i, using so many GPUs of each pool: (rows, pools)."""
+        """Row i: degrees i with options i, using so many GPUs of each pool: (rows, pools).
+
+        Of all runs of layers, or only of the `contents` given.
+        """
+        contents = contents or self.contents
         rows = np.arange(len(pool_gpus))
         ones = np.ones(len(pool_gpus), np.int64)
-        one, two = self.contents.stages(1), self.contents.stages(2)
+        one, two = contents.stages(1), contents.stages(2)
         columns: dict[str, list[Floats]] = {name: [] for name in _TABLES}
         every = []
         for stage_class in classes:
@@ -267,7 +272,7 @@ class ClusterModel:
         stacked = {name: np.stack(values, axis=1) for name, values in columns.items()}
         capacity = np.array([self.capacity(stage_class) for stage_class in classes])
         hop, tied = self._between(every)
-        return StageTables(contents=self.contents, **stacked, capacity=capacity, hop=hop, tied=tied)
+        return StageTables(contents=contents, **stacked, capacity=capacity, hop=hop, tied=tied)
 
     def layouts(
         self,

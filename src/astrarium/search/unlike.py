@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.mixed import ClusterModel, StageClass, StageTables
+from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed_bounds import least_seconds_of_layers, pipeline_bound, speeds
 from astrarium.search.outcome import Counts, Rejection
@@ -41,8 +41,9 @@ from astrarium.strategy.validity import megatron_rules
 
 MOST_POOLS: Final = 3  # with more there are too many combinations to write down
 MOST_COMBINATIONS: Final = 384  # looked at before the search gives up its proof
-MOST_HEAVY: Final = 16  # of them, with all ways to recompute whole layers
+MOST_HEAVY: Final = 12  # of them, with all ways to recompute whole layers
 TOGETHER: Final = 32  # combinations priced at once
+HEAVY_TOGETHER: Final = 4  # the same with all ways to recompute whole layers
 SPLITS_AT_ONCE: Final = 8  # solved between looks at the best one
 _FREE = SPLITS.index(LayerSplit.FREE)
 _NONE, _FULL = (GRANULARITIES.index(g) for g in (Granularity.NONE, Granularity.FULL))
@@ -236,7 +237,7 @@ class _Case:
         """Content of layers [i, i + n): (layers + 1, most + 1)."""
         of_range = self.tables.contents.of_range
         first = np.arange(len(of_range))[:, None]
-        width = self.num_layers - int(self.combination.stages.sum()) + 2
+        width = int(self._layers.max()) + 1
         stop = first + np.arange(width)
         index = of_range[first, np.minimum(stop, self.num_layers)]
         return np.where(stop <= self.num_layers, index, -1)
@@ -278,14 +279,17 @@ class UnlikeSearch:
                 self._solve(pools, case, found)
                 heavy.append((max(case.heavy_bound(), float(some.bound[index])), start + index))
         least = float(every.bound[looked]) if looked < len(every.bound) else np.inf
-        for number, (bound, index) in enumerate(sorted(heavy)):
-            if bound >= found.limit:
+        heavy.sort()
+        for start in range(0, len(heavy), HEAVY_TOGETHER):
+            if heavy[start][0] >= found.limit:
                 break
-            if number >= MOST_HEAVY:
-                least = min(least, bound)
+            if start >= MOST_HEAVY:
+                least = min(least, heavy[start][0])
                 break
-            one = every.take(np.array([index]))
-            for case in self._cases(pools, one, found.limit, light=False):
+            chosen = [
+                i for bound, i in heavy[start : start + HEAVY_TOGETHER] if bound < found.limit
+            ]
+            for case in self._cases(pools, every.take(np.array(chosen)), found.limit, light=False):
                 self._solve(pools, case, found)
         self.counts.space += size
         self.counts.rejected[Rejection.BOUND] += size - looked
@@ -379,26 +383,24 @@ class UnlikeSearch:
 
         `light`: those that recompute no layers as a whole, and one of those that do, for a bound.
         """
-        chosen = [self._options(pools, some, row, limit, light=light) for row in range(len(some))]
-        numbers = [len(options) for options in chosen]
-        rows = np.repeat(np.arange(len(some)), numbers)
+        every = [self._every_option(some, row, limit, light=light) for row in range(len(some))]
+        rows = np.repeat(np.arange(len(some)), [len(options) for options in every])
+        options, left = self._permitted(pools, some, rows, _joined(every))
+        options, rows = options.take(left), rows[left]
         if not len(rows):
             return []
-        options = _joined(chosen)
         gpus = np.zeros((len(rows), len(self.model.pools)), np.int64)
         for pool in pools:
             gpus[:, pool] = self.model.pools[pool].pool.num_gpus
         classes: list[StageClass] = [(pool,) for pool in pools]
         degrees = {name: own.take(rows) for name, own in zip(classes, some.degrees, strict=True)}
-        tables = self.model.stage_tables(degrees, options, classes, gpus)
-        ends = np.cumsum(numbers)
-        parts = [slice(end - number, end) for end, number in zip(ends, numbers, strict=True)]
-        return [
-            _Case(
-                some.take(np.array([i])), _taken(options, part), _taken(tables, part), self.layers
-            )
-            for i, part in enumerate(parts)
-        ]
+        width = max(self._most_layers(some, row, limit) for row in range(len(some)))
+        contents = _narrowed(self.model.contents, width)
+        tables = self.model.stage_tables(degrees, options, classes, gpus, contents)
+        begin = np.searchsorted(rows, np.arange(len(some) + 1)).tolist()
+        parts = [slice(*ends) for ends in pairwise(begin)]
+        each = [(_taken(options, part), _taken(tables, part)) for part in parts]
+        return [_Case(some.take(np.array([i])), *one, self.layers) for i, one in enumerate(each)]
 
     def _solve(self, pools: StageClass, case: _Case, found: _Found) -> None:
         """The best splits, the most promising first, while they are below the limit."""
@@ -422,36 +424,43 @@ class UnlikeSearch:
                     found.limit = split.seconds + case.tied(*each)
                     found.strategies.append(self._strategy(pools, case, each, split.bounds))
 
-    def _options(
-        self, pools: StageClass, some: Combinations, row: int, limit: float, *, light: bool
-    ) -> Options:
-        """What rules leave of the options, with the overlap that is permitted."""
+    def _every_option(self, some: Combinations, row: int, limit: float, *, light: bool) -> Options:
+        if light:
+            return self._space.options(1)
+        options = self._space.options(self._most_layers(some, row, limit))
+        return options.take(options.granularity == _FULL)
+
+    def _most_layers(self, some: Combinations, row: int, limit: float) -> int:
+        """Layers that a stage can have below the limit."""
         most = self.layers - int(some.stages[row].sum()) + 1
         if np.isfinite(limit):
             seconds = limit / int(some.degrees[0].num_micro_batches[row])
             most = min(most, int(seconds / float(some.layer[row].min()) * (1 + 1e-9)))
-        options = self._space.options(max(most, 1))
-        whole = options.granularity == _FULL
-        options = options.take(~whole | (options.recompute_layers == 1) if light else whole)
-        rows = np.zeros(len(options), np.int64)
-        degrees = [own.take(rows + row) for own in some.degrees]
+        return max(most, 1)
+
+    def _permitted(
+        self, pools: StageClass, some: Combinations, rows: Ints, options: Options
+    ) -> tuple[Options, Bools]:
+        """Options with all overlap that rules permit, and which of them they leave."""
+        degrees = [own.take(rows) for own in some.degrees]
+        ones = np.ones_like(rows)
 
         def alive(rules: CausedRules, switch: str = "") -> Bools:
             left = np.ones(len(options), bool)
             for pool, own in zip(pools, degrees, strict=True):
+                # Where nothing is divided there are no messages to overlap.
                 alone = own.tp == 1
-                if switch == "overlap_tp" and alone.all():
-                    continue
                 seen = replace(options, overlap_tp=options.overlap_tp & ~alone)
-                at_hand = Rows(own, rows + 1, rows + _FREE, seen)
-                left &= apply_rules(rules, Fields(self._constants[pool], at_hand), rows + 1)[0]
+                at_hand = Fields(self._constants[pool], Rows(own, ones, _FREE * ones, seen))
+                kept, _ = apply_rules(rules, at_hand, ones)
+                left &= kept | (alone if switch == "overlap_tp" else False)
             return left
 
         for switch, rules in self._rules.of_switches.items():
             changed: dict[str, Any] = {switch: alive(rules, switch)}
             options = replace(options, **changed)
         decided = [*self._rules.of_layouts, *self._rules.of_options, *self._rules.mixed]
-        return options.take(alive(decided))
+        return options, alive(decided)
 
     def _strategy(
         self,
@@ -489,6 +498,14 @@ class UnlikeSearch:
                 stage = replace(stage, tp=degrees[0], dp=degrees[1], micro_batch=degrees[2])
             stages.append(stage)
         return replace(common, stages=tuple(stages))
+
+
+def _narrowed(contents: Contents, most_layers: int) -> Contents:
+    """Only runs of at most so many layers."""
+    kept = contents.layers.sum(axis=1) <= most_layers
+    number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # last: what was -1 stays so
+    rest = (contents.layers[kept], contents.has_embedding[kept], contents.has_head[kept])
+    return Contents(number[contents.of_range], *rest)
 
 
 def _tick(degrees: Degrees) -> Ints:
