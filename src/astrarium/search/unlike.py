@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from functools import cached_property
 from itertools import pairwise, permutations
 from typing import Any, Final, TypeVar
@@ -40,7 +41,7 @@ from astrarium.strategy.types import Granularity, LayerSplit, Stage, Strategy
 from astrarium.strategy.validity import megatron_rules
 
 MOST_POOLS: Final = 3  # with more there are too many combinations to write down
-MOST_COMBINATIONS: Final = 384  # looked at before the search gives up its proof
+MOST_COMBINATIONS: Final = 256  # looked at before the search gives up its proof
 MOST_HEAVY: Final = 12  # of them, with all ways to recompute whole layers
 TOGETHER: Final = 32  # combinations priced at once
 HEAVY_TOGETHER: Final = 4  # the same with all ways to recompute whole layers
@@ -120,6 +121,17 @@ class _Found:
     strategies: list[Strategy] = field(default_factory=list)
 
 
+class Effort(Enum):
+    """Which ways to recompute are looked at: none, those of parts of layers, of whole layers.
+
+    Of the last sort, the second has those that redo one layer, for a bound of all others.
+    """
+
+    NONE = 0
+    LIGHT = 1
+    HEAVY = 2
+
+
 _Columns = TypeVar("_Columns", Degrees, Options)
 _Table = TypeVar("_Table", Options, StageTables)
 Order = tuple[int, ...]  # places of the pools along the pipeline
@@ -161,6 +173,18 @@ class _Case:
         after = t.after.min(axis=2)[:, place].max(axis=1)
         passes = self._passes(place, layer, np.zeros_like(layer), most)
         return passes + after + t.tied[:, place[0], place[-1]]
+
+    def least_seconds(self) -> float:
+        """In the best order with endless memory; only for options that recompute nothing."""
+        least = np.inf
+        layer = (self._both / self._layers).min(axis=(0, 2))
+        for order in permutations(range(len(self.combination.degrees))):
+            place = self.place_of_stage(order)
+            most = np.full((1, len(place)), int(self._layers.max()))
+            of_stage = layer[None, place]
+            passes = self._passes(place, of_stage, np.zeros_like(of_stage), most)
+            least = min(least, float(passes[0]))
+        return least
 
     def heavy_bound(self) -> float:
         """Of options that recompute whole layers, from those that recompute one on each stage."""
@@ -268,28 +292,25 @@ class UnlikeSearch:
         every = every.take(every.bound < upper).with_whole_layers(self.layers)
         every = every.take(every.bound < upper)
         every = every.take(np.lexsort((np.arange(len(every.bound)), every.bound)))
-        heavy: list[tuple[float, int]] = []
-        looked = 0
-        for start in range(0, len(every.bound), TOGETHER):
-            if every.bound[start] >= found.limit or looked >= MOST_COMBINATIONS:
-                break
-            some = every.take(np.arange(start, min(start + TOGETHER, len(every.bound))))
-            looked += len(some.bound)
-            for index, case in enumerate(self._cases(pools, some, found.limit, light=True)):
-                self._solve(pools, case, found)
-                heavy.append((max(case.heavy_bound(), float(some.bound[index])), start + index))
-        least = float(every.bound[looked]) if looked < len(every.bound) else np.inf
-        heavy.sort()
+        for first in range(0, len(every), HEAVY_TOGETHER):
+            if np.isfinite(found.limit):
+                break  # something to hold bounds against
+            some = np.arange(first, min(first + HEAVY_TOGETHER, len(every)))
+            self._light(pools, every.take(some), found)
+        every = every.take(every.bound < found.limit)
+        looked = min(len(every), MOST_COMBINATIONS)
+        least = float(every.bound[looked]) if looked < len(every) else np.inf
+        every = self._without_recomputation(pools, every.take(np.arange(looked)), found.limit)
+        heavy = self._light(pools, every, found)
         for start in range(0, len(heavy), HEAVY_TOGETHER):
             if heavy[start][0] >= found.limit:
                 break
             if start >= MOST_HEAVY:
                 least = min(least, heavy[start][0])
                 break
-            chosen = [
-                i for bound, i in heavy[start : start + HEAVY_TOGETHER] if bound < found.limit
-            ]
-            for case in self._cases(pools, every.take(np.array(chosen)), found.limit, light=False):
+            next_ones = heavy[start : start + HEAVY_TOGETHER]
+            chosen = np.array([index for bound, index in next_ones if bound < found.limit])
+            for case in self._cases(pools, every.take(chosen), found.limit, Effort.HEAVY):
                 self._solve(pools, case, found)
         self.counts.space += size
         self.counts.rejected[Rejection.BOUND] += size - looked
@@ -298,6 +319,37 @@ class UnlikeSearch:
         seconds = found.limit if best else np.inf
         least = min(least, found.limit)
         return UnlikeResult(tuple(best), seconds, least, least >= found.limit)
+
+    def _without_recomputation(
+        self, pools: StageClass, every: Combinations, limit: float
+    ) -> Combinations:
+        """Bounds of the cost model's own figures with nothing recomputed and endless memory."""
+        bound = every.bound.copy()
+        for start in range(0, len(every), TOGETHER):
+            some = every.take(np.arange(start, min(start + TOGETHER, len(every))))
+            for index, case in enumerate(self._cases(pools, some, limit, Effort.NONE)):
+                if case is not None and len(case.options):
+                    bound[start + index] = max(bound[start + index], case.least_seconds())
+        order = np.lexsort((np.arange(len(bound)), bound))
+        order = order[bound[order] < limit]
+        return replace(every, bound=bound).take(order)
+
+    def _light(
+        self, pools: StageClass, every: Combinations, found: _Found
+    ) -> list[tuple[float, int]]:
+        """Solves what recomputes no whole layers; bounds of what does, the least first."""
+        heavy = []
+        for start in range(0, len(every), TOGETHER):
+            if every.bound[start] >= found.limit:
+                break
+            some = every.take(np.arange(start, min(start + TOGETHER, len(every))))
+            for index, case in enumerate(self._cases(pools, some, found.limit, Effort.LIGHT)):
+                self._solve(pools, case, found)
+                bound = float(some.bound[index])
+                if case is not None and bound < found.limit:
+                    bound = max(bound, case.heavy_bound())
+                heavy.append((bound, start + index))
+        return sorted(heavy)
 
     # Degrees
 
@@ -377,18 +429,15 @@ class UnlikeSearch:
     # Options, orders, splits
 
     def _cases(
-        self, pools: StageClass, some: Combinations, limit: float, *, light: bool
-    ) -> list[_Case]:
-        """Combinations with their options, priced together.
-
-        `light`: those that recompute no layers as a whole, and one of those that do, for a bound.
-        """
-        every = [self._every_option(some, row, limit, light=light) for row in range(len(some))]
+        self, pools: StageClass, some: Combinations, limit: float, effort: Effort
+    ) -> Sequence[_Case | None]:
+        """Combinations with their options, priced together; None where rules leave none."""
+        every = [self._every_option(some, row, limit, effort) for row in range(len(some))]
         rows = np.repeat(np.arange(len(some)), [len(options) for options in every])
         options, left = self._permitted(pools, some, rows, _joined(every))
         options, rows = options.take(left), rows[left]
         if not len(rows):
-            return []
+            return [None] * len(some)
         gpus = np.zeros((len(rows), len(self.model.pools)), np.int64)
         for pool in pools:
             gpus[:, pool] = self.model.pools[pool].pool.num_gpus
@@ -402,11 +451,11 @@ class UnlikeSearch:
         each = [(_taken(options, part), _taken(tables, part)) for part in parts]
         return [_Case(some.take(np.array([i])), *one, self.layers) for i, one in enumerate(each)]
 
-    def _solve(self, pools: StageClass, case: _Case, found: _Found) -> None:
+    def _solve(self, pools: StageClass, case: _Case | None, found: _Found) -> None:
         """The best splits, the most promising first, while they are below the limit."""
-        number = len(case.options)
-        if not number:
+        if case is None or not len(case.options):
             return
+        number = len(case.options)
         orders = list(permutations(range(len(pools))))
         flat = np.concatenate([case.bound(order) for order in orders])
         ranked = np.argsort(flat, kind="stable")
@@ -424,11 +473,15 @@ class UnlikeSearch:
                     found.limit = split.seconds + case.tied(*each)
                     found.strategies.append(self._strategy(pools, case, each, split.bounds))
 
-    def _every_option(self, some: Combinations, row: int, limit: float, *, light: bool) -> Options:
-        if light:
-            return self._space.options(1)
-        options = self._space.options(self._most_layers(some, row, limit))
-        return options.take(options.granularity == _FULL)
+    def _every_option(self, some: Combinations, row: int, limit: float, effort: Effort) -> Options:
+        if effort is Effort.HEAVY:
+            options = self._space.options(self._most_layers(some, row, limit))
+            return options.take(options.granularity == _FULL)
+        options = self._space.options(1)
+        if effort is Effort.LIGHT:
+            return options
+        plain = (options.granularity == _NONE) & (options.zero_stage <= 1)
+        return options.take(plain & ~options.offload_optimizer)
 
     def _most_layers(self, some: Combinations, row: int, limit: float) -> int:
         """Layers that a stage can have below the limit."""
