@@ -232,17 +232,14 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
         columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
     if len({plan.precision for plan in plans}) > 1:
         columns.append(Column("format", lambda p: p.precision))
+    if any(plan.strategy.groups for plan in plans):
+        columns.insert(0, Column("sequences", lambda p: by_part(p.strategy, _share)))
     if any(plan.is_mixed for plan in plans):
         types = short_types(pool.gpu for pool in cluster.pools)
         columns.insert(0, Column("GPUs", lambda p: gpus_words(p.gpus, types), left=True))
         return columns
     if any(plan.num_gpus != cluster.gpus for plan in plans):
         columns.insert(0, Column("GPUs", lambda p: f"{p.num_gpus:,}"))
-    if any(plan.strategy.groups for plan in plans):
-        shares = Column(
-            "sequences", lambda p: by_part(p.strategy, lambda s: f"{s.sequences or ''}")
-        )
-        columns.insert(0, shares)
     if len(cluster.pools) > 1:
         columns.insert(0, Column("type", lambda p: ", ".join(p.gpus), left=True))
     return columns

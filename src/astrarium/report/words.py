@@ -266,6 +266,9 @@ def pipeline_words(plan: PlanPart) -> str:
     Such as: 2 stages H100 [0-8, 9-17], 4 stages A100 [18-25 by 4, 26-31 by 3]
     """
     strategy, short = plan.strategy, short_types(plan.gpus)
+    if strategy.groups:  # each a pipeline of its own
+        alone = (replace(plan, strategy=group) for group in strategy.groups)
+        return "; beside it ".join(pipeline_words(one) for one in alone)
     ranks = sorted((s for s in strategy.stages if s.chunk == 0), key=lambda s: s.pipeline_rank)
     parts = []
     for gpus, run in groupby(ranks, key=lambda stage: _types_words(plan, stage, short)):
