@@ -120,15 +120,49 @@ class StageTables:
         return self.hop[row, stage_class, behind, 0 if alike else cut]
 
 
+class _KnownShards:
+    """Costs of shards on one pool, each computed once: a search asks for the same ones often."""
+
+    def __init__(self, model: CostModel) -> None:
+        self._model = model
+        self._place: dict[tuple[int, ...], int] = {}
+        self._costs: ShardCosts | None = None
+
+    def costs(self, degrees: Degrees, gpus: Ints) -> ShardCosts:
+        d, domain = degrees, self._model.pool.domain_of(gpus)
+        columns = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel, domain)
+        first, shard_of = distinct_rows(*columns)
+        keys = list(zip(*(column[first].tolist() for column in columns), strict=True))
+        new = [i for i, key in enumerate(keys) if key not in self._place]
+        if new:
+            rows = first[new]
+            self._add(self._model.shard_costs(degrees.take(rows), gpus[rows]))
+            known = len(self._place)
+            self._place.update({keys[i]: known + n for n, i in enumerate(new)})
+        assert self._costs is not None
+        places = np.array([self._place[key] for key in keys])
+        layers, ends = _rows_of(self._costs.layers, places), _rows_of(self._costs.ends, places)
+        return ShardCosts(layers, ends, shard_of)
+
+    def _add(self, costs: ShardCosts) -> None:
+        layers = _rows_of(costs.layers, costs.shard_of)
+        ends = _rows_of(costs.ends, costs.shard_of)
+        if self._costs is not None:
+            layers = _stacked([self._costs.layers, layers])
+            ends = _stacked([self._costs.ends, ends])
+        self._costs = ShardCosts(layers, ends, np.arange(len(layers.forward)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Priced:
     """The models behind a class of stages."""
 
     members: tuple[CostModel, ...]
     model: CostModel  # whose links are those of the whole class
+    shards: tuple[_KnownShards, ...]
 
     def shard_costs(self, degrees: Degrees, gpus: Ints) -> ShardCosts:
-        every = [member.shard_costs(degrees, gpus) for member in self.members]
+        every = [known.costs(degrees, gpus) for known in self.shards]
         if len(every) == 1:
             return every[0]
         layers = [_rows_of(costs.layers, costs.shard_of) for costs in every]
@@ -340,7 +374,8 @@ class ClusterModel:
                 fabric = self.fabric_of(stage_class)
                 members = tuple(member.with_fabric(fabric) for member in members)
                 model = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
-            self._classes[stage_class] = _Priced(members, model)
+            shards = tuple(_KnownShards(member) for member in members)
+            self._classes[stage_class] = _Priced(members, model, shards)
         return self._classes[stage_class]
 
     def fabric_of(self, pools: StageClass) -> Fabric:
@@ -495,9 +530,10 @@ def _hops(hop: Floats, stop: Ints) -> Floats:
     return np.where(stop < 0, widest, at_cut)
 
 
-def _stacked(costs: Sequence[LayerCosts]) -> LayerCosts:
-    names = [field.name for field in fields(LayerCosts)]
-    return LayerCosts(*(np.concatenate([getattr(one, name) for one in costs]) for name in names))
+def _stacked(costs: Sequence[_Costs]) -> _Costs:
+    names = [field.name for field in fields(costs[0])]
+    columns = {name: np.concatenate([getattr(one, name) for one in costs]) for name in names}
+    return replace(costs[0], **columns)
 
 
 def _ends(ends: Sequence[EndSeconds], first: Ints, last: Ints) -> EndSeconds:

@@ -5,6 +5,7 @@ be the seconds of one micro-batch on each of P stages, T the longest, S their su
 micro-batches, hop the fastest link:
 
 - K (T + hop), the longest stage at work all the time; without the hop where transfers overlap;
+- K t_s and the stages before s, each for one chunk (`interleaved_bound`);
 - one chunk per rank: S + (K - 1) T less the idle time of the stages behind the longest, at most
   P T - S, hence 2 S + (K - 1 - P) T, and the links of the round trip and of every turn.
 
@@ -107,12 +108,34 @@ def pipeline_bound(
     return np.where(stages > 1, found, batches * longest)
 
 
+def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
+    """Seconds with several chunks per rank: (rows, ...), from speeds (rows, ..., stages).
+
+    Every stage s takes K t_s and, v chunks being on their way, the sum of t before it over v. The
+    weights that make all stages count alike in a mean of these chains fall by 1 - 1 / (K v) from
+    stage to stage.
+    """
+    rows = (-1, *(1,) * (speed.ndim - 1))
+    fall = (1.0 - 1.0 / (batches * virtual)).reshape(rows)
+    work = (speed * fall ** np.arange(speed.shape[-1])).sum(axis=-1)
+    return batches.reshape(rows[:-1]) / work
+
+
+def fastest_first(speed: Floats, counts: Floats, stages: int) -> Floats:
+    """Speeds of stages in falling order, zero behind the last one: (rows, stages)."""
+    order = np.argsort(-speed, axis=1, kind="stable")
+    ends = np.cumsum(np.take_along_axis(counts, order, axis=1), axis=1)
+    place = (np.arange(stages) >= ends[:, :, None]).sum(axis=1)
+    padded = np.pad(np.take_along_axis(speed, order, axis=1), ((0, 0), (0, 1)))
+    return np.take_along_axis(padded, place, axis=1)
+
+
 @dataclass(frozen=True, slots=True)
 class StageRoom:
     """How much work stages can hold in how many seconds, for many orders of stages and cases.
 
     seconds: (classes, cases, contents), ascending along the contents.
-    most: (orders, stages, cases, contents + 1), the most work among so many of the first of
+    most: (stages, classes, cases, contents + 1), the most work among so many of the first of
     these contents that fit at this place.
     class_of: (orders, stages).
     """
@@ -124,16 +147,17 @@ class StageRoom:
     def work(self, longest: Floats) -> Floats:
         """What all stages hold together if none takes longer: (orders, cases)."""
         fast = (self.seconds[None] <= longest[:, None, :, None]).sum(axis=3)
-        orders, stages, cases, _ = self.most.shape
-        order = np.arange(orders)[:, None, None]
+        stages, _, cases, _ = self.most.shape
+        order = np.arange(len(self.class_of))[:, None, None]
         case = np.arange(cases)[None, None, :]
-        index = fast[order, self.class_of[:, :, None], case]
+        of = self.class_of[:, :, None]
+        index = fast[order, of, case]
         stage = np.arange(stages)[None, :, None]
-        return self.most[order, stage, case, index].sum(axis=1)
+        return self.most[stage, of, case, index].sum(axis=1)
 
     def least_longest(self, whole: Floats) -> tuple[Floats, Floats]:
         """Two figures with the least bottleneck in between; infinite if memory allows none."""
-        orders = len(self.most)
+        orders = len(self.class_of)
         high = np.broadcast_to(self.seconds[:, :, -1].max(axis=0), (orders, self.most.shape[2]))
         able = self.work(high) >= whole
         low = np.zeros_like(high)
@@ -145,12 +169,12 @@ class StageRoom:
 
 
 def stage_room(seconds: Floats, fits: Bools, work: Floats, class_of: Ints) -> StageRoom:
-    """seconds: (cases, classes, contents); fits: (orders, stages, cases, contents)."""
+    """seconds: (cases, classes, contents); fits: (stages, classes, cases, contents)."""
     by_class = np.moveaxis(seconds, 1, 0)
     ranks = np.argsort(by_class, axis=2, kind="stable")
     ascending = np.take_along_axis(by_class, ranks, axis=2)
     nothing = -work.sum() - 1.0  # a stage that can hold nothing spoils the whole pipeline
-    held = np.take_along_axis(np.where(fits, work, nothing), ranks[class_of], axis=3)
+    held = np.take_along_axis(np.where(fits, work, nothing), ranks[None], axis=3)
     most = np.maximum.accumulate(held, axis=3)
     first = np.full((*most.shape[:3], 1), nothing)
     return StageRoom(ascending, np.concatenate([first, most], axis=3), class_of)

@@ -88,7 +88,7 @@ class Space:
             dp=self._data_degrees(),
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
-        rows = _select(rows, self._usable(rows["gpus"]))
+        rows = _select(rows, self._usable(rows))
         return self._with_micro_batches(self._with_orders(rows))
 
     def _data_degrees(self) -> Ints:
@@ -161,8 +161,9 @@ class Space:
             "etp": divisors(self.pool.gpus_per_node) if experts else one,
         }
 
-    def _usable(self, gpus: Ints) -> Bools:
+    def _usable(self, rows: dict[str, Ints]) -> Bools:
         """Whole nodes, or a part of one that divides it."""
+        gpus = rows["gpus"]
         if self.exact:
             return gpus == self.pool.num_gpus
         node = self.pool.gpus_per_node
@@ -209,14 +210,14 @@ class Space:
         none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
         no_method, uniform, block = (METHODS.index(m) for m in Method)
         choices = [(none, no_method, 0, 0)]
-        choices += [(selective, no_method, 0, mask) for mask in self._module_masks]
+        choices += [(selective, no_method, 0, mask) for mask in self.module_masks]
         for layers in range(1, chunk_layers + 1):
             choices.append((full, uniform, layers, 0))
             choices.append((full, block, layers, 0))
         return choices
 
     @cached_property
-    def _module_masks(self) -> tuple[int, ...]:
+    def module_masks(self) -> tuple[int, ...]:
         """Sets of modules worth naming: those the model has, none inside another."""
         modules = recomputable_modules(self.workload)
         inside_moe = {RecomputeModule.MOE_ACT, RecomputeModule.SHARED_EXPERTS}

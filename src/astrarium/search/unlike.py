@@ -28,9 +28,10 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
+from astrarium.cost.mixed import ClusterModel, StageClass, StageTables
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed_bounds import least_seconds_of_layers, pipeline_bound, speeds
+from astrarium.search.mixed_cases import narrowed
 from astrarium.search.outcome import Counts, Rejection
 from astrarium.search.partition import SplitProblem, best_splits, bottleneck_bound
 from astrarium.search.rules import UserRule, overlaps_named
@@ -444,7 +445,7 @@ class UnlikeSearch:
         classes: list[StageClass] = [(pool,) for pool in pools]
         degrees = {name: own.take(rows) for name, own in zip(classes, some.degrees, strict=True)}
         width = max(self._most_layers(some, row, limit) for row in range(len(some)))
-        contents = _narrowed(self.model.contents, width)
+        contents = narrowed(self.model.contents, width)
         tables = self.model.stage_tables(degrees, options, classes, gpus, contents)
         begin = np.searchsorted(rows, np.arange(len(some) + 1)).tolist()
         parts = [slice(*ends) for ends in pairwise(begin)]
@@ -551,14 +552,6 @@ class UnlikeSearch:
                 stage = replace(stage, tp=degrees[0], dp=degrees[1], micro_batch=degrees[2])
             stages.append(stage)
         return replace(common, stages=tuple(stages))
-
-
-def _narrowed(contents: Contents, most_layers: int) -> Contents:
-    """Only runs of at most so many layers."""
-    kept = contents.layers.sum(axis=1) <= most_layers
-    number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # last: what was -1 stays so
-    rest = (contents.layers[kept], contents.has_embedding[kept], contents.has_head[kept])
-    return Contents(number[contents.of_range], *rest)
 
 
 def _tick(degrees: Degrees) -> Ints:

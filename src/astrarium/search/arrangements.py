@@ -1,0 +1,179 @@
+"""How the stages of one pipeline can be laid over the pools of a cluster.
+
+A stage is a whole block of tp * cp * dp GPUs. All stages of a pool follow each other; the order of
+the pools along the pipeline is free. Where all GPUs have to be used, blocks are laid over the
+pools one after another, and a block may straddle a border. Where fewer may be used, each pool
+gives whole nodes (or a part of a node that divides it), no block straddles; all pools entire are
+laid in the same way as above, so that leave to use fewer never makes a plan worse.
+
+Pools are numbered by their content, not by their place in the input: equal clusters give equal
+plans, in whatever order they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations
+from math import factorial
+
+import numpy as np
+
+from astrarium.arrays import Bools, Ints
+from astrarium.cluster import Cluster, Pool
+from astrarium.cost.mixed import StageClass
+from astrarium.strategy.placement import Parts, laid_over
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where the stages lie, along the pipeline, and the GPUs taken of each pool."""
+
+    parts: tuple[Parts, ...]
+    gpus: tuple[int, ...]
+
+    @property
+    def classes(self) -> tuple[StageClass, ...]:
+        """The pools of every stage."""
+        return tuple(tuple(pool for pool, _ in parts) for parts in self.parts)
+
+
+def canonical(cluster: Cluster) -> Cluster:
+    """The same cluster with its pools in the order of what they are."""
+    return replace(cluster, pools=tuple(sorted(cluster.pools, key=_content)))
+
+
+def _content(pool: Pool) -> tuple[object, ...]:
+    return (*_likeness(pool), -pool.nodes, pool.name)
+
+
+def _likeness(pool: Pool) -> tuple[object, ...]:
+    """What decides cost and memory on a pool, its size aside."""
+    price = pool.usd_per_gpu_hour
+    return (
+        pool.gpu.name,
+        pool.gpu.memory_bytes,
+        pool.gpus_per_node,
+        pool.nvlink_domain,
+        pool.intra_node_bandwidth,
+        pool.inter_node_bandwidth,
+        pool.intra_node_latency,
+        pool.inter_node_latency,
+        -1.0 if price is None else price,
+    )
+
+
+def alike(cluster: Cluster) -> tuple[int, ...]:
+    """For each pool the first one that it could change places with."""
+    pools = cluster.pools
+
+    def links(pool: Pool, but: Pool) -> list[tuple[float, float]]:
+        others = [other for other in pools if other not in (pool, but)]
+        found = [cluster.link_between(pool.name, other.name) for other in others]
+        return [(link.bandwidth, link.latency) for link in found]
+
+    found: list[int] = []
+    for i, pool in enumerate(pools):
+        same = [
+            j
+            for j in range(i)
+            if found[j] == j
+            and _likeness(pools[j]) == _likeness(pool)
+            and links(pools[j], pool) == links(pool, pools[j])
+        ]
+        found.append(same[0] if same else i)
+    return tuple(found)
+
+
+def laid(order: Sequence[int], gpus: Sequence[int], block: int) -> Arrangement:
+    """Blocks laid over the GPUs of the pools, one pool after another in `order`."""
+    sizes = [gpus[pool] for pool in order]
+    placed = laid_over(block, sum(sizes) // block, sizes)
+    parts = tuple(tuple(sorted((order[i], n) for i, n in stage)) for stage in placed)
+    return Arrangement(parts, tuple(gpus))
+
+
+class Arrangements:
+    """All ways to lay pipelines over a cluster whose pools are in canonical order."""
+
+    def __init__(self, cluster: Cluster, most_stages: int, *, exact: bool) -> None:
+        self.cluster, self.most_stages, self.exact = cluster, most_stages, exact
+        self.sizes = tuple(pool.num_gpus for pool in cluster.pools)
+        self._alike = alike(cluster)
+        self.stage_counts = cache(self._stage_counts)
+        self._choices = cache(self._ways_to_choose)
+
+    def _stage_counts(self, block: int) -> tuple[Ints, ...]:
+        """Per pool the numbers of whole blocks, none included, that take whole nodes of it."""
+        found = []
+        for pool in self.cluster.pools:
+            stages = np.arange(min(pool.num_gpus // block, self.most_stages) + 1)
+            found.append(stages[_whole(stages * block, pool.gpus_per_node)])
+        return tuple(found)
+
+    def takes_all(self, tp_cp: int, block: int) -> bool:
+        """Whether all GPUs together are laid out as such, no tp * cp group on two pools.
+
+        Where fewer may be used, only if blocks straddle: other ways are among the choices.
+        """
+        total = sum(self.sizes)
+        fits = total % block == 0 and all(size % tp_cp == 0 for size in self.sizes)
+        return fits and (self.exact or any(size % block for size in self.sizes))
+
+    def count(self, tp_cp: int, block: int, num_stages: int) -> int:
+        """Arrangements of so many stages, every order of the pools counted.
+
+        A single stage on a single pool leaves nothing to arrange: `engine` looks at those.
+        """
+        found = 0
+        if not self.exact and num_stages > 1:
+            found = self._choices(block).get(num_stages, 0)
+        alone = num_stages == 1 and len(self.sizes) == 1
+        if num_stages * block == sum(self.sizes) and not alone and self.takes_all(tp_cp, block):
+            found += factorial(len(self.sizes))
+        return found
+
+    def _ways_to_choose(self, block: int) -> dict[int, int]:
+        """Numbers of stages of each pool, times the orders of the pools in use."""
+        choices = self.stage_counts(block)
+        most = min(sum(int(numbers[-1]) for numbers in choices), self.most_stages)
+        ways = np.zeros((len(choices) + 1, most + 1), np.int64)
+        ways[0, 0] = 1
+        for numbers in choices:
+            taken = np.zeros(most + 1, np.int64)
+            taken[numbers[numbers > 0]] = 1
+            ways[1:] += np.stack([np.convolve(row, taken)[: most + 1] for row in ways[:-1]])
+        found = {}
+        for stages in range(1, most + 1):
+            of_used = enumerate(ways[:, stages].tolist())
+            found[stages] = sum(factorial(used) * count for used, count in of_used)
+        return found
+
+    def orders(self, gpus: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Orders of the pools in use; of those that look alike along the pipeline only one."""
+        used = [p for p, taken in enumerate(gpus) if taken]
+        seen = set()
+        for order in permutations(used):
+            look = tuple((self._alike[p], gpus[p]) for p in order)
+            if look not in seen:
+                seen.add(look)
+                yield order
+
+    def of(self, gpus: Sequence[int], block: int) -> list[Arrangement]:
+        """Every distinct order of so many GPUs of each pool."""
+        return [laid(order, gpus, block) for order in self.orders(gpus)]
+
+    def is_first(self, stages: Sequence[int]) -> bool:
+        """Whether of pools that are alike none has more stages than a larger one before it."""
+        last: dict[int, int] = {}
+        for group, count in zip(self._alike, stages, strict=True):
+            if count > last.get(group, count):
+                return False
+            last[group] = count
+        return True
+
+
+def _whole(gpus: Ints, node: int) -> Bools:
+    """Whole nodes, or a part of one that divides it."""
+    return (gpus % node == 0) | ((gpus < node) & (node % np.maximum(gpus, 1) == 0))

@@ -1,0 +1,139 @@
+"""The plans that a mixed search keeps: how they are compared, and what limits they keep to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from astrarium.cluster import Cluster
+from astrarium.search.mixed_cases import Bundle, Priced
+from astrarium.search.outcome import Found, Limits, Objective, Rejection
+from astrarium.strategy.columns import Degrees, strategy_at
+from astrarium.strategy.types import LayerSplit, Stage, Strategy
+
+Key = tuple[int, ...]
+
+
+class KeptPlans:
+    """The best `top` plans that differ in degrees, virtual stages or GPUs."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        iterations: float | None,
+        objective: Objective,
+        limits: Limits,
+        top: int,
+    ) -> None:
+        self._cluster, self._iterations = cluster, iterations
+        self.objective, self._limits, self._top = objective, limits, top
+        prices = [pool.usd_per_gpu_hour for pool in cluster.pools]
+        known = [price for price in prices if price is not None]
+        # Without all prices GPU hours are what can be compared.
+        self._has_prices = len(known) == len(prices)
+        self.prices = np.array(known) if self._has_prices else np.ones(len(prices))
+        self.best: dict[Key, Found] = {}
+        self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
+        self.least_seconds = self.least_usd = float("inf")
+
+    def score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
+        """What the objective minimises."""
+        if self.objective is Objective.COST:
+            return seconds * usd_per_hour
+        if self.objective is Objective.GPUS:
+            return gpus + seconds / (1.0 + seconds)
+        return seconds
+
+    def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
+        return self.score(seconds, float(sum(gpus)), float(np.array(gpus) @ self.prices))
+
+    def keep(self, bundle: Bundle, gpus: Sequence[int], priced: Priced) -> None:
+        if not self._within_limits(priced.seconds, gpus):
+            return
+        score = float(self.score_of(priced.seconds, gpus))
+        key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus)
+        if score >= min(self.worst, self._kept_score(key)):
+            return
+        strategy = self._strategy(bundle, priced)
+        self._put(key, Found(strategy, priced.seconds, score, priced.peak_bytes))
+
+    def _kept_score(self, key: Key) -> float:
+        return self.best[key].score if key in self.best else float("inf")
+
+    def _strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
+        virtual = int(bundle.virtual[priced.row])
+        plain = strategy_at(bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE)
+        parts = bundle.arrangements[priced.order].parts
+        pools = self._cluster.pools
+        stages = tuple(
+            Stage(
+                gpu=min((pools[p].gpu for p, _ in of), key=lambda g: g.memory_bytes).name,
+                first_layer=int(priced.bounds[chunk]),
+                last_layer=int(priced.bounds[chunk + 1]),
+                devices=sum(n for _, n in of),
+                rank=chunk % plain.pp,
+                chunk=chunk // plain.pp,
+                pools=tuple((pools[p].name, n) for p, n in of),
+            )
+            for chunk, of in enumerate(list(parts) * virtual)
+        )
+        return replace(plain, stages=stages)
+
+    def keep_found(self, seed: Found) -> None:
+        """A plan found elsewhere; its stages say which pools it uses."""
+        names = [pool.name for pool in self._cluster.pools]
+        gpus = [0] * len(names)
+        for stage in seed.strategy.stages:
+            if stage.chunk == 0:
+                for name, count in stage.pools:
+                    gpus[names.index(name)] += count
+        s = seed.strategy
+        key = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages, *gpus)
+        score = float(self.score_of(seed.seconds, gpus))
+        if score < min(self.worst, self._kept_score(key)):
+            self._put(key, replace(seed, score=score))
+
+    def _put(self, key: Key, found: Found) -> None:
+        best = self.best
+        best[key] = found
+        if len(best) > self._top:
+            del best[max(best, key=lambda k: (best[k].score, k))]
+
+    def _within_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
+        iterations = self._iterations
+        if iterations is None:
+            return True
+        limits = self._limits
+        run = seconds * iterations
+        if limits.deadline_seconds is not None and run > limits.deadline_seconds:
+            self.least_seconds = min(self.least_seconds, run)
+            self.rejected[Rejection.DEADLINE] += 1
+            return False
+        if limits.budget_usd is not None and self._has_prices:
+            usd = run / 3600 * float(np.array(gpus) @ self.prices)
+            if usd > limits.budget_usd:
+                self.least_usd = min(self.least_usd, usd)
+                self.rejected[Rejection.BUDGET] += 1
+                return False
+        return True
+
+    @property
+    def worst(self) -> float:
+        best = self.best
+        if len(best) < self._top:
+            return float("inf")
+        return max(found.score for found in best.values())
+
+    def ranked(self) -> list[Found]:
+        best = self.best
+        return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
+
+
+def _key(degrees: Degrees, row: int, virtual: int) -> Key:
+    d = degrees
+    columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
+    return (*(int(column[row]) for column in columns), virtual)

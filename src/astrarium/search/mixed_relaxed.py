@@ -1,0 +1,288 @@
+"""How many layers stages can hold if each could choose its own recomputation: a bound.
+
+Seconds and bytes of a stage grow with its layers. A stage on a pool with f micro-batches in flight
+may hold n layers in T seconds only if
+
+- nothing is recomputed, or the same modules of every layer: n t <= T and n (w + f act) <= room;
+- or r of the layers are redone as a whole: n t + r a <= T and n (w + f act) - r f save <= room;
+  without r, n is at most the least of three quotients (the corners of this small linear program);
+- or all of them in groups, which keep next to nothing: n (t + a) <= T and n w <= room.
+
+Every pool is looked at as if it were last in the pipeline, where least is in flight, and stages go
+to whatever pool can hold most. So no order of the pools, no choice of GPUs and no option does
+better, and nothing of it has to be listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.cost.mixed import ClusterModel, Contents, StageClass
+from astrarium.search.mixed_cases import in_flight_of_layers
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
+from astrarium.strategy.types import Granularity, Method
+
+_NONE, _SELECTIVE, _FULL = (GRANULARITIES.index(g) for g in Granularity)
+_NO_METHOD, _BLOCK = METHODS.index(Method.NONE), METHODS.index(Method.BLOCK)
+
+HALVINGS = 10  # of the interval that holds the least bottleneck
+_IMPOSSIBLE = -1e6  # layers of a stage that cannot be
+PROBES = (1, 2, 4, 8, 16, 32, 64)  # layers of the runs whose figures are asked for
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFigures:
+    """Of one layer, or of what counts as one: arrays of (rows, classes), or with policies in front.
+
+    The first axis of `seconds`, `act`, `weight`, `room`: nothing redone, then sets of modules.
+    """
+
+    seconds: Floats
+    act: Floats  # kept for each micro-batch in flight
+    weight: Floats  # kept once
+    room: Floats  # bytes for all of it
+    again: Floats  # seconds to redo one layer, at least
+    saved: Floats  # bytes that this saves for each micro-batch in flight
+    least_act: Floats
+    all_again: Floats  # seconds of a layer if all are redone
+    least_weight: Floats
+    most_room: Floats
+    after: Floats  # (probes, rows, classes): seconds once an iteration
+
+    def take(self, rows: Ints) -> LayerFigures:
+        def chosen(name: str) -> Floats:
+            values: Floats = getattr(self, name)
+            return values[:, rows] if values.ndim == 3 else values[rows]
+
+        return LayerFigures(*(chosen(name) for name in self.__slots__))
+
+    def least_after(self, layers: Ints) -> Floats:
+        """Once an iteration, if some stage holds at least so many layers: (rows,)."""
+        probe = np.searchsorted(PROBES, layers, side="right") - 1
+        return self.after.min(axis=2)[probe, np.arange(len(layers))]
+
+    def faster_of(self, other: LayerFigures) -> LayerFigures:
+        """The shorter seconds of both; bytes are the same."""
+        times = ("seconds", "again", "all_again", "after")
+        least = {n: np.minimum(getattr(self, n), getattr(other, n)) for n in times}
+        return replace(self, **least)
+
+    def most_layers(self, longest: Floats, in_flight: Floats) -> Floats:
+        """Of a stage with so many micro-batches in flight: (rows, classes, places).
+
+        longest: (rows,); in_flight: (rows, places).
+        """
+        f = in_flight[:, None, :]
+        turn = longest[:, None, None]
+
+        def at(values: Floats) -> Floats:
+            return values[..., None]
+
+        plain = np.minimum(
+            turn / at(self.seconds), at(self.room) / (at(self.weight) + f * at(self.act))
+        ).max(axis=0)
+        traded = f * at(self.saved) / at(self.again)
+        weight, act = at(self.weight[0]), at(self.act[0])
+        some = (at(self.most_room) + traded * turn) / (
+            weight + f * act + traded * at(self.seconds[0])
+        )
+        some = np.minimum(some, turn / at(self.seconds[0]))
+        kept = at(self.least_weight) + f * at(self.least_act)
+        some = np.minimum(some, at(self.most_room) / kept)
+        grouped = np.minimum(turn / at(self.all_again), at(self.most_room) / at(self.least_weight))
+        return np.maximum(np.maximum(plain, np.maximum(some, grouped)), 0.0)
+
+
+def layer_figures(
+    model: ClusterModel,
+    degrees: Degrees,
+    classes: Sequence[StageClass],
+    pool_gpus: Ints,
+    masks: Sequence[int],
+    work: Floats,
+    *,
+    offload: bool,
+) -> LayerFigures:
+    """`work` (rows, kinds): what a layer of each kind counts; figures are of one such unit."""
+    kinds = work.shape[1]
+    policies = [(_NONE, _NO_METHOD, 0, 0), *((_SELECTIVE, _NO_METHOD, 0, m) for m in masks)]
+    policies.append((_FULL, _BLOCK, 1, 0))
+    rows = np.tile(np.arange(len(degrees)), len(policies))
+    tables = model.stage_tables(
+        degrees.take(rows),
+        _options(policies, len(degrees), offload=offload),
+        classes,
+        pool_gpus[rows],
+        _probes(kinds),
+    )
+    shape = (len(policies), len(degrees), len(classes), kinds, len(PROBES))
+    seconds = (tables.forward + tables.backward).reshape(shape)
+    fixed, flight = tables.fixed_bytes.reshape(shape), tables.flight_bytes.reshape(shape)
+    unit = work[:, None, :]
+    weight = (fixed[..., 1] - fixed[..., 0]) / unit
+    room = tables.capacity[:, None] - (2 * fixed[..., 0] - fixed[..., 1])
+    # What redoing one of few or many layers costs; one of endlessly many would cost least.
+    few, many = (seconds[-1, ..., i] - PROBES[i] * seconds[0, ..., 0] for i in (-2, -1))
+    again = np.maximum(2 * many - few, 1e-3 * seconds[0, ..., 0]) / unit
+    act = flight[..., 0] / unit
+    return LayerFigures(
+        seconds=(seconds[:-1, ..., 0] / unit).min(axis=3),
+        act=act[:-1].min(axis=3),
+        weight=weight[:-1].min(axis=3),
+        room=room[:-1].max(axis=3),
+        again=again.min(axis=2),
+        saved=(act[0] - act[-1]).max(axis=2),
+        least_act=act[-1].min(axis=2),
+        all_again=(seconds[-1, ..., 0] / unit).min(axis=2),
+        least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
+        most_room=room.max(axis=(0, 3)),
+        after=np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0),
+    )
+
+
+def _probes(kinds: int) -> Contents:
+    """Runs of few and many layers of every kind, in the middle of a model."""
+    numbers = np.array(PROBES, float)
+    layers = (np.eye(kinds)[:, None, :] * numbers[:, None]).reshape(-1, kinds)
+    nowhere = np.zeros(len(layers), bool)
+    return Contents(np.zeros((0, 0), np.int64), layers, nowhere, nowhere)
+
+
+def _options(policies: Sequence[tuple[int, ...]], copies: int, *, offload: bool) -> Options:
+    """Each policy for all rows; optimizer states divided, all hidden that can be."""
+    granularity, method, layers, modules = (
+        np.repeat(np.array(column, np.int64), copies) for column in zip(*policies, strict=True)
+    )
+    count = len(granularity)
+    on: dict[str, Any] = {f"overlap_{n}": np.ones(count, bool) for n in _SWITCHES}
+    return Options(
+        zero_stage=np.ones(count, np.int64),
+        granularity=granularity,
+        method=method,
+        recompute_layers=layers,
+        recompute_modules=modules,
+        offload_optimizer=np.full(count, offload),
+        **on,
+    )
+
+
+_SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
+
+
+def places_in_flight(stages: Ints, batches: Ints, virtual: Ints, places: int) -> Floats:
+    """Micro-batches in flight at the last, next to last, ... stage, at least: (rows, places)."""
+    batches = np.minimum(batches, np.where(virtual > 1, 2, 1) * stages)
+    first, index = distinct_rows(stages, batches, virtual)
+    found = np.zeros((len(first), places))
+    for row, i in enumerate(first):
+        pp, v = int(stages[i]), int(virtual[i])
+        # Chunks are the least alike if some hold one layer and some two.
+        some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v))[:, v:]
+        found[row, : min(pp, places)] = some.min(axis=1)[::-1][:places]
+    return found[index]
+
+
+def least_longest(
+    figures: LayerFigures,
+    in_flight: Floats,
+    room: Ints,
+    stages: Ints,
+    virtual: Ints,
+    within: tuple[Floats, Floats],
+    whole: Floats,
+    *,
+    whole_layers: bool,
+) -> Floats:
+    """The least bottleneck of rows, if it is between two figures; the higher one if it is more.
+
+    room: (rows, classes), stages that a pool has room for. A stage has a layer for each of its
+    chunks.
+    """
+    chunks = virtual[:, None, None]
+
+    def enough(longest: Floats) -> Bools:
+        most = figures.most_layers(longest, in_flight)
+        fastest = figures.seconds.min(axis=0)[..., None]
+        most = np.minimum(most, longest[:, None, None] / fastest) * (1 + 1e-9)
+        if whole_layers:
+            most = np.floor(most)
+            most = np.where(most < chunks, _IMPOSSIBLE, most)
+        places = np.arange(most.shape[2])
+        most = np.where(places < room[..., None], most, _IMPOSSIBLE).reshape(len(longest), -1)
+        best = np.cumsum(-np.sort(-most, axis=1), axis=1)
+        held = np.take_along_axis(best, stages[:, None] - 1, axis=1)[:, 0]
+        return held >= whole * (1 - 1e-9)
+
+    low, high = within
+    able = enough(high)
+    low = np.where(able, low, high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        done = enough(middle)
+        high, low = np.where(done, middle, high), np.where(done, low, middle)
+    return low
+
+
+def least_longest_of_options(
+    figures: Sequence[LayerFigures],
+    options: Options,
+    masks: Sequence[int],
+    virtual: Ints,
+    in_flight: Floats,
+    pool_of: Ints,
+    num_layers: int,
+) -> Floats:
+    """The least bottleneck of cases with their own options, in any of some orders: (cases,).
+
+    figures: of each case, without and with offload; in_flight: (cases, stages) from the first on;
+    pool_of: (orders, stages). Layers are of one kind.
+    """
+    rows = np.arange(len(options))
+    kept = options.offload_optimizer.astype(np.int64)
+    full = (options.granularity == _FULL)[:, None, None]
+    # The policy of a case: none, or its set of modules.
+    policy = 1 + np.searchsorted(masks, options.recompute_modules)
+    policy = np.where(options.granularity == _SELECTIVE, policy, 0)
+
+    def at(name: str) -> Floats:
+        """(cases, orders, stages)."""
+        every = np.stack([getattr(of, name) for of in figures])
+        of_pools = every[kept, policy, rows] if every.ndim == 4 else every[kept, rows]
+        return of_pools[:, pool_of]
+
+    seconds, again, all_again = at("seconds"), at("again"), at("all_again")
+    f, v = in_flight[:, None, :], virtual[:, None, None]
+    each = options.recompute_layers[:, None, None]
+    redone = np.where(full, each * v, 0)
+    grouped = full & (options.method != _BLOCK)[:, None, None]
+    room = np.where(full, at("most_room"), at("room"))
+    weight = np.where(full, at("least_weight"), at("weight"))
+    inputs, saved = at("least_act"), at("saved")
+    beyond = (room + redone * f * saved) / (weight + f * at("act"))
+    within = np.minimum(redone, room / (weight + f * inputs))
+    in_groups = room / (weight + f * inputs / np.maximum(each, 1))
+    fitting = np.where(beyond >= redone, beyond, within)
+    fitting = np.where(grouped, in_groups, fitting)
+
+    def enough(longest: Floats) -> Bools:
+        turn = longest[:, None, None]
+        some = np.maximum(
+            np.minimum(redone, turn / (seconds + again)), (turn - redone * again) / seconds
+        )
+        most = np.floor(np.minimum(np.where(grouped, turn / all_again, some), fitting) + 1e-9)
+        most = np.where(most < v, _IMPOSSIBLE, most)
+        return (most.sum(axis=2) >= num_layers).any(axis=1)
+
+    low = seconds.min(axis=(1, 2)) * num_layers / pool_of.shape[1]
+    high = 4 * low
+    low = np.where(enough(high), low, high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        done = enough(middle)
+        high, low = np.where(done, middle, high), np.where(done, low, middle)
+    return low

@@ -1,0 +1,90 @@
+"""The space of strategies on several pools, in the same steps as `space`.
+
+Degrees are those for which an arrangement exists. A layout is an arrangement and a number of
+virtual stages; its layers are dealt freely, so the split is solved for and not counted. Options
+are the same for all stages. The number of virtual stages is a power of two, as for every uneven
+split; models whose layers are not equal have one chunk per rank.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from astrarium.arrays import Bools, Ints, distinct_rows
+from astrarium.cluster import Cluster
+from astrarium.cost.stages import StagePlanner
+from astrarium.model.workload import Workload
+from astrarium.search.arrangements import Arrangements
+from astrarium.search.space import Layout, Space, divisors
+from astrarium.strategy.columns import Degrees
+from astrarium.strategy.types import LayerSplit
+
+
+class MixedSpace(Space):
+    """All strategies of a workload on a cluster whose pools are in canonical order."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        planner: StagePlanner,
+        *,
+        exact: bool,
+        expanded_overlaps: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(
+            workload, cluster.pools[0], planner, exact=exact, expanded_overlaps=expanded_overlaps
+        )
+        self.cluster = cluster
+        self.arrangements = Arrangements(cluster, planner.num_layers, exact=exact)
+
+    def _usable(self, rows: dict[str, Ints]) -> Bools:
+        """Those for which there is an arrangement."""
+        total, gpus = self.cluster.num_gpus, rows["gpus"]
+        usable = gpus == total if self.exact else gpus <= total
+        chosen = np.flatnonzero(usable)
+        tp_cp = (rows["tp"] * rows["cp"])[chosen]
+        counts = self._arrangement_counts(tp_cp, tp_cp * rows["dp"][chosen], rows["pp"][chosen])
+        usable[chosen] = counts > 0
+        return usable
+
+    def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
+        """On several pools the stages of a replica are never next to each other."""
+        if len(self.cluster.pools) == 1:
+            return super()._with_orders(rows)
+        return rows | {"pipeline_inside": np.zeros(len(rows["pp"]), bool)}
+
+    def _arrangement_counts(self, tp_cp: Ints, block: Ints, num_stages: Ints) -> Ints:
+        """As Python's integers: there may be very many."""
+        first, index = distinct_rows(tp_cp, block, num_stages)
+        every = zip(tp_cp[first], block[first], num_stages[first], strict=True)
+        found = [self.arrangements.count(int(t), int(b), int(s)) for t, b, s in every]
+        return np.array([*found, None], object)[:-1][index]
+
+    def sizes(self, degrees: Degrees) -> Ints:
+        """Strategies behind each row of degrees, as Python's integers."""
+        tp_cp = degrees.tp * degrees.cp
+        arrangements = self._arrangement_counts(tp_cp, tp_cp * degrees.dp, degrees.pp)
+        return arrangements * self.counts(degrees.pp).astype(object)
+
+    @cached_property
+    def _expert_degrees(self) -> dict[str, Ints]:
+        found = dict(super()._expert_degrees)
+        if self.workload.model.max_experts:
+            per_node = [divisors(pool.gpus_per_node) for pool in self.cluster.pools]
+            found["etp"] = np.unique(np.concatenate(per_node))
+        return found
+
+    def layouts(self, pp: int) -> tuple[Layout, ...]:
+        """Every number of virtual stages; `chunk_layers` is the most that a chunk can hold."""
+        if pp not in self._layouts:
+            layers = self.planner.num_layers
+            alike = len(self.workload.model.kinds) == 1
+            most = layers // pp if pp > 1 and alike else 1
+            numbers = [2**i for i in range(most.bit_length()) if 2**i <= most]
+            self._layouts[pp] = tuple(
+                Layout(v, LayerSplit.FREE, -(-(layers - (pp - 1) * v) // v)) for v in numbers
+            )
+        return self._layouts[pp]

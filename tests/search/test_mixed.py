@@ -1,0 +1,330 @@
+"""Pipelines over several pools against brute force, and the promises of the search."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import small_model
+
+from astrarium.arrays import Ints
+from astrarium.cluster import Cluster, Link, Pool, parse_gpus
+from astrarium.cost.memory import memory_of
+from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.step import seconds_of
+from astrarium.model.blocks import Model
+from astrarium.model.workload import Workload
+from astrarium.search.arrangements import canonical, laid
+from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.mixed import PartitionSearch
+from astrarium.search.mixed_space import MixedSpace
+from astrarium.search.outcome import Limits, Objective, SearchResult
+from astrarium.search.planner import runnable
+from astrarium.search.rules import overlaps_named, user_rules
+from astrarium.search.sieve import RejectingRule
+from astrarium.search.space import OVERLAP_SWITCHES
+from astrarium.strategy.columns import SPLITS, Degrees, Options
+from astrarium.strategy.types import LayerSplit
+from astrarium.strategy.validity import megatron_rules
+
+GIB = 2**30
+ONE_CHUNK = ("$virtual_stages > 1",)
+FEW_DEGREES = ("$cp > 1", "$sequence_parallel", "$micro_batch > 2")
+
+
+def pool_of(name: str, gpu: str, nodes: int, per_node: int, memory: float | None = None) -> Pool:
+    pool = parse_gpus(f"{gpu}:8").pools[0]
+    kind = pool.gpu if memory is None else replace(pool.gpu, memory_bytes=int(memory * GIB))
+    domain = max(per_node, 1)
+    return replace(
+        pool, name=name, gpu=kind, nodes=nodes, gpus_per_node=per_node, nvlink_domain=domain
+    )
+
+
+def searched(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    exact: bool,
+    rules: tuple[str, ...] = (),
+    objective: Objective = Objective.THROUGHPUT,
+    top: int = 1,
+    limits: Limits | None = None,
+) -> SearchResult:
+    cluster = canonical(cluster)
+    workload = runnable(workload, *cluster.pools)
+    model = ClusterModel(workload, cluster)
+    asked = user_rules(rules)
+    space = MixedSpace(
+        workload,
+        cluster,
+        model.pools[0].planner,
+        exact=exact,
+        expanded_overlaps=overlaps_named(asked),
+    )
+    return PartitionSearch(
+        model,
+        space,
+        objective=objective,
+        runtime_rules=megatron_rules(),
+        user_rules=asked,
+        limits=limits or Limits(),
+        top=top,
+    ).run()
+
+
+class BruteForce:
+    """Every order, choice of GPUs, cut and option, one chunk per rank."""
+
+    def __init__(self, workload: Workload, cluster: Cluster, rules: tuple[str, ...]) -> None:
+        self.workload = runnable(workload, *cluster.pools)
+        self.cluster = cluster
+        self.model = ClusterModel(self.workload, cluster)
+        self.rules: list[RejectingRule] = [*megatron_rules(), *user_rules(rules)]
+
+    def best(self, *, exact: bool) -> float:
+        everything = frozenset(OVERLAP_SWITCHES)
+        planner = self.model.pools[0].planner
+        space = MixedSpace(
+            self.workload, self.cluster, planner, exact=exact, expanded_overlaps=everything
+        )
+        every = space.degrees
+        least = np.inf
+        for row in range(len(every)):
+            degrees = every.take(np.array([row]))
+            least = min(least, self.of_degrees(space, degrees, exact=exact))
+        return float(least)
+
+    def of_degrees(self, space: MixedSpace, degrees: Degrees, *, exact: bool) -> float:
+        pp = int(degrees.pp[0])
+        tp_cp = int(degrees.tp[0] * degrees.cp[0])
+        block = tp_cp * int(degrees.dp[0])
+        sizes = [pool.num_gpus for pool in self.cluster.pools]
+        vectors = [] if exact or pp == 1 else self.choices(block, pp)
+        several = pp > 1 or len(sizes) > 1
+        if several and block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes):
+            vectors.append(tuple(sizes))
+        options = space.options(space.layouts(pp)[0].chunk_layers)
+        least = np.inf
+        for gpus in dict.fromkeys(vectors):
+            alive = options.take(self.alive(degrees, options, gpus))
+            if len(alive):
+                used = [i for i, count in enumerate(gpus) if count]
+                for order in itertools.permutations(used):
+                    least = min(least, self.of_order(degrees, alive, order, gpus, block))
+        return least
+
+    def choices(self, block: int, pp: int) -> list[tuple[int, ...]]:
+        def whole(pool: Pool, gpus: int) -> bool:
+            node = pool.gpus_per_node
+            return gpus % node == 0 or (gpus < node and node % gpus == 0)
+
+        per_pool = [
+            [m * block for m in range(pool.num_gpus // block + 1) if whole(pool, m * block)]
+            for pool in self.cluster.pools
+        ]
+        return [gpus for gpus in itertools.product(*per_pool) if sum(gpus) == block * pp]
+
+    def alive(self, degrees: Degrees, options: Options, gpus: tuple[int, ...]) -> Ints:
+        n = len(options)
+        rows = Rows(
+            degrees.take(np.zeros(n, np.int64)),
+            np.ones(n, np.int64),
+            np.full(n, SPLITS.index(LayerSplit.FREE)),
+            options,
+        )
+        alive = np.ones(n, bool)
+        for pool, count in zip(self.cluster.pools, gpus, strict=True):
+            if count:
+                fields = Fields(constant_fields(self.workload, pool), rows)
+                for rule in self.rules:
+                    alive &= ~np.broadcast_to(rule.rejects(fields), alive.shape)
+        return np.flatnonzero(alive)
+
+    def of_order(
+        self,
+        degrees: Degrees,
+        options: Options,
+        order: tuple[int, ...],
+        gpus: tuple[int, ...],
+        block: int,
+    ) -> float:
+        pp, layers = int(degrees.pp[0]), self.workload.model.num_layers
+        arrangement = laid(order, gpus, block)
+        cuts = [
+            np.array([0, *inner, layers])
+            for inner in itertools.combinations(range(1, layers), pp - 1)
+        ]
+        n = len(cuts)
+        layouts = self.model.layouts(
+            degrees.take(np.zeros(n, np.int64)),
+            np.ones(n, np.int64),
+            cuts,
+            [arrangement.classes] * n,
+            np.tile(gpus, (n, 1)),
+        )
+        rows = np.repeat(np.arange(n), len(options))
+        chosen = options.take(np.tile(np.arange(len(options)), n))
+        seconds = seconds_of(layouts, rows, chosen).total
+        capacity = np.array([self.model.capacity(of) for of in arrangement.classes])
+        fits = (memory_of(layouts, rows, chosen).by_rank <= capacity).all(axis=1)
+        return float(np.where(fits, seconds, np.inf).min())
+
+
+def assert_like_brute_force(
+    workload: Workload, cluster: Cluster, *, exact: bool, rules: tuple[str, ...]
+) -> None:
+    rules = (*ONE_CHUNK, *rules)
+    found = searched(workload, cluster, exact=exact, rules=rules)
+    least = BruteForce(workload, canonical(cluster), rules).best(exact=exact)
+    assert found.optimal
+    if np.isfinite(least):
+        assert found.found[0].seconds == pytest.approx(least, rel=1e-9)
+    else:
+        assert not found.found
+    assert found.space == len(found.found) + sum(found.rejected.values())
+
+
+@cache
+def models() -> tuple[Model, ...]:
+    return small_model(4), small_model(5, experts=2), small_model(4, vocab=256000)
+
+
+POOLS = (("h100", 1, 2), ("a100", 1, 2), ("v100", 2, 2), ("a100", 1, 4), ("h100", 2, 1))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    chosen = draw(st.lists(st.sampled_from(POOLS), min_size=1, max_size=2))
+    memory = draw(st.sampled_from((None, 8.0, 5.0)))
+    pools = tuple(
+        pool_of(f"pool-{i}", gpu, nodes, per_node, memory)
+        for i, (gpu, nodes, per_node) in enumerate(chosen)
+    )
+    slow = draw(st.booleans())
+    links = (Link(("pool-0", "pool-1"), 1e9, 1e-4),) if slow and len(pools) == 2 else ()
+    return Cluster(pools, links)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    cluster=clusters(), number=st.integers(0, 2), batch=st.sampled_from((4, 6)), exact=st.booleans()
+)
+def test_equals_brute_force(cluster: Cluster, number: int, batch: int, exact: bool) -> None:
+    model = models()[number]
+    workload = Workload(model, seq_length=1024, global_batch=batch)
+    assert_like_brute_force(workload, cluster, exact=exact, rules=FEW_DEGREES)
+
+
+def test_equals_brute_force_on_three_pools() -> None:
+    pools = (pool_of("a", "h100", 1, 2), pool_of("b", "a100", 1, 2), pool_of("c", "v100", 1, 2))
+    workload = Workload(small_model(5), seq_length=1024, global_batch=4)
+    cluster = Cluster(pools, (Link(("a", "c"), 5e8, 1e-4),))
+    for exact in (True, False):
+        assert_like_brute_force(workload, cluster, exact=exact, rules=(*FEW_DEGREES, "$tp > 1"))
+
+
+def test_blocks_straddle_pools_where_all_gpus_are_used() -> None:
+    pools = (pool_of("a", "v100", 3, 2), pool_of("b", "t4", 1, 2))
+    workload = Workload(small_model(4), seq_length=512, global_batch=8)
+    rules = (*FEW_DEGREES, "$tp * $dp != 4")
+    assert_like_brute_force(workload, Cluster(pools), exact=True, rules=rules)
+    found = searched(workload, Cluster(pools), exact=True, rules=rules).found[0]
+    assert any(len(stage.pools) == 2 for stage in found.strategy.stages)
+
+
+def best_seconds(
+    workload: Workload, pools: tuple[Pool, ...], links: tuple[Link, ...] = ()
+) -> float:
+    found = searched(workload, Cluster(pools, links), exact=False).found
+    return found[0].seconds if found else float("inf")
+
+
+@pytest.fixture
+def workload() -> Workload:
+    return Workload(small_model(6), seq_length=2048, global_batch=8)
+
+
+def test_more_gpus_or_bandwidth_never_hurt(workload: Workload) -> None:
+    fast, slow = pool_of("fast", "h100", 1, 4), pool_of("slow", "v100", 1, 4)
+    both = best_seconds(workload, (fast, slow))
+    assert both <= min(best_seconds(workload, (fast,)), best_seconds(workload, (slow,)))
+    assert best_seconds(workload, (fast, replace(slow, nodes=2))) <= both
+    assert best_seconds(workload, (replace(fast, nodes=2), slow)) <= both
+    link = Link(("fast", "slow"), 1e9, 1e-5)
+    narrow = best_seconds(workload, (fast, slow), (link,))
+    wide = best_seconds(workload, (fast, slow), (replace(link, bandwidth=50e9),))
+    assert both <= narrow * (1 + 1e-12)
+    assert wide <= narrow
+
+
+def described(result: SearchResult) -> list[object]:
+    return [(f.seconds, f.strategy) for f in result.found]
+
+
+def test_order_of_pools_does_not_matter(workload: Workload) -> None:
+    pools = [pool_of("a", "h100", 1, 4), pool_of("b", "a100", 1, 4), pool_of("c", "h100", 1, 4)]
+    answers = [
+        described(searched(workload, Cluster(tuple(order)), exact=exact, top=3))
+        for exact in (True, False)
+        for order in itertools.permutations(pools)
+    ]
+    assert all(answer == answers[0] for answer in answers[:6])
+    assert all(answer == answers[6] for answer in answers[6:])
+
+
+def test_hash_seeds_do_not_matter() -> None:
+    code = (
+        "import json, test_mixed as t; from astrarium.model.workload import Workload;"
+        "w = Workload(t.small_model(6), seq_length=2048, global_batch=8);"
+        "c = t.Cluster((t.pool_of('a', 'h100', 1, 4), t.pool_of('b', 'a100', 2, 4)));"
+        "r = t.searched(w, c, exact=False, top=3);"
+        "print(json.dumps([(f.seconds, repr(f.strategy)) for f in r.found]))"
+    )
+    answers = []
+    for seed in ("0", "1"):
+        path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        run = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        )
+        assert run.returncode == 0, run.stderr
+        answers.append(json.loads(run.stdout))
+    assert answers[0] == answers[1]
+
+
+def test_cheapest_plan_uses_what_its_work_is_cheapest_on(workload: Workload) -> None:
+    dear = replace(pool_of("dear", "h100", 1, 4), usd_per_gpu_hour=100.0)
+    cheap = replace(pool_of("cheap", "a100", 1, 4), usd_per_gpu_hour=1.0)
+    result = searched(workload, Cluster((dear, cheap)), exact=False, objective=Objective.COST)
+    names = {name for stage in result.found[0].strategy.stages for name, _ in stage.pools}
+    assert names == {"cheap"}
+
+
+def test_rule_about_a_gpu_drops_plans_that_use_it(workload: Workload) -> None:
+    pools = (pool_of("a", "h100", 1, 4), pool_of("b", "a100", 1, 4))
+    rules = (f"$gpu == '{pools[0].gpu.name}'",)
+    result = searched(workload, Cluster(pools), exact=False, rules=rules)
+    assert {n for s in result.found[0].strategy.stages for n, _ in s.pools} == {"b"}
+    assert not searched(workload, Cluster(pools), exact=True, rules=rules).found
+
+
+def test_virtual_stages_are_dealt_by_speed(workload: Workload) -> None:
+    pools = (pool_of("a", "h100", 1, 2), pool_of("b", "v100", 1, 2))
+    model = small_model(24)
+    rules = ("$virtual_stages != 2", "$pp != 2")
+    found = searched(replace(workload, model=model), Cluster(pools), exact=True, rules=rules)
+    layers = {"a": 0, "b": 0}
+    for stage in found.found[0].strategy.stages:
+        layers[stage.pools[0][0]] += stage.last_layer - stage.first_layer
+    assert layers["a"] > layers["b"] >= 2
+    assert sum(layers.values()) == 24
