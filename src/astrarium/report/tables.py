@@ -218,13 +218,13 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
     Models with experts always show etp, also where it is 1: runtimes default to tp.
     """
     columns = [
-        Column("tp", lambda p: by_part(p.strategy, lambda s: str(s.tp))),
-        Column("pp", lambda p: by_part(p.strategy, lambda s: str(s.pp))),
-        Column("vpp", lambda p: by_part(p.strategy, lambda s: str(s.virtual_stages))),
-        Column("cp", lambda p: by_part(p.strategy, lambda s: str(s.cp))),
-        Column("ep", lambda p: by_part(p.strategy, lambda s: str(s.ep))),
-        Column("dp", lambda p: by_part(p.strategy, lambda s: f"{s.dp:,}")),
-        Column("micro", lambda p: by_part(p.strategy, lambda s: str(s.micro_batch))),
+        Column("tp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.tp))),
+        Column("pp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.pp))),
+        Column("vpp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.virtual_stages))),
+        Column("cp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.cp))),
+        Column("ep", lambda p: by_part(p.strategy, lambda strategy: str(strategy.ep))),
+        Column("dp", lambda p: by_part(p.strategy, lambda strategy: f"{strategy.dp:,}")),
+        Column("micro", lambda p: by_part(p.strategy, lambda strategy: str(strategy.micro_batch))),
         Column("recompute", lambda p: by_part(p.strategy, _recompute), left=True),
         Column("ZeRO", lambda p: by_part(p.strategy, zero_words)),
     ]

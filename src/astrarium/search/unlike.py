@@ -445,7 +445,7 @@ class UnlikeSearch:
         classes: list[StageClass] = [(pool,) for pool in pools]
         degrees = {name: own.take(rows) for name, own in zip(classes, some.degrees, strict=True)}
         width = max(self._most_layers(some, row, limit) for row in range(len(some)))
-        contents = narrowed(self.model.contents, width)
+        contents = narrowed(self.model.contents, width, int(some.stages.sum(axis=1).max()))
         tables = self.model.stage_tables(degrees, options, classes, gpus, contents)
         begin = np.searchsorted(rows, np.arange(len(some) + 1)).tolist()
         parts = [slice(*ends) for ends in pairwise(begin)]

@@ -314,16 +314,16 @@ def _stages(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> t
                 )
             )
         return tuple(stages)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (AttributeError, IndexError, KeyError, TypeError):
         expected = "a list of tables with layers [first, last] and, if needed, pools"
         raise reader.fail("stages", given, expected) from None
 
 
 def _own_degrees(entry: Mapping[str, Any], strategy: Strategy) -> dict[str, int]:
     """Degrees of a stage's own; a micro-batch that is left out follows from its dp."""
-    given = {key: int(entry[key]) for key in _OF_STAGE if entry.get(key) is not None}
+    given = {key: index_of(entry[key]) for key in _OF_STAGE if entry.get(key) is not None}
     if any(n < 1 for n in given.values()):
-        raise ValueError(given)
+        raise TypeError(given)
     dp = given.get("dp", strategy.dp)
     own = {"tp": given.get("tp", strategy.tp), "dp": dp}
     own["micro_batch"] = given.get("micro_batch", strategy.dp * strategy.micro_batch // dp)
