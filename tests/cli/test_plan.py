@@ -211,3 +211,20 @@ def test_a_cluster_file(run: Run, project: Path) -> None:
     shown = words(run("plan", "llama-2-7b", *flags).stdout)
     assert "2 nodes of 4" in shown
     assert "$1.50 per GPU and hour (cluster file)" in shown
+
+
+def test_any_runtime_says_what_megatron_lacks(run: Run) -> None:
+    flags = ["plan", "llama-3-8b", "--gpus", "h100:8,a100:8", "--seq-length", "4096"]
+    flags += ["--global-batch", "64", "--runtime", "any", "--top", "2"]
+    shown = run(*flags)
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(run(*flags, "--json").stdout)
+    best = document["plans"][0]
+    assert sum(best["gpus"].values()) == 16
+    if best["runtimes"]:
+        assert best["megatron_lacks"] == []
+    else:
+        assert best["megatron_lacks"][0] in " ".join(shown.stdout.split())
+        groups = best["strategy"].get("groups", [best["strategy"]])
+        shares = [group.get("sequences", 64) for group in groups]
+        assert sum(shares) == 64
