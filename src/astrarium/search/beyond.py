@@ -24,7 +24,6 @@ from astrarium.search.planner import (
     FINALISTS,
     Mode,
     Planned,
-    check_request,
     plan,
     rank_key,
     runnable,
@@ -61,33 +60,27 @@ def plan_beyond(
     do more than on the best of them.
     """
     limits, begin = limits or Limits(), time.perf_counter()
-    known: Planned | None = None
-    refused = NoFeasiblePlanError(
-        f"no way to use all of these pools holds {workload.model.name}; --mode up-to may leave some"
-        " of them idle"
-    )
-    if len(cluster.pools) == 1 or mode is Mode.UP_TO:
-        try:
-            known = plan(
-                workload,
-                cluster,
-                objective=objective,
-                mode=mode,
-                rules=rules,
-                top=top,
-                limits=limits,
-                tuning=tuning,
-            )
-        except NoFeasiblePlanError as error:
-            refused = error
-    check_request(workload, cluster, limits)
+    known, refused = _nothing(workload, cluster), None
+    try:
+        known = plan(
+            workload,
+            cluster,
+            objective=objective,
+            mode=mode,
+            rules=rules,
+            top=top,
+            limits=limits,
+            tuning=tuning,
+        )
+    except NoFeasiblePlanError as error:
+        refused = error
     if len(cluster.pools) > 1 and not (mode is Mode.UP_TO and objective is Objective.COST):
         model = ClusterModel(runnable(workload, *cluster.pools), cluster, tuning=tuning)
-        upper = known.plans[0].iteration_seconds if known else float("inf")
+        upper = min((p.iteration_seconds for p in known.plans), default=float("inf"))
         found = _search(model, mode, rules, FINALISTS * top, upper)
         plans = [p for p in estimate(model, found.strategies) if _keeps(p, limits)]
-        known = _merged(known or _nothing(workload, cluster), plans, found, objective, top)
-    if known is None or not known.plans:
+        known = _merged(known, plans, found, objective, top)
+    if refused and not known.plans:
         raise refused
     return replace(known, seconds=time.perf_counter() - begin)
 

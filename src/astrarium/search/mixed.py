@@ -125,7 +125,7 @@ class PartitionSearch:
             row_bound = rows.bound[following] if following < len(rows.bound) else np.inf
             queued = self._queue[0][0] if self._queue else np.inf
             least = min(row_bound, queued)
-            if not np.isfinite(least) or least > self.plans.worst:
+            if not np.isfinite(least) or least > self.plans.limit:
                 break
             if self._has_done_enough():
                 self.state.given_up = min(self.state.given_up, float(least))
@@ -226,12 +226,36 @@ class PartitionSearch:
         # Blocks straddle only if all GPUs are used.
         most = np.where(self._takes_all(degrees), sizes / block, sizes // block)
         taken = fastest_stages(speed, most, degrees.pp)
-        total = (speed * taken).sum(axis=1)
+        total = np.minimum((speed * taken).sum(axis=1), self._laid_speed(degrees, speed))
         seconds = degrees.num_micro_batches / total
         chunks = self._may_interleave(degrees)
         single = pipeline_bound(1 / total, speed, taken, degrees.num_micro_batches)
         seconds = np.where(chunks, seconds, single)
         return self._scores_of_rows(degrees, speed, seconds)
+
+    def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
+        """What all stages do together if every GPU is used: blocks on two pools go as the slower.
+
+        Infinite where fewer are used, or where there are more orders than are looked at.
+        """
+        found = np.full(len(degrees), np.inf)
+        sizes = self.space.arrangements.sizes
+        if factorial(len(sizes)) > MOST_ORDERS:
+            return found
+        block = degrees.tp * degrees.cp * degrees.dp
+        laid = np.flatnonzero(self._takes_all(degrees)[:, 0])
+        for value in np.unique(block[laid]).tolist():
+            rows = laid[block[laid] == value]
+            found[rows] = np.maximum.reduce(
+                [
+                    sum(
+                        count * speed[np.ix_(rows, list(pools))].min(axis=1)
+                        for pools, count in Counter(order.classes).items()
+                    )
+                    for order in self.space.arrangements.of(sizes, value)
+                ]
+            )
+        return found
 
     def _takes_all(self, degrees: Degrees) -> Bools:
         return (degrees.gpus == self.cluster.num_gpus)[:, None]
@@ -256,7 +280,7 @@ class PartitionSearch:
     def _refine(self, rows: _RowTable, first: int) -> int:
         """Bounds of the next rows with memory and whole layers; how many rows were taken."""
         stop = min(first + ROWS_AT_ONCE, len(rows.bound))
-        taken = np.arange(first, stop)[rows.bound[first:stop] <= self.plans.worst]
+        taken = np.arange(first, stop)[rows.bound[first:stop] <= self.plans.limit]
         per_row = [self.space.layouts(int(pp)) for pp in rows.degrees.pp[taken]]
         index = np.repeat(taken, [len(layouts) for layouts in per_row])
         layouts = [layout for layouts in per_row for layout in layouts]
@@ -297,7 +321,7 @@ class PartitionSearch:
         in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
         taken = fastest_stages(speed, room, stages)
         lowest = 1 / (taken * speed).sum(axis=1)
-        worst = self.plans.worst if self.objective in _TIMES else np.inf
+        worst = self.plans.limit if self.objective in _TIMES else np.inf
         # Beyond this nothing is kept, or nothing more exact has to be known.
         highest = np.maximum(np.minimum(worst / batches * (1 + 1e-6), 4 * lowest), lowest)
         ordered = fastest_first(speed, taken, int(stages.max()))
@@ -362,7 +386,7 @@ class PartitionSearch:
             self._enter(row.bound, Choice(row, (), row.bound))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
-        if bound <= self.plans.worst:
+        if bound <= self.plans.limit:
             heapq.heappush(self._queue, (bound, self._entered, node))
             self._entered += 1
 
@@ -409,7 +433,7 @@ class PartitionSearch:
 
     def _wait(self, bound: float, opened: Opened) -> None:
         """To be opened, with others on the same GPUs if there are."""
-        if bound <= self.plans.worst:
+        if bound <= self.plans.limit:
             heapq.heappush(self._waiting[opened.group], (bound, self._entered, opened))
             self._enter(bound, opened)
 
@@ -418,7 +442,7 @@ class PartitionSearch:
         waiting = self._waiting[opened.group]
         chosen: list[Opened] = []
         most = ROWS_OF_DIVE if self._dives else ROWS_AT_ONCE
-        while waiting and len(chosen) < most and waiting[0][0] <= self.plans.worst:
+        while waiting and len(chosen) < most and waiting[0][0] <= self.plans.limit:
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
@@ -484,7 +508,7 @@ class PartitionSearch:
     def look_at(self, cases: Cases) -> None:
         """The most promising of them; the others wait on."""
         order = np.argsort(cases.bounds, kind="stable")
-        order = order[cases.bounds[order] <= self.plans.worst]
+        order = order[cases.bounds[order] <= self.plans.limit]
         now = order[: CASES_OF_DIVE if self._dives else CASES_AT_ONCE]
         later = order[len(now) :]
         if len(later):
@@ -539,7 +563,7 @@ class PartitionSearch:
         return min(most, int(seconds / row.batches / fastest * (1 + 1e-9)))
 
     def _worst_seconds(self, gpus: Sequence[int]) -> float:
-        worst = self.plans.worst
+        worst = self.plans.limit
         if self.objective is Objective.COST:
             return worst / float(np.array(gpus) @ self.plans.prices)
         return worst if self.objective in _TIMES else float("inf")
@@ -547,7 +571,7 @@ class PartitionSearch:
     def solve(self, node: Ready) -> None:
         """The best splits of the most promising cases; the others wait on."""
         flat = node.bounds.reshape(-1)[node.ranked]
-        within = self.plans.worst
+        within = self.plans.limit
         now = node.ranked[: int(np.searchsorted(flat[:SPLITS_AT_ONCE], within, side="right"))]
         orders, rows = np.divmod(now, node.bounds.shape[1])
         single = node.bundle.virtual[rows] == 1

@@ -128,6 +128,14 @@ class KeptPlans:
             return float("inf")
         return max(found.score for found in best.values())
 
+    @property
+    def limit(self) -> float:
+        """What is still worth a look: anything until the list is full, then only a new first."""
+        best = self.best
+        if len(best) < self._top:
+            return float("inf")
+        return min(found.score for found in best.values())
+
     def ranked(self) -> list[Found]:
         best = self.best
         return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]

@@ -21,9 +21,12 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Precision, Workload
+from astrarium.search.arrangements import canonical
 from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
-from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
+from astrarium.search.mixed import PartitionSearch
+from astrarium.search.mixed_space import MixedSpace
+from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.room import pools_without_room
 from astrarium.search.rules import UserRule, overlaps_named
@@ -86,13 +89,15 @@ def plan(
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none."""
     limits = limits or Limits()
-    check_request(workload, cluster, limits)
-    _check_types(cluster, mode)
+    _check_request(workload, cluster, limits)
     begin = time.perf_counter()
-    searched = [
-        _search(workload, pool, tuning, objective, mode, rules, FINALISTS * top, limits)
-        for pool in cluster.pools
-    ]
+    asked = _Asked(workload, tuning, objective, mode, tuple(rules), FINALISTS * top, limits)
+    several = len(cluster.pools) > 1
+    searched = []
+    if mode is Mode.UP_TO or not several:
+        searched = [_search(asked, pool) for pool in cluster.pools]
+    if several or len(workload.model.kinds) > 1:
+        searched.append(_search_across(asked, cluster, [p for plans, _ in searched for p in plans]))
     plans = [plan for found, _ in searched for plan in found]
     plans.sort(key=lambda plan: rank_key(plan, objective))
     results = [result for _, result in searched]
@@ -114,34 +119,67 @@ def plan(
     )
 
 
-def _search(
-    workload: Workload,
-    pool: Pool,
-    tuning: Tuning,
-    objective: Objective,
-    mode: Mode,
-    rules: Sequence[UserRule],
-    top: int,
-    limits: Limits,
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked of a search, whatever it searches."""
+
+    workload: Workload
+    tuning: Tuning
+    objective: Objective
+    mode: Mode
+    rules: tuple[UserRule, ...]
+    top: int
+    limits: Limits
+
+
+def _search_across(
+    asked: _Asked, cluster: Cluster, known: Sequence[Plan]
 ) -> tuple[tuple[Plan, ...], SearchResult]:
-    model = CostModel(runnable(workload, pool), pool, tuning=tuning)
+    """The best pipelines with free splits, over all pools; only those better than the known."""
+    cluster = canonical(cluster)
+    model = ClusterModel(runnable(asked.workload, *cluster.pools), cluster, tuning=asked.tuning)
+    space = MixedSpace(
+        model.workload,
+        cluster,
+        model.pools[0].planner,
+        exact=asked.mode is Mode.EXACT,
+        expanded_overlaps=overlaps_named(asked.rules),
+    )
+    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    result = PartitionSearch(
+        model,
+        space,
+        objective=asked.objective,
+        runtime_rules=runtime_rules,
+        user_rules=asked.rules,
+        limits=asked.limits,
+        top=asked.top,
+        seeds=[Found(p.strategy, p.iteration_seconds, 0.0, p.peak_bytes) for p in known],
+    ).run()
+    already = [plan.strategy for plan in known]
+    new = [found.strategy for found in result.found if found.strategy not in already]
+    return estimate(model, new), result
+
+
+def _search(asked: _Asked, pool: Pool) -> tuple[tuple[Plan, ...], SearchResult]:
+    model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
     space = Space(
         model.workload,
         pool,
         model.planner,
-        exact=mode is Mode.EXACT,
-        expanded_overlaps=overlaps_named(rules),
-        equal_splits=any("split" in rule.names for rule in rules),
+        exact=asked.mode is Mode.EXACT,
+        expanded_overlaps=overlaps_named(asked.rules),
+        equal_splits=any("split" in rule.names for rule in asked.rules),
     )
     runtime_rules: Sequence[RejectingRule] = megatron_rules()
     result = Search(
         model,
         space,
-        objective=objective,
+        objective=asked.objective,
         runtime_rules=runtime_rules,
-        user_rules=rules,
-        limits=limits,
-        top=top,
+        user_rules=asked.rules,
+        limits=asked.limits,
+        top=asked.top,
     ).run()
     return estimate(model, [found.strategy for found in result.found]), result
 
@@ -156,16 +194,7 @@ def rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
     return (plan.iteration_seconds, gpus)
 
 
-def _check_types(cluster: Cluster, mode: Mode) -> None:
-    if len(cluster.pools) > 1 and mode is Mode.EXACT:
-        names = ", ".join(pool.gpu.name for pool in cluster.pools)
-        raise InputError(
-            f"using all of {names} in one job is not supported yet; --mode up-to plans for the"
-            " best one of them"
-        )
-
-
-def check_request(workload: Workload, cluster: Cluster, limits: Limits) -> None:
+def _check_request(workload: Workload, cluster: Cluster, limits: Limits) -> None:
     if workload.tokens is None and (limits.budget_usd or limits.deadline_seconds):
         raise InputError("a budget or deadline needs --tokens: how long is the training run?")
     unpriced = [pool.gpu.name for pool in cluster.pools if pool.usd_per_gpu_hour is None]
@@ -285,10 +314,15 @@ def _why_nothing(
         if rooms:
             lacking_there = "; ".join(room.text for room in rooms)
             return f"not all GPUs can be used: {lacking_there}; --mode up-to leaves them out"
+        if rejected[Rejection.MEMORY] or rejected[Rejection.SLOWER]:
+            return (
+                f"{workload.model.name} does not fit on all {cluster.num_gpus} GPUs at once: no"
+                " pipeline over them has room for every stage; --mode up-to may leave some out"
+            )
     if rejected[Rejection.MEMORY]:
         lacking = [
             result.least_bytes - pool.gpu.memory_bytes
-            for result, pool in zip(results, cluster.pools, strict=True)
+            for result, pool in zip(results, cluster.pools, strict=False)
         ]
         nearest = int(np.argmin(lacking))
         pool = cluster.pools[nearest]
@@ -358,7 +392,8 @@ def leanest(
 ) -> Plan | None:
     """The plan that needs least memory, whether it fits or not; None if rules leave none."""
     roomy = replace(pool, gpu=replace(pool.gpu, memory_bytes=ENDLESS_MEMORY))
-    found, _ = _search(workload, roomy, tuning, Objective.MEMORY, mode, rules, 1, Limits())
+    asked = _Asked(workload, tuning, Objective.MEMORY, mode, tuple(rules), 1, Limits())
+    found, _ = _search(asked, roomy)
     strategies = [plan.strategy for plan in found]
     model = CostModel(runnable(workload, pool), pool, tuning=tuning)
     return next(iter(estimate(model, strategies)), None)
@@ -376,5 +411,6 @@ def smallest_count(
     if pool.nodes == 1:  # a part of a node says nothing about the size of whole ones
         node = max(node, pool.gpu.gpus_per_node)
     endless = replace(pool, nodes=max(LARGEST_COUNT // node, 1), gpus_per_node=node)
-    plans, _ = _search(workload, endless, tuning, Objective.GPUS, Mode.UP_TO, rules, 1, Limits())
+    asked = _Asked(workload, tuning, Objective.GPUS, Mode.UP_TO, tuple(rules), 1, Limits())
+    plans, _ = _search(asked, endless)
     return plans[0].strategy.gpus if plans else None
