@@ -108,19 +108,21 @@ def brute_force(model: ClusterModel) -> float:
 
 
 CASES = [
-    ("h100:2,a100:2", (80, 40), 4),
-    ("h100:1,a100:2", (5.5, 6.5), 4),
-    ("h100:2,v100:2", (6, 4.5), 2),
-    ("h100:2,a100:1", (2, 40), 2),
+    ("h100:2,a100:2", (80, 40), 4, 1024),
+    ("h100:1,a100:2", (5.5, 6.5), 4, 1024),
+    ("h100:2,v100:2", (6, 4.5), 2, 1024),
+    ("h100:2,a100:1", (2, 40), 2, 1024),
+    ("h100:1,a100:1", (4.2, 4.2), 4, 4096),  # a layer of each stage is redone
+    ("h100:1,a100:1", (3.6, 3.6), 4, 4096),  # all are
 ]
 
 
-@pytest.mark.parametrize(("gpus", "memory", "batch"), CASES)
+@pytest.mark.parametrize(("gpus", "memory", "batch", "seq_length"), CASES)
 def test_the_best_pipeline_is_that_of_brute_force(
-    gpus: str, memory: tuple[float, float], batch: int
+    gpus: str, memory: tuple[float, float], batch: int, seq_length: int
 ) -> None:
     cluster = with_memory(parse_gpus(gpus), *memory)
-    workload = runnable(Workload(small_model(LAYERS), 1024, batch), *cluster.pools)
+    workload = runnable(Workload(small_model(LAYERS), seq_length, batch), *cluster.pools)
     model = ClusterModel(workload, cluster)
     expected = brute_force(model)
     result = UnlikeSearch(model, (), Counts()).run((0, 1), np.inf)

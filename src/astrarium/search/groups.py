@@ -47,7 +47,7 @@ from astrarium.search.shares import (
 from astrarium.strategy.types import Strategy, of_groups
 
 RATED: Final = 4  # strategies of a pool that the first solution is made of
-AROUND: Final = 0.15  # of its share by rates: how far the first solution may be from it
+AROUND: Final = 0.25  # of its share by rates: how far the first solution may be from it
 NEAR: Final = 0.01  # of the batch: how far below the first solution the proof looks at first
 ROUNDS: Final = 4  # of the proof, at most
 SMALL_BATCH: Final = 256  # up to which every share is looked at at once
@@ -145,6 +145,8 @@ class _SharedBatch:
         least = [1] * len(self.pools)
         if known and not small:
             least = [max(one.sequences - near, 1) for one in known[0][1]]
+        elif not small:
+            least = [max(int(fair * (1 - AROUND)), 1) for fair in self._fair_shares()]
         fronts, proven = self._proven_fronts(least, upper)
         found = {tuple(c.sequences for c in one): (total, one) for total, one in known}
         for total, one in self._best(fronts, top):
@@ -168,12 +170,14 @@ class _SharedBatch:
     ) -> list[tuple[float, tuple[Candidate, ...]]]:
         return best_shares(fronts, self.batch, self._meeting, most)
 
+    def _fair_shares(self) -> list[float]:
+        rates = [self.search.rate(pool) for pool in self.pools]
+        return [self.batch * rate / sum(rates) for rate in rates]
+
     def _first_fronts(self) -> list[Front]:
         """What the best rated strategies of each pool take for shares near those of the rates."""
-        rates = [self.search.rate(pool) for pool in self.pools]
         fronts = []
-        for pool, rate in zip(self.pools, rates, strict=True):
-            fair = self.batch * rate / sum(rates)
+        for pool, fair in zip(self.pools, self._fair_shares(), strict=True):
             around = self.batch if self.batch <= SMALL_BATCH else AROUND * fair
             lowest, highest = max(int(fair - around), 1), min(round(fair + around), self._most)
             fronts.append(self.search.first_front(pool, ShareRange(lowest, highest, self.batch)))

@@ -41,7 +41,7 @@ from astrarium.strategy.columns import GRANULARITIES, SPLITS, Degrees, Options, 
 from astrarium.strategy.types import Granularity, LayerSplit, Stage, Strategy
 from astrarium.strategy.validity import megatron_rules
 
-MOST_POOLS: Final = 3  # with more there are too many combinations to write down
+MOST_POOLS: Final = 2  # with more there are too many combinations to write down
 MOST_COMBINATIONS: Final = 256  # looked at before the search gives up its proof
 MOST_HEAVY: Final = 12  # of them, with all ways to recompute whole layers
 TOGETHER: Final = 32  # combinations priced at once
