@@ -368,15 +368,22 @@ class ClusterModel:
 
     def _class(self, stage_class: StageClass) -> _Priced:
         if stage_class not in self._classes:
-            members = tuple(self.pools[pool] for pool in stage_class)
-            model = members[0]
-            if len(members) > 1:
-                fabric = self.fabric_of(stage_class)
-                members = tuple(member.with_fabric(fabric) for member in members)
-                model = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
-            shards = tuple(_KnownShards(member) for member in members)
-            self._classes[stage_class] = _Priced(members, model, shards)
+            self._classes[stage_class] = self._new_class(stage_class)
         return self._classes[stage_class]
+
+    def _new_class(self, stage_class: StageClass) -> _Priced:
+        members = tuple(self.pools[pool] for pool in stage_class)
+        if len(members) == 1:
+            return _Priced(members, members[0], (_KnownShards(members[0]),))
+        fabric = self.fabric_of(stage_class)
+        slowest = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
+        model = slowest.with_fabric(fabric)
+        if not self.workload.model.max_experts:
+            # Groups inside a layer never leave a node; only gradients go from pool to pool.
+            shards = tuple(self._class((pool,)).shards[0] for pool in stage_class)
+            return _Priced(members, model, shards)
+        members = tuple(member.with_fabric(fabric) for member in members)
+        return _Priced(members, model, tuple(_KnownShards(member) for member in members))
 
     def fabric_of(self, pools: StageClass) -> Fabric:
         """The links of a group that spans pools, at the pace the tuning learned."""
