@@ -158,6 +158,8 @@ def _search_across(
     ).run()
     already = [plan.strategy for plan in known]
     new = [found.strategy for found in result.found if found.strategy not in already]
+    # Plans that were known before belong to another space.
+    result.rejected[Rejection.SLOWER] += len(result.found) - len(new)
     return estimate(model, new), result
 
 
