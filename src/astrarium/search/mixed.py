@@ -469,7 +469,7 @@ class PartitionSearch:
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         stages = rows[0].num_stages
         least = np.array([row.bound for row in rows])[index]
-        if len(self._numbers) > 1 or stages == 1:
+        if stages == 1:
             return least
         degrees = _joined([row.degrees for row in rows]).take(index)
         virtual = np.array([row.virtual for row in rows])[index]
@@ -489,7 +489,8 @@ class PartitionSearch:
             virtual,
             in_flight[:, ::-1],
             pool_of,
-            self.space.planner.num_layers,
+            np.stack([row.work for row in rows])[index],
+            self._numbers,
         )
         speed = np.stack([row.speed for row in rows])[index][:, pool_of]
         ramp = interleaved_bound(speed, degrees.num_micro_batches, virtual).min(axis=1)

@@ -235,14 +235,18 @@ def least_longest_of_options(
     virtual: Ints,
     in_flight: Floats,
     pool_of: Ints,
-    num_layers: int,
+    work: Floats,
+    numbers: Floats,
 ) -> Floats:
     """The least bottleneck of cases with their own options, in any of some orders: (cases,).
 
     figures: of each case, without and with offload; in_flight: (cases, stages) from the first on;
-    pool_of: (orders, stages). Layers are of one kind.
+    pool_of: (orders, stages); work: (cases, kinds), what a layer of each kind counts; numbers:
+    layers of each kind.
     """
     rows = np.arange(len(options))
+    alike, whole = len(numbers) == 1, work @ numbers
+    lightest, heaviest = (x[:, None, None] for x in (work.min(axis=1), work.max(axis=1)))
     kept = options.offload_optimizer.astype(np.int64)
     full = (options.granularity == _FULL)[:, None, None]
     # The policy of a case: none, or its set of modules.
@@ -258,15 +262,17 @@ def least_longest_of_options(
     seconds, again, all_again = at("seconds"), at("again"), at("all_again")
     f, v = in_flight[:, None, :], virtual[:, None, None]
     each = options.recompute_layers[:, None, None]
-    redone = np.where(full, each * v, 0)
+    # Of layers that differ, the lightest are redone at least, the heaviest at most.
+    redone = np.where(full, each * v * lightest, 0)
+    spared = np.where(full, each * v * heaviest, 0)
     grouped = full & (options.method != _BLOCK)[:, None, None]
     room = np.where(full, at("most_room"), at("room"))
     weight = np.where(full, at("least_weight"), at("weight"))
     inputs, saved = at("least_act"), at("saved")
-    beyond = (room + redone * f * saved) / (weight + f * at("act"))
-    within = np.minimum(redone, room / (weight + f * inputs))
+    beyond = (room + spared * f * saved) / (weight + f * at("act"))
+    within = np.minimum(spared, room / (weight + f * inputs))
     in_groups = room / (weight + f * inputs / np.maximum(each, 1))
-    fitting = np.where(beyond >= redone, beyond, within)
+    fitting = np.where(beyond >= redone, np.maximum(beyond, 0 if alike else within), within)
     fitting = np.where(grouped, in_groups, fitting)
 
     def enough(longest: Floats) -> Bools:
@@ -274,11 +280,13 @@ def least_longest_of_options(
         some = np.maximum(
             np.minimum(redone, turn / (seconds + again)), (turn - redone * again) / seconds
         )
-        most = np.floor(np.minimum(np.where(grouped, turn / all_again, some), fitting) + 1e-9)
-        most = np.where(most < v, _IMPOSSIBLE, most)
-        return (most.sum(axis=2) >= num_layers).any(axis=1)
+        most = np.minimum(np.where(grouped, turn / all_again, some), fitting) * (1 + 1e-9)
+        if alike:
+            most = np.floor(most + 1e-9)
+        most = np.where(most < v * lightest, _IMPOSSIBLE, most)
+        return (most.sum(axis=2) >= (whole * (1 - 1e-9))[:, None]).any(axis=1)
 
-    low = seconds.min(axis=(1, 2)) * num_layers / pool_of.shape[1]
+    low = seconds.min(axis=(1, 2)) * whole / pool_of.shape[1]
     high = 4 * low
     low = np.where(enough(high), low, high)
     for _ in range(HALVINGS):
