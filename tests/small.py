@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from astrarium.arrays import Floats
 from astrarium.cluster import Pool, parse_gpus
+from astrarium.cost.layouts import CostModel, Layouts
+from astrarium.cost.memory import memory_of
+from astrarium.cost.step import seconds_of
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
+from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.sieve import RejectingRule
+from astrarium.strategy.columns import Options
+from astrarium.strategy.validity import megatron_rules
 
 
 def small_model(layers: int = 6, *, experts: int = 0, vocab: int = 32000) -> Model:
@@ -31,3 +42,21 @@ def pool_of(text: str, memory_bytes: float | None = None) -> Pool:
     if memory_bytes is None:
         return pool
     return replace(pool, gpu=replace(pool.gpu, memory_bytes=int(memory_bytes)))
+
+
+def alive_seconds(
+    model: CostModel, layouts: Layouts, options: Options, rules: Sequence[RejectingRule]
+) -> Floats:
+    """Seconds of every option with the one layout; infinite where rules or memory forbid it."""
+    constants = constant_fields(model.workload, model.pool)
+    rows = np.zeros(len(options), np.int64)
+    n = len(rows)
+    degrees = layouts.degrees.take(rows)
+    at_hand = Rows(degrees, layouts.virtual[rows], layouts.split[rows], options)
+    columns = Fields(constants, at_hand)
+    alive = np.ones(n, bool)
+    every: tuple[RejectingRule, ...] = (*megatron_rules(), *rules)
+    for rule in every:
+        alive &= ~np.broadcast_to(rule.rejects(columns), (n,))
+    alive &= memory_of(layouts, rows, options).peak <= model.pool.gpu.memory_bytes
+    return np.where(alive, seconds_of(layouts, rows, options).total, np.inf)

@@ -192,8 +192,10 @@ def test_a_fallback_of_the_number_format_is_stated(plan: Run) -> None:
     assert "V100-SXM2-32GB has no bf16: it computes in fp16" in document["notes"]
     assert document["workload"]["precision"] == "fp16"
     mixed = json.loads(plan("--json", "--mode", "up-to", gpus="v100:32,h100:8").stdout)
-    assert mixed["workload"]["precision"] == "bf16"
-    assert "V100-SXM2-32GB has no bf16: it computes in fp16" in mixed["notes"]
+    for found in mixed["plans"]:  # each computes in what all of its own GPUs have
+        common = "fp16" if "V100-SXM2-32GB" in found["gpus"] else "bf16"
+        assert found["precision"] == common
+    assert any("V100-SXM2-32GB" in note and "fp16" in note for note in mixed["notes"])
 
 
 @pytest.mark.parametrize(("length", "noted"), [("4096", False), ("8192", True)])
@@ -211,3 +213,20 @@ def test_a_cluster_file(run: Run, project: Path) -> None:
     shown = words(run("plan", "llama-2-7b", *flags).stdout)
     assert "2 nodes of 4" in shown
     assert "$1.50 per GPU and hour (cluster file)" in shown
+
+
+def test_any_runtime_says_what_megatron_lacks(run: Run) -> None:
+    flags = ["plan", "llama-3-8b", "--gpus", "h100:8,a100:8", "--seq-length", "4096"]
+    flags += ["--global-batch", "64", "--runtime", "any", "--top", "2"]
+    shown = run(*flags)
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(run(*flags, "--json").stdout)
+    best = document["plans"][0]
+    assert sum(best["gpus"].values()) == 16
+    if best["runtimes"]:
+        assert best["megatron_lacks"] == []
+    else:
+        assert best["megatron_lacks"][0] in " ".join(shown.stdout.split())
+        groups = best["strategy"].get("groups", [best["strategy"]])
+        shares = [group.get("sequences", 64) for group in groups]
+        assert sum(shares) == 64

@@ -17,6 +17,7 @@ from astrarium.report.build import cluster_part, price_source, room_notes, strat
 from astrarium.report.document import (
     PlanDocument,
     PlanPart,
+    drop_absent,
     from_dict,
     load_document,
     pareto_of,
@@ -111,7 +112,9 @@ def test_the_strategy_of_a_plan_is_a_strategy_file(recompute: Recompute) -> None
     strategy = Strategy(tp=2, pp=2, virtual_stages=2, recompute=recompute)
     stages = tuple(Stage("T4-16GB", i, i + 1, 2, i % 2, i // 2) for i in range(4))
     strategy = replace(strategy, stages=stages)
-    assert as_json(asdict(strategy_part(strategy))) == as_json(strategy_to_dict(strategy))
+    written = asdict(strategy_part(strategy))
+    drop_absent(written)
+    assert as_json(written) == as_json(strategy_to_dict(strategy))
 
 
 def test_the_cluster_of_a_plan_is_the_cluster() -> None:

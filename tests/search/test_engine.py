@@ -8,22 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import pool_of, small_model
+from small import alive_seconds, pool_of, small_model
 
-from astrarium.arrays import Floats
 from astrarium.cluster import Pool
-from astrarium.cost.layouts import CostModel, Layouts
-from astrarium.cost.memory import memory_of
+from astrarium.cost.layouts import CostModel
 from astrarium.cost.step import seconds_of
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.engine import Search
-from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
 from astrarium.search.planner import runnable
 from astrarium.search.rules import UserRule, overlaps_named, user_rules
-from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, Options, degrees_of, options_of
 from astrarium.strategy.types import Strategy
@@ -62,7 +58,7 @@ def brute_force(
             size += len(options)
             virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
             layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
-            seconds = _alive_seconds(model, layouts, options, rules)
+            seconds = alive_seconds(model, layouts, options, rules)
             if np.isfinite(seconds).any():
                 gpus = int(one.gpus[0])
                 score = float(seconds.min()) * (gpus if objective is Objective.COST else 1)
@@ -70,24 +66,6 @@ def brute_force(
                 group = tuple(int(column[0]) for column in (*degrees, virtual))
                 best[group] = min(score, best.get(group, np.inf))
     return best, size
-
-
-def _alive_seconds(
-    model: CostModel, layouts: Layouts, options: Options, rules: tuple[UserRule, ...]
-) -> Floats:
-    """Seconds of every option with the one layout; infinite where rules or memory forbid it."""
-    constants = constant_fields(model.workload, model.pool)
-    rows = np.zeros(len(options), np.int64)
-    n = len(rows)
-    degrees = layouts.degrees.take(rows)
-    at_hand = Rows(degrees, layouts.virtual[rows], layouts.split[rows], options)
-    columns = Fields(constants, at_hand)
-    alive = np.ones(n, bool)
-    every: tuple[RejectingRule, ...] = (*megatron_rules(), *rules)
-    for rule in every:
-        alive &= ~np.broadcast_to(rule.rejects(columns), (n,))
-    alive &= memory_of(layouts, rows, options).peak <= model.pool.gpu.memory_bytes
-    return np.where(alive, seconds_of(layouts, rows, options).total, np.inf)
 
 
 def searched(

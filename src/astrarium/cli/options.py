@@ -126,9 +126,9 @@ MODE: TypeAlias = Annotated[
 RUNTIME: TypeAlias = Annotated[
     str,
     typer.Option(
-        metavar="megatron",
-        help="Software that will run the plan.",
-        autocompletion=one_of("megatron"),
+        metavar="megatron|any",
+        help="Software that will run the plan; any: unlike degrees and shares, too.",
+        autocompletion=one_of("megatron", "any"),
     ),
 ]
 ANY_RUNTIME: TypeAlias = Annotated[

@@ -50,9 +50,10 @@ Number = TypeVar("Number", int, float)
 
 
 class Runtime(StrEnum):
-    """Software that plans can be made for."""
+    """Software that plans can be made for; `any` may do what none does yet."""
 
     MEGATRON = "megatron"
+    ANY = "any"
 
 
 def parse(flag: str, text: str, parser: Callable[[str], Number], most: Number) -> Number:
@@ -106,7 +107,7 @@ def check_planned(runtime: str) -> None:
     known = runtime_names()
     if runtime.lower() in known:
         raise InputError(
-            f"--runtime '{runtime}': only {Runtime.MEGATRON} is planned for so far;"
+            f"--runtime '{runtime}': only {Runtime.MEGATRON}, or {Runtime.ANY}, is planned for;"
             f" `astrarium predict --runtime {runtime.lower()}` prices a strategy under it"
         )
     raise InputError(

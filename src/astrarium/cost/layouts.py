@@ -111,7 +111,8 @@ class EndSeconds:
 class Layouts:
     models: tuple[CostModel, ...]  # of the GPUs that ranks run on
     model_of: Ints  # which of them: as `shard`
-    degrees: Degrees
+    degrees: Degrees  # where pools have degrees of their own, those of one of them
+    gpus: Ints  # of the whole job
     virtual: Ints
     split: Ints
     costs: LayerCosts
@@ -180,6 +181,12 @@ class CostModel:
         other.fabric = fabric
         return other
 
+    def with_batch(self, global_batch: int) -> CostModel:
+        """The same with another number of sequences in an iteration."""
+        other = copy(self)
+        other.workload = replace(self.workload, global_batch=global_batch)
+        return other
+
     @property
     def peak_flops(self) -> float:
         """The GPU's own figure for the number format of the matrix products."""
@@ -220,7 +227,8 @@ class CostModel:
         stages, stage_row = self.planner.table(
             degrees.pp, virtual, split, degrees.num_micro_batches, all_ranks=apart
         )
-        return self.priced(degrees, virtual, split, shards, stages, stage_row, degrees.gpus)
+        every = degrees.gpus
+        return self.priced(degrees, virtual, split, shards, stages, stage_row, every, every)
 
     def priced(
         self,
@@ -231,11 +239,11 @@ class CostModel:
         stages: StageTable,
         stage_row: Ints,
         gpus: Ints,
+        job_gpus: Ints,
     ) -> Layouts:
         """Layouts whose ranks hold what `stages` say, on so many `gpus` of this pool."""
-        domain = self.pool.domain_of(gpus)
-        held, ends = stages.layers[stage_row], _Ends(shards, stages, stage_row)
-        costs, shard = shards.layers, shards.shard_of
+        domain, held = self.pool.domain_of(gpus), stages.layers[stage_row]
+        costs, shard, ends = shards.layers, shards.shard_of, _Ends(shards, stages, stage_row)
         tied_apart = np.where(degrees.pp > 1, shards.ends.tied_parameters[shard], 0.0)
 
         def dealt(per_layer: Floats) -> Floats:
@@ -247,9 +255,9 @@ class CostModel:
         dense_parameters = dealt(costs.dense_parameters) + ends.parameters(tied_apart)
         expert_parameters = dealt(costs.expert_parameters)
         dense_ranks, expert_ranks = data_ranks(degrees)
-        pace = slowest_of(degrees.gpus) * self.tuning.compute
-        hop = self.hop_seconds(degrees, gpus, shards)
-        on_rank = self._on_rank(self._further_launches(degrees, gpus), shards, dealt, ends)
+        pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
+        launches = self._further_launches(degrees, job_gpus > domain)
+        on_rank = self._on_rank(launches, shards, dealt, ends)
         dense = (dense_parameters, dense_group(degrees, domain))
         expert = (expert_parameters, place(expert_ranks, degrees.ep * degrees.etp, domain))
         others = self._between_domains(degrees, domain, virtual * hop.max(axis=1), on_rank.ep)
@@ -257,6 +265,7 @@ class CostModel:
             models=(self,),
             model_of=np.zeros((len(degrees), 1), np.int64),
             degrees=degrees,
+            gpus=job_gpus,
             virtual=virtual,
             split=split,
             costs=costs,
@@ -282,9 +291,12 @@ class CostModel:
             messages=self._data_messages(degrees, domain, tied_apart, others, dense, expert),
         )
 
-    def _further_launches(self, degrees: Degrees, gpus: Ints) -> Floats:
+    def _pace(self, gpus: Ints) -> Floats:
+        return slowest_of(gpus) * self.tuning.compute
+
+    def _further_launches(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
         """What launches of a layer take longer when a pipeline crosses nodes."""
-        crosses = (degrees.pp > 1) & (degrees.gpus > self.pool.domain_of(gpus))
+        crosses = (degrees.pp > 1) & leaves_domain
         ranks = np.where(crosses & (degrees.tp > 1), degrees.tp, 0)
         return np.asarray(self.runtime.launch_seconds_per_tp_rank * ranks)
 

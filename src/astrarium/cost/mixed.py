@@ -6,12 +6,16 @@ smaller ones, and its messages go over the slowest link between them. Stages are
 class by the `CostModel` of their pool, and the pipeline takes each rank's figures from its class:
 no formula is different for mixed clusters.
 
+Classes may have degrees of their own. All stages then work on the same sequences at a time, a
+*tick*, each divided among its own replicas; between stages of unlike degrees every GPU sends and
+receives its part of the tick, and ranks that all need the whole of it gather it among themselves.
+
 Not modelled: several pipelines' transfers sharing one link between pools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -25,8 +29,10 @@ from astrarium.cost.collectives import (
     Fabric,
     Group,
     adapter_share,
+    all_gather_seconds,
     all_reduce_seconds,
     fabric_across,
+    place,
     send_seconds,
 )
 from astrarium.cost.ends import EndCosts
@@ -46,6 +52,8 @@ from astrarium.strategy.columns import SPLITS, Degrees, Options
 from astrarium.strategy.types import LayerSplit
 
 StageClass = tuple[int, ...]  # indices of the pools a stage lies on, ascending
+# The same for all classes, or each its own; pp, cp and the number of micro-batches are common.
+AnyDegrees = Degrees | Mapping[StageClass, Degrees]
 
 _FREE = SPLITS.index(LayerSplit.FREE)
 _Costs = TypeVar("_Costs", LayerCosts, EndCosts)
@@ -174,10 +182,35 @@ class _Part:
     shards: ShardCosts
     layouts: Layouts
     hop: Floats  # to a neighbour of the same class: (rows, cuts)
+    domain: Ints  # GPUs on fast links
 
     def of_ends(self, name: str) -> Floats:
         values: Floats = getattr(self.shards.ends, name)
         return values[self.shards.shard_of]
+
+    def is_like(self, other: _Part) -> Bools:
+        """Whether ranks of both hold the same part of what is sent between them."""
+        one, two = self.layouts.degrees, other.layouts.degrees
+        names = ("tp", "dp", "micro_batch", "sequence_parallel")
+        return np.logical_and.reduce([getattr(one, n) == getattr(two, n) for n in names])
+
+    @property
+    def has_whole(self) -> Bools:
+        """Whether every tensor-parallel rank holds all of what is sent."""
+        degrees = self.layouts.degrees
+        return (degrees.tp > 1) & ~degrees.sequence_parallel
+
+    def moved_bytes(self) -> Floats:
+        """What each GPU sends or receives if its group does so once."""
+        held, tp = self.of_ends("boundary_bytes"), self.layouts.degrees.tp[:, None]
+        return np.where(self.has_whole[:, None], held / tp, held)
+
+    def gather_seconds(self) -> Floats:
+        """Until every rank has the whole, if each was sent a part and needs all of it."""
+        fabric, tp = self.layouts.models[0].fabric, self.layouts.degrees.tp[:, None]
+        group = place(tp, np.ones_like(tp), self.domain[:, None])
+        seconds = all_gather_seconds(fabric, self.of_ends("boundary_bytes"), group)
+        return np.where(self.has_whole[:, None], seconds, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +275,7 @@ class ClusterModel:
 
     def stage_tables(
         self,
-        degrees: Degrees,
+        degrees: AnyDegrees,
         options: Options,
         classes: Sequence[StageClass],
         pool_gpus: Ints,
@@ -253,8 +286,8 @@ class ClusterModel:
         Of all runs of layers, or only of the `contents` given.
         """
         contents = contents or self.contents
-        rows = np.arange(len(degrees))
-        ones = np.ones(len(degrees), np.int64)
+        rows = np.arange(len(pool_gpus))
+        ones = np.ones(len(pool_gpus), np.int64)
         one, two = contents.stages(1), contents.stages(2)
         columns: dict[str, list[Floats]] = {name: [] for name in _TABLES}
         every = []
@@ -277,7 +310,7 @@ class ClusterModel:
 
     def layouts(
         self,
-        degrees: Degrees,
+        degrees: AnyDegrees,
         virtual: Ints,
         bounds: Sequence[Ints],
         classes: Sequence[Sequence[StageClass]],
@@ -288,7 +321,7 @@ class ClusterModel:
 
     def pipelines(
         self,
-        degrees: Degrees,
+        degrees: AnyDegrees,
         virtual: Ints,
         bounds: Sequence[Ints],
         classes: Sequence[Sequence[StageClass]],
@@ -296,16 +329,19 @@ class ClusterModel:
     ) -> Pipelines:
         """Layouts of stages that are given: chunk bounds, and the class of every rank."""
         model = self.workload.model
-        stages = stages_of_bounds(model, bounds, virtual, degrees.num_micro_batches)
         names = sorted({stage_class for row in classes for stage_class in row})
+        batches = _of_class(degrees, names[0]).num_micro_batches
+        stages = stages_of_bounds(model, bounds, virtual, batches)
         class_of = np.zeros(stages.count.shape, np.int64)
         for row, chosen in enumerate(classes):
             class_of[row, stages.present[row]] = [names.index(name) for name in chosen]
-        rows = np.arange(len(degrees))
+        rows = np.arange(len(pool_gpus))
         parts = [self._part(name, degrees, virtual, stages, rows, pool_gpus) for name in names]
         every = tuple(part.layouts for part in parts)
         crossed = [
-            self._class(name).model.hops_cross(degrees, pool_gpus[:, list(name)].sum(axis=1))
+            self._class(name).model.hops_cross(
+                _of_class(degrees, name), pool_gpus[:, list(name)].sum(axis=1)
+            )
             for name in names
         ]
         merged = _merged(every, class_of, *self._between(parts))
@@ -314,18 +350,21 @@ class ClusterModel:
     def _part(
         self,
         stage_class: StageClass,
-        degrees: Degrees,
+        given: AnyDegrees,
         virtual: Ints,
         stages: StageTable,
         stage_row: Ints,
         pool_gpus: Ints,
     ) -> _Part:
-        priced = self._class(stage_class)
-        gpus = pool_gpus[:, list(stage_class)].sum(axis=1)
+        priced, degrees = self._class(stage_class), _of_class(given, stage_class)
+        gpus, every = pool_gpus[:, list(stage_class)].sum(axis=1), pool_gpus.sum(axis=1)
         shards = priced.shard_costs(degrees, gpus)
         split = np.full(len(degrees), _FREE)
-        layouts = priced.model.priced(degrees, virtual, split, shards, stages, stage_row, gpus)
-        return _Part(stage_class, shards, layouts, priced.model.hop_seconds(degrees, gpus, shards))
+        layouts = priced.model.priced(
+            degrees, virtual, split, shards, stages, stage_row, gpus, every
+        )
+        hop = priced.model.hop_seconds(degrees, gpus, shards)
+        return _Part(stage_class, shards, layouts, hop, priced.model.pool.domain_of(gpus))
 
     def _class(self, stage_class: StageClass) -> _Priced:
         if stage_class not in self._classes:
@@ -336,7 +375,7 @@ class ClusterModel:
         members = tuple(self.pools[pool] for pool in stage_class)
         if len(members) == 1:
             return _Priced(members, members[0], (_KnownShards(members[0]),))
-        fabric = self._fabric(stage_class)
+        fabric = self.fabric_of(stage_class)
         slowest = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
         model = slowest.with_fabric(fabric)
         if not self.workload.model.max_experts:
@@ -346,7 +385,7 @@ class ClusterModel:
         members = tuple(member.with_fabric(fabric) for member in members)
         return _Priced(members, model, tuple(_KnownShards(member) for member in members))
 
-    def _fabric(self, pools: StageClass) -> Fabric:
+    def fabric_of(self, pools: StageClass) -> Fabric:
         """The links of a group that spans pools, at the pace the tuning learned."""
         if pools not in self._links:
             names = [self.cluster.pools[pool].name for pool in pools]
@@ -364,23 +403,48 @@ class ClusterModel:
         shape = (len(layouts), len(parts), len(parts))
         cuts = parts[0].shards.ends.boundary_bytes.shape[1]
         hop, tied = np.zeros((*shape, cuts)), np.zeros(shape)
-        degrees = layouts.degrees
-        senders = degrees.stage_stride
-        ends = Group(np.where(degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
+        ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
+        gradient = layouts.runtime.tied_gradient_bytes
         for i, one in enumerate(parts):
-            sent = one.of_ends("boundary_bytes")
-            table = layouts.runtime.tied_gradient_bytes * one.of_ends("tied_parameters")
             for j, other in enumerate(parts):
                 if i == j:
                     hop[:, i, j] = one.hop
                     tied[:, i, j] = one.layouts.messages.tied
                     continue
-                fabric = self._fabric(tuple(sorted({*one.stage_class, *other.stage_class})))
-                hop[:, i, j] = send_seconds(fabric, sent, np.True_, senders[:, None])
+                fabric = self.fabric_of(tuple(sorted({*one.stage_class, *other.stage_class})))
+                hop[:, i, j] = _hop_between(fabric, one, other)
                 tied[:, i, j] = all_reduce_seconds(
-                    fabric, table * adapter_share(fabric, senders), ends
+                    fabric, gradient * _tied_table(fabric, one, other), ends
                 )
         return hop, tied
+
+
+def _of_class(degrees: AnyDegrees, stage_class: StageClass) -> Degrees:
+    return degrees if isinstance(degrees, Degrees) else degrees[stage_class]
+
+
+def _hop_between(fabric: Fabric, one: _Part, other: _Part) -> Floats:
+    """Seconds of a transfer between stages of two classes, in the slower direction.
+
+    Of unlike degrees, the GPUs that are fewer have more to send or receive each.
+    """
+    like = one.is_like(other)[:, None]
+    part = np.maximum(one.moved_bytes(), other.moved_bytes())
+    sent = np.where(like, one.of_ends("boundary_bytes"), part)
+    senders = np.maximum(*(x.layouts.degrees.stage_stride for x in (one, other)))
+    gathered = np.maximum(one.gather_seconds(), other.gather_seconds())
+    moved = send_seconds(fabric, sent, np.True_, senders[:, None])
+    return moved + np.where(like, 0.0, gathered)
+
+
+def _tied_table(fabric: Fabric, one: _Part, other: _Part) -> Floats:
+    """Parameters of a tied table as the slower of two classes sends them."""
+    return np.maximum(
+        *(
+            x.of_ends("tied_parameters") * adapter_share(fabric, x.layouts.degrees.stage_stride)
+            for x in (one, other)
+        )
+    )
 
 
 _TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes")

@@ -284,7 +284,7 @@ def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     seconds = np.zeros_like(updated)
     for index, model in enumerate(layouts.models):
         on_gpu = tensors + _update_on_gpu(model, updated, dense + expert)
-        sharing = np.minimum(model.pool.gpus_per_node, layouts.degrees.gpus[rows])[:, None]
+        sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
         on_host = _update_on_host(model, updated, sharing)
         one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)
         seconds = np.where(model_of == index, one, seconds)

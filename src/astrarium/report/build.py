@@ -57,7 +57,7 @@ def document_of(
         search,
         plans,
         pareto_of(plans),
-        (*notes, *left_out_notes(planned), *room_notes(plans)),
+        (*notes, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
     )
 
 
@@ -73,7 +73,7 @@ def document_of_prediction(
         None,
         plans,
         pareto_of(plans),
-        (*notes, *room_notes(plans)),
+        (*notes, *room_notes(plans), *runtime_notes(plans)),
     )
 
 
@@ -115,6 +115,19 @@ def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
     slower = roomier.iteration_seconds / plans[0].iteration_seconds - 1
     free = format_bytes(roomier.fullest.free_bytes)
     return (f"{note}; plan {roomier.rank} leaves {free} and takes {100 * slower:.1f} % longer",)
+
+
+def runtime_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
+    """What the best plan asks of software that nobody has written, and the best that runs."""
+    best = plans[0]
+    if best.runtimes:
+        return ()
+    note = f"no known software runs plan {best.rank}; Megatron: {', '.join(best.megatron_lacks)}"
+    runs = next((plan for plan in plans if plan.runtimes), None)
+    if runs is None:
+        return (note,)
+    slower = runs.iteration_seconds / best.iteration_seconds - 1
+    return (f"{note}; plan {runs.rank} runs there and takes {100 * slower:.1f} % longer",)
 
 
 def workload_part(workload: Workload, reference: str) -> WorkloadPart:
@@ -186,6 +199,8 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         ideal_seconds=plan.ideal_seconds,
         stage_seconds=tuple(stage_time_part(plan, stage) for stage in plan.stages),
         precision=plan.precision.value,
+        runtimes=plan.runtimes,
+        megatron_lacks=plan.megatron_lacks,
     )
 
 
@@ -195,9 +210,9 @@ def stage_time_part(plan: Plan, stage: StageSeconds) -> StageTimePart:
     return StageTimePart(**same, pools=dict(stage.pools), busy_share=plan.busy_share(stage))
 
 
-def strategy_part(strategy: Strategy) -> StrategyPart:
+def strategy_part(strategy: Strategy, sequences: int | None = None) -> StrategyPart:
     """The same keys as `strategy_to_dict`; a test holds the two together."""
-    apart = ("recompute", "stages")
+    apart = ("recompute", "stages", "groups", "sequences")
     same = {f.name: getattr(strategy, f.name) for f in fields(StrategyPart) if f.name not in apart}
     return StrategyPart(
         **same,
@@ -210,7 +225,12 @@ def strategy_part(strategy: Strategy) -> StrategyPart:
                 pipeline_rank=stage.rank,
                 chunk=stage.chunk,
                 pools=dict(stage.pools),
+                tp=stage.tp,
+                dp=stage.dp,
+                micro_batch=stage.micro_batch,
             )
             for stage in strategy.stages
         ),
+        sequences=sequences,
+        groups=tuple(strategy_part(group, group.sequences) for group in strategy.groups),
     )

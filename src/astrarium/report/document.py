@@ -131,6 +131,9 @@ class StagePart:
     pipeline_rank: int
     chunk: int
     pools: dict[str, int]  # of the devices, by the name of their pool
+    tp: int | None = None  # its own, where unlike the strategy's; all three
+    dp: int | None = None
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,8 @@ class StrategyPart:
     overlap: Overlap
     schedule: Schedule
     stages: tuple[StagePart, ...]
+    sequences: int | None = None  # of a group: its share of the batch
+    groups: tuple[StrategyPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +233,17 @@ class PlanPart:
     ideal_seconds: float | None = None  # one machine with the summed speed; null in older files
     stage_seconds: tuple[StageTimePart, ...] = ()
     precision: str = ""  # that of the workload, or one that all of these GPUs have
+    runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
+    megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
 
     @property
     def pools(self) -> dict[str, int]:
         """GPUs by the name of their pool, in the order of the pipeline; empty if none are named."""
         used: dict[str, int] = {}
-        for stage in self.strategy.stages:
-            if stage.chunk == 0:
-                for name, count in stage.pools.items():
-                    used[name] = used.get(name, 0) + count
+        groups = self.strategy.groups or (self.strategy,)
+        for stage in (stage for group in groups for stage in group.stages if stage.chunk == 0):
+            for name, count in stage.pools.items():
+                used[name] = used.get(name, 0) + count
         return used
 
     @property
@@ -297,7 +304,21 @@ def _beats(first: tuple[float, float], second: tuple[float, float]) -> bool:
 
 def to_dict(document: PlanDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
-    return asdict(document)
+    data = asdict(document)
+    for plan in data["plans"]:
+        drop_absent(plan["strategy"])
+    return data
+
+
+def drop_absent(strategy: dict[str, Any]) -> None:
+    """What most strategies do not have is left out: groups, degrees of single stages."""
+    for part in (strategy, *strategy["stages"]):
+        for key in [key for key, value in part.items() if value is None]:
+            del part[key]
+    for group in strategy["groups"]:
+        drop_absent(group)
+    if not strategy["groups"]:
+        del strategy["groups"]
 
 
 def from_dict(data: Mapping[str, Any]) -> PlanDocument:

@@ -23,11 +23,13 @@ from astrarium.report.document import (
     PlanPart,
     PoolPart,
     SearchPart,
+    StrategyPart,
     WorkloadPart,
 )
 from astrarium.report.layout import DAY, GAP, dollars, gib, interval, new_table, percent, title
 from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (
+    by_part,
     gpus_words,
     pipeline_words,
     recompute_words,
@@ -216,20 +218,22 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
     Models with experts always show etp, also where it is 1: runtimes default to tp.
     """
     columns = [
-        Column("tp", lambda p: str(p.strategy.tp)),
-        Column("pp", lambda p: str(p.strategy.pp)),
-        Column("vpp", lambda p: str(p.strategy.virtual_stages)),
-        Column("cp", lambda p: str(p.strategy.cp)),
-        Column("ep", lambda p: str(p.strategy.ep)),
-        Column("dp", lambda p: f"{p.strategy.dp:,}"),
-        Column("micro", lambda p: str(p.strategy.micro_batch)),
-        Column("recompute", lambda p: recompute_words(p.strategy.recompute), left=True),
-        Column("ZeRO", lambda p: zero_words(p.strategy)),
+        Column("tp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.tp))),
+        Column("pp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.pp))),
+        Column("vpp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.virtual_stages))),
+        Column("cp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.cp))),
+        Column("ep", lambda p: by_part(p.strategy, lambda strategy: str(strategy.ep))),
+        Column("dp", lambda p: by_part(p.strategy, lambda strategy: f"{strategy.dp:,}")),
+        Column("micro", lambda p: by_part(p.strategy, lambda strategy: str(strategy.micro_batch))),
+        Column("recompute", lambda p: by_part(p.strategy, _recompute), left=True),
+        Column("ZeRO", lambda p: by_part(p.strategy, zero_words)),
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
         columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
     if len({plan.precision for plan in plans}) > 1:
         columns.append(Column("format", lambda p: p.precision))
+    if any(plan.strategy.groups for plan in plans):
+        columns.insert(0, Column("sequences", lambda p: by_part(p.strategy, _share)))
     if any(plan.is_mixed for plan in plans):
         types = short_types(pool.gpu for pool in cluster.pools)
         columns.insert(0, Column("GPUs", lambda p: gpus_words(p.gpus, types), left=True))
@@ -239,6 +243,14 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
     if len(cluster.pools) > 1:
         columns.insert(0, Column("type", lambda p: ", ".join(p.gpus), left=True))
     return columns
+
+
+def _share(strategy: StrategyPart) -> str:
+    return "" if strategy.sequences is None else f"{strategy.sequences:,}"
+
+
+def _recompute(strategy: StrategyPart) -> str:
+    return recompute_words(strategy.recompute)
 
 
 def _results(plans: Sequence[PlanPart]) -> list[Column]:

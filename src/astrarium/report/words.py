@@ -6,8 +6,8 @@ by another version may hold further causes: they are shown under their key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
@@ -195,6 +195,21 @@ def unit_price(amount: float | None) -> str:
     return f"${whole}.{digits.rstrip('0'):0<2}"
 
 
+def by_part(strategy: StrategyPart, text: Callable[[StrategyPart], str]) -> str:
+    """A text of the strategy; where groups or stages have their own, all that differ in order."""
+    parts = [
+        one
+        for group in strategy.groups or (strategy,)
+        for one in [group, *(_as_stage(group, stage) for stage in group.stages if stage.tp)]
+    ]
+    return " | ".join(dict.fromkeys(text(part) for part in parts))
+
+
+def _as_stage(strategy: StrategyPart, stage: StagePart) -> StrategyPart:
+    own = {key: n for key in ("tp", "dp", "micro_batch") if (n := getattr(stage, key))}
+    return replace(strategy, **own)
+
+
 def zero_words(strategy: StrategyPart) -> str:
     return f"{strategy.zero_stage}{' + host' if strategy.offload_optimizer else ''}"
 
@@ -213,6 +228,11 @@ def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
         "etp": strategy.etp,
         "dp": strategy.dp,
     }
+    if strategy.groups:
+        return "; ".join(
+            f"{group.sequences} sequences: {strategy_words(group, experts=experts)}"
+            for group in strategy.groups
+        )
     always = ("ep", "etp") if experts else ()
     degrees = [f"{name} {n}" for name, n in names.items() if n > 1 or name in always]
     parts = [
@@ -246,6 +266,9 @@ def pipeline_words(plan: PlanPart) -> str:
     Such as: 2 stages H100 [0-8, 9-17], 4 stages A100 [18-25 by 4, 26-31 by 3]
     """
     strategy, short = plan.strategy, short_types(plan.gpus)
+    if strategy.groups:  # each a pipeline of its own
+        alone = (replace(plan, strategy=group) for group in strategy.groups)
+        return "; beside it ".join(pipeline_words(one) for one in alone)
     ranks = sorted((s for s in strategy.stages if s.chunk == 0), key=lambda s: s.pipeline_rank)
     parts = []
     for gpus, run in groupby(ranks, key=lambda stage: _types_words(plan, stage, short)):
@@ -300,9 +323,13 @@ def stage_gpus(plan: PlanPart) -> dict[int, str]:
 def layers_of_stages(plan: PlanPart) -> dict[int, int]:
     """How many layers each pipeline rank holds, over all of its chunks."""
     layers: dict[int, int] = {}
-    for stage in plan.strategy.stages:
-        first, last = stage.layers
-        layers[stage.pipeline_rank] = layers.get(stage.pipeline_rank, 0) + last - first
+    before = 0  # stages of earlier groups
+    for group in plan.strategy.groups or (plan.strategy,):
+        for stage in group.stages:
+            first, last = stage.layers
+            rank = before + stage.pipeline_rank
+            layers[rank] = layers.get(rank, 0) + last - first
+        before += group.pp
     return layers
 
 

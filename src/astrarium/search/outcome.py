@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from astrarium.strategy.types import Strategy
@@ -69,3 +69,20 @@ class SearchResult:
     least_bytes: float
     least_seconds: float  # of the whole run
     least_usd: float
+
+
+@dataclass(slots=True)
+class Counts:
+    """What several searches looked at, added up."""
+
+    space: int = 0
+    evaluated: int = 0
+    rejected: Counter[Rejection] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: SearchResult) -> None:
+        self.space += result.space
+        self.evaluated += result.evaluated
+        self.rejected += result.rejected
+        self.rejected[Rejection.SLOWER] += len(result.found)
+        self.reasons += result.reasons

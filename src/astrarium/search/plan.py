@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster
+from astrarium.cost.groups import exchanged_bytes, meeting_seconds
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
-from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.mixed import AnyDegrees, ClusterModel, StageClass
 from astrarium.cost.replay import replayed_seconds
 from astrarium.cost.stages import layers_before
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
@@ -24,7 +25,8 @@ from astrarium.model.workload import Precision
 from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
 from astrarium.strategy.columns import Options, degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
-from astrarium.strategy.types import LayerSplit, Stage, Strategy
+from astrarium.strategy.types import LayerSplit, Stage, Strategy, of_groups
+from astrarium.strategy.validity import megatron_lacks
 
 HOUR = 3600.0
 
@@ -62,6 +64,8 @@ class Plan:
     usd_per_hour: float | None
     usd_total: float | None
     train_seconds: float | None
+    runtimes: tuple[str, ...]  # that can execute it
+    megatron_lacks: tuple[str, ...]  # what it would need that Megatron does not have
 
     @property
     def fits(self) -> bool:
@@ -70,13 +74,20 @@ class Plan:
     @property
     def ideal_seconds(self) -> float:
         """The iteration on one machine with the summed speed of all stages: no waiting, no hops."""
-        speed = sum(1.0 / stage.model_seconds for stage in self.stages)
-        return self.strategy.num_micro_batches / speed
+        every = zip(self._groups(), self.stages, strict=True)
+        at_once = [(g.sequences / g.num_micro_batches, stage) for g, stage in every]
+        return self.strategy.sequences / sum(n / stage.model_seconds for n, stage in at_once)
+
+    def _groups(self) -> Iterator[Strategy]:
+        """The group, or the strategy, that each stage belongs to."""
+        for group in self.strategy.pipelines:
+            yield from [group] * group.pp
 
     def busy_share(self, stage: StageSeconds) -> float:
         """The part of the iteration that a stage does not wait for others."""
         passes = stage.forward_seconds + stage.backward_seconds
-        busy = self.strategy.num_micro_batches * passes + stage.after_seconds
+        number = list(self._groups())[stage.stage].num_micro_batches
+        busy = number * passes + stage.after_seconds
         return busy / self.iteration_seconds
 
     @property
@@ -84,29 +95,55 @@ class Plan:
         return max(stage.peak_bytes for stage in self.memory)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pipeline:
+    """What a strategy without groups takes, or one of the groups by itself."""
+
+    strategy: Strategy  # with its stages
+    breakdown: Mapping[str, float]
+    memory: tuple[StageMemory, ...]
+    stages: tuple[StageSeconds, ...]
+    pool_gpus: Ints
+    exchanged_bytes: float  # gradients of a GPU that other groups have to add theirs to
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.breakdown.values())
+
+
 def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) -> tuple[Plan, ...]:
     """Plans of strategies that are known to be valid for the model's workload and cluster."""
     if not strategies:
         return ()
     whole = ClusterModel.alone(model) if isinstance(model, CostModel) else model
-    cluster = whole.cluster
+    every = iter(_pipelines(whole, [one for s in strategies for one in s.pipelines]))
+    plans = []
+    for strategy in strategies:
+        alone = [next(every) for _ in strategy.pipelines]
+        plans.append(_plan(whole, _together(whole, alone) if strategy.groups else alone[0]))
+    return tuple(plans)
+
+
+def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pipeline]:
+    cluster = model.cluster
     placed = [placement(strategy, cluster) for strategy in strategies]
-    bounds = [chunk_bounds_of(whole, strategy) for strategy in strategies]
+    bounds = [chunk_bounds_of(model, strategy) for strategy in strategies]
     pool_gpus = np.array([_gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
-    pipelines = whole.pipelines(
-        degrees_of(strategies),
+    pipelines = model.pipelines(
+        _degrees_of(strategies, placed),
         np.array([s.virtual_stages for s in strategies], np.int64),
         bounds,
-        [[tuple(pool for pool, _ in parts) for parts in ranks] for ranks in placed],
+        [[_class_of(parts) for parts in ranks] for ranks in placed],
         pool_gpus,
     )
     rows, options = np.arange(len(strategies)), options_of(strategies)
     layouts = pipelines.layouts
     memory = memory_of(layouts, rows, options)
-    chunks = _chunk_layers(whole, strategies, bounds)
+    chunks = _chunk_layers(model, strategies, bounds)
     seconds = _replayed(layouts, options, chunks, seconds_of(layouts, rows, options))
     of_stages = stage_seconds(pipelines, options, cluster, placed, chunks)
-    plans = []
+    exchanged = exchanged_bytes(layouts)
+    found = []
     for row, strategy in enumerate(strategies):
         ranks = np.flatnonzero(layouts.stages.present[row])
         stages = tuple(
@@ -119,10 +156,66 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
             for stage, (rank, parts) in enumerate(zip(ranks, placed[row], strict=True))
         )
         breakdown = {c: float(getattr(seconds, c)[row]) for c in SECONDS_CAUSES}
-        made = _stages(cluster, strategy, bounds[row], placed[row])
-        full = replace(strategy, stages=made)
-        plans.append(_plan(whole, full, breakdown, stages, of_stages[row], pool_gpus[row]))
-    return tuple(plans)
+        made = replace(strategy, stages=_stages(cluster, strategy, bounds[row], placed[row]))
+        found.append(
+            _Pipeline(
+                made,
+                breakdown,
+                stages,
+                of_stages[row],
+                pool_gpus[row],
+                float(exchanged[row]),
+            )
+        )
+    return found
+
+
+def _together(model: ClusterModel, groups: Sequence[_Pipeline]) -> _Pipeline:
+    """Groups that share the batch: the longest of them, and the meeting of all."""
+    used = sum((group.pool_gpus for group in groups), np.zeros_like(groups[0].pool_gpus))
+    if (used > [pool.num_gpus for pool in model.cluster.pools]).any():
+        raise InputError("groups ask for more GPUs of a pool than it has; give each its own pools")
+    fabric = model.fabric_of(tuple(np.flatnonzero(used).tolist()))
+    most = max(group.exchanged_bytes for group in groups)
+    breakdown = dict(max(groups, key=lambda group: group.seconds).breakdown)
+    breakdown["gradient_reduction"] += float(meeting_seconds(fabric, len(groups), np.array(most)))
+    groups = sorted(groups, key=lambda group: -group.strategy.sequences)
+    memory = [stage for group in groups for stage in group.memory]
+    stages = [stage for group in groups for stage in group.stages]
+    return _Pipeline(
+        of_groups([group.strategy for group in groups]),
+        breakdown,
+        tuple(replace(stage, stage=index) for index, stage in enumerate(memory)),
+        tuple(replace(stage, stage=index) for index, stage in enumerate(stages)),
+        used,
+        most,
+    )
+
+
+def _degrees_of(strategies: Sequence[Strategy], placed: Sequence[Sequence[Parts]]) -> AnyDegrees:
+    """Those of the strategies; by class where stages have their own."""
+    if not any(strategy.has_unlike_stages for strategy in strategies):
+        return degrees_of(strategies)
+    of_class: list[dict[StageClass, Strategy]] = []
+    for strategy, ranks in zip(strategies, placed, strict=True):
+        own: dict[StageClass, Strategy] = {}
+        for stage in strategy.stages:
+            alike = own.setdefault(_class_of(ranks[stage.rank]), strategy.degrees_of(stage))
+            if alike != strategy.degrees_of(stage):
+                raise InputError(
+                    f"stages on {stage.gpu or 'the same pool'} have different tp, dp or"
+                    " micro-batch; all stages of a pool must be alike"
+                )
+        of_class.append(own)
+    names = {name for own in of_class for name in own}
+    return {
+        name: degrees_of([own.get(name, s) for own, s in zip(of_class, strategies, strict=True)])
+        for name in sorted(names)
+    }
+
+
+def _class_of(parts: Parts) -> StageClass:
+    return tuple(pool for pool, _ in parts)
 
 
 def _chunk_layers(
@@ -159,18 +252,12 @@ def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
     return used
 
 
-def _plan(
-    model: ClusterModel,
-    strategy: Strategy,
-    breakdown: Mapping[str, float],
-    memory: tuple[StageMemory, ...],
-    stages: tuple[StageSeconds, ...],
-    pool_gpus: Ints,
-) -> Plan:
+def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
     workload = model.workload
-    used = [(of_pool, int(count)) for of_pool, count in zip(model.pools, pool_gpus, strict=True)]
-    used = [(of_pool, count) for of_pool, count in used if count]
-    seconds = sum(breakdown.values())
+    every = zip(model.pools, priced.pool_gpus.tolist(), strict=True)
+    used = [(of_pool, count) for of_pool, count in every if count]
+    seconds = priced.seconds
+    lacking = megatron_lacks(priced.strategy)
     experts = workload.model.max_experts > 0
     ratios = [interval_ratios(m.ops, m.runtime.name, experts=experts) for m, _ in used]
     low, high = min(ratio[0] for ratio in ratios), max(ratio[1] for ratio in ratios)
@@ -185,19 +272,21 @@ def _plan(
         gpus[of_pool.pool.gpu.name] = gpus.get(of_pool.pool.gpu.name, 0) + count
     peak_flops = sum(count * of_pool.peak_flops for of_pool, count in used)
     return Plan(
-        strategy=strategy,
+        strategy=priced.strategy,
         gpus=gpus,
         precision=workload.precision,
         iteration_seconds=seconds,
         interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
         mfu=workload.flops_per_iteration / (seconds * peak_flops),
-        breakdown_seconds=breakdown,
-        memory=memory,
-        stages=stages,
+        breakdown_seconds=priced.breakdown,
+        memory=priced.memory,
+        stages=priced.stages,
         usd_per_hour=usd_per_hour,
         usd_total=usd_total,
         train_seconds=train_seconds,
+        runtimes=() if lacking else (model.pools[0].runtime.name,),
+        megatron_lacks=lacking,
     )
 
 
@@ -211,6 +300,8 @@ def _usd_per_hour(used: Sequence[tuple[CostModel, int]]) -> float | None:
 
 def with_split(model: ClusterModel, strategy: Strategy) -> Strategy:
     """The strategy with its split called free if its stages are not those of the named one."""
+    if strategy.groups:
+        return of_groups([with_split(model, group) for group in strategy.groups])
     if not strategy.stages or strategy.split is LayerSplit.FREE:
         return strategy
     asked = chunk_bounds_of(model, strategy)
@@ -251,17 +342,23 @@ def chunk_bounds_of(model: ClusterModel, strategy: Strategy) -> Ints:
 def _stages(
     cluster: Cluster, strategy: Strategy, bounds: Ints, placed: Sequence[Parts]
 ) -> tuple[Stage, ...]:
-    return tuple(
-        Stage(
-            gpu=smallest_gpu(cluster, placed[chunk % strategy.pp]),
+    asked = {stage.rank: stage for stage in strategy.stages}
+    made = []
+    for chunk in range(strategy.pp * strategy.virtual_stages):
+        rank = chunk % strategy.pp
+        stage = Stage(
+            gpu=smallest_gpu(cluster, placed[rank]),
             first_layer=int(bounds[chunk]),
             last_layer=int(bounds[chunk + 1]),
-            devices=strategy.gpus // strategy.pp,
-            rank=chunk % strategy.pp,
+            devices=sum(count for _, count in placed[rank]),
+            rank=rank,
             chunk=chunk // strategy.pp,
-            pools=tuple(
-                (cluster.pools[pool].name, count) for pool, count in placed[chunk % strategy.pp]
-            ),
+            pools=tuple((cluster.pools[pool].name, count) for pool, count in placed[rank]),
         )
-        for chunk in range(strategy.pp * strategy.virtual_stages)
-    )
+        if strategy.has_unlike_stages:
+            own = strategy.degrees_of(asked[rank])
+            degrees = (own.tp, own.dp, own.micro_batch)
+            if degrees != (strategy.tp, strategy.dp, strategy.micro_batch):
+                stage = replace(stage, tp=own.tp, dp=own.dp, micro_batch=own.micro_batch)
+        made.append(stage)
+    return tuple(made)

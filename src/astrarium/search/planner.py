@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -99,7 +99,7 @@ def plan(
     if several or len(workload.model.kinds) > 1:
         searched.append(_search_across(asked, cluster, [p for plans, _ in searched for p in plans]))
     plans = [plan for found, _ in searched for plan in found]
-    plans.sort(key=lambda plan: _rank_key(plan, objective))
+    plans.sort(key=lambda plan: rank_key(plan, objective))
     results = [result for _, result in searched]
     if not plans:
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
@@ -158,6 +158,8 @@ def _search_across(
     ).run()
     already = [plan.strategy for plan in known]
     new = [found.strategy for found in result.found if found.strategy not in already]
+    # Plans that were known before belong to another space.
+    result.rejected[Rejection.SLOWER] += len(result.found) - len(new)
     return estimate(model, new), result
 
 
@@ -184,7 +186,7 @@ def _search(asked: _Asked, pool: Pool) -> tuple[tuple[Plan, ...], SearchResult]:
     return estimate(model, [found.strategy for found in result.found]), result
 
 
-def _rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
+def rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
     gpus = float(sum(plan.gpus.values()))
     if objective is Objective.COST:
         hourly = float("inf") if plan.usd_per_hour is None else plan.usd_per_hour
@@ -228,6 +230,8 @@ def with_permitted_overlap(
     workload: Workload, pools: Sequence[Pool], strategy: Strategy, chosen: Collection[str]
 ) -> Strategy:
     """Overlap that the user left open (not in `chosen`) as the runtime takes it."""
+    if strategy.groups:
+        return strategy
     workload = runnable(workload, *pools)
     for switch in OVERLAP_SWITCHES:
         refused = len(why_refused(workload, pools, strategy))
@@ -249,9 +253,28 @@ def only_pool(cluster: Cluster) -> Pool:
 
 
 def why_refused(workload: Workload, pools: Sequence[Pool], strategy: Strategy) -> tuple[str, ...]:
-    """What the runtime holds against a strategy, in words; empty if nothing."""
-    found = [_why_refused_on(workload, pool, strategy) for pool in pools]
-    return tuple(dict.fromkeys(reason for reasons in found for reason in reasons))
+    """What the runtime holds against a strategy, in words; empty if nothing.
+
+    Groups, and stages with degrees of their own, are each held to the rules as if all were alike.
+    """
+    found: list[str] = []
+    for group in strategy.groups:
+        share = replace(workload, global_batch=group.sequences)
+        found += why_refused(share, pools, group)
+    if not strategy.groups:
+        for one, names in _views(strategy):
+            own = [pool for pool in pools if pool.name in names] or pools
+            found += [reason for pool in own for reason in _why_refused_on(workload, pool, one)]
+    return tuple(dict.fromkeys(found))
+
+
+def _views(strategy: Strategy) -> Iterator[tuple[Strategy, Collection[str]]]:
+    """The strategy as each sort of its stages sees it, and the pools of these stages."""
+    if not strategy.has_unlike_stages:
+        yield strategy, ()
+        return
+    for stage in strategy.stages:
+        yield strategy.degrees_of(stage), dict(stage.pools)
 
 
 def _why_refused_on(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:

@@ -81,19 +81,18 @@ class Space:
     def _grids(self) -> dict[str, Ints]:
         """Degrees that do not concern experts."""
         workload, model = self.workload, self.workload.model
-        batch = divisors(workload.global_batch)
         rows = _grid(
             tp=divisors(most_heads(workload)),
             pp=np.arange(1, model.num_layers + 1),
             cp=context_degrees(workload.seq_length),
-            dp=batch,
+            dp=self._data_degrees(),
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
         rows = _select(rows, self._usable(rows))
-        rows = self._with_orders(rows)
-        rows = self._with_micro_batches(rows)
-        rows["num_micro_batches"] = workload.global_batch // (rows["dp"] * rows["micro_batch"])
-        return rows
+        return self._with_micro_batches(self._with_orders(rows))
+
+    def _data_degrees(self) -> Ints:
+        return divisors(self.workload.global_batch)
 
     def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Both orders of ranks, where it matters which of them share a node.
@@ -119,6 +118,7 @@ class Space:
         crossed = {name: np.repeat(values, repeats) for name, values in rows.items()}
         every = [sizes[int(dp)] for dp in rows["dp"]]
         crossed["micro_batch"] = np.concatenate(every) if every else np.zeros(0, np.int64)
+        crossed["num_micro_batches"] = batch // (crossed["dp"] * crossed["micro_batch"])
         return crossed
 
     @property

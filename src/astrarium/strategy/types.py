@@ -6,7 +6,8 @@ in which a single one is read from a user, printed, exported and put into a plan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -100,10 +101,20 @@ class Stage:
     rank: int
     chunk: int
     pools: tuple[tuple[str, int], ...] = ()  # pools by name, and how many of the devices each has
+    # Degrees and micro-batch of its own, all three, where they are not the strategy's.
+    tp: int | None = None
+    dp: int | None = None
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
+    """One pipeline and its replicas; or, with `groups`, several of them that share the batch.
+
+    Each group holds the whole model and does its own part of the sequences; the other fields are
+    then those of the first group.
+    """
+
     tp: int = 1
     pp: int = 1
     dp: int = 1
@@ -122,11 +133,55 @@ class Strategy:
     offload_optimizer: bool = False
     overlap: Overlap = field(default_factory=Overlap)
     stages: tuple[Stage, ...] = ()
+    groups: tuple[Strategy, ...] = ()
 
     @property
     def gpus(self) -> int:
+        if self.groups:
+            return sum(group.gpus for group in self.groups)
+        if self.has_unlike_stages:
+            return sum(self.block_of(stage) for stage in self.stages if stage.chunk == 0)
         return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of an iteration, all replicas and groups together."""
+        if self.groups:
+            return sum(group.sequences for group in self.groups)
+        return self.dp * self.micro_batch * self.num_micro_batches
+
+    @property
+    def has_unlike_stages(self) -> bool:
+        return any(stage.tp is not None for stage in self.stages)
+
+    @property
+    def pipelines(self) -> tuple[Strategy, ...]:
+        """The groups, or the strategy itself where there are none."""
+        return self.groups or (self,)
+
+    def block_of(self, stage: Stage) -> int:
+        """GPUs of a stage."""
+        return (stage.tp or self.tp) * (stage.dp or self.dp) * self.cp
+
+    def degrees_of(self, stage: Stage) -> Strategy:
+        """The strategy whose stages are all like this one."""
+        own = replace(
+            self,
+            tp=stage.tp or self.tp,
+            dp=stage.dp or self.dp,
+            micro_batch=stage.micro_batch or self.micro_batch,
+            stages=(),
+        )
+        if own.tp > 1 or not self.has_unlike_stages:
+            return own
+        return replace(own, sequence_parallel=False, overlap=replace(own.overlap, tp=False))
 
     @property
     def schedule(self) -> Schedule:
         return Schedule.INTERLEAVED if self.virtual_stages > 1 else Schedule.ONE_F_ONE_B
+
+
+def of_groups(groups: Sequence[Strategy]) -> Strategy:
+    """The strategy of replica groups that share a batch; the one that does most comes first."""
+    by_share = sorted(groups, key=lambda group: -group.sequences)
+    return replace(by_share[0], stages=(), groups=tuple(by_share))

@@ -19,6 +19,7 @@ from typing import Final
 
 from astrarium.arrays import Bools
 from astrarium.strategy.expression import Column, Rule
+from astrarium.strategy.types import Strategy
 
 _RULES: Final = Path(__file__).parent / "data" / "validity_rules.json"
 
@@ -82,6 +83,51 @@ def violations(columns: Mapping[str, Column]) -> tuple[str, ...]:
     return tuple(
         rule.explained(columns) for rule in megatron_rules() if bool(rule.rejects(columns).any())
     )
+
+
+# Megatron makes all groups of ranks from one rectangular grid (`parallel_state.RankGenerator`),
+# and every replica takes the same number of micro-batches of one size. The nearest mechanism, the
+# grids of its multimodal modules (`HyperCommGrid`, `BridgeCommunicator`), joins whole modules of
+# unlike tp and dp and cannot cut one stack of layers (megatron-core 0.19, read 2026-11).
+_OF_STAGES: Final = {"tp": "tp", "dp": "dp", "micro_batch": "micro-batch"}
+_OF_GROUPS: Final = {
+    "tp": "tp",
+    "pp": "pp",
+    "cp": "cp",
+    "ep": "ep",
+    "etp": "etp",
+    "virtual_stages": "the number of virtual stages",
+    "micro_batch": "micro-batch",
+    "recompute": "recomputation",
+    "zero_stage": "ZeRO",
+    "sequence_parallel": "sequence parallelism",
+    "pipeline_inside": "the order of ranks",
+    "offload_optimizer": "the optimizer's place",
+    "overlap": "overlap",
+}
+
+
+def megatron_lacks(strategy: Strategy) -> tuple[str, ...]:
+    """What a strategy asks for that no option of Megatron can express; empty if nothing."""
+    found = []
+    for group in strategy.pipelines:
+        own = [group.degrees_of(stage) for stage in group.stages]
+        found += [
+            f"{words} differs between stages"
+            for key, words in _OF_STAGES.items()
+            if len({getattr(one, key) for one in own}) > 1
+        ]
+    if len({group.num_micro_batches for group in strategy.pipelines}) > 1:
+        found.append("replicas do unequal numbers of micro-batches")
+    found += [
+        f"{words} differs between replicas"
+        for key, words in _OF_GROUPS.items()
+        if len({getattr(group, key) for group in strategy.pipelines}) > 1
+    ]
+    cuts = {tuple(stage.first_layer for stage in group.stages) for group in strategy.pipelines}
+    if len(cuts) > 1 and len({group.pp for group in strategy.pipelines}) == 1:
+        found.append("the layers of a stage differ between replicas")
+    return tuple(dict.fromkeys(found))
 
 
 class _Shown(dict[str, Column]):
