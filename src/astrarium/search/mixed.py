@@ -25,7 +25,8 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.mixed import ClusterModel
-from astrarium.search.arrangements import Arrangement
+from astrarium.search.arrangements import Arrangement, laid
+from astrarium.search.mixed_bounds import interleaved_speed
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed
 from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Row
 from astrarium.search.mixed_plans import KeptPlans
@@ -49,8 +50,8 @@ MOST_SOLVED = 2_500  # orders and options whose split was found
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
-DIVES = 12  # cases that are solved at once at the beginning, a few at a time
-ROWS_OF_DIVE, CASES_OF_DIVE = 4, 24
+DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
+ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 4, 24, 12
 
 
 class PartitionSearch:
@@ -72,21 +73,22 @@ class PartitionSearch:
         self.cluster = model.cluster
         self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
         self.plans = KeptPlans(model.cluster, model.workload.iterations, objective, limits, top)
-        self._alike = len(model.workload.model.kinds) == 1
         self.state = State()
         self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
         self._entered = 0
-        self._dives = DIVES
         for seed in seeds:
             self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
         rows, size = self.rows.table()
+        first = self.rows.promising(rows, ROWS_AT_ONCE)
+        self._dive(self._refine(rows, first))
+        others = np.setdiff1d(np.arange(len(rows.bound)), first, assume_unique=True)
         following = 0
         while True:
-            row_bound = rows.bound[following] if following < len(rows.bound) else np.inf
+            row_bound = rows.bound[others[following]] if following < len(others) else np.inf
             queued = self._queue[0][0] if self._queue else np.inf
             least = min(row_bound, queued)
             if not np.isfinite(least) or least > self.plans.limit:
@@ -95,11 +97,12 @@ class PartitionSearch:
                 self.state.given_up = min(self.state.given_up, float(least))
                 break
             if row_bound <= queued:
-                following += self._refine(rows, following)
+                self._refine(rows, others[following : following + ROWS_AT_ONCE])
+                following += ROWS_AT_ONCE
             else:
                 _, _, node = heapq.heappop(self._queue)
                 node.visit(self)
-        self.state.rejected[Rejection.BOUND] += int(rows.counts[following:].sum())
+        self.state.rejected[Rejection.BOUND] += int(rows.counts[others[following:]].sum())
         return self._result(size)
 
     def _has_done_enough(self) -> bool:
@@ -130,10 +133,11 @@ class PartitionSearch:
             least_usd=self.plans.least_usd,
         )
 
-    def _refine(self, rows: RowTable, first: int) -> int:
-        """Bounds of the next rows with memory and whole layers; how many rows were taken."""
-        stop = min(first + ROWS_AT_ONCE, len(rows.bound))
-        taken = np.arange(first, stop)[rows.bound[first:stop] <= self.plans.limit]
+    def _refine(self, rows: RowTable, taken: Ints) -> list[Row]:
+        """Bounds of some rows with memory and whole layers."""
+        taken = taken[rows.bound[taken] <= self.plans.limit]
+        if not len(taken):
+            return []
         per_row = [self.space.layouts(int(pp)) for pp in rows.degrees.pp[taken]]
         index = np.repeat(taken, [len(layouts) for layouts in per_row])
         layouts = [layout for layouts in per_row for layout in layouts]
@@ -146,6 +150,7 @@ class PartitionSearch:
         distinct, of_row = np.unique(index, return_inverse=True)
         figures = self.rows.figures(rows.degrees.take(distinct), rows.work[distinct])
         bounds = self.rows.refined(rows, index, virtual, [f.take(of_row) for f in figures])
+        found = []
         for place, (i, layout, bound) in enumerate(zip(index, layouts, bounds, strict=True)):
             row = Row(
                 rows.degrees.take(np.array([i])),
@@ -159,7 +164,47 @@ class PartitionSearch:
                 int(of_row[place]),
             )
             self._choose_gpus(row)
-        return len(taken)
+            found.append(row)
+        return found
+
+    def _dive(self, rows: Sequence[Row]) -> None:
+        """Good plans, even if not the best, leave others out: some are looked for first."""
+        groups: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
+        for number, row in enumerate(rows):
+            for gpus in self._entire_pools(row):
+                opened = Opened(row, gpus)
+                groups[opened.group].append((self._likely(row), number, opened))
+        ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
+        for group in ranked[:DIVES]:
+            chosen = [opened for _, _, opened in group]
+            index, options = self._permitted(chosen)
+            if not len(index):
+                continue
+            bounds = self._case_bounds(chosen, index, options)
+            now = np.argsort(bounds, kind="stable")[:CASES_OF_DIVE]
+            now = now[bounds[now] <= self.plans.limit]
+            node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
+            if node is not None:
+                self.solve(replace(node, ranked=node.ranked[:SPLITS_OF_DIVE]), again=False)
+
+    def _likely(self, row: Row) -> float:
+        """The score with the part of the ramp that bounds leave out."""
+        return row.bound * (1 + (row.num_stages - 1) / (2 * row.virtual * row.batches))
+
+    def _entire_pools(self, row: Row) -> list[Key]:
+        """GPUs of the fastest pools, as many of them as the row has GPUs for."""
+        sizes, found = self.space.arrangements.sizes, []
+        wanted = row.num_stages * row.block
+        order = row.fastest_first
+        for used in range(1, len(order) + 1):
+            gpus = tuple(sizes[p] if p in order[:used] else 0 for p in range(len(sizes)))
+            entire = used == len(order)
+            if sum(gpus) == wanted and (not entire or row.num_stages > 1):
+                whole = all(taken % row.block == 0 for taken in gpus)
+                laid = entire and self.space.arrangements.takes_all(row.tp_cp, row.block)
+                if laid or (whole and not self.space.exact):
+                    found.append(gpus)
+        return found
 
     # Choices of GPUs
 
@@ -202,16 +247,18 @@ class PartitionSearch:
     def _choice_bound(self, row: Row, stages: Key) -> float:
         """With the fastest, or the cheapest, of what the other pools could add."""
         order, numbers = row.fastest_first, self.space.arrangements.stage_counts(row.block)
-        total = sum(row.speed[pool] * n for pool, n in zip(order, stages, strict=False))
         hourly = sum(self.plans.prices[pool] * n for pool, n in zip(order, stages, strict=False))
         rest = order[len(stages) :]
         left = row.num_stages - sum(stages)
         cheapest = min((self.plans.prices[pool] for pool in rest), default=0.0)
         hourly += left * cheapest
+        counts = dict(zip(order, stages, strict=False))
         for pool in rest:
-            taken = min(left, int(numbers[pool][-1]))
-            total, left = total + taken * row.speed[pool], left - taken
-        seconds = row.batches / total
+            counts[pool] = min(left, int(numbers[pool][-1]))
+            left -= counts[pool]
+        taken = np.array([counts[pool] for pool in range(len(order))], float)
+        batches, virtual = np.array(row.batches), np.array(row.virtual)
+        seconds = row.batches / float(interleaved_speed(row.speed, taken, batches, virtual))
         bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
         return max(row.bound, float(bound))
 
@@ -227,8 +274,7 @@ class PartitionSearch:
         """Rules, figures and bounds of cases on the same GPUs."""
         waiting = self._waiting[opened.group]
         chosen: list[Opened] = []
-        most = ROWS_OF_DIVE if self._dives else ROWS_AT_ONCE
-        while waiting and len(chosen) < most and waiting[0][0] <= self.plans.limit:
+        while waiting and len(chosen) < ROWS_AT_ONCE and waiting[0][0] <= self.plans.limit:
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
@@ -255,7 +301,7 @@ class PartitionSearch:
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         stages = rows[0].num_stages
         least = np.array([row.bound for row in rows])[index]
-        if not self._alike or stages == 1:
+        if stages == 1:
             return least
         degrees = _joined([row.degrees for row in rows]).take(index)
         virtual = np.array([row.virtual for row in rows])[index]
@@ -271,11 +317,14 @@ class PartitionSearch:
         layers = -(-self.space.planner.num_layers // degrees.pp)
         after = np.stack([of.least_after(layers) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
+        work = np.stack([row.work for row in rows])[index]
         passes = least_passes_of_options(
-            OptionRoom(figures, options, self.space.module_masks, virtual, in_flight[:, ::-1]),
+            OptionRoom(
+                figures, options, self.space.module_masks, virtual, in_flight[:, ::-1], work
+            ),
             degrees.num_micro_batches,
             pool_of,
-            self.space.planner.num_layers,
+            work @ self.rows.numbers,
             self._worst_seconds(gpus) * (1 + 1e-9) - after,
         )
         seconds = np.where(np.isfinite(passes), passes, 0.0) + after
@@ -283,29 +332,40 @@ class PartitionSearch:
         return np.where(np.isfinite(passes), bounds, np.inf)
 
     def _orders(self, opened: Opened) -> list[Arrangement]:
-        orders = self.space.arrangements.of(opened.gpus, opened.row.block)
-        if len(orders) > MOST_ORDERS:
-            self.state.given_up = min(self.state.given_up, opened.row.bound)
-        return orders[:MOST_ORDERS]
+        """All of them, or those by memory and by speed if there are very many."""
+        arrangements, block = self.space.arrangements, opened.row.block
+        used = [pool for pool, taken in enumerate(opened.gpus) if taken]
+        if factorial(len(used)) <= MOST_ORDERS:
+            return arrangements.of(opened.gpus, block)
+        self.state.given_up = min(self.state.given_up, opened.row.bound)
+        pools, speed = self.cluster.pools, opened.row.speed
+        by_memory = sorted(used, key=lambda p: (-pools[p].gpu.memory_bytes, -speed[p], p))
+        by_speed = sorted(used, key=lambda p: (-speed[p], -pools[p].gpu.memory_bytes, p))
+        orders = (by_memory, by_memory[::-1], by_speed, by_speed[::-1])
+        distinct = dict.fromkeys(tuple(order) for order in orders)
+        return [laid(order, opened.gpus, block) for order in distinct]
 
     def look_at(self, cases: Cases) -> None:
         """The most promising of them; the others wait on."""
         order = np.argsort(cases.bounds, kind="stable")
         order = order[cases.bounds[order] <= self.plans.limit]
-        now = order[: CASES_OF_DIVE if self._dives else CASES_AT_ONCE]
+        now = order[:CASES_AT_ONCE]
         later = order[len(now) :]
         if len(later):
             self._enter(float(cases.bounds[later[0]]), cases.take(later))
+        node = None
         if len(now):
-            self._open(cases.chosen, cases.index[now], cases.options.take(now))
+            node = self._ready(cases.chosen, cases.index[now], cases.options.take(now))
+        if node is not None:
+            self._enter_ready(node)
 
-    def _open(self, chosen: Sequence[Opened], index: Ints, options: Options) -> None:
+    def _ready(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Ready | None:
         """Ask the cost model about cases on the same GPUs."""
         self.state.cases += len(np.unique(index))
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         most = max((self._most_layers(rows[i], gpus) for i in np.unique(index)), default=0)
         if most * rows[0].num_stages < self.space.planner.num_layers:
-            return
+            return None
         bundle = Bundle(
             self.model,
             _joined([row.degrees for row in rows]).take(index),
@@ -323,12 +383,7 @@ class PartitionSearch:
         bounds = np.where(finite, bounds, np.inf)
         ranked = np.argsort(bounds, axis=None, kind="stable")
         ranked = ranked[np.isfinite(bounds.reshape(-1)[ranked])]
-        node = Ready(gpus, bundle, bounds, ranked)
-        if self._dives and len(ranked):
-            self._dives -= 1
-            self.solve(node)  # good plans, even if not the best, leave others out
-        else:
-            self._enter_ready(node)
+        return Ready(gpus, bundle, bounds, ranked)
 
     def _enter_ready(self, node: Ready) -> None:
         if not len(node.ranked):
@@ -352,7 +407,7 @@ class PartitionSearch:
             return worst / float(np.array(gpus) @ self.plans.prices)
         return worst if self.objective in TIMES else float("inf")
 
-    def solve(self, node: Ready) -> None:
+    def solve(self, node: Ready, *, again: bool = True) -> None:
         """The best splits of the most promising cases; the others wait on."""
         flat = node.bounds.reshape(-1)[node.ranked]
         within = self.plans.limit
@@ -365,7 +420,8 @@ class PartitionSearch:
         found += node.bundle.dealt([c for c, one in zip(cases, single, strict=True) if not one])
         for priced in found:
             self.plans.keep(node.bundle, node.gpus, priced)
-        self._enter_ready(replace(node, ranked=node.ranked[len(now) :]))
+        if again:
+            self._enter_ready(replace(node, ranked=node.ranked[len(now) :]))
 
     def _split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         bundle, gpus = node.bundle, node.gpus

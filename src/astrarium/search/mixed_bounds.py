@@ -123,6 +123,20 @@ def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
     return batches.reshape(rows[:-1]) / work
 
 
+def interleaved_speed(speed: Floats, counts: Floats, batches: Ints, virtual: Ints) -> Floats:
+    """What stages do together, from speeds and numbers of stages by class: (rows,).
+
+    `interleaved_bound` is the micro-batches over it if the fastest stages come first.
+    """
+    order = np.argsort(-speed, axis=-1, kind="stable")
+    rate = np.take_along_axis(speed, order, axis=-1)
+    ends = np.cumsum(np.take_along_axis(counts, order, axis=-1), axis=-1)
+    fall = -np.log1p(-1.0 / np.maximum(batches * virtual, 1 + 1e-9))[..., None]
+    left = np.exp(-fall * ends)
+    shares = -np.diff(left, axis=-1, prepend=1.0) / -np.expm1(-fall)
+    return np.asarray((rate * shares).sum(axis=-1))
+
+
 def warm_up_passes(stages: int, virtual: Ints, batches: Ints) -> Ints:
     """Forward passes of a stage before its first backward pass, at most: (rows, stages)."""
     behind = stages - 1 - np.arange(stages)
@@ -131,7 +145,7 @@ def warm_up_passes(stages: int, virtual: Ints, batches: Ints) -> Ints:
     return np.minimum(passes, batches[:, None] * v)
 
 
-def least_sum(rate: Floats, most: Floats, fewest: Ints, whole: Floats | int) -> Floats:
+def least_sum(rate: Floats, most: Floats, fewest: Floats, whole: Floats | int) -> Floats:
     """What layers take together at least if the slowest hold as few as they can: (rows, orders).
 
     rate: (rows, classes), of one layer; most: (rows, orders, classes), layers of all stages of a

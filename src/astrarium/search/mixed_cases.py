@@ -199,7 +199,7 @@ class Bundle:
         once = (self.tables.forward + self.tables.backward / self.virtual[:, None, None])[rows]
         layers = self._num_layers
         rate = (once / layers).min(axis=2)
-        fewest = v.min() * laid.sum(axis=0).T.astype(np.int64)
+        fewest = v.min() * laid.sum(axis=0).T
         whole = self.model.workload.model.num_layers
         able = full.sum(axis=2) >= whole
         through = np.where(able, least_sum(rate, full, fewest, whole), np.inf).min(axis=1)

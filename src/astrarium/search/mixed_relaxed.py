@@ -236,24 +236,26 @@ def least_longest(
 
 
 def least_passes_of_options(
-    held: OptionRoom, batches: Ints, pool_of: Ints, num_layers: int, worst: Floats
+    held: OptionRoom, batches: Ints, pool_of: Ints, whole: Floats, worst: Floats
 ) -> Floats:
     """Seconds of all passes of cases with their own options, in any of some orders: (cases,).
 
-    pool_of: (orders, stages). Infinite where it is more than the worst.
+    pool_of: (orders, stages); whole: what all layers count. Infinite where it is more than the
+    worst.
     """
     virtual = held.virtual[:, 0, 0]
     stages, pools = pool_of.shape[1], held.seconds.shape[1]
     laid = (pool_of[..., None] == np.arange(pools)).astype(float)  # (orders, stages, pools)
-    least = held.seconds.min(axis=(1, 2)) * num_layers / stages * batches
+    least = held.seconds.min(axis=(1, 2)) * whole / stages * batches
     most = np.where(np.isfinite(worst), worst, 4 * least)
-    fewest = virtual.min() * laid.sum(axis=1).astype(np.int64)
+    fewest = held.least.min() * laid.sum(axis=1)
+    whole = whole[:, None] * (1 - 1e-9)
     # The whole of one micro-batch through all chunks, and through one on the way back.
     v = virtual[:, None]
     once = held.seconds[:, :, 0] / v + (1 - 1 / v) * held.forward
     full = np.einsum("cps,osp->cop", held.layers((most / batches)[:, None, None]), laid)
-    able = full.sum(axis=2) >= num_layers
-    through = np.where(able, least_sum(once, full, fewest, num_layers), np.inf).min(axis=1)
+    able = full.sum(axis=2) >= whole
+    through = np.where(able, least_sum(once, full, fewest, whole), np.inf).min(axis=1)
     done = warm_up_passes(stages, virtual, batches)[:, None, :] - 1
     rest = batches[:, None, None] - (1 + done * held.share[..., None]) / v[..., None]
     rest = np.maximum(rest, 1e-9)
@@ -265,8 +267,8 @@ def least_passes_of_options(
         first = (np.arange(stages) == 0) & (virtual[cases] > 1)[:, None, None]
         turn = np.where(first, alone, np.minimum(at_work, alone))
         layers = held.take(cases).layers(turn)
-        whole = np.einsum("cps,osp->co", layers, laid) >= num_layers
-        return np.asarray(whole.any(axis=1))
+        able = np.einsum("cps,osp->co", layers, laid) >= whole[cases]
+        return np.asarray(able.any(axis=1))
 
     every = np.arange(len(batches))
     within = np.isfinite(through)
@@ -285,8 +287,8 @@ def least_passes_of_options(
 class OptionRoom:
     """How many layers stages of cases can hold: arrays of (cases, pools, 1 or stages).
 
-    figures: of each case, without and with offload; in_flight: (cases, stages) from the first on.
-    Layers are of one kind.
+    figures: of each case, without and with offload; in_flight: (cases, stages) from the first on;
+    work: (cases, kinds), what a layer of each kind counts.
     """
 
     def __init__(
@@ -296,7 +298,9 @@ class OptionRoom:
         masks: Sequence[int],
         virtual: Ints,
         in_flight: Floats,
+        work: Floats,
     ) -> None:
+        lightest, heaviest = (x[:, None, None] for x in (work.min(axis=1), work.max(axis=1)))
         rows = np.arange(len(options))
         kept = options.offload_optimizer.astype(np.int64)
         full = (options.granularity == _FULL)[:, None, None]
@@ -314,15 +318,20 @@ class OptionRoom:
         self.virtual = virtual[:, None, None]
         f = in_flight[:, None, :]
         each = options.recompute_layers[:, None, None]
-        self.redone = np.where(full, each * self.virtual, 0)
+        self.least = self.virtual * lightest
+        self.alike = np.full(self.least.shape, work.shape[1] == 1)
+        # Of layers that differ, the lightest are redone at least, the heaviest at most.
+        self.redone = np.where(full, each * self.least, 0)
+        spared = np.where(full, each * self.virtual * heaviest, 0)
         self.grouped = full & (options.method != _BLOCK)[:, None, None]
         room = np.where(full, at("most_room"), at("room"))
         weight = np.where(full, at("least_weight"), at("weight"))
         inputs, saved = at("least_act"), at("saved")
-        beyond = (room + self.redone * f * saved) / (weight + f * at("act"))
-        within = np.minimum(self.redone, room / (weight + f * inputs))
+        beyond = (room + spared * f * saved) / (weight + f * at("act"))
+        within = np.minimum(spared, room / (weight + f * inputs))
         in_groups = room / (weight + f * inputs / np.maximum(each, 1))
-        fitting = np.where(beyond >= self.redone, beyond, within)
+        either = np.where(self.alike, beyond, np.maximum(beyond, within))
+        fitting = np.where(beyond >= self.redone, either, within)
         self.fitting = np.where(self.grouped, in_groups, fitting)
 
     def take(self, cases: Ints) -> OptionRoom:
@@ -338,5 +347,6 @@ class OptionRoom:
             (turn - self.redone * self.again) / self.seconds,
         )
         some = np.where(self.grouped, turn / self.all_again, some)
-        most = np.floor(np.minimum(some, self.fitting) + 1e-9)
-        return np.where(most < self.virtual, _IMPOSSIBLE, most)
+        most = np.minimum(some, self.fitting) * (1 + 1e-9)
+        most = np.where(self.alike, np.floor(most + 1e-9), most)
+        return np.where(most < self.least, _IMPOSSIBLE, most)

@@ -17,6 +17,7 @@ from astrarium.search.mixed_bounds import (
     fastest_first,
     fastest_stages,
     interleaved_bound,
+    interleaved_speed,
     least_seconds_of_layers,
     pipeline_bound,
     speeds,
@@ -34,7 +35,7 @@ from astrarium.search.outcome import Objective, Rejection
 from astrarium.search.sieve import Lost
 from astrarium.strategy.columns import Degrees
 
-MOST_ORDERS = 120  # orders of pools in one case
+MOST_ORDERS = 24  # orders of pools in one case
 TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
@@ -81,7 +82,7 @@ class RowBounds:
         self.cluster, self.objective, self.state = model.cluster, plans.objective, state
         kinds = np.array(model.workload.model.kind_of_layer)
         number = len(model.workload.model.kinds)
-        self._numbers = np.bincount(kinds, minlength=number).astype(float)
+        self.numbers = np.bincount(kinds, minlength=number).astype(float)
 
     def table(self) -> tuple[RowTable, int]:
         """All degrees that rules and memory leave, the most promising first."""
@@ -96,11 +97,11 @@ class RowBounds:
         seconds = np.stack(
             [self._least_of_pool(i, degrees) for i in range(len(self.plans.prices))], 1
         )
-        speed = speeds(seconds, np.append(self._numbers, (1.0, 1.0)))
+        speed = speeds(seconds, np.append(self.numbers, (1.0, 1.0)))
         # A single stage lies on all pools and goes at the pace of the slowest.
         speed = np.where(degrees.pp[:, None] == 1, speed.min(axis=1, keepdims=True), speed)
         layer = seconds[:, :, :-2].min(axis=2)
-        alike = len(self._numbers) == 1
+        alike = len(self.numbers) == 1
         work = np.ones((len(degrees), 1)) if alike else seconds[:, :, :-2].mean(axis=1)
         bound = self._row_bounds(degrees, speed)
         order = np.lexsort((np.arange(len(bound)), bound))
@@ -142,10 +143,11 @@ class RowBounds:
         most = np.where(self._takes_all(degrees), sizes / block, sizes // block)
         taken = fastest_stages(speed, most, degrees.pp)
         total = np.minimum((speed * taken).sum(axis=1), self._laid_speed(degrees, speed))
-        seconds = degrees.num_micro_batches / total
-        chunks = self._may_interleave(degrees)
-        single = pipeline_bound(1 / total, speed, taken, degrees.num_micro_batches)
-        seconds = np.where(chunks, seconds, single)
+        batches, virtual = degrees.num_micro_batches, self._most_chunks(degrees)
+        ramp = interleaved_speed(speed, taken, batches, virtual)
+        seconds = batches / np.minimum(total, ramp)
+        single = pipeline_bound(1 / total, speed, taken, batches)
+        seconds = np.where(virtual > 1, seconds, single)
         return self._scores_of_rows(degrees, speed, seconds)
 
     def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
@@ -187,10 +189,30 @@ class RowBounds:
             return np.asarray(degrees.num_micro_batches * block * cheapest)
         return np.asarray(self.plans.score(seconds, degrees.gpus.astype(float), 0.0))
 
-    def _may_interleave(self, degrees: Degrees) -> Bools:
+    def _most_chunks(self, degrees: Degrees) -> Ints:
+        """Chunks per rank, at most."""
+        several = (degrees.pp > 1) & (degrees.num_micro_batches % degrees.pp == 0)
         layers = self.space.planner.num_layers
-        several = (degrees.pp > 1) & (2 * degrees.pp <= layers) & (len(self._numbers) == 1)
-        return several & (degrees.num_micro_batches % degrees.pp == 0)
+        most = np.where(several & (len(self.numbers) == 1), layers // degrees.pp, 1)
+        return np.asarray(2 ** np.floor(np.log2(np.maximum(most, 1))).astype(np.int64))
+
+    def promising(self, rows: RowTable, number: int) -> Ints:
+        """Rows that are likely to be good: the whole ramp counted, all GPUs of some pools used."""
+        degrees = rows.degrees
+        sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
+        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        order = np.argsort(-rows.speed, axis=1, kind="stable")
+        totals = np.cumsum(sizes[order], axis=1)
+        entire = (totals == degrees.gpus[:, None]).any(axis=1)
+        taken = fastest_stages(rows.speed, sizes / block, degrees.pp)
+        total = np.minimum((rows.speed * taken).sum(axis=1), self._laid_speed(degrees, rows.speed))
+        # More than a few chunks are rarely worth their transfers.
+        chunks = np.minimum(self._most_chunks(degrees), 4)
+        turns = degrees.num_micro_batches + (degrees.pp - 1) / chunks
+        seconds = np.where(entire & (degrees.pp > 1), turns / total, np.inf)
+        score = np.maximum(self._scores_of_rows(degrees, rows.speed, seconds), rows.bound)
+        best = np.argsort(score, kind="stable")[:number]
+        return best[np.isfinite(seconds[best])]
 
     def refined(
         self, rows: RowTable, index: Ints, virtual: Ints, figures: Sequence[LayerFigures]
@@ -210,7 +232,7 @@ class RowBounds:
         highest = np.maximum(np.minimum(worst / batches * (1 + 1e-6), 4 * lowest), lowest)
         ordered = fastest_first(speed, taken, int(stages.max()))
         ramp = interleaved_bound(ordered, batches, virtual)
-        whole = rows.work[index] @ self._numbers
+        whole = rows.work[index] @ self.numbers
         best = np.full(len(index), np.inf)
         for of_layers in figures:
             longest = least_longest(
@@ -221,7 +243,7 @@ class RowBounds:
                 virtual,
                 (lowest, highest),
                 whole,
-                whole_layers=len(self._numbers) == 1,
+                whole_layers=len(self.numbers) == 1,
             )
             single = pipeline_bound(longest, speed, taken, batches)
             passes = np.where(virtual > 1, np.maximum(batches * longest, ramp), single)
