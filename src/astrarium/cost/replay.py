@@ -18,7 +18,8 @@ from astrarium.cost.step import pass_seconds, rank_parts
 from astrarium.strategy.columns import Options
 
 # Groups of pp micro-batches after which a pipeline repeats itself: every further one takes as long
-# as the last. Against whole executions of 150 random pipelines this is off by at most 0.3 %.
+# as the last. Against whole executions of 200 random pipelines, chunks of a rank up to half as long
+# again as others, this is off by 0.02 % on average and 1.6 % at most.
 SETTLED_GROUPS: Final = 6
 
 
