@@ -41,11 +41,11 @@ from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
-from astrarium.search.sieve import RejectingRule
+from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Degrees, Options
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
-MOST_CHOICES = 40_000  # nodes of choosing GPUs
+MOST_CHOICES = 4_000  # nodes of choosing GPUs
 MOST_SOLVED = 2_500  # orders and options whose split was found
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 CASES_AT_ONCE = 512  # that the cost model is asked about
@@ -77,6 +77,7 @@ class PartitionSearch:
         self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
+        self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
         self._entered = 0
         for seed in seeds:
             self.plans.keep_found(seed)
@@ -105,6 +106,19 @@ class PartitionSearch:
         self.state.rejected[Rejection.BOUND] += int(rows.counts[others[following:]].sum())
         return self._result(size)
 
+    def _least_of_dealt(self) -> float:
+        """Several chunks per rank are dealt in a few ways only: what others could reach."""
+        least = np.inf
+        for node, cases in self._dealt:
+            flat = node.bounds[tuple(np.array(cases).T)]
+            if flat.min() < self.plans.limit:
+                seconds = node.bundle.least_seconds(self._worst_seconds(node.gpus))
+                open_ones = seconds[tuple(np.array(cases).T)].min()
+                if np.isfinite(open_ones):
+                    score = max(float(self.plans.score_of(open_ones, node.gpus)), flat.min())
+                    least = min(least, score)
+        return least
+
     def _has_done_enough(self) -> bool:
         state = self.state
         return (
@@ -118,7 +132,7 @@ class PartitionSearch:
         state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
         best = found[0].score if found else np.inf
-        open_bound = state.given_up
+        open_bound = min(state.given_up, self._least_of_dealt())
         optimal = not found or open_bound >= best
         return SearchResult(
             found=found,
@@ -177,7 +191,7 @@ class PartitionSearch:
         ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
         for group in ranked[:DIVES]:
             chosen = [opened for _, _, opened in group]
-            index, options = self._permitted(chosen)
+            index, options, _ = self._permitted(chosen)  # these are counted later
             if not len(index):
                 continue
             bounds = self._case_bounds(chosen, index, options)
@@ -238,29 +252,30 @@ class PartitionSearch:
         left = row.num_stages - sum(stages)
         rest = order[len(stages) + 1 :]
         room = sum(int(numbers[pool][-1]) for pool in rest)
-        for count in numbers[order[len(stages)]].tolist():
-            if left - room <= count <= left:
-                chosen = (*stages, count)
-                bound = self._choice_bound(row, chosen)
-                self._enter(bound, Choice(row, chosen, bound))
+        counts = numbers[order[len(stages)]]
+        counts = counts[(left - room <= counts) & (counts <= left)]
+        for count, bound in zip(counts.tolist(), self._choice_bounds(choice, counts), strict=True):
+            self._enter(bound, Choice(row, (*stages, count), bound))
 
-    def _choice_bound(self, row: Row, stages: Key) -> float:
+    def _choice_bounds(self, choice: Choice, counts: Ints) -> list[float]:
         """With the fastest, or the cheapest, of what the other pools could add."""
+        row, stages = choice.row, choice.stages
         order, numbers = row.fastest_first, self.space.arrangements.stage_counts(row.block)
-        hourly = sum(self.plans.prices[pool] * n for pool, n in zip(order, stages, strict=False))
-        rest = order[len(stages) :]
-        left = row.num_stages - sum(stages)
-        cheapest = min((self.plans.prices[pool] for pool in rest), default=0.0)
-        hourly += left * cheapest
-        counts = dict(zip(order, stages, strict=False))
+        prices = self.plans.prices
+        taken = np.zeros((len(counts), len(order)))
+        taken[:, order[: len(stages)]] = stages
+        taken[:, order[len(stages)]] = counts
+        left = row.num_stages - sum(stages) - counts
+        rest = list(order[len(stages) + 1 :])
+        hourly = taken @ prices + left * min(prices[rest], default=0.0)
         for pool in rest:
-            counts[pool] = min(left, int(numbers[pool][-1]))
-            left -= counts[pool]
-        taken = np.array([counts[pool] for pool in range(len(order))], float)
-        batches, virtual = np.array(row.batches), np.array(row.virtual)
-        seconds = row.batches / float(interleaved_speed(row.speed, taken, batches, virtual))
-        bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
-        return max(row.bound, float(bound))
+            added = np.minimum(left, int(numbers[pool][-1]))
+            taken[:, pool], left = added, left - added
+        one = np.ones(len(counts), np.int64)
+        speed = np.broadcast_to(row.speed, taken.shape)
+        done = interleaved_speed(speed, taken, row.batches * one, row.virtual * one)
+        bound = self.plans.score(row.batches / done, row.num_stages * row.block, hourly * row.block)
+        return np.maximum(bound, choice.bound).tolist()
 
     # Cases
 
@@ -278,12 +293,14 @@ class PartitionSearch:
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
-        index, options = self._permitted(chosen)
+        index, options, lost = self._permitted(chosen)
+        used = sum(taken > 0 for taken in opened.gpus)
+        self.state.count_lost(lost, factorial(used) * self.space.overlap_copies)
         if len(index):
             bounds = self._case_bounds(chosen, index, options)
             self.look_at(Cases(chosen, index, options, bounds))
 
-    def _permitted(self, chosen: Sequence[Opened]) -> tuple[Ints, Options]:
+    def _permitted(self, chosen: Sequence[Opened]) -> tuple[Ints, Options, Lost]:
         """Cases that rules leave: which of the chosen, with which options."""
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         index, options, lost = self._rules.options(
@@ -292,9 +309,7 @@ class PartitionSearch:
             np.array([row.chunk_layers for row in rows]),
             gpus,
         )
-        used = sum(taken > 0 for taken in gpus)
-        self.state.count_lost(lost, factorial(used) * self.space.overlap_copies)
-        return index, options
+        return index, options, lost
 
     def _case_bounds(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Floats:
         """Scores of cases on the same GPUs at least, from a few figures of a layer."""
@@ -374,9 +389,8 @@ class PartitionSearch:
             self._orders(chosen[0]),
             narrowed(self.model.contents, most, rows[0].num_stages),
             np.stack([row.work for row in rows])[index],
-            self._worst_seconds(gpus) * (1 + 1e-9),
         )
-        seconds = bundle.least_seconds
+        seconds = bundle.least_seconds(self._worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
         bounds = np.maximum(score, np.array([row.bound for row in rows])[index])
@@ -417,7 +431,10 @@ class PartitionSearch:
         self.state.evaluated += len(now)
         cases = list(zip(orders.tolist(), rows.tolist(), strict=True))
         found = self._split(node, [c for c, one in zip(cases, single, strict=True) if one])
-        found += node.bundle.dealt([c for c, one in zip(cases, single, strict=True) if not one])
+        several = [c for c, one in zip(cases, single, strict=True) if not one]
+        if several:
+            found += node.bundle.dealt(several)
+            self._dealt.append((node, several))
         for priced in found:
             self.plans.keep(node.bundle, node.gpus, priced)
         if again:

@@ -71,7 +71,6 @@ class Bundle:
     arrangements: Sequence[Arrangement]
     contents: Contents
     work_of_kind: Floats  # (rows, kinds): what a layer counts when work is bounded
-    worst: float = np.inf  # seconds: nothing above is worth a look
 
     @property
     def num_stages(self) -> int:
@@ -148,9 +147,19 @@ class Bundle:
     def longest(self) -> tuple[Floats, Floats]:
         return self.room.least_longest(self._whole)
 
+    def least_seconds(self, worst: float) -> Floats:
+        """No split takes less; infinite where none fits or takes no more than the worst.
+
+        (orders, rows).
+        """
+        passes, after = self._plain
+        if self.work_of_kind.shape[1] == 1 and self.num_stages > 1:
+            passes = self._with_ramps(passes, after, worst)
+        return passes + after
+
     @cached_property
-    def least_seconds(self) -> Floats:
-        """No split takes less; infinite where none fits: (orders, rows)."""
+    def _plain(self) -> tuple[Floats, Floats]:
+        """Seconds of all passes, and of what follows once an iteration."""
         low, _ = self.longest
         t, batches = self.tables, self.degrees.num_micro_batches
         in_order = np.moveaxis(self._speed[:, self.class_of], 0, 1)  # (orders, rows, stages)
@@ -160,23 +169,20 @@ class Bundle:
         if len(single):
             passes[:, single] = self._least_of_single_chunks(low, single)
         first, last = self.class_of[:, 0], self.class_of[:, -1]
-        after = self._least_after() + np.moveaxis(t.tied[:, first, last], 0, 1)
-        if self.work_of_kind.shape[1] == 1 and self.num_stages > 1:
-            passes = self._with_ramps(passes, after)
-        return passes + after
+        return passes, self._least_after() + np.moveaxis(t.tied[:, first, last], 0, 1)
 
-    def _with_ramps(self, passes: Floats, after: Floats) -> Floats:
+    def _with_ramps(self, passes: Floats, after: Floats, worst: float) -> Floats:
         """Seconds of all passes with the ramp at every place; infinite if too many."""
-        found = np.where(passes + after <= self.worst, passes, np.inf)
+        found = np.where(passes + after <= worst, passes, np.inf)
         rows = np.flatnonzero(np.isfinite(found).any(axis=0))
         if not len(rows):
             return found
         least = found[:, rows].min(axis=0)
-        most = np.full(len(rows), self.worst) - after[:, rows].min(axis=0)
+        most = np.full(len(rows), worst) - after[:, rows].min(axis=0)
         most = np.where(np.isfinite(most), most, least * STEEPEST)
         ramps = self._ramps(rows, least, most)
         # Nothing is known about what takes longer than the last step, unless it is too long.
-        ramps = np.where(np.isfinite(ramps) | np.isfinite(self.worst), ramps, most)
+        ramps = np.where(np.isfinite(ramps) | np.isfinite(worst), ramps, most)
         found[:, rows] = np.maximum(found[:, rows], ramps)
         return found
 

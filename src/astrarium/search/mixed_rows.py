@@ -104,7 +104,7 @@ class RowBounds:
         alike = len(self.numbers) == 1
         work = np.ones((len(degrees), 1)) if alike else seconds[:, :, :-2].mean(axis=1)
         bound = self._row_bounds(degrees, speed)
-        order = np.lexsort((np.arange(len(bound)), bound))
+        order = np.argsort(bound, kind="stable")
         table = RowTable(
             degrees.take(order),
             bound[order],
@@ -146,8 +146,11 @@ class RowBounds:
         batches, virtual = degrees.num_micro_batches, self._most_chunks(degrees)
         ramp = interleaved_speed(speed, taken, batches, virtual)
         seconds = batches / np.minimum(total, ramp)
-        single = pipeline_bound(1 / total, speed, taken, batches)
-        seconds = np.where(virtual > 1, seconds, single)
+        score = self._scores_of_rows(degrees, speed, seconds)
+        single = np.flatnonzero((virtual == 1) & (score <= self.plans.limit))
+        seconds[single] = pipeline_bound(
+            1 / total[single], speed[single], taken[single], batches[single]
+        )
         return self._scores_of_rows(degrees, speed, seconds)
 
     def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
