@@ -238,9 +238,8 @@ def _replayed(
     if not len(rows):
         return seconds
     bubble = seconds.pipeline_bubble.copy()
-    closed = pipeline_of(layouts, rows, options.take(rows))
-    for row, passes in zip(rows.tolist(), closed, strict=True):
-        bubble[row] += replayed_seconds(layouts, row, options, chunk_layers[row]) - passes
+    replayed = replayed_seconds(layouts, rows, options, chunk_layers)
+    bubble[rows] += replayed - pipeline_of(layouts, rows, options.take(rows))
     return replace(seconds, pipeline_bubble=bubble)
 
 
