@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import small_model
 
-from astrarium.arrays import Ints
+from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster, Link, Pool, parse_gpus
 from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel
@@ -26,6 +27,8 @@ from astrarium.model.workload import Workload
 from astrarium.search.arrangements import canonical, laid
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed import PartitionSearch
+from astrarium.search.mixed_cases import Bundle
+from astrarium.search.mixed_nodes import Opened, Ready
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.planner import runnable
@@ -328,3 +331,56 @@ def test_virtual_stages_are_dealt_by_speed(workload: Workload) -> None:
         layers[stage.pools[0][0]] += stage.last_layer - stage.first_layer
     assert layers["a"] > layers["b"] >= 2
     assert sum(layers.values()) == 24
+
+
+Asked = tuple[Ready, Floats]
+
+
+def cases_of(memory: float | None, monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """What a search asks about, with the bounds it had before."""
+    found: list[Asked] = []
+    ready = PartitionSearch._ready
+
+    def noted(
+        self: PartitionSearch, chosen: Sequence[Opened], index: Ints, options: Options
+    ) -> Ready | None:
+        node = ready(self, chosen, index, options)
+        if node is not None:
+            found.append((node, self._case_bounds(chosen, index, options)))
+        return node
+
+    monkeypatch.setattr(PartitionSearch, "_ready", noted)
+    pools = (pool_of("a", "h100", 1, 2, memory), pool_of("b", "a100", 1, 2, memory))
+    workload = Workload(small_model(9), seq_length=1024, global_batch=8)
+    rules = ("$virtual_stages == 1", "$cp > 1", "$sequence_parallel", "$recompute_layers > 1")
+    searched(workload, Cluster(pools), exact=True, rules=rules, top=10**6)
+    return found
+
+
+def least_of_all_deals(bundle: Bundle, order: int, row: int) -> float:
+    virtual, stages, layers = int(bundle.virtual[row]), bundle.num_stages, 9
+    sizes = itertools.product(range(virtual, layers + 1), repeat=stages)
+    dealt = [np.array(one) for one in sizes if sum(one) == layers]
+    priced = bundle.priced_sizes([(order, row, one) for one in dealt])
+    return min((one.seconds for one in priced), default=np.inf)
+
+
+@pytest.mark.parametrize("memory", [None, 8.0, 5.0])
+def test_no_deal_takes_less_than_its_bound(
+    memory: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    looked = 0
+    for node, before in cases_of(memory, monkeypatch):
+        for row in rng.permutation(node.bounds.shape[1])[:6]:
+            of_orders = []
+            for order in range(node.bounds.shape[0]):
+                least = least_of_all_deals(node.bundle, order, row)
+                of_orders.append(least)
+                if np.isfinite(least):
+                    looked += 1
+                    assert node.bounds[order, row] <= least * (1 + 1e-9)
+                    within = node.bundle.least_seconds(least * (1 + 1e-9))
+                    assert within[order, row] <= least * (1 + 1e-9)
+            assert before[row] <= min(of_orders) * (1 + 1e-9)
+    assert looked

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
-from astrarium.search.mixed_bounds import interleaved_bound, pipeline_bound
+from astrarium.cost.simulator import simulate
+from astrarium.search.mixed_bounds import (
+    fastest_first,
+    interleaved_bound,
+    interleaved_speed,
+    least_sum,
+    pipeline_bound,
+    warm_up_passes,
+)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -34,3 +42,49 @@ def test_no_pipeline_takes_less_than_its_bound(seed: int) -> None:
             counts = np.bincount(of_stage, minlength=3)[None].astype(float)
             bound = pipeline_bound(np.array([times.max()]), speed[None], counts, k, hop[0])
         assert bound[0] <= seconds[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_stage_does_more_than_its_warm_up_before_its_first_backward_pass(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(10):
+        pp, virtual = int(rng.integers(2, 8)), int(rng.choice((1, 2, 3, 4)))
+        batches = pp * int(rng.integers(1, 5)) if virtual > 1 else int(rng.integers(1, 30))
+        times = 1 + rng.uniform(0, rng.choice((0.1, 3.0)), pp)
+        forward = times * rng.uniform(0.2, 0.5, pp)
+        backward = times - forward
+        hop = np.full(pp, rng.choice((0.0, 0.1)) / virtual)
+        overlap = virtual > 1 or bool(rng.integers(0, 2))
+        k, v = np.array([batches]), np.array([virtual])
+        priced = pipeline_seconds(
+            ragged_stages(forward, backward, hop, np.array([0, pp])), k, v, np.array([overlap])
+        )[0]
+        share = np.full((1, virtual), 1 / virtual)
+        of_chunks = forward[:, None] * share, backward[:, None] * share
+        played = simulate(of_chunks[0], of_chunks[1], hop, batches, overlap_p2p=overlap).seconds
+        through = (forward + backward / virtual).sum() + hop[0] * ((virtual + 1) * pp - 2)
+        done = (backward + warm_up_passes(pp, v, k)[0] * forward) / virtual
+        chains = through + batches * times - done
+        assert chains.max() <= min(priced, played) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_speed_of_classes_is_that_of_their_stages(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    speed, counts = rng.uniform(0.2, 1.0, (5, 3)), rng.integers(0, 5, (5, 3)).astype(float)
+    counts[:, 0] += 1
+    batches, virtual = rng.integers(2, 50, 5), rng.integers(1, 5, 5)
+    ordered = fastest_first(speed, counts, int(counts.sum(axis=1).max()))
+    expected = interleaved_bound(ordered, batches, virtual)
+    found = batches / interleaved_speed(speed, counts, batches, virtual)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_slowest_hold_as_few_layers_as_they_can() -> None:
+    most, fewest = np.array([[[6.0, 5.0, 4.0]]]), np.array([[1.0, 2.0, 2.0]])
+    # Three layers are too many: all of them leave the slowest class but one.
+    least = least_sum(np.array([[3.0, 1.0, 2.0]]), most, fewest, 12)
+    assert least[0, 0] == 3 * 3 + 5 + 2 * 4
+    # Nine: five leave the slowest, two the next slowest, two the fastest.
+    least = least_sum(np.array([[3.0, 1.0, 2.0]]), most, fewest, 6)
+    assert least[0, 0] == 3 * 1 + 3 + 2 * 2

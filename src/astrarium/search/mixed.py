@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_bounds import interleaved_speed
@@ -42,16 +42,20 @@ from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
-from astrarium.strategy.columns import Degrees, Options
+from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
+from astrarium.strategy.types import Strategy
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 4_000  # nodes of choosing GPUs
 MOST_SOLVED = 2_500  # orders and options whose split was found
+MOST_ASKED = 60_000  # cases that the cost model is asked about
+MOST_ASKED_OF_ONE_POOL = 4_096  # where the plans of `engine` are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
+ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
-ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 4, 24, 12
+ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 
 class PartitionSearch:
@@ -78,13 +82,18 @@ class PartitionSearch:
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
+        self._alone = len(model.cluster.pools) == 1
         self._entered = 0
+        self._seeds = [seed.strategy for seed in seeds]
         for seed in seeds:
             self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
         rows, size = self.rows.table()
-        first = self.rows.promising(rows, ROWS_AT_ONCE)
+        if self._alone:
+            self._polish(rows)
+        at_once = ROWS_OF_ONE_POOL if self._alone else ROWS_AT_ONCE
+        first = self.rows.promising(rows, at_once)
         self._dive(self._refine(rows, first))
         others = np.setdiff1d(np.arange(len(rows.bound)), first, assume_unique=True)
         following = 0
@@ -98,8 +107,8 @@ class PartitionSearch:
                 self.state.given_up = min(self.state.given_up, float(least))
                 break
             if row_bound <= queued:
-                self._refine(rows, others[following : following + ROWS_AT_ONCE])
-                following += ROWS_AT_ONCE
+                self._refine(rows, others[following : following + at_once])
+                following += at_once
             else:
                 _, _, node = heapq.heappop(self._queue)
                 node.visit(self)
@@ -125,6 +134,7 @@ class PartitionSearch:
             state.cases >= MOST_CASES
             or state.choices >= MOST_CHOICES
             or state.evaluated >= MOST_SOLVED
+            or state.asked >= (MOST_ASKED_OF_ONE_POOL if self._alone else MOST_ASKED)
         )
 
     def _result(self, size: int) -> SearchResult:
@@ -187,7 +197,7 @@ class PartitionSearch:
         for number, row in enumerate(rows):
             for gpus in self._entire_pools(row):
                 opened = Opened(row, gpus)
-                groups[opened.group].append((self._likely(row), number, opened))
+                groups[opened.group].append((row.bound * _ramp_left_out(row), number, opened))
         ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
         for group in ranked[:DIVES]:
             chosen = [opened for _, _, opened in group]
@@ -195,15 +205,45 @@ class PartitionSearch:
             if not len(index):
                 continue
             bounds = self._case_bounds(chosen, index, options)
-            now = np.argsort(bounds, kind="stable")[:CASES_OF_DIVE]
+            likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
+            now = np.argsort(likely, kind="stable")[:CASES_OF_DIVE]
             now = now[bounds[now] <= self.plans.limit]
             node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
             if node is not None:
-                self.solve(replace(node, ranked=node.ranked[:SPLITS_OF_DIVE]), again=False)
+                # Every case once, in its best order.
+                _, first = np.unique(node.ranked % node.bounds.shape[1], return_index=True)
+                best = node.ranked[np.sort(first)[:SPLITS_OF_DIVE]]
+                self.solve(replace(node, ranked=best), again=False)
 
-    def _likely(self, row: Row) -> float:
-        """The score with the part of the ramp that bounds leave out."""
-        return row.bound * (1 + (row.num_stages - 1) / (2 * row.virtual * row.batches))
+    def _polish(self, rows: RowTable) -> None:
+        """The free splits of the plans that are known."""
+        groups: dict[int, list[tuple[Opened, Strategy]]] = defaultdict(list)
+        for strategy in self._seeds:
+            if strategy.virtual_stages == 1 and strategy.pp > 1:
+                at = np.flatnonzero(_equal(rows.degrees, degrees_of([strategy])))
+                layout = self.space.layouts(strategy.pp)[0]
+                for i in at:
+                    row = Row(
+                        rows.degrees.take(at),
+                        layout.virtual,
+                        layout.chunk_layers,
+                        rows.speed[i],
+                        rows.layer[i],
+                        rows.work[i],
+                        float(rows.bound[i]),
+                        (),
+                        0,
+                    )
+                    opened = Opened(row, self.space.arrangements.sizes)
+                    groups[strategy.pp].append((opened, strategy))
+        for group in groups.values():
+            chosen = [opened for opened, _ in group]
+            index, options, _ = self._permitted(chosen)
+            wanted = options_of([strategy for _, strategy in group]).take(index)
+            now = np.flatnonzero(_equal(options, wanted))
+            node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
+            if node is not None:
+                self.solve(node, again=False)
 
     def _entire_pools(self, row: Row) -> list[Key]:
         """GPUs of the fastest pools, as many of them as the row has GPUs for."""
@@ -377,6 +417,7 @@ class PartitionSearch:
     def _ready(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Ready | None:
         """Ask the cost model about cases on the same GPUs."""
         self.state.cases += len(np.unique(index))
+        self.state.asked += len(index)
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         most = max((self._most_layers(rows[i], gpus) for i in np.unique(index)), default=0)
         if most * rows[0].num_stages < self.space.planner.num_layers:
@@ -454,6 +495,18 @@ class PartitionSearch:
                 bound = float(self.plans.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
         return bundle.priced(found)
+
+
+def _equal(columns: Degrees | Options, others: Degrees | Options) -> Bools:
+    """Which rows are the same in both."""
+    names = [f.name for f in fields(columns)]
+    same = [getattr(columns, name) == getattr(others, name) for name in names]
+    return np.logical_and.reduce(same)
+
+
+def _ramp_left_out(row: Row) -> float:
+    """What a score may be, over its bound: about half of the ramp is not in it."""
+    return 1 + (row.num_stages - 1) / (2 * row.virtual * row.batches)
 
 
 def _figures_of(places: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:

@@ -27,7 +27,8 @@ from astrarium.search.mixed_bounds import (
     warm_up_passes,
 )
 from astrarium.search.partition import SplitProblem
-from astrarium.strategy.columns import Degrees, Options
+from astrarium.strategy.columns import METHODS, Degrees, Options
+from astrarium.strategy.types import Method
 
 STEPS = 17  # between the least and the most seconds that passes are looked for
 STEEPEST = 1.3  # times the least, where nothing limits them
@@ -88,8 +89,9 @@ class Bundle:
 
     @cached_property
     def tables(self) -> StageTables:
-        # A chunk redoes so many layers; the tables are of whole ranks.
-        redone = self.options.recompute_layers * self.virtual
+        # A chunk redoes so many layers, or groups of so many; the tables are of whole ranks.
+        grouped = self.options.method != METHODS.index(Method.BLOCK)
+        redone = self.options.recompute_layers * np.where(grouped, 1, self.virtual)
         return self.model.stage_tables(
             self.degrees,
             replace(self.options, recompute_layers=redone),
@@ -117,14 +119,18 @@ class Bundle:
         found = [in_flight_of_layers(self.num_stages, v, k, most)[:, layers] for v, k in pairs]
         return np.stack(found, axis=1)[:, index]
 
+    @cached_property
     def _fits(self) -> Bools:
-        """What could be at each place: (stages, classes, rows, contents)."""
+        """What is at each place if chunks are alike: (stages, classes, rows, contents)."""
+        return self._fitting(self._in_flight[:, :, None, :] * self.tables.flight_bytes)
+
+    def _fitting(self, in_flight_bytes: Floats) -> Bools:
         t, last = self.tables, self.num_stages - 1
         at = np.arange(self.num_stages)[:, None]
         c = self.contents
         placed = (c.has_embedding == (at == 0)) & (c.has_head == (at == last))
         allowed = placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
-        peak = t.fixed_bytes + self._in_flight[:, :, None, :] * t.flight_bytes
+        peak = t.fixed_bytes + in_flight_bytes
         fits = (peak <= t.capacity[:, None]) & allowed[:, :, None, :]
         return np.moveaxis(fits, 2, 1)
 
@@ -141,7 +147,7 @@ class Bundle:
 
     @cached_property
     def room(self) -> StageRoom:
-        return stage_room(self.seconds, self._fits(), self._work, self.class_of)
+        return stage_room(self.seconds, self._fits, self._work, self.class_of)
 
     @cached_property
     def longest(self) -> tuple[Floats, Floats]:
@@ -235,7 +241,7 @@ class Bundle:
         forward, backward = t.forward[rows], t.backward[rows]
         whole = batches[:, None, None] * (forward + backward)
         warm_up = warm_up_passes(self.num_stages, self.virtual[rows], batches)
-        fits = self._fits()[:, :, rows]
+        fits = self._fits[:, :, rows]
         size = int(self._num_layers.max()) + 1
         shape = (self.num_stages, len(self.classes), len(rows), size)
         chains, alone = np.full(shape, np.inf), np.full(shape, np.inf)
@@ -328,13 +334,23 @@ class Bundle:
         """Several chunks per rank, dealt by the least bottleneck; what fits, priced."""
         found = []
         for order, row in cases:
-            sizes = self._fillings(order, row)
-            found += [(order, row, _chunk_bounds(one, int(self.virtual[row]))) for one in sizes]
-        return self.priced(found)
+            found += [(order, row, sizes) for sizes in self._fillings(order, row)]
+        return self.priced_sizes(found)
+
+    def priced_sizes(self, cases: Sequence[tuple[int, int, Ints]]) -> list[Priced]:
+        """Orders, rows and layers of every rank."""
+        return self.priced(
+            [
+                (order, row, _chunk_bounds(sizes, int(self.virtual[row])))
+                for order, row, sizes in cases
+            ]
+        )
 
     def _fillings(self, order: int, row: int) -> list[Ints]:
         """Ranks filled up to the bottleneck; what is too much taken back in several ways."""
         longest = self.longest[1][order, row]
+        if not np.isfinite(longest):
+            return []
         classes = self.class_of[order]
         index = (self.room.seconds[:, row] <= longest).sum(axis=1)[classes]
         most = self.room.most[np.arange(self.num_stages), classes, row, index]

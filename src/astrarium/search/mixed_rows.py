@@ -45,6 +45,7 @@ class State:
     reasons: Counter[str] = field(default_factory=Counter)
     evaluated: int = 0
     cases: int = 0
+    asked: int = 0
     choices: int = 0
     given_up: float = float("inf")  # least bound of what was never looked at
     least_bytes: float = float("inf")
