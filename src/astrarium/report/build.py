@@ -85,17 +85,20 @@ def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
 
 def left_out_notes(planned: Planned) -> tuple[str, ...]:
     """The pools that the best plan does without, and why if it must."""
-    used = {name for stage in planned.plans[0].strategy.stages for name, _ in stage.pools}
-    left = [pool for pool in planned.cluster.pools if pool.name not in used]
-    if not left:
+    used = planned.plans[0].strategy.gpus_of_pools()
+    if len(planned.cluster.pools) == 1:
         return ()
+    left = [pool for pool in planned.cluster.pools if used[pool.name] < pool.num_gpus]
+    unused = tuple(pool for pool in left if not used[pool.name])
     workload = runnable(planned.workload, *planned.cluster.pools)
-    rooms = {room.pool.name: room for room in pools_without_room(workload, Cluster(tuple(left)))}
+    rooms = pools_without_room(workload, Cluster(unused)) if unused else ()
+    why = {room.pool.name: f": {room.text}" for room in rooms}
     notes = []
     for pool in left:
         named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
-        why = f": {rooms[pool.name].text}" if pool.name in rooms else ""
-        notes.append(f"plan 1 leaves out {pool.num_gpus:,} x {pool.gpu.name}{named}{why}")
+        idle = pool.num_gpus - used[pool.name]
+        reason = why.get(pool.name, "")
+        notes.append(f"plan 1 leaves out {idle:,} x {pool.gpu.name}{named}{reason}")
     return tuple(notes)
 
 

@@ -388,17 +388,20 @@ def _check_number(key: str, value: float, path: Path) -> None:
 def _check_plan(plan: PlanPart, path: Path) -> None:
     if not plan.memory:
         raise InputError(f"{path}: plan {plan.rank} has no memory entries; {_AGAIN}")
-    stages = {stage.pipeline_rank for stage in plan.strategy.stages}
-    if plan.stage_seconds and stages != set(range(len(plan.stage_seconds))):
+    groups = plan.strategy.groups or (plan.strategy,)
+    ranks = sum(len({stage.pipeline_rank for stage in group.stages}) for group in groups)
+    if plan.stage_seconds and ranks != len(plan.stage_seconds):
         raise InputError(
             f"{path}: plan {plan.rank} has {len(plan.stage_seconds)} entries of stage_seconds for"
-            f" {len(stages)} pipeline ranks; {_AGAIN}"
+            f" {ranks} pipeline ranks; {_AGAIN}"
         )
-    chunks = plan.strategy.virtual_stages
+    chunks = {group.virtual_stages for group in groups}
     for stage in plan.stage_seconds:
-        if {len(stage.chunk_forward_seconds), len(stage.chunk_backward_seconds)} != {chunks}:
+        found = {len(stage.chunk_forward_seconds), len(stage.chunk_backward_seconds)}
+        if len(found) > 1 or not found <= chunks:
+            expected = " or ".join(map(str, sorted(chunks)))
             raise InputError(
-                f"{path}: plan {plan.rank}, stage {stage.stage}: expected {chunks} entries of"
+                f"{path}: plan {plan.rank}, stage {stage.stage}: expected {expected} entries of"
                 f" chunk_forward_seconds and chunk_backward_seconds; {_AGAIN}"
             )
 

@@ -24,6 +24,7 @@ from astrarium.search.planner import (
     FINALISTS,
     Mode,
     Planned,
+    keeps,
     plan,
     rank_key,
     runnable,
@@ -74,11 +75,13 @@ def plan_beyond(
         )
     except NoFeasiblePlanError as error:
         refused = error
-    if len(cluster.pools) > 1 and not (mode is Mode.UP_TO and objective is Objective.COST):
+    # Without a deadline mixing has no GPU hour do more, so it is never the cheapest way.
+    cheapest = mode is Mode.UP_TO and objective is Objective.COST and not limits.deadline_seconds
+    if len(cluster.pools) > 1 and not cheapest:
         model = ClusterModel(runnable(workload, *cluster.pools), cluster, tuning=tuning)
         upper = min((p.iteration_seconds for p in known.plans), default=float("inf"))
         found = _search(model, mode, rules, top + FINALISTS, upper)
-        plans = [p for p in estimate(model, found.strategies) if _keeps(p, limits)]
+        plans = [p for p in estimate(model, found.strategies) if keeps(p, limits)]
         known = _merged(known, plans, found, objective, top)
     if refused and not known.plans:
         raise refused
@@ -113,12 +116,6 @@ def _search(
 
 def _peak(model: ClusterModel, pool: int) -> float:
     return model.pools[pool].peak_flops * model.pools[pool].pool.num_gpus
-
-
-def _keeps(plan: Plan, limits: Limits) -> bool:
-    late, dear = limits.deadline_seconds, limits.budget_usd
-    in_time = late is None or (plan.train_seconds or 0.0) <= late
-    return in_time and (dear is None or (plan.usd_total or 0.0) <= dear)
 
 
 def _nothing(workload: Workload, cluster: Cluster) -> Planned:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import combinations
 
 import numpy as np
 
@@ -39,6 +40,7 @@ FINALISTS = 3
 # Degrees up to which unequal layers on one pool are searched with free splits; beyond, only the
 # plans found get theirs.
 FEW_DEGREES = 2_000
+MOST_PARTS = 6  # of a cluster that are searched by themselves if the whole could not be proven
 
 
 class Mode(StrEnum):
@@ -89,36 +91,98 @@ def plan(
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none."""
     limits = limits or Limits()
-    _check_request(workload, cluster, limits)
+    _check_request(workload, cluster, mode, limits)
     begin = time.perf_counter()
     asked = _Asked(workload, tuning, objective, mode, tuple(rules), top + FINALISTS, limits)
-    several = len(cluster.pools) > 1
-    searched = []
-    if mode is Mode.UP_TO or not several:
-        searched = [_search(asked, pool) for pool in cluster.pools]
-    if several or len(workload.model.kinds) > 1:
-        searched.append(_search_across(asked, cluster, [p for plans, _ in searched for p in plans]))
-    plans = sorted(
-        (p for found, _ in searched for p in found), key=lambda p: rank_key(p, objective)
-    )
-    shown = list({_layout_key(plan): plan for plan in reversed(plans)}.values())
+    searched = _searched(asked, cluster)
     results = [result for _, result in searched]
+    found = [plan for plans, _ in searched for plan in plans]
+    plans = [plan for plan in found if keeps(plan, limits)]
     if not plans:
+        _count_beyond(found, limits, results[0])
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
+    plans.sort(key=lambda plan: rank_key(plan, objective))
+    shown = list({_layout_key(plan): plan for plan in reversed(plans)}.values())[::-1]
+    shown.sort(key=lambda plan: rank_key(plan, objective))
     rejected = sum((result.rejected for result in results), Counter())
-    rejected[Rejection.SLOWER] += len(plans) - len(shown[:top])
+    rejected[Rejection.SLOWER] += len(found) - len(shown[:top])
     return Planned(
         workload=workload,
         cluster=cluster,
-        plans=tuple(sorted(shown, key=lambda p: rank_key(p, objective))[:top]),
+        plans=tuple(shown[:top]),
         seconds=time.perf_counter() - begin,
         space=sum(result.space for result in results),
         evaluated=sum(result.evaluated for result in results),
         rejected=rejected,
         reasons=sum((result.reasons for result in results), Counter()),
         optimal=all(result.optimal for result in results),
-        bound_gap=max(result.bound_gap for result in results),
+        bound_gap=_gap(results),
     )
+
+
+def _gap(results: Sequence[SearchResult]) -> float:
+    """How far the best plan of all can be from the least bound that some search left open."""
+    best = min((r.found[0].score for r in results if r.found), default=0.0)
+    open_bounds = [r.found[0].score * (1 - r.bound_gap) for r in results if not r.optimal]
+    return max((best - min(open_bounds, default=best)) / best, 0.0) if best else 0.0
+
+
+_Searched = list[tuple[tuple[Plan, ...], SearchResult]]
+
+
+def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
+    """Each pool alone where some may stay idle, then pipelines over several of them.
+
+    Where the proof of a mixed search is given up, parts of the cluster are searched as well: an
+    added pool must not hide what can be done without it.
+    """
+    several = len(cluster.pools) > 1
+    searched: _Searched = []
+    if asked.mode is Mode.UP_TO or not several:
+        searched = [_search(asked, pool) for pool in cluster.pools]
+    if not several and len(asked.workload.model.kinds) == 1:
+        return searched
+    makers = {pool.gpu.vendor: None for pool in cluster.pools}
+    for maker in makers:
+        pools = tuple(pool for pool in cluster.pools if pool.gpu.vendor == maker)
+        for size in range(len(pools), 1 if several else 0, -1):
+            parts = list(combinations(pools, size))
+            if len(parts) > MOST_PARTS:
+                continue
+            whole = [
+                _search_across(asked, _part_of(cluster, part), _known(searched)) for part in parts
+            ]
+            searched += whole
+            if asked.mode is Mode.EXACT or all(result.optimal for _, result in whole):
+                break
+    return searched
+
+
+def _known(searched: _Searched) -> list[Plan]:
+    return [plan for plans, _ in searched for plan in plans]
+
+
+def _part_of(cluster: Cluster, pools: tuple[Pool, ...]) -> Cluster:
+    names = {pool.name for pool in pools}
+    return Cluster(pools, tuple(link for link in cluster.links if names.issuperset(link.between)))
+
+
+def keeps(plan: Plan, limits: Limits) -> bool:
+    """Whether a plan keeps to the limits with the seconds that are shown."""
+    late, dear = limits.deadline_seconds, limits.budget_usd
+    in_time = late is None or (plan.train_seconds or 0.0) <= late
+    return in_time and (dear is None or (plan.usd_total or 0.0) <= dear)
+
+
+def _count_beyond(plans: Sequence[Plan], limits: Limits, result: SearchResult) -> None:
+    """Enter plans that only just miss a limit into a result, so that the refusal names them."""
+    for plan in plans:
+        if limits.deadline_seconds is not None and plan.train_seconds is not None:
+            result.rejected[Rejection.DEADLINE] += 1
+            result.least_seconds = min(result.least_seconds, plan.train_seconds)
+        if limits.budget_usd is not None and plan.usd_total is not None:
+            result.rejected[Rejection.BUDGET] += 1
+            result.least_usd = min(result.least_usd, plan.usd_total)
 
 
 def _layout_key(plan: Plan) -> tuple[object, ...]:
@@ -213,7 +277,13 @@ def rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
     return (plan.iteration_seconds, gpus)
 
 
-def _check_request(workload: Workload, cluster: Cluster, limits: Limits) -> None:
+def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:
+    makers = list(dict.fromkeys(pool.gpu.vendor for pool in cluster.pools))
+    if len(makers) > 1 and mode is Mode.EXACT:
+        raise InputError(
+            f"GPUs of {' and '.join(makers)} have no library in common to send messages with, so"
+            " one job cannot use all of them; --mode up-to picks the best of either"
+        )
     if workload.tokens is None and (limits.budget_usd or limits.deadline_seconds):
         raise InputError("a budget or deadline needs --tokens: how long is the training run?")
     unpriced = [pool.gpu.name for pool in cluster.pools if pool.usd_per_gpu_hour is None]
@@ -386,6 +456,13 @@ def _why_limits(results: Sequence[SearchResult], rejected: Counter[Rejection]) -
 
 def _why_no_space(workload: Workload, cluster: Cluster) -> str:
     gpus, batch = cluster.num_gpus, workload.global_batch
+    if len(cluster.pools) > 1:
+        layers = workload.model.num_layers
+        return (
+            f"no pipeline lies over all {gpus} GPUs of {len(cluster.pools)} pools: stages are equal"
+            f" blocks of tp x cp x dp GPUs, dp divides the global batch of {batch}, and"
+            f" {layers} layers make at most {layers} stages; --mode up-to may leave GPUs out"
+        )
     return (
         f"no split of {gpus} GPUs divides a global batch of {batch}: dp must divide both"
         f" (what tp, pp and cp leave of the GPUs, and the batch); change --global-batch to a"

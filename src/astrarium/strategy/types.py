@@ -6,6 +6,7 @@ in which a single one is read from a user, printed, exported and put into a plan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -158,6 +159,14 @@ class Strategy:
     def pipelines(self) -> tuple[Strategy, ...]:
         """The groups, or the strategy itself where there are none."""
         return self.groups or (self,)
+
+    def gpus_of_pools(self) -> Counter[str]:
+        """GPUs in use by the name of their pool, over all groups."""
+        used: Counter[str] = Counter()
+        for group in self.pipelines:
+            for stage in (stage for stage in group.stages if stage.chunk == 0):
+                used.update(dict(stage.pools))
+        return used
 
     def block_of(self, stage: Stage) -> int:
         """GPUs of a stage."""
