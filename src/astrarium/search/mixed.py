@@ -48,8 +48,8 @@ from astrarium.strategy.types import Strategy
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 4_000  # nodes of choosing GPUs
 MOST_SOLVED = 2_500  # orders and options whose split was found
-MOST_ASKED = 60_000  # cases that the cost model is asked about
-MOST_ASKED_OF_ONE_POOL = 4_096  # where the plans of `engine` are the best but for a few layers
+MOST_ASKED = 2_500_000  # stages that the cost model is asked about: a few seconds
+MOST_ASKED_OF_ONE_POOL = 400_000  # where the plans of `engine` are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
@@ -417,7 +417,6 @@ class PartitionSearch:
     def _ready(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Ready | None:
         """Ask the cost model about cases on the same GPUs."""
         self.state.cases += len(np.unique(index))
-        self.state.asked += len(index)
         rows, gpus = [one.row for one in chosen], chosen[0].gpus
         most = max((self._most_layers(rows[i], gpus) for i in np.unique(index)), default=0)
         if most * rows[0].num_stages < self.space.planner.num_layers:
@@ -431,6 +430,7 @@ class PartitionSearch:
             narrowed(self.model.contents, most, rows[0].num_stages),
             np.stack([row.work for row in rows])[index],
         )
+        self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
         seconds = bundle.least_seconds(self._worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)

@@ -55,7 +55,7 @@ class KeptPlans:
         if not self._within_limits(priced.seconds, gpus):
             return
         score = float(self.score_of(priced.seconds, gpus))
-        key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus)
+        key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus, 0)
         if score >= min(self.worst, self._kept_score(key)):
             return
         strategy = self._strategy(bundle, priced)
@@ -85,15 +85,15 @@ class KeptPlans:
 
     def keep_found(self, seed: Found) -> None:
         """A plan found elsewhere; its stages say which pools it uses."""
-        names = [pool.name for pool in self._cluster.pools]
-        gpus = [0] * len(names)
-        for stage in seed.strategy.stages:
-            if stage.chunk == 0:
-                for name, count in stage.pools:
-                    gpus[names.index(name)] += count
+        used = seed.strategy.gpus_of_pools()
+        gpus = [used.pop(pool.name, 0) for pool in self._cluster.pools]
+        elsewhere = sum(used.values())
+        if elsewhere and self.objective not in (Objective.THROUGHPUT, Objective.TIME):
+            return  # what GPUs of other pools cost is not known here
+        gpus.append(elsewhere)
         s = seed.strategy
         key = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages, *gpus)
-        score = float(self.score_of(seed.seconds, gpus))
+        score = float(self.score_of(seed.seconds, gpus[:-1]))
         if score < min(self.worst, self._kept_score(key)):
             self._put(key, replace(seed, score=score))
 
