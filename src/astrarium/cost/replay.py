@@ -7,6 +7,8 @@ the longest chain itself.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -18,18 +20,37 @@ from astrarium.cost.step import pass_seconds, rank_parts
 from astrarium.strategy.columns import Options
 
 # Groups of pp micro-batches after which a pipeline repeats itself: every further one takes as long
-# as the last. Against whole executions of 150 random pipelines this is off by at most 0.3 %.
+# as the last. Against whole executions of 200 random pipelines, chunks of a rank up to half as long
+# again as others, this is off by 0.02 % on average and 1.6 % at most.
 SETTLED_GROUPS: Final = 6
 
 
-def replayed_seconds(layouts: Layouts, row: int, options: Options, chunk_layers: Floats) -> float:
-    """Seconds of all passes of one layout; `chunk_layers` is (virtual, pp, kinds)."""
-    forward, backward = chunk_passes(layouts, row, options, chunk_layers)
+def replayed_seconds(
+    layouts: Layouts, rows: Ints, options: Options, chunk_layers: Sequence[Floats]
+) -> Floats:
+    """Seconds of all passes of some layouts; `chunk_layers[row]` is (virtual, pp, kinds).
+
+    Pipelines of one shape are executed together.
+    """
+    shapes: dict[tuple[int, int, int, bool], list[int]] = defaultdict(list)
+    for place, row in enumerate(rows.tolist()):
+        degrees = layouts.degrees
+        pp, batches = int(degrees.pp[row]), int(degrees.num_micro_batches[row])
+        shape = pp, int(layouts.virtual[row]), batches, bool(options.overlap_p2p[row])
+        shapes[shape].append(place)
+    found = np.zeros(len(rows))
+    for (_, _, batches, overlap), places in shapes.items():
+        alike = rows[places].tolist()
+        passes = [chunk_passes(layouts, row, options, chunk_layers[row]) for row in alike]
+        forward, backward = (np.stack(way) for way in zip(*passes, strict=True))
+        links = np.stack([_links(layouts, row) for row in alike])
+        found[places] = executed_seconds(forward, backward, links, batches, overlap_p2p=overlap)
+    return found
+
+
+def _links(layouts: Layouts, row: int) -> Floats:
     ranks = np.flatnonzero(layouts.stages.present[layouts.stage_row[row]])
-    links = np.broadcast_to(layouts.hop_seconds[row], layouts.stages.count.shape[1:])[ranks]
-    batches = int(layouts.degrees.num_micro_batches[row])
-    overlap = bool(options.overlap_p2p[row])
-    return executed_seconds(forward, backward, links, batches, overlap_p2p=overlap)
+    return np.broadcast_to(layouts.hop_seconds[row], layouts.stages.count.shape[1:])[ranks]
 
 
 def chunk_passes(
@@ -49,15 +70,15 @@ def chunk_passes(
 
 def executed_seconds(
     forward: Floats, backward: Floats, links: Floats, num_micro_batches: int, *, overlap_p2p: bool
-) -> float:
-    """Seconds of all passes from those of the chunks; micro-batches are a multiple of the ranks."""
-    pp = len(forward)
+) -> Floats:
+    """Seconds of all passes of pipelines, from those of the chunks: (pipelines, pp, virtual).
 
-    def simulated(groups: int) -> float:
-        seconds = simulated_seconds(
-            forward[None], backward[None], links[None], groups * pp, overlap_p2p=overlap_p2p
-        )
-        return float(seconds[0])
+    The micro-batches are a multiple of the ranks.
+    """
+    pp = forward.shape[1]
+
+    def simulated(groups: int) -> Floats:
+        return simulated_seconds(forward, backward, links, groups * pp, overlap_p2p=overlap_p2p)
 
     groups = num_micro_batches // pp
     if groups <= SETTLED_GROUPS:

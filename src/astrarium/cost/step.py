@@ -81,6 +81,16 @@ def seconds_of(layouts: Layouts, rows: Ints, options: Options) -> Seconds:
     )
 
 
+def total_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """`seconds_of(...).total` without asking for causes: a search compares nothing else."""
+    parts = rank_parts(layouts, rows, options)
+    forward, backward = pass_seconds(layouts, rows, parts)
+    hop = layouts.hop_seconds[rows]
+    pipeline = walk(layouts, rows, options.overlap_p2p, forward, backward, hop)
+    after = _total_after(layouts, rows, after_parts(layouts, rows, options)).max(axis=1)
+    return pipeline + after + layouts.messages.tied[rows]
+
+
 def _at_rank(per_rank: Floats, rank: Ints) -> Floats:
     return np.take_along_axis(per_rank, rank[:, None], axis=1)[:, 0]
 

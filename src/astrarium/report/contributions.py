@@ -185,7 +185,8 @@ def passes_seconds(plan: PlanPart, instant: Sequence[int] = ()) -> float:
     if strategy.virtual_stages > 1 and batches % len(stages) == 0:
         forward = np.array([stage.chunk_forward_seconds for stage in stages])
         backward = np.array([stage.chunk_backward_seconds for stage in stages])
-        return executed_seconds(forward, backward, links, batches, overlap_p2p=overlap)
+        every = (forward[None], backward[None], links[None])
+        return float(executed_seconds(*every, batches, overlap_p2p=overlap)[0])
     walked = ragged_stages(
         np.array([stage.forward_seconds for stage in stages]),
         np.array([stage.backward_seconds for stage in stages]),

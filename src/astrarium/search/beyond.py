@@ -77,7 +77,7 @@ def plan_beyond(
     if len(cluster.pools) > 1 and not (mode is Mode.UP_TO and objective is Objective.COST):
         model = ClusterModel(runnable(workload, *cluster.pools), cluster, tuning=tuning)
         upper = min((p.iteration_seconds for p in known.plans), default=float("inf"))
-        found = _search(model, mode, rules, FINALISTS * top, upper)
+        found = _search(model, mode, rules, top + FINALISTS, upper)
         plans = [p for p in estimate(model, found.strategies) if _keeps(p, limits)]
         known = _merged(known, plans, found, objective, top)
     if refused and not known.plans:

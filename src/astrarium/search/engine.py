@@ -28,7 +28,7 @@ from astrarium.cost.memory import (
     least_bytes,
     least_bytes_of_degrees,
 )
-from astrarium.cost.step import passes_of, seconds_of, walk
+from astrarium.cost.step import passes_of, total_seconds, walk
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
@@ -330,7 +330,7 @@ class Search:
         return options
 
     def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
-        seconds = seconds_of(layouts, rows, options).total
+        seconds = total_seconds(layouts, rows, options)
         degrees = layouts.degrees.take(rows)
         within = self._within_limits(seconds, degrees, np.ones(len(seconds), np.int64))
         score = np.where(within, self._score(seconds, peak, degrees), np.inf)

@@ -16,7 +16,7 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.cost.schedule import in_flight_at_peak
-from astrarium.cost.step import seconds_of
+from astrarium.cost.step import total_seconds
 from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_bounds import (
     StageRoom,
@@ -380,7 +380,7 @@ class Bundle:
             np.array([self.arrangements[order].gpus for order in orders]),
         )
         rows, options = np.arange(len(cases)), self.options.take(chosen)
-        seconds = seconds_of(layouts, rows, options).total
+        seconds = total_seconds(layouts, rows, options)
         by_rank = memory_of(layouts, rows, options).by_rank
         fits = np.all(by_rank <= self.tables.capacity[self.class_of[orders]], axis=1).tolist()
         return [

@@ -70,6 +70,12 @@ class SearchResult:
     least_seconds: float  # of the whole run
     least_usd: float
 
+    @classmethod
+    def of_few(cls, count: int) -> SearchResult:
+        """Of so many strategies, all of them kept."""
+        endless = float("inf")
+        return cls([], count, count, Counter(), Counter(), True, 0.0, endless, endless, endless)
+
 
 @dataclass(slots=True)
 class Counts:

@@ -238,9 +238,8 @@ def _replayed(
     if not len(rows):
         return seconds
     bubble = seconds.pipeline_bubble.copy()
-    closed = pipeline_of(layouts, rows, options.take(rows))
-    for row, passes in zip(rows.tolist(), closed, strict=True):
-        bubble[row] += replayed_seconds(layouts, row, options, chunk_layers[row]) - passes
+    replayed = replayed_seconds(layouts, rows, options, chunk_layers)
+    bubble[rows] += replayed - pipeline_of(layouts, rows, options.take(rows))
     return replace(seconds, pipeline_bubble=bubble)
 
 
@@ -252,12 +251,19 @@ def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
     return used
 
 
+def _no_place_for_inputs(model: ClusterModel, strategy: Strategy) -> tuple[str, ...]:
+    """Megatron's pipeline layout has one embedding, on the first stage."""
+    later = model.workload.model.later_inputs
+    pipelines = any(group.pp > 1 for group in strategy.pipelines)
+    return (f"another input comes in at layer {later[0][0]}",) if later and pipelines else ()
+
+
 def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
     workload = model.workload
     every = zip(model.pools, priced.pool_gpus.tolist(), strict=True)
     used = [(of_pool, count) for of_pool, count in every if count]
     seconds = priced.seconds
-    lacking = megatron_lacks(priced.strategy)
+    lacking = (*megatron_lacks(priced.strategy), *_no_place_for_inputs(model, priced.strategy))
     experts = workload.model.max_experts > 0
     ratios = [interval_ratios(m.ops, m.runtime.name, experts=experts) for m, _ in used]
     low, high = min(ratio[0] for ratio in ratios), max(ratio[1] for ratio in ratios)

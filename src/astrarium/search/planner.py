@@ -21,14 +21,10 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Precision, Workload
-from astrarium.search.arrangements import canonical
 from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
-from astrarium.search.mixed import PartitionSearch
-from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
-from astrarium.search.room import pools_without_room
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
@@ -38,7 +34,11 @@ from astrarium.strategy.validity import megatron_rules, violations
 from astrarium.units import format_bytes, format_seconds, format_usd
 
 SHOWN_REASONS = 3
-FINALISTS = 2  # times the plans wanted: so many are executed pass by pass before the best are shown
+# Plans beyond those wanted that are executed pass by pass if they could still be among the first.
+FINALISTS = 3
+# Degrees up to which unequal layers on one pool are searched with free splits; beyond, only the
+# plans found get theirs.
+FEW_DEGREES = 2_000
 
 
 class Mode(StrEnum):
@@ -91,24 +91,26 @@ def plan(
     limits = limits or Limits()
     _check_request(workload, cluster, limits)
     begin = time.perf_counter()
-    asked = _Asked(workload, tuning, objective, mode, tuple(rules), FINALISTS * top, limits)
+    asked = _Asked(workload, tuning, objective, mode, tuple(rules), top + FINALISTS, limits)
     several = len(cluster.pools) > 1
     searched = []
     if mode is Mode.UP_TO or not several:
         searched = [_search(asked, pool) for pool in cluster.pools]
     if several or len(workload.model.kinds) > 1:
         searched.append(_search_across(asked, cluster, [p for plans, _ in searched for p in plans]))
-    plans = [plan for found, _ in searched for plan in found]
-    plans.sort(key=lambda plan: rank_key(plan, objective))
+    plans = sorted(
+        (p for found, _ in searched for p in found), key=lambda p: rank_key(p, objective)
+    )
+    shown = list({_layout_key(plan): plan for plan in reversed(plans)}.values())
     results = [result for _, result in searched]
     if not plans:
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     rejected = sum((result.rejected for result in results), Counter())
-    rejected[Rejection.SLOWER] += len(plans[top:])
+    rejected[Rejection.SLOWER] += len(plans) - len(shown[:top])
     return Planned(
         workload=workload,
         cluster=cluster,
-        plans=tuple(plans[:top]),
+        plans=tuple(sorted(shown, key=lambda p: rank_key(p, objective))[:top]),
         seconds=time.perf_counter() - begin,
         space=sum(result.space for result in results),
         evaluated=sum(result.evaluated for result in results),
@@ -117,6 +119,13 @@ def plan(
         optimal=all(result.optimal for result in results),
         bound_gap=max(result.bound_gap for result in results),
     )
+
+
+def _layout_key(plan: Plan) -> tuple[object, ...]:
+    """What tells plans apart in a list: not cuts, switches or the order of ranks."""
+    s = plan.strategy
+    degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
+    return (*degrees, tuple(sorted(plan.gpus.items())), s.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,11 @@ def _search_across(
     asked: _Asked, cluster: Cluster, known: Sequence[Plan]
 ) -> tuple[tuple[Plan, ...], SearchResult]:
     """The best pipelines with free splits, over all pools; only those better than the known."""
+    from astrarium.search.arrangements import canonical
+    from astrarium.search.mixed import PartitionSearch
+    from astrarium.search.mixed_space import MixedSpace
+    from astrarium.search.polish import polished
+
     cluster = canonical(cluster)
     model = ClusterModel(runnable(asked.workload, *cluster.pools), cluster, tuning=asked.tuning)
     space = MixedSpace(
@@ -145,6 +159,9 @@ def _search_across(
         exact=asked.mode is Mode.EXACT,
         expanded_overlaps=overlaps_named(asked.rules),
     )
+    if len(cluster.pools) == 1 and len(space.degrees) > FEW_DEGREES:
+        better = polished(model, known)
+        return estimate(model, better), SearchResult.of_few(len(better))
     runtime_rules: Sequence[RejectingRule] = megatron_rules()
     result = PartitionSearch(
         model,
@@ -312,6 +329,8 @@ def _why_nothing(
     if rejected[Rejection.DEADLINE] or rejected[Rejection.BUDGET]:
         return _why_limits(results, rejected)
     if len(cluster.pools) > 1 and mode is Mode.EXACT:
+        from astrarium.search.room import pools_without_room
+
         rooms = pools_without_room(runnable(workload, *cluster.pools), cluster)
         if rooms:
             lacking_there = "; ".join(room.text for room in rooms)

@@ -19,7 +19,7 @@ from astrarium.arrays import Floats, Ints
 from astrarium.cost.groups import exchanged_bytes
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
-from astrarium.cost.step import seconds_of
+from astrarium.cost.step import total_seconds
 from astrarium.search.engine import Search
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.rules import UserRule, overlaps_named
@@ -149,7 +149,7 @@ class FrontSearch(ShareSearch):
         return self.limit_seconds
 
     def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
-        seconds = seconds_of(layouts, rows, options).total
+        seconds = total_seconds(layouts, rows, options)
         sequences = sequences_of(layouts.degrees)[rows]
         exchanged = exchanged_bytes(layouts)[rows]
         order = np.lexsort((np.arange(len(rows)), peak, exchanged, seconds, sequences))
@@ -217,7 +217,7 @@ def front_of(model: CostModel, strategies: Sequence[Strategy], share: ShareRange
         model.shard_costs(degrees),
     )
     options = options_of(asked)
-    seconds, parts = seconds_of(layouts, rows, options).total, exchanged_bytes(layouts)
+    seconds, parts = total_seconds(layouts, rows, options), exchanged_bytes(layouts)
     fits = memory_of(layouts, rows, options).peak <= model.pool.gpu.memory_bytes
     found: dict[int, list[Candidate]] = {}
     for i in np.flatnonzero(fits).tolist():
