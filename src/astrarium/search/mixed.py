@@ -48,7 +48,8 @@ from astrarium.strategy.types import Strategy
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 4_000  # nodes of choosing GPUs
 MOST_SOLVED = 2_500  # orders and options whose split was found
-MOST_ASKED = 2_500_000  # stages that the cost model is asked about: a few seconds
+MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at
+MOST_ASKED = 6_000_000  # contents of stages that the cost model is asked about
 MOST_ASKED_OF_ONE_POOL = 400_000  # where the plans of `engine` are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
@@ -116,11 +117,11 @@ class PartitionSearch:
         return self._result(size)
 
     def _least_of_dealt(self) -> float:
-        """Several chunks per rank are dealt in a few ways only: what others could reach."""
-        least = np.inf
+        """What others could reach: several chunks per rank are dealt in a few ways only."""
+        least = self.state.given_up
         for node, cases in self._dealt:
             flat = node.bounds[tuple(np.array(cases).T)]
-            if flat.min() < self.plans.limit:
+            if flat.min() < min(self.plans.limit, least):
                 seconds = node.bundle.least_seconds(self._worst_seconds(node.gpus))
                 open_ones = seconds[tuple(np.array(cases).T)].min()
                 if np.isfinite(open_ones):
@@ -134,6 +135,7 @@ class PartitionSearch:
             state.cases >= MOST_CASES
             or state.choices >= MOST_CHOICES
             or state.evaluated >= MOST_SOLVED
+            or state.tables >= MOST_TABLES
             or state.asked >= (MOST_ASKED_OF_ONE_POOL if self._alone else MOST_ASKED)
         )
 
@@ -142,7 +144,7 @@ class PartitionSearch:
         state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
         best = found[0].score if found else np.inf
-        open_bound = min(state.given_up, self._least_of_dealt())
+        open_bound = self._least_of_dealt()
         optimal = not found or open_bound >= best
         return SearchResult(
             found=found,
@@ -430,6 +432,7 @@ class PartitionSearch:
             narrowed(self.model.contents, most, rows[0].num_stages),
             np.stack([row.work for row in rows])[index],
         )
+        self.state.tables += len(index) * bundle.num_stages * len(bundle.classes)
         self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
         seconds = bundle.least_seconds(self._worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)

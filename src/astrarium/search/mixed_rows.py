@@ -46,6 +46,7 @@ class State:
     evaluated: int = 0
     cases: int = 0
     asked: int = 0
+    tables: int = 0
     choices: int = 0
     given_up: float = float("inf")  # least bound of what was never looked at
     least_bytes: float = float("inf")
