@@ -48,7 +48,8 @@ from astrarium.strategy.types import Strategy
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 4_000  # nodes of choosing GPUs
 MOST_SOLVED = 2_500  # orders and options whose split was found
-MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at
+MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at; many pools have many
+MOST_TABLES_OF_FEW_POOLS, FEW_POOLS = 2_000_000, 3
 MOST_ASKED = 6_000_000  # contents of stages that the cost model is asked about
 MOST_ASKED_OF_ONE_POOL = 400_000  # where the plans of `engine` are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
@@ -83,7 +84,7 @@ class PartitionSearch:
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
-        self._alone = len(model.cluster.pools) == 1
+        self._alone, self._few = (len(model.cluster.pools) <= most for most in (1, FEW_POOLS))
         self._entered = 0
         self._seeds = [seed.strategy for seed in seeds]
         for seed in seeds:
@@ -135,7 +136,7 @@ class PartitionSearch:
             state.cases >= MOST_CASES
             or state.choices >= MOST_CHOICES
             or state.evaluated >= MOST_SOLVED
-            or state.tables >= MOST_TABLES
+            or state.tables >= (MOST_TABLES_OF_FEW_POOLS if self._few else MOST_TABLES)
             or state.asked >= (MOST_ASKED_OF_ONE_POOL if self._alone else MOST_ASKED)
         )
 
