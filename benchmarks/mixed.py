@@ -63,7 +63,7 @@ CASES = (
         plan("llama-3-405b", types(4, 4096), "--mode", "up-to", batch=4096),
         10.0,
     ),
-    Case("AMP's three set-ups", (str(AMP), "--json"), 2.0),
+    Case("AMP's three set-ups", (str(AMP), "--json", "/dev/stdout"), 2.0),
     Case(
         "llama-3-405b, 8 types x 8,192, up-to",
         plan("llama-3-405b", types(8, 8192), "--mode", "up-to", batch=8192),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -85,6 +86,7 @@ class StagePlanner:
         self.num_layers = model.num_layers
         self.weights, self.head_weight = layer_weights(model, seq_length, gpu)
         self._products = product_weights(model) if balanced == "thresholds" else None
+        self._weights_key = tuple(self.weights.tolist())
         self._held = layers_before(model)
         self._bounds: dict[tuple[int, int, LayerSplit], Ints] = {}
         self._rows: dict[_RowKey, dict[str, Floats]] = {}
@@ -95,7 +97,7 @@ class StagePlanner:
             if self._products and virtual == 1 and split is LayerSplit.BALANCED:
                 self._bounds[key] = threshold_bounds(*self._products, pp)
             else:
-                self._bounds[key] = chunk_bounds(self.weights, self.head_weight, *key)
+                self._bounds[key] = _chunk_bounds(self._weights_key, self.head_weight, *key)
         return self._bounds[key]
 
     def is_redundant(self, pp: int, virtual: int) -> bool:
@@ -134,6 +136,14 @@ class StagePlanner:
         pp, virtual, split, micro_batches, all_ranks = key
         bounds = self.bounds(pp, virtual, SPLITS[split])
         return _row_of(self._held, bounds, virtual, micro_batches, all_ranks=all_ranks)
+
+
+@cache
+def _chunk_bounds(
+    weights: tuple[float, ...], head_weight: float, pp: int, virtual: int, split: LayerSplit
+) -> Ints:
+    """Layers weigh the same on most GPU types: pools of a cluster share what is computed once."""
+    return chunk_bounds(np.array(weights), head_weight, pp, virtual, split)
 
 
 def layers_before(model: Model) -> Floats:

@@ -158,6 +158,7 @@ class PartitionSearch:
             least_bytes=state.least_bytes,
             least_seconds=self.plans.least_seconds,
             least_usd=self.plans.least_usd,
+            complete=not self._has_done_enough(),
         )
 
     def _refine(self, rows: RowTable, taken: Ints) -> list[Row]:

@@ -32,7 +32,7 @@ from astrarium.strategy.types import Granularity, Method
 _NONE, _SELECTIVE, _FULL = (GRANULARITIES.index(g) for g in Granularity)
 _NO_METHOD, _BLOCK = METHODS.index(Method.NONE), METHODS.index(Method.BLOCK)
 
-HALVINGS = 10  # of the interval that holds the least bottleneck
+HALVINGS = 8  # of the interval that holds the least bottleneck
 _IMPOSSIBLE = -1e6  # layers of a stage that cannot be
 PROBES = (1, 2, 4, 8, 16, 32, 64)  # layers of the runs whose figures are asked for
 

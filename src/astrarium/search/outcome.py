@@ -69,6 +69,7 @@ class SearchResult:
     least_bytes: float
     least_seconds: float  # of the whole run
     least_usd: float
+    complete: bool = True  # whether all was looked at, be it only in part proven
 
     @classmethod
     def of_few(cls, count: int) -> SearchResult:

@@ -133,8 +133,8 @@ _Searched = list[tuple[tuple[Plan, ...], SearchResult]]
 def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
     """Each pool alone where some may stay idle, then pipelines over several of them.
 
-    Where the proof of a mixed search is given up, parts of the cluster are searched as well: an
-    added pool must not hide what can be done without it.
+    Where a mixed search stops before it has looked at all, parts of the cluster are searched as
+    well: an added pool must not hide what can be done without it.
     """
     several = len(cluster.pools) > 1
     searched: _Searched = []
@@ -153,7 +153,7 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
                 _search_across(asked, _part_of(cluster, part), _known(searched)) for part in parts
             ]
             searched += whole
-            if asked.mode is Mode.EXACT or all(result.optimal for _, result in whole):
+            if asked.mode is Mode.EXACT or all(result.complete for _, result in whole):
                 break
     return searched
 
