@@ -83,10 +83,7 @@ def seconds_of(layouts: Layouts, rows: Ints, options: Options) -> Seconds:
 
 def total_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """`seconds_of(...).total` without asking for causes: a search compares nothing else."""
-    parts = rank_parts(layouts, rows, options)
-    forward, backward = pass_seconds(layouts, rows, parts)
-    hop = layouts.hop_seconds[rows]
-    pipeline = walk(layouts, rows, options.overlap_p2p, forward, backward, hop)
+    pipeline = pipeline_of(layouts, rows, options)
     after = _total_after(layouts, rows, after_parts(layouts, rows, options)).max(axis=1)
     return pipeline + after + layouts.messages.tied[rows]
 
@@ -112,7 +109,9 @@ def _pipeline(
 
 def pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """Seconds of all passes, transfers included."""
-    return _pipeline(layouts, rows, options, rank_parts(layouts, rows, options))[0]
+    forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
+    hop = layouts.hop_seconds[rows]
+    return walk(layouts, rows, options.overlap_p2p, forward, backward, hop)
 
 
 def walk(

@@ -7,9 +7,10 @@ Three kinds of nodes wait in one queue, the least bound first:
 3. cases (`mixed_cases`): degrees on chosen GPUs with some virtual stages. Their bounds know whole
    layers and the memory at every place; splits are solved exactly, order by order.
 
-The search ends when the least bound exceeds the worst plan kept: nothing unseen can be better. If
-it gives up before (after a fixed number of steps, never by the clock), the least bound that was
-left says how far the best plan can be from the optimum.
+Some promising cases are solved first. The search ends when the least bound exceeds the best plan:
+nothing unseen is better; other plans of the list are the best that were met. If it gives up before
+(after a fixed amount of work, never by the clock), or deals several chunks per rank in a few ways
+only, the least bound that was left says how far the best plan can be from the optimum.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Floats, Ints
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_bounds import interleaved_speed
@@ -42,8 +43,7 @@ from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
-from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.columns import Degrees, Options
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 4_000  # nodes of choosing GPUs
@@ -51,7 +51,7 @@ MOST_SOLVED = 2_500  # orders and options whose split was found
 MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at; many pools have many
 MOST_TABLES_OF_FEW_POOLS, FEW_POOLS = 2_000_000, 3
 MOST_ASKED = 6_000_000  # contents of stages that the cost model is asked about
-MOST_ASKED_OF_ONE_POOL = 400_000  # where the plans of `engine` are the best but for a few layers
+MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
@@ -86,14 +86,11 @@ class PartitionSearch:
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
         self._alone, self._few = (len(model.cluster.pools) <= most for most in (1, FEW_POOLS))
         self._entered = 0
-        self._seeds = [seed.strategy for seed in seeds]
         for seed in seeds:
             self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
         rows, size = self.rows.table()
-        if self._alone:
-            self._polish(rows)
         at_once = ROWS_OF_ONE_POOL if self._alone else ROWS_AT_ONCE
         first = self.rows.promising(rows, at_once)
         self._dive(self._refine(rows, first))
@@ -218,36 +215,6 @@ class PartitionSearch:
                 _, first = np.unique(node.ranked % node.bounds.shape[1], return_index=True)
                 best = node.ranked[np.sort(first)[:SPLITS_OF_DIVE]]
                 self.solve(replace(node, ranked=best), again=False)
-
-    def _polish(self, rows: RowTable) -> None:
-        """The free splits of the plans that are known."""
-        groups: dict[int, list[tuple[Opened, Strategy]]] = defaultdict(list)
-        for strategy in self._seeds:
-            if strategy.virtual_stages == 1 and strategy.pp > 1:
-                at = np.flatnonzero(_equal(rows.degrees, degrees_of([strategy])))
-                layout = self.space.layouts(strategy.pp)[0]
-                for i in at:
-                    row = Row(
-                        rows.degrees.take(at),
-                        layout.virtual,
-                        layout.chunk_layers,
-                        rows.speed[i],
-                        rows.layer[i],
-                        rows.work[i],
-                        float(rows.bound[i]),
-                        (),
-                        0,
-                    )
-                    opened = Opened(row, self.space.arrangements.sizes)
-                    groups[strategy.pp].append((opened, strategy))
-        for group in groups.values():
-            chosen = [opened for opened, _ in group]
-            index, options, _ = self._permitted(chosen)
-            wanted = options_of([strategy for _, strategy in group]).take(index)
-            now = np.flatnonzero(_equal(options, wanted))
-            node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
-            if node is not None:
-                self.solve(node, again=False)
 
     def _entire_pools(self, row: Row) -> list[Key]:
         """GPUs of the fastest pools, as many of them as the row has GPUs for."""
@@ -500,13 +467,6 @@ class PartitionSearch:
                 bound = float(self.plans.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
         return bundle.priced(found)
-
-
-def _equal(columns: Degrees | Options, others: Degrees | Options) -> Bools:
-    """Which rows are the same in both."""
-    names = [f.name for f in fields(columns)]
-    same = [getattr(columns, name) == getattr(others, name) for name in names]
-    return np.logical_and.reduce(same)
 
 
 def _ramp_left_out(row: Row) -> float:

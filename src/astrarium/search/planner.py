@@ -102,8 +102,8 @@ def plan(
         _count_beyond(found, limits, results[0])
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     plans.sort(key=lambda plan: rank_key(plan, objective))
-    shown = list({_layout_key(plan): plan for plan in reversed(plans)}.values())[::-1]
-    shown.sort(key=lambda plan: rank_key(plan, objective))
+    best_of = {_layout_key(plan): plan for plan in reversed(plans)}
+    shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
     rejected = sum((result.rejected for result in results), Counter())
     rejected[Rejection.SLOWER] += len(found) - len(shown[:top])
     return Planned(
@@ -223,9 +223,11 @@ def _search_across(
         exact=asked.mode is Mode.EXACT,
         expanded_overlaps=overlaps_named(asked.rules),
     )
-    if len(cluster.pools) == 1 and len(space.degrees) > FEW_DEGREES:
-        better = polished(model, known)
-        return estimate(model, better), SearchResult.of_few(len(better))
+    better: tuple[Plan, ...] = ()
+    if len(cluster.pools) == 1 and not any("split" in rule.names for rule in asked.rules):
+        better = estimate(model, polished(model, known))
+        if len(space.degrees) > FEW_DEGREES:
+            return better, SearchResult.of_few(len(better))
     runtime_rules: Sequence[RejectingRule] = megatron_rules()
     result = PartitionSearch(
         model,
@@ -235,7 +237,9 @@ def _search_across(
         user_rules=asked.rules,
         limits=asked.limits,
         top=asked.top,
-        seeds=[Found(p.strategy, p.iteration_seconds, 0.0, p.peak_bytes) for p in known],
+        seeds=[
+            Found(p.strategy, p.iteration_seconds, 0.0, p.peak_bytes) for p in (*known, *better)
+        ],
     ).run()
     already = [plan.strategy for plan in known]
     new = [found.strategy for found in result.found if found.strategy not in already]
