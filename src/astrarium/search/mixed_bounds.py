@@ -123,7 +123,7 @@ def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
     return batches.reshape(rows[:-1]) / work
 
 
-def interleaved_speed(speed: Floats, counts: Floats, batches: Ints, virtual: Ints) -> Floats:
+def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtual: Ints) -> Floats:
     """What stages do together, from speeds and numbers of stages by class: (rows,).
 
     `interleaved_bound` is the micro-batches over it if the fastest stages come first.
