@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import Group, brute_force, pool_of, small_model
+from small import brute_force, pool_of, small_model
 
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
