@@ -49,7 +49,7 @@ from astrarium.search.mixed_relaxed import (
 from astrarium.search.mixed_rows import MOST_ORDERS, RowBounds, RowTable, State
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
-from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.outcome import Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Degrees, Options
@@ -70,27 +70,20 @@ ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 
 class PartitionSearch:
-    """Finds the best `top` strategies of a cluster whose pools are in canonical order."""
+    """Finds the plans worth keeping of a cluster whose pools are in canonical order."""
 
     def __init__(
         self,
         model: ClusterModel,
         space: MixedSpace,
+        plans: KeptPlans,
         *,
-        objective: Objective,
         runtime_rules: Sequence[RejectingRule],
         user_rules: Sequence[RejectingRule],
-        limits: Limits,
-        top: int,
-        seeds: Sequence[Found] = (),
-        plans: KeptPlans | None = None,
     ) -> None:
-        self.model, self.space, self.objective = model, space, objective
+        self.model, self.space, self.plans = model, space, plans
         self.cluster = model.cluster
         self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
-        self.plans = plans or KeptPlans(
-            model.cluster, model.workload.iterations, objective, limits, top
-        )
         self.state = State()
         self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
@@ -98,8 +91,6 @@ class PartitionSearch:
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
         self._alone, self._few = (len(model.cluster.pools) <= most for most in (1, FEW_POOLS))
         self._entered = 0
-        for seed in seeds:
-            self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
         rows, size = self.rows.table()
@@ -367,7 +358,7 @@ class PartitionSearch:
 
     def _preferred(self, row: Row) -> tuple[int, ...]:
         """Of GPUs that would do the same."""
-        if self.objective is Objective.COST:
+        if self.plans.objective is Objective.COST:
             return tuple(np.argsort(self.plans.prices, kind="stable").tolist())
         return row.fastest_first
 
