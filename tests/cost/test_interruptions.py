@@ -19,7 +19,6 @@ from astrarium.cost.checkpoints import (
     protection,
 )
 from astrarium.cost.interruptions import (
-    DEFAULT_INTERRUPTIONS_PER_HOUR,
     HOUR,
     Overheads,
     Rental,
@@ -282,7 +281,3 @@ def test_asynchronous_checkpoints_rest_less_but_lose_what_is_not_yet_written() -
     assert gaps.sum() / (kept.sum() * interval) == pytest.approx(expected, rel=AGREEMENT)
     together = protected(1 / mean, 1e9, protection(400e9, 1, restart_seconds=restart)).stretch
     assert expected < together
-
-
-def test_the_default_is_a_tenth_of_the_nodes_a_day() -> None:
-    assert np.exp(-24 * DEFAULT_INTERRUPTIONS_PER_HOUR) == pytest.approx(0.9)

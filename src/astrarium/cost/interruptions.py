@@ -27,12 +27,12 @@ from astrarium.cost.checkpoints import Protection
 
 HOUR = 3600.0
 
-# Of one spot node: 10 % of the nodes a day, the middle of what Google observed of its preemptible
+# Of one spot node: one of ten nodes a day, the middle of what Google observed of its preemptible
 # machines (5 to 15 % a day, averaged over a week; Compute Engine documentation, "Preemptible VM
 # instances"). Known to a factor of ten at best: AWS's Spot Instance Advisor puts most
 # types below 20 % a month (0.0003 an hour), while in traces of single zones (V100 on AWS, 2023;
 # github.com/skypilot-org/spot-traces) few nodes lived for more than some hours (0.2 an hour).
-DEFAULT_INTERRUPTIONS_PER_HOUR = -np.log1p(-0.10) / 24
+DEFAULT_INTERRUPTIONS_PER_HOUR = 0.10 / 24
 
 _NEWTON_STEPS = 6  # each doubles the digits that are right, from one on
 _SERIES_BELOW = 1e-3  # where differences such as z + exp(-z) - 1 lose too many digits

@@ -8,14 +8,16 @@ batch; here it counts by its share of an iteration, so that all tokens asked for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats, Ints
-from astrarium.cost.checkpoints import Protection
-from astrarium.cost.interruptions import protected
+from astrarium.cost.checkpoints import Protection, Storage
+from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR, protected
 from astrarium.errors import InputError
 
 
@@ -31,16 +33,16 @@ class Ramp:
         """Refuse what Megatron refuses, or divides by zero for."""
         for name in ("start", "increment", "samples"):
             if getattr(self, name) < 1:
-                raise InputError(f"ramp of the batch: {name} must be at least 1")
+                raise InputError(f"the ramp's {name} must be at least 1")
         if self.start >= global_batch:
             raise InputError(
-                f"ramp of the batch: its start, {self.start:,}, must be below the global batch,"
+                f"the ramp's start, {self.start:,}, must be below the global batch,"
                 f" {global_batch:,}"
             )
         if (global_batch - self.start) % self.increment:
             raise InputError(
-                f"ramp of the batch: steps of {self.increment:,} do not lead from {self.start:,} to"
-                f" the global batch, {global_batch:,}"
+                f"steps of {self.increment:,} do not lead from {self.start:,} to the global batch,"
+                f" {global_batch:,}"
             )
 
 
@@ -75,7 +77,7 @@ def schedule_of(samples: float, global_batch: int, ramp: Ramp | None = None) -> 
         )
     full = int((samples - consumed) // global_batch)
     iterations[-1] += full
-    return Schedule(batches, iterations, samples - consumed - full * global_batch)
+    return Schedule(batches, iterations, float(samples - consumed - full * global_batch))
 
 
 def _ramped(global_batch: int, ramp: Ramp) -> tuple[Ints, Ints]:
@@ -111,6 +113,38 @@ class Evaluation:
 
     def passes(self, schedule: Schedule) -> int:
         return schedule.num_iterations // self.every * self.iterations
+
+
+class Spot(StrEnum):
+    """Which nodes may be spot."""
+
+    NEVER = "never"
+    ALWAYS = "always"  # all that are on offer
+    MIX = "mix"  # as many as is best
+
+
+@dataclass(frozen=True, slots=True)
+class RunTerms:
+    """What is known of a run beside its workload and its cluster; all of it has defaults.
+
+    `interruptions_per_hour` are those of one spot node, by GPU type, with "" for all others.
+    `failures_per_hour` are the breakdowns of any node; none by default.
+    """
+
+    spot: Spot = Spot.NEVER
+    interruptions_per_hour: Mapping[str, float] = field(default_factory=dict)
+    failures_per_hour: float = 0.0
+    checkpoint_interval_seconds: float | None = None  # none: the best
+    storage: Storage = field(default_factory=Storage)
+    restart_seconds: float | None = None  # none: the default, and loading the checkpoint
+    ramp: Ramp | None = None
+    evaluation: Evaluation | None = None
+    co2_kilograms_per_kwh: float | None = None
+
+    def interruptions_of(self, gpu: str) -> float:
+        """Interruptions an hour of a spot node with this GPU type."""
+        given = self.interruptions_per_hour
+        return given.get(gpu, given.get("", DEFAULT_INTERRUPTIONS_PER_HOUR))
 
 
 @dataclass(frozen=True, slots=True)
