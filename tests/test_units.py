@@ -97,12 +97,36 @@ def test_a_bare_duration_needs_a_unit_to_be_told() -> None:
         units.parse_seconds("30")
 
 
+@pytest.mark.parametrize(
+    ("text", "per_hour"),
+    [
+        ("0.25", 0.25),
+        ("0.25/h", 0.25),
+        ("2 / day", 1 / 12),
+        ("12%/Day", 0.005),
+        ("1.68 %/week", 1e-4),
+        ("7.305%/month", 1e-4),
+        ("50 %", 0.5),
+    ],
+)
+def test_how_often_something_happens(text: str, per_hour: float) -> None:
+    assert units.parse_per_hour(text) == pytest.approx(per_hour, rel=1e-12)
+
+
+def test_a_number_has_no_unit() -> None:
+    assert units.parse_number("2.5") == 2.5
+    with pytest.raises(InputError, match="unknown unit 'k'"):
+        units.parse_number("2k")
+
+
 PARSERS: list[tuple[Parser, str]] = [
     (units.parse_count, ""),
     (units.parse_bytes, "GiB"),
     (units.parse_bandwidth, "GB/s"),
     (units.parse_seconds, "s"),
     (units.parse_usd, ""),
+    (units.parse_number, ""),
+    (units.parse_per_hour, "%/day"),
 ]
 
 

@@ -71,6 +71,9 @@ _SECONDS = {
     **dict.fromkeys(("week", "weeks"), Decimal(_WEEK)),
 }
 
+# Hours of what something can happen in; a month is the twelfth part of 365.25 days.
+_PERIODS = {"": 1, "h": 1, "hour": 1, "d": 24, "day": 24, "week": 168, "month": 730.5}
+
 
 def parse_count(text: str, *, allow_zero: bool = False) -> int:
     """Read a whole number such as "2T", "1.5B", "200k", "1e12" or "1_000_000"."""
@@ -80,6 +83,28 @@ def parse_count(text: str, *, allow_zero: bool = False) -> int:
     if value != value.to_integral_value():
         raise _refusal(text, f"{value.normalize():f} is not whole", expected)
     return int(_checked(value, text, expected, allow_zero))
+
+
+def parse_number(text: str, *, allow_zero: bool = False) -> float:
+    """Read a plain number such as "2.5"."""
+    expected = "a number such as 0.4 or 2.5"
+    number, unit = _split(text, expected)
+    return float(
+        _checked(_scale(number, unit, {"": 1}, text, expected), text, expected, allow_zero)
+    )
+
+
+def parse_per_hour(text: str, *, allow_zero: bool = False) -> float:
+    """Read how often something happens, such as "0.01" (an hour), "0.5/day" or "5 %/month"."""
+    expected = "a number an hour such as 0.01, or a share of a time such as 10 %/day or 5 %/month"
+    often, _, period = text.partition("/")
+    share = often.rstrip().endswith("%")
+    number, unit = _split(often.rstrip().removesuffix("%"), expected)
+    value = _checked(_scale(number, unit, {"": 1}, text, expected), text, expected, allow_zero)
+    time = period.strip().lower()
+    if time not in _PERIODS:
+        raise _refusal(text, f"unknown time '{time}'", expected)
+    return float(value) / (100 if share else 1) / _PERIODS[time]
 
 
 def parse_bytes(text: str, *, allow_zero: bool = False) -> int:

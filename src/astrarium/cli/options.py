@@ -93,6 +93,63 @@ TOKENS: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="TOKENS", help="Length of the run, such as 2T: gives days and dollars."),
 ]
+EPOCHS: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NUMBER", help="Passes over --dataset-tokens, in place of --tokens."),
+]
+DATASET_TOKENS: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="TOKENS", help="Tokens of the dataset, for --epochs.")
+]
+RAMPUP_BATCH: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="START,INCREMENT,SAMPLES",
+        help="Let the batch grow to --global-batch, as Megatron's --rampup-batch-size does.",
+    ),
+]
+EVAL_EVERY: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="N", help="Evaluate after every N iterations.")
+]
+EVAL_ITERATIONS: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="M", help="Batches of an evaluation; default: 100, as Megatron's."),
+]
+SPOT: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="never|always|mix",
+        help="Rent spot nodes: none, all, or as many as is best.",
+        autocompletion=one_of("never", "always", "mix"),
+    ),
+]
+INTERRUPTIONS: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[TYPE=]RATE",
+        help="Interruptions of a spot node an hour, or such as 10%/day; repeatable.",
+    ),
+]
+CHECKPOINT_EVERY: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Work between checkpoints, such as 30min; default: best."),
+]
+STORAGE_BANDWIDTH: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RATE[/node]",
+        help="Of checkpoints, all nodes together or each; default: 1GB/s/node.",
+    ),
+]
+RESTART_TIME: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="From an interruption to full speed; default: 10 min, and loading the checkpoint.",
+    ),
+]
+CO2: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="KG", help="Kilograms of CO2 a kWh: gives the run's.")
+]
 PRECISION: TypeAlias = Annotated[
     str,
     typer.Option(

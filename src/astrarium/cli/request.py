@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,8 @@ from astrarium.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster import Cluster
+    from astrarium.cost.checkpoints import Storage
+    from astrarium.cost.training_run import Evaluation, Ramp, RunTerms
     from astrarium.cost.tuning import Tuning
     from astrarium.model import Model
     from astrarium.model.workload import Workload
@@ -27,11 +29,18 @@ MOST_TOKENS = 10**18
 MOST_USD = 1e15
 MOST_SECONDS = 100 * 365 * 86400.0
 MOST_PLANS = 100
+MOST_EPOCHS = 1e6
+MOST_INTERRUPTIONS_PER_HOUR = 1000.0
+MOST_BANDWIDTH = 1e18
+MOST_CO2 = 100.0
 
 # Without --seq-length the model's maximum is taken, but no long-context extension.
 DEFAULT_SEQ_LENGTH = 8192
 # For `fit`, whose answer hardly depends on it: enough micro-batches to fill any usual pipeline.
 DEFAULT_GLOBAL_BATCH = "1024"
+# What Megatron's --eval-iters is by default.
+DEFAULT_EVAL_ITERATIONS = "100"
+PER_NODE = "/node"
 # Of the profile of a cluster; that of a device ends in .parquet.
 PROFILE_ENDINGS = (".json", ".yaml", ".yml", ".toml")
 
@@ -196,6 +205,116 @@ def _default_length(model: Model) -> tuple[int, str]:
     if longest <= DEFAULT_SEQ_LENGTH:
         return longest, "the model's maximum"
     return DEFAULT_SEQ_LENGTH, f"the default for a model that takes up to {longest:,}"
+
+
+def run_length(tokens: str | None, epochs: str | None, dataset_tokens: str | None) -> int | None:
+    """Tokens of the run: --tokens, or --epochs of --dataset-tokens."""
+    from astrarium.cost.training_run import run_tokens
+
+    given = None if tokens is None else count("--tokens", tokens, MOST_TOKENS)
+    if epochs is None and dataset_tokens is None:
+        return given
+    if tokens is not None:
+        raise InputError("--tokens and --epochs are both given; keep one")
+    if epochs is None or dataset_tokens is None:
+        raise InputError("--epochs and --dataset-tokens are needed together")
+    passes = parse("--epochs", epochs, units.parse_number, MOST_EPOCHS)
+    size = count("--dataset-tokens", dataset_tokens, MOST_TOKENS)
+    return run_tokens(epochs=passes, dataset_tokens=size)
+
+
+def run_terms(  # noqa: PLR0913  one parameter per flag
+    *,
+    global_batch: int,
+    spot: str = "never",
+    interruptions: Sequence[str] = (),
+    checkpoint_every: str | None = None,
+    storage_bandwidth: str | None = None,
+    restart_time: str | None = None,
+    rampup_batch: str | None = None,
+    eval_every: str | None = None,
+    eval_iterations: str | None = None,
+    co2: str | None = None,
+) -> RunTerms:
+    """What the flags say of a run beside its workload and its cluster."""
+    from astrarium.cost.checkpoints import Storage
+    from astrarium.cost.training_run import RunTerms, Spot
+
+    return RunTerms(
+        spot=choice("--spot", spot, Spot),
+        interruptions_per_hour=dict(map(_interruptions, interruptions)),
+        checkpoint_interval_seconds=_duration("--checkpoint-every", checkpoint_every),
+        storage=Storage() if storage_bandwidth is None else _storage(storage_bandwidth),
+        restart_seconds=_duration("--restart-time", restart_time, allow_zero=True),
+        ramp=None if rampup_batch is None else _ramp(rampup_batch, global_batch),
+        evaluation=_evaluation(eval_every, eval_iterations),
+        co2_kilograms_per_kwh=None
+        if co2 is None
+        else parse("--co2", co2, lambda text: units.parse_number(text, allow_zero=True), MOST_CO2),
+    )
+
+
+def _duration(flag: str, text: str | None, *, allow_zero: bool = False) -> float | None:
+    if text is None:
+        return None
+    return parse(
+        flag, text, lambda given: units.parse_seconds(given, allow_zero=allow_zero), MOST_SECONDS
+    )
+
+
+def _interruptions(text: str) -> tuple[str, float]:
+    """The GPU type of [TYPE=]RATE, or "" for all, and interruptions an hour."""
+    from astrarium.catalog import find_gpu
+
+    gpu, equals, rate = text.rpartition("=")
+    often = parse(
+        "--interruptions",
+        rate,
+        lambda given: units.parse_per_hour(given, allow_zero=True),
+        MOST_INTERRUPTIONS_PER_HOUR,
+    )
+    return (find_gpu(gpu).name if equals else ""), often
+
+
+def _storage(text: str) -> Storage:
+    """RATE of all nodes together, or RATE/node."""
+    from astrarium.cost.checkpoints import Storage
+
+    rate = text.removesuffix(PER_NODE)
+    bandwidth = parse("--storage-bandwidth", rate, units.parse_bandwidth, MOST_BANDWIDTH)
+    if rate != text:
+        return Storage(per_node=bandwidth)
+    return Storage(per_node=bandwidth, shared=bandwidth)
+
+
+def _ramp(text: str, global_batch: int) -> Ramp:
+    from astrarium.cost.training_run import Ramp
+
+    numbers = text.split(",")
+    if len(numbers) != len(("START", "INCREMENT", "SAMPLES")):
+        raise InputError(
+            f"--rampup-batch '{text}': expected START,INCREMENT,SAMPLES such as 16,16,6M"
+        )
+    start, increment, samples = (count("--rampup-batch", part, MOST_TOKENS) for part in numbers)
+    ramp = Ramp(start, increment, samples)
+    try:
+        ramp.check(global_batch)
+    except InputError as error:
+        raise InputError(f"--rampup-batch '{text}': {error}") from None
+    return ramp
+
+
+def _evaluation(every: str | None, iterations: str | None) -> Evaluation | None:
+    from astrarium.cost.training_run import Evaluation
+
+    if every is None and iterations is not None:
+        raise InputError("--eval-iterations is given without --eval-every; give both")
+    if every is None:
+        return None
+    return Evaluation(
+        count("--eval-every", every, MOST_TOKENS),
+        count("--eval-iterations", iterations or DEFAULT_EVAL_ITERATIONS, MOST_TOKENS),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""What a checkpoint holds, how long it takes to write, and how long a restart from it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.catalog.runtimes import Runtime
+from astrarium.model import Model
+
+# Of one node: 2 TB/s sustained for the 2,048 nodes that trained Llama 3 405B ("The Llama 3 Herd of
+# Models", section 3.3.1). Storage of rented clusters differs by a factor of ten in both directions.
+DEFAULT_NODE_BANDWIDTH = 1e9
+# To notice, to get another node, to start the program and to be at full speed: an estimate, of the
+# order of the ten minutes in which MegaScale (NSDI 2024, section 6.3) detects and diagnoses a
+# failure. Where spot capacity has run out, hours pass.
+DEFAULT_RESTART_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Bytes/s that nodes write and read, each of them and all together."""
+
+    per_node: float = DEFAULT_NODE_BANDWIDTH
+    shared: float = np.inf
+
+    def bandwidth(self, nodes: Ints | int) -> Floats:
+        return np.minimum(np.asarray(nodes) * self.per_node, self.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """How a run is kept safe; numbers, or arrays with an entry for each run.
+
+    `checkpoint_seconds`: work rests for so long. `restart_seconds`: from an interruption to full
+    speed, the checkpoint's loading included. `interval_seconds`: work between checkpoints; none
+    means the best, but never less than `shortest_interval`, the time of one iteration for example.
+    """
+
+    checkpoint_seconds: Floats | float
+    restart_seconds: Floats | float
+    interval_seconds: float | None = None
+    shortest_interval: Floats | float = 0.0
+
+
+def checkpoint_bytes(model: Model, runtime: Runtime) -> float:
+    """Weights and optimizer state; what ranks hold in common is written once, gradients never."""
+    return model.parameters * (runtime.weight_bytes + runtime.optimizer_bytes)
+
+
+def protection(
+    state_bytes: Floats | float,
+    nodes: Ints | int,
+    *,
+    storage: Storage | None = None,
+    restart_seconds: float | None = None,
+    interval_seconds: float | None = None,
+    stall_seconds: Floats | float | None = None,
+    iteration_seconds: Floats | float = 0.0,
+) -> Protection:
+    """The protection of runs on so many nodes.
+
+    `restart_seconds`, if given, is all of a restart; else the default and the time to load.
+    `stall_seconds` makes checkpoints asynchronous: work rests only for so long, while the state is
+    copied aside. It is safe when written, so an interruption costs the time of writing, too, and
+    the next checkpoint cannot begin before.
+    """
+    writing = state_bytes / (storage or Storage()).bandwidth(nodes)
+    restart = DEFAULT_RESTART_SECONDS + writing if restart_seconds is None else restart_seconds
+    if stall_seconds is None:
+        return Protection(writing, restart, interval_seconds, iteration_seconds)
+    shortest = np.maximum(writing, iteration_seconds)
+    return Protection(stall_seconds, restart + writing, interval_seconds, shortest)

@@ -1,0 +1,213 @@
+"""What interruptions cost a run: checkpoints, work done again, restarts.
+
+The model is Daly's complete one (Future Generation Computer Systems 22, 2006): interruptions come
+at a constant rate, whatever happened before, and one of any node stops all of them. Work is done
+in stretches of `interval` seconds, each followed by a checkpoint. An interruption throws the
+run back to the end of the last checkpoint, by way of a restart: the time to get a replacement, to
+load the checkpoint and to be at full speed again. Interruptions strike during checkpoints and
+restarts, too; a checkpoint that was not finished is of no use, and a restart begins anew.
+
+With M seconds between interruptions, checkpoints of d and restarts of R seconds, a run needs
+
+    M exp(R / M) (exp((interval + d) / M) - 1) / interval
+
+seconds for each second of work, on average, and the best interval does not depend on R. All
+functions take numbers or arrays that broadcast. A run that makes no headway takes forever: inf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.checkpoints import Protection
+
+HOUR = 3600.0
+
+# Of one spot node: one of ten nodes a day, the middle of what Google observed of its preemptible
+# machines (5 to 15 % a day, averaged over a week; Compute Engine documentation, "Preemptible VM
+# instances"). Known to a factor of ten at best: AWS's Spot Instance Advisor puts most
+# types below 20 % a month (0.0003 an hour), while in traces of single zones (V100 on AWS, 2023;
+# github.com/skypilot-org/spot-traces) few nodes lived for more than some hours (0.2 an hour).
+DEFAULT_INTERRUPTIONS_PER_HOUR = 0.10 / 24
+
+_NEWTON_STEPS = 6  # each doubles the digits that are right, from one on
+_SERIES_BELOW = 1e-3  # where differences such as z + exp(-z) - 1 lose too many digits
+_HOPELESS = 1e4  # interruptions in one attempt; exp() of it is inf
+
+
+def best_interval(
+    rate: ArrayLike,
+    checkpoint_seconds: ArrayLike,
+    *,
+    shortest: ArrayLike = 0.0,
+    longest: ArrayLike = np.inf,
+) -> Floats:
+    """Work between checkpoints that makes a run fastest, within bounds; `rate` is per second.
+
+    With x = rate * interval and a = rate * checkpoint the optimum has x + log(1 - x) + a = 0 (a
+    branch of Lambert's function). It is solved for z = -log(1 - x), for which neither small nor
+    large a loses digits: z + exp(-z) - 1 = a is convex, so that Newton's method falls from a start
+    above the solution straight onto it. Young's sqrt(2 d M), or sqrt(2 a) for x, is such a start.
+    """
+    often, saving = np.broadcast_arrays(np.asarray(rate, float), checkpoint_seconds)
+    a = often * saving
+    z = a + np.minimum(np.sqrt(2 * a), 1.0)
+    for _ in range(_NEWTON_STEPS):
+        slope = np.where(z > 0, -np.expm1(-z), 1.0)
+        z = np.maximum(z - (_excess(z) - a) / slope, 0.0)
+    best = np.divide(-np.expm1(-z), often, out=np.full(often.shape, np.inf), where=often > 0)
+    return np.minimum(np.maximum(best, shortest), longest)
+
+
+def _excess(z: Floats) -> Floats:
+    """z + exp(-z) - 1, to all digits."""
+    small = np.minimum(z, _SERIES_BELOW)
+    series = small * small * (1 / 2 - small * (1 / 6 - small * (1 / 24 - small / 120)))
+    return np.where(z < _SERIES_BELOW, series, z + np.expm1(-z))
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Expected seconds for each second of work, by cause."""
+
+    checkpoints: Floats  # those that were finished and kept
+    lost: Floats  # work and checkpoints that an interruption undid
+    restarts: Floats  # those interrupted themselves included
+
+    @property
+    def stretch(self) -> Floats:
+        """Seconds that a second of work takes."""
+        return 1 + self.checkpoints + self.lost + self.restarts
+
+    @property
+    def goodput(self) -> Floats:
+        """The share of the time in which the run gets on."""
+        return 1 / self.stretch
+
+
+def overheads(
+    rate: ArrayLike,
+    interval: ArrayLike,
+    checkpoint_seconds: ArrayLike,
+    restart_seconds: ArrayLike,
+) -> Overheads:
+    """What interruptions at a rate (per second) cost with an interval between checkpoints.
+
+    An infinite interval means no checkpoints: right for a rate of zero, hopeless for any other.
+    """
+    given = (rate, interval, checkpoint_seconds, restart_seconds)
+    often, work, saving, restart = np.broadcast_arrays(*(np.asarray(x, float) for x in given))
+    none = np.zeros(often.shape)
+    checkpoints = np.divide(saving, work, out=none.copy(), where=saving > 0)
+    # An attempt is a stretch of work and its checkpoint; so many interruptions come in one.
+    in_attempt = np.multiply(often, work + saving, out=none.copy(), where=often > 0)
+    again = _repeated(in_attempt)
+    tried = (1 + again) * (1 + checkpoints)
+    with np.errstate(over="ignore"):
+        in_restart = np.expm1(often * restart)
+        restarts = np.multiply(tried, in_restart, out=none, where=in_restart > 0)
+    return Overheads(checkpoints, again * (1 + checkpoints), restarts)
+
+
+def _repeated(interruptions: Floats) -> Floats:
+    """Time that failed attempts take for each second of the one that succeeds.
+
+    (exp(y) - 1) / y - 1 for y interruptions in the time of an attempt.
+    """
+    small = np.minimum(interruptions, _SERIES_BELOW)
+    series = small * (1 / 2 + small * (1 / 6 + small / 24))
+    large = np.clip(interruptions, _SERIES_BELOW, _HOPELESS)
+    with np.errstate(over="ignore"):
+        return np.where(interruptions < _SERIES_BELOW, series, np.expm1(large) / large - 1)
+
+
+def protected(rate: ArrayLike, work_seconds: ArrayLike, protection: Protection) -> Overheads:
+    """The overheads of a run of so much work, with the interval of its protection or the best.
+
+    A run that nothing interrupts, and for which no interval is given, saves no checkpoint.
+    """
+    interval = interval_of(rate, work_seconds, protection)
+    return overheads(rate, interval, protection.checkpoint_seconds, protection.restart_seconds)
+
+
+def interval_of(rate: ArrayLike, work_seconds: ArrayLike, protection: Protection) -> Floats:
+    """Work between checkpoints; at most the whole run, as the end of it is always saved."""
+    if protection.interval_seconds is not None:
+        given = np.maximum(protection.interval_seconds, protection.shortest_interval)
+        return np.minimum(given, work_seconds)
+    best = best_interval(
+        rate,
+        protection.checkpoint_seconds,
+        shortest=protection.shortest_interval,
+        longest=work_seconds,
+    )
+    return np.where(np.asarray(rate) > 0, best, np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Rental:
+    """What the nodes of each pool cost and how often they fail; every array has one entry a pool.
+
+    Prices are those of one node and hour; `spot_usd` is nan where none is on offer.
+    `interruptions_per_hour` are those of one spot node, `failures_per_hour` the breakdowns of any.
+    """
+
+    nodes: Ints
+    usd: Floats
+    spot_usd: Floats
+    interruptions_per_hour: Floats
+    failures_per_hour: Floats
+
+    def rate(self, spot_nodes: Ints) -> Floats:
+        """Interruptions a second of a run, of whose nodes so many (..., pools) are spot."""
+        per_hour = spot_nodes * self.interruptions_per_hour + self.nodes * self.failures_per_hour
+        return per_hour.sum(axis=-1) / HOUR
+
+    def usd_per_hour(self, spot_nodes: Ints) -> Floats:
+        saved = np.where(np.isnan(self.spot_usd), 0.0, self.usd - self.spot_usd)
+        return (self.nodes * self.usd).sum() - (spot_nodes * saved).sum(axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class SpotChoices:
+    """Ways to mix on-demand and spot nodes, from none to as many as there are on offer."""
+
+    spot_nodes: Ints  # (choices, pools)
+    seconds: Floats
+    usd: Floats
+    usd_per_hour: Floats
+    goodput: Floats
+
+
+def spot_choices(work_seconds: float, rental: Rental, protection: Protection) -> SpotChoices:
+    """Time and money of a run for every number of spot nodes.
+
+    Each choice has the spot nodes that save most for the interruptions they bring; with one pool
+    these are all choices there are. All nodes are paid for all the time, those that wait for a
+    replacement included.
+    """
+    spot_nodes = _greedy_mixes(rental)
+    costs = protected(rental.rate(spot_nodes), work_seconds, protection)
+    seconds = work_seconds * costs.stretch
+    usd_per_hour = rental.usd_per_hour(spot_nodes)
+    usd = np.multiply(
+        seconds / HOUR, usd_per_hour, out=np.zeros_like(seconds), where=usd_per_hour > 0
+    )
+    return SpotChoices(spot_nodes, seconds, usd, usd_per_hour, costs.goodput)
+
+
+def _greedy_mixes(rental: Rental) -> Ints:
+    """Spot nodes by pool: one more with each row, of the pool that saves most an interruption."""
+    offered = np.flatnonzero(~np.isnan(rental.spot_usd))
+    saved = (rental.usd - rental.spot_usd)[offered]
+    risk = rental.interruptions_per_hour[offered]
+    worth = np.divide(saved, risk, out=np.where(saved > 0, np.inf, -np.inf), where=risk > 0)
+    order = offered[np.argsort(-worth, kind="stable")]
+    added = np.repeat(order, rental.nodes[order])
+    mixes = np.zeros((len(added) + 1, len(rental.nodes)), np.int64)
+    mixes[np.arange(1, len(mixes)), added] = 1
+    return mixes.cumsum(axis=0)

@@ -1,0 +1,122 @@
+"""Flags of a whole run: what they mean, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from astrarium.cli import options, request
+from astrarium.cost.checkpoints import Storage
+from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR
+from astrarium.cost.training_run import Evaluation, Ramp, RunTerms, Spot
+from astrarium.errors import InputError
+
+
+def terms_of(*arguments: str) -> tuple[RunTerms, int | None]:
+    """What a command that has all the flags makes of them."""
+    app, made = typer.Typer(), []
+
+    @app.command()
+    def command(  # noqa: PLR0913  one parameter per flag
+        tokens: options.TOKENS = None,
+        epochs: options.EPOCHS = None,
+        dataset_tokens: options.DATASET_TOKENS = None,
+        spot: options.SPOT = "never",
+        interruptions: options.INTERRUPTIONS = None,
+        checkpoint_every: options.CHECKPOINT_EVERY = None,
+        storage_bandwidth: options.STORAGE_BANDWIDTH = None,
+        restart_time: options.RESTART_TIME = None,
+        rampup_batch: options.RAMPUP_BATCH = None,
+        eval_every: options.EVAL_EVERY = None,
+        eval_iterations: options.EVAL_ITERATIONS = None,
+        co2: options.CO2 = None,
+    ) -> None:
+        terms = request.run_terms(
+            global_batch=1024,
+            spot=spot,
+            interruptions=interruptions or (),
+            checkpoint_every=checkpoint_every,
+            storage_bandwidth=storage_bandwidth,
+            restart_time=restart_time,
+            rampup_batch=rampup_batch,
+            eval_every=eval_every,
+            eval_iterations=eval_iterations,
+            co2=co2,
+        )
+        made.append((terms, request.run_length(tokens, epochs, dataset_tokens)))
+
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None:
+        raise result.exception
+    return made[0]
+
+
+def test_without_flags_there_are_defaults() -> None:
+    terms, tokens = terms_of()
+    assert terms == RunTerms()
+    assert tokens is None
+    assert (terms.spot, terms.failures_per_hour) == (Spot.NEVER, 0.0)
+    assert terms.interruptions_of("H100-SXM5-80GB") == DEFAULT_INTERRUPTIONS_PER_HOUR
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        (("--spot", "MIX"), "spot", Spot.MIX),
+        (("--checkpoint-every", "30 min"), "checkpoint_interval_seconds", 1800.0),
+        (("--storage-bandwidth", "20 GB/s"), "storage", Storage(20e9, 20e9)),
+        (("--storage-bandwidth", "16 Gb/s/node"), "storage", Storage(2e9)),
+        (("--restart-time", "0 s"), "restart_seconds", 0.0),
+        (("--rampup-batch", "16,16,6M"), "ramp", Ramp(16, 16, 6_000_000)),
+        (("--eval-every", "1k"), "evaluation", Evaluation(1000, 100)),
+        (("--eval-every", "10", "--eval-iterations", "2"), "evaluation", Evaluation(10, 2)),
+        (("--co2", "0.39"), "co2_kilograms_per_kwh", 0.39),
+    ],
+)
+def test_flags(arguments: tuple[str, ...], field: str, value: Any) -> None:
+    terms, _ = terms_of(*arguments)
+    assert getattr(terms, field) == value
+
+
+def test_interruptions_by_type_and_for_all_others() -> None:
+    each = ("--interruptions", "h100=0.02", "--interruptions", "10%/day", "--interruptions", "t4=0")
+    terms, _ = terms_of(*each)
+    assert terms.interruptions_of("H100-SXM5-80GB") == 0.02
+    assert terms.interruptions_of("A100-SXM4-80GB") == pytest.approx(DEFAULT_INTERRUPTIONS_PER_HOUR)
+    assert terms.interruptions_of("T4-16GB") == 0
+
+
+def test_epochs_of_a_dataset() -> None:
+    assert terms_of("--tokens", "2T")[1] == 2 * 10**12
+    assert terms_of("--epochs", "1.5", "--dataset-tokens", "3B")[1] == 4_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--spot", "maybe"), "--spot 'maybe': expected one of never, always, mix"),
+        (("--interruptions", "often"), "--interruptions 'often': not a number"),
+        (("--interruptions", "1/fortnight"), "unknown time 'fortnight'"),
+        (("--interruptions", "1e9"), "--interruptions '1e9': too large"),
+        (("--interruptions", "h10=1"), "unknown GPU type 'h10'"),
+        (("--checkpoint-every", "30"), "--checkpoint-every '30': the unit is missing"),
+        (("--checkpoint-every", "0 s"), "must be greater than zero"),
+        (("--storage-bandwidth", "20"), "--storage-bandwidth '20': the unit is missing"),
+        (("--restart-time", "-1 s"), "--restart-time '-1 s': negative"),
+        (("--rampup-batch", "16,16"), "expected START,INCREMENT,SAMPLES"),
+        (("--rampup-batch", "16,0,5"), "--rampup-batch '0': must be greater than zero"),
+        (("--rampup-batch", "16,17,5"), "--rampup-batch '16,17,5': steps of 17 do not lead"),
+        (("--eval-iterations", "5"), "--eval-iterations is given without --eval-every"),
+        (("--co2", "a lot"), "--co2 'a lot': not a number"),
+        (("--tokens", "5", "--epochs", "1"), "--tokens and --epochs are both given"),
+        (("--epochs", "1"), "--epochs and --dataset-tokens are needed together"),
+        (("--epochs", "0", "--dataset-tokens", "1B"), "--epochs '0': must be greater than zero"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        terms_of(*arguments)
+    assert says in str(caught.value)
