@@ -56,7 +56,9 @@ def plan(  # noqa: PLR0913  one parameter per flag
             limits=limits,
             tuning=tuning,
         )
-    document = document_of(planned, reference=model, objective=goal, mode=how, notes=asked.notes)
+    document = document_of(
+        planned, reference=model, objective=goal, mode=how, limits=limits, notes=asked.notes
+    )
     written = output.write_document(out, PLAN_FILE, to_dict(document))
     if json:
         output.print_json(to_dict(document))
