@@ -13,6 +13,7 @@ from typing import Final
 LOG_FROM: Final = 10.0  # largest over smallest value above which an axis is logarithmic
 MARGIN: Final = 0.06  # of the axis, before the first and after the last value
 LIMIT_REACH: Final = 0.5  # of the span of the values: how far an axis is drawn out to a limit
+NARROWEST: Final = 1e-6  # of the values: what differs by less is taken for equal
 STEPS: Final = (1.0, 2.0, 5.0)  # times a power of ten: what linear ticks are apart
 IN_DECADE: Final = ((1.0, 2.0, 5.0), (1.0,))  # where logarithmic ticks are, the densest first
 FEWEST_TICKS: Final = 2
@@ -56,8 +57,8 @@ def short_dollars(amount: float) -> str:
     """Dollars as ticks show them: $0.05, $20, $200k, $1.5M."""
     for suffix, unit in (("M", MILLION), ("k", THOUSAND)):
         if amount >= unit:
-            return f"${amount / unit:,.4g}{suffix}"
-    return f"${amount:.4g}"
+            return f"${_plain(amount / unit)}{suffix}"
+    return f"${_plain(amount)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def axis_of(
     """An axis for some values, and for a limit unless it is so far off that it would rule."""
     least, largest = min(values), max(values)
     log = least > 0 and largest / least > LOG_FROM
-    if least == largest:
+    if largest - least <= NARROWEST * largest:
         low, high = (0.5 * least, 1.5 * least) if least > 0 else (0.0, quantity.unit)
     else:
         low, high = _scaled(least, log), _scaled(largest, log)
