@@ -170,12 +170,9 @@ def make_front(document: PlanDocument) -> MakeFront:
         assert document.search is not None
         fastest_first = [front_part(index, points) for index in range(points)]
         if not priced:
-            unknown = {"usd_total": None, "usd_per_hour": None, "usd_interval": None}
-            fastest_first = [replace(part, **unknown) for part in fastest_first]
+            fastest_first = [_unpriced(part) for part in fastest_first]
         if not tokens:
-            unknown = {"train_seconds": None, "usd_total": None}
-            unknown |= {"train_seconds_interval": None, "usd_interval": None}
-            fastest_first = [replace(part, **unknown) for part in fastest_first]
+            fastest_first = [_of_an_iteration(part) for part in fastest_first]
         chosen_first = [*fastest_first[1:2], *fastest_first[:1], *fastest_first[2:]]
         parts = [replace(part, plan=index) for index, part in enumerate(chosen_first)]
         return replace(
@@ -186,6 +183,16 @@ def make_front(document: PlanDocument) -> MakeFront:
         )
 
     return make
+
+
+def _unpriced(part: ParetoPart) -> ParetoPart:
+    return replace(part, usd_total=None, usd_per_hour=None, usd_interval=None)
+
+
+def _of_an_iteration(part: ParetoPart) -> ParetoPart:
+    return replace(
+        part, train_seconds=None, usd_total=None, train_seconds_interval=None, usd_interval=None
+    )
 
 
 def front_part(index: int, points: int) -> ParetoPart:

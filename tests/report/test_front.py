@@ -99,7 +99,7 @@ def test_the_plot_at_80_columns(make_front: MakeFront) -> None:
 
 def test_the_plot_of_a_terminal_without_unicode(make_front: MakeFront) -> None:
     shown = text([FrontPlot(front_of(make_front(9)), 80)], encoding="ascii")
-    assert shown == PLOT.translate(str.maketrans(ASCII))
+    assert shown == "".join(ASCII.get(sign, sign) for sign in PLOT)
 
 
 def test_colours_add_nothing_that_signs_do_not_say(make_front: MakeFront) -> None:
@@ -195,8 +195,8 @@ def test_near_ties_are_grouped_under_the_chosen_first(make_front: MakeFront) -> 
     """Five points of which neighbours are tied: the chosen, second, takes both of its own."""
     made = make_front(5)
     along = sorted(range(5), key=lambda i: made.pareto[i].train_seconds or 0)
-    near = {i: {other for j, other in enumerate(along) if abs(along.index(i) - j) == 1} for i in along}
-    parts = [replace(part, tied_with=tuple(near[i])) for i, part in enumerate(made.pareto)]
+    beside = {i: (*along[max(n - 1, 0) : n], *along[n + 1 : n + 2]) for n, i in enumerate(along)}
+    parts = [replace(part, tied_with=beside[i]) for i, part in enumerate(made.pareto)]
     front = front_of(replace(made, pareto=tuple(parts)))
     assert tied(front) == {2: (1, 0), 1: (None, 2), 3: (1, 0), 4: (None, 1), 5: (4, 0)}
     kinds = [point.kind for point in front.points]

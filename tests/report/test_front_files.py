@@ -21,7 +21,7 @@ from astrarium.report.document import PlanDocument
 from astrarium.report.front import front_of
 from astrarium.report.front_files import KINDS, check_front, front_rows, write_front
 from astrarium.report.front_picture import HEIGHT, PLOT, WIDTH, front_drawing
-from astrarium.report.picture import COLOURS, DOTS_PER_PIXEL, Box, Dot, Label
+from astrarium.report.picture import COLOURS, DOTS_PER_PIXEL, Box, Dot, Label, Role
 
 MakeFront = Callable[..., PlanDocument]
 
@@ -147,7 +147,8 @@ def contrast(one: str, other: str) -> float:
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+        red, green, blue = linear
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     low, high = sorted([luminance(one), luminance(other)])
     return (high + 0.05) / (low + 0.05)
@@ -155,9 +156,9 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("theme", [0, 1])
 def test_colours_stand_out_from_the_paper(theme: int) -> None:
-    paper = COLOURS["paper"][theme]  # type: ignore[index]
-    for role, least in {"text": 7.0, "limit": 4.5, "other": 3.0, "tied": 3.0, "chosen": 3.0}.items():
-        assert contrast(COLOURS[role][theme], paper) >= least, role  # type: ignore[index]
+    least = {Role.TEXT: 7.0, Role.LIMIT: 4.5, Role.OTHER: 3.0, Role.TIED: 3.0, Role.CHOSEN: 3.0}
+    for role, ratio in least.items():
+        assert contrast(COLOURS[role][theme], COLOURS[Role.PAPER][theme]) >= ratio, role
 
 
 @fronts
@@ -166,7 +167,7 @@ def test_words_of_a_picture_do_not_overlap(
 ) -> None:
     document = make_front(points, **how)
     drawing = front_drawing(front_of(document), document.workload)
-    boxes = [front_picture_box(shape) for shape in drawing.shapes if isinstance(shape, Label)]
+    boxes = [measured_box(shape) for shape in drawing.shapes if isinstance(shape, Label)]
     paper = Box(0, 0, WIDTH, HEIGHT)
     for index, box in enumerate(boxes):
         assert box.inside(paper)
@@ -175,7 +176,7 @@ def test_words_of_a_picture_do_not_overlap(
         assert Box(dot.x, dot.y, dot.x, dot.y).inside(PLOT)
 
 
-def front_picture_box(label: Label) -> Box:
+def measured_box(label: Label) -> Box:
     """The room of a text by the widths of a real font, which the layout only estimates."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath

@@ -20,7 +20,12 @@ FEWEST_TICKS: Final = 2
 THOUSAND: Final = 1e3
 MILLION: Final = 1e6
 
-_DURATIONS: Final = (("days", 86400.0, 2.0), ("h", 3600.0, 1.0), ("min", 60.0, 2.0), ("s", 1.0, 1.0))
+_DURATIONS: Final = (  # a unit, in seconds, and of how many of them on times are shown in it
+    ("days", 86400.0, 2.0),
+    ("h", 3600.0, 1.0),
+    ("min", 60.0, 2.0),
+    ("s", 1.0, 1.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,8 @@ def _linear_ticks(low: float, high: float, most: int, whole: bool) -> list[float
 def _log_ticks(low: float, high: float, most: int, whole: bool) -> list[float]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for within in IN_DECADE:
-        ticks = _inside([part * 10.0**n for n in range(first, last + 1) for part in within], low, high)
+        dense = [part * 10.0**n for n in range(first, last + 1) for part in within]
+        ticks = _inside(dense, low, high)
         if FEWEST_TICKS <= len(ticks) <= most:
             break
     else:

@@ -177,7 +177,7 @@ def _legend(front: Front) -> Iterator[Shape]:
     """What the forms mean, in a line under the title; limits that are out of sight follow."""
     x, y = PLOT.left + RADIUS, 56.0
     kinds = {point.kind for point in front.points}
-    for kind, (form, role) in reversed(LOOKS.items()):
+    for kind, (form, role) in reversed(list(LOOKS.items())):
         if kind in kinds:
             size = RADIUS * DIAMOND if form is Form.DIAMOND else RADIUS
             yield Label(x + 2 * GAP, y + 0.35 * TEXT_SIZE, kind.value, TEXT_SIZE)

@@ -161,7 +161,7 @@ def _tick_labels(canvas: Canvas, time: Axis) -> str:
 
 def _legend(front: Front, time: Axis, cost: Axis, ascii_only: bool) -> Iterator[Text]:
     """What the characters mean, and the limits; one that is out of sight is named as such."""
-    for kind, ink in reversed(POINTS.items()):
+    for kind, ink in reversed(list(POINTS.items())):
         if any(point.kind is kind for point in front.points):
             yield Text.assemble((ink.glyph(ascii_only), ink.style), f" {kind.value}")
     limits = (

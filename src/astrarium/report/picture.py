@@ -171,9 +171,10 @@ def _style_sheet() -> str:
 def _svg_shape(shape: Shape) -> str:
     match shape:
         case Box():
-            size = f'width="{shape.right - shape.left:.2f}" height="{shape.bottom - shape.top:.2f}"'
+            width, height = shape.right - shape.left, shape.bottom - shape.top
             return (
-                f'<rect class="filled {shape.role}" x="{shape.left:.2f}" y="{shape.top:.2f}" {size}/>'
+                f'<rect class="filled {shape.role}" x="{shape.left:.2f}" y="{shape.top:.2f}"'
+                f' width="{width:.2f}" height="{height:.2f}"/>'
             )
         case Path():
             places = " ".join(f"{x:.2f},{y:.2f}" for x, y in shape.places)
@@ -235,7 +236,7 @@ def _paint(axes: Any, shape: Shape, order: int) -> None:  # noqa: ANN401  matplo
     from matplotlib import patches
 
     colour = COLOURS[shape.role][0]
-    look = {"color": colour, "zorder": order}
+    look: dict[str, Any] = {"color": colour, "zorder": order}
     match shape:
         case Box():
             width, height = shape.right - shape.left, shape.bottom - shape.top
