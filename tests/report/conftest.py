@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from astrarium.report.document import (
     SCHEMA,
     ClusterPart,
     MemoryPart,
+    ParetoPart,
     PlanDocument,
     PlanPart,
     PoolPart,
@@ -19,6 +21,7 @@ from astrarium.report.document import (
     StrategyPart,
     WorkloadPart,
     pareto_of,
+    with_ties,
 )
 from astrarium.strategy.types import (
     Granularity,
@@ -30,6 +33,7 @@ from astrarium.strategy.types import (
 )
 
 GIB = 2**30
+DAY = 86400.0
 GPU = "H100-SXM5-80GB"
 
 
@@ -149,6 +153,85 @@ def document() -> PlanDocument:
         plans=plans,
         pareto=pareto_of(plans),
         notes=("--seq-length not given: 4,096 taken, the model's maximum",),
+    )
+
+
+MakeFront = Callable[..., PlanDocument]
+
+
+@pytest.fixture
+def make_front(document: PlanDocument) -> MakeFront:
+    """Make documents with a front of so many points: more GPUs, less time, more money.
+
+    Every third point has A100 on spot beside its H100; the plan chosen is the second fastest.
+    """
+
+    def make(points: int, *, priced: bool = True, tokens: bool = True) -> PlanDocument:
+        assert document.search is not None
+        fastest_first = [front_part(index, points) for index in range(points)]
+        if not priced:
+            fastest_first = [_unpriced(part) for part in fastest_first]
+        if not tokens:
+            fastest_first = [_of_an_iteration(part) for part in fastest_first]
+        chosen_first = [*fastest_first[1:2], *fastest_first[:1], *fastest_first[2:]]
+        parts = [replace(part, plan=index) for index, part in enumerate(chosen_first)]
+        return replace(
+            document,
+            search=replace(document.search, budget_usd=65_000.0, deadline_seconds=10.0 * DAY),
+            plans=tuple(plan_at(part, index + 1) for index, part in enumerate(parts)),
+            pareto=with_ties(parts),
+        )
+
+    return make
+
+
+def _unpriced(part: ParetoPart) -> ParetoPart:
+    return replace(part, usd_total=None, usd_per_hour=None, usd_interval=None)
+
+
+def _of_an_iteration(part: ParetoPart) -> ParetoPart:
+    return replace(
+        part, train_seconds=None, usd_total=None, train_seconds_interval=None, usd_interval=None
+    )
+
+
+def front_part(index: int, points: int) -> ParetoPart:
+    """A point: from 512 GPUs down to 16, the money falling with their number."""
+    share = index / max(points - 1, 1)
+    gpus = 8 * round(2 * 32 ** (1 - share))
+    spot = gpus // 2 if index % 3 == 2 else 0
+    seconds = 4e4 * 16**share
+    usd = 60e3 / 2**share
+    mixed = {GPU: gpus - spot, "A100-SXM4-80GB": spot}
+    return ParetoPart(
+        gpus={name: number for name, number in mixed.items() if number},
+        tokens_per_second=4e12 / seconds,
+        usd_total=usd,
+        train_seconds=seconds,
+        plan=index,
+        usd_per_hour=usd / seconds * 3600,
+        spot_gpus={"A100-SXM4-80GB": spot} if spot else {},
+        cloud={GPU: "aws"} | ({"A100-SXM4-80GB": "gcp"} if spot else {}),
+        goodput=0.97 if spot else 1.0,
+        kwh=0.7 * gpus * seconds / 3600,
+        train_seconds_interval=(0.9 * seconds, 1.15 * seconds),
+        usd_interval=(0.9 * usd, 1.15 * usd),
+    )
+
+
+def plan_at(part: ParetoPart, rank: int) -> PlanPart:
+    """The plan of a point."""
+    plan = plan_part(rank)
+    return replace(
+        plan,
+        gpus=part.gpus,
+        strategy=replace(plan.strategy, dp=sum(part.gpus.values()) // 16),
+        iteration_seconds=4e6 / part.tokens_per_second,
+        interval_seconds=(3.6e6 / part.tokens_per_second, 4.6e6 / part.tokens_per_second),
+        tokens_per_second=part.tokens_per_second,
+        usd_per_hour=part.usd_per_hour,
+        usd_total=part.usd_total,
+        train_seconds=part.train_seconds,
     )
 
 

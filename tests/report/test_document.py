@@ -97,6 +97,14 @@ def test_the_keys_are_those_that_others_rely_on(document: PlanDocument) -> None:
         "usd_total",
         "train_seconds",
         "plan",
+        "usd_per_hour",
+        "spot_gpus",
+        "cloud",
+        "goodput",
+        "kwh",
+        "train_seconds_interval",
+        "usd_interval",
+        "tied_with",
     }
 
 

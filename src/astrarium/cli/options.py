@@ -206,6 +206,13 @@ PROFILE: TypeAlias = Annotated[
 ]
 TOP: TypeAlias = Annotated[str, typer.Option(metavar="K", help="How many plans to list.")]
 OUT: TypeAlias = Annotated[str | None, typer.Option(metavar="DIR", help="Write DIR/plan.json.")]
+FRONT: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE.csv|parquet|svg|png",
+        help="Write the front of time against money; repeatable.",
+    ),
+]
 _STRATEGY = "Strategy file, plan.json, or pairs such as tp=8,pp=4,recompute=full."
 STRATEGY: TypeAlias = Annotated[str, typer.Option(metavar="FILE|k=v,...", help=_STRATEGY)]
 OPTIONAL_STRATEGY: TypeAlias = Annotated[

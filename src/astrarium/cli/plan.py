@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from astrarium.cli import options
+
+FRONT_FLAG = "--front"
 
 
 def plan(  # noqa: PLR0913  one parameter per flag
@@ -26,6 +30,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     profile: options.PROFILE = None,
     json: options.JSON = False,
     out: options.OUT = None,
+    front: options.FRONT = None,
 ) -> None:
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import output, request
@@ -37,6 +42,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     from astrarium.search.rules import user_rules
 
     request.check_planned(runtime)
+    files = _front_files(front or (), [model, cluster, profile])
     goal = request.choice("--objective", objective, Objective, without=(Objective.GPUS,))
     how = request.choice("--mode", mode, planner.Mode)
     limits = Limits(request.usd("--budget", budget), request.seconds("--deadline", deadline))
@@ -56,8 +62,15 @@ def plan(  # noqa: PLR0913  one parameter per flag
             limits=limits,
             tuning=tuning,
         )
-    document = document_of(planned, reference=model, objective=goal, mode=how, notes=asked.notes)
+    document = document_of(
+        planned, reference=model, objective=goal, mode=how, limits=limits, notes=asked.notes
+    )
     written = output.write_document(out, PLAN_FILE, to_dict(document))
+    if files:
+        from astrarium.report.front_files import write_front
+
+        for file in files:
+            write_front(FRONT_FLAG, file, document)
     if json:
         output.print_json(to_dict(document))
         return
@@ -65,4 +78,18 @@ def plan(  # noqa: PLR0913  one parameter per flag
 
     output.show(lambda width: tables.plan_report(document, width))
     typed, exports = ctx.meta[ARGUMENTS], knows(ctx, "export")
-    output.show(lambda width: tables.next_steps(typed, written, width, exports=exports))
+    output.show(
+        lambda width: tables.next_steps(typed, written, width, exports=exports, files=files)
+    )
+
+
+def _front_files(files: Sequence[str], inputs: Sequence[str | None]) -> Sequence[str]:
+    """The files of --front, once it is known that they can be written."""
+    if files:
+        from astrarium.cli import output
+        from astrarium.report.front_files import check_front
+
+        for file in files:
+            check_front(FRONT_FLAG, file)
+            output.check_not_read(FRONT_FLAG, file, [read for read in inputs if read])
+    return files

@@ -24,6 +24,7 @@ from astrarium.report.document import (
     WorkloadPart,
     pareto_of,
 )
+from astrarium.search.outcome import Limits
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned, runnable
@@ -35,9 +36,16 @@ LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement d
 
 
 def document_of(
-    planned: Planned, *, reference: str, objective: str, mode: str, notes: Sequence[str] = ()
+    planned: Planned,
+    *,
+    reference: str,
+    objective: str,
+    mode: str,
+    limits: Limits | None = None,
+    notes: Sequence[str] = (),
 ) -> PlanDocument:
     """The document of a search."""
+    limits = limits or Limits()
     search = SearchPart(
         objective=objective,
         mode=mode,
@@ -48,6 +56,8 @@ def document_of(
         reasons=dict(planned.reasons.most_common()),
         optimal=planned.optimal,
         bound_gap=planned.bound_gap,
+        budget_usd=limits.budget_usd,
+        deadline_seconds=limits.deadline_seconds,
     )
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(planned.plans, start=1))
     return PlanDocument(

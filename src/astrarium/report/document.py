@@ -8,9 +8,9 @@ explained later from itself alone. Keys that a newer version added are ignored w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astrarium.errors import InputError
 from astrarium.strategy.types import (
@@ -23,6 +23,10 @@ from astrarium.strategy.types import (
     Schedule,
 )
 from astrarium.units import LARGEST_QUANTITY
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SCHEMA = "astrarium.plan/1"
 PLAN_FILE = "plan.json"
@@ -100,7 +104,10 @@ class ClusterPart:
 
 @dataclass(frozen=True, slots=True)
 class SearchPart:
-    """What the search did. `reasons` splits the counts of `rejected` by the rule that acted."""
+    """What the search did, within which limits.
+
+    `reasons` splits the counts of `rejected` by the rule that acted.
+    """
 
     objective: str
     mode: str
@@ -111,6 +118,8 @@ class SearchPart:
     reasons: dict[str, int]
     optimal: bool
     bound_gap: float
+    budget_usd: float | None = None
+    deadline_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +270,25 @@ class PlanPart:
 
 @dataclass(frozen=True, slots=True)
 class ParetoPart:
-    """A listed plan that no other listed plan beats in both time and money."""
+    """A point of the front of time against money: no other plan beats it in both.
+
+    `tokens_per_second` is the speed while it trains; `goodput` is the share of the run that it
+    does. What is null or empty is not known, or the file is older than the key.
+    """
 
     gpus: dict[str, int]
     tokens_per_second: float
     usd_total: float | None
     train_seconds: float | None
     plan: int  # index in `plans`
+    usd_per_hour: float | None = None
+    spot_gpus: dict[str, int] = field(default_factory=dict)  # of `gpus`, by type
+    cloud: dict[str, str] = field(default_factory=dict)  # by GPU type
+    goodput: float = 1.0
+    kwh: float | None = None
+    train_seconds_interval: tuple[float, float] | None = None
+    usd_interval: tuple[float, float] | None = None
+    tied_with: tuple[int, ...] = ()  # other points that the intervals do not tell apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +307,12 @@ class PlanDocument:
 def pareto_of(plans: Sequence[PlanPart]) -> tuple[ParetoPart, ...]:
     """The plans that no other beats in time and money; without prices time alone decides."""
     points = [_time_and_money(plan) for plan in plans]
-    return tuple(
-        ParetoPart(plan.gpus, plan.tokens_per_second, plan.usd_total, plan.train_seconds, index)
-        for index, plan in enumerate(plans)
-        if not any(_beats(other, points[index]) for other in points)
+    return with_ties(
+        [
+            _pareto_part(plan, index)
+            for index, plan in enumerate(plans)
+            if not any(_beats(other, points[index]) for other in points)
+        ]
     )
 
 
@@ -300,6 +323,52 @@ def _time_and_money(plan: PlanPart) -> tuple[float, float]:
 
 def _beats(first: tuple[float, float], second: tuple[float, float]) -> bool:
     return first != second and first[0] <= second[0] and first[1] <= second[1]
+
+
+def _pareto_part(plan: PlanPart, index: int) -> ParetoPart:
+    """A plan as a point: run and money are as uncertain as the iteration they are made of."""
+    spread = [bound / plan.iteration_seconds for bound in plan.interval_seconds]
+
+    def interval(middle: float | None) -> tuple[float, float] | None:
+        return None if middle is None else (middle * spread[0], middle * spread[1])
+
+    return ParetoPart(
+        gpus=plan.gpus,
+        tokens_per_second=plan.tokens_per_second,
+        usd_total=plan.usd_total,
+        train_seconds=plan.train_seconds,
+        plan=index,
+        usd_per_hour=plan.usd_per_hour,
+        train_seconds_interval=interval(plan.train_seconds),
+        usd_interval=interval(plan.usd_total),
+    )
+
+
+def with_ties(front: Sequence[ParetoPart]) -> tuple[ParetoPart, ...]:
+    """The points with `tied_with`: two are tied if each lies within the interval of the other.
+
+    That is asked of the time and, where all have prices, of the money.
+    """
+    if any(part.train_seconds_interval is None for part in front):
+        return tuple(front)
+    tied = _within_each_other([(p.train_seconds, p.train_seconds_interval) for p in front])
+    if all(part.usd_interval is not None for part in front):
+        tied &= _within_each_other([(part.usd_total, part.usd_interval) for part in front])
+    return tuple(
+        replace(part, tied_with=tuple(other for other in row.nonzero()[0].tolist() if other != own))
+        for own, (part, row) in enumerate(zip(front, tied, strict=True))
+    )
+
+
+def _within_each_other(
+    spans: Sequence[tuple[float | None, tuple[float, float] | None]],
+) -> NDArray[np.bool_]:
+    import numpy as np  # plans are explained without it
+
+    middles = np.array([middle for middle, _ in spans], dtype=float)
+    bounds = np.array([interval for _, interval in spans], dtype=float).reshape(-1, 2)
+    inside = (bounds[:, :1] <= middles) & (middles <= bounds[:, 1:])
+    return inside & inside.T
 
 
 def to_dict(document: PlanDocument) -> dict[str, Any]:
@@ -346,6 +415,8 @@ def load_document(path: Path) -> PlanDocument:
         _check_number(key, value, path)
     for plan in document.plans:
         _check_plan(plan, path)
+    for index, point in enumerate(document.pareto):
+        _check_point(document, point, f"{path}: pareto[{index}]")
     return document
 
 
@@ -404,6 +475,18 @@ def _check_plan(plan: PlanPart, path: Path) -> None:
                 f"{path}: plan {plan.rank}, stage {stage.stage}: expected {expected} entries of"
                 f" chunk_forward_seconds and chunk_backward_seconds; {_AGAIN}"
             )
+
+
+def _check_point(document: PlanDocument, point: ParetoPart, where: str) -> None:
+    if point.plan >= len(document.plans):
+        raise InputError(
+            f"{where}.plan: expected the index of one of {len(document.plans)} plans,"
+            f" got {point.plan}; {_AGAIN}"
+        )
+    if any(other >= len(document.pareto) for other in point.tied_with):
+        raise InputError(
+            f"{where}.tied_with: expected indices of {len(document.pareto)} points; {_AGAIN}"
+        )
 
 
 def plan_of_rank(document: PlanDocument, rank: int, where: str) -> PlanPart:

@@ -26,6 +26,7 @@ from astrarium.report.document import (
     StrategyPart,
     WorkloadPart,
 )
+from astrarium.report.front_table import front_section
 from astrarium.report.layout import DAY, GAP, dollars, gib, interval, new_table, percent, title
 from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (
@@ -66,6 +67,7 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     experts = document.workload.has_experts
     yield strategies_table(document.plans, document.cluster, width, experts=experts)
     yield from pipelines(document.plans)
+    yield from front_section(document, width)
     yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
     yield memory_table(best, width)
     yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
@@ -345,11 +347,21 @@ def _reasons(search: SearchPart) -> Iterator[RenderableType]:
 
 
 def next_steps(
-    arguments: Sequence[str], written: Path | None, width: int, *, exports: bool
+    arguments: Sequence[str],
+    written: Path | None,
+    width: int,
+    *,
+    exports: bool,
+    files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """What to do with the winner; `exports` tells whether the command for it exists."""
+    """What to do with the winner; `exports` tells whether the command for it exists.
+
+    `files` have been written besides the document.
+    """
     folder = "DIR" if written is None else str(written.parent)
     yield title("Keep, explain and export the best plan")
+    for file in files:
+        yield Text(f"  {file} is written", style="dim")
     if written is None:
         yield _command(["astrarium", *arguments, "--out", folder], width)
     else:
