@@ -431,7 +431,8 @@ class PartitionSearch:
     def _worst_seconds(self, gpus: Sequence[int]) -> float:
         worst = self.plans.limit
         if self.objective is Objective.COST:
-            return worst / float(np.array(gpus) @ self.plans.prices)
+            hourly = self.plans.usd_per_hour(gpus)
+            return worst / hourly if hourly else float("inf")
         return worst if self.objective in TIMES else float("inf")
 
     def solve(self, node: Ready, *, again: bool = True) -> None:
