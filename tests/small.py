@@ -94,7 +94,7 @@ def brute_force(
             layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
             seconds = alive_seconds(model, layouts, options, rules)
             if np.isfinite(seconds).any():
-                gpus = int(one.gpus[0])
+                gpus = int(pool.billed_gpus(one.gpus)[0])
                 score = float(seconds.min()) * (gpus if objective is Objective.COST else 1)
                 degrees = (one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch)
                 group = tuple(int(column[0]) for column in (*degrees, virtual))

@@ -58,7 +58,7 @@ def test_files_have_units_and_records_are_si() -> None:
     assert p5.host_memory_bytes == 2048 * 2**30
     assert p5.intra_node_bandwidth == 450e9
     assert p5.inter_node_bandwidth == 400e9
-    assert p5.usd_per_hour == 67.424
+    assert p5.usd_per_hour == 66.3232
     mega = find_instance("a3-megagpu-8g")
     assert mega.inter_node_bandwidth == 200e9
     assert mega.inter_node_total_bandwidth == 225e9

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from astrarium.cluster import Cluster, Link, parse_gpus
+from astrarium.cluster import Cluster, Link, Pool, parse_gpus
 from astrarium.cluster.types import check_cluster
 from astrarium.errors import InputError
 
@@ -84,3 +87,43 @@ def test_fewer_nodes_are_a_pool_like_any_other() -> None:
 def test_clusters_that_do_not_fit_together(cluster: Cluster, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_cluster(cluster)
+
+
+def billed(pool: Pool, *gpus: int) -> list[int]:
+    return pool.billed_gpus(np.array(gpus)).tolist()
+
+
+def test_whole_nodes_are_paid_where_no_sizes_are_on_offer() -> None:
+    (pool,) = parse_gpus("h100:64").pools
+    assert billed(replace(pool, rented_sizes=()), 0, 1, 8, 9, 64) == [0, 8, 8, 16, 64]
+
+
+def test_fewer_gpus_than_a_node_are_paid_as_the_smallest_instance_that_holds_them() -> None:
+    (pool,) = parse_gpus("h100:64").pools
+    pool = replace(pool, rented_sizes=(1, 4, 8))
+    assert billed(pool, 1, 2, 3, 4, 5, 8, 16, 20) == [1, 4, 4, 4, 8, 8, 16, 24]
+    assert billed(replace(pool, rented_sizes=(1, 2)), 1, 2, 3, 5, 8) == [1, 2, 4, 6, 8]
+
+
+def test_a_part_of_a_node_is_paid_as_what_can_be_rented() -> None:
+    (part,) = parse_gpus("mi355x:2").pools  # offered by eight only
+    assert part.num_gpus == 2
+    assert billed(part, 1, 2) == [8, 8]
+    (unlisted,) = parse_gpus("h800:4").pools
+    assert billed(unlisted, 4) == [8]
+
+
+@given(
+    node=st.sampled_from([1, 2, 4, 8]),
+    sizes=st.sets(st.integers(1, 16)),
+    counts=st.tuples(st.integers(0, 64), st.integers(0, 64)),
+)
+def test_more_gpus_are_never_paid_less(node: int, sizes: set[int], counts: tuple[int, int]) -> None:
+    pool = replace(TWO.pools[0], gpus_per_node=node, rented_sizes=tuple(sorted(sizes)))
+    few, many = sorted(counts)
+    for_few, for_many = billed(pool, few, many)
+    assert few <= for_few <= for_many
+    if few <= node:  # the same in a pool that has no more than these
+        small = replace(pool, nodes=1, gpus_per_node=max(few, 1))
+        if sizes:
+            assert billed(small, few) == [for_few]

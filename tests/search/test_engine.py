@@ -68,6 +68,7 @@ class Case:
     exact: bool = True
     objective: Objective = Objective.THROUGHPUT
     tuning: Tuning = NEUTRAL
+    rented_sizes: tuple[int, ...] | None = None
 
 
 CASES = {
@@ -75,6 +76,8 @@ CASES = {
     "tight": Case("h100:8", 9),
     "experts": Case("h100:4", 20, experts=4),
     "fewer": Case("h100:8", 10, exact=False, objective=Objective.COST),
+    "whole nodes": Case("h100:16", 10, exact=False, objective=Objective.COST, rented_sizes=()),
+    "two sizes": Case("h100:8", 8, exact=False, objective=Objective.COST, rented_sizes=(3, 8)),
     "slow link": Case("t4:8", 15),
     "rule": Case("h100:8", 12, rules=("$tp > 2", "$overlap_grad_reduce")),
     "tuned faster": Case("h100:8", 9, tuning=Tuning(compute=0.5, intra_link=0.5, memory_bytes=-GB)),
@@ -88,6 +91,8 @@ def test_equals_brute_force(name: str) -> None:
     exact, objective = case.exact, case.objective
     workload = Workload(small_model(4, experts=case.experts), seq_length=2048, global_batch=8)
     pool, rules = pool_of(case.gpus, case.memory_gb * GB), user_rules(case.rules)
+    if case.rented_sizes is not None:
+        pool = replace(pool, rented_sizes=case.rented_sizes)
     workload = runnable(workload, pool)
     best, size = brute_force(
         workload, pool, exact=exact, rules=rules, objective=objective, tuning=case.tuning
@@ -181,13 +186,14 @@ def test_options_cover_every_column() -> None:
     pair=st.sampled_from([(1, 2), (2, 4), (4, 8), (1, 8), (8, 16), (16, 24)]),
     experts=st.sampled_from([0, 4]),
     objective=st.sampled_from([Objective.COST, Objective.THROUGHPUT]),
+    sizes=st.sampled_from([(1, 2, 4, 8), (8,), (2, 8), (1, 3, 8), (2,), (16,)]),
 )
 def test_more_gpus_are_never_worse_within_a_node(
-    pair: tuple[int, int], experts: int, objective: Objective
+    pair: tuple[int, int], experts: int, objective: Objective, sizes: tuple[int, ...]
 ) -> None:
     few, many = pair
     workload = Workload(small_model(4, experts=experts), seq_length=2048, global_batch=12)
-    pool = pool_of("h100:24", 7 * GB)
+    pool = replace(pool_of("h100:24", 7 * GB), rented_sizes=sizes)
     scores = [
         searched(
             workload,

@@ -84,11 +84,18 @@ def searched(
 class BruteForce:
     """Every order, choice of GPUs, cut and option, one chunk per rank."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, rules: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        rules: tuple[str, ...],
+        objective: Objective = Objective.THROUGHPUT,
+    ) -> None:
         self.workload = runnable(workload, *cluster.pools)
         self.cluster = cluster
         self.model = ClusterModel(self.workload, cluster)
         self.rules: list[RejectingRule] = [*megatron_rules(), *user_rules(rules)]
+        self.objective = objective
 
     def best(self, *, exact: bool) -> float:
         everything = frozenset(OVERLAP_SWITCHES)
@@ -120,9 +127,18 @@ class BruteForce:
             alive = options.take(self.alive(degrees, options, gpus))
             if len(alive):
                 used = [i for i, count in enumerate(gpus) if count]
+                weight = self.hourly(gpus) if self.objective is Objective.COST else 1.0
                 for order in itertools.permutations(used):
-                    least = min(least, self.of_order(degrees, alive, order, gpus, block))
+                    seconds = self.of_order(degrees, alive, order, gpus, block)
+                    least = min(least, weight * seconds)
         return least
+
+    def hourly(self, gpus: tuple[int, ...]) -> float:
+        total = 0.0
+        for pool, count in zip(self.cluster.pools, gpus, strict=True):
+            assert pool.usd_per_gpu_hour is not None
+            total += pool.usd_per_gpu_hour * int(pool.billed_gpus(np.array(count)))
+        return total
 
     def choices(self, tp_cp: int, block: int, pp: int) -> list[tuple[int, ...]]:
         """Whole blocks, or whole nodes of several pools."""
@@ -194,14 +210,19 @@ class BruteForce:
 
 
 def assert_like_brute_force(
-    workload: Workload, cluster: Cluster, *, exact: bool, rules: tuple[str, ...]
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    exact: bool,
+    rules: tuple[str, ...],
+    objective: Objective = Objective.THROUGHPUT,
 ) -> None:
     rules = (*ONE_CHUNK, *rules)
-    found = searched(workload, cluster, exact=exact, rules=rules)
-    least = BruteForce(workload, canonical(cluster), rules).best(exact=exact)
+    found = searched(workload, cluster, exact=exact, rules=rules, objective=objective)
+    least = BruteForce(workload, canonical(cluster), rules, objective).best(exact=exact)
     assert found.optimal
     if np.isfinite(least):
-        assert found.found[0].seconds == pytest.approx(least, rel=1e-9)
+        assert found.found[0].score == pytest.approx(least, rel=1e-9)
     else:
         assert not found.found
     assert found.space == len(found.found) + sum(found.rejected.values())
@@ -236,6 +257,29 @@ def test_equals_brute_force(cluster: Cluster, number: int, batch: int, exact: bo
     model = models()[number]
     workload = Workload(model, seq_length=1024, global_batch=batch)
     assert_like_brute_force(workload, cluster, exact=exact, rules=FEW_DEGREES)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    cluster=clusters(),
+    sizes=st.lists(st.sampled_from([(), (1, 2, 4), (4,), (3,)]), min_size=2, max_size=2),
+    prices=st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=2, max_size=2),
+)
+def test_the_cheapest_plan_equals_brute_force_with_whole_instances_paid(
+    cluster: Cluster, sizes: list[tuple[int, ...]], prices: list[float]
+) -> None:
+    pools = tuple(
+        replace(pool, rented_sizes=own, usd_per_gpu_hour=price)
+        for pool, own, price in zip(cluster.pools, sizes, prices, strict=False)
+    )
+    workload = Workload(small_model(4), seq_length=1024, global_batch=4)
+    assert_like_brute_force(
+        workload,
+        replace(cluster, pools=pools),
+        exact=False,
+        rules=(*FEW_DEGREES, "$tp > 2"),
+        objective=Objective.COST,
+    )
 
 
 def test_equals_brute_force_on_three_pools() -> None:

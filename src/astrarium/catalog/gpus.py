@@ -2,7 +2,8 @@
 
 Peaks are dense and, for cards that differ, with fp32 accumulation; memory is what CUDA or HIP
 reports as total. Link figures are per GPU and direction. Not here: measured efficiencies (those
-are profiles), prices by cloud and region (those are instances), clocks and power behaviour.
+are profiles), prices by cloud and region (those are `prices`, whose medians stand here), clocks
+and power behaviour.
 
 A type is found by its name or an alias; case, spaces, hyphens, underscores, the vendor's brand
 and "GB" against "G" make no difference, so what `nvidia-smi` prints is understood too.
@@ -61,6 +62,7 @@ class Gpu:
     usd_per_gpu_hour: float | None  # median over clouds
     spot_usd_per_gpu_hour: float | None
     price_dates: PriceDates | None
+    rented_sizes: tuple[int, ...]  # GPUs of the instances that are offered; () if none is known
     sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
     doubts_by_figure: Mapping[str, str] = field(hash=False)
 
@@ -133,6 +135,7 @@ def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
         "inter_node_instance": gpu.inter_node_instance,
         "usd_per_gpu_hour": gpu.usd_per_gpu_hour,
         "spot_usd_per_gpu_hour": gpu.spot_usd_per_gpu_hour,
+        "rented_sizes": ", ".join(map(str, gpu.rented_sizes)),
     }
     return describe(values, gpu.sources, gpu.doubts_by_figure, gpu.price_dates)
 
@@ -178,6 +181,7 @@ def _gpu(record: Record) -> Gpu:
         usd_per_gpu_hour=record.optional("usd_per_gpu_hour"),
         spot_usd_per_gpu_hour=record.optional("spot_usd_per_gpu_hour"),
         price_dates=(first_to_last[0], first_to_last[1]) if first_to_last else None,
+        rented_sizes=record.counts("rented_sizes"),
         sources=record.sources,
         doubts_by_figure=record.doubts,
     )

@@ -1,8 +1,7 @@
 """Instances: nodes that can be rented or bought, with their links, networks and prices.
 
-Prices are medians over the regions of the cloud (spot: over the cheapest zone of each), whole
-node, US dollars; a plan takes them as defaults, not as offers. Storage, reserved contracts and
-regional prices are not here.
+Prices are medians over the regions of the cloud, whole node, US dollars, taken from the price
+book (`prices`), which has them by class of regions. Storage and reserved contracts are not here.
 """
 
 from __future__ import annotations

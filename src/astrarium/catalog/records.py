@@ -73,6 +73,9 @@ class Record:
     def count(self, key: str) -> int:
         return cast("int", self.values[key])
 
+    def counts(self, key: str) -> tuple[int, ...]:
+        return tuple(cast("Sequence[int]", self.values.get(key, ())))
+
     def optional_count(self, key: str) -> int | None:
         return self.count(key) if key in self.values else None
 

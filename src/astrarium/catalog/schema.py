@@ -18,6 +18,7 @@ LARGEST_COUNT = 10**6
 
 Figure: TypeAlias = Annotated[float, Meta(gt=0, le=LARGEST_FIGURE)] | UnsetType
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)] | UnsetType
+Counts: TypeAlias = list[Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]] | UnsetType
 Text: TypeAlias = Annotated[str, Meta(min_length=1)] | UnsetType
 Texts: TypeAlias = list[Annotated[str, Meta(min_length=1)]] | UnsetType
 
@@ -53,6 +54,7 @@ class GpuEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     inter_node_instance: Text = UNSET
     usd_per_gpu_hour: Figure = UNSET
     spot_usd_per_gpu_hour: Figure = UNSET
+    rented_sizes: Counts = UNSET
 
 
 class InstanceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

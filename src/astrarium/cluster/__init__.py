@@ -14,6 +14,7 @@ from astrarium.cluster.types import LARGEST_CLUSTER as LARGEST_CLUSTER
 from astrarium.cluster.types import Cluster as Cluster
 from astrarium.cluster.types import Link as Link
 from astrarium.cluster.types import Pool as Pool
+from astrarium.cluster.types import billed_gpus as billed_gpus
 
 
 def load_cluster(path: Path | str) -> Cluster:

@@ -41,6 +41,7 @@ class Machines:
     network: Network | None = None
     usd_per_gpu_hour: float | None = None
     spot_usd_per_gpu_hour: float | None = None
+    rented_sizes: tuple[int, ...] = ()  # whole nodes only
 
 
 def build_pool(
@@ -79,6 +80,7 @@ def build_pool(
         usd_per_gpu_hour=_first(given.usd_per_gpu_hour, gpu.usd_per_gpu_hour),
         spot_usd_per_gpu_hour=_first(given.spot_usd_per_gpu_hour, gpu.spot_usd_per_gpu_hour),
         requested="" if requested == gpu.name else requested,
+        rented_sizes=given.rented_sizes,
     )
 
 

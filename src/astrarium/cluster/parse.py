@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from astrarium import units
 from astrarium.catalog import Gpu, find_gpu
-from astrarium.cluster.build import build_pool
+from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.types import LARGEST_CLUSTER, Cluster, Pool, check_cluster
 from astrarium.errors import InputError
 
@@ -42,7 +42,16 @@ def _pool(entry: str, text: str) -> Pool:
             f"for one node of {gpu.name}"
         )
     nodes, gpus_per_node = _machines(gpu, _count(entry, count_text), entry)
-    return build_pool(gpu.name, gpu, nodes, gpus_per_node, name, node_size=gpu.gpus_per_node)
+    machines = Machines(rented_sizes=gpu.rented_sizes or (gpu.gpus_per_node,))
+    return build_pool(
+        gpu.name,
+        gpu,
+        nodes,
+        gpus_per_node,
+        name,
+        node_size=gpu.gpus_per_node,
+        machines=machines,
+    )
 
 
 def _count(entry: str, text: str) -> int:

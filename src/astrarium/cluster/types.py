@@ -7,7 +7,7 @@ storage are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,13 @@ class Pool:
     usd_per_gpu_hour: float | None = None
     spot_usd_per_gpu_hour: float | None = None
     requested: str = ""  # the GPU as the user wrote it, if other than its name
+    rented_sizes: tuple[int, ...] = ()  # GPUs of instances on offer, ascending; (): whole nodes
+    cloud: str = ""  # whose offer the prices are; "" if they are nobody's in particular
+    instance: str = ""
+    region: str = ""
+    price_date: str = ""  # ISO
+    price_origin: str = ""  # source of the offer: a code of the catalog, a file or a flag
+    interruptions_per_hour: float | None = None  # of one spot node
 
     @property
     def num_gpus(self) -> int:
@@ -61,6 +68,25 @@ class Pool:
         for alike in range(capacity // 2 + 1, capacity + 1):
             domain[nodes % alike == 0] = alike
         return np.where(nodes <= capacity, nodes, domain) * self.gpus_per_node
+
+    def billed_gpus(self, gpus: Ints) -> Ints:
+        """GPUs that are paid for when so many are used."""
+        return billed_gpus(gpus, self.gpus_per_node, self.rented_sizes)
+
+
+def billed_gpus(gpus: Ints, gpus_per_node: int, rented_sizes: Sequence[int]) -> Ints:
+    """GPUs that are paid for when so many are used: instances are rented whole.
+
+    A node or more: whole nodes. Fewer GPUs: the smallest instance that holds them, or as many of
+    the largest as it takes; a pool that is a part of a node (`--gpus h100:2`) is rented so, too.
+    """
+    sizes = np.array(tuple(rented_sizes) or (gpus_per_node,))
+    nodes = -(-gpus // gpus_per_node)
+    in_node = np.minimum(gpus, gpus_per_node)
+    index = np.searchsorted(sizes, in_node)
+    one = sizes[np.minimum(index, len(sizes) - 1)]
+    several = -(-in_node // sizes[-1]) * sizes[-1]
+    return np.where(gpus > 0, nodes * np.where(index < len(sizes), one, several), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +185,16 @@ def check_cluster(cluster: Cluster) -> Cluster:
     return cluster
 
 
+_OFFER_KEYS = (
+    "cloud",
+    "instance",
+    "region",
+    "price_date",
+    "price_origin",
+    "interruptions_per_hour",
+)
+
+
 def _pool_to_dict(pool: Pool) -> dict[str, Any]:
     return {
         "name": pool.name,
@@ -177,6 +213,8 @@ def _pool_to_dict(pool: Pool) -> dict[str, Any]:
         "memory_bytes_per_gpu": pool.gpu.memory_bytes,
         "usd_per_gpu_hour": pool.usd_per_gpu_hour,
         "spot_usd_per_gpu_hour": pool.spot_usd_per_gpu_hour,
+        "rented_sizes": list(pool.rented_sizes),
+        **{key: getattr(pool, key) for key in _OFFER_KEYS},
     }
 
 
@@ -202,4 +240,7 @@ def _pool_from_dict(entry: Mapping[str, Any]) -> Pool:
         usd_per_gpu_hour=entry["usd_per_gpu_hour"],
         spot_usd_per_gpu_hour=entry["spot_usd_per_gpu_hour"],
         requested="" if given == entry["gpu"] else given,
+        rented_sizes=tuple(entry.get("rented_sizes", ())),
+        # Plans of older versions do not have these.
+        **{key: entry[key] for key in _OFFER_KEYS if key in entry},
     )

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from astrarium.cluster import billed_gpus
 from astrarium.report.document import ClusterPart, PlanPart, PoolPart, StageTimePart
 from astrarium.strategy.types import Reach
 
@@ -82,7 +85,8 @@ def _pool_share(plan: PlanPart, pool: PoolPart) -> PoolShare:
     parts = {stage.stage: stage.pools[pool.name] / sum(stage.pools.values()) for stage in ranks}
     price = None
     if plan.usd_per_hour and pool.usd_per_gpu_hour is not None:
-        price = used * pool.usd_per_gpu_hour / plan.usd_per_hour
+        paid = int(billed_gpus(np.array(used), pool.gpus_per_node, pool.rented_sizes))
+        price = paid * pool.usd_per_gpu_hour / plan.usd_per_hour
     held = [stage.layers for stage in plan.strategy.stages if pool.name in stage.pools]
     return PoolShare(
         name=pool.name,

@@ -67,7 +67,11 @@ class WorkloadPart:
 
 @dataclass(frozen=True, slots=True)
 class PoolPart:
-    """Nodes of one GPU type; `price_source` says where its default price comes from."""
+    """Nodes of one GPU type; `price_source` says in words where its price comes from.
+
+    `rented_sizes` are the GPUs of the instances on offer (empty: whole nodes); `cloud` to
+    `price_origin` name the offer, where the price is that of one.
+    """
 
     name: str
     gpu: str
@@ -86,6 +90,13 @@ class PoolPart:
     usd_per_gpu_hour: float | None
     spot_usd_per_gpu_hour: float | None
     price_source: str = ""
+    rented_sizes: tuple[int, ...] = ()
+    cloud: str = ""
+    instance: str = ""
+    region: str = ""
+    price_date: str = ""
+    price_origin: str = ""
+    interruptions_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def _likeness(pool: Pool) -> tuple[object, ...]:
         pool.intra_node_latency,
         pool.inter_node_latency,
         -1.0 if price is None else price,
+        pool.rented_sizes,
     )
 
 

@@ -206,7 +206,7 @@ class Search:
         if self.objective is Objective.MEMORY:
             return peak
         if self.objective is Objective.COST:
-            return seconds * degrees.gpus
+            return seconds * self.model.pool.billed_gpus(degrees.gpus)
         if self.objective is Objective.GPUS:
             # Seconds only break ties between equal counts.
             return degrees.gpus + seconds / (1.0 + seconds)
@@ -384,7 +384,7 @@ class Search:
             state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
             within &= ~late
         if limits.budget_usd is not None and price is not None:
-            cost = run / 3600 * degrees.gpus * price
+            cost = run / 3600 * self.model.pool.billed_gpus(degrees.gpus) * price
             dear = within & (cost > limits.budget_usd)
             state.least_usd = min(state.least_usd, float(cost[dear].min(initial=np.inf)))
             state.rejected[Rejection.BUDGET] += int(counts[dear].sum())

@@ -38,6 +38,7 @@ class KeptPlans:
         # Without all prices GPU hours are what can be compared.
         self._has_prices = len(known) == len(prices)
         self.prices = np.array(known) if self._has_prices else np.ones(len(prices))
+        self._hourly: dict[tuple[int, ...], float] = {}
         self.best: dict[Key, Found] = {}
         self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
         self.least_seconds = self.least_usd = float("inf")
@@ -51,7 +52,17 @@ class KeptPlans:
         return seconds
 
     def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
-        return self.score(seconds, float(sum(gpus)), float(np.array(gpus) @ self.prices))
+        hourly = self.usd_per_hour(gpus) if self.objective is Objective.COST else 0.0
+        return self.score(seconds, float(sum(gpus)), hourly)
+
+    def usd_per_hour(self, gpus: Sequence[int]) -> float:
+        """For so many GPUs of each pool; GPUs in place of dollars where a price is missing."""
+        key = tuple(gpus)
+        if key not in self._hourly:
+            every = zip(self._cluster.pools, key, strict=True)
+            billed = [int(pool.billed_gpus(np.array(count))) for pool, count in every]
+            self._hourly[key] = float(np.array(billed) @ self.prices)
+        return self._hourly[key]
 
     def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:
         """What the score is at least if neither time nor money (times an hour) can be less."""
@@ -62,7 +73,8 @@ class KeptPlans:
     def worst_seconds(self, gpus: Sequence[int]) -> float:
         """Plans on these GPUs that take longer are not worth a look."""
         if self.objective is Objective.COST:
-            return self.limit / float(np.array(gpus) @ self.prices)
+            hourly = self.usd_per_hour(gpus)
+            return self.limit / hourly if hourly else float("inf")
         return self.limit if self.objective in TIMES else float("inf")
 
     @property
@@ -132,7 +144,7 @@ class KeptPlans:
             self.rejected[Rejection.DEADLINE] += 1
             return False
         if limits.budget_usd is not None and self._has_prices:
-            usd = run / 3600 * float(np.array(gpus) @ self.prices)
+            usd = run / 3600 * self.usd_per_hour(gpus)
             if usd > limits.budget_usd:
                 self.least_usd = min(self.least_usd, usd)
                 self.rejected[Rejection.BUDGET] += 1

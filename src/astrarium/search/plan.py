@@ -301,7 +301,8 @@ def _usd_per_hour(used: Sequence[tuple[CostModel, int]]) -> float | None:
     known = [price for price in prices if price is not None]
     if len(known) < len(prices):
         return None
-    return sum(price * count for price, (_, count) in zip(known, used, strict=True))
+    billed = [int(model.pool.billed_gpus(np.array(count))) for model, count in used]
+    return sum(price * count for price, count in zip(known, billed, strict=True))
 
 
 def with_split(model: ClusterModel, strategy: Strategy) -> Strategy:

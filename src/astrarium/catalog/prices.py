@@ -1,0 +1,170 @@
+"""The price book: what clouds ask for whole instances, by class of regions, with dates.
+
+Prices are US dollars per hour of a whole instance: on demand the median over the regions of a
+class, spot the median over the zones of each region where they are known. They are list prices
+of a day and no promise; taxes, storage, traffic and contracts are not in them. Classes of regions
+are "us", "europe", "asia", "other", and "any" where a list names no region.
+
+`note` holds marks, not prose: "stale" (unchanged for a year when the book was made), "broker",
+"marketplace", "auction", "form-factor-assumed", "host-assumed", "second-hand", "confidential",
+"rate-card" (a price per GPU, no instance is named).
+`tools/compile_prices.py` makes the book and says what it leaves out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from statistics import median
+from typing import Any, Final, cast
+
+from astrarium.catalog.gpus import find_gpu
+from astrarium.catalog.records import read_table
+from astrarium.errors import InputError, did_you_mean
+
+STALE_AFTER_DAYS: Final = 180
+ANY_REGION: Final = "any"
+REGIONS: Final = ("us", "europe", "asia", "other")
+ALL_CLOUDS: Final = "all"
+RATE_CARD: Final = "rate-card"
+
+# Of the data file: what all regions of an instance share, and what each class has; the last ones
+# may be left out.
+INSTANCE_COLUMNS: Final = ("cloud", "instance", "gpu", "gpus", "date", "source", "note")
+REGION_COLUMNS: Final = (
+    "usd_per_hour",
+    "spot_usd_per_hour",
+    "regions",
+    "least_usd_per_hour",
+    "most_usd_per_hour",
+)
+_DIGITS: Final = 6  # of a median
+
+# What people call the clouds of the book.
+_ALIASES: Final[Mapping[str, str]] = {
+    "amazon": "aws",
+    "ec2": "aws",
+    "google": "gcp",
+    "googlecloud": "gcp",
+    "microsoft": "azure",
+    "oracle": "oci",
+    "lambdalabs": "lambda",
+    "digitalocean": "do",
+    "datacrunch": "verda",
+    "prime": "primeintellect",
+    "ovh": "ovhcloud",
+    "samsung": "scp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to rent GPUs: a whole instance of one cloud in one class of regions."""
+
+    cloud: str
+    region: str  # a class of regions, or the user's word
+    instance: str
+    gpu: str  # name of the GPU type
+    gpus: int  # per instance
+    usd_per_hour: float | None  # whole instance, on demand
+    spot_usd_per_hour: float | None
+    date: str  # ISO; "" if the user's file gives none
+    source: str  # code of `sources`, or the user's file
+    note: str = ""
+    regions: int = 1  # that the price is the median of
+    least_usd_per_hour: float | None = None  # among these regions
+    most_usd_per_hour: float | None = None
+
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        return None if self.usd_per_hour is None else self.usd_per_hour / self.gpus
+
+    @property
+    def spot_usd_per_gpu_hour(self) -> float | None:
+        return None if self.spot_usd_per_hour is None else self.spot_usd_per_hour / self.gpus
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return tuple(self.note.split())
+
+    def is_in(self, region: str | None) -> bool:
+        """Whether it can be had there; what names no region can be had everywhere."""
+        return region is None or self.region in (region, ANY_REGION)
+
+
+def offers(gpu: str | None = None, clouds: Collection[str] | None = None) -> tuple[Offer, ...]:
+    """The offers of the book, of one GPU type (name or alias) or of some clouds."""
+    wanted = None if gpu is None else find_gpu(gpu).name
+    among = None if clouds is None else {find_cloud(cloud) for cloud in clouds}
+    return tuple(
+        offer
+        for offer in _book()
+        if wanted in (offer.gpu, None) and (among is None or offer.cloud in among)
+    )
+
+
+def cloud_names() -> tuple[str, ...]:
+    """The clouds of the book, by name."""
+    return tuple(sorted({offer.cloud for offer in _book()}))
+
+
+def find_cloud(name: str, known: Collection[str] = ()) -> str:
+    """The cloud of this name or alias; `known` are names beside those of the book."""
+    names = [*cloud_names(), *known]
+    key = name.strip().lower().replace(" ", "")
+    exact = {each.lower(): each for each in names}
+    found = exact.get(key) or _ALIASES.get(key)
+    if found is None:
+        raise InputError(
+            f"unknown cloud '{name}'{did_you_mean(name, [*names, *_ALIASES])}; known are"
+            f" {', '.join(names)}"
+        )
+    return found
+
+
+def age_days(day: str, today: date) -> int | None:
+    """Days since a price was stated; None if no day is known."""
+    return (today - date.fromisoformat(day)).days if day else None
+
+
+def is_stale(day: str, today: date) -> bool:
+    """Whether a price is too old to be relied on; prices without a day are the user's own."""
+    age = age_days(day, today)
+    return age is not None and age > STALE_AFTER_DAYS
+
+
+def median_price(among: Iterable[Offer], *, spot: bool = False) -> float | None:
+    """Dollars per GPU and hour: the median over clouds of the median over each one's regions."""
+    of_cloud: defaultdict[str, list[float]] = defaultdict(list)
+    for offer in among:
+        price = offer.spot_usd_per_gpu_hour if spot else offer.usd_per_gpu_hour
+        if price is not None:
+            of_cloud[offer.cloud] += [price] * offer.regions
+    if not of_cloud:
+        return None
+    return float(f"{median(map(median, of_cloud.values())):.{_DIGITS}g}")
+
+
+def rented_sizes(among: Iterable[Offer]) -> tuple[int, ...]:
+    """GPUs of the instances on offer, ascending; a rate per GPU says nothing about them."""
+    return tuple(sorted({offer.gpus for offer in among if RATE_CARD not in offer.marks}))
+
+
+@cache
+def _book() -> tuple[Offer, ...]:
+    return tuple(read_book(read_table("prices.json")))
+
+
+def read_book(table: Mapping[str, object]) -> Iterator[Offer]:
+    """Offers of a data file: a line is an instance with the figures of each class of regions."""
+    for *alike, regions in cast("Sequence[Sequence[Any]]", table["offers"]):
+        same = dict(zip(INSTANCE_COLUMNS, alike, strict=True))
+        for region, figures in regions.items():
+            own = dict(zip(REGION_COLUMNS, figures, strict=False))
+            # Left out where all regions of the class ask the same.
+            own.setdefault("least_usd_per_hour", own["usd_per_hour"])
+            own.setdefault("most_usd_per_hour", own["usd_per_hour"])
+            yield Offer(region=region, **same, **own)

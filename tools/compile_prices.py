@@ -1,0 +1,314 @@
+"""Compiles the price book from a table of prices by region, and renews what follows from it.
+
+    python tools/compile_prices.py PRICES.csv
+
+PRICES.csv has a row for every cloud, region and instance type, with the columns `cloud`,
+`region`, `instance_type`, `gpu`, `gpu_count`, `on_demand_usd_per_hour`, `spot_usd_per_hour`,
+`spot_zone_median`, `catalog_date`, `source`, `currency` and `note`. Written are
+`catalog/data/prices.json`, one line for each cloud and instance, and the prices, their dates and
+the sizes of instances in `gpus.json` and `instances.json` beside it, which are medians of that
+book. Tests hold the files together.
+
+What is left out is decided by the constants below, and counted in the book.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Final, TypeAlias
+
+from astrarium.catalog.prices import (
+    INSTANCE_COLUMNS,
+    REGION_COLUMNS,
+    Offer,
+    median_price,
+    rented_sizes,
+)
+
+DATA: Final = Path(__file__).parents[1] / "src/astrarium/catalog/data"
+
+# A price per GPU this far from the median over clouds is a slip of a list, not an offer: minimum
+# bids of an auction, machines that a broker no longer has. Large hosts with one GPU stay.
+LEAST_SHARE, MOST_SHARE = 0.15, 10.0
+LEAST_SPOT_SHARE = 0.05  # of the on-demand median of the type
+# Content unchanged for so long before the newest of the table is marked, and left out where the
+# same cloud has a newer price for as many of these GPUs.
+STALE_AFTER: Final = timedelta(days=365)
+CURRENCY: Final = "USD"  # others would need a rate of exchange and its date
+DIGITS: Final = 6  # behind the point, in dollars
+
+# Classes of regions, by the first pattern that is found in the name of a region.
+REGION_CLASSES: Final = (
+    (r"^\(|^default$", "any"),
+    (r"canada|^ca-|^ca$|, ca,|^ca, na|tor1|northamerica-northeast|^bhs$", "other"),
+    (r"^us|usa-|, us,|eastus|centralus|westus|east coast|north-america", "us"),
+    (r"australia|^au-|^au$|syd|melbourne|^ap-southeast-2$", "other"),
+    (r"southamerica|^sa-|^br-|^mx-|^af-|^me-|^il-|israel", "other"),
+    (r"^eu|^uk-|^no-|^it-|^fr-|, eu$|norway|finland|^fin-|ams|^(fra|gra|lon|waw)$", "europe"),
+    (r"netherlands|germany|france|poland|^(cz|dk|fr|is|nl|no|ro|se|de|fi)$", "europe"),
+    (r"^ap-|^asia|^jp-|, as$|korea|tyo|japan|india|singapore|^(in|jp|sg)$", "asia"),
+)
+# What the notes of the table say that a reader of prices should know, as marks.
+MARKS: Final = (
+    (r"broker", "broker"),
+    (r"marketplace", "marketplace"),
+    (r"auction", "auction"),
+    (r"form factor", "form-factor-assumed"),
+    (r"host shape is our choice", "host-assumed"),
+    (r"second(ary)? source", "second-hand"),
+    (r"confidential", "confidential"),
+    (r"per-GPU list price$|rate card", "rate-card"),
+)
+# A value of a data file, and the codes of its sources.
+Sourced: TypeAlias = tuple[object, list[str]]
+
+SOURCES: Final = (
+    (r"^skypilot-catalog", "skypilot-catalog"),
+    (r"oci-pricing-mcp", "oci-price-list"),
+    (r"data-receipts", "azure-retail-2026"),
+    (r".", "price-pages"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One region's price of one instance."""
+
+    cloud: str
+    region: str
+    instance: str
+    gpu: str
+    gpus: int
+    usd: float | None
+    spot: float | None
+    day: str
+    source: str
+    marks: tuple[str, ...]
+
+    @property
+    def sort(self) -> tuple[str, str, int]:
+        return self.cloud, self.gpu, self.gpus
+
+
+def first_match(patterns: Sequence[tuple[str, str]], text: str) -> str | None:
+    return next((word for pattern, word in patterns if re.search(pattern, text)), None)
+
+
+def region_class(region: str) -> str:
+    found = first_match(REGION_CLASSES, region.lower())
+    if found is None:
+        sys.exit(f"region '{region}' belongs to no class; add it to REGION_CLASSES")
+    return found
+
+
+def marks_of(text: str) -> tuple[str, ...]:
+    return tuple(mark for pattern, mark in MARKS if re.search(pattern, text))
+
+
+def read(path: Path, left_out: Counter[str]) -> Iterator[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            if line["currency"] != CURRENCY:
+                left_out[f"not in {CURRENCY}"] += 1
+                continue
+            spot = line["spot_zone_median"] or line["spot_usd_per_hour"]
+            yield Row(
+                cloud=line["cloud"],
+                region=region_class(line["region"]),
+                instance=line["instance_type"],
+                gpu=line["gpu"].removesuffix("-perGPU"),
+                gpus=int(line["gpu_count"]),
+                usd=float(line["on_demand_usd_per_hour"] or 0) or None,
+                spot=float(spot or 0) or None,
+                day=line["catalog_date"],
+                source=first_match(SOURCES, line["source"]) or "",
+                marks=marks_of(f"{line['instance_type']}; {line['note']}"),
+            )
+
+
+def median_of_clouds(rows: Iterable[Row]) -> dict[str, float]:
+    """On demand per GPU and hour: the median over clouds of the median of each."""
+    found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.usd is not None:
+            found[row.gpu][row.cloud].append(row.usd / row.gpus)
+    return {gpu: median(map(median, clouds.values())) for gpu, clouds in found.items()}
+
+
+def without_outliers(rows: Sequence[Row], left_out: Counter[str]) -> Iterator[Row]:
+    usual = median_of_clouds(rows)
+    for row in rows:
+        typical = usual[row.gpu] * row.gpus
+        usd, spot = row.usd, row.spot
+        if usd is not None and not LEAST_SHARE * typical <= usd <= MOST_SHARE * typical:
+            left_out["outlier on demand"] += 1
+            usd = None
+        if spot is not None and spot < LEAST_SPOT_SHARE * typical:
+            left_out["outlier spot"] += 1
+            spot = None
+        if usd is not None or spot is not None:
+            yield replace(row, usd=usd, spot=spot)
+
+
+def without_replaced(
+    rows: Sequence[Row], stale_before: str, left_out: Counter[str]
+) -> Iterator[Row]:
+    newest: dict[tuple[str, str, int], str] = {}
+    for row in rows:
+        newest[row.sort] = max(row.day, newest.get(row.sort, ""))
+    for row in rows:
+        if row.day < stale_before <= newest[row.sort]:
+            left_out["stale, a newer one is there"] += 1
+        else:
+            yield row
+
+
+def offers_of(rows: Iterable[Row], stale_before: str) -> list[Offer]:
+    groups: defaultdict[tuple[str, str, str, str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.cloud, row.gpu, row.instance, row.region, row.gpus].append(row)
+    made = []
+    for (cloud, gpu, instance, region, gpus), group in sorted(groups.items()):
+        usd = [row.usd for row in group if row.usd is not None]
+        spot = [row.spot for row in group if row.spot is not None]
+        marks = dict.fromkeys(mark for row in group for mark in row.marks)
+        day = min(row.day for row in group)
+        if day < stale_before:
+            marks["stale"] = None
+        made.append(
+            Offer(
+                cloud=cloud,
+                region=region,
+                instance=instance,
+                gpu=gpu,
+                gpus=gpus,
+                usd_per_hour=round(median(usd), DIGITS) if usd else None,
+                spot_usd_per_hour=round(median(spot), DIGITS) if spot else None,
+                date=day,
+                source=group[0].source,
+                note=" ".join(sorted(marks)),
+                regions=len(group),
+                least_usd_per_hour=min(usd, default=None),
+                most_usd_per_hour=max(usd, default=None),
+            )
+        )
+    return made
+
+
+def book_text(offers: Sequence[Offer], left_out: Mapping[str, int]) -> str:
+    """A line for each instance, with a list of figures for each class of regions."""
+    head = {
+        "currency": CURRENCY,
+        "newest": max(offer.date for offer in offers),
+        "rows_left_out": dict(sorted(left_out.items())),
+        "instance_columns": INSTANCE_COLUMNS,
+        "region_columns": REGION_COLUMNS,
+    }
+    instances: defaultdict[tuple[object, ...], dict[str, list[object]]] = defaultdict(dict)
+    for offer in offers:
+        figures = [getattr(offer, name) for name in REGION_COLUMNS]
+        if offer.least_usd_per_hour == offer.most_usd_per_hour:
+            figures = figures[:-2] if offer.regions > 1 else figures[:-3]
+        key = tuple(getattr(offer, name) for name in INSTANCE_COLUMNS)
+        instances[key][offer.region] = figures
+    lines = [
+        json.dumps([*key, regions], separators=(",", ":")) for key, regions in instances.items()
+    ]
+    heads = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
+    return "{\n" + "".join(heads) + ' "offers": [\n' + ",\n".join(lines) + "\n ]\n}\n"
+
+
+def with_prices(text: str, prices: Mapping[str, Mapping[str, Sourced]]) -> str:
+    """A data file with other prices, and what goes with them; the rest as it stands."""
+    for name, figures in prices.items():
+        start = text.find(f'  "{name}": {{')
+        if start < 0:
+            continue
+        entry = text[start:].partition("\n  }")[0]
+        values, mark, sources = entry.partition('"sources": {')
+        for key, (value, codes) in figures.items():
+            if value is None:
+                values, sources = _drop(values, key), _drop(sources, key)
+                continue
+            values = _put(values, key, value, before='"price_dates"')
+            if codes:
+                sources = _put(sources, key, codes, before='"spot_usd_|"usd_')
+        text = text.replace(entry, values + mark + sources)
+    return text
+
+
+def _put(text: str, key: str, value: object, before: str) -> str:
+    """The text with a key's value replaced, or with the key added before another one."""
+    new = f'"{key}": {json.dumps(value)}'
+    replaced, found = re.subn(rf'"{key}": (\[[^\]]*\]|[\d.]+)', new, text, count=1)
+    return replaced if found else re.sub(rf"({before})", rf"{new}, \1", text, count=1)
+
+
+def _drop(text: str, key: str) -> str:
+    value = r"(\[[^\]]*\]|[\d.]+)"
+    return re.sub(rf',\s*"{key}": {value}|"{key}": {value},\s*', "", text, count=1)
+
+
+def figures_of(offers: Sequence[Offer], kind: str) -> dict[str, dict[str, Sourced]]:
+    """By GPU type, or by instance: what its entry says about prices, and from where."""
+    groups: defaultdict[str, list[Offer]] = defaultdict(list)
+    for offer in offers:
+        groups[getattr(offer, kind)].append(offer)
+    found: dict[str, dict[str, Sourced]] = {}
+    for name, own in groups.items():
+        days = [offer.date for offer in own]
+        figures: dict[str, Sourced] = {"price_dates": ([min(days), max(days)], [])}
+        size, unit = (1, "usd_per_gpu_hour") if kind == "gpu" else (own[0].gpus, "usd_per_hour")
+        for spot in (False, True):
+            price = median_price(own, spot=spot)
+            priced = [o for o in own if (o.spot_usd_per_hour if spot else o.usd_per_hour)]
+            figure = None if price is None else float(f"{price * size:g}")
+            figures[f"spot_{unit}" if spot else unit] = (figure, _sources(priced))
+        if kind == "instance":
+            figures["price_regions"] = (sum(offer.regions for offer in own), [])
+        else:
+            figures["price_clouds"] = (len({offer.cloud for offer in own}), [])
+            sizes = list(rented_sizes(own))
+            if sizes:
+                figures["rented_sizes"] = (sizes, _sources(own))
+        found[name] = figures
+    return found
+
+
+def _sources(offers: Sequence[Offer]) -> list[str]:
+    """Those that give most prices first."""
+    counts = Counter(offer.source for offer in offers)
+    return sorted(counts, key=lambda code: (-counts[code], code))
+
+
+def compiled(path: Path) -> tuple[list[Offer], Counter[str]]:
+    """The offers of a table, and how many rows were left out for what."""
+    left_out: Counter[str] = Counter()
+    rows = list(read(path, left_out))
+    stale_before = (max(date.fromisoformat(row.day) for row in rows) - STALE_AFTER).isoformat()
+    rows = list(without_outliers(rows, left_out))
+    rows = list(without_replaced(rows, stale_before, left_out))
+    return offers_of(rows, stale_before), left_out
+
+
+def main(path: Path) -> None:
+    offers, left_out = compiled(path)
+    (DATA / "prices.json").write_text(book_text(offers, left_out), encoding="utf-8")
+    for file, kind in (("gpus.json", "gpu"), ("instances.json", "instance")):
+        text = (DATA / file).read_text(encoding="utf-8")
+        renewed = with_prices(text, figures_of(offers, kind))
+        (DATA / file).write_text(renewed, encoding="utf-8")
+    print(f"{len(offers)} offers; rows left out: {dict(left_out)}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
