@@ -10,12 +10,12 @@ from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import Runtime
 from astrarium.model import Model
 
-# Of one node: 2 TB/s sustained for the 2,048 nodes that trained Llama 3 405B ("The Llama 3 Herd of
-# Models", section 3.3.1). Storage of rented clusters differs by a factor of ten in both directions.
+# Of one node: the storage behind Llama 3 405B sustained 2 TB/s ("The Llama 3 Herd of Models"), and
+# 2,048 nodes trained it. Others may have used it, too; rented storage may be far from it.
 DEFAULT_NODE_BANDWIDTH = 1e9
-# To notice, to get another node, to start the program and to be at full speed: an estimate, of the
-# order of the ten minutes in which MegaScale (NSDI 2024, section 6.3) detects and diagnoses a
-# failure. Where spot capacity has run out, hours pass.
+# To notice, to get another node, to start the program and to be at full speed: a guess. A system
+# made for it took 150 s on 4,800 devices (FlashRecovery, arXiv 2509.03047); where spot capacity has
+# run out, hours pass.
 DEFAULT_RESTART_SECONDS = 600.0
 
 

@@ -19,13 +19,13 @@ from astrarium.arrays import Floats
 HOUR = 3600.0
 WATTS_PER_KILOWATT = 1000.0
 
-# Nodes of eight H100 drew 76 % of their rated 10.2 kW in training (arXiv 2506.14551), 1.38 times
-# the 5.6 kW of their GPUs' TDP. That product is measured; how the GPUs (near their limit in
-# training) and the rest (processors, fans, adapters, losses) share it is an estimate.
+# Nodes of eight H100 drew 76 % of their rated 10.2 kW under intensive training (arXiv 2506.14551),
+# 1.38 times the 5.6 kW of their GPUs' TDP. That product is measured; how the GPUs (near their limit
+# in training) and the rest (processors, fans, adapters, losses) share it is a guess.
 GPU_UTILISATION = 0.9
 NODE_OVERHEAD = 0.76 * 10.2 / (8 * 0.7) / GPU_UTILISATION
-# Of large, new data centres, for cooling and power conversion (Nature 561, 2018, p. 163); the
-# mean of all is 1.58 (Uptime Institute, 2023), the best come to 1.1.
+# For cooling and power conversion; chosen between 1.1, which Google reports of its data centres,
+# and 1.58, the mean of all (Uptime Institute, 2023).
 PUE = 1.2
 
 

@@ -27,11 +27,12 @@ from astrarium.cost.checkpoints import Protection
 
 HOUR = 3600.0
 
-# Of one spot node: one of ten nodes a day, the middle of what Google observed of its preemptible
-# machines (5 to 15 % a day, averaged over a week; Compute Engine documentation, "Preemptible VM
-# instances"). Known to a factor of ten at best: AWS's Spot Instance Advisor puts most
-# types below 20 % a month (0.0003 an hour), while in traces of single zones (V100 on AWS, 2023;
-# github.com/skypilot-org/spot-traces) few nodes lived for more than some hours (0.2 an hour).
+# Of one spot node: one of ten nodes a day, the middle of what Google's documentation of preemptible
+# machines once stated, as others quote it: 5 to 15 % a day on a seven-day average, of all types.
+# Some copies have "per seven days" instead, which is seven times less. Known to a factor of ten at
+# best: the highest band of AWS's Spot Instance Advisor begins at 20 % a month (0.0003 an hour),
+# while two traces of single zones (one and four V100 on AWS, 2023; skypilot-org/spot-traces),
+# looked at and not counted, have several interruptions a day.
 DEFAULT_INTERRUPTIONS_PER_HOUR = 0.10 / 24
 
 _NEWTON_STEPS = 6  # each doubles the digits that are right, from one on
