@@ -30,7 +30,7 @@ def a_plan(seconds: float) -> Found:
 
 
 def one_way(hourly: float) -> Ways:
-    return Ways(np.ones((1, 1)), np.array([[hourly]]), np.zeros((1, 1), np.int64))
+    return Ways.on_demand(np.array([hourly]))
 
 
 def outdoes(first: tuple[float, float], second: tuple[float, float]) -> bool:
@@ -60,7 +60,7 @@ def test_a_limit_tells_what_would_be_on_the_front(
     archive = Archive()
     for entered, price in plans:
         archive.enter([a_plan(entered)], [(1,)], one_way(price))
-    ways = Ways(np.array([[stretch]]), np.array([[hourly]]), np.zeros((1, 1), np.int64))
+    ways = replace(one_way(hourly), stretch=np.array([[stretch]]))
     limit = float(archive.limits(ways)[0])
     if seconds == pytest.approx(limit, rel=1e-9):
         return
@@ -83,8 +83,7 @@ def searched_front(workload: Workload, pools: list[Pool]) -> Archive:
         model = CostModel(workload, pool)
 
         def ways_of(gpus: Ints, price: float = pool.usd_per_gpu_hour or 0.0) -> Ways:
-            hourly = (gpus * price)[:, None].astype(float)
-            return Ways(np.ones_like(hourly), hourly, np.zeros(hourly.shape, np.int64))
+            return Ways.on_demand(gpus.astype(float) * price)
 
         def place(gpus: int, number: int = number) -> tuple[int, ...]:
             return tuple(gpus if i == number else 0 for i in range(len(pools)))

@@ -151,7 +151,7 @@ def interval_of(rate: ArrayLike, work_seconds: ArrayLike, protection: Protection
 
 @dataclass(frozen=True, slots=True)
 class Rental:
-    """What the nodes of each pool cost and how often they fail; every array has one entry a pool.
+    """What the nodes of each pool cost and how often they fail; arrays have pools as last axis.
 
     Prices are those of one node and hour; `spot_usd` is nan where none is on offer.
     `interruptions_per_hour` are those of one spot node, `failures_per_hour` the breakdowns of any.
@@ -170,7 +170,15 @@ class Rental:
 
     def usd_per_hour(self, spot_nodes: Ints) -> Floats:
         saved = np.where(np.isnan(self.spot_usd), 0.0, self.usd - self.spot_usd)
-        return (self.nodes * self.usd).sum() - (spot_nodes * saved).sum(axis=-1)
+        return (self.nodes * self.usd).sum(axis=-1) - (spot_nodes * saved).sum(axis=-1)
+
+    @property
+    def worth_of_spot(self) -> Floats:
+        """USD saved for each interruption that a spot node brings; least where none is on offer."""
+        saved = np.where(np.isnan(self.spot_usd), -np.inf, self.usd - self.spot_usd)
+        free = np.where(saved > 0, np.inf, -np.inf)
+        risk = np.broadcast_to(self.interruptions_per_hour, saved.shape)
+        return np.divide(saved, risk, out=free, where=risk > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +199,7 @@ def spot_choices(work_seconds: float, rental: Rental, protection: Protection) ->
     these are all choices there are. All nodes are paid for all the time, those that wait for a
     replacement included.
     """
-    spot_nodes = _greedy_mixes(rental)
+    spot_nodes = greedy_mixes(rental)
     costs = protected(rental.rate(spot_nodes), work_seconds, protection)
     seconds = work_seconds * costs.stretch
     usd_per_hour = rental.usd_per_hour(spot_nodes)
@@ -201,14 +209,17 @@ def spot_choices(work_seconds: float, rental: Rental, protection: Protection) ->
     return SpotChoices(spot_nodes, seconds, usd, usd_per_hour, costs.goodput)
 
 
-def _greedy_mixes(rental: Rental) -> Ints:
-    """Spot nodes by pool: one more with each row, of the pool that saves most an interruption."""
-    offered = np.flatnonzero(~np.isnan(rental.spot_usd))
-    saved = (rental.usd - rental.spot_usd)[offered]
-    risk = rental.interruptions_per_hour[offered]
-    worth = np.divide(saved, risk, out=np.where(saved > 0, np.inf, -np.inf), where=risk > 0)
-    order = offered[np.argsort(-worth, kind="stable")]
-    added = np.repeat(order, rental.nodes[order])
-    mixes = np.zeros((len(added) + 1, len(rental.nodes)), np.int64)
-    mixes[np.arange(1, len(mixes)), added] = 1
-    return mixes.cumsum(axis=0)
+def greedy_mixes(rental: Rental) -> Ints:
+    """Spot nodes by pool: one more with each choice, of the pool that saves most an interruption.
+
+    (..., choices, pools); a rental with fewer nodes than others repeats its last choice.
+    """
+    order = np.argsort(-rental.worth_of_spot, kind="stable")
+    offered = np.where(np.isnan(rental.spot_usd), 0, rental.nodes)
+    offered = np.take_along_axis(offered, order, axis=-1)
+    before = np.cumsum(offered, axis=-1) - offered
+    choices = np.arange(int(offered.sum(axis=-1).max()) + 1)[:, None]
+    taken = np.clip(choices - before[..., None, :], 0, offered[..., None, :])
+    mixes = np.empty_like(taken)
+    np.put_along_axis(mixes, np.broadcast_to(order[..., None, :], taken.shape), taken, axis=-1)
+    return mixes

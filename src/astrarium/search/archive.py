@@ -20,13 +20,19 @@ from astrarium.search.outcome import Found
 class Ways:
     """How GPUs can be paid for: (rows, ways).
 
-    A run takes `stretch` times its iterations and costs `hourly` USD per hour; `spot` counts the
-    GPUs that may be taken away. Rows with fewer ways than others repeat one of theirs.
+    A run takes `stretch` times its iterations and costs `hourly` USD per hour; `spot` (rows, ways,
+    pools) are nodes that may be taken away. Rows with fewer ways than others repeat their last.
     """
 
     stretch: Floats
     hourly: Floats
     spot: Ints
+
+    @classmethod
+    def on_demand(cls, hourly: Floats) -> Ways:
+        """The one way at so many USD an hour, with nothing lost."""
+        column = hourly[:, None]
+        return cls(np.ones_like(column), column, np.zeros((*column.shape, 0), np.int64))
 
     def take(self, rows: Ints | Bools) -> Ways:
         return Ways(self.stretch[rows], self.hourly[rows], self.spot[rows])
@@ -39,7 +45,7 @@ class Point:
     seconds: float  # stretched
     usd: float
     gpus: tuple[int, ...]  # of each pool
-    spot: int
+    spot: tuple[int, ...]  # nodes of each pool
     found: Found
 
 
@@ -75,7 +81,13 @@ class Archive:
         seconds = taken[:, None] * ways.stretch
         usd = seconds * ways.hourly / HOUR
         new = [
-            Point(float(seconds[i, w]), float(usd[i, w]), gpus[i], int(ways.spot[i, w]), found)
+            Point(
+                float(seconds[i, w]),
+                float(usd[i, w]),
+                gpus[i],
+                tuple(ways.spot[i, w].tolist()),
+                found,
+            )
             for i, found in enumerate(founds)
             for w in _undominated(seconds[i], usd[i])
         ]

@@ -41,9 +41,8 @@ class FrontPlans(KeptPlans):
         self.prices = single.hourly.min(axis=1) / [pool.num_gpus for pool in cluster.pools]
 
     def score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
-        hourly = np.atleast_1d(np.asarray(usd_per_hour, float))[:, None]
-        ways = Ways(np.ones_like(hourly), hourly, np.zeros(hourly.shape, np.int64))
-        return seconds / self._archive.limits(ways)
+        hourly = np.atleast_1d(np.asarray(usd_per_hour, float))
+        return seconds / self._archive.limits(Ways.on_demand(hourly))
 
     def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:
         return np.asarray(self.score(seconds, gpus, usd_hours / seconds))

@@ -50,6 +50,29 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """A whole run of a plan: expected seconds by cause, what is paid for, and energy."""
+
+    seconds: Mapping[str, float]
+    usd_per_hour: float
+    spot_gpus: Mapping[str, int]  # by pool
+    interruptions_per_hour: float
+    checkpoint_interval_seconds: float | None  # of work; None if none are needed
+    kwh: float
+    co2_kilograms: float | None
+
+    @property
+    def train_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def goodput(self) -> float:
+        """Share of the time in which the run gets on."""
+        useful = ("train", "ramp", "evaluation")
+        return sum(self.seconds[cause] for cause in useful) / self.train_seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     strategy: Strategy
     gpus: Mapping[str, int]
@@ -66,6 +89,7 @@ class Plan:
     train_seconds: float | None
     runtimes: tuple[str, ...]  # that can execute it
     megatron_lacks: tuple[str, ...]  # what it would need that Megatron does not have
+    run: Run | None = None  # None without a number of tokens
 
     @property
     def fits(self) -> bool:
