@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from astrarium.strategy.types import (
     Stage,
     Strategy,
 )
+
+MakeFront = Callable[..., PlanDocument]
 
 
 def as_json(value: Any) -> Any:
@@ -174,6 +177,42 @@ def test_a_file_is_read_back(tmp_path: Path, document: PlanDocument) -> None:
 def test_keys_of_a_newer_version_are_ignored(tmp_path: Path, document: PlanDocument) -> None:
     newer = {**to_dict(document), "carbon_kg": 1.0}
     assert load_document(written_to(tmp_path, newer)) == document
+
+
+def test_a_file_from_before_the_front_is_read(tmp_path: Path, document: PlanDocument) -> None:
+    data = as_json(to_dict(document))
+    first = ("gpus", "tokens_per_second", "usd_total", "train_seconds", "plan")
+    data["pareto"] = [{key: point[key] for key in first} for point in data["pareto"]]
+    del data["search"]["budget_usd"], data["search"]["deadline_seconds"]
+    read = load_document(written_to(tmp_path, data))
+    (point,) = read.pareto
+    assert point.train_seconds == document.pareto[0].train_seconds
+    assert (point.goodput, point.kwh, point.tied_with) == (1.0, None, ())
+    assert read.plans == document.plans
+    assert read.search == document.search
+
+
+def test_a_front_with_everything_is_read_back(tmp_path: Path, make_front: MakeFront) -> None:
+    document = make_front(30)
+    assert any(point.tied_with and point.spot_gpus for point in document.pareto)
+    assert load_document(written_to(tmp_path, to_dict(document))) == document
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("plan", 2, r"pareto\[0\]\.plan: expected the index of one of 2 plans, got 2"),
+        ("plan", -1, r"pareto\[0\]\.plan: expected a number that is not negative"),
+        ("tied_with", [1], r"pareto\[0\]\.tied_with: expected indices of 1 points"),
+    ],
+)
+def test_a_point_that_leads_nowhere_is_refused(
+    tmp_path: Path, document: PlanDocument, key: str, value: object, message: str
+) -> None:
+    data = as_json(to_dict(document))
+    data["pareto"][0][key] = value
+    with pytest.raises(InputError, match=message):
+        load_document(written_to(tmp_path, data))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib.image
 import pyarrow.parquet
 import pytest
+from rich.console import Console
 
 from astrarium.errors import InputError
 from astrarium.report import front_files
@@ -21,7 +22,8 @@ from astrarium.report.document import PlanDocument
 from astrarium.report.front import front_of
 from astrarium.report.front_files import KINDS, check_front, front_rows, write_front
 from astrarium.report.front_picture import HEIGHT, PLOT, WIDTH, front_drawing
-from astrarium.report.picture import COLOURS, DOTS_PER_PIXEL, Box, Dot, Label, Role
+from astrarium.report.front_table import front_table
+from astrarium.report.picture import COLOURS, DOTS_PER_PIXEL, Box, Dot, Drawing, Label, Role
 
 MakeFront = Callable[..., PlanDocument]
 
@@ -282,3 +284,37 @@ def test_names_are_escaped(make_front: MakeFront, tmp_path: Path) -> None:
     root = ET.fromstring(written(named, tmp_path / "front.svg").read_bytes())
     assert str(root.findtext(f"{SVG}title")).startswith('<a & "b">, c: time')
     assert io.StringIO(front_files._csv(named).decode()).readline().startswith("point,plan_rank")
+
+
+def many_types(document: PlanDocument) -> PlanDocument:
+    """The same front on six GPU types at once, whose names fill half a line."""
+    names = ("H100-SXM5-80GB", "A100-SXM4-80GB", "A100-SXM4-40GB", "L40S-48GB", "B200-SXM6-180GB")
+    gpus = {name: 1024 + index for index, name in enumerate((*names, "V100-SXM2-32GB"))}
+    parts = tuple(replace(part, gpus=gpus, spot_gpus={}) for part in document.pareto)
+    plans = tuple(replace(plan, gpus=gpus) for plan in document.plans)
+    return replace(document, pareto=parts, plans=plans)
+
+
+def test_names_without_room_are_short(make_front: MakeFront) -> None:
+    document = many_types(make_front(3))
+    drawing = front_drawing(front_of(document), document.workload)
+    for mark in ("fastest", "chosen", "cheapest"):
+        assert any(label.text.partition(":")[0] == mark for label in labels(drawing)[1:])
+    boxes = [measured_box(label) for label in labels(drawing)]
+    assert all(box.inside(Box(0, 0, WIDTH, HEIGHT)) for box in boxes)
+    assert "1,024 x H100" in drawing.description
+
+
+def labels(drawing: Drawing) -> list[Label]:
+    return [shape for shape in drawing.shapes if isinstance(shape, Label)]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_table_of_many_types_is_not_cut_off(make_front: MakeFront, width: int) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width)
+    for part in front_table(front_of(many_types(make_front(3))), width):
+        console.print(part)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in stream.getvalue()
+    for name in ("H100", "A100-80GB", "A100-40GB", "L40S", "B200", "V100"):
+        assert stream.getvalue().count(f" {name}") == 3  # whole, in every row

@@ -6,6 +6,7 @@ an iteration where no tokens were given; where prices are not known, GPUs stand 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -119,6 +120,7 @@ def front_of(document: PlanDocument) -> Front:
     order = sorted(range(len(parts)), key=lambda i: (seconds[i], costs[i]))
     chosen = next((i for i in order if parts[i].plan == 0), None)
     leaders = _leaders(parts, order if chosen is None else [chosen, *order])
+    followers = Counter(leader for other, leader in leaders.items() if other != leader)
     ends = _ends(order, costs, "cheapest" if priced else "fewest GPUs")
     search = document.search
     return Front(
@@ -132,7 +134,7 @@ def front_of(document: PlanDocument) -> Front:
                 kind=_kind(i, chosen, parts),
                 ends=ends.get(i, ()),
                 like=None if leaders[i] == i else plans[leaders[i]].rank,
-                likes=sum(leader == i != other for other, leader in leaders.items()),
+                likes=followers[i],
             )
             for i in order
         ),

@@ -134,16 +134,18 @@ def _names(front: Front, dots: Mapping[int, Dot], taken: Sequence[Label]) -> Ite
     places = [_room(dot) for dot in dots.values()]
     marked = sorted((p for p in front.points if p.marks), key=lambda p: p.kind is not Kind.CHOSEN)
     for point in marked:
-        text = f"{', '.join(point.marks)}: {_facts(front, point)}"
-        options = [
-            label
-            for label in _around(dots[point.index], text, bold=point.kind is Kind.CHOSEN)
-            if _box(label).inside(PLOT) and not any(_box(label).meets(box) for box in boxes)
-        ]
-        if options:  # else the legend and the description have to do
-            label = min(options, key=lambda label: sum(map(_box(label).meets, places)))
-            boxes.append(_box(label))
-            yield label
+        marks, dot = ", ".join(point.marks), dots[point.index]
+        for text in (f"{marks}: {_facts(front, point)}", marks):  # in short where room is scarce
+            options = [
+                label
+                for label in _around(dot, text, bold=point.kind is Kind.CHOSEN)
+                if _box(label).inside(PLOT) and not any(_box(label).meets(box) for box in boxes)
+            ]
+            if options:
+                label = min(options, key=lambda label: sum(map(_box(label).meets, places)))
+                boxes.append(_box(label))
+                yield label
+                break
 
 
 def _room(dot: Dot) -> Box:

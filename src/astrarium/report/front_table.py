@@ -16,15 +16,12 @@ from astrarium.report.words import by_part
 from astrarium.units import format_seconds
 
 ROWS: Final = 12  # a longer front is thinned to these
-FEWEST_POINTS: Final = 2  # below, there is nothing to choose between
 ALWAYS_NAMED: Final = ("tp", "pp", "dp")
 NAMED_WHERE_USED: Final = ("cp", "ep")
 
 
 def front_section(document: PlanDocument, width: int) -> Iterator[RenderableType]:
-    """Plot and table of a front; nothing where there is no choice."""
-    if len(document.pareto) < FEWEST_POINTS:
-        return
+    """Plot and table of a front."""
     front = front_of(document)
     against = "money" if front.priced else "GPUs"
     yield title(f"Time against {against}: {len(front.points):,} plans that no other beats in both")

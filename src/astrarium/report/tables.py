@@ -26,7 +26,6 @@ from astrarium.report.document import (
     StrategyPart,
     WorkloadPart,
 )
-from astrarium.report.front_table import front_section
 from astrarium.report.layout import DAY, GAP, dollars, gib, interval, new_table, percent, title
 from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (
@@ -67,7 +66,10 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     experts = document.workload.has_experts
     yield strategies_table(document.plans, document.cluster, width, experts=experts)
     yield from pipelines(document.plans)
-    yield from front_section(document, width)
+    if len(document.pareto) > 1:  # otherwise there is nothing to choose, nor to import
+        from astrarium.report.front_table import front_section
+
+        yield from front_section(document, width)
     yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
     yield memory_table(best, width)
     yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
