@@ -119,10 +119,12 @@ class BruteForce:
         tp_cp = int(degrees.tp[0] * degrees.cp[0])
         block = tp_cp * int(degrees.dp[0])
         sizes = [pool.num_gpus for pool in self.cluster.pools]
-        vectors = [] if exact or pp == 1 else self.choices(block, pp)
+        vectors = [tuple(sizes)] if exact else self.choices(tp_cp, block, pp)
         several = pp > 1 or len(sizes) > 1
-        if several and block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes):
-            vectors.append(tuple(sizes))
+        if exact and not (
+            several and block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes)
+        ):
+            return np.inf
         options = space.options(space.layouts(pp)[0].chunk_layers)
         least = np.inf
         for gpus in dict.fromkeys(vectors):
@@ -142,16 +144,28 @@ class BruteForce:
             total += pool.usd_per_gpu_hour * int(pool.billed_gpus(np.array(count)))
         return total
 
-    def choices(self, block: int, pp: int) -> list[tuple[int, ...]]:
+    def choices(self, tp_cp: int, block: int, pp: int) -> list[tuple[int, ...]]:
+        """Whole blocks, or whole nodes of several pools."""
+
         def whole(pool: Pool, gpus: int) -> bool:
             node = pool.gpus_per_node
             return gpus % node == 0 or (gpus < node and node % gpus == 0)
 
-        per_pool = [
+        blocks = [
             [m * block for m in range(pool.num_gpus // block + 1) if whole(pool, m * block)]
             for pool in self.cluster.pools
         ]
-        return [gpus for gpus in itertools.product(*per_pool) if sum(gpus) == block * pp]
+        nodes = [
+            [gpus for gpus in range(0, pool.num_gpus + 1, pool.gpus_per_node) if gpus % tp_cp == 0]
+            for pool in self.cluster.pools
+        ]
+        found = itertools.product(*blocks) if pp > 1 else iter(())
+        every = dict.fromkeys(itertools.chain(found, itertools.product(*nodes)))
+        return [
+            gpus
+            for gpus in every
+            if sum(gpus) == block * pp and (pp > 1 or sum(count > 0 for count in gpus) > 1)
+        ]
 
     def alive(self, degrees: Degrees, options: Options, gpus: tuple[int, ...]) -> Ints:
         n = len(options)

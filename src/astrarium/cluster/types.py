@@ -213,7 +213,7 @@ def _pool_to_dict(pool: Pool) -> dict[str, Any]:
         "memory_bytes_per_gpu": pool.gpu.memory_bytes,
         "usd_per_gpu_hour": pool.usd_per_gpu_hour,
         "spot_usd_per_gpu_hour": pool.spot_usd_per_gpu_hour,
-        "rented_sizes": list(pool.rented_sizes),
+        "rented_sizes": pool.rented_sizes,
         **{key: getattr(pool, key) for key in _OFFER_KEYS},
     }
 

@@ -3,7 +3,8 @@
 Three kinds of nodes wait in one queue, the least bound first:
 
 1. degrees: the fastest stages the cluster has room for, perfectly balanced, nothing recomputed;
-2. choices of GPUs for given degrees, one pool after another, with the best of the rest;
+2. choices of GPUs for given degrees, one pool after another, with the best of the rest: whole
+   blocks of each pool, or whole nodes with blocks that straddle (`straddling`);
 3. cases (`mixed_cases`): degrees on chosen GPUs with some virtual stages. Their bounds know whole
    layers and the memory at every place; splits are solved exactly, order by order.
 
@@ -29,7 +30,15 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_bounds import interleaved_speed
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed
-from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Row
+from astrarium.search.mixed_nodes import (
+    Cases,
+    Choice,
+    Key,
+    Opened,
+    Ready,
+    Row,
+    StraddledChoice,
+)
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
@@ -223,11 +232,9 @@ class PartitionSearch:
         order = row.fastest_first
         for used in range(1, len(order) + 1):
             gpus = tuple(sizes[p] if p in order[:used] else 0 for p in range(len(sizes)))
-            entire = used == len(order)
-            if sum(gpus) == wanted and (not entire or row.num_stages > 1):
-                whole = all(taken % row.block == 0 for taken in gpus)
-                laid = entire and self.space.arrangements.takes_all(row.tp_cp, row.block)
-                if laid or (whole and not self.space.exact):
+            entire = used == len(order) or not self.space.exact
+            if sum(gpus) == wanted and entire and row.num_stages > 1:
+                if all(taken % row.tp_cp == 0 for taken in gpus):
                     found.append(gpus)
         return found
 
@@ -235,11 +242,13 @@ class PartitionSearch:
 
     def _choose_gpus(self, row: Row) -> None:
         arrangements = self.space.arrangements
-        takes_all = arrangements.takes_all(row.tp_cp, row.block)
-        if takes_all and row.num_stages * row.block == self.cluster.num_gpus:
+        if self.space.exact:
             self._wait(row.bound, Opened(row, arrangements.sizes))
-        if not self.space.exact and row.num_stages > 1:
+            return
+        if row.num_stages > 1:
             self._enter(row.bound, Choice(row, (), row.bound))
+        if arrangements.straddling.occurs(row.tp_cp, row.block):
+            self._enter(row.bound, StraddledChoice(row, (), row.bound))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
         if bound <= self.plans.limit:
@@ -252,9 +261,7 @@ class PartitionSearch:
         row, stages = choice.row, choice.stages
         order = row.fastest_first
         if len(stages) == len(order):
-            by_pool = [0] * len(order)
-            for pool, count in zip(order, stages, strict=True):
-                by_pool[pool] = count
+            by_pool = _by_pool(order, stages)
             if self.space.arrangements.is_first(by_pool):
                 gpus = tuple(count * row.block for count in by_pool)
                 self._wait(choice.bound, Opened(row, gpus))
@@ -282,11 +289,83 @@ class PartitionSearch:
         for pool in rest:
             added = np.minimum(left, int(numbers[pool][-1]))
             taken[:, pool], left = added, left - added
-        one = np.ones(len(counts), np.int64)
+        return self._bounds_of_stages(choice, taken, hourly)
+
+    def _bounds_of_stages(
+        self, choice: Choice | StraddledChoice, taken: Floats, hourly: Floats
+    ) -> list[float]:
+        """With so many stages at the speed of each pool; `hourly` as if a stage were one GPU."""
+        row, one = choice.row, np.ones(len(taken), np.int64)
         speed = np.broadcast_to(row.speed, taken.shape)
         done = interleaved_speed(speed, taken, row.batches * one, row.virtual * one)
         bound = self.plans.score(row.batches / done, row.num_stages * row.block, hourly * row.block)
         return np.maximum(bound, choice.bound).tolist()
+
+    def branch_straddled(self, choice: StraddledChoice) -> None:
+        """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
+        self.state.choices += 1
+        row, order = choice.row, choice.row.fastest_first
+        if len(choice.slots) == len(order):
+            self._lay_straddled(choice, _by_pool(order, choice.slots))
+            return
+        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
+        tried = slots[order[len(choice.slots)]]
+        rest = [int(slots[pool].max()) for pool in order[len(choice.slots) + 1 :]]
+        # Parts of blocks of so many pools make at least one block, and fewer than there are pools.
+        parts = sum(chosen % 2 for chosen in choice.slots) + tried % 2
+        parts = parts + sum(bool((slots[p] % 2).any()) for p in order[len(choice.slots) + 1 :])
+        left = row.num_stages - sum(chosen // 2 for chosen in choice.slots) - tried // 2
+        fits = (left >= 1) & (left - sum(most // 2 for most in rest) <= parts - 1)
+        tried = tried[fits]
+        bounds = self._straddled_bounds(choice, tried)
+        for chosen, bound in zip(tried.tolist(), bounds, strict=True):
+            self._enter(bound, StraddledChoice(row, (*choice.slots, chosen), bound))
+
+    def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> list[float]:
+        """With the fastest of what the other pools could add.
+
+        Of all stages those that lie within the fastest pools are at most the whole blocks of all
+        of their GPUs: a straddling one goes by the slowest pool it could be on.
+        """
+        row, order = choice.row, choice.row.fastest_first
+        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
+        taken = np.zeros((len(tried), len(order)))
+        left = np.full(len(tried), row.num_stages)
+        earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
+        hourly = np.full(len(tried), row.num_stages * self.plans.prices.min())
+        for place, pool in enumerate(order):
+            if place < len(choice.slots):
+                chosen = np.full(len(tried), choice.slots[place])
+            elif place == len(choice.slots):
+                chosen = tried
+            else:
+                taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
+                left = left - taken[:, pool]
+                continue
+            hourly += chosen // 2 * (self.plans.prices[pool] - self.plans.prices.min())
+            taken[:, pool] = np.minimum(left, chosen // 2 + earlier * (chosen % 2))
+            left = left - taken[:, pool]
+            earlier = earlier | (chosen % 2 == 1)
+        return self._bounds_of_stages(choice, taken, hourly)
+
+    def _lay_straddled(self, choice: StraddledChoice, slots: Key) -> None:
+        arrangements, row = self.space.arrangements, choice.row
+        if not arrangements.is_first(slots):
+            return
+        found, complete = arrangements.straddling.gpus(
+            row.tp_cp, row.block, slots, row.num_stages, self._preferred(row)
+        )
+        if not complete:
+            self.state.given_up = min(self.state.given_up, choice.bound)
+        for gpus in found:
+            if arrangements.is_first(gpus):
+                self._wait(choice.bound, Opened(row, gpus))
+
+    def _preferred(self, row: Row) -> tuple[int, ...]:
+        """Of GPUs that would do the same."""
+        if self.objective is Objective.COST:
+            return tuple(np.argsort(self.plans.prices, kind="stable").tolist())
+        return row.fastest_first
 
     # Cases
 
@@ -468,6 +547,11 @@ class PartitionSearch:
                 bound = float(self.plans.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
         return bundle.priced(found)
+
+
+def _by_pool(order: Sequence[int], chosen: Key) -> Key:
+    """What was chosen in this order of the pools."""
+    return tuple(chosen[order.index(pool)] for pool in range(len(order)))
 
 
 def _ramp_left_out(row: Row) -> float:
