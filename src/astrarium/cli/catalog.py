@@ -85,22 +85,37 @@ def models(
 
 
 @catalog.command(cls=Command)
-def prices(name: GPU_NAME = None, json: options.JSON = False) -> None:
-    """Default prices per GPU and hour, with date and source."""
+def prices(
+    name: GPU_NAME = None,
+    cloud: options.CLOUDS = None,
+    region: options.REGION = None,
+    files: options.PRICE_FILES = None,
+    json: options.JSON = False,
+) -> None:
+    """Prices per GPU and hour: least, most, age; with NAME every offer."""
     from astrarium import catalog as data
-    from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.cli import money, output
+    from astrarium.report import prices as report
+    from astrarium.report.catalog import SCHEMA, gpu_named, instance_to_dict
 
-    chosen = data.gpus() if name is None else (report.gpu_named(name),)
-    offers = () if name is None else data.instances(chosen[0].name)
+    book, today = money.book(cloud, region, files or ()), money.today()
+    chosen = data.gpus() if name is None else (gpu_named(name),)
     if json:
-        entries = [{"gpu": gpu.name, **report.price_to_dict(gpu)} for gpu in chosen]
-        document = {"schema": report.SCHEMA, "prices": entries}
+        entries = [report.spread_to_dict(gpu, book.of(gpu.name), today) for gpu in chosen]
+        document: dict[str, object] = {"schema": SCHEMA, "prices": entries}
         if name is not None:
-            document["instances"] = [report.instance_to_dict(offer) for offer in offers]
+            instances = data.instances(chosen[0].name)
+            offers = [report.offer_to_dict(offer, today) for offer in book.of(chosen[0].name)]
+            document["instances"] = [instance_to_dict(instance) for instance in instances]
+            document["offers"] = offers
         output.print_json(document)
-        return
-    output.show(lambda width: report.prices_report(chosen, offers, width))
+    elif name is None:
+        output.show(lambda width: report.prices_table(chosen, book.of, today, width))
+    else:
+        gpu, instances = chosen[0], data.instances(chosen[0].name)
+        output.show(
+            lambda width: report.offers_report(gpu, book.of(gpu.name), instances, today, width)
+        )
 
 
 @catalog.command(cls=Command)

@@ -160,7 +160,7 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
 def cluster_part(cluster: Cluster) -> ClusterPart:
     document = cluster.to_dict()
     pools = tuple(
-        PoolPart(**{**entry, "rented_sizes": pool.rented_sizes}, price_source=price_source(pool))
+        PoolPart(**entry, price_source=price_source(pool))
         for entry, pool in zip(document["pools"], cluster.pools, strict=True)
     )
     links = tuple(

@@ -132,30 +132,6 @@ def gpus_table(types: Sequence[Gpu], width: int) -> Iterator[RenderableType]:
     yield from listing(fields, width)
 
 
-def prices_report(
-    types: Sequence[Gpu], offers: Sequence[Instance], width: int
-) -> Iterator[RenderableType]:
-    """Default prices per GPU and hour with their dates and sources, then those of instances."""
-    prices = [price_to_dict(gpu) for gpu in types]
-    cited = list(dict.fromkeys(code for price in prices for code in price["price_sources"]))
-    numbers = [[cited.index(code) + 1 for code in price["price_sources"]] for price in prices]
-    fields = (
-        Field("GPU", [gpu.name for gpu in types]),
-        Field("on demand", [unit_price(gpu.usd_per_gpu_hour) for gpu in types], right=True),
-        Field("spot", [unit_price(gpu.spot_usd_per_gpu_hour) for gpu in types], right=True),
-        Field("dates", [price["price_date"] for price in prices], drop=1),
-        Field("sources", [_ranges(cited_here) for cited_here in numbers]),
-    )
-    yield from listing(fields, width)
-    yield Text("US dollars per GPU and hour, medians over clouds: defaults, not offers", "dim")
-    if cited:
-        yield title("Sources")
-        yield _numbered([_source(code) for code in cited])
-    if offers:
-        yield title("Whole instances, US dollars per hour")
-        yield from instances_table(offers, width)
-
-
 def models_table(entries: Sequence[ModelEntry], width: int) -> Iterator[RenderableType]:
     totals, active = ([_count(n) for n in column] for column in _sizes(entries))
     fields = (
@@ -237,20 +213,20 @@ def instances_table(offers: Sequence[Instance], width: int) -> Iterator[Renderab
     limits = list(dict.fromkeys(offer.availability for offer in offers if offer.availability))
     rates = [offer.inter_node_bandwidth for offer in offers]
     fields = (
-        Field("name", [_marked(offer, limits) for offer in offers]),
+        Field("name", [marked(offer, limits) for offer in offers]),
         Field("cloud", [offer.cloud for offer in offers], drop=2),
         Field("n", [str(offer.gpus_per_node) for offer in offers], right=True),
         Field("GPU", [offer.gpu for offer in offers]),
         Field("network GB/s", ["-" if r is None else f"{r / 1e9:,.4g}" for r in rates], right=True),
-        Field("$/h", [_usd(offer.usd_per_hour) for offer in offers], right=True),
-        Field("spot", [_usd(offer.spot_usd_per_hour) for offer in offers], right=True, drop=3),
+        Field("$/h", [usd(offer.usd_per_hour) for offer in offers], right=True),
+        Field("spot", [usd(offer.spot_usd_per_hour) for offer in offers], right=True, drop=3),
     )
     yield from listing(fields, width)
     if limits:
-        yield _numbered(limits)
+        yield numbered(limits)
 
 
-def _marked(offer: Instance, limits: Sequence[str]) -> str:
+def marked(offer: Instance, limits: Sequence[str]) -> str:
     if not offer.availability:
         return offer.name
     return f"{offer.name} ({limits.index(offer.availability) + 1})"
@@ -279,7 +255,7 @@ def figures_report(figures: Sequence[Figure], doubt: str) -> Iterator[Renderable
     for figure in figures:
         mark = " (?)" if figure.doubt else ""
         value = f"{figure.value_text} {figure.unit}".rstrip() + mark
-        numbers = _ranges([cited.index(code) + 1 for code in figure.sources])
+        numbers = ranges([cited.index(code) + 1 for code in figure.sources])
         table.add_row(figure.name, value, figure.date, numbers)
     yield table
     doubts = [f"{figure.name}: {figure.doubt}" for figure in figures if figure.doubt]
@@ -287,7 +263,7 @@ def figures_report(figures: Sequence[Figure], doubt: str) -> Iterator[Renderable
         yield title("Doubts (?)")
         yield from _indented([doubt, *doubts] if doubt else doubts)
     yield title("Sources")
-    yield _numbered([_source(code) for code in cited])
+    yield numbered([source_line(code) for code in cited])
     yield Text("\nKeys in [gpus.NAME] or [instances.NAME] of astrarium.toml override.", "dim")
 
 
@@ -328,7 +304,7 @@ def _kinds(model: Model) -> str:
     return ", ".join(f"{n} {k.name}" for n, k in zip(counts, model.kinds, strict=True))
 
 
-def _numbered(lines: Sequence[str]) -> RenderableType:
+def numbered(lines: Sequence[str]) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", no_wrap=True, min_width=4)
     grid.add_column(overflow="fold")
@@ -337,7 +313,7 @@ def _numbered(lines: Sequence[str]) -> RenderableType:
     return grid
 
 
-def _source(code: str) -> str:
+def source_line(code: str) -> str:
     known = sources().get(code)
     if known is None:
         return code
@@ -349,11 +325,11 @@ def _indented(lines: Sequence[str]) -> Iterator[RenderableType]:
         yield Padding(Text(line), (0, 0, 0, 2))
 
 
-def _usd(amount: float | None) -> str:
+def usd(amount: float | None) -> str:
     return "-" if amount is None else format_usd(amount)
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """Numbers with runs joined: 1-3, 5."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
