@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 
@@ -13,20 +14,24 @@ from astrarium.report.document import (
     ClusterPart,
     LinkPart,
     MemoryPart,
+    ParetoPart,
     PlanDocument,
     PlanPart,
     PoolPart,
     RecomputePart,
+    RunPart,
     SearchPart,
     StagePart,
     StageTimePart,
     StrategyPart,
     WorkloadPart,
     pareto_of,
+    pareto_part,
+    with_ties,
 )
 from astrarium.search.outcome import Limits
 from astrarium.search.pace import StageSeconds
-from astrarium.search.plan import Plan
+from astrarium.search.plan import Plan, Run
 from astrarium.search.planner import Planned, runnable
 from astrarium.search.room import pools_without_room
 from astrarium.strategy.types import Strategy
@@ -58,17 +63,32 @@ def document_of(
         bound_gap=planned.bound_gap,
         budget_usd=limits.budget_usd,
         deadline_seconds=limits.deadline_seconds,
+        listed=len(planned.plans),
     )
-    plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(planned.plans, start=1))
+    every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
+    plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(every, start=1))
     return PlanDocument(
         SCHEMA,
         workload_part(_computed(planned.workload, planned.plans), reference),
         cluster_part(planned.cluster),
         search,
         plans,
-        pareto_of(plans),
+        _front(planned, every, plans),
         (*notes, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
     )
+
+
+def _front(
+    planned: Planned, every: Sequence[Plan], plans: Sequence[PlanPart]
+) -> tuple[ParetoPart, ...]:
+    """The front that was searched for; without one, that of the plans listed."""
+    if not planned.front:
+        return pareto_of(plans)
+    clouds = {
+        pool.name: (pool.gpu.name, pool.cloud) for pool in planned.cluster.pools if pool.cloud
+    }
+    places = [every.index(plan) for plan in planned.front]
+    return with_ties([pareto_part(plans[place], place, clouds) for place in places])
 
 
 def document_of_prediction(
@@ -214,6 +234,23 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         precision=plan.precision.value,
         runtimes=plan.runtimes,
         megatron_lacks=plan.megatron_lacks,
+        run=None if plan.run is None else run_part(plan.run, plan),
+    )
+
+
+def run_part(run: Run, plan: Plan) -> RunPart:
+    types = {name: stage.gpu for stage in plan.stages for name, _ in stage.pools}
+    spot: Counter[str] = Counter()
+    for pool, gpus in run.spot_gpus.items():
+        spot[types[pool]] += gpus
+    return RunPart(
+        breakdown_seconds=dict(run.seconds),
+        goodput=run.goodput,
+        spot_gpus=dict(spot),
+        interruptions_per_hour=run.interruptions_per_hour,
+        checkpoint_interval_seconds=run.checkpoint_interval_seconds,
+        kwh=run.kwh,
+        co2_kilograms=run.co2_kilograms,
     )
 
 

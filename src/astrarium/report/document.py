@@ -131,6 +131,7 @@ class SearchPart:
     bound_gap: float
     budget_usd: float | None = None
     deadline_seconds: float | None = None
+    listed: int | None = None  # plans asked for; those behind them are points of the front
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,23 @@ MEMORY_KEYS = ("weights", "gradients", "optimizer", "activations", "workspace", 
 
 
 @dataclass(frozen=True, slots=True)
+class RunPart:
+    """The whole run: expected seconds by cause, which add up, and what is lost and used.
+
+    `spot_gpus` are those of each type that may be taken away; without interruptions no checkpoint
+    is counted, and its interval is null.
+    """
+
+    breakdown_seconds: dict[str, float]
+    goodput: float  # share of the time in which the run gets on
+    spot_gpus: dict[str, int]
+    interruptions_per_hour: float
+    checkpoint_interval_seconds: float | None
+    kwh: float
+    co2_kilograms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PlanPart:
     rank: int
     gpus: dict[str, int]
@@ -255,6 +273,7 @@ class PlanPart:
     precision: str = ""  # that of the workload, or one that all of these GPUs have
     runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
     megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
+    run: RunPart | None = None  # null without a number of tokens, or in older files
 
     @property
     def pools(self) -> dict[str, int]:
@@ -314,13 +333,18 @@ class PlanDocument:
     pareto: tuple[ParetoPart, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def listed(self) -> tuple[PlanPart, ...]:
+        """The best plans, as many as were asked for."""
+        return self.plans if self.search is None else self.plans[: self.search.listed]
+
 
 def pareto_of(plans: Sequence[PlanPart]) -> tuple[ParetoPart, ...]:
     """The plans that no other beats in time and money; without prices time alone decides."""
     points = [_time_and_money(plan) for plan in plans]
     return with_ties(
         [
-            _pareto_part(plan, index)
+            pareto_part(plan, index)
             for index, plan in enumerate(plans)
             if not any(_beats(other, points[index]) for other in points)
         ]
@@ -336,13 +360,20 @@ def _beats(first: tuple[float, float], second: tuple[float, float]) -> bool:
     return first != second and first[0] <= second[0] and first[1] <= second[1]
 
 
-def _pareto_part(plan: PlanPart, index: int) -> ParetoPart:
-    """A plan as a point: run and money are as uncertain as the iteration they are made of."""
+def pareto_part(
+    plan: PlanPart, index: int, clouds: Mapping[str, tuple[str, str]] | None = None
+) -> ParetoPart:
+    """A plan as a point: run and money are as uncertain as the iteration they are made of.
+
+    `clouds` has GPU type and cloud of the pools that are offers.
+    """
+    clouds = clouds or {}
     spread = [bound / plan.iteration_seconds for bound in plan.interval_seconds]
 
     def interval(middle: float | None) -> tuple[float, float] | None:
         return None if middle is None else (middle * spread[0], middle * spread[1])
 
+    run = plan.run
     return ParetoPart(
         gpus=plan.gpus,
         tokens_per_second=plan.tokens_per_second,
@@ -350,6 +381,10 @@ def _pareto_part(plan: PlanPart, index: int) -> ParetoPart:
         train_seconds=plan.train_seconds,
         plan=index,
         usd_per_hour=plan.usd_per_hour,
+        spot_gpus={} if run is None else run.spot_gpus,
+        cloud={clouds[pool][0]: clouds[pool][1] for pool in plan.pools if pool in clouds},
+        goodput=1.0 if run is None else run.goodput,
+        kwh=None if run is None else run.kwh,
         train_seconds_interval=interval(plan.train_seconds),
         usd_interval=interval(plan.usd_total),
     )

@@ -72,7 +72,9 @@ def prices_table(
         Field("spot", [unit_price(p) for p in of("spot_usd_per_gpu_hour")], right=True),
         Field("clouds", [str(len(clouds) or "-") for clouds in of("clouds")], right=True),
         Field("newest", of("newest"), drop=1),
-        Field("days old", ["" if age is None else f"{age:,}" for age in of("age_days")], right=True),
+        Field(
+            "days old", ["" if age is None else f"{age:,}" for age in of("age_days")], right=True
+        ),
     )
     yield from listing(fields, width)
     yield Text(

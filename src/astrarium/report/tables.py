@@ -62,10 +62,11 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     """Everything `astrarium plan` shows about its result."""
     best = document.plans[0]
     yield header(document.workload, document.cluster, document.notes)
-    yield title("Best strategies" if len(document.plans) > 1 else "Best strategy")
+    listed = document.listed
+    yield title("Best strategies" if len(listed) > 1 else "Best strategy")
     experts = document.workload.has_experts
-    yield strategies_table(document.plans, document.cluster, width, experts=experts)
-    yield from pipelines(document.plans)
+    yield strategies_table(listed, document.cluster, width, experts=experts)
+    yield from pipelines(listed)
     if len(document.pareto) > 1:  # otherwise there is nothing to choose, nor to import
         from astrarium.report.front_table import front_section
 

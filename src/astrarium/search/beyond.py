@@ -18,15 +18,14 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.groups import GroupResult, GroupSearch
+from astrarium.search.money import keeps, rank_key
 from astrarium.search.outcome import Counts, Limits, Objective, Rejection
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import (
     FINALISTS,
     Mode,
     Planned,
-    keeps,
     plan,
-    rank_key,
     runnable,
 )
 from astrarium.search.rules import UserRule

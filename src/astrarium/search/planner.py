@@ -19,14 +19,17 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.money import Front, best_paid, find_front, front_of, keeps, rank_key
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.rules import UserRule, overlaps_named
+from astrarium.search.runs import Runs
 from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
@@ -62,6 +65,7 @@ class Planned:
     reasons: Counter[str]
     optimal: bool
     bound_gap: float
+    front: tuple[Plan, ...] = ()  # that no other beats in time and money; the fastest first
 
 
 def runnable(workload: Workload, *pools: Pool) -> Workload:
@@ -88,24 +92,30 @@ def plan(
     top: int = 5,
     limits: Limits | None = None,
     tuning: Tuning = NEUTRAL,
+    terms: RunTerms | None = None,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none."""
     limits = limits or Limits()
     _check_request(workload, cluster, mode, limits)
     begin = time.perf_counter()
-    asked = _Asked(workload, tuning, objective, mode, tuple(rules), top + FINALISTS, limits)
-    searched = _searched(asked, cluster)
-    results = [result for _, result in searched]
-    found = [plan for plans, _ in searched for plan in plans]
-    plans = [plan for plan in found if keeps(plan, limits)]
+    runs = Runs(workload, cluster, terms or RunTerms(), tuning)
+    asked = _Asked(
+        workload, tuning, objective, mode, (*rules, *runs.rules), top + FINALISTS, limits
+    )
+    front = _front(asked, runs)
+    searched = [] if front and _is_about_money(asked, cluster) else _searched(asked, cluster)
+    found = [best_paid(runs, plan, objective, limits) for plans, _ in searched for plan in plans]
+    results = [result for _, result in searched] or list(front.results if front else ())
+    on_front = front_of((*found, *(front.plans if front else ())))
+    plans = [plan for plan in (*found, *on_front) if keeps(plan, limits)]
     if not plans:
-        _count_beyond(found, limits, results[0])
+        _count_beyond((*found, *on_front), limits, results[0])
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     plans.sort(key=lambda plan: rank_key(plan, objective))
     best_of = {_layout_key(plan): plan for plan in reversed(plans)}
     shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
     rejected = sum((result.rejected for result in results), Counter())
-    rejected[Rejection.SLOWER] += len(found) - len(shown[:top])
+    rejected[Rejection.SLOWER] += max(len(found) - len(shown[:top]), 0)
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -117,7 +127,29 @@ def plan(
         reasons=sum((result.reasons for result in results), Counter()),
         optimal=all(result.optimal for result in results),
         bound_gap=_gap(results),
+        front=on_front if front else (),
     )
+
+
+def _front(asked: _Asked, runs: Runs) -> Front | None:
+    """The front of time and money, where GPUs may stay idle and all have a price."""
+    pools = runs.cluster.pools
+    if asked.mode is Mode.EXACT or any(pool.usd_per_gpu_hour is None for pool in pools):
+        return None
+    return find_front(
+        runs,
+        [runnable(asked.workload, pool) for pool in pools],
+        asked.rules,
+        expanded_overlaps=overlaps_named(asked.rules),
+        equal_splits=any("split" in rule.names for rule in asked.rules),
+    )
+
+
+def _is_about_money(asked: _Asked, cluster: Cluster) -> bool:
+    """Whether the best plan is on the front of single types, so that nothing else is searched."""
+    limits = asked.limits
+    limited = limits.budget_usd is not None or limits.deadline_seconds is not None
+    return len(cluster.pools) == 1 and (asked.objective is Objective.COST or limited)
 
 
 def _gap(results: Sequence[SearchResult]) -> float:
@@ -165,13 +197,6 @@ def _known(searched: _Searched) -> list[Plan]:
 def _part_of(cluster: Cluster, pools: tuple[Pool, ...]) -> Cluster:
     names = {pool.name for pool in pools}
     return Cluster(pools, tuple(link for link in cluster.links if names.issuperset(link.between)))
-
-
-def keeps(plan: Plan, limits: Limits) -> bool:
-    """Whether a plan keeps to the limits with the seconds that are shown."""
-    late, dear = limits.deadline_seconds, limits.budget_usd
-    in_time = late is None or (plan.train_seconds or 0.0) <= late
-    return in_time and (dear is None or (plan.usd_total or 0.0) <= dear)
 
 
 def _count_beyond(plans: Sequence[Plan], limits: Limits, result: SearchResult) -> None:
@@ -264,16 +289,6 @@ def _search(asked: _Asked, pool: Pool) -> tuple[tuple[Plan, ...], SearchResult]:
         top=asked.top,
     ).run()
     return estimate(model, [found.strategy for found in result.found]), result
-
-
-def rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
-    gpus = float(sum(plan.gpus.values()))
-    if objective is Objective.COST:
-        hourly = float("inf") if plan.usd_per_hour is None else plan.usd_per_hour
-        return (hourly * plan.iteration_seconds, plan.iteration_seconds)
-    if objective is Objective.GPUS:
-        return (gpus, plan.iteration_seconds)
-    return (plan.iteration_seconds, gpus)
 
 
 def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:

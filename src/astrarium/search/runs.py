@@ -123,6 +123,13 @@ class Runs:
         given = pool.interruptions_per_hour
         return self.terms.interruptions_of(pool.gpu.name) if given is None else given
 
+    def choices(self, plan: Plan) -> list[list[int]]:
+        """Spot nodes of every pool that a plan can be paid for with; the fewest first."""
+        used = plan.strategy.gpus_of_pools()
+        gpus = np.array([[used[pool.name] for pool in self._pools]])
+        choices: list[list[int]] = self.ways(gpus).spot[0].tolist()
+        return choices
+
     def priced(self, plan: Plan, spot_nodes: Sequence[int]) -> Plan:
         """The plan with its run; `spot_nodes` of every pool."""
         run = self._run(plan, np.asarray(spot_nodes))

@@ -1,0 +1,163 @@
+"""The frontier of time against money: which GPUs, how many, paid for in which way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from astrarium.cost.layouts import CostModel
+from astrarium.cost.mixed import ClusterModel
+from astrarium.model.workload import Workload
+from astrarium.search.archive import Archive, Point
+from astrarium.search.front import PoolFront
+from astrarium.search.outcome import Limits, Objective, SearchResult
+from astrarium.search.plan import Plan, estimate
+from astrarium.search.runs import Runs
+from astrarium.search.sieve import RejectingRule
+from astrarium.search.space import Space
+from astrarium.strategy.types import Strategy
+from astrarium.strategy.validity import megatron_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Plans that no other beats in time and money, the fastest first, and the searches for them."""
+
+    plans: tuple[Plan, ...]
+    results: tuple[SearchResult, ...]
+
+
+def find_front(
+    runs: Runs,
+    workloads: Sequence[Workload],
+    rules: Sequence[RejectingRule],
+    *,
+    expanded_overlaps: frozenset[str] = frozenset(),
+    equal_splits: bool = False,
+) -> Front:
+    """The front over all GPU types and counts; `workloads` in the number format of each pool."""
+    archive, pools = Archive(), runs.cluster.pools
+    models = [
+        CostModel(workload, pool, tuning=runs.tuning)
+        for workload, pool in zip(workloads, pools, strict=True)
+    ]
+    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    results = []
+    for number in _cheapest_first(models):
+        model = models[number]
+        space = Space(
+            model.workload,
+            model.pool,
+            model.planner,
+            exact=False,
+            expanded_overlaps=expanded_overlaps,
+            equal_splits=equal_splits,
+        )
+        search = PoolFront(
+            model,
+            space,
+            archive,
+            partial(runs.ways_of_pool, number),
+            partial(_alone, number, len(pools)),
+            runtime_rules=runtime_rules,
+            user_rules=rules,
+        )
+        results.append(search.run())
+    return Front(_plans(runs, models, archive.points), tuple(results))
+
+
+def _cheapest_first(models: Sequence[CostModel]) -> list[int]:
+    """Pools in the order of what their arithmetic costs at its peak."""
+
+    def usd_per_flop(number: int) -> float:
+        return (models[number].pool.usd_per_gpu_hour or 0.0) / models[number].peak_flops
+
+    return sorted(range(len(models)), key=usd_per_flop)
+
+
+def _alone(number: int, pools: int, gpus: int) -> tuple[int, ...]:
+    return tuple(gpus if pool == number else 0 for pool in range(pools))
+
+
+def _plans(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -> tuple[Plan, ...]:
+    """Points as plans with their runs; with everything counted some may be outdone."""
+    by_pools: dict[tuple[int, ...], list[Point]] = defaultdict(list)
+    for point in points:
+        used = tuple(pool for pool, count in enumerate(point.gpus) if count)
+        by_pools[used].append(point)
+    plans = []
+    for used, members in by_pools.items():
+        model = ClusterModel.alone(models[used[0]])
+        strategies = list(dict.fromkeys(point.found.strategy for point in members))
+        estimated = dict(zip(strategies, _estimated(model, strategies), strict=True))
+        plans += [runs.priced(estimated[point.found.strategy], point.spot) for point in members]
+    return front_of(plans)
+
+
+def _estimated(model: ClusterModel, strategies: Sequence[Strategy]) -> Sequence[Plan]:
+    """The plans of strategies, with the best cuts where layers are not equal."""
+    plans = estimate(model, strategies)
+    if len(model.workload.model.kinds) == 1:
+        return plans
+    from astrarium.search.polish import polished
+
+    better = {}
+    for plan in estimate(model, polished(model, plans)):
+        better[_degrees(plan.strategy)] = plan
+    found = []
+    for plan in plans:
+        other = better.get(_degrees(plan.strategy), plan)
+        found.append(min(plan, other, key=lambda p: p.iteration_seconds))
+    return found
+
+
+def _degrees(s: Strategy) -> tuple[object, ...]:
+    degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
+    return (*degrees, s.recompute, s.zero_stage, s.sequence_parallel, s.offload_optimizer)
+
+
+def front_of(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Those that no other beats in time and money, the fastest first; of equals the first."""
+    order = sorted(range(len(plans)), key=lambda i: (time_of(plans[i]), money_of(plans[i]), i))
+    kept: list[Plan] = []
+    for i in order:
+        if not kept or money_of(plans[i]) < money_of(kept[-1]):
+            kept.append(plans[i])
+    return tuple(kept)
+
+
+def time_of(plan: Plan) -> float:
+    """Seconds of the run, or of an iteration if its length is not known."""
+    return plan.iteration_seconds if plan.train_seconds is None else plan.train_seconds
+
+
+def money_of(plan: Plan) -> float:
+    """USD of the run, or of an iteration (times an hour)."""
+    if plan.usd_per_hour is None:
+        return float("inf")
+    return time_of(plan) * plan.usd_per_hour
+
+
+def keeps(plan: Plan, limits: Limits) -> bool:
+    """Whether a plan keeps to the limits with the seconds that are shown."""
+    late, dear = limits.deadline_seconds, limits.budget_usd
+    in_time = late is None or (plan.train_seconds or 0.0) <= late
+    return in_time and (dear is None or (plan.usd_total or 0.0) <= dear)
+
+
+def rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
+    gpus = float(sum(plan.gpus.values()))
+    if objective is Objective.COST:
+        return (money_of(plan), time_of(plan))
+    if objective is Objective.GPUS:
+        return (gpus, time_of(plan))
+    return (time_of(plan), gpus)
+
+
+def best_paid(runs: Runs, plan: Plan, objective: Objective, limits: Limits) -> Plan:
+    """The plan, paid for in the way that is best for the objective and keeps the limits."""
+    every = [runs.priced(plan, spot) for spot in runs.choices(plan)]
+    within = [one for one in every if keeps(one, limits)]
+    return min(within or every, key=lambda one: rank_key(one, objective))
