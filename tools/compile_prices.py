@@ -20,10 +20,9 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
-from statistics import median
 from typing import Final, TypeAlias
 
 from astrarium.catalog.prices import (
@@ -31,8 +30,10 @@ from astrarium.catalog.prices import (
     REGION_COLUMNS,
     Offer,
     median_price,
+    merged,
     rented_sizes,
 )
+from astrarium.catalog.regions import region_class
 
 DATA: Final = Path(__file__).parents[1] / "src/astrarium/catalog/data"
 
@@ -44,19 +45,7 @@ LEAST_SPOT_SHARE = 0.05  # of the on-demand median of the type
 # same cloud has a newer price for as many of these GPUs.
 STALE_AFTER: Final = timedelta(days=365)
 CURRENCY: Final = "USD"  # others would need a rate of exchange and its date
-DIGITS: Final = 6  # behind the point, in dollars
 
-# Classes of regions, by the first pattern that is found in the name of a region.
-REGION_CLASSES: Final = (
-    (r"^\(|^default$", "any"),
-    (r"canada|^ca-|^ca$|, ca,|^ca, na|tor1|northamerica-northeast|^bhs$", "other"),
-    (r"^us|usa-|, us,|eastus|centralus|westus|east coast|north-america", "us"),
-    (r"australia|^au-|^au$|syd|melbourne|^ap-southeast-2$", "other"),
-    (r"southamerica|^sa-|^br-|^mx-|^af-|^me-|^il-|israel", "other"),
-    (r"^eu|^uk-|^no-|^it-|^fr-|, eu$|norway|finland|^fin-|ams|^(fra|gra|lon|waw)$", "europe"),
-    (r"netherlands|germany|france|poland|^(cz|dk|fr|is|nl|no|ro|se|de|fi)$", "europe"),
-    (r"^ap-|^asia|^jp-|, as$|korea|tyo|japan|india|singapore|^(in|jp|sg)$", "asia"),
-)
 # What the notes of the table say that a reader of prices should know, as marks.
 MARKS: Final = (
     (r"broker", "broker"),
@@ -79,76 +68,48 @@ SOURCES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One region's price of one instance."""
-
-    cloud: str
-    region: str
-    instance: str
-    gpu: str
-    gpus: int
-    usd: float | None
-    spot: float | None
-    day: str
-    source: str
-    marks: tuple[str, ...]
-
-    @property
-    def sort(self) -> tuple[str, str, int]:
-        return self.cloud, self.gpu, self.gpus
-
-
 def first_match(patterns: Sequence[tuple[str, str]], text: str) -> str | None:
     return next((word for pattern, word in patterns if re.search(pattern, text)), None)
 
 
-def region_class(region: str) -> str:
-    found = first_match(REGION_CLASSES, region.lower())
+def place_of(region: str) -> str:
+    found = region_class(region)
     if found is None:
-        sys.exit(f"region '{region}' belongs to no class; add it to REGION_CLASSES")
+        sys.exit(f"region '{region}' belongs to no class; add it to catalog/regions.py")
     return found
 
 
-def marks_of(text: str) -> tuple[str, ...]:
-    return tuple(mark for pattern, mark in MARKS if re.search(pattern, text))
+def marks_of(text: str) -> str:
+    return " ".join(mark for pattern, mark in MARKS if re.search(pattern, text))
 
 
-def read(path: Path, left_out: Counter[str]) -> Iterator[Row]:
+def read(path: Path, left_out: Counter[str]) -> Iterator[Offer]:
+    """An offer for each region."""
     with path.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             if line["currency"] != CURRENCY:
                 left_out[f"not in {CURRENCY}"] += 1
                 continue
             spot = line["spot_zone_median"] or line["spot_usd_per_hour"]
-            yield Row(
+            yield Offer(
                 cloud=line["cloud"],
-                region=region_class(line["region"]),
+                region=place_of(line["region"]),
                 instance=line["instance_type"],
                 gpu=line["gpu"].removesuffix("-perGPU"),
                 gpus=int(line["gpu_count"]),
-                usd=float(line["on_demand_usd_per_hour"] or 0) or None,
-                spot=float(spot or 0) or None,
-                day=line["catalog_date"],
+                usd_per_hour=float(line["on_demand_usd_per_hour"] or 0) or None,
+                spot_usd_per_hour=float(spot or 0) or None,
+                date=line["catalog_date"],
                 source=first_match(SOURCES, line["source"]) or "",
-                marks=marks_of(f"{line['instance_type']}; {line['note']}"),
+                note=marks_of(f"{line['instance_type']}; {line['note']}"),
             )
 
 
-def median_of_clouds(rows: Iterable[Row]) -> dict[str, float]:
-    """On demand per GPU and hour: the median over clouds of the median of each."""
-    found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def without_outliers(rows: Sequence[Offer], left_out: Counter[str]) -> Iterator[Offer]:
+    usual = {gpu: median_price(row for row in rows if row.gpu == gpu) for gpu in _types(rows)}
     for row in rows:
-        if row.usd is not None:
-            found[row.gpu][row.cloud].append(row.usd / row.gpus)
-    return {gpu: median(map(median, clouds.values())) for gpu, clouds in found.items()}
-
-
-def without_outliers(rows: Sequence[Row], left_out: Counter[str]) -> Iterator[Row]:
-    usual = median_of_clouds(rows)
-    for row in rows:
-        typical = usual[row.gpu] * row.gpus
-        usd, spot = row.usd, row.spot
+        typical = (usual[row.gpu] or 0.0) * row.gpus
+        usd, spot = row.usd_per_hour, row.spot_usd_per_hour
         if usd is not None and not LEAST_SHARE * typical <= usd <= MOST_SHARE * typical:
             left_out["outlier on demand"] += 1
             usd = None
@@ -156,52 +117,26 @@ def without_outliers(rows: Sequence[Row], left_out: Counter[str]) -> Iterator[Ro
             left_out["outlier spot"] += 1
             spot = None
         if usd is not None or spot is not None:
-            yield replace(row, usd=usd, spot=spot)
+            yield replace(row, usd_per_hour=usd, spot_usd_per_hour=spot)
+
+
+def _types(rows: Iterable[Offer]) -> set[str]:
+    return {row.gpu for row in rows}
 
 
 def without_replaced(
-    rows: Sequence[Row], stale_before: str, left_out: Counter[str]
-) -> Iterator[Row]:
+    rows: Sequence[Offer], stale_before: str, left_out: Counter[str]
+) -> Iterator[Offer]:
     newest: dict[tuple[str, str, int], str] = {}
     for row in rows:
-        newest[row.sort] = max(row.day, newest.get(row.sort, ""))
+        sort = (row.cloud, row.gpu, row.gpus)
+        newest[sort] = max(row.date, newest.get(sort, ""))
     for row in rows:
-        if row.day < stale_before <= newest[row.sort]:
+        if row.date < stale_before <= newest[row.cloud, row.gpu, row.gpus]:
             left_out["stale, a newer one is there"] += 1
         else:
-            yield row
-
-
-def offers_of(rows: Iterable[Row], stale_before: str) -> list[Offer]:
-    groups: defaultdict[tuple[str, str, str, str, int], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.cloud, row.gpu, row.instance, row.region, row.gpus].append(row)
-    made = []
-    for (cloud, gpu, instance, region, gpus), group in sorted(groups.items()):
-        usd = [row.usd for row in group if row.usd is not None]
-        spot = [row.spot for row in group if row.spot is not None]
-        marks = dict.fromkeys(mark for row in group for mark in row.marks)
-        day = min(row.day for row in group)
-        if day < stale_before:
-            marks["stale"] = None
-        made.append(
-            Offer(
-                cloud=cloud,
-                region=region,
-                instance=instance,
-                gpu=gpu,
-                gpus=gpus,
-                usd_per_hour=round(median(usd), DIGITS) if usd else None,
-                spot_usd_per_hour=round(median(spot), DIGITS) if spot else None,
-                date=day,
-                source=group[0].source,
-                note=" ".join(sorted(marks)),
-                regions=len(group),
-                least_usd_per_hour=min(usd, default=None),
-                most_usd_per_hour=max(usd, default=None),
-            )
-        )
-    return made
+            stale = row.date < stale_before
+            yield replace(row, note=f"{row.note} stale".strip()) if stale else row
 
 
 def book_text(offers: Sequence[Offer], left_out: Mapping[str, int]) -> str:
@@ -294,10 +229,10 @@ def compiled(path: Path) -> tuple[list[Offer], Counter[str]]:
     """The offers of a table, and how many rows were left out for what."""
     left_out: Counter[str] = Counter()
     rows = list(read(path, left_out))
-    stale_before = (max(date.fromisoformat(row.day) for row in rows) - STALE_AFTER).isoformat()
+    stale_before = (max(date.fromisoformat(row.date) for row in rows) - STALE_AFTER).isoformat()
     rows = list(without_outliers(rows, left_out))
     rows = list(without_replaced(rows, stale_before, left_out))
-    return offers_of(rows, stale_before), left_out
+    return merged(rows), left_out
 
 
 def main(path: Path) -> None:

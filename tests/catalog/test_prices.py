@@ -11,14 +11,11 @@ from compile_prices import (
     MOST_SHARE,
     book_text,
     compiled,
-    region_class,
     with_prices,
 )
 
 from astrarium.catalog import find_gpu, gpus, instances, sources
 from astrarium.catalog.prices import (
-    ANY_REGION,
-    REGIONS,
     STALE_AFTER_DAYS,
     Offer,
     age_days,
@@ -31,6 +28,7 @@ from astrarium.catalog.prices import (
     rented_sizes,
 )
 from astrarium.catalog.records import read_table
+from astrarium.catalog.regions import ANY_REGION, REGIONS, region_class
 from astrarium.errors import InputError
 
 LARGEST_BOOK_BYTES = 150_000

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from statistics import median
@@ -23,11 +23,10 @@ from typing import Any, Final, cast
 
 from astrarium.catalog.gpus import find_gpu
 from astrarium.catalog.records import read_table
+from astrarium.catalog.regions import ANY_REGION
 from astrarium.errors import InputError, did_you_mean
 
 STALE_AFTER_DAYS: Final = 180
-ANY_REGION: Final = "any"
-REGIONS: Final = ("us", "europe", "asia", "other")
 ALL_CLOUDS: Final = "all"
 RATE_CARD: Final = "rate-card"
 
@@ -41,7 +40,8 @@ REGION_COLUMNS: Final = (
     "least_usd_per_hour",
     "most_usd_per_hour",
 )
-_DIGITS: Final = 6  # of a median
+_DIGITS: Final = 6  # of a median over clouds
+_DECIMALS: Final = 6  # of one over regions
 
 # What people call the clouds of the book.
 _ALIASES: Final[Mapping[str, str]] = {
@@ -146,6 +146,30 @@ def median_price(among: Iterable[Offer], *, spot: bool = False) -> float | None:
     if not of_cloud:
         return None
     return float(f"{median(map(median, of_cloud.values())):.{_DIGITS}g}")
+
+
+def merged(among: Iterable[Offer]) -> list[Offer]:
+    """Offers of single regions as one for each class of regions: medians, and how far they vary."""
+    groups: defaultdict[tuple[str, str, str, str, int], list[Offer]] = defaultdict(list)
+    for offer in among:
+        groups[offer.cloud, offer.gpu, offer.instance, offer.region, offer.gpus].append(offer)
+    made = []
+    for _, group in sorted(groups.items()):
+        usd = [offer.usd_per_hour for offer in group if offer.usd_per_hour is not None]
+        spot = [o.spot_usd_per_hour for o in group if o.spot_usd_per_hour is not None]
+        marks = {mark for offer in group for mark in offer.marks}
+        one = replace(
+            group[0],
+            usd_per_hour=round(median(usd), _DECIMALS) if usd else None,
+            spot_usd_per_hour=round(median(spot), _DECIMALS) if spot else None,
+            date=min(offer.date for offer in group),
+            note=" ".join(sorted(marks)),
+            regions=len(group),
+            least_usd_per_hour=min(usd, default=None),
+            most_usd_per_hour=max(usd, default=None),
+        )
+        made.append(one)
+    return made
 
 
 def rented_sizes(among: Iterable[Offer]) -> tuple[int, ...]:

@@ -98,11 +98,12 @@ def prices(
     from astrarium.report import prices as report
     from astrarium.report.catalog import SCHEMA, gpu_named, instance_to_dict
 
-    book, today = money.book(cloud, region, files or ()), money.today()
+    book, notes = money.book(cloud, region, files or ())
+    today = money.today()
     chosen = data.gpus() if name is None else (gpu_named(name),)
     if json:
         entries = [report.spread_to_dict(gpu, book.of(gpu.name), today) for gpu in chosen]
-        document: dict[str, object] = {"schema": SCHEMA, "prices": entries}
+        document: dict[str, object] = {"schema": SCHEMA, "prices": entries, "notes": notes}
         if name is not None:
             instances = data.instances(chosen[0].name)
             offers = [report.offer_to_dict(offer, today) for offer in book.of(chosen[0].name)]
@@ -110,12 +111,10 @@ def prices(
             document["offers"] = offers
         output.print_json(document)
     elif name is None:
-        output.show(lambda width: report.prices_table(chosen, book.of, today, width))
+        output.show(lambda width: report.prices_table(chosen, book.of, today, width, notes))
     else:
         gpu, instances = chosen[0], data.instances(chosen[0].name)
-        output.show(
-            lambda width: report.offers_report(gpu, book.of(gpu.name), instances, today, width)
-        )
+        output.show(lambda width: report.offers_report(gpu, book, instances, width, notes))
 
 
 @catalog.command(cls=Command)

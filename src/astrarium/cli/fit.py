@@ -16,6 +16,13 @@ def fit(  # noqa: PLR0913  one parameter per flag
     global_batch: options.OPTIONAL_GLOBAL_BATCH = None,
     precision: options.PRECISION = "bf16",
     profile: options.PROFILE = None,
+    market: options.MARKET = None,
+    region: options.REGION = None,
+    prices: options.PRICE_FILES = None,
+    price: options.PRICES = None,
+    discount: options.DISCOUNTS = None,
+    power_price: options.POWER_PRICE = None,
+    power_utilisation: options.POWER_UTILISATION = None,
     json: options.JSON = False,
 ) -> None:
     """Will it fit: bytes by cause, smallest count, cheapest change.
@@ -24,11 +31,21 @@ def fit(  # noqa: PLR0913  one parameter per flag
     """
     from dataclasses import asdict
 
-    from astrarium.cli import output, request
+    from astrarium.cli import money, output, request
     from astrarium.report.fit import fit_document, fit_report
     from astrarium.search import fit as search
 
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, None, precision)
+    terms = money.Terms(
+        market,
+        region,
+        None,
+        prices or (),
+        price or (),
+        discount or (),
+        power_price,
+        power_utilisation,
+    )
+    asked = request.read(model, gpus, cluster, seq_length, global_batch, None, precision, terms)
     chosen = None if strategy is None else request.strategy(strategy, asked)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     with output.progress("searching"):

@@ -179,7 +179,7 @@ def _given(flags: OfLogs, runtime: str | None) -> Given:
         for flag, (text, most) in counts.items()
     )
     return Given(
-        pool=only_pool(request.cluster(flags.gpus, flags.cluster)),
+        pool=only_pool(request.cluster(flags.gpus, flags.cluster)[0]),
         model=None if flags.model is None else load_model(flags.model),
         seq_length=seq_length,
         global_batch=batch,

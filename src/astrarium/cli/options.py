@@ -35,6 +35,14 @@ def complete_instance(incomplete: str) -> list[str]:
     return _completed(incomplete, [instance.name for instance in instances()])
 
 
+def complete_clouds(incomplete: str) -> list[str]:
+    """Clouds of the price book, also after a comma."""
+    from astrarium.catalog.prices import cloud_names
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _completed(last, ["all", *cloud_names()])]
+
+
 def complete_runtime(incomplete: str) -> list[str]:
     from astrarium.catalog.runtimes import runtime_names
 
@@ -75,6 +83,59 @@ GPUS: TypeAlias = Annotated[
 CLUSTER: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Cluster file, in place of --gpus."),
+]
+_REGIONS = ("us", "europe", "asia", "other")
+CLOUDS: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="CLOUD,...", help="Only these clouds.", autocompletion=complete_clouds),
+]
+MARKET: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLOUD,...|all",
+        help="Prices and instances of these clouds; without --gpus: all they offer.",
+        autocompletion=complete_clouds,
+    ),
+]
+REGION: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(_REGIONS),
+        help="Only offers of these regions.",
+        autocompletion=one_of(*_REGIONS),
+    ),
+]
+MAX_GPUS: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Of each type, with --market alone; default: 1024."),
+]
+PRICE_FILES: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prices",
+        metavar="FILE",
+        help="Own prices: CSV, YAML, or SkyPilot's ~/.sky/catalogs; repeatable.",
+    ),
+]
+PRICES: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--price", metavar="TYPE=USD", help="Price of a GPU and hour; repeatable."),
+]
+DISCOUNTS: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--discount",
+        metavar="[CLOUD=]PERCENT",
+        help="Off on-demand prices, for reserved or committed use; repeatable.",
+    ),
+]
+POWER_PRICE: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="USD", help="Per kWh, for owned machines (--price TYPE=0)."),
+]
+POWER_UTILISATION: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="PERCENT", help="Of the boards' power that is drawn; default: 100."),
 ]
 SEQ_LENGTH: TypeAlias = Annotated[
     str | None,

@@ -28,12 +28,20 @@ def plan(  # noqa: PLR0913  one parameter per flag
     rule: options.RULES = None,
     top: options.TOP = "5",
     profile: options.PROFILE = None,
+    market: options.MARKET = None,
+    region: options.REGION = None,
+    max_gpus: options.MAX_GPUS = None,
+    prices: options.PRICE_FILES = None,
+    price: options.PRICES = None,
+    discount: options.DISCOUNTS = None,
+    power_price: options.POWER_PRICE = None,
+    power_utilisation: options.POWER_UTILISATION = None,
     json: options.JSON = False,
     out: options.OUT = None,
     front: options.FRONT = None,
 ) -> None:
     """The best strategies: time, memory, money, why others fell out."""
-    from astrarium.cli import output, request
+    from astrarium.cli import money, output, request
     from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report.build import document_of
     from astrarium.report.document import PLAN_FILE, to_dict
@@ -45,10 +53,25 @@ def plan(  # noqa: PLR0913  one parameter per flag
     files = _front_files(front or (), [model, cluster, profile])
     goal = request.choice("--objective", objective, Objective, without=(Objective.GPUS,))
     how = request.choice("--mode", mode, planner.Mode)
+    if gpus is None and cluster is None and market is not None:
+        how = planner.Mode.UP_TO  # nobody rents all that a cloud has
     limits = Limits(request.usd("--budget", budget), request.seconds("--deadline", deadline))
     listed = request.count("--top", top, request.MOST_PLANS)
     rules = user_rules(rule or ())
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
+    terms = money.Terms(
+        market,
+        region,
+        max_gpus,
+        prices or (),
+        price or (),
+        discount or (),
+        power_price,
+        power_utilisation,
+        money_decides=how is planner.Mode.UP_TO
+        and (goal is Objective.COST or limits.budget_usd is not None),
+        may_choose=True,
+    )
+    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision, terms)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
     with output.progress("searching"):

@@ -16,17 +16,34 @@ def predict(  # noqa: PLR0913  one parameter per flag
     precision: options.PRECISION = "bf16",
     runtime: options.ANY_RUNTIME = "megatron",
     profile: options.PROFILE = None,
+    market: options.MARKET = None,
+    region: options.REGION = None,
+    prices: options.PRICE_FILES = None,
+    price: options.PRICES = None,
+    discount: options.DISCOUNTS = None,
+    power_price: options.POWER_PRICE = None,
+    power_utilisation: options.POWER_UTILISATION = None,
     json: options.JSON = False,
     out: options.OUT = None,
 ) -> None:
     """One strategy: time, memory, money, and where they go."""
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.cli import output, request
+    from astrarium.cli import money, output, request
     from astrarium.report.build import document_of_prediction
     from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
 
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
+    terms = money.Terms(
+        market,
+        region,
+        None,
+        prices or (),
+        price or (),
+        discount or (),
+        power_price,
+        power_utilisation,
+    )
+    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision, terms)
     chosen = request.strategy(strategy, asked)
     program = find_runtime(runtime)
     asked = request.under(asked, program)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from astrarium import units
+from astrarium.cli.money import Terms
 from astrarium.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from astrarium.model.workload import Workload
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
+
+NO_TERMS = Terms()
 
 # Far above anything trained; a larger number is a typing error.
 MOST_SEQ_LENGTH = 2**27
@@ -125,16 +128,21 @@ def check_planned(runtime: str) -> None:
     )
 
 
-def cluster(gpus: str | None, file: str | None) -> Cluster:
-    """The cluster of --gpus or --cluster, of which exactly one is given."""
+def cluster(
+    gpus: str | None, file: str | None, terms: Terms = NO_TERMS
+) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster of --gpus, --cluster or --market, at the terms of the flags, and notes on it."""
+    from astrarium.cli import money
     from astrarium.cluster import load_cluster, parse_gpus
 
     if gpus is not None and file is not None:
         raise InputError("--gpus and --cluster are both given; keep one")
     if gpus is not None:
-        return parse_gpus(gpus)
+        return money.priced(parse_gpus(gpus), terms)
     if file is not None:
-        return load_cluster(Path(file))
+        return money.priced(load_cluster(Path(file)), terms)
+    if terms.market is not None:
+        return money.market(terms)
     raise InputError("no GPUs are given; use --gpus TYPE:N such as h100:64, or --cluster FILE")
 
 
@@ -146,6 +154,7 @@ def read(
     global_batch: str | None,
     tokens: str | None,
     precision: str,
+    terms: Terms = NO_TERMS,
 ) -> Request:
     """Everything a command is asked about. Flags first: their mistakes cost least to find."""
     from astrarium.model import load_model
@@ -159,7 +168,8 @@ def read(
     length = None if seq_length is None else count("--seq-length", seq_length, MOST_SEQ_LENGTH)
     run_tokens = None if tokens is None else count("--tokens", tokens, MOST_TOKENS)
     number_format = choice("--precision", precision, Precision)
-    pools = cluster(gpus, cluster_file)
+    pools, on_prices = cluster(gpus, cluster_file, terms)
+    notes += on_prices
     loaded = load_model(model)
     if length is None:
         length, why = _default_length(loaded)

@@ -9,6 +9,7 @@ through host memory only. This module needs msgspec and is imported when a file 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
@@ -19,7 +20,14 @@ from astrarium import documents, units
 from astrarium.catalog import find_gpu
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import Network
-from astrarium.cluster.types import LARGEST_CLUSTER, Cluster, Link, Pool, check_cluster
+from astrarium.cluster.types import (
+    CLUSTER_FILE,
+    LARGEST_CLUSTER,
+    Cluster,
+    Link,
+    Pool,
+    check_cluster,
+)
 from astrarium.errors import InputError
 
 T = TypeVar("T")
@@ -103,9 +111,10 @@ def _pool(entry: _PoolEntry) -> Pool:
         spot_usd_per_gpu_hour=_price("spot_usd_per_gpu_hour", entry.spot_usd_per_gpu_hour),
     )
     gpus_per_node = entry.gpus_per_node or gpu.gpus_per_node
-    return build_pool(
+    pool = build_pool(
         entry.name or gpu.name, gpu, entry.nodes, gpus_per_node, entry.gpu, machines=machines
     )
+    return pool if machines.usd_per_gpu_hour is None else replace(pool, price_origin=CLUSTER_FILE)
 
 
 def _link(entry: _LinkEntry, pools: Cluster) -> Link:

@@ -18,6 +18,7 @@ from astrarium.catalog import Gpu, find_gpu
 from astrarium.cluster.interconnect import LinkKind, Network
 from astrarium.errors import InputError, did_you_mean
 
+CLUSTER_FILE = "cluster file"  # origin of prices that stand in one
 LARGEST_CLUSTER = 2**24  # GPUs; sixteen times the largest search asked for
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 
 from astrarium.catalog import describe_gpu, sources
+from astrarium.catalog.regions import ANY_REGION
 from astrarium.cluster import Cluster, Pool
+from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.model.workload import Workload
 from astrarium.report.document import (
     SCHEMA,
@@ -37,6 +39,7 @@ from astrarium.search.room import pools_without_room
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
 
+MOST_LEFT_OUT = 6  # pools that are named one by one
 LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
 
 
@@ -123,6 +126,9 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
     workload = runnable(planned.workload, *planned.cluster.pools)
     rooms = pools_without_room(workload, Cluster(unused)) if unused else ()
     why = {room.pool.name: f": {room.text}" for room in rooms}
+    if len(left) > MOST_LEFT_OUT and not why:
+        total = len(planned.cluster.pools)
+        return (f"plan 1 leaves out GPUs of {len(left)} of {total} pools",)
     notes = []
     for pool in left:
         named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
@@ -194,8 +200,10 @@ def price_source(pool: Pool) -> str:
     """Where the on-demand price of a pool comes from, with its date."""
     if pool.usd_per_gpu_hour is None:
         return ""
+    if pool.price_origin:
+        return _offer_words(pool)
     if pool.usd_per_gpu_hour != pool.gpu.usd_per_gpu_hour:
-        return "cluster file"
+        return CLUSTER_FILE
     figure = next(f for f in describe_gpu(pool.gpu) if f.name == "usd_per_gpu_hour")
     known = sources()
     titles = [known[code].title.partition(":")[0] for code in figure.sources if code in known]
@@ -203,6 +211,17 @@ def price_source(pool: Pool) -> str:
         return ", ".join(figure.sources)
     others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
     return f"median over clouds; {titles[0]}{others}, {figure.date}"
+
+
+def _offer_words(pool: Pool) -> str:
+    """The offer that a price is of, and who says so."""
+    title = pool.price_origin
+    if title in sources():
+        title = sources()[title].title.partition(":")[0]
+    offer = " ".join(part for part in (pool.cloud, pool.instance) if part)
+    place = "" if pool.region in ("", ANY_REGION) else pool.region
+    said = ", ".join(part for part in (title, pool.price_date) if part)
+    return "; ".join(part for part in (", ".join(p for p in (offer, place) if p), said) if part)
 
 
 def plan_part(plan: Plan, rank: int) -> PlanPart:

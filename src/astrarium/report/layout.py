@@ -78,6 +78,7 @@ def listing(fields: Sequence[Field], width: int) -> Iterator[RenderableType]:
             _head(field, gap),
             justify="right" if field.right else "left",
             no_wrap=not field.prose,
+            overflow="fold",  # names without blanks are broken, not cut
         )
     for row in zip(*(field.cells for field in kept), strict=True):
         table.add_row(*map(Text, row))

@@ -12,7 +12,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.catalog import Gpu, Instance
-from astrarium.catalog.prices import REGIONS, Offer, age_days, is_stale
+from astrarium.catalog.book import Book
+from astrarium.catalog.prices import STALE_AFTER_DAYS, Offer, age_days, is_stale
+from astrarium.catalog.regions import REGIONS
 from astrarium.report.catalog import marked, numbered, price_to_dict, ranges, source_line, usd
 from astrarium.report.layout import Field, listing, title
 from astrarium.report.words import unit_price
@@ -56,7 +58,11 @@ def offer_to_dict(offer: Offer, today: date) -> dict[str, Any]:
 
 
 def prices_table(
-    types: Sequence[Gpu], offers_of: Callable[[str], Sequence[Offer]], today: date, width: int
+    types: Sequence[Gpu],
+    offers_of: Callable[[str], Sequence[Offer]],
+    today: date,
+    width: int,
+    notes: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
     """A line for each GPU type: what its hour costs by default, and how far clouds lie apart."""
     lines = [spread_to_dict(gpu, offers_of(gpu.name), today) for gpu in types]
@@ -82,17 +88,20 @@ def prices_table(
         " its regions",
         "dim",
     )
+    for note in notes:
+        yield Text(f"note: {note}")
 
 
 def offers_report(
     gpu: Gpu,
-    offers: Sequence[Offer],
+    book: Book,
     instances: Sequence[Instance],
-    today: date,
     width: int,
+    notes: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
     """All offers of a type, the cheapest first, with their age, spread and sources."""
-    yield from prices_table([gpu], lambda _: offers, today, width)
+    offers, today = book.of(gpu.name), book.today
+    yield from prices_table([gpu], book.of, today, width, notes)
     cited = list(dict.fromkeys([*price_to_dict(gpu)["price_sources"], *_sources(offers)]))
     by_name = {instance.name: instance for instance in instances}
     limits = list(dict.fromkeys(i.availability for i in instances if i.availability))
@@ -101,7 +110,7 @@ def offers_report(
         yield title("Whole instances on offer; prices per GPU and hour")
     fields = (
         Field("cloud", [offer.cloud for offer in lines]),
-        Field("region", [offer.region for offer in lines], prose=True),
+        Field("region", [offer.region for offer in lines]),
         Field(
             "instance",
             [
@@ -120,6 +129,7 @@ def offers_report(
     )
     if lines:
         yield from listing(fields, width)
+        yield Text(f"! stale: older than {STALE_AFTER_DAYS} days", "dim")
     if limits and lines:
         yield numbered(limits)
     if cited:
@@ -153,11 +163,15 @@ def _joined(offers: Sequence[Offer]) -> list[Offer]:
     return [
         replace(
             group[0],
-            region=", ".join(offer.region for offer in group),
+            region=_places([offer.region for offer in group]),
             regions=sum(offer.regions for offer in group),
         )
         for group in groups
     ]
+
+
+def _places(regions: Sequence[str]) -> str:
+    return "all" if set(regions) == set(REGIONS) else ", ".join(regions)
 
 
 def _short(price: float | None) -> str:

@@ -148,7 +148,8 @@ def pool_words(pool: PoolPart) -> str:
 
 def price_words(pool: PoolPart) -> str:
     if pool.usd_per_gpu_hour is None:
-        return f"none known for {pool.gpu}; usd_per_gpu_hour in a cluster file sets one"
+        own = f"--price {pool.gpu_as_given}=USD, or usd_per_gpu_hour in a cluster file,"
+        return f"none known for {pool.gpu}; {own} sets one"
     return f"{unit_price(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
 
 

@@ -304,7 +304,7 @@ def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Lim
     if limits.budget_usd is not None and unpriced:
         raise InputError(
             f"no price is known for {', '.join(unpriced)}, so a budget cannot be kept;"
-            " give usd_per_gpu_hour in a cluster file or in astrarium.toml"
+            f" --price {unpriced[0]}=USD sets one, or usd_per_gpu_hour in a cluster file"
         )
 
 

@@ -1,0 +1,93 @@
+"""A book to plan by: offers of the clouds one may use, in the regions one may use.
+
+The user's own prices take the place of what the built-in book says about the same cloud and GPU
+type. Discounts (reserved or committed use) come off the on-demand prices of the built-in book;
+own prices are what is paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Final
+
+from astrarium.catalog.prices import Offer, find_cloud, is_stale, offers
+from astrarium.catalog.regions import REGIONS
+from astrarium.errors import InputError, did_you_mean
+
+EVERY_CLOUD: Final = "*"  # in discounts: clouds that are not named
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Offers, and the day against which their age is counted."""
+
+    offers: tuple[Offer, ...]
+    today: date
+
+    def of(self, gpu: str) -> tuple[Offer, ...]:
+        """The offers of a GPU type, by its full name."""
+        return tuple(offer for offer in self.offers if offer.gpu == gpu)
+
+    def usable(self, gpu: str) -> tuple[Offer, ...]:
+        """Those with an on-demand price; stale ones only if there is nothing else."""
+        priced = [offer for offer in self.of(gpu) if offer.usd_per_hour is not None]
+        fresh = [offer for offer in priced if not is_stale(offer.date, self.today)]
+        return tuple(fresh or priced)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(offer.gpu for offer in self.offers))
+
+
+def book_of(
+    today: date,
+    *,
+    clouds: Collection[str] | None = None,
+    region: str | None = None,
+    own: Sequence[Offer] = (),
+    discounts: Mapping[str, float] | None = None,
+) -> Book:
+    """The built-in offers of some clouds (None: all) with the user's own ones, in one region.
+
+    `discounts` are shares by cloud, `EVERY_CLOUD` for those that are not named.
+    """
+    known = sorted({offer.cloud for offer in own})
+    chosen = None if clouds is None else [find_cloud(cloud, known) for cloud in clouds]
+    off = {c if c == EVERY_CLOUD else find_cloud(c, known): s for c, s in (discounts or {}).items()}
+    replaced = {(offer.cloud, offer.gpu) for offer in own}
+    built_in = [
+        _discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0)))
+        for offer in offers()
+        if (chosen is None or offer.cloud in chosen) and (offer.cloud, offer.gpu) not in replaced
+    ]
+    place = None if region is None else _region(region, own)
+    every = [offer for offer in (*own, *built_in) if offer.is_in(place)]
+    return Book(tuple(every), today)
+
+
+def _region(name: str, own: Sequence[Offer]) -> str:
+    words = list(dict.fromkeys([*REGIONS, *(offer.region for offer in own)]))
+    found = {word.lower(): word for word in words}.get(name.strip().lower())
+    if found is None:
+        raise InputError(
+            f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}"
+        )
+    return found
+
+
+def _discounted(offer: Offer, share: float) -> Offer:
+    if not share or offer.usd_per_hour is None:
+        return offer
+    return replace(
+        offer,
+        usd_per_hour=offer.usd_per_hour * (1 - share),
+        least_usd_per_hour=_times(offer.least_usd_per_hour, 1 - share),
+        most_usd_per_hour=_times(offer.most_usd_per_hour, 1 - share),
+        note=f"{offer.note} discount".strip(),
+    )
+
+
+def _times(price: float | None, factor: float) -> float | None:
+    return None if price is None else price * factor

@@ -1,0 +1,225 @@
+"""From the flags about money to a book, priced clusters and notes on them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
+
+from astrarium import units
+from astrarium.errors import InputError
+
+if TYPE_CHECKING:
+    from astrarium.catalog.book import Book
+    from astrarium.cluster import Cluster
+    from astrarium.cluster.market import Power
+
+TODAY_VARIABLE = "SOURCE_DATE_EPOCH"  # seconds; as for reproducible builds
+DEFAULT_MOST_GPUS = 1024
+ALL_CLOUDS = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The flags about money, as they were written."""
+
+    market: str | None = None
+    region: str | None = None
+    max_gpus: str | None = None
+    prices: Sequence[str] = ()
+    price: Sequence[str] = ()
+    discount: Sequence[str] = ()
+    power_price: str | None = None
+    power_utilisation: str | None = None
+    money_decides: bool = False  # the cheapest, or a budget: types without a price are no use
+    may_choose: bool = False  # GPUs, where none are asked for
+
+    @property
+    def uses_book(self) -> bool:
+        return self.market is not None or bool(self.prices)
+
+
+def today() -> date:
+    """The day against which prices age: that of the environment if it names one."""
+    seconds = os.environ.get(TODAY_VARIABLE)
+    if not seconds:
+        return date.today()
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC).date()
+    except (ValueError, OverflowError, OSError):
+        raise InputError(
+            f"{TODAY_VARIABLE} is '{seconds}'; expected seconds since 1970, or unset it"
+        ) from None
+
+
+def book(
+    clouds: str | None,
+    region: str | None,
+    files: Sequence[str],
+    discounts: Sequence[str] = (),
+    *,
+    built_in: bool = True,
+) -> tuple[Book, tuple[str, ...]]:
+    """The offers of clouds ("aws,gcp" or "all") and files, and notes on the files."""
+    from astrarium.catalog.book import book_of
+    from astrarium.catalog.price_files import read_price_file
+
+    read = [read_price_file(file) for file in files]
+    own = [offer for one in read for offer in one.offers]
+    chosen = _clouds(clouds) if built_in else []
+    found = book_of(today(), clouds=chosen, region=region, own=own, discounts=_discounts(discounts))
+    return found, tuple(note for one in read for note in one.notes)
+
+
+def _clouds(text: str | None) -> list[str] | None:
+    names = [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if text is not None and not names:
+        raise InputError("--market: no cloud is named; expected names such as aws,gcp, or all")
+    return None if not names or ALL_CLOUDS in map(str.lower, names) else names
+
+
+def _discounts(texts: Sequence[str]) -> dict[str, float]:
+    from astrarium.catalog.book import EVERY_CLOUD
+    from astrarium.catalog.price_files import parse_percent
+
+    found: dict[str, float] = {}
+    for text in texts:
+        cloud, equals, percent = text.rpartition("=")
+        if equals and not cloud.strip():
+            raise InputError(f"--discount {text}: the cloud is missing; write aws=30, or 30")
+        try:
+            found[cloud.strip() if equals else EVERY_CLOUD] = parse_percent(percent)
+        except InputError as error:
+            raise InputError(f"--discount {error}") from None
+    return found
+
+
+def market(terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
+    """All that the clouds of --market offer, each type up to --max-gpus."""
+    from astrarium.cluster import Cluster
+    from astrarium.cluster.market import market_cluster
+
+    if not terms.may_choose:
+        raise InputError(
+            "no GPUs are given; use --gpus TYPE:N such as h100:64, which --market puts a price on"
+        )
+    most = DEFAULT_MOST_GPUS if terms.max_gpus is None else _most_gpus(terms.max_gpus)
+    offered, notes = book(terms.market, terms.region, terms.prices, terms.discount)
+    return concluded(Cluster(market_cluster(offered, most)), terms, notes)
+
+
+def _most_gpus(text: str) -> int:
+    from astrarium.cluster import LARGEST_CLUSTER
+
+    try:
+        count = units.parse_count(text)
+    except InputError as error:
+        raise InputError(f"--max-gpus {error}") from None
+    if count > LARGEST_CLUSTER:
+        raise InputError(f"--max-gpus '{text}': too large; the most is {LARGEST_CLUSTER:,}")
+    return count
+
+
+def priced(cluster: Cluster, terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
+    """A cluster of --gpus or --cluster at the user's terms, and what is to be said about it."""
+    from astrarium.cluster import market
+
+    _check_alone(terms)
+    notes: tuple[str, ...] = ()
+    if terms.uses_book:
+        built_in = terms.market is not None
+        offered, notes = book(
+            terms.market, terms.region, terms.prices, terms.discount, built_in=built_in
+        )
+        here = market.priced(cluster, offered)
+        # Without --market, files say what they know and defaults the rest.
+        cluster = here if built_in else _defaults_for_others(here, cluster)
+    elif terms.discount:
+        cluster = market.with_discount(cluster, _only_discount(terms.discount))
+    if terms.price:
+        cluster = market.with_prices(cluster, _stated(terms.price))
+    if terms.power_price is not None:
+        cluster = market.with_power(cluster, _power(terms))
+    return concluded(cluster, terms, notes)
+
+
+def concluded(
+    cluster: Cluster, terms: Terms, notes: Sequence[str] = ()
+) -> tuple[Cluster, tuple[str, ...]]:
+    """Notes on missing and stale prices; without the types that have none, if money decides."""
+    from astrarium.cluster import market
+
+    left_out: tuple[str, ...] = ()
+    if terms.money_decides:
+        cluster, left_out = market.without_unpriced(cluster)
+    missing = market.unpriced_notes(cluster) if terms.money_decides or terms.uses_book else ()
+    return cluster, (*notes, *left_out, *missing, *market.stale_notes(cluster, today()))
+
+
+def _check_alone(terms: Terms) -> None:
+    """Refuse flags that say nothing without another one."""
+    needs = (
+        ("--region", terms.region, terms.uses_book, "--market or --prices"),
+        ("--max-gpus", terms.max_gpus, False, "--market without --gpus"),
+        ("--power-utilisation", terms.power_utilisation, terms.power_price, "--power-price"),
+    )
+    for flag, value, other, what in needs:
+        if value is not None and not other:
+            raise InputError(f"{flag} '{value}' goes with {what}; add it, or leave {flag} out")
+
+
+def _defaults_for_others(here: Cluster, before: Cluster) -> Cluster:
+    from dataclasses import replace
+
+    pairs = zip(here.pools, before.pools, strict=True)
+    return replace(
+        here, pools=tuple(new if new.usd_per_gpu_hour is not None else old for new, old in pairs)
+    )
+
+
+def _only_discount(texts: Sequence[str]) -> float:
+    from astrarium.catalog.book import EVERY_CLOUD
+
+    discounts = _discounts(texts)
+    if set(discounts) != {EVERY_CLOUD}:
+        raise InputError(
+            f"--discount {texts[0]}: the default prices are medians over clouds; give --market"
+            " with the cloud, or a discount without a name"
+        )
+    return discounts[EVERY_CLOUD]
+
+
+def _stated(texts: Sequence[str]) -> dict[str, float]:
+    """The prices of --price, by full name of the GPU type."""
+    from astrarium.catalog import find_gpu
+
+    found = {}
+    for text in texts:
+        name, equals, amount = (part.strip() for part in text.partition("="))
+        if not equals or not name or not amount:
+            raise InputError(f"--price '{text}': expected TYPE=USD per GPU and hour, e.g. h100=2.5")
+        try:
+            found[find_gpu(name).name] = units.parse_usd(amount, allow_zero=True)
+        except InputError as error:
+            raise InputError(f"--price {text}: {error}") from None
+    return found
+
+
+def _power(terms: Terms) -> Power:
+    from astrarium.catalog.price_files import parse_percent
+    from astrarium.cluster.market import FULL_POWER, Power
+
+    assert terms.power_price is not None
+    try:
+        usd = units.parse_usd(terms.power_price, allow_zero=True)
+    except InputError as error:
+        raise InputError(f"--power-price {error}") from None
+    share = FULL_POWER
+    if terms.power_utilisation is not None and terms.power_utilisation.strip(" %") != "100":
+        try:
+            share = parse_percent(terms.power_utilisation)
+        except InputError as error:
+            raise InputError(f"--power-utilisation {error}") from None
+    return Power(usd, share)

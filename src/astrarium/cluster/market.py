@@ -1,0 +1,299 @@
+"""Pools from a price book: what `--gpus` costs at chosen clouds, or all that they offer.
+
+A pool is nodes of one instance type of one cloud, and is billed by the instances on offer there
+(`Pool.billed_gpus`). Its links are those of the instance where the catalog knows them. A pool that
+is made from the book alone has a single node if nothing is known about the network between
+instances of its type: many offers are single machines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Final
+
+from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
+from astrarium.catalog.book import Book
+from astrarium.catalog.prices import RATE_CARD, Offer, is_stale, rented_sizes
+from astrarium.cluster.build import Machines, build_pool
+from astrarium.cluster.interconnect import Network
+from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool
+from astrarium.errors import InputError
+
+PRICE_FLAG: Final = "--price"
+# A smaller instance counts as one of a pool's sizes if its GPUs cost at most so much more.
+DEARER_SIZES: Final = 1.02
+FULL_POWER: Final = 1.0
+
+_NETWORKS: Final = (
+    (r"EFA v1", Network.EFA_V1),
+    (r"EFA", Network.EFA),
+    (r"TCPXO?", Network.TCPXO),
+    (r"InfiniBand", Network.INFINIBAND),
+    (r"RoCE", Network.ROCE),
+    (r"TCP|ENA|Ethernet|gVNIC|internet", Network.TCP),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """What owned machines cost: the board's power, the share of it that is drawn, the price."""
+
+    usd_per_kwh: float
+    utilisation: float = FULL_POWER
+
+    def usd_per_gpu_hour(self, gpu: Gpu) -> float:
+        return gpu.tdp_watts / 1000 * self.utilisation * self.usd_per_kwh
+
+    def words(self, gpu: Gpu) -> str:
+        drawn = f"{100 * self.utilisation:g} % of {gpu.tdp_watts:g} W"
+        return f"owned; {drawn} at ${self.usd_per_kwh:g} per kWh"
+
+
+def priced(cluster: Cluster, book: Book) -> Cluster:
+    """The cluster at the cheapest offers of a book; a pool without one has no price.
+
+    Prices that a cluster file states stay, and so do its machines and links.
+    """
+    return replace(cluster, pools=tuple(_priced_pool(pool, book) for pool in cluster.pools))
+
+
+def with_prices(cluster: Cluster, usd_per_gpu_hour: Mapping[str, float]) -> Cluster:
+    """The cluster with prices that the user states, by full name of the GPU type."""
+    here = [pool.gpu.name for pool in cluster.pools]
+    for gpu in usd_per_gpu_hour:
+        if gpu not in here:
+            raise InputError(
+                f"{PRICE_FLAG}: {gpu} is none of the GPUs asked about ({', '.join(here)})"
+            )
+    return replace(
+        cluster,
+        pools=tuple(
+            _without_offer(pool, usd_per_gpu_hour[pool.gpu.name], PRICE_FLAG)
+            if pool.gpu.name in usd_per_gpu_hour
+            else pool
+            for pool in cluster.pools
+        ),
+    )
+
+
+def with_discount(cluster: Cluster, share: float) -> Cluster:
+    """The default prices of a cluster, less a share; stated prices are what is paid."""
+
+    def less(pool: Pool) -> Pool:
+        price = pool.usd_per_gpu_hour
+        if price is None or pool.price_origin:
+            return pool
+        return replace(
+            pool,
+            usd_per_gpu_hour=price * (1 - share),
+            price_date=price_day(pool),
+            price_origin=f"median over clouds less {100 * share:g} %",
+        )
+
+    return replace(cluster, pools=tuple(map(less, cluster.pools)))
+
+
+def with_power(cluster: Cluster, power: Power) -> Cluster:
+    """The cluster with the power of machines whose price is zero."""
+    if all(pool.usd_per_gpu_hour != 0 for pool in cluster.pools):
+        names = ", ".join(pool.requested or pool.gpu.name for pool in cluster.pools)
+        raise InputError(
+            f"--power-price is for owned machines, whose price is zero, and {names} are rented;"
+            f" {PRICE_FLAG} {cluster.pools[0].requested or cluster.pools[0].gpu.name}=0 owns them"
+        )
+    return replace(
+        cluster,
+        pools=tuple(
+            replace(
+                pool,
+                usd_per_gpu_hour=power.usd_per_gpu_hour(pool.gpu),
+                price_origin=power.words(pool.gpu),
+            )
+            if pool.usd_per_gpu_hour == 0
+            else pool
+            for pool in cluster.pools
+        ),
+    )
+
+
+def market_cluster(book: Book, most_gpus: int) -> tuple[Pool, ...]:
+    """A pool for every cloud and GPU type of a book, each of at most so many GPUs."""
+    pools = []
+    for name in book.gpus:
+        usable = book.usable(name)
+        for cloud in dict.fromkeys(offer.cloud for offer in usable):
+            own = [offer for offer in usable if offer.cloud == cloud]
+            pool = _market_pool(find_gpu(name), own, most_gpus)
+            if pool is not None:
+                pools.append(pool)
+    if not pools:
+        raise InputError("no offer with an on-demand price is left; name more clouds or regions")
+    return tuple(pools)
+
+
+def stale_notes(cluster: Cluster, today: date) -> tuple[str, ...]:
+    """Which prices are too old to be relied on, with their dates."""
+    notes = []
+    for pool in cluster.pools:
+        day = price_day(pool)
+        if pool.usd_per_gpu_hour is not None and is_stale(day, today):
+            where = f" at {pool.cloud}" if pool.cloud else ""
+            age = (today - date.fromisoformat(day)).days
+            notes.append(
+                f"the price of {pool.gpu.name}{where} is stale: of {day}, {age:,} days old;"
+                f" {PRICE_FLAG} {pool.requested or pool.gpu.name}=USD sets a current one"
+            )
+    return tuple(dict.fromkeys(notes))
+
+
+def price_day(pool: Pool) -> str:
+    """When the price was stated, at the latest; "" if it is the user's own."""
+    if pool.price_origin or pool.price_date:
+        return pool.price_date
+    return pool.gpu.price_dates[1] if pool.gpu.price_dates else ""
+
+
+def without_unpriced(cluster: Cluster) -> tuple[Cluster, tuple[str, ...]]:
+    """The pools that have a price, if any has one, and notes on the others."""
+    unpriced = [pool for pool in cluster.pools if pool.usd_per_gpu_hour is None]
+    if not unpriced or len(unpriced) == len(cluster.pools):
+        return cluster, ()
+    kept = tuple(pool for pool in cluster.pools if pool.usd_per_gpu_hour is not None)
+    names = {pool.name for pool in kept}
+    links = tuple(link for link in cluster.links if names.issuperset(link.between))
+    notes = tuple(f"{_unpriced(pool)}: left out" for pool in unpriced)
+    return Cluster(kept, links), notes
+
+
+def unpriced_notes(cluster: Cluster) -> tuple[str, ...]:
+    """What is asked for where a price is missing."""
+    return tuple(_unpriced(pool) for pool in cluster.pools if pool.usd_per_gpu_hour is None)
+
+
+def _unpriced(pool: Pool) -> str:
+    name = pool.requested or pool.gpu.name
+    return f"no price is known for {pool.gpu.name}; {PRICE_FLAG} {name}=USD sets one"
+
+
+def _without_offer(pool: Pool, price: float | None, origin: str) -> Pool:
+    return replace(
+        pool,
+        usd_per_gpu_hour=price,
+        spot_usd_per_gpu_hour=None,
+        cloud="",
+        instance="",
+        region="",
+        price_date="",
+        price_origin=origin,
+    )
+
+
+def _priced_pool(pool: Pool, book: Book) -> Pool:
+    if pool.price_origin == CLUSTER_FILE:
+        return pool
+    usable = book.usable(pool.gpu.name)
+    if not usable:
+        return _without_offer(pool, None, "")
+    node = pool.gpus_per_node
+    best = min(usable, key=lambda offer: _order(offer, node))
+    if pool.rented_sizes:  # not of a cluster file, whose machines are as they are
+        links = _links(best, node)
+        pool = build_pool(
+            pool.name,
+            pool.gpu,
+            pool.nodes,
+            node,
+            pool.requested or pool.gpu.name,
+            node_size=pool.gpu.gpus_per_node,
+            machines=replace(links, rented_sizes=_sizes(best, usable)),
+        )
+    return _with_offer(pool, best)
+
+
+def _order(offer: Offer, node: int) -> tuple[object, ...]:
+    """Whole nodes first, as smaller instances are not joined like the GPUs of a node; then cost."""
+    too_small = offer.gpus < node and RATE_CARD not in offer.marks
+    return too_small, _usd_of_node(offer, node), offer.cloud, offer.region, offer.instance
+
+
+def _usd_of_node(offer: Offer, node: int) -> float:
+    """What so many GPUs of a node cost: whole instances, several if one is too small."""
+    price = offer.usd_per_hour
+    assert price is not None, "offers without a price are not usable"
+    return price * node if RATE_CARD in offer.marks else price * -(-node // offer.gpus)
+
+
+def _with_offer(pool: Pool, offer: Offer) -> Pool:
+    return replace(
+        pool,
+        usd_per_gpu_hour=offer.usd_per_gpu_hour,
+        spot_usd_per_gpu_hour=offer.spot_usd_per_gpu_hour,
+        cloud=offer.cloud,
+        instance=offer.instance,
+        region=offer.region,
+        price_date=offer.date,
+        price_origin=offer.source,
+    )
+
+
+def _sizes(best: Offer, usable: Sequence[Offer]) -> tuple[int, ...]:
+    """Instances of the same cloud and region whose GPUs cost no more, as far as that is known."""
+    rate = best.usd_per_gpu_hour or 0.0
+    alike = [
+        offer
+        for offer in usable
+        if (offer.cloud, offer.region) == (best.cloud, best.region)
+        and (offer.usd_per_gpu_hour or 0.0) <= rate * DEARER_SIZES
+    ]
+    return rented_sizes(alike) or (find_gpu(best.gpu).gpus_per_node,)
+
+
+def _market_pool(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> Pool | None:
+    """Nodes of the largest instance; of equally large ones the cheapest."""
+    whole = [offer for offer in own if RATE_CARD not in offer.marks]
+    within = [offer for offer in whole or own if offer.gpus <= most_gpus]
+    if not within:
+        return None
+    best = min(within, key=lambda o: (-o.gpus, o.usd_per_gpu_hour, o.region, o.instance))
+    node = best.gpus if whole else min(gpu.gpus_per_node, most_gpus)
+    links = _links(best, node)
+    nodes = max(most_gpus // node, 1) if links.inter_node_bandwidth else 1
+    pool = build_pool(
+        f"{gpu.name}@{best.cloud}",
+        gpu,
+        nodes,
+        node,
+        gpu.name,
+        machines=replace(links, rented_sizes=_sizes(best, own)),
+    )
+    return _with_offer(pool, best)
+
+
+def _links(offer: Offer, node: int) -> Machines:
+    """The links of the instance, where the catalog knows it; else those of the GPU type."""
+    instance = _instance(offer)
+    if instance is None or instance.gpus_per_node != node:
+        return Machines()
+    return Machines(
+        intra_node_bandwidth=instance.intra_node_bandwidth,
+        inter_node_bandwidth=instance.inter_node_bandwidth,
+        network=_network(instance),
+    )
+
+
+def _instance(offer: Offer) -> Instance | None:
+    try:
+        instance = find_instance(offer.instance)
+    except InputError:
+        return None
+    return instance if instance.gpu == offer.gpu else None
+
+
+def _network(instance: Instance) -> Network | None:
+    if instance.inter_node_bandwidth is None:
+        return None
+    found = (network for pattern, network in _NETWORKS if re.search(pattern, instance.fabric))
+    return next(found, None)
