@@ -36,6 +36,17 @@ def plan(  # noqa: PLR0913  one parameter per flag
     discount: options.DISCOUNTS = None,
     power_price: options.POWER_PRICE = None,
     power_utilisation: options.POWER_UTILISATION = None,
+    epochs: options.EPOCHS = None,
+    dataset_tokens: options.DATASET_TOKENS = None,
+    rampup_batch: options.RAMPUP_BATCH = None,
+    eval_every: options.EVAL_EVERY = None,
+    eval_iterations: options.EVAL_ITERATIONS = None,
+    spot: options.SPOT = "never",
+    interruptions: options.INTERRUPTIONS = None,
+    checkpoint_every: options.CHECKPOINT_EVERY = None,
+    storage_bandwidth: options.STORAGE_BANDWIDTH = None,
+    restart_time: options.RESTART_TIME = None,
+    co2: options.CO2 = None,
     json: options.JSON = False,
     out: options.OUT = None,
     front: options.FRONT = None,
@@ -71,7 +82,21 @@ def plan(  # noqa: PLR0913  one parameter per flag
         and (goal is Objective.COST or limits.budget_usd is not None),
         may_choose=True,
     )
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision, terms)
+    length = request.run_length(tokens, epochs, dataset_tokens)
+    asked = request.read(model, gpus, cluster, seq_length, global_batch, length, precision, terms)
+    run = request.run_terms(
+        global_batch=asked.workload.global_batch,
+        spot=spot,
+        interruptions=interruptions or (),
+        checkpoint_every=checkpoint_every,
+        storage_bandwidth=storage_bandwidth,
+        restart_time=restart_time,
+        rampup_batch=rampup_batch,
+        eval_every=eval_every,
+        eval_iterations=eval_iterations,
+        co2=co2,
+    )
+    request.check_run_length(run, length)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
     with output.progress("searching"):
@@ -84,6 +109,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
             top=listed,
             limits=limits,
             tuning=tuning,
+            terms=run,
         )
     document = document_of(
         planned, reference=model, objective=goal, mode=how, limits=limits, notes=asked.notes

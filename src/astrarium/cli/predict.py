@@ -43,7 +43,8 @@ def predict(  # noqa: PLR0913  one parameter per flag
         power_price,
         power_utilisation,
     )
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision, terms)
+    length = request.run_length(tokens)
+    asked = request.read(model, gpus, cluster, seq_length, global_batch, length, precision, terms)
     chosen = request.strategy(strategy, asked)
     program = find_runtime(runtime)
     asked = request.under(asked, program)

@@ -152,7 +152,7 @@ def read(
     cluster_file: str | None,
     seq_length: str | None,
     global_batch: str | None,
-    tokens: str | None,
+    tokens: int | None,
     precision: str,
     terms: Terms = NO_TERMS,
 ) -> Request:
@@ -166,7 +166,6 @@ def read(
         notes.append(f"--global-batch not given: {global_batch} taken; memory hardly depends on it")
     batch = count("--global-batch", global_batch, MOST_GLOBAL_BATCH)
     length = None if seq_length is None else count("--seq-length", seq_length, MOST_SEQ_LENGTH)
-    run_tokens = None if tokens is None else count("--tokens", tokens, MOST_TOKENS)
     number_format = choice("--precision", precision, Precision)
     pools, on_prices = cluster(gpus, cluster_file, terms)
     notes += on_prices
@@ -185,7 +184,7 @@ def read(
             f"{loaded.name} reads another input from layer {layer} on, for which Megatron's"
             " pipeline layout has no place: plans with pp > 1 need another program"
         )
-    asked = Workload(loaded, length, batch, run_tokens, number_format)
+    asked = Workload(loaded, length, batch, tokens, number_format)
     used, fallbacks = _usable_format(asked, pools)
     return Request(used, pools, (*notes, *fallbacks))
 
@@ -217,7 +216,9 @@ def _default_length(model: Model) -> tuple[int, str]:
     return DEFAULT_SEQ_LENGTH, f"the default for a model that takes up to {longest:,}"
 
 
-def run_length(tokens: str | None, epochs: str | None, dataset_tokens: str | None) -> int | None:
+def run_length(
+    tokens: str | None, epochs: str | None = None, dataset_tokens: str | None = None
+) -> int | None:
     """Tokens of the run: --tokens, or --epochs of --dataset-tokens."""
     from astrarium.cost.training_run import run_tokens
 
@@ -262,6 +263,17 @@ def run_terms(  # noqa: PLR0913  one parameter per flag
         if co2 is None
         else parse("--co2", co2, lambda text: units.parse_number(text, allow_zero=True), MOST_CO2),
     )
+
+
+def check_run_length(terms: RunTerms, tokens: int | None) -> None:
+    """Refuse terms of a run of which nobody says how long it is."""
+    from astrarium.cost.training_run import RunTerms
+
+    if tokens is None and terms != RunTerms():
+        raise InputError(
+            "spot, checkpoints, evaluations, the ramp of the batch and CO2 are those of a whole"
+            " run; give --tokens: how long is it?"
+        )
 
 
 def _duration(flag: str, text: str | None, *, allow_zero: bool = False) -> float | None:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.groups import GroupResult, GroupSearch
-from astrarium.search.money import keeps, rank_key
+from astrarium.search.money import best_paid, keeps, rank_key
 from astrarium.search.outcome import Counts, Limits, Objective, Rejection
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import (
@@ -29,6 +30,7 @@ from astrarium.search.planner import (
     runnable,
 )
 from astrarium.search.rules import UserRule
+from astrarium.search.runs import Runs
 from astrarium.search.unlike import MOST_POOLS, UnlikeResult, UnlikeSearch
 from astrarium.strategy.types import Strategy
 
@@ -43,7 +45,7 @@ class _Found:
     counts: Counts
 
 
-def plan_beyond(
+def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
     workload: Workload,
     cluster: Cluster,
     *,
@@ -53,6 +55,7 @@ def plan_beyond(
     top: int = 5,
     limits: Limits | None = None,
     tuning: Tuning = NEUTRAL,
+    terms: RunTerms | None = None,
 ) -> Planned:
     """The best strategies whatever software runs them; never worse than those of `plan`.
 
@@ -71,6 +74,7 @@ def plan_beyond(
             top=top,
             limits=limits,
             tuning=tuning,
+            terms=terms,
         )
     except NoFeasiblePlanError as error:
         refused = error
@@ -80,7 +84,9 @@ def plan_beyond(
         model = ClusterModel(runnable(workload, *cluster.pools), cluster, tuning=tuning)
         upper = min((p.iteration_seconds for p in known.plans), default=float("inf"))
         found = _search(model, mode, rules, top + FINALISTS, upper)
-        plans = [p for p in estimate(model, found.strategies) if keeps(p, limits)]
+        runs = Runs(workload, cluster, terms or RunTerms(), tuning)
+        paid = [best_paid(runs, p, objective, limits) for p in estimate(model, found.strategies)]
+        plans = [p for p in paid if keeps(p, limits)]
         known = _merged(known, plans, found, objective, top)
     if refused and not known.plans:
         raise refused

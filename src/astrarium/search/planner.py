@@ -82,7 +82,7 @@ def runnable(workload: Workload, *pools: Pool) -> Workload:
     )
 
 
-def plan(
+def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     workload: Workload,
     cluster: Cluster,
     *,
