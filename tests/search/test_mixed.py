@@ -29,6 +29,7 @@ from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed import PartitionSearch
 from astrarium.search.mixed_cases import Bundle
 from astrarium.search.mixed_nodes import Opened, Ready
+from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.planner import runnable
@@ -74,14 +75,9 @@ def searched(
         exact=exact,
         expanded_overlaps=overlaps_named(asked),
     )
+    kept = KeptPlans(cluster, model.workload.iterations, objective, limits or Limits(), top)
     return PartitionSearch(
-        model,
-        space,
-        objective=objective,
-        runtime_rules=megatron_rules(),
-        user_rules=asked,
-        limits=limits or Limits(),
-        top=top,
+        model, space, kept, runtime_rules=megatron_rules(), user_rules=asked
     ).run()
 
 

@@ -46,10 +46,10 @@ from astrarium.search.mixed_relaxed import (
     least_passes_of_options,
     places_in_flight,
 )
-from astrarium.search.mixed_rows import MOST_ORDERS, TIMES, RowBounds, RowTable, State
+from astrarium.search.mixed_rows import MOST_ORDERS, RowBounds, RowTable, State
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
-from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.outcome import Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Degrees, Options
@@ -70,24 +70,20 @@ ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 
 class PartitionSearch:
-    """Finds the best `top` strategies of a cluster whose pools are in canonical order."""
+    """Finds the plans worth keeping of a cluster whose pools are in canonical order."""
 
     def __init__(
         self,
         model: ClusterModel,
         space: MixedSpace,
+        plans: KeptPlans,
         *,
-        objective: Objective,
         runtime_rules: Sequence[RejectingRule],
         user_rules: Sequence[RejectingRule],
-        limits: Limits,
-        top: int,
-        seeds: Sequence[Found] = (),
     ) -> None:
-        self.model, self.space, self.objective = model, space, objective
+        self.model, self.space, self.plans = model, space, plans
         self.cluster = model.cluster
         self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
-        self.plans = KeptPlans(model.cluster, model.workload.iterations, objective, limits, top)
         self.state = State()
         self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
@@ -95,8 +91,6 @@ class PartitionSearch:
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
         self._alone, self._few = (len(model.cluster.pools) <= most for most in (1, FEW_POOLS))
         self._entered = 0
-        for seed in seeds:
-            self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
         rows, size = self.rows.table()
@@ -129,7 +123,7 @@ class PartitionSearch:
         for node, cases in self._dealt:
             flat = node.bounds[tuple(np.array(cases).T)]
             if flat.min() < min(self.plans.limit, least):
-                seconds = node.bundle.least_seconds(self._worst_seconds(node.gpus))
+                seconds = node.bundle.least_seconds(self.plans.worst_seconds(node.gpus))
                 open_ones = seconds[tuple(np.array(cases).T)].min()
                 if np.isfinite(open_ones):
                     score = max(float(self.plans.score_of(open_ones, node.gpus)), flat.min())
@@ -150,9 +144,9 @@ class PartitionSearch:
         state, found = self.state, self.plans.ranked()
         state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
-        best = found[0].score if found else np.inf
+        best = self.plans.best_score
         open_bound = self._least_of_dealt()
-        optimal = not found or open_bound >= best
+        optimal = not np.isfinite(best) or open_bound >= best
         return SearchResult(
             found=found,
             space=size,
@@ -233,9 +227,10 @@ class PartitionSearch:
         for used in range(1, len(order) + 1):
             gpus = tuple(sizes[p] if p in order[:used] else 0 for p in range(len(sizes)))
             entire = used == len(order) or not self.space.exact
-            if sum(gpus) == wanted and entire and row.num_stages > 1:
-                if all(taken % row.tp_cp == 0 for taken in gpus):
-                    found.append(gpus)
+            if sum(gpus) != wanted or not entire or row.num_stages == 1:
+                continue
+            if all(taken % row.tp_cp == 0 for taken in gpus):
+                found.append(gpus)
         return found
 
     # Choices of GPUs
@@ -363,7 +358,7 @@ class PartitionSearch:
 
     def _preferred(self, row: Row) -> tuple[int, ...]:
         """Of GPUs that would do the same."""
-        if self.objective is Objective.COST:
+        if self.plans.objective is Objective.COST:
             return tuple(np.argsort(self.plans.prices, kind="stable").tolist())
         return row.fastest_first
 
@@ -430,7 +425,7 @@ class PartitionSearch:
             degrees.num_micro_batches,
             pool_of,
             work @ self.rows.numbers,
-            self._worst_seconds(gpus) * (1 + 1e-9) - after,
+            self.plans.worst_seconds(gpus) * (1 + 1e-9) - after,
         )
         seconds = np.where(np.isfinite(passes), passes, 0.0) + after
         bounds = np.maximum(least, self.plans.score_of(seconds, gpus))
@@ -482,7 +477,7 @@ class PartitionSearch:
         )
         self.state.tables += len(index) * bundle.num_stages * len(bundle.classes)
         self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
-        seconds = bundle.least_seconds(self._worst_seconds(gpus) * (1 + 1e-9))
+        seconds = bundle.least_seconds(self.plans.worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
         bounds = np.maximum(score, np.array([row.bound for row in rows])[index])
@@ -500,19 +495,12 @@ class PartitionSearch:
         """More on a stage would make it too slow for a plan worth keeping."""
         layers = self.space.planner.num_layers
         most = layers - (row.num_stages - 1) * row.virtual
-        seconds = self._worst_seconds(gpus)
+        seconds = self.plans.worst_seconds(gpus)
         if not np.isfinite(seconds):
             return most
         fastest = min(row.layer[pool] for pool, taken in enumerate(gpus) if taken)
         # A layer of the shortest kind; others only take longer.
         return min(most, int(seconds / row.batches / fastest * (1 + 1e-9)))
-
-    def _worst_seconds(self, gpus: Sequence[int]) -> float:
-        worst = self.plans.limit
-        if self.objective is Objective.COST:
-            hourly = self.plans.usd_per_hour(gpus)
-            return worst / hourly if hourly else float("inf")
-        return worst if self.objective in TIMES else float("inf")
 
     def solve(self, node: Ready, *, again: bool = True) -> None:
         """The best splits of the most promising cases; the others wait on."""
@@ -535,7 +523,7 @@ class PartitionSearch:
 
     def _split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         bundle, gpus = node.bundle, node.gpus
-        upper = self._worst_seconds(gpus) * (1 + 1e-9)
+        upper = self.plans.worst_seconds(gpus) * (1 + 1e-9)
         problems = [bundle.problem(*case) for case in cases]
         splits = best_splits(problems, [upper - bundle.tied(*case) for case in cases])
         found = []

@@ -23,7 +23,7 @@ from astrarium.search.mixed_bounds import (
     pipeline_bound,
     speeds,
 )
-from astrarium.search.mixed_plans import KeptPlans
+from astrarium.search.mixed_plans import TIMES, KeptPlans
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
     layer_figures,
@@ -32,13 +32,12 @@ from astrarium.search.mixed_relaxed import (
 )
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
-from astrarium.search.outcome import Objective, Rejection
+from astrarium.search.outcome import Rejection
 from astrarium.search.sieve import Lost
 from astrarium.search.straddling import straddle
 from astrarium.strategy.columns import Degrees
 
 MOST_ORDERS = 24  # orders of pools in one case
-TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
 @dataclass(slots=True)
@@ -196,15 +195,13 @@ class RowBounds:
 
     def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
         """What the objective is at least, whatever GPUs are chosen."""
-        if self.objective is Objective.COST:
-            if self.space.exact:
-                return np.asarray(
-                    seconds * (np.array(self.space.arrangements.sizes) @ self.plans.prices)
-                )
+        if self.space.exact:
+            hourly = float(np.array(self.space.arrangements.sizes) @ self.plans.prices)
+            usd = seconds * hourly
+        else:
             block = degrees.tp * degrees.cp * degrees.dp
-            cheapest = (self.plans.prices / speed).min(axis=1)
-            return np.asarray(degrees.num_micro_batches * block * cheapest)
-        return np.asarray(self.plans.score(seconds, degrees.gpus.astype(float), 0.0))
+            usd = degrees.num_micro_batches * block * (self.plans.prices / speed).min(axis=1)
+        return np.asarray(self.plans.least_score(seconds, degrees.gpus.astype(float), usd))
 
     def _most_chunks(self, degrees: Degrees) -> Ints:
         """Chunks per rank, at most."""
@@ -239,7 +236,7 @@ class RowBounds:
         stages, batches = degrees.pp, degrees.num_micro_batches
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        # Stages can be dealt to pools they lie on so that none gets more than its share, rounded up.
+        # Stages can be dealt to pools they lie on so that none gets more than its share rounded up.
         room = np.where(self._straddle(degrees)[:, None], -(-sizes // block), sizes // block)
         room = np.minimum(room, stages[:, None])
         in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
