@@ -31,6 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = 100
+TODAY = "1794787200"  # 2026-11-16, against which prices age
 ELIDED = "..."
 
 _BLOCK = re.compile(
@@ -102,6 +103,7 @@ def _empty_folder() -> Iterator[Path]:
         shutil.copytree(ROOT / "examples", folder / "examples")
         os.environ.pop("ASTRARIUM_CATALOG", None)
         os.environ |= {"XDG_CONFIG_HOME": name, "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
+        os.environ["SOURCE_DATE_EPOCH"] = TODAY
         os.chdir(folder)
         try:
             yield folder

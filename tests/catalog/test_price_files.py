@@ -9,12 +9,11 @@ import pytest
 from astrarium.catalog.book import EVERY_CLOUD, book_of
 from astrarium.catalog.price_files import (
     MOST_USD_PER_HOUR,
-    OWN_CLOUD,
     parse_percent,
     read_price_file,
     read_prices,
 )
-from astrarium.catalog.prices import Offer, offers
+from astrarium.catalog.prices import OWN_CLOUD, Offer, offers
 from astrarium.errors import InputError
 
 TODAY = date(2026, 11, 16)
@@ -227,6 +226,18 @@ def test_a_book_keeps_to_clouds_and_regions() -> None:
         book_of(TODAY, region="euorpe")
     with pytest.raises(InputError, match="unknown cloud 'ours'"):
         book_of(TODAY, clouds=["ours"])
+
+
+def test_own_prices_belong_to_the_market_by_their_cloud() -> None:
+    ours, azure, own = (
+        Offer(cloud, "any", "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
+        for cloud in ("ours", "azure", OWN_CLOUD)
+    )
+    every = [ours, azure, own]
+    kept = book_of(TODAY, clouds=["azure"], own=every).of("H100-SXM5-80GB")
+    assert set(kept) == {azure, own}
+    assert book_of(TODAY, clouds=["ours"], own=every).offers == (ours, own)
+    assert book_of(TODAY, clouds=[], own=every).offers == tuple(every)
 
 
 def test_discounts_come_off_built_in_prices_only() -> None:

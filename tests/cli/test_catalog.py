@@ -60,11 +60,40 @@ def test_prices(run: Run) -> None:
     assert h100["price_date"]
     assert h100["price_sources"]
     shown = words(run("catalog", "prices", "h100").stdout)
-    assert "defaults, not offers" in shown
+    assert "the default is the median over clouds" in shown
     assert "Whole instances" in shown
     one = json.loads(run("catalog", "prices", "h100", "--json").stdout)
     assert len(one["prices"]) == 1
     assert one["instances"]
+
+
+def test_prices_have_age_and_spread(run: Run) -> None:
+    shown = words(run("catalog", "prices", "h100", "--cloud", "aws,vast").stdout)
+    assert "aws us p5.48xlarge 8 $6.88 " in shown
+    assert "$2.58 86 " in shown  # days before the day of the tests
+    assert "385 !" in shown
+    assert "! stale: older than 180 days" in shown
+    document = json.loads(run("catalog", "prices", "h100", "--json").stdout)
+    (spread,) = document["prices"]
+    per_gpu = [o["usd_per_gpu_hour"] for o in document["offers"] if o["usd_per_gpu_hour"]]
+    assert spread["least_usd_per_gpu_hour"] <= min(per_gpu)
+    assert spread["most_usd_per_gpu_hour"] >= max(per_gpu)
+    assert (spread["newest"], spread["age_days"], spread["currency"]) == ("2026-11-09", 7, "USD")
+    vast = next(o for o in document["offers"] if o["cloud"] == "vast")
+    assert vast["stale"]
+    assert vast["note"] == ["marketplace", "stale"]
+
+
+def test_prices_of_a_cloud_and_region(run: Run) -> None:
+    chosen = ("--cloud", "aws,Google", "--region", "europe", "--json")
+    document = json.loads(run("catalog", "prices", "h100", *chosen).stdout)
+    assert {offer["cloud"] for offer in document["offers"]} == {"aws", "gcp"}
+    assert {offer["region"] for offer in document["offers"]} == {"europe"}
+    none = run("catalog", "prices", "h800", "--cloud", "aws")
+    assert none.exit_code == 0
+    wrong = run("catalog", "prices", "h100", "--cloud", "amazn")
+    assert wrong.exit_code == 2
+    assert "did you mean 'amazon'" in wrong.stderr
 
 
 def test_instances(run: Run) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
-from astrarium.catalog.prices import Offer, find_cloud, is_stale, offers
+from astrarium.catalog.prices import OWN_CLOUD, Offer, find_cloud, is_stale, offers
 from astrarium.catalog.regions import REGIONS
 from astrarium.errors import InputError, did_you_mean
 
@@ -49,13 +49,16 @@ def book_of(
     own: Sequence[Offer] = (),
     discounts: Mapping[str, float] | None = None,
 ) -> Book:
-    """The built-in offers of some clouds (None: all) with the user's own ones, in one region.
+    """The offers of some clouds (None: all), the user's own before the built-in, in one region.
 
-    `discounts` are shares by cloud, `EVERY_CLOUD` for those that are not named.
+    Own prices without a cloud are always there; with an empty list of clouds all own prices are,
+    and no built-in ones. `discounts` are shares by cloud, `EVERY_CLOUD` for those not named.
     """
     known = sorted({offer.cloud for offer in own})
     chosen = None if clouds is None else [find_cloud(cloud, known) for cloud in clouds]
     off = {c if c == EVERY_CLOUD else find_cloud(c, known): s for c, s in (discounts or {}).items()}
+    if chosen:
+        own = [offer for offer in own if offer.cloud in (*chosen, OWN_CLOUD)]
     replaced = {(offer.cloud, offer.gpu) for offer in own}
     built_in = [
         _discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0)))

@@ -30,11 +30,10 @@ from typing import Final, TypeVar
 from astrarium import documents, units
 from astrarium.catalog.gpus import find_gpu
 from astrarium.catalog.instances import find_instance
-from astrarium.catalog.prices import RATE_CARD, Offer, find_cloud, merged
+from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, find_cloud, merged
 from astrarium.catalog.regions import ANY_REGION, region_class
 from astrarium.errors import InputError, did_you_mean
 
-OWN_CLOUD: Final = "own"  # of prices whose file names no cloud
 LARGEST_FILE_BYTES: Final = 64 * 10**6
 MOST_USD_PER_HOUR: Final = 1e6
 MOST_GPUS: Final = 1024  # of one instance

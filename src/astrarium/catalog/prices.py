@@ -27,7 +27,7 @@ from astrarium.catalog.regions import ANY_REGION
 from astrarium.errors import InputError, did_you_mean
 
 STALE_AFTER_DAYS: Final = 180
-ALL_CLOUDS: Final = "all"
+OWN_CLOUD: Final = "own"  # of prices of the user that name no cloud
 RATE_CARD: Final = "rate-card"
 
 # Of the data file: what all regions of an instance share, and what each class has; the last ones

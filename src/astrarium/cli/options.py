@@ -109,6 +109,12 @@ MAX_GPUS: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="N", help="Of each type, with --market alone; default: 1024."),
 ]
+MIX: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N", help="Most pools in one job; default: all, or 1 with --market alone."
+    ),
+]
 PRICE_FILES: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

@@ -31,6 +31,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     market: options.MARKET = None,
     region: options.REGION = None,
     max_gpus: options.MAX_GPUS = None,
+    mix: options.MIX = None,
     prices: options.PRICE_FILES = None,
     price: options.PRICES = None,
     discount: options.DISCOUNTS = None,
@@ -65,7 +66,8 @@ def plan(  # noqa: PLR0913  one parameter per flag
     goal = request.choice("--objective", objective, Objective, without=(Objective.GPUS,))
     how = request.choice("--mode", mode, planner.Mode)
     if gpus is None and cluster is None and market is not None:
-        how = planner.Mode.UP_TO  # nobody rents all that a cloud has
+        how, mix = planner.Mode.UP_TO, mix or "1"  # nobody rents all that a cloud has
+    most_types = None if mix is None else request.count("--mix", mix, request.MOST_POOLS)
     limits = Limits(request.usd("--budget", budget), request.seconds("--deadline", deadline))
     listed = request.count("--top", top, request.MOST_PLANS)
     rules = user_rules(rule or ())
@@ -110,6 +112,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
             limits=limits,
             tuning=tuning,
             terms=run,
+            most_types=most_types,
         )
     document = document_of(
         planned, reference=model, objective=goal, mode=how, limits=limits, notes=asked.notes

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from astrarium.cluster import billed_gpus
 from astrarium.report.document import ClusterPart, PlanPart, PoolPart, StageTimePart
 from astrarium.strategy.types import Reach
 
@@ -85,8 +82,7 @@ def _pool_share(plan: PlanPart, pool: PoolPart) -> PoolShare:
     parts = {stage.stage: stage.pools[pool.name] / sum(stage.pools.values()) for stage in ranks}
     price = None
     if plan.usd_per_hour and pool.usd_per_gpu_hour is not None:
-        paid = int(billed_gpus(np.array(used), pool.gpus_per_node, pool.rented_sizes))
-        price = paid * pool.usd_per_gpu_hour / plan.usd_per_hour
+        price = _paid(pool, used) * pool.usd_per_gpu_hour / plan.usd_per_hour
     held = [stage.layers for stage in plan.strategy.stages if pool.name in stage.pools]
     return PoolShare(
         name=pool.name,
@@ -100,6 +96,16 @@ def _pool_share(plan: PlanPart, pool: PoolPart) -> PoolShare:
         busy=_mean([(stage.busy_share, stage.pools[pool.name]) for stage in ranks]),
         price=price,
     )
+
+
+def _paid(pool: PoolPart, used: int) -> int:
+    """GPUs of a pool that are paid for."""
+    # Most explanations are of one pool, and need no arrays.
+    import numpy as np
+
+    from astrarium.cluster import billed_gpus
+
+    return int(billed_gpus(np.array(used), pool.gpus_per_node, pool.rented_sizes))
 
 
 def _work(stage: StageTimePart) -> float:

@@ -56,6 +56,7 @@ def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
     limits: Limits | None = None,
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
+    most_types: int | None = None,
 ) -> Planned:
     """The best strategies whatever software runs them; never worse than those of `plan`.
 
@@ -75,6 +76,7 @@ def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
             limits=limits,
             tuning=tuning,
             terms=terms,
+            most_types=most_types,
         )
     except NoFeasiblePlanError as error:
         refused = error

@@ -93,8 +93,12 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     limits: Limits | None = None,
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
+    most_types: int | None = None,
 ) -> Planned:
-    """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none."""
+    """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
+
+    A job uses at most so many pools; None: all of them.
+    """
     limits = limits or Limits()
     _check_request(workload, cluster, mode, limits)
     begin = time.perf_counter()
@@ -103,7 +107,8 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         workload, tuning, objective, mode, (*rules, *runs.rules), top + FINALISTS, limits
     )
     front = _front(asked, runs)
-    searched = [] if front and _is_about_money(asked, cluster) else _searched(asked, cluster)
+    answered = front and _is_answered_by_front(asked, cluster, most_types)
+    searched = [] if answered else _searched(asked, cluster)
     found = [best_paid(runs, plan, objective, limits) for plans, _ in searched for plan in plans]
     results = [result for _, result in searched] or list(front.results if front else ())
     on_front = front_of((*found, *(front.plans if front else ())))
@@ -145,10 +150,12 @@ def _front(asked: _Asked, runs: Runs) -> Front | None:
     )
 
 
-def _is_about_money(asked: _Asked, cluster: Cluster) -> bool:
+def _is_answered_by_front(asked: _Asked, cluster: Cluster, most_types: int | None) -> bool:
     """Whether the best plan is on the front of single types, so that nothing else is searched."""
     limits = asked.limits
     limited = limits.budget_usd is not None or limits.deadline_seconds is not None
+    if most_types is not None and most_types < len(cluster.pools):
+        return True
     return len(cluster.pools) == 1 and (asked.objective is Objective.COST or limited)
 
 
