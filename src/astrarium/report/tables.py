@@ -6,7 +6,7 @@ Functions return rich renderables for a given width and print nothing; nothing i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from astrarium.units import format_count, format_rate, format_seconds
 
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
+MANY_POOLS = 6  # beyond which only those in use are described
 WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
 
 
@@ -60,9 +61,9 @@ class Column:
 
 def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     """Everything `astrarium plan` shows about its result."""
-    best = document.plans[0]
-    yield header(document.workload, document.cluster, document.notes)
-    listed = document.listed
+    best, listed = document.plans[0], document.listed
+    used = {pool for plan in listed for pool in plan.pools}
+    yield header(document.workload, document.cluster, document.notes, used)
     yield title("Best strategies" if len(listed) > 1 else "Best strategy")
     experts = document.workload.has_experts
     yield strategies_table(listed, document.cluster, width, experts=experts)
@@ -71,6 +72,11 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
         from astrarium.report.front_table import front_section
 
         yield from front_section(document, width)
+    if best.run is not None:
+        from astrarium.report.run import run_section
+
+        yield title(f"The run of plan {best.rank}")
+        yield from run_section(best, best.run, width)
     yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
     yield memory_table(best, width)
     yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
@@ -99,19 +105,25 @@ def prediction_report(document: PlanDocument, width: int) -> Iterator[Renderable
 
 
 def header(
-    workload: WorkloadPart, cluster: ClusterPart, notes: Sequence[str] = ()
+    workload: WorkloadPart,
+    cluster: ClusterPart,
+    notes: Sequence[str] = (),
+    used: Collection[str] = (),
 ) -> RenderableType:
-    """Model, training, cluster and price, with what the user's names stand for."""
+    """Model, training, cluster and price, with what the user's names stand for.
+
+    Of very many pools only those in use are described.
+    """
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, text in _facts(workload, cluster, notes):
+    for label, text in _facts(workload, cluster, notes, used):
         grid.add_row(label, Text(text))
     return grid
 
 
 def _facts(
-    workload: WorkloadPart, cluster: ClusterPart, notes: Sequence[str]
+    workload: WorkloadPart, cluster: ClusterPart, notes: Sequence[str], used: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     active = ""
     if workload.active_parameters != workload.parameters:
@@ -127,11 +139,26 @@ def _facts(
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
         f" {workload.precision}, Adam{tokens}",
     )
-    for pool in cluster.pools:
+    pools = cluster.pools
+    if used and len(pools) > MANY_POOLS:
+        yield "clusters", _many_words(pools)
+        pools = tuple(pool for pool in pools if pool.name in used)
+    for pool in pools:
         yield "cluster", pool_words(pool)
         yield "price", price_words(pool)
     for note in notes:
         yield "note", note
+
+
+def _many_words(pools: Sequence[PoolPart]) -> str:
+    types = len({pool.gpu for pool in pools})
+    clouds = list(dict.fromkeys(pool.cloud for pool in pools if pool.cloud))
+    of = f" of {', '.join(clouds)}" if clouds else ""
+    most = max(pool.gpus for pool in pools)
+    return (
+        f"{len(pools):,} offers{of}: {types} GPU types, up to {most:,} of each; here are those that"
+        " the plans below use"
+    )
 
 
 def pool_words(pool: PoolPart) -> str:
@@ -248,6 +275,9 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
         columns.insert(0, Column("GPUs", lambda p: f"{p.num_gpus:,}"))
     if len(cluster.pools) > 1:
         columns.insert(0, Column("type", lambda p: ", ".join(p.gpus), left=True))
+    clouds = {pool.name: pool.cloud for pool in cluster.pools if pool.cloud}
+    if len(set(clouds.values())) > 1:
+        columns.insert(0, Column("cloud", lambda p: ", ".join(clouds[n] for n in p.pools)))
     return columns
 
 

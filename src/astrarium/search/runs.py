@@ -10,7 +10,7 @@ with everything (`Runs.run`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,7 @@ from astrarium.model.workload import Workload
 from astrarium.search.archive import Ways
 from astrarium.search.plan import Plan, Run, estimate
 from astrarium.search.rules import UserRule, user_rules
+from astrarium.strategy.types import Strategy
 
 MOST_BATCHES = 8  # of a ramp whose iterations are predicted; those in between lie on lines
 
@@ -40,6 +41,7 @@ class Runs:
     cluster: Cluster
     terms: RunTerms
     tuning: Tuning = NEUTRAL
+    _of_batches: dict[Strategy, Floats] = field(default_factory=dict, compare=False)
 
     @property
     def _pools(self) -> tuple[Pool, ...]:
@@ -186,9 +188,12 @@ class Runs:
         """Seconds of an iteration at every batch of the ramp."""
         if len(batches) == 1:
             return np.array([plan.iteration_seconds])
-        few = np.unique(np.linspace(0, len(batches) - 1, MOST_BATCHES).round().astype(int))
-        seconds = [self._at_batch(plan, int(batch)) for batch in batches[few[:-1]]]
-        return np.interp(batches, batches[few], [*seconds, plan.iteration_seconds])
+        if plan.strategy not in self._of_batches:
+            few = np.unique(np.linspace(0, len(batches) - 1, MOST_BATCHES).round().astype(int))
+            seconds = [self._at_batch(plan, int(batch)) for batch in batches[few[:-1]]]
+            found = np.interp(batches, batches[few], [*seconds, plan.iteration_seconds])
+            self._of_batches[plan.strategy] = found
+        return self._of_batches[plan.strategy]
 
     def _at_batch(self, plan: Plan, batch: int) -> float:
         strategy = plan.strategy
