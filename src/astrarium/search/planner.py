@@ -25,7 +25,15 @@ from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
-from astrarium.search.money import Front, best_paid, find_front, front_of, keeps, rank_key
+from astrarium.search.money import (
+    Front,
+    best_paid,
+    find_front,
+    front_of,
+    keeps,
+    nearest,
+    rank_key,
+)
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.rules import UserRule, overlaps_named
@@ -114,6 +122,8 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     on_front = front_of((*found, *(front.plans if front else ())))
     plans = [plan for plan in (*found, *on_front) if keeps(plan, limits)]
     if not plans:
+        if front and front.plans:
+            raise NoFeasiblePlanError(nearest(on_front, limits))
         _count_beyond((*found, *on_front), limits, results[0])
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     plans.sort(key=lambda plan: rank_key(plan, objective))
