@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import factorial
 from typing import Any
 
@@ -29,10 +29,9 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_bounds import interleaved_speed
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed
-from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Row
+from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Refined, Row, gathered
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
-    LayerFigures,
     OptionRoom,
     least_passes_of_options,
     places_in_flight,
@@ -43,7 +42,7 @@ from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
-from astrarium.strategy.columns import Degrees, Options
+from astrarium.strategy.columns import Options
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 4_000  # nodes of choosing GPUs
@@ -175,21 +174,20 @@ class PartitionSearch:
         distinct, of_row = np.unique(index, return_inverse=True)
         figures = self.rows.figures(rows.degrees.take(distinct), rows.work[distinct])
         bounds = self.rows.refined(rows, index, virtual, [f.take(of_row) for f in figures])
-        found = []
-        for place, (i, layout, bound) in enumerate(zip(index, layouts, bounds, strict=True)):
-            row = Row(
-                rows.degrees.take(np.array([i])),
-                layout.virtual,
-                layout.chunk_layers,
-                rows.speed[i],
-                rows.layer[i],
-                rows.work[i],
-                float(bound),
-                figures,
-                int(of_row[place]),
-            )
+        refined = Refined(
+            rows.degrees.take(index),
+            virtual,
+            np.array([layout.chunk_layers for layout in layouts]),
+            rows.speed[index],
+            rows.layer[index],
+            rows.work[index],
+            bounds,
+            figures,
+            of_row,
+        )
+        found = refined.rows()
+        for row in found:
             self._choose_gpus(row)
-            found.append(row)
         return found
 
     def _dive(self, rows: Sequence[Row]) -> None:
@@ -313,37 +311,28 @@ class PartitionSearch:
 
     def _permitted(self, chosen: Sequence[Opened]) -> tuple[Ints, Options, Lost]:
         """Cases that rules leave: which of the chosen, with which options."""
-        rows, gpus = [one.row for one in chosen], chosen[0].gpus
-        index, options, lost = self._rules.options(
-            _joined([row.degrees for row in rows]),
-            np.array([row.virtual for row in rows]),
-            np.array([row.chunk_layers for row in rows]),
-            gpus,
-        )
-        return index, options, lost
+        rows = gathered([one.row for one in chosen])
+        return self._rules.options(rows.degrees, rows.virtual, rows.chunk_layers, chosen[0].gpus)
 
     def _case_bounds(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Floats:
         """Scores of cases on the same GPUs at least, from a few figures of a layer."""
-        rows, gpus = [one.row for one in chosen], chosen[0].gpus
-        stages = rows[0].num_stages
-        least = np.array([row.bound for row in rows])[index]
+        gpus, stages = chosen[0].gpus, chosen[0].row.num_stages
+        rows = gathered([one.row for one in chosen])
+        mean = rows.speed.mean(axis=0)
+        rows = rows.take(index)
         if stages == 1:
-            return least
-        degrees = _joined([row.degrees for row in rows]).take(index)
-        virtual = np.array([row.virtual for row in rows])[index]
+            return rows.bound
+        degrees, virtual, work = rows.degrees, rows.virtual, rows.work
         in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
-        figures = [_figures_of([(r.figures[i], r.place) for r in rows]) for i in (0, 1)]
-        figures = [of.take(index) for of in figures]
+        figures = [of.take(rows.place) for of in rows.figures]
         orders = self._orders(chosen[0])
         # A block on several pools is no faster than on the slowest of them.
-        mean = np.mean([row.speed for row in rows], axis=0)
         pool_of = np.array(
             [[min(of, key=lambda p: mean[p]) for of in order.classes] for order in orders]
         )
         layers = -(-self.space.planner.num_layers // degrees.pp)
         after = np.stack([of.least_after(layers) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
-        work = np.stack([row.work for row in rows])[index]
         passes = least_passes_of_options(
             OptionRoom(
                 figures, options, self.space.module_masks, virtual, in_flight[:, ::-1], work
@@ -354,7 +343,7 @@ class PartitionSearch:
             self._worst_seconds(gpus) * (1 + 1e-9) - after,
         )
         seconds = np.where(np.isfinite(passes), passes, 0.0) + after
-        bounds = np.maximum(least, self.plans.score_of(seconds, gpus))
+        bounds = np.maximum(rows.bound, self.plans.score_of(seconds, gpus))
         return np.where(np.isfinite(passes), bounds, np.inf)
 
     def _orders(self, opened: Opened) -> list[Arrangement]:
@@ -388,25 +377,26 @@ class PartitionSearch:
     def _ready(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Ready | None:
         """Ask the cost model about cases on the same GPUs."""
         self.state.cases += len(np.unique(index))
-        rows, gpus = [one.row for one in chosen], chosen[0].gpus
-        most = max((self._most_layers(rows[i], gpus) for i in np.unique(index)), default=0)
-        if most * rows[0].num_stages < self.space.planner.num_layers:
+        gpus, stages = chosen[0].gpus, chosen[0].row.num_stages
+        rows = gathered([one.row for one in chosen]).take(index)
+        most = self._most_layers(rows, gpus)
+        if most * stages < self.space.planner.num_layers:
             return None
         bundle = Bundle(
             self.model,
-            _joined([row.degrees for row in rows]).take(index),
-            np.array([row.virtual for row in rows])[index],
+            rows.degrees,
+            rows.virtual,
             options,
             self._orders(chosen[0]),
-            narrowed(self.model.contents, most, rows[0].num_stages),
-            np.stack([row.work for row in rows])[index],
+            narrowed(self.model.contents, most, stages),
+            rows.work,
         )
         self.state.tables += len(index) * bundle.num_stages * len(bundle.classes)
         self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
         seconds = bundle.least_seconds(self._worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
-        bounds = np.maximum(score, np.array([row.bound for row in rows])[index])
+        bounds = np.maximum(score, rows.bound)
         bounds = np.where(finite, bounds, np.inf)
         ranked = np.argsort(bounds, axis=None, kind="stable")
         ranked = ranked[np.isfinite(bounds.reshape(-1)[ranked])]
@@ -417,16 +407,16 @@ class PartitionSearch:
             return
         self._enter(float(node.bounds.reshape(-1)[node.ranked[0]]), node)
 
-    def _most_layers(self, row: Row, gpus: Sequence[int]) -> int:
+    def _most_layers(self, rows: Refined, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
-        layers = self.space.planner.num_layers
-        most = layers - (row.num_stages - 1) * row.virtual
+        most = self.space.planner.num_layers - (rows.degrees.pp - 1) * rows.virtual
         seconds = self._worst_seconds(gpus)
-        if not np.isfinite(seconds):
-            return most
-        fastest = min(row.layer[pool] for pool, taken in enumerate(gpus) if taken)
-        # A layer of the shortest kind; others only take longer.
-        return min(most, int(seconds / row.batches / fastest * (1 + 1e-9)))
+        if np.isfinite(seconds):
+            # A layer of the shortest kind; others only take longer.
+            fastest = rows.layer[:, np.flatnonzero(gpus)].min(axis=1)
+            turn = seconds / rows.degrees.num_micro_batches
+            most = np.minimum(most, (turn / fastest * (1 + 1e-9)).astype(np.int64))
+        return int(most.max())
 
     def _worst_seconds(self, gpus: Sequence[int]) -> float:
         worst = self.plans.limit
@@ -472,19 +462,3 @@ class PartitionSearch:
 def _ramp_left_out(row: Row) -> float:
     """What a score may be, over its bound: about half of the ramp is not in it."""
     return 1 + (row.num_stages - 1) / (2 * row.virtual * row.batches)
-
-
-def _figures_of(places: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:
-    """Rows out of several tables."""
-    parts = [figures.take(np.array([place])) for figures, place in places]
-
-    def stacked(name: str) -> Floats:
-        values = [getattr(part, name) for part in parts]
-        return np.concatenate(values, axis=1 if values[0].ndim == 3 else 0)
-
-    return LayerFigures(*(stacked(f.name) for f in fields(LayerFigures)))
-
-
-def _joined(parts: Sequence[Degrees]) -> Degrees:
-    names = [f.name for f in fields(Degrees)]
-    return Degrees(*(np.concatenate([getattr(part, n) for part in parts]) for n in names))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.search.mixed_cases import Bundle
-from astrarium.search.mixed_relaxed import LayerFigures
+from astrarium.search.mixed_relaxed import LayerFigures, joined_figures
 from astrarium.strategy.columns import Degrees, Options
 
 Key = tuple[int, ...]
@@ -29,38 +29,77 @@ class Visitor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One row of degrees with some virtual stages, and how fast they can be on each pool."""
+class Refined:
+    """Degrees with some virtual stages, and how fast they can be on each pool: columns."""
 
     degrees: Degrees
-    virtual: int
-    chunk_layers: int
+    virtual: Ints
+    chunk_layers: Ints
     speed: Floats
     layer: Floats
     work: Floats
-    bound: float
+    bound: Floats
     figures: Sequence[LayerFigures]
-    place: int  # of this row among the figures
+    place: Ints  # of every row among the figures
+
+    def take(self, rows: Ints) -> Refined:
+        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return replace(self, degrees=self.degrees.take(rows), **taken)
+
+    def rows(self) -> list[Row]:
+        d = self.degrees
+        tp_cp = d.tp * d.cp
+        columns = (tp_cp, tp_cp * d.dp, d.pp, d.num_micro_batches, self.virtual, self.bound)
+        order = map(tuple, np.argsort(-self.speed, axis=1, kind="stable").tolist())
+        each = zip(*(column.tolist() for column in columns), order, strict=True)
+        return [Row(self, at, *values) for at, values in enumerate(each)]
+
+
+_COLUMNS = ("virtual", "chunk_layers", "speed", "layer", "work", "bound", "place")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table, with what is read of it again and again."""
+
+    table: Refined
+    at: int
+    tp_cp: int
+    block: int
+    num_stages: int
+    batches: int
+    virtual: int
+    bound: float
+    fastest_first: Key  # pools
 
     @property
-    def tp_cp(self) -> int:
-        return int(self.degrees.tp[0] * self.degrees.cp[0])
+    def speed(self) -> Floats:
+        return np.asarray(self.table.speed[self.at])
 
-    @property
-    def block(self) -> int:
-        return self.tp_cp * int(self.degrees.dp[0])
 
-    @property
-    def num_stages(self) -> int:
-        return int(self.degrees.pp[0])
-
-    @property
-    def batches(self) -> int:
-        return int(self.degrees.num_micro_batches[0])
-
-    @property
-    def fastest_first(self) -> tuple[int, ...]:
-        return tuple(np.argsort(-self.speed, kind="stable").tolist())
+def gathered(rows: Sequence[Row]) -> Refined:
+    """Rows out of several tables, in their order."""
+    by_table: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        by_table.setdefault(id(row.table), []).append(number)
+    parts = [
+        rows[numbers[0]].table.take(np.array([rows[number].at for number in numbers]))
+        for numbers in by_table.values()
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate(list(by_table.values())))
+    figures = [[of.take(part.place) for of in part.figures] for part in parts]
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS
+    }
+    columns["place"] = np.arange(len(rows))
+    joined = Refined(
+        degrees=Degrees.joined([part.degrees for part in parts]),
+        figures=[joined_figures(of) for of in zip(*figures, strict=True)],
+        **columns,
+    )
+    return joined.take(order)
 
 
 @dataclass(frozen=True, slots=True)

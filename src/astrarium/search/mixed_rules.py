@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ class MixedRules:
             degrees.take(row),
             virtual[row],
             np.full(len(row), _FREE),
-            joined([per_row[i] for i in kept]),
+            Options.joined([per_row[i] for i in kept]),
         )
         ones = np.ones(len(row), np.int64)
         for switch, rules in self._steps.of_switches.items():
@@ -106,11 +106,6 @@ class MixedRules:
             )
             self._of_options[key] = options.take(alive), lost
         return self._of_options[key]
-
-
-def joined(parts: Sequence[Options]) -> Options:
-    names = [f.name for f in fields(Options)]
-    return Options(*(np.concatenate([getattr(part, n) for part in parts]) for n in names))
 
 
 def _apply_to_all(
