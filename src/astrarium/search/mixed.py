@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Floats, Ints, distinct
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_bounds import interleaved_speed
@@ -376,7 +376,7 @@ class PartitionSearch:
 
     def _ready(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Ready | None:
         """Ask the cost model about cases on the same GPUs."""
-        self.state.cases += len(np.unique(index))
+        self.state.cases += len(distinct(index))
         gpus, stages = chosen[0].gpus, chosen[0].row.num_stages
         rows = gathered([one.row for one in chosen]).take(index)
         most = self._most_layers(rows, gpus)

@@ -10,7 +10,7 @@ from math import factorial
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed_bounds import (
@@ -166,7 +166,7 @@ class RowBounds:
             return found
         block = degrees.tp * degrees.cp * degrees.dp
         laid = np.flatnonzero(self._takes_all(degrees)[:, 0])
-        for value in np.unique(block[laid]).tolist():
+        for value in distinct(block[laid]).tolist():
             rows = laid[block[laid] == value]
             found[rows] = np.maximum.reduce(
                 [

@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from astrarium.arrays import Bools, Ints
+from astrarium.arrays import Bools, Ints, distinct
 from astrarium.cluster import Pool
 from astrarium.cost.stages import StagePlanner
 from astrarium.errors import InputError
@@ -107,7 +107,7 @@ class Space:
     def _with_micro_batches(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Every micro-batch that divides what a replica works on."""
         batch = self.workload.global_batch
-        sizes = {int(dp): divisors(batch // int(dp)) for dp in np.unique(rows["dp"])}
+        sizes = {int(dp): divisors(batch // int(dp)) for dp in distinct(rows["dp"])}
         repeats = np.array([len(sizes[int(dp)]) for dp in rows["dp"]], np.int64)
         if repeats.sum() > MOST_GRIDS:
             raise InputError(
@@ -131,7 +131,7 @@ class Space:
         band = np.floor(np.log2(rows["gpus"])).astype(np.int64)
         experts = len(_grid(**self._expert_degrees)["ep"])
         waves = []
-        for value in np.unique(band):
+        for value in distinct(band):
             members = np.flatnonzero(band == value)
             parts = -(-len(members) * experts // MOST_DEGREES)
             waves += [Wave(self, _select(rows, m)) for m in np.array_split(members, parts)]
