@@ -27,7 +27,12 @@ import numpy as np
 from astrarium.arrays import Floats, Ints, distinct
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement, laid
-from astrarium.search.mixed_bounds import interleaved_speed
+from astrarium.search.mixed_bounds import (
+    crossing_bound,
+    interleaved_speed,
+    least_crossing,
+    links_bound,
+)
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed
 from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Refined, Row, gathered
 from astrarium.search.mixed_plans import KeptPlans
@@ -277,13 +282,21 @@ class PartitionSearch:
         left = row.num_stages - sum(stages) - counts
         rest = list(order[len(stages) + 1 :])
         hourly = taken @ prices + left * min(prices[rest], default=0.0)
+        used, open_ones = taken > 0, left > 0
         for pool in rest:
             added = np.minimum(left, int(numbers[pool][-1]))
             taken[:, pool], left = added, left - added
         one = np.ones(len(counts), np.int64)
         speed = np.broadcast_to(row.speed, taken.shape)
         done = interleaved_speed(speed, taken, row.batches * one, row.virtual * one)
-        bound = self.plans.score(row.batches / done, row.num_stages * row.block, hourly * row.block)
+        possible = used.copy()
+        possible[:, rest] = open_ones[:, None]
+        links = crossing_bound(
+            least_crossing(row.hop[None], used, possible),
+            *(np.asarray(number) for number in (row.num_stages, row.batches, row.virtual)),
+        )
+        seconds = np.maximum(row.batches / done, links)
+        bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
         return np.maximum(bound, choice.bound).tolist()
 
     # Cases
@@ -318,14 +331,15 @@ class PartitionSearch:
         """Scores of cases on the same GPUs at least, from a few figures of a layer."""
         gpus, stages = chosen[0].gpus, chosen[0].row.num_stages
         rows = gathered([one.row for one in chosen])
+        if stages == 1:
+            return rows.bound[index]
+        orders = self._orders(chosen[0])
+        links = _least_of_links(rows, orders)[options.overlap_p2p.astype(np.int64), index]
         mean = rows.speed.mean(axis=0)
         rows = rows.take(index)
-        if stages == 1:
-            return rows.bound
         degrees, virtual, work = rows.degrees, rows.virtual, rows.work
         in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
         figures = [of.take(rows.place) for of in rows.figures]
-        orders = self._orders(chosen[0])
         # A block on several pools is no faster than on the slowest of them.
         pool_of = np.array(
             [[min(of, key=lambda p: mean[p]) for of in order.classes] for order in orders]
@@ -342,7 +356,7 @@ class PartitionSearch:
             work @ self.rows.numbers,
             self._worst_seconds(gpus) * (1 + 1e-9) - after,
         )
-        seconds = np.where(np.isfinite(passes), passes, 0.0) + after
+        seconds = np.where(np.isfinite(passes), np.maximum(passes, links), 0.0) + after
         bounds = np.maximum(rows.bound, self.plans.score_of(seconds, gpus))
         return np.where(np.isfinite(passes), bounds, np.inf)
 
@@ -462,3 +476,29 @@ class PartitionSearch:
 def _ramp_left_out(row: Row) -> float:
     """What a score may be, over its bound: about half of the ramp is not in it."""
     return 1 + (row.num_stages - 1) / (2 * row.virtual * row.batches)
+
+
+def _least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
+    """Seconds that transfers make pipelines take in whatever order: (not overlapped or, rows)."""
+    classes = sorted({of for order in orders for of in order.classes})
+    hop, layer = rows.hop, rows.layer * rows.virtual[:, None]
+    between = np.zeros((len(layer), len(classes), len(classes)))
+    for i, one in enumerate(classes):
+        for j, other in enumerate(classes):
+            pools = sorted({*one, *other})
+            # What several pools have in common is no faster than a pair of them; left out.
+            if len(pools) == 1 or (len(pools) == 2 and i != j):
+                between[:, i, j] = hop[:, pools[0], pools[-1]]
+    stage = np.stack([layer[:, list(of)].max(axis=1) for of in classes], axis=1)
+    number = {of: i for i, of in enumerate(classes)}
+    class_of = np.array([[number[of] for of in order.classes] for order in orders])
+    links = between[:, class_of, np.roll(class_of, -1, axis=1)]
+    batches = rows.degrees.num_micro_batches
+    return np.stack(
+        [
+            links_bound(
+                stage[:, class_of], links, batches, rows.virtual, np.full(len(layer), hidden)
+            ).min(axis=1)
+            for hidden in (False, True)
+        ]
+    )

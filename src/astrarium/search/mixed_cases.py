@@ -22,6 +22,7 @@ from astrarium.search.mixed_bounds import (
     StageRoom,
     interleaved_bound,
     least_sum,
+    links_bound,
     pipeline_bound,
     stage_room,
     warm_up_passes,
@@ -174,8 +175,21 @@ class Bundle:
         single = np.flatnonzero(self.virtual == 1)
         if len(single):
             passes[:, single] = self._least_of_single_chunks(low, single)
+        passes = np.maximum(passes, self._least_of_links())
         first, last = self.class_of[:, 0], self.class_of[:, -1]
         return passes, self._least_after() + np.moveaxis(t.tied[:, first, last], 0, 1)
+
+    def _least_of_links(self) -> Floats:
+        """With the least that every stage can do: (orders, rows)."""
+        links = self._links(np.arange(len(self.virtual)))
+        stage = self.seconds.min(axis=2)[:, self.class_of]
+        batches, overlapped = self.degrees.num_micro_batches, self.options.overlap_p2p
+        return links_bound(stage, links, batches, self.virtual, overlapped).T
+
+    def _links(self, rows: Ints) -> Floats:
+        """To the next stage, behind the last one to the first: (rows, orders, stages)."""
+        following = np.roll(self.class_of, -1, axis=1)
+        return np.asarray(self.tables.hop.min(axis=3)[rows][:, self.class_of, following])
 
     def _with_ramps(self, passes: Floats, after: Floats, worst: float) -> Floats:
         """Seconds of all passes with the ramp at every place; infinite if too many."""
@@ -227,9 +241,7 @@ class Bundle:
 
     def _least_hop(self, rows: Ints) -> Floats:
         """The fastest link between neighbours in any order: (rows,)."""
-        following = np.roll(self.class_of, -1, axis=1)
-        hops = self.tables.hop[rows][:, self.class_of, following]
-        return np.asarray(hops.min(axis=(1, 2, 3)))
+        return np.asarray(self._links(rows).min(axis=(1, 2)))
 
     def _chains(self, rows: Ints) -> tuple[Floats, Floats]:
         """Of stages that hold at least so many layers: (stages, classes, rows, layers + 1).
@@ -285,10 +297,11 @@ class Bundle:
         return np.where(finite, found, np.inf)
 
     def _least_after(self) -> Floats:
-        """Some stage holds no less than the mean: (rows,)."""
+        """Some stage holds no less than the mean, and each something: (orders, rows)."""
         enough = self._work >= self._whole[:, None] / self.num_stages
         after = np.where(enough[:, None, :], self.tables.after, np.inf).min(axis=(1, 2))
-        return np.where(np.isfinite(after), after, 0.0)
+        of_each = self.tables.after.min(axis=2)[:, self.class_of].max(axis=2).T
+        return np.maximum(np.where(np.isfinite(after), after, 0.0), of_each)
 
     def problem(self, order: int, row: int) -> SplitProblem:
         """The split of a case with one chunk per rank."""

@@ -46,6 +46,11 @@ class Refined:
         taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
         return replace(self, degrees=self.degrees.take(rows), **taken)
 
+    @property
+    def hop(self) -> Floats:
+        """Seconds of a transfer from pool to pool: (rows, pools, pools)."""
+        return np.moveaxis(self.figures[0].hop[:, self.place], 1, 0)
+
     def rows(self) -> list[Row]:
         d = self.degrees
         tp_cp = d.tp * d.cp
@@ -75,6 +80,11 @@ class Row:
     @property
     def speed(self) -> Floats:
         return np.asarray(self.table.speed[self.at])
+
+    @property
+    def hop(self) -> Floats:
+        """Seconds of a transfer from pool to pool: (pools, pools)."""
+        return self.table.figures[0].hop[:, self.table.place[self.at]]
 
 
 def gathered(rows: Sequence[Row]) -> Refined:

@@ -57,6 +57,7 @@ class LayerFigures:
     least_weight: Floats
     most_room: Floats
     after: Floats  # (probes, rows, classes): seconds once an iteration
+    hop: Floats  # (classes, rows, classes): seconds of a transfer from one to another
 
     def take(self, rows: Ints) -> LayerFigures:
         def chosen(name: str) -> Floats:
@@ -72,7 +73,7 @@ class LayerFigures:
 
     def faster_of(self, other: LayerFigures) -> LayerFigures:
         """The shorter seconds of both; bytes are the same."""
-        times = ("seconds", "forward", "again", "all_again", "after")
+        times = ("seconds", "forward", "again", "all_again", "after", "hop")
         least = {n: np.minimum(getattr(self, n), getattr(other, n)) for n in times}
         return replace(self, **least, share=np.maximum(self.share, other.share))
 
@@ -177,6 +178,7 @@ def layer_figures(
         least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
         most_room=room.max(axis=(0, 3)),
         after=np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0),
+        hop=np.moveaxis(tables.hop[: len(degrees)].min(axis=3), 1, 0),
     )
 
 

@@ -14,10 +14,12 @@ from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed_bounds import (
+    crossing_bound,
     fastest_first,
     fastest_stages,
     interleaved_bound,
     interleaved_speed,
+    least_crossing,
     least_seconds_of_layers,
     pipeline_bound,
     speeds,
@@ -252,10 +254,20 @@ class RowBounds:
             )
             single = pipeline_bound(longest, speed, taken, batches)
             passes = np.where(virtual > 1, np.maximum(batches * longest, ramp), single)
+            passes = np.maximum(passes, self._least_of_links(degrees, virtual, of_layers))
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
         score = self._scores_of_rows(degrees, speed, best)
         return np.maximum(score, rows.bound[index])
+
+    def _least_of_links(self, degrees: Degrees, virtual: Ints, figures: LayerFigures) -> Floats:
+        """If all pools are in use and no block lies on two of them."""
+        sizes = np.array(self.space.arrangements.sizes)
+        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        whole = self._takes_all(degrees)[:, 0] & (sizes % block == 0).all(axis=1)
+        every = np.broadcast_to(whole[:, None], (len(whole), len(sizes)))
+        hop = least_crossing(np.moveaxis(figures.hop, 1, 0), every, every)
+        return crossing_bound(hop, degrees.pp, degrees.num_micro_batches, virtual)
 
     def figures(self, degrees: Degrees, work: Floats) -> tuple[LayerFigures, ...]:
         """Of layers on every pool, whatever part of it is used; without and with offload."""
