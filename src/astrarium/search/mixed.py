@@ -55,12 +55,14 @@ MOST_SOLVED = 2_500  # orders and options whose split was found
 MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at; many pools have many
 MOST_TABLES_OF_FEW_POOLS, FEW_POOLS = 2_000_000, 3
 MOST_ASKED = 6_000_000  # contents of stages that the cost model is asked about
+ASKED_FOR_A_LIST = 400_000  # of them before only a new first is looked for
 MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
+GROUPS_LOOKED_AT = 24  # for them
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 
@@ -106,6 +108,7 @@ class PartitionSearch:
             least = min(row_bound, queued)
             if not np.isfinite(least) or least > self.plans.limit:
                 break
+            self.plans.only_better = self.state.asked >= ASKED_FOR_A_LIST
             if self._has_done_enough():
                 self.state.given_up = min(self.state.given_up, float(least))
                 break
@@ -203,21 +206,27 @@ class PartitionSearch:
                 opened = Opened(row, gpus)
                 groups[opened.group].append((row.bound * _ramp_left_out(row), number, opened))
         ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
-        for group in ranked[:DIVES]:
+        dives = 0
+        for group in ranked[:GROUPS_LOOKED_AT]:
             chosen = [opened for _, _, opened in group]
             index, options, _ = self._permitted(chosen)  # these are counted later
-            if not len(index):
+            if dives == DIVES or not len(index):
                 continue
             bounds = self._case_bounds(chosen, index, options)
+            if bounds.min() > self.plans.least:
+                continue
+            dives += 1
             likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
-            now = np.argsort(likely, kind="stable")[:CASES_OF_DIVE]
-            now = now[bounds[now] <= self.plans.limit]
+            order = np.argsort(likely, kind="stable")
+            order = order[bounds[order] <= self.plans.limit]
+            now = order[_spread(index[order], CASES_OF_DIVE)]
             node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
             if node is not None:
                 # Every case once, in its best order.
-                _, first = np.unique(node.ranked % node.bounds.shape[1], return_index=True)
-                best = node.ranked[np.sort(first)[:SPLITS_OF_DIVE]]
-                self.solve(replace(node, ranked=best), again=False)
+                case = node.ranked % node.bounds.shape[1]
+                first = np.sort(np.unique(case, return_index=True)[1])
+                best = first[_spread(index[now][case[first]], SPLITS_OF_DIVE)]
+                self.solve(replace(node, ranked=node.ranked[best]), again=False)
 
     def _entire_pools(self, row: Row) -> list[Key]:
         """GPUs of the fastest pools, as many of them as the row has GPUs for."""
@@ -471,6 +480,17 @@ class PartitionSearch:
                 bound = float(self.plans.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
         return bundle.priced(found)
+
+
+def _spread(row_of: Ints, number: int) -> Ints:
+    """So many places: half of them the first ones, then the first of every further row."""
+    _, first = np.unique(row_of, return_index=True)
+    of_rows = np.sort(first)
+    head = np.arange(min(number // 2, len(row_of)))
+    chosen = np.concatenate([head, of_rows[of_rows >= len(head)]])[:number]
+    others = np.ones(len(row_of), bool)
+    others[chosen] = False
+    return np.sort(np.concatenate([chosen, np.flatnonzero(others)])[:number])
 
 
 def _ramp_left_out(row: Row) -> float:
