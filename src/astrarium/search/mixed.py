@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints, distinct
-from astrarium.cost.mixed import ClusterModel
+from astrarium.arrays import Bools, Floats, Ints, distinct
+from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_bounds import (
     crossing_bound,
@@ -33,7 +33,7 @@ from astrarium.search.mixed_bounds import (
     least_crossing,
     links_bound,
 )
-from astrarium.search.mixed_cases import Bundle, Priced, narrowed
+from astrarium.search.mixed_cases import Bundle, Priced, narrowed, shortest
 from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Refined, Row, gathered
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
@@ -60,6 +60,7 @@ MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
+FEW_CASES = 64  # that it is asked about without a look at their shortest stages
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
@@ -385,17 +386,32 @@ class PartitionSearch:
 
     def look_at(self, cases: Cases) -> None:
         """The most promising of them; the others wait on."""
-        order = np.argsort(cases.bounds, kind="stable")
-        order = order[cases.bounds[order] <= self.plans.limit]
-        now = order[:CASES_AT_ONCE]
-        later = order[len(now) :]
-        if len(later):
-            self._enter(float(cases.bounds[later[0]]), cases.take(later))
+        now, later = cases.parted(self.plans.limit, CASES_AT_ONCE)
+        now = now[self._may_be(cases.take(now))]
         node = None
         if len(now):
             node = self._ready(cases.chosen, cases.index[now], cases.options.take(now))
         if node is not None:
+            later = later[~cases.outdone(later, now[node.bundle.never_full])]
             self._enter_ready(node)
+        if len(later):
+            self._enter(float(cases.bounds[later].min()), cases.take(later))
+
+    def _may_be(self, cases: Cases) -> Bools:
+        """Whether every stage has room and time for one layer of each chunk."""
+        if len(cases) < FEW_CASES:
+            return np.ones(len(cases), bool)
+        rows = gathered([one.row for one in cases.chosen]).take(cases.index)
+        least = shortest(self.model.contents, distinct(rows.virtual))
+        bundle = self._bundle(cases.chosen, rows, cases.options, least)
+        self.state.asked += len(rows.virtual) * len(bundle.classes) * len(least.layers)
+        return bundle.may_take(self._worst_seconds(cases.chosen[0].gpus) * (1 + 1e-9))
+
+    def _bundle(
+        self, chosen: Sequence[Opened], rows: Refined, options: Options, contents: Contents
+    ) -> Bundle:
+        orders = self._orders(chosen[0])
+        return Bundle(self.model, rows.degrees, rows.virtual, options, orders, contents, rows.work)
 
     def _ready(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Ready | None:
         """Ask the cost model about cases on the same GPUs."""
@@ -405,15 +421,8 @@ class PartitionSearch:
         most = self._most_layers(rows, gpus)
         if most * stages < self.space.planner.num_layers:
             return None
-        bundle = Bundle(
-            self.model,
-            rows.degrees,
-            rows.virtual,
-            options,
-            self._orders(chosen[0]),
-            narrowed(self.model.contents, most, stages),
-            rows.work,
-        )
+        contents = narrowed(self.model.contents, most, stages)
+        bundle = self._bundle(chosen, rows, options, contents)
         self.state.tables += len(index) * bundle.num_stages * len(bundle.classes)
         self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
         seconds = bundle.least_seconds(self._worst_seconds(gpus) * (1 + 1e-9))

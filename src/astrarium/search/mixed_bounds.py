@@ -156,7 +156,8 @@ def links_bound(
     at_work = k * (stage + held).max(axis=-1)
     once, around = out.sum(axis=-1), links.sum(axis=-1)
     rounds = 2 * (once + (v - 1) * around) + (k / links.shape[-1] - 1) * v * around
-    return np.where(hidden, np.where(v > 1, rounds, 0.0), at_work)
+    passing = np.maximum(np.where(v > 1, rounds, 0.0), k * stage.max(axis=-1))
+    return np.where(hidden, passing, at_work)
 
 
 def least_crossing(hop: Floats, used: Bools, possible: Bools) -> Floats:

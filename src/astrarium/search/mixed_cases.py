@@ -41,7 +41,10 @@ def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
     """Only runs that a stage can hold if none holds more than so many layers."""
     layers = contents.layers.sum(axis=1)
     least = len(contents.of_range) - 1 - (num_stages - 1) * most_layers
-    kept = (layers <= most_layers) & (layers >= least)
+    return _chosen(contents, (layers <= most_layers) & (layers >= least))
+
+
+def _chosen(contents: Contents, kept: Bools) -> Contents:
     number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # last: what was -1 stays so
     return Contents(
         number[contents.of_range],
@@ -49,6 +52,11 @@ def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
         contents.has_embedding[kept],
         contents.has_head[kept],
     )
+
+
+def shortest(contents: Contents, layers: Ints) -> Contents:
+    """Only runs of so few layers."""
+    return _chosen(contents, (contents.layers.sum(axis=1)[:, None] == layers).any(axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +134,27 @@ class Bundle:
         return self._fitting(self._in_flight[:, :, None, :] * self.tables.flight_bytes)
 
     def _fitting(self, in_flight_bytes: Floats) -> Bools:
-        t, last = self.tables, self.num_stages - 1
+        t = self.tables
+        peak = t.fixed_bytes + in_flight_bytes
+        fits = (peak <= t.capacity[:, None]) & self._allowed[:, :, None, :]
+        return np.moveaxis(fits, 2, 1)
+
+    @cached_property
+    def never_full(self) -> Bools:
+        """Whether memory rules out nothing, wherever a stage is: (rows,)."""
         at = np.arange(self.num_stages)[:, None]
+        used = np.zeros((self.num_stages, len(self.classes)), bool)
+        used[at, self.class_of.T] = True
+        relevant = used[..., None, None] & self._allowed[:, None]
+        return np.asarray((self._fits | ~relevant).all(axis=(0, 1, 3)))
+
+    @cached_property
+    def _allowed(self) -> Bools:
+        """Contents that may be at each place: (stages, rows, contents)."""
+        at, last = np.arange(self.num_stages)[:, None], self.num_stages - 1
         c = self.contents
         placed = (c.has_embedding == (at == 0)) & (c.has_head == (at == last))
-        allowed = placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
-        peak = t.fixed_bytes + in_flight_bytes
-        fits = (peak <= t.capacity[:, None]) & allowed[:, :, None, :]
-        return np.moveaxis(fits, 2, 1)
+        return placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
 
     @cached_property
     def _work(self) -> Floats:
@@ -181,10 +202,20 @@ class Bundle:
 
     def _least_of_links(self) -> Floats:
         """With the least that every stage can do: (orders, rows)."""
+        return self._with_links(self.seconds.min(axis=2)[:, self.class_of])
+
+    def _with_links(self, stage: Floats) -> Floats:
+        """stage: (rows, orders, stages), seconds at least."""
         links = self._links(np.arange(len(self.virtual)))
-        stage = self.seconds.min(axis=2)[:, self.class_of]
         batches, overlapped = self.degrees.num_micro_batches, self.options.overlap_p2p
         return links_bound(stage, links, batches, self.virtual, overlapped).T
+
+    def may_take(self, worst: float) -> Bools:
+        """Whether the least content of every place fits, and is not too long: (rows,)."""
+        by_class = np.moveaxis(self.seconds, 1, 0)
+        shortest = np.where(self._fits, by_class, np.inf).min(axis=3)
+        stage = np.moveaxis(shortest[np.arange(self.num_stages), self.class_of], 2, 0)
+        return np.asarray((self._with_links(stage) <= worst).any(axis=0))
 
     def _links(self, rows: Ints) -> Floats:
         """To the next stage, behind the last one to the first: (rows, orders, stages)."""

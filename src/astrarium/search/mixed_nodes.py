@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.search.mixed_cases import Bundle
 from astrarium.search.mixed_relaxed import LayerFigures, joined_figures
-from astrarium.strategy.columns import Degrees, Options
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
+from astrarium.strategy.types import Granularity, Method
 
 Key = tuple[int, ...]
 
@@ -152,7 +154,7 @@ class Ready:
         search.solve(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cases:
     """On the same GPUs: which of the rows chosen, with which options."""
 
@@ -161,8 +163,47 @@ class Cases:
     options: Options
     bounds: Floats
 
-    def take(self, cases: Ints) -> Cases:
+    def take(self, cases: Ints | Bools) -> Cases:
         return Cases(self.chosen, self.index[cases], self.options.take(cases), self.bounds[cases])
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def parted(self, limit: float, number: int) -> tuple[Ints, Ints]:
+        """The most promising ones that are within the limit, and those to be looked at later.
+
+        What recomputes something waits until it is known whether the same without fits anyway.
+        """
+        order = np.argsort(self.bounds, kind="stable")
+        order = order[self.bounds[order] <= limit]
+        like, redone = self._like[order], self._redone[order]
+        plain = np.zeros(len(self), bool)
+        plain[like[redone == 0]] = True
+        first = np.flatnonzero((redone == 0) | ~plain[like])[:number]
+        others = np.ones(len(order), bool)
+        others[first] = False
+        return order[first], order[others]
+
+    def outdone(self, cases: Ints, fitting: Ints) -> Bools:
+        """Which of the cases only recompute more than one that fits whatever a stage holds."""
+        least = np.full(len(self), np.inf)
+        np.minimum.at(least, self._like[fitting], self._redone[fitting])
+        return self._redone[cases] > least[self._like[cases]]
+
+    @cached_property
+    def _like(self) -> Ints:
+        """A number for all that differ in nothing but what they recompute."""
+        o = self.options
+        switches = (o.overlap_grad_reduce, o.overlap_param_gather, o.overlap_p2p, o.overlap_tp)
+        return distinct_rows(self.index, o.zero_stage, o.offload_optimizer, *switches)[1]
+
+    @cached_property
+    def _redone(self) -> Floats:
+        """Layers that each chunk redoes; a part of a layer where it is other than whole layers."""
+        o = self.options
+        block = o.method == METHODS.index(Method.BLOCK)
+        none = o.granularity == GRANULARITIES.index(Granularity.NONE)
+        return np.where(block, o.recompute_layers, np.where(none, 0.0, 0.5))
 
     def visit(self, search: Visitor) -> None:
         search.look_at(self)
