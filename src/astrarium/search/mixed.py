@@ -304,6 +304,7 @@ class PartitionSearch:
         links = crossing_bound(
             least_crossing(row.hop[None], used, possible),
             *(np.asarray(number) for number in (row.num_stages, row.batches, row.virtual)),
+            single_waits=self._rules.single_chunks_wait,
         )
         seconds = np.maximum(row.batches / done, links)
         bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)

@@ -171,10 +171,15 @@ def least_crossing(hop: Floats, used: Bools, possible: Bools) -> Floats:
     return np.where(used & np.isfinite(nearest), nearest, 0.0).max(axis=1)
 
 
-def crossing_bound(hop: Floats, stages: Ints, batches: Ints, virtual: Ints) -> Floats:
-    """What pipelines take if some link takes so long, whatever overlaps: arrays of (rows,)."""
+def crossing_bound(
+    hop: Floats, stages: Ints, batches: Ints, virtual: Ints, *, single_waits: bool
+) -> Floats:
+    """What pipelines take if some link takes so long, whatever overlaps: arrays of (rows,).
+
+    single_waits: transfers do not overlap where a rank has a single chunk.
+    """
     rounds = share_of_rounds(np.maximum(batches - stages - 1, 0), np.asarray(2))
-    single = np.minimum(batches, 2 * rounds) * hop
+    single = (batches if single_waits else np.minimum(batches, 2 * rounds)) * hop
     # A ring of chunks comes back over another link of the same pool.
     around = 2 * (1 + 2 * (virtual - 1)) + 2 * virtual * (batches / stages - 1)
     several = np.minimum(batches * virtual, around) * hop

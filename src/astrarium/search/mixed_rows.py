@@ -267,7 +267,8 @@ class RowBounds:
         whole = self._takes_all(degrees)[:, 0] & (sizes % block == 0).all(axis=1)
         every = np.broadcast_to(whole[:, None], (len(whole), len(sizes)))
         hop = least_crossing(np.moveaxis(figures.hop, 1, 0), every, every)
-        return crossing_bound(hop, degrees.pp, degrees.num_micro_batches, virtual)
+        batches, waits = degrees.num_micro_batches, self.rules.single_chunks_wait
+        return crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
 
     def figures(self, degrees: Degrees, work: Floats) -> tuple[LayerFigures, ...]:
         """Of layers on every pool, whatever part of it is used; without and with offload."""

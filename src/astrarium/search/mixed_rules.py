@@ -44,6 +44,7 @@ class MixedRules:
         self._constants = [constant_fields(workload, pool) for pool in cluster.pools]
         self._steps = RuleSteps(rules, space.expanded_overlaps)
         self._of_pools = [r for r in self._steps.of_degrees if r[0].names & POOL_FIELDS]
+        self.single_chunks_wait = _single_chunks_wait([rule for rule, _ in rules])
         self._of_options: dict[tuple[int, tuple[int, ...]], tuple[Options, Lost]] = {}
 
     def of_degrees(self, degrees: Degrees, counts: Ints) -> tuple[Bools, Lost]:
@@ -106,6 +107,12 @@ class MixedRules:
             )
             self._of_options[key] = options.take(alive), lost
         return self._of_options[key]
+
+
+def _single_chunks_wait(rules: Sequence[RejectingRule]) -> bool:
+    """Whether a rule about nothing else forbids transfers of single chunks to overlap."""
+    columns = {"overlap_p2p": np.array([True]), "virtual_stages": np.array([1])}
+    return any(rule.names <= columns.keys() and rule.rejects(columns).all() for rule in rules)
 
 
 def _apply_to_all(
