@@ -493,14 +493,10 @@ class PartitionSearch:
 
 
 def _spread(row_of: Ints, number: int) -> Ints:
-    """So many places: half of them the first ones, then the first of every further row."""
+    """So many of the first places, and for half as many further rows the first of each."""
     _, first = np.unique(row_of, return_index=True)
-    of_rows = np.sort(first)
-    head = np.arange(min(number // 2, len(row_of)))
-    chosen = np.concatenate([head, of_rows[of_rows >= len(head)]])[:number]
-    others = np.ones(len(row_of), bool)
-    others[chosen] = False
-    return np.sort(np.concatenate([chosen, np.flatnonzero(others)])[:number])
+    further = np.sort(first[first >= number])[: number // 2]
+    return np.concatenate([np.arange(min(number, len(row_of))), further])
 
 
 def _ramp_left_out(row: Row) -> float:
