@@ -3,7 +3,8 @@
 Three kinds of nodes wait in one queue, the least bound first:
 
 1. degrees: the fastest stages the cluster has room for, perfectly balanced, nothing recomputed;
-2. choices of GPUs for given degrees, one pool after another, with the best of the rest;
+2. choices of GPUs for given degrees, one pool after another, with the best of the rest: whole
+   blocks of each pool, or whole nodes with blocks that straddle (`straddling`);
 3. cases (`mixed_cases`): degrees on chosen GPUs with some virtual stages. Their bounds know whole
    layers and the memory at every place; splits are solved exactly, order by order.
 
@@ -31,20 +32,30 @@ from astrarium.search.mixed_bounds import (
     crossing_bound,
     interleaved_speed,
     least_crossing,
-    links_bound,
 )
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed, shortest
-from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Refined, Row, gathered
+from astrarium.search.mixed_nodes import (
+    Cases,
+    Choice,
+    Key,
+    Opened,
+    Ready,
+    Refined,
+    Row,
+    StraddledChoice,
+    gathered,
+    least_of_links,
+)
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
     OptionRoom,
     least_passes_of_options,
     places_in_flight,
 )
-from astrarium.search.mixed_rows import MOST_ORDERS, TIMES, RowBounds, RowTable, State
+from astrarium.search.mixed_rows import MOST_ORDERS, RowBounds, RowTable, State
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
-from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.outcome import Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Options
@@ -68,24 +79,20 @@ ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 
 class PartitionSearch:
-    """Finds the best `top` strategies of a cluster whose pools are in canonical order."""
+    """Finds the plans worth keeping of a cluster whose pools are in canonical order."""
 
     def __init__(
         self,
         model: ClusterModel,
         space: MixedSpace,
+        plans: KeptPlans,
         *,
-        objective: Objective,
         runtime_rules: Sequence[RejectingRule],
         user_rules: Sequence[RejectingRule],
-        limits: Limits,
-        top: int,
-        seeds: Sequence[Found] = (),
     ) -> None:
-        self.model, self.space, self.objective = model, space, objective
+        self.model, self.space, self.plans = model, space, plans
         self.cluster = model.cluster
         self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
-        self.plans = KeptPlans(model.cluster, model.workload.iterations, objective, limits, top)
         self.state = State()
         self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
@@ -93,8 +100,6 @@ class PartitionSearch:
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
         self._alone, self._few = (len(model.cluster.pools) <= most for most in (1, FEW_POOLS))
         self._entered = 0
-        for seed in seeds:
-            self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
         rows, size = self.rows.table()
@@ -128,7 +133,7 @@ class PartitionSearch:
         for node, cases in self._dealt:
             flat = node.bounds[tuple(np.array(cases).T)]
             if flat.min() < min(self.plans.limit, least):
-                seconds = node.bundle.least_seconds(self._worst_seconds(node.gpus))
+                seconds = node.bundle.least_seconds(self.plans.worst_seconds(node.gpus))
                 open_ones = seconds[tuple(np.array(cases).T)].min()
                 if np.isfinite(open_ones):
                     score = max(float(self.plans.score_of(open_ones, node.gpus)), flat.min())
@@ -149,9 +154,9 @@ class PartitionSearch:
         state, found = self.state, self.plans.ranked()
         state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
-        best = found[0].score if found else np.inf
+        best = self.plans.best_score
         open_bound = self._least_of_dealt()
-        optimal = not found or open_bound >= best
+        optimal = not np.isfinite(best) or open_bound >= best
         return SearchResult(
             found=found,
             space=size,
@@ -214,7 +219,7 @@ class PartitionSearch:
             if dives == DIVES or not len(index):
                 continue
             bounds = self._case_bounds(chosen, index, options)
-            if bounds.min() > self.plans.least:
+            if bounds.min() > self.plans.best_score:
                 continue
             dives += 1
             likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
@@ -236,23 +241,24 @@ class PartitionSearch:
         order = row.fastest_first
         for used in range(1, len(order) + 1):
             gpus = tuple(sizes[p] if p in order[:used] else 0 for p in range(len(sizes)))
-            entire = used == len(order)
-            if sum(gpus) == wanted and (not entire or row.num_stages > 1):
-                whole = all(taken % row.block == 0 for taken in gpus)
-                laid = entire and self.space.arrangements.takes_all(row.tp_cp, row.block)
-                if laid or (whole and not self.space.exact):
-                    found.append(gpus)
+            entire = used == len(order) or not self.space.exact
+            if sum(gpus) != wanted or not entire or row.num_stages == 1:
+                continue
+            if all(taken % row.tp_cp == 0 for taken in gpus):
+                found.append(gpus)
         return found
 
     # Choices of GPUs
 
     def _choose_gpus(self, row: Row) -> None:
         arrangements = self.space.arrangements
-        takes_all = arrangements.takes_all(row.tp_cp, row.block)
-        if takes_all and row.num_stages * row.block == self.cluster.num_gpus:
+        if self.space.exact:
             self._wait(row.bound, Opened(row, arrangements.sizes))
-        if not self.space.exact and row.num_stages > 1:
+            return
+        if row.num_stages > 1:
             self._enter(row.bound, Choice(row, (), row.bound))
+        if arrangements.straddling.occurs(row.tp_cp, row.block):
+            self._enter(row.bound, StraddledChoice(row, (), row.bound))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
         if bound <= self.plans.limit:
@@ -265,9 +271,7 @@ class PartitionSearch:
         row, stages = choice.row, choice.stages
         order = row.fastest_first
         if len(stages) == len(order):
-            by_pool = [0] * len(order)
-            for pool, count in zip(order, stages, strict=True):
-                by_pool[pool] = count
+            by_pool = _by_pool(order, stages)
             if self.space.arrangements.is_first(by_pool):
                 gpus = tuple(count * row.block for count in by_pool)
                 self._wait(choice.bound, Opened(row, gpus))
@@ -292,23 +296,102 @@ class PartitionSearch:
         left = row.num_stages - sum(stages) - counts
         rest = list(order[len(stages) + 1 :])
         hourly = taken @ prices + left * min(prices[rest], default=0.0)
-        used, open_ones = taken > 0, left > 0
-        for pool in rest:
-            added = np.minimum(left, int(numbers[pool][-1]))
-            taken[:, pool], left = added, left - added
-        one = np.ones(len(counts), np.int64)
-        speed = np.broadcast_to(row.speed, taken.shape)
-        done = interleaved_speed(speed, taken, row.batches * one, row.virtual * one)
+        used = taken > 0
         possible = used.copy()
-        possible[:, rest] = open_ones[:, None]
+        possible[:, rest] = (left > 0)[:, None]
         links = crossing_bound(
             least_crossing(row.hop[None], used, possible),
             *(np.asarray(number) for number in (row.num_stages, row.batches, row.virtual)),
             single_waits=self._rules.single_chunks_wait,
         )
+        for pool in rest:
+            added = np.minimum(left, int(numbers[pool][-1]))
+            taken[:, pool], left = added, left - added
+        return self._bounds_of_stages(choice, taken, hourly, links)
+
+    def _bounds_of_stages(
+        self,
+        choice: Choice | StraddledChoice,
+        taken: Floats,
+        hourly: Floats,
+        links: Floats | float = 0.0,
+    ) -> list[float]:
+        """With so many stages at the speed of each pool; `hourly` as if a stage were one GPU.
+
+        links: seconds that transfers alone take.
+        """
+        row, one = choice.row, np.ones(len(taken), np.int64)
+        speed = np.broadcast_to(row.speed, taken.shape)
+        done = interleaved_speed(speed, taken, row.batches * one, row.virtual * one)
         seconds = np.maximum(row.batches / done, links)
         bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
         return np.maximum(bound, choice.bound).tolist()
+
+    def branch_straddled(self, choice: StraddledChoice) -> None:
+        """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
+        self.state.choices += 1
+        row, order = choice.row, choice.row.fastest_first
+        if len(choice.slots) == len(order):
+            self._lay_straddled(choice, _by_pool(order, choice.slots))
+            return
+        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
+        tried = slots[order[len(choice.slots)]]
+        rest = [int(slots[pool].max()) for pool in order[len(choice.slots) + 1 :]]
+        # Parts of blocks of so many pools make at least one block, and fewer than there are pools.
+        parts = sum(chosen % 2 for chosen in choice.slots) + tried % 2
+        parts = parts + sum(bool((slots[p] % 2).any()) for p in order[len(choice.slots) + 1 :])
+        left = row.num_stages - sum(chosen // 2 for chosen in choice.slots) - tried // 2
+        fits = (left >= 1) & (left - sum(most // 2 for most in rest) <= parts - 1)
+        tried = tried[fits]
+        bounds = self._straddled_bounds(choice, tried)
+        for chosen, bound in zip(tried.tolist(), bounds, strict=True):
+            self._enter(bound, StraddledChoice(row, (*choice.slots, chosen), bound))
+
+    def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> list[float]:
+        """With the fastest of what the other pools could add.
+
+        Of all stages those that lie within the fastest pools are at most the whole blocks of all
+        of their GPUs: a straddling one goes by the slowest pool it could be on.
+        """
+        row, order = choice.row, choice.row.fastest_first
+        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
+        taken = np.zeros((len(tried), len(order)))
+        left = np.full(len(tried), row.num_stages)
+        earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
+        hourly = np.full(len(tried), row.num_stages * self.plans.prices.min())
+        for place, pool in enumerate(order):
+            if place < len(choice.slots):
+                chosen = np.full(len(tried), choice.slots[place])
+            elif place == len(choice.slots):
+                chosen = tried
+            else:
+                taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
+                left = left - taken[:, pool]
+                continue
+            hourly += chosen // 2 * (self.plans.prices[pool] - self.plans.prices.min())
+            taken[:, pool] = np.minimum(left, chosen // 2 + earlier * (chosen % 2))
+            left = left - taken[:, pool]
+            earlier = earlier | (chosen % 2 == 1)
+        return self._bounds_of_stages(choice, taken, hourly)
+
+    def _lay_straddled(self, choice: StraddledChoice, slots: Key) -> None:
+        arrangements, row = self.space.arrangements, choice.row
+        if not arrangements.is_first(slots):
+            return
+        found, complete = arrangements.straddling.gpus(
+            row.tp_cp, row.block, slots, row.num_stages, self._preferred(row)
+        )
+        if not complete:
+            self.state.given_up = min(self.state.given_up, choice.bound)
+        for gpus in found:
+            if arrangements.is_first(gpus):
+                self._wait(choice.bound, Opened(row, gpus))
+
+    def _preferred(self, row: Row) -> tuple[int, ...]:
+        """Of GPUs that would do the same."""
+        if self.plans.objective is Objective.COST:
+            return tuple(np.argsort(self.plans.prices, kind="stable").tolist())
+        return row.fastest_first
 
     # Cases
 
@@ -345,7 +428,7 @@ class PartitionSearch:
         if stages == 1:
             return rows.bound[index]
         orders = self._orders(chosen[0])
-        links = _least_of_links(rows, orders)[options.overlap_p2p.astype(np.int64), index]
+        links = least_of_links(rows, orders)[options.overlap_p2p.astype(np.int64), index]
         mean = rows.speed.mean(axis=0)
         rows = rows.take(index)
         degrees, virtual, work = rows.degrees, rows.virtual, rows.work
@@ -365,7 +448,7 @@ class PartitionSearch:
             degrees.num_micro_batches,
             pool_of,
             work @ self.rows.numbers,
-            self._worst_seconds(gpus) * (1 + 1e-9) - after,
+            self.plans.worst_seconds(gpus) * (1 + 1e-9) - after,
         )
         seconds = np.where(np.isfinite(passes), np.maximum(passes, links), 0.0) + after
         bounds = np.maximum(rows.bound, self.plans.score_of(seconds, gpus))
@@ -406,7 +489,7 @@ class PartitionSearch:
         least = shortest(self.model.contents, distinct(rows.virtual))
         bundle = self._bundle(cases.chosen, rows, cases.options, least)
         self.state.asked += len(rows.virtual) * len(bundle.classes) * len(least.layers)
-        return bundle.may_take(self._worst_seconds(cases.chosen[0].gpus) * (1 + 1e-9))
+        return bundle.may_take(self.plans.worst_seconds(cases.chosen[0].gpus) * (1 + 1e-9))
 
     def _bundle(
         self, chosen: Sequence[Opened], rows: Refined, options: Options, contents: Contents
@@ -426,7 +509,7 @@ class PartitionSearch:
         bundle = self._bundle(chosen, rows, options, contents)
         self.state.tables += len(index) * bundle.num_stages * len(bundle.classes)
         self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
-        seconds = bundle.least_seconds(self._worst_seconds(gpus) * (1 + 1e-9))
+        seconds = bundle.least_seconds(self.plans.worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
         bounds = np.maximum(score, rows.bound)
@@ -443,19 +526,13 @@ class PartitionSearch:
     def _most_layers(self, rows: Refined, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
         most = self.space.planner.num_layers - (rows.degrees.pp - 1) * rows.virtual
-        seconds = self._worst_seconds(gpus)
+        seconds = self.plans.worst_seconds(gpus)
         if np.isfinite(seconds):
             # A layer of the shortest kind; others only take longer.
             fastest = rows.layer[:, np.flatnonzero(gpus)].min(axis=1)
             turn = seconds / rows.degrees.num_micro_batches
             most = np.minimum(most, (turn / fastest * (1 + 1e-9)).astype(np.int64))
         return int(most.max())
-
-    def _worst_seconds(self, gpus: Sequence[int]) -> float:
-        worst = self.plans.limit
-        if self.objective is Objective.COST:
-            return worst / float(np.array(gpus) @ self.plans.prices)
-        return worst if self.objective in TIMES else float("inf")
 
     def solve(self, node: Ready, *, again: bool = True) -> None:
         """The best splits of the most promising cases; the others wait on."""
@@ -478,7 +555,7 @@ class PartitionSearch:
 
     def _split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         bundle, gpus = node.bundle, node.gpus
-        upper = self._worst_seconds(gpus) * (1 + 1e-9)
+        upper = self.plans.worst_seconds(gpus) * (1 + 1e-9)
         problems = [bundle.problem(*case) for case in cases]
         splits = best_splits(problems, [upper - bundle.tied(*case) for case in cases])
         found = []
@@ -499,32 +576,11 @@ def _spread(row_of: Ints, number: int) -> Ints:
     return np.concatenate([np.arange(min(number, len(row_of))), further])
 
 
+def _by_pool(order: Sequence[int], chosen: Key) -> Key:
+    """What was chosen in this order of the pools."""
+    return tuple(chosen[order.index(pool)] for pool in range(len(order)))
+
+
 def _ramp_left_out(row: Row) -> float:
     """What a score may be, over its bound: about half of the ramp is not in it."""
     return 1 + (row.num_stages - 1) / (2 * row.virtual * row.batches)
-
-
-def _least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
-    """Seconds that transfers make pipelines take in whatever order: (not overlapped or, rows)."""
-    classes = sorted({of for order in orders for of in order.classes})
-    hop, layer = rows.hop, rows.layer * rows.virtual[:, None]
-    between = np.zeros((len(layer), len(classes), len(classes)))
-    for i, one in enumerate(classes):
-        for j, other in enumerate(classes):
-            pools = sorted({*one, *other})
-            # What several pools have in common is no faster than a pair of them; left out.
-            if len(pools) == 1 or (len(pools) == 2 and i != j):
-                between[:, i, j] = hop[:, pools[0], pools[-1]]
-    stage = np.stack([layer[:, list(of)].max(axis=1) for of in classes], axis=1)
-    number = {of: i for i, of in enumerate(classes)}
-    class_of = np.array([[number[of] for of in order.classes] for order in orders])
-    links = between[:, class_of, np.roll(class_of, -1, axis=1)]
-    batches = rows.degrees.num_micro_batches
-    return np.stack(
-        [
-            links_bound(
-                stage[:, class_of], links, batches, rows.virtual, np.full(len(layer), hidden)
-            ).min(axis=1)
-            for hidden in (False, True)
-        ]
-    )

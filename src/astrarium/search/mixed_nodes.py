@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.search.arrangements import Arrangement
+from astrarium.search.mixed_bounds import links_bound
 from astrarium.search.mixed_cases import Bundle
 from astrarium.search.mixed_relaxed import LayerFigures, joined_figures
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
@@ -22,6 +24,8 @@ class Visitor(Protocol):
     """The search, as far as its nodes know it."""
 
     def branch(self, choice: Choice) -> None: ...
+
+    def branch_straddled(self, choice: StraddledChoice) -> None: ...
 
     def open_group(self, opened: Opened) -> None: ...
 
@@ -114,6 +118,32 @@ def gathered(rows: Sequence[Row]) -> Refined:
     return joined.take(order)
 
 
+def least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
+    """Seconds that transfers make pipelines take in whatever order: (not overlapped or, rows)."""
+    classes = sorted({of for order in orders for of in order.classes})
+    hop, layer = rows.hop, rows.layer * rows.virtual[:, None]
+    between = np.zeros((len(layer), len(classes), len(classes)))
+    for i, one in enumerate(classes):
+        for j, other in enumerate(classes):
+            pools = sorted({*one, *other})
+            # What several pools have in common is no faster than a pair of them; left out.
+            if len(pools) == 1 or (len(pools) == 2 and i != j):
+                between[:, i, j] = hop[:, pools[0], pools[-1]]
+    stage = np.stack([layer[:, list(of)].max(axis=1) for of in classes], axis=1)
+    number = {of: i for i, of in enumerate(classes)}
+    class_of = np.array([[number[of] for of in order.classes] for order in orders])
+    links = between[:, class_of, np.roll(class_of, -1, axis=1)]
+    batches = rows.degrees.num_micro_batches
+    return np.stack(
+        [
+            links_bound(
+                stage[:, class_of], links, batches, rows.virtual, np.full(len(layer), hidden)
+            ).min(axis=1)
+            for hidden in (False, True)
+        ]
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Stages of the first, fastest, pools are chosen."""
@@ -124,6 +154,18 @@ class Choice:
 
     def visit(self, search: Visitor) -> None:
         search.branch(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StraddledChoice:
+    """Slots (`straddling`) of the first, fastest, pools are chosen; some block will straddle."""
+
+    row: Row
+    slots: Key
+    bound: float
+
+    def visit(self, search: Visitor) -> None:
+        search.branch_straddled(self)
 
 
 @dataclass(frozen=True, slots=True)
