@@ -35,6 +35,7 @@ from astrarium.search.mixed_bounds import (
 )
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed, shortest
 from astrarium.search.mixed_nodes import (
+    FEW_CASES,
     Cases,
     Choice,
     Key,
@@ -71,7 +72,6 @@ MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
-FEW_CASES = 64  # that it is asked about without a look at their shortest stages
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
@@ -483,7 +483,7 @@ class PartitionSearch:
 
     def _may_be(self, cases: Cases) -> Bools:
         """Whether every stage has room and time for one layer of each chunk."""
-        if len(cases) < FEW_CASES:
+        if len(cases) <= FEW_CASES:
             return np.ones(len(cases), bool)
         rows = gathered([one.row for one in cases.chosen]).take(cases.index)
         least = shortest(self.model.contents, distinct(rows.virtual))

@@ -18,6 +18,7 @@ from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 
 Key = tuple[int, ...]
+FEW_CASES = 128  # that are looked at together, whatever one could tell of another
 
 
 class Visitor(Protocol):
@@ -214,14 +215,15 @@ class Cases:
     def parted(self, limit: float, number: int) -> tuple[Ints, Ints]:
         """The most promising ones that are within the limit, and those to be looked at later.
 
-        What recomputes something waits until it is known whether the same without fits anyway.
+        Of many, what recomputes something waits until it is known whether the same without fits
+        anyway.
         """
         order = np.argsort(self.bounds, kind="stable")
         order = order[self.bounds[order] <= limit]
         like, redone = self._like[order], self._redone[order]
         plain = np.zeros(len(self), bool)
         plain[like[redone == 0]] = True
-        first = np.flatnonzero((redone == 0) | ~plain[like])[:number]
+        first = np.flatnonzero((redone == 0) | ~plain[like] | (len(order) <= FEW_CASES))[:number]
         others = np.ones(len(order), bool)
         others[first] = False
         return order[first], order[others]
