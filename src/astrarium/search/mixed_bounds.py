@@ -59,9 +59,9 @@ def speeds(seconds: Floats, numbers: Floats) -> Floats:
 
     `seconds` (rows, pools, kinds) of one layer of each kind, `numbers` of them in the model.
     Pools may be good at different kinds. Any price per kind gives a bound; the mean of the pools
-    is taken: a stage earns at most what its best kind pays.
+    is taken: a stage earns at most what its best kind pays. What takes a pool no time is free.
     """
-    price = seconds.mean(axis=1)
+    price = np.where((seconds > 0).all(axis=1), seconds.mean(axis=1), 0.0)
     whole = price @ numbers
     with np.errstate(divide="ignore", invalid="ignore"):
         paid = np.where(seconds > 0, price[:, None, :] / seconds, 0.0)
