@@ -8,7 +8,7 @@ explained later from itself alone. Keys that a newer version added are ignored w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,8 @@ class StrategyPart:
     num_micro_batches: int
     virtual_stages: int
     sequence_parallel: bool
-    pipeline_inside: bool
+    # Not stated in older files; keyword-only, so that it may stand among fields that must be.
+    pipeline_inside: bool = field(default=False, kw_only=True)
     split: LayerSplit
     zero_stage: int
     recompute: RecomputePart
