@@ -225,7 +225,9 @@ def test_any_runtime_says_what_megatron_lacks(run: Run) -> None:
     assert sum(best["gpus"].values()) == 16
     if best["runtimes"]:
         assert best["megatron_lacks"] == []
+        assert "astrarium export" in shown.stdout
     else:
+        assert "astrarium export" not in shown.stdout
         assert best["megatron_lacks"][0] in " ".join(shown.stdout.split())
         groups = best["strategy"].get("groups", [best["strategy"]])
         shares = [group.get("sequences", 64) for group in groups]

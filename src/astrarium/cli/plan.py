@@ -65,4 +65,5 @@ def plan(  # noqa: PLR0913  one parameter per flag
 
     output.show(lambda width: tables.plan_report(document, width))
     typed, exports = ctx.meta[ARGUMENTS], knows(ctx, "export")
-    output.show(lambda width: tables.next_steps(typed, written, width, exports=exports))
+    runs = bool(document.plans[0].runtimes)
+    output.show(lambda width: tables.next_steps(typed, written, width, exports=exports, runs=runs))
