@@ -24,6 +24,7 @@ from astrarium.report.document import (
     WorkloadPart,
     pareto_of,
 )
+from astrarium.report.measured import measured_notes
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned, runnable
@@ -50,6 +51,7 @@ def document_of(
         bound_gap=planned.bound_gap,
     )
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(planned.plans, start=1))
+    measured = measured_notes(planned.workload.model, planned.plans)
     return PlanDocument(
         SCHEMA,
         workload_part(_computed(planned.workload, planned.plans), reference),
@@ -57,7 +59,7 @@ def document_of(
         search,
         plans,
         pareto_of(plans),
-        (*notes, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
+        (*notes, *measured, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
     )
 
 
@@ -73,7 +75,12 @@ def document_of_prediction(
         None,
         plans,
         pareto_of(plans),
-        (*notes, *room_notes(plans), *runtime_notes(plans)),
+        (
+            *notes,
+            *measured_notes(workload.model, [plan]),
+            *room_notes(plans),
+            *runtime_notes(plans),
+        ),
     )
 
 
