@@ -51,7 +51,13 @@ def document_of(
         bound_gap=planned.bound_gap,
     )
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(planned.plans, start=1))
-    measured = measured_notes(planned.workload.model, planned.plans)
+    found = (
+        *format_notes(planned.workload, planned.cluster, planned.plans[0]),
+        *measured_notes(planned.workload.model, planned.plans[0]),
+        *left_out_notes(planned),
+        *room_notes(plans),
+        *runtime_notes(plans),
+    )
     return PlanDocument(
         SCHEMA,
         workload_part(_computed(planned.workload, planned.plans), reference),
@@ -59,7 +65,7 @@ def document_of(
         search,
         plans,
         pareto_of(plans),
-        (*notes, *measured, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
+        (*notes, *found),
     )
 
 
@@ -68,6 +74,12 @@ def document_of_prediction(
 ) -> PlanDocument:
     """The document of one strategy that the user chose."""
     plans = (plan_part(plan, 1),)
+    found = (
+        *format_notes(workload, cluster, plan),
+        *measured_notes(workload.model, plan),
+        *room_notes(plans),
+        *runtime_notes(plans),
+    )
     return PlanDocument(
         SCHEMA,
         workload_part(_computed(workload, [plan]), reference),
@@ -75,12 +87,7 @@ def document_of_prediction(
         None,
         plans,
         pareto_of(plans),
-        (
-            *notes,
-            *measured_notes(workload.model, [plan]),
-            *room_notes(plans),
-            *runtime_notes(plans),
-        ),
+        (*notes, *found),
     )
 
 
@@ -88,6 +95,22 @@ def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
     """The workload in the number format of its plans, unless some have the one asked for."""
     used = [plan.precision for plan in plans]
     return workload if workload.precision in used else replace(workload, precision=used[0])
+
+
+def format_notes(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[str, ...]:
+    """The pools that keep the others of the best plan from the number format asked for."""
+    asked, used = workload.precision, plan.strategy.gpus_of_pools()
+    pools = [pool for pool in cluster.pools if used[pool.name]]
+    lacking = [pool for pool in pools if asked.value not in pool.gpu.peak_flops]
+    if plan.precision is asked or len(lacking) == len(pools):
+        return ()
+    which = " and ".join(_of_pool(pool, used[pool.name]) for pool in lacking)
+    return (f"plan 1 computes in {plan.precision} on all its GPUs: {which} have no {asked}",)
+
+
+def _of_pool(pool: Pool, gpus: int) -> str:
+    named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
+    return f"{gpus:,} x {pool.gpu.name}{named}"
 
 
 def left_out_notes(planned: Planned) -> tuple[str, ...]:
@@ -102,10 +125,8 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
     why = {room.pool.name: f": {room.text}" for room in rooms}
     notes = []
     for pool in left:
-        named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
-        idle = pool.num_gpus - used[pool.name]
-        reason = why.get(pool.name, "")
-        notes.append(f"plan 1 leaves out {idle:,} x {pool.gpu.name}{named}{reason}")
+        idle = _of_pool(pool, pool.num_gpus - used[pool.name])
+        notes.append(f"plan 1 leaves out {idle}{why.get(pool.name, '')}")
     return tuple(notes)
 
 

@@ -11,10 +11,10 @@ from astrarium.model.blocks import CustomBlock, LayerTiming, Model, Timings
 from astrarium.search.plan import Plan
 
 
-def measured_notes(model: Model, plans: Sequence[Plan]) -> tuple[str, ...]:
+def measured_notes(model: Model, plan: Plan) -> tuple[str, ...]:
     """What stands in for seconds that a model file lacks for the best plan, by GPU type."""
     parts = [part.timings for part in (*model.kinds, model.head) if part.timings]
-    degrees = _degrees(plans[0])
+    degrees = _degrees(plan)
     return tuple(
         note
         for gpu in (degrees if parts else ())
