@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from astrarium.arrays import Floats
 from astrarium.cluster import Cluster
 from astrarium.search.mixed_cases import Bundle, Priced
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
@@ -16,6 +17,7 @@ from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
 Key = tuple[int, ...]
+TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
 class KeptPlans:
@@ -51,6 +53,22 @@ class KeptPlans:
     def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
         return self.score(seconds, float(sum(gpus)), float(np.array(gpus) @ self.prices))
 
+    def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:
+        """What the score is at least if neither time nor money (times an hour) can be less."""
+        if self.objective is Objective.COST:
+            return usd_hours
+        return np.asarray(self.score(seconds, gpus, 0.0))
+
+    def worst_seconds(self, gpus: Sequence[int]) -> float:
+        """Plans on these GPUs that take longer are not worth a look."""
+        if self.objective is Objective.COST:
+            return self.limit / float(np.array(gpus) @ self.prices)
+        return self.limit if self.objective in TIMES else float("inf")
+
+    @property
+    def best_score(self) -> float:
+        return min((found.score for found in self.best.values()), default=float("inf"))
+
     def keep(self, bundle: Bundle, gpus: Sequence[int], priced: Priced) -> None:
         if not self._within_limits(priced.seconds, gpus):
             return
@@ -58,13 +76,13 @@ class KeptPlans:
         key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus, 0)
         if score >= min(self.worst, self._kept_score(key)):
             return
-        strategy = self._strategy(bundle, priced)
+        strategy = self.strategy(bundle, priced)
         self._put(key, Found(strategy, priced.seconds, score, priced.peak_bytes))
 
     def _kept_score(self, key: Key) -> float:
         return self.best[key].score if key in self.best else float("inf")
 
-    def _strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
+    def strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
         virtual = int(bundle.virtual[priced.row])
         plain = strategy_at(bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE)
         parts = bundle.arrangements[priced.order].parts
