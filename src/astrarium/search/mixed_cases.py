@@ -130,7 +130,7 @@ class Bundle:
         c = self.contents
         placed = (c.has_embedding == (at == 0)) & (c.has_head == (at == last))
         allowed = placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
-        peak = t.fixed_bytes + in_flight_bytes
+        peak = np.maximum(t.fixed_bytes + in_flight_bytes, t.update_bytes)
         fits = (peak <= t.capacity[:, None]) & allowed[:, :, None, :]
         return np.moveaxis(fits, 2, 1)
 
@@ -301,7 +301,7 @@ class Bundle:
         classes = self.class_of[order]
         flight = self._in_flight[:, row, :1, None]
         peak = runs(t.fixed_bytes)[classes] + flight * runs(t.flight_bytes)[classes]
-        fits = peak <= t.capacity[classes][:, None, None]
+        fits = np.maximum(peak, runs(t.update_bytes)[classes]) <= t.capacity[classes][:, None, None]
         width = index.shape[1]
         most = np.where(fits, np.arange(width), 0).max(axis=2)
         hop = np.pad(t.hop[row, classes[:-1], classes[1:]], ((0, 1), (0, 0)))
