@@ -251,3 +251,25 @@ def test_a_pool_that_forces_a_number_format_is_named(run: Run, project: Path) ->
     assert set(best["gpus"]) == {"H100-SXM5-80GB", "A100-SXM4-80GB"}
     assert (best["precision"], apart["workload"]["precision"]) == ("bf16", "bf16")
     assert why not in apart["notes"]
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "any"])
+def test_without_a_plan_json_is_a_document_too(run: Run, project: Path, runtime: str) -> None:
+    flags = ["plan", "llama-2-70b", "--gpus", "h100:1", "--global-batch", "8", "--out", "out"]
+    flags += ["--runtime", runtime]
+    text = run(*flags)
+    assert (text.exit_code, text.stdout) == (1, "")
+    result = run(*flags, "--json")
+    assert (result.exit_code, result.stderr) == (1, text.stderr)
+    document = json.loads(result.stdout)
+    assert document["schema"] == "astrarium.plan/1"
+    assert (document["plans"], document["pareto"], document["search"]) == ([], [], None)
+    assert result.stderr == f"Error: {document['error']}\n"
+    assert document["workload"]["model"] == "Llama-2-70B"
+    assert document["cluster"]["gpus"] == 1
+    assert document["notes"]
+    assert not (project / "out").exists()
+
+
+def test_a_document_with_plans_has_no_error(plan: Run) -> None:
+    assert "error" not in json.loads(plan("--json").stdout)

@@ -30,7 +30,8 @@ def plan(  # noqa: PLR0913  one parameter per flag
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import output, request
     from astrarium.cli.shell import ARGUMENTS, knows
-    from astrarium.report.build import document_of
+    from astrarium.errors import NoFeasiblePlanError
+    from astrarium.report.build import document_of, document_without_plans
     from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import beyond, planner
     from astrarium.search.outcome import Limits, Objective
@@ -45,17 +46,23 @@ def plan(  # noqa: PLR0913  one parameter per flag
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
-    with output.progress("searching"):
-        planned = search(
-            asked.workload,
-            asked.cluster,
-            objective=goal,
-            mode=how,
-            rules=rules,
-            top=listed,
-            limits=limits,
-            tuning=tuning,
-        )
+    try:
+        with output.progress("searching"):
+            planned = search(
+                asked.workload,
+                asked.cluster,
+                objective=goal,
+                mode=how,
+                rules=rules,
+                top=listed,
+                limits=limits,
+                tuning=tuning,
+            )
+    except NoFeasiblePlanError as error:
+        if json:
+            why = asked.workload, asked.cluster, model, str(error), asked.notes
+            output.print_json(to_dict(document_without_plans(*why)))
+        raise
     document = document_of(planned, reference=model, objective=goal, mode=how, notes=asked.notes)
     written = output.write_document(out, PLAN_FILE, to_dict(document))
     if json:

@@ -69,6 +69,21 @@ def document_of(
     )
 
 
+def document_without_plans(
+    workload: Workload, cluster: Cluster, reference: str, error: str, notes: Sequence[str] = ()
+) -> PlanDocument:
+    """The document of a search that found nothing."""
+    return PlanDocument(
+        SCHEMA,
+        workload_part(workload, reference),
+        cluster_part(cluster),
+        search=None,
+        plans=(),
+        notes=tuple(notes),
+        error=error,
+    )
+
+
 def document_of_prediction(
     workload: Workload, cluster: Cluster, plan: Plan, reference: str, notes: Sequence[str] = ()
 ) -> PlanDocument:

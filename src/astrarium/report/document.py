@@ -273,7 +273,10 @@ class ParetoPart:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """`search` is null when a single strategy was predicted; `notes` are for the reader."""
+    """`search` is null when a single strategy was predicted; `notes` are for the reader.
+
+    Without any plan `error` says why, and nothing is known of the search.
+    """
 
     schema: str
     workload: WorkloadPart
@@ -282,6 +285,7 @@ class PlanDocument:
     plans: tuple[PlanPart, ...]
     pareto: tuple[ParetoPart, ...] = ()
     notes: tuple[str, ...] = ()
+    error: str | None = None
 
 
 def pareto_of(plans: Sequence[PlanPart]) -> tuple[ParetoPart, ...]:
@@ -308,6 +312,8 @@ def to_dict(document: PlanDocument) -> dict[str, Any]:
     data = asdict(document)
     for plan in data["plans"]:
         drop_absent(plan["strategy"])
+    if document.error is None:
+        del data["error"]
     return data
 
 
