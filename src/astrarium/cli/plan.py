@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import typer
 
 from astrarium.cli import options
+from astrarium.errors import NoFeasiblePlanError
+
+if TYPE_CHECKING:
+    from astrarium.cli.request import Request
 
 
 def plan(  # noqa: PLR0913  one parameter per flag
@@ -30,8 +38,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import output, request
     from astrarium.cli.shell import ARGUMENTS, knows
-    from astrarium.errors import NoFeasiblePlanError
-    from astrarium.report.build import document_of, document_without_plans
+    from astrarium.report.build import document_of
     from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import beyond, planner
     from astrarium.search.outcome import Limits, Objective
@@ -46,23 +53,17 @@ def plan(  # noqa: PLR0913  one parameter per flag
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
-    try:
-        with output.progress("searching"):
-            planned = search(
-                asked.workload,
-                asked.cluster,
-                objective=goal,
-                mode=how,
-                rules=rules,
-                top=listed,
-                limits=limits,
-                tuning=tuning,
-            )
-    except NoFeasiblePlanError as error:
-        if json:
-            why = asked.workload, asked.cluster, model, str(error), asked.notes
-            output.print_json(to_dict(document_without_plans(*why)))
-        raise
+    with output.progress("searching"), _refusal_as_json(asked, model, json):
+        planned = search(
+            asked.workload,
+            asked.cluster,
+            objective=goal,
+            mode=how,
+            rules=rules,
+            top=listed,
+            limits=limits,
+            tuning=tuning,
+        )
     document = document_of(planned, reference=model, objective=goal, mode=how, notes=asked.notes)
     written = output.write_document(out, PLAN_FILE, to_dict(document))
     if json:
@@ -74,3 +75,19 @@ def plan(  # noqa: PLR0913  one parameter per flag
     typed, exports = ctx.meta[ARGUMENTS], knows(ctx, "export")
     runs = bool(document.plans[0].runtimes)
     output.show(lambda width: tables.next_steps(typed, written, width, exports=exports, runs=runs))
+
+
+@contextmanager
+def _refusal_as_json(asked: Request, model: str, wanted: bool) -> Iterator[None]:
+    """Print a document also where no plan is feasible; the error itself goes on to the user."""
+    try:
+        yield
+    except NoFeasiblePlanError as error:
+        if wanted:
+            from astrarium.cli import output
+            from astrarium.report.build import document_without_plans
+            from astrarium.report.document import to_dict
+
+            why = asked.workload, asked.cluster, model, str(error), asked.notes
+            output.print_json(to_dict(document_without_plans(*why)))
+        raise
