@@ -135,7 +135,7 @@ class Bundle:
 
     def _fitting(self, in_flight_bytes: Floats) -> Bools:
         t = self.tables
-        peak = t.fixed_bytes + in_flight_bytes
+        peak = np.maximum(t.fixed_bytes + in_flight_bytes, t.update_bytes)
         fits = (peak <= t.capacity[:, None]) & self._allowed[:, :, None, :]
         return np.moveaxis(fits, 2, 1)
 
@@ -345,7 +345,7 @@ class Bundle:
         classes = self.class_of[order]
         flight = self._in_flight[:, row, :1, None]
         peak = runs(t.fixed_bytes)[classes] + flight * runs(t.flight_bytes)[classes]
-        fits = peak <= t.capacity[classes][:, None, None]
+        fits = np.maximum(peak, runs(t.update_bytes)[classes]) <= t.capacity[classes][:, None, None]
         width = index.shape[1]
         most = np.where(fits, np.arange(width), 0).max(axis=2)
         hop = np.pad(t.hop[row, classes[:-1], classes[1:]], ((0, 1), (0, 0)))

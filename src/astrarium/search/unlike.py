@@ -245,7 +245,7 @@ class _Case:
 
         flight = self._in_flight(len(place))[:, None, None]
         peak = runs(t.fixed_bytes)[place] + flight * runs(t.flight_bytes)[place]
-        fits = peak <= t.capacity[place][:, None, None]
+        fits = np.maximum(peak, runs(t.update_bytes)[place]) <= t.capacity[place][:, None, None]
         return SplitProblem(
             runs(t.forward),
             runs(t.backward),
