@@ -361,11 +361,11 @@ def why_refused(workload: Workload, pools: Sequence[Pool], strategy: Strategy) -
 
 def _views(strategy: Strategy) -> Iterator[tuple[Strategy, Collection[str]]]:
     """The strategy as each sort of its stages sees it, and the pools of these stages."""
-    if not strategy.has_unlike_stages:
+    if not (strategy.has_unlike_stages or strategy.has_own_recompute):
         yield strategy, ()
         return
     for stage in strategy.stages:
-        yield strategy.degrees_of(stage), dict(stage.pools)
+        yield strategy.as_stage(stage), dict(stage.pools)
 
 
 def _why_refused_on(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:
