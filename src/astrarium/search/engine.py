@@ -31,6 +31,7 @@ from astrarium.cost.memory import (
 from astrarium.cost.step import passes_of, total_seconds, walk
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.mixed_bounds import interleaved_speed
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.sieve import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.space import Space, Wave
@@ -163,7 +164,7 @@ class Search:
             size = min(2 * size, LARGEST_BLOCK)
 
     def _least_seconds(self, degrees: Degrees, shards: ShardCosts) -> Floats:
-        """No strategy with these degrees is faster: even ranks, nothing exposed, no bubble."""
+        """No strategy with these degrees is faster: nothing exposed, ranks as even as can be."""
         c, e, s = shards.layers, shards.ends, shards.shard_of
         messages = np.minimum(
             c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
@@ -174,7 +175,12 @@ class Search:
         ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
         launches = tuning.host * (c.launch_forward + c.launch_backward) @ layers_of_kind
         once = np.maximum(per_layer @ layers_of_kind + tuning.compute * ends, launches)[s]
-        return once * degrees.num_micro_batches / degrees.pp
+        several = (degrees.pp > 1) & (degrees.num_micro_batches % degrees.pp == 0)
+        chunks = np.where(several, self.space.planner.num_layers // degrees.pp, 1)
+        speed = interleaved_speed(
+            1 / once[:, None], degrees.pp[:, None], degrees.num_micro_batches, chunks
+        )
+        return degrees.num_micro_batches / speed
 
     def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         """What the objective minimises, from seconds of an iteration and peak bytes."""

@@ -40,6 +40,7 @@ OPTION_ORDER = tuple(field.name for field in fields(Options))
 
 
 MOST_GRIDS = 20_000_000  # ways to divide GPUs and batch that are written down: bounds memory
+FEW_DEGREES = 100_000  # that are looked at together whatever their GPU counts
 MOST_DEGREES = 500_000  # of them, with expert degrees, that are looked at together
 
 
@@ -126,10 +127,15 @@ class Space:
         return self._expanded(self._grids)
 
     def waves(self) -> list[Wave]:
-        """The space in parts of similar GPU counts, so that whole parts can be passed over."""
+        """The space in parts of similar GPU counts, so that whole parts can be passed over.
+
+        A small space is one part: looking at all of it costs less than looking often.
+        """
         rows = self._grids
-        band = np.floor(np.log2(rows["gpus"])).astype(np.int64)
         experts = len(_grid(**self._expert_degrees)["ep"])
+        band = np.floor(np.log2(rows["gpus"])).astype(np.int64)
+        if len(band) * experts <= FEW_DEGREES:
+            band[:] = 0
         waves = []
         for value in np.unique(band):
             members = np.flatnonzero(band == value)
