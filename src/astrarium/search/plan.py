@@ -135,9 +135,9 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
     cluster = model.cluster
     placed = [placement(strategy, cluster) for strategy in strategies]
     bounds = [chunk_bounds_of(model, strategy) for strategy in strategies]
-    pool_gpus = np.array([_gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
+    pool_gpus = np.array([gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
     pipelines = model.pipelines(
-        _degrees_of(strategies, placed),
+        degrees_by_class(strategies, placed),
         np.array([s.virtual_stages for s in strategies], np.int64),
         bounds,
         [[_class_of(parts) for parts in ranks] for ranks in placed],
@@ -199,7 +199,9 @@ def _together(model: ClusterModel, groups: Sequence[_Pipeline]) -> _Pipeline:
     )
 
 
-def _degrees_of(strategies: Sequence[Strategy], placed: Sequence[Sequence[Parts]]) -> AnyDegrees:
+def degrees_by_class(
+    strategies: Sequence[Strategy], placed: Sequence[Sequence[Parts]]
+) -> AnyDegrees:
     """Those of the strategies; by class where stages have their own."""
     if not any(strategy.has_unlike_stages for strategy in strategies):
         return degrees_of(strategies)
@@ -277,7 +279,7 @@ def _replayed(
     return replace(seconds, pipeline_bubble=bubble)
 
 
-def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
+def gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
     used = [0] * pools
     for parts in ranks:
         for pool, count in parts:

@@ -102,7 +102,7 @@ def plan(
         _count_beyond(found, limits, results[0])
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     plans.sort(key=lambda plan: rank_key(plan, objective))
-    best_of = {_layout_key(plan): plan for plan in reversed(plans)}
+    best_of = {layout_key(plan): plan for plan in reversed(plans)}
     shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
     rejected = sum((result.rejected for result in results), Counter())
     rejected[Rejection.SLOWER] += len(found) - len(shown[:top])
@@ -150,7 +150,7 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
             if len(parts) > MOST_PARTS:
                 continue
             whole = [
-                _search_across(asked, _part_of(cluster, part), _known(searched)) for part in parts
+                _search_across(asked, part_of(cluster, part), _known(searched)) for part in parts
             ]
             searched += whole
             if asked.mode is Mode.EXACT or all(result.complete for _, result in whole):
@@ -162,7 +162,7 @@ def _known(searched: _Searched) -> list[Plan]:
     return [plan for plans, _ in searched for plan in plans]
 
 
-def _part_of(cluster: Cluster, pools: tuple[Pool, ...]) -> Cluster:
+def part_of(cluster: Cluster, pools: tuple[Pool, ...]) -> Cluster:
     names = {pool.name for pool in pools}
     return Cluster(pools, tuple(link for link in cluster.links if names.issuperset(link.between)))
 
@@ -185,11 +185,12 @@ def _count_beyond(plans: Sequence[Plan], limits: Limits, result: SearchResult) -
             result.least_usd = min(result.least_usd, plan.usd_total)
 
 
-def _layout_key(plan: Plan) -> tuple[object, ...]:
+def layout_key(plan: Plan) -> tuple[object, ...]:
     """What tells plans apart in a list: not cuts, switches or the order of ranks."""
     s = plan.strategy
     degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
-    return (*degrees, tuple(sorted(plan.gpus.items())), s.groups)
+    own = sorted({(stage.gpu, stage.tp, stage.dp) for stage in s.stages if stage.tp is not None})
+    return (*degrees, tuple(sorted(plan.gpus.items())), s.groups, *own)
 
 
 @dataclass(frozen=True, slots=True)
