@@ -29,6 +29,7 @@ from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed import PartitionSearch
 from astrarium.search.mixed_cases import Bundle
 from astrarium.search.mixed_nodes import Opened, Ready
+from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.planner import runnable
@@ -74,14 +75,9 @@ def searched(
         exact=exact,
         expanded_overlaps=overlaps_named(asked),
     )
+    kept = KeptPlans(cluster, model.workload.iterations, objective, limits or Limits(), top)
     return PartitionSearch(
-        model,
-        space,
-        objective=objective,
-        runtime_rules=megatron_rules(),
-        user_rules=asked,
-        limits=limits or Limits(),
-        top=top,
+        model, space, kept, runtime_rules=megatron_rules(), user_rules=asked
     ).run()
 
 
@@ -112,10 +108,12 @@ class BruteForce:
         tp_cp = int(degrees.tp[0] * degrees.cp[0])
         block = tp_cp * int(degrees.dp[0])
         sizes = [pool.num_gpus for pool in self.cluster.pools]
-        vectors = [] if exact or pp == 1 else self.choices(block, pp)
+        vectors = [tuple(sizes)] if exact else self.choices(tp_cp, block, pp)
         several = pp > 1 or len(sizes) > 1
-        if several and block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes):
-            vectors.append(tuple(sizes))
+        if exact and not (
+            several and block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes)
+        ):
+            return np.inf
         options = space.options(space.layouts(pp)[0].chunk_layers)
         least = np.inf
         for gpus in dict.fromkeys(vectors):
@@ -126,16 +124,28 @@ class BruteForce:
                     least = min(least, self.of_order(degrees, alive, order, gpus, block))
         return least
 
-    def choices(self, block: int, pp: int) -> list[tuple[int, ...]]:
+    def choices(self, tp_cp: int, block: int, pp: int) -> list[tuple[int, ...]]:
+        """Whole blocks, or whole nodes of several pools."""
+
         def whole(pool: Pool, gpus: int) -> bool:
             node = pool.gpus_per_node
             return gpus % node == 0 or (gpus < node and node % gpus == 0)
 
-        per_pool = [
+        blocks = [
             [m * block for m in range(pool.num_gpus // block + 1) if whole(pool, m * block)]
             for pool in self.cluster.pools
         ]
-        return [gpus for gpus in itertools.product(*per_pool) if sum(gpus) == block * pp]
+        nodes = [
+            [gpus for gpus in range(0, pool.num_gpus + 1, pool.gpus_per_node) if gpus % tp_cp == 0]
+            for pool in self.cluster.pools
+        ]
+        found = itertools.product(*blocks) if pp > 1 else iter(())
+        every = dict.fromkeys(itertools.chain(found, itertools.product(*nodes)))
+        return [
+            gpus
+            for gpus in every
+            if sum(gpus) == block * pp and (pp > 1 or sum(count > 0 for count in gpus) > 1)
+        ]
 
     def alive(self, degrees: Degrees, options: Options, gpus: tuple[int, ...]) -> Ints:
         n = len(options)

@@ -174,10 +174,10 @@ def best_of_stages(plans: Sequence[Plan]) -> float:
 
 def pipeline_alone(plan: Plan) -> float:
     """Seconds of all passes; what follows does not depend on recomputation."""
-    stages = plan.stages
-    figures = np.array([(s.forward_seconds, s.backward_seconds, s.send_seconds) for s in stages])
+    names = ("forward_seconds", "backward_seconds", "send_seconds")
+    forward, backward, send = (np.array([getattr(s, n) for s in plan.stages]) for n in names)
     passes = pipeline_seconds(
-        ragged_stages(*figures.T, np.array([0, len(stages)])),
+        ragged_stages(forward, backward, send, np.array([0, len(forward)])),
         np.array([plan.strategy.num_micro_batches]),
         np.array([1]),
         np.array([False]),

@@ -1,10 +1,11 @@
 """How the stages of one pipeline can be laid over the pools of a cluster.
 
 A stage is a whole block of tp * cp * dp GPUs. All stages of a pool follow each other; the order of
-the pools along the pipeline is free. Where all GPUs have to be used, blocks are laid over the
-pools one after another, and a block may straddle a border. Where fewer may be used, each pool
-gives whole nodes (or a part of a node that divides it), no block straddles; all pools entire are
-laid in the same way as above, so that leave to use fewer never makes a plan worse.
+the pools along the pipeline is free. Blocks are laid over the pools one after another and may
+straddle borders; no tp * cp group does. Where all GPUs have to be used, all pools are laid entire.
+Where fewer may be used, each pool gives whole nodes, any number of them, so that what a part of a
+cluster can do, the whole can do as well; a part of a node that divides it may be used if no block
+straddles. Which GPUs to take for blocks that do is the matter of `straddling`.
 
 Pools are numbered by their content, not by their place in the input: equal clusters give equal
 plans, in whatever order they are written.
@@ -23,6 +24,7 @@ import numpy as np
 from astrarium.arrays import Bools, Ints
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.mixed import StageClass
+from astrarium.search.straddling import Straddling
 from astrarium.strategy.placement import Parts, laid_over
 
 
@@ -101,8 +103,10 @@ class Arrangements:
         self.cluster, self.most_stages, self.exact = cluster, most_stages, exact
         self.sizes = tuple(pool.num_gpus for pool in cluster.pools)
         self._alike = alike(cluster)
+        self.straddling = Straddling(cluster.pools)
         self.stage_counts = cache(self._stage_counts)
         self._choices = cache(self._ways_to_choose)
+        self._whole_choices = cache(self._ways_to_choose_nodes)
 
     def _stage_counts(self, block: int) -> tuple[Ints, ...]:
         """Per pool the numbers of whole blocks, none included, that take whole nodes of it."""
@@ -113,30 +117,42 @@ class Arrangements:
         return tuple(found)
 
     def takes_all(self, tp_cp: int, block: int) -> bool:
-        """Whether all GPUs together are laid out as such, no tp * cp group on two pools.
-
-        Where fewer may be used, only if blocks straddle: other ways are among the choices.
-        """
-        total = sum(self.sizes)
-        fits = total % block == 0 and all(size % tp_cp == 0 for size in self.sizes)
-        return fits and (self.exact or any(size % block for size in self.sizes))
+        """Whether all GPUs together can be laid out, no tp * cp group on two pools."""
+        return sum(self.sizes) % block == 0 and all(size % tp_cp == 0 for size in self.sizes)
 
     def count(self, tp_cp: int, block: int, num_stages: int) -> int:
         """Arrangements of so many stages, every order of the pools counted.
 
         A single stage on a single pool leaves nothing to arrange: `engine` looks at those.
         """
-        found = 0
-        if not self.exact and num_stages > 1:
-            found = self._choices(block).get(num_stages, 0)
-        alone = num_stages == 1 and len(self.sizes) == 1
-        if num_stages * block == sum(self.sizes) and not alone and self.takes_all(tp_cp, block):
-            found += factorial(len(self.sizes))
+        gpus = num_stages * block
+        if self.exact:
+            alone = num_stages == 1 and len(self.sizes) == 1
+            laid = gpus == sum(self.sizes) and not alone and self.takes_all(tp_cp, block)
+            return factorial(len(self.sizes)) if laid else 0
+        found = self._choices(block).get(num_stages, 0) if num_stages > 1 else 0
+        if self.straddling.occurs(tp_cp, block):
+            # Of all ways to take whole nodes, those in which some block straddles.
+            found += self.straddling.ways(tp_cp, gpus)
+            found -= self._whole_choices(block).get(num_stages, 0)
         return found
+
+    def _ways_to_choose_nodes(self, block: int) -> dict[int, int]:
+        """The same without parts of nodes."""
+        pools, choices = self.cluster.pools, self.stage_counts(block)
+        nodes = [
+            stages[stages * block % pool.gpus_per_node == 0]
+            for stages, pool in zip(choices, pools, strict=True)
+        ]
+        if all(len(some) == len(every) for some, every in zip(nodes, choices, strict=True)):
+            return self._choices(block)
+        return self._ordered_ways(nodes)
 
     def _ways_to_choose(self, block: int) -> dict[int, int]:
         """Numbers of stages of each pool, times the orders of the pools in use."""
-        choices = self.stage_counts(block)
+        return self._ordered_ways(self.stage_counts(block))
+
+    def _ordered_ways(self, choices: Sequence[Ints]) -> dict[int, int]:
         most = min(sum(int(numbers[-1]) for numbers in choices), self.most_stages)
         ways = np.zeros((len(choices) + 1, most + 1), np.int64)
         ways[0, 0] = 1

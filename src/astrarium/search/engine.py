@@ -68,6 +68,26 @@ class _State:
     best: dict[tuple[int, ...], Found] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class DegreeRows:
+    """Degrees with what they take at least; `counts` says how many strategies have them."""
+
+    degrees: Degrees
+    counts: Ints
+    shards: ShardCosts
+    seconds: Floats
+    least_bytes: Floats
+
+    def take(self, rows: Ints) -> DegreeRows:
+        return DegreeRows(
+            self.degrees.take(rows),
+            self.counts[rows],
+            _taken(self.shards, rows),
+            self.seconds[rows],
+            self.least_bytes[rows],
+        )
+
+
 class Search:
     """Finds the best `top` strategies of a space."""
 
@@ -142,24 +162,23 @@ class Search:
         hopeful[hopeful] = self._within_limits(
             seconds[hopeful], degrees.take(hopeful), counts[hopeful]
         )
-        degrees, counts, shards = degrees.take(hopeful), counts[hopeful], _taken(shards, hopeful)
-        bounds = self._score(seconds[hopeful], least[hopeful], degrees)
-        order = np.lexsort((np.arange(len(degrees)), bounds))
-        self._visit(degrees, shards, bounds, counts, order)
+        every = DegreeRows(degrees, counts, shards, seconds, least)
+        self._visit(every.take(np.flatnonzero(hopeful)))
 
-    def _visit(
-        self, degrees: Degrees, shards: ShardCosts, bounds: Floats, counts: Ints, order: Ints
-    ) -> None:
+    def _visit(self, rows: DegreeRows) -> None:
+        bounds = self._score(rows.seconds, rows.least_bytes, rows.degrees)
+        order = np.lexsort((np.arange(len(bounds)), bounds))
         start, size = 0, FIRST_BLOCK
         while start < len(order):
             block = order[start : start + size]
-            worst = self._worst_kept()
-            within = bounds[block] <= worst
-            self.state.rejected[Rejection.BOUND] += int(counts[block[~within]].sum())
+            within = bounds[block] <= self._worst_kept()
+            self.state.rejected[Rejection.BOUND] += int(rows.counts[block[~within]].sum())
             if not within.any():
-                self.state.rejected[Rejection.BOUND] += int(counts[order[start + size :]].sum())
+                self.state.rejected[Rejection.BOUND] += int(
+                    rows.counts[order[start + size :]].sum()
+                )
                 return
-            self._expand(degrees.take(block[within]), _taken(shards, block[within]))
+            self._expand(rows.take(block[within]))
             start += size
             size = min(2 * size, LARGEST_BLOCK)
 
@@ -204,13 +223,14 @@ class Search:
             self.state.rejected[cause] += count * times
             self.state.reasons[name] += count * times
 
-    def _expand(self, degrees: Degrees, shards: ShardCosts) -> None:
+    def _expand(self, rows: DegreeRows) -> None:
         """Price everything behind these degrees."""
-        layouts, chunk_layers = self._layouts(degrees, shards)
+        layouts, chunk_layers = self._layouts(rows.degrees, rows.shards)
         if layouts is None:
             return
         least = least_bytes(layouts)
-        bound = self._score(self._layout_seconds(layouts), least, layouts.degrees)
+        seconds = self._layout_seconds(layouts)
+        bound = self._score(seconds, least, layouts.degrees)
         option_counts = self._option_counts(chunk_layers)
         within = bound <= self._worst_kept()
         copies = self.space.overlap_copies
@@ -224,7 +244,8 @@ class Search:
             stop = start + max(1, int(np.searchsorted(total, at_once)))
             at_once = MOST_ROWS
             chosen = candidates[start:stop]
-            alive = bound[chosen] <= self._worst_kept()
+            again = self._score(seconds[chosen], least[chosen], layouts.degrees.take(chosen))
+            alive = again <= self._worst_kept()
             lost = int(option_counts[chosen[~alive]].sum()) * copies
             self.state.rejected[Rejection.BOUND] += lost
             if alive.any():

@@ -3,7 +3,8 @@
 Three kinds of nodes wait in one queue, the least bound first:
 
 1. degrees: the fastest stages the cluster has room for, perfectly balanced, nothing recomputed;
-2. choices of GPUs for given degrees, one pool after another, with the best of the rest;
+2. choices of GPUs for given degrees, one pool after another, with the best of the rest: whole
+   blocks of each pool, or whole nodes with blocks that straddle (`straddling`);
 3. cases (`mixed_cases`): degrees on chosen GPUs with some virtual stages. Their bounds know whole
    layers and the memory at every place; splits are solved exactly, order by order.
 
@@ -29,7 +30,15 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_bounds import interleaved_speed
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed
-from astrarium.search.mixed_nodes import Cases, Choice, Key, Opened, Ready, Row
+from astrarium.search.mixed_nodes import (
+    Cases,
+    Choice,
+    Key,
+    Opened,
+    Ready,
+    Row,
+    StraddledChoice,
+)
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
@@ -37,10 +46,10 @@ from astrarium.search.mixed_relaxed import (
     least_passes_of_options,
     places_in_flight,
 )
-from astrarium.search.mixed_rows import MOST_ORDERS, TIMES, RowBounds, RowTable, State
+from astrarium.search.mixed_rows import MOST_ORDERS, RowBounds, RowTable, State
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
-from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.outcome import Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Degrees, Options
@@ -61,24 +70,20 @@ ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 
 class PartitionSearch:
-    """Finds the best `top` strategies of a cluster whose pools are in canonical order."""
+    """Finds the plans worth keeping of a cluster whose pools are in canonical order."""
 
     def __init__(
         self,
         model: ClusterModel,
         space: MixedSpace,
+        plans: KeptPlans,
         *,
-        objective: Objective,
         runtime_rules: Sequence[RejectingRule],
         user_rules: Sequence[RejectingRule],
-        limits: Limits,
-        top: int,
-        seeds: Sequence[Found] = (),
     ) -> None:
-        self.model, self.space, self.objective = model, space, objective
+        self.model, self.space, self.plans = model, space, plans
         self.cluster = model.cluster
         self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
-        self.plans = KeptPlans(model.cluster, model.workload.iterations, objective, limits, top)
         self.state = State()
         self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
@@ -86,8 +91,6 @@ class PartitionSearch:
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
         self._alone, self._few = (len(model.cluster.pools) <= most for most in (1, FEW_POOLS))
         self._entered = 0
-        for seed in seeds:
-            self.plans.keep_found(seed)
 
     def run(self) -> SearchResult:
         rows, size = self.rows.table()
@@ -120,7 +123,7 @@ class PartitionSearch:
         for node, cases in self._dealt:
             flat = node.bounds[tuple(np.array(cases).T)]
             if flat.min() < min(self.plans.limit, least):
-                seconds = node.bundle.least_seconds(self._worst_seconds(node.gpus))
+                seconds = node.bundle.least_seconds(self.plans.worst_seconds(node.gpus))
                 open_ones = seconds[tuple(np.array(cases).T)].min()
                 if np.isfinite(open_ones):
                     score = max(float(self.plans.score_of(open_ones, node.gpus)), flat.min())
@@ -141,9 +144,9 @@ class PartitionSearch:
         state, found = self.state, self.plans.ranked()
         state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
-        best = found[0].score if found else np.inf
+        best = self.plans.best_score
         open_bound = self._least_of_dealt()
-        optimal = not found or open_bound >= best
+        optimal = not np.isfinite(best) or open_bound >= best
         return SearchResult(
             found=found,
             space=size,
@@ -223,23 +226,24 @@ class PartitionSearch:
         order = row.fastest_first
         for used in range(1, len(order) + 1):
             gpus = tuple(sizes[p] if p in order[:used] else 0 for p in range(len(sizes)))
-            entire = used == len(order)
-            if sum(gpus) == wanted and (not entire or row.num_stages > 1):
-                whole = all(taken % row.block == 0 for taken in gpus)
-                laid = entire and self.space.arrangements.takes_all(row.tp_cp, row.block)
-                if laid or (whole and not self.space.exact):
-                    found.append(gpus)
+            entire = used == len(order) or not self.space.exact
+            if sum(gpus) != wanted or not entire or row.num_stages == 1:
+                continue
+            if all(taken % row.tp_cp == 0 for taken in gpus):
+                found.append(gpus)
         return found
 
     # Choices of GPUs
 
     def _choose_gpus(self, row: Row) -> None:
         arrangements = self.space.arrangements
-        takes_all = arrangements.takes_all(row.tp_cp, row.block)
-        if takes_all and row.num_stages * row.block == self.cluster.num_gpus:
+        if self.space.exact:
             self._wait(row.bound, Opened(row, arrangements.sizes))
-        if not self.space.exact and row.num_stages > 1:
+            return
+        if row.num_stages > 1:
             self._enter(row.bound, Choice(row, (), row.bound))
+        if arrangements.straddling.occurs(row.tp_cp, row.block):
+            self._enter(row.bound, StraddledChoice(row, (), row.bound))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
         if bound <= self.plans.limit:
@@ -252,9 +256,7 @@ class PartitionSearch:
         row, stages = choice.row, choice.stages
         order = row.fastest_first
         if len(stages) == len(order):
-            by_pool = [0] * len(order)
-            for pool, count in zip(order, stages, strict=True):
-                by_pool[pool] = count
+            by_pool = _by_pool(order, stages)
             if self.space.arrangements.is_first(by_pool):
                 gpus = tuple(count * row.block for count in by_pool)
                 self._wait(choice.bound, Opened(row, gpus))
@@ -282,11 +284,83 @@ class PartitionSearch:
         for pool in rest:
             added = np.minimum(left, int(numbers[pool][-1]))
             taken[:, pool], left = added, left - added
-        one = np.ones(len(counts), np.int64)
+        return self._bounds_of_stages(choice, taken, hourly)
+
+    def _bounds_of_stages(
+        self, choice: Choice | StraddledChoice, taken: Floats, hourly: Floats
+    ) -> list[float]:
+        """With so many stages at the speed of each pool; `hourly` as if a stage were one GPU."""
+        row, one = choice.row, np.ones(len(taken), np.int64)
         speed = np.broadcast_to(row.speed, taken.shape)
         done = interleaved_speed(speed, taken, row.batches * one, row.virtual * one)
         bound = self.plans.score(row.batches / done, row.num_stages * row.block, hourly * row.block)
         return np.maximum(bound, choice.bound).tolist()
+
+    def branch_straddled(self, choice: StraddledChoice) -> None:
+        """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
+        self.state.choices += 1
+        row, order = choice.row, choice.row.fastest_first
+        if len(choice.slots) == len(order):
+            self._lay_straddled(choice, _by_pool(order, choice.slots))
+            return
+        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
+        tried = slots[order[len(choice.slots)]]
+        rest = [int(slots[pool].max()) for pool in order[len(choice.slots) + 1 :]]
+        # Parts of blocks of so many pools make at least one block, and fewer than there are pools.
+        parts = sum(chosen % 2 for chosen in choice.slots) + tried % 2
+        parts = parts + sum(bool((slots[p] % 2).any()) for p in order[len(choice.slots) + 1 :])
+        left = row.num_stages - sum(chosen // 2 for chosen in choice.slots) - tried // 2
+        fits = (left >= 1) & (left - sum(most // 2 for most in rest) <= parts - 1)
+        tried = tried[fits]
+        bounds = self._straddled_bounds(choice, tried)
+        for chosen, bound in zip(tried.tolist(), bounds, strict=True):
+            self._enter(bound, StraddledChoice(row, (*choice.slots, chosen), bound))
+
+    def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> list[float]:
+        """With the fastest of what the other pools could add.
+
+        Of all stages those that lie within the fastest pools are at most the whole blocks of all
+        of their GPUs: a straddling one goes by the slowest pool it could be on.
+        """
+        row, order = choice.row, choice.row.fastest_first
+        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
+        taken = np.zeros((len(tried), len(order)))
+        left = np.full(len(tried), row.num_stages)
+        earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
+        hourly = np.full(len(tried), row.num_stages * self.plans.prices.min())
+        for place, pool in enumerate(order):
+            if place < len(choice.slots):
+                chosen = np.full(len(tried), choice.slots[place])
+            elif place == len(choice.slots):
+                chosen = tried
+            else:
+                taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
+                left = left - taken[:, pool]
+                continue
+            hourly += chosen // 2 * (self.plans.prices[pool] - self.plans.prices.min())
+            taken[:, pool] = np.minimum(left, chosen // 2 + earlier * (chosen % 2))
+            left = left - taken[:, pool]
+            earlier = earlier | (chosen % 2 == 1)
+        return self._bounds_of_stages(choice, taken, hourly)
+
+    def _lay_straddled(self, choice: StraddledChoice, slots: Key) -> None:
+        arrangements, row = self.space.arrangements, choice.row
+        if not arrangements.is_first(slots):
+            return
+        found, complete = arrangements.straddling.gpus(
+            row.tp_cp, row.block, slots, row.num_stages, self._preferred(row)
+        )
+        if not complete:
+            self.state.given_up = min(self.state.given_up, choice.bound)
+        for gpus in found:
+            if arrangements.is_first(gpus):
+                self._wait(choice.bound, Opened(row, gpus))
+
+    def _preferred(self, row: Row) -> tuple[int, ...]:
+        """Of GPUs that would do the same."""
+        if self.plans.objective is Objective.COST:
+            return tuple(np.argsort(self.plans.prices, kind="stable").tolist())
+        return row.fastest_first
 
     # Cases
 
@@ -351,7 +425,7 @@ class PartitionSearch:
             degrees.num_micro_batches,
             pool_of,
             work @ self.rows.numbers,
-            self._worst_seconds(gpus) * (1 + 1e-9) - after,
+            self.plans.worst_seconds(gpus) * (1 + 1e-9) - after,
         )
         seconds = np.where(np.isfinite(passes), passes, 0.0) + after
         bounds = np.maximum(least, self.plans.score_of(seconds, gpus))
@@ -403,7 +477,7 @@ class PartitionSearch:
         )
         self.state.tables += len(index) * bundle.num_stages * len(bundle.classes)
         self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
-        seconds = bundle.least_seconds(self._worst_seconds(gpus) * (1 + 1e-9))
+        seconds = bundle.least_seconds(self.plans.worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
         bounds = np.maximum(score, np.array([row.bound for row in rows])[index])
@@ -421,18 +495,12 @@ class PartitionSearch:
         """More on a stage would make it too slow for a plan worth keeping."""
         layers = self.space.planner.num_layers
         most = layers - (row.num_stages - 1) * row.virtual
-        seconds = self._worst_seconds(gpus)
+        seconds = self.plans.worst_seconds(gpus)
         if not np.isfinite(seconds):
             return most
         fastest = min(row.layer[pool] for pool, taken in enumerate(gpus) if taken)
         # A layer of the shortest kind; others only take longer.
         return min(most, int(seconds / row.batches / fastest * (1 + 1e-9)))
-
-    def _worst_seconds(self, gpus: Sequence[int]) -> float:
-        worst = self.plans.limit
-        if self.objective is Objective.COST:
-            return worst / float(np.array(gpus) @ self.plans.prices)
-        return worst if self.objective in TIMES else float("inf")
 
     def solve(self, node: Ready, *, again: bool = True) -> None:
         """The best splits of the most promising cases; the others wait on."""
@@ -455,7 +523,7 @@ class PartitionSearch:
 
     def _split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         bundle, gpus = node.bundle, node.gpus
-        upper = self._worst_seconds(gpus) * (1 + 1e-9)
+        upper = self.plans.worst_seconds(gpus) * (1 + 1e-9)
         problems = [bundle.problem(*case) for case in cases]
         splits = best_splits(problems, [upper - bundle.tied(*case) for case in cases])
         found = []
@@ -467,6 +535,11 @@ class PartitionSearch:
                 bound = float(self.plans.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
         return bundle.priced(found)
+
+
+def _by_pool(order: Sequence[int], chosen: Key) -> Key:
+    """What was chosen in this order of the pools."""
+    return tuple(chosen[order.index(pool)] for pool in range(len(order)))
 
 
 def _ramp_left_out(row: Row) -> float:

@@ -81,6 +81,18 @@ def fastest_stages(speed: Floats, most: Floats | Ints, stages: Ints) -> Floats:
     return found
 
 
+def fastest_blocks(speed: Floats, sizes: Ints, block: Ints, stages: Ints) -> Floats:
+    """The same where blocks (rows, 1) may lie on several pools and go by the slowest.
+
+    No more stages lie within the fastest pools than these have whole blocks all together.
+    """
+    order = np.argsort(-speed, axis=1, kind="stable")
+    within = np.minimum(np.cumsum(sizes[order], axis=1) // block, stages[:, None])
+    found = np.empty(speed.shape)
+    np.put_along_axis(found, order, np.diff(within, axis=1, prepend=0).astype(float), axis=1)
+    return found
+
+
 def pipeline_bound(
     longest: Floats, speed: Floats, counts: Floats, batches: Ints | int, hop: Floats | float = 0.0
 ) -> Floats:
@@ -123,7 +135,7 @@ def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
     return batches.reshape(rows[:-1]) / work
 
 
-def interleaved_speed(speed: Floats, counts: Floats, batches: Ints, virtual: Ints) -> Floats:
+def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtual: Ints) -> Floats:
     """What stages do together, from speeds and numbers of stages by class: (rows,).
 
     `interleaved_bound` is the micro-batches over it if the fastest stages come first.

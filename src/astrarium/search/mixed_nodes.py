@@ -21,6 +21,8 @@ class Visitor(Protocol):
 
     def branch(self, choice: Choice) -> None: ...
 
+    def branch_straddled(self, choice: StraddledChoice) -> None: ...
+
     def open_group(self, opened: Opened) -> None: ...
 
     def look_at(self, cases: Cases) -> None: ...
@@ -73,6 +75,18 @@ class Choice:
 
     def visit(self, search: Visitor) -> None:
         search.branch(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StraddledChoice:
+    """Slots (`straddling`) of the first, fastest, pools are chosen; some block will straddle."""
+
+    row: Row
+    slots: Key
+    bound: float
+
+    def visit(self, search: Visitor) -> None:
+        search.branch_straddled(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
 Key = tuple[int, ...]
+TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
 class KeptPlans(Score):
@@ -33,6 +34,16 @@ class KeptPlans(Score):
         self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
         self.least_seconds = self.least_usd = float("inf")
 
+    def worst_seconds(self, gpus: Sequence[int]) -> float:
+        """Plans on these GPUs that take longer are not worth a look."""
+        if self.objective is Objective.COST:
+            return self.limit / self.usd_per_hour(gpus)
+        return self.limit if self.objective in TIMES else float("inf")
+
+    @property
+    def best_score(self) -> float:
+        return min((found.score for found in self.best.values()), default=float("inf"))
+
     def keep(self, bundle: Bundle, gpus: Sequence[int], priced: Priced) -> None:
         if not self._keeps_limits(priced.seconds, gpus):
             return
@@ -40,13 +51,13 @@ class KeptPlans(Score):
         key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus, 0)
         if score >= min(self.worst, self._kept_score(key)):
             return
-        strategy = self._strategy(bundle, priced)
+        strategy = self.strategy(bundle, priced)
         self._put(key, Found(strategy, priced.seconds, score, priced.peak_bytes))
 
     def _kept_score(self, key: Key) -> float:
         return self.best[key].score if key in self.best else float("inf")
 
-    def _strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
+    def strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
         virtual = int(bundle.virtual[priced.row])
         plain = strategy_at(bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE)
         parts = bundle.arrangements[priced.order].parts

@@ -14,6 +14,7 @@ from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed_bounds import (
+    fastest_blocks,
     fastest_first,
     fastest_stages,
     interleaved_bound,
@@ -22,7 +23,7 @@ from astrarium.search.mixed_bounds import (
     pipeline_bound,
     speeds,
 )
-from astrarium.search.mixed_plans import KeptPlans
+from astrarium.search.mixed_plans import TIMES, KeptPlans
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
     layer_figures,
@@ -31,12 +32,12 @@ from astrarium.search.mixed_relaxed import (
 )
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
-from astrarium.search.outcome import Objective, Rejection
+from astrarium.search.outcome import Rejection
 from astrarium.search.sieve import Lost
+from astrarium.search.straddling import straddle
 from astrarium.strategy.columns import Degrees
 
 MOST_ORDERS = 24  # orders of pools in one case
-TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
 @dataclass(slots=True)
@@ -100,8 +101,10 @@ class RowBounds:
             [self._least_of_pool(i, degrees) for i in range(len(self.plans.prices))], 1
         )
         speed = speeds(seconds, np.append(self.numbers, (1.0, 1.0)))
-        # A single stage lies on all pools and goes at the pace of the slowest.
-        speed = np.where(degrees.pp[:, None] == 1, speed.min(axis=1, keepdims=True), speed)
+        # A single stage lies on several pools, or on all, and goes at the pace of the slowest.
+        fewest = len(self.plans.prices) if self.space.exact else min(2, len(self.plans.prices))
+        pace = -np.sort(-speed, axis=1)[:, fewest - 1 : fewest]
+        speed = np.where(degrees.pp[:, None] == 1, np.minimum(speed, pace), speed)
         layer = seconds[:, :, :-2].min(axis=2)
         alike = len(self.numbers) == 1
         work = np.ones((len(degrees), 1)) if alike else seconds[:, :, :-2].mean(axis=1)
@@ -139,11 +142,7 @@ class RowBounds:
         return np.minimum.reduce(found)
 
     def _row_bounds(self, degrees: Degrees, speed: Floats) -> Floats:
-        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
-        sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        # Blocks straddle only if all GPUs are used.
-        most = np.where(self._takes_all(degrees), sizes / block, sizes // block)
-        taken = fastest_stages(speed, most, degrees.pp)
+        taken = self._fastest(degrees, speed)
         total = np.minimum((speed * taken).sum(axis=1), self._laid_speed(degrees, speed))
         batches, virtual = degrees.num_micro_batches, self._most_chunks(degrees)
         ramp = interleaved_speed(speed, taken, batches, virtual)
@@ -155,6 +154,15 @@ class RowBounds:
         )
         return self._scores_of_rows(degrees, speed, seconds)
 
+    def _fastest(self, degrees: Degrees, speed: Floats) -> Floats:
+        """How many stages lie on each pool if the fastest are taken: (rows, pools)."""
+        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
+        apart = fastest_stages(speed, sizes // block, degrees.pp)
+        rows = np.flatnonzero(self._straddle(degrees))
+        apart[rows] = fastest_blocks(speed[rows], sizes, block[rows], degrees.pp[rows])
+        return apart
+
     def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
         """What all stages do together if every GPU is used: blocks on two pools go as the slower.
 
@@ -165,7 +173,7 @@ class RowBounds:
         if factorial(len(sizes)) > MOST_ORDERS:
             return found
         block = degrees.tp * degrees.cp * degrees.dp
-        laid = np.flatnonzero(self._takes_all(degrees)[:, 0])
+        laid = np.flatnonzero(degrees.gpus == self.cluster.num_gpus)
         for value in np.unique(block[laid]).tolist():
             rows = laid[block[laid] == value]
             found[rows] = np.maximum.reduce(
@@ -179,20 +187,21 @@ class RowBounds:
             )
         return found
 
-    def _takes_all(self, degrees: Degrees) -> Bools:
-        return (degrees.gpus == self.cluster.num_gpus)[:, None]
+    def _straddle(self, degrees: Degrees) -> Bools:
+        """Whether blocks may lie on several pools."""
+        tp_cp = degrees.tp * degrees.cp
+        nodes = [pool.gpus_per_node for pool in self.cluster.pools]
+        return straddle(tp_cp, tp_cp * degrees.dp, nodes)
 
     def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
         """What the objective is at least, whatever GPUs are chosen."""
-        if self.objective is Objective.COST:
-            if self.space.exact:
-                return np.asarray(
-                    seconds * (np.array(self.space.arrangements.sizes) @ self.plans.prices)
-                )
+        if self.space.exact:
+            hourly = float(np.array(self.space.arrangements.sizes) @ self.plans.prices)
+            usd = seconds * hourly
+        else:
             block = degrees.tp * degrees.cp * degrees.dp
-            cheapest = (self.plans.prices / speed).min(axis=1)
-            return np.asarray(degrees.num_micro_batches * block * cheapest)
-        return np.asarray(self.plans.score(seconds, degrees.gpus.astype(float), 0.0))
+            usd = degrees.num_micro_batches * block * (self.plans.prices / speed).min(axis=1)
+        return np.asarray(self.plans.least_score(seconds, degrees.gpus.astype(float), usd))
 
     def _most_chunks(self, degrees: Degrees) -> Ints:
         """Chunks per rank, at most."""
@@ -227,7 +236,8 @@ class RowBounds:
         stages, batches = degrees.pp, degrees.num_micro_batches
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        room = np.where(self._takes_all(degrees), -(-sizes // block), sizes // block)
+        # Stages can be dealt to pools they lie on so that none gets more than its share rounded up.
+        room = np.where(self._straddle(degrees)[:, None], -(-sizes // block), sizes // block)
         room = np.minimum(room, stages[:, None])
         in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
         taken = fastest_stages(speed, room, stages)

@@ -212,6 +212,7 @@ def _search_across(
     """The best pipelines with free splits, over all pools; only those better than the known."""
     from astrarium.search.arrangements import canonical
     from astrarium.search.mixed import PartitionSearch
+    from astrarium.search.mixed_plans import KeptPlans
     from astrarium.search.mixed_space import MixedSpace
     from astrarium.search.polish import polished
 
@@ -229,18 +230,12 @@ def _search_across(
         better = estimate(model, polished(model, known))
         if len(space.degrees) > FEW_DEGREES:
             return better, SearchResult.of_few(len(better))
+    kept = KeptPlans(cluster, model.workload.iterations, asked.objective, asked.limits, asked.top)
+    for p in (*known, *better):
+        kept.keep_found(Found(p.strategy, p.iteration_seconds, 0.0, p.peak_bytes))
     runtime_rules: Sequence[RejectingRule] = megatron_rules()
     result = PartitionSearch(
-        model,
-        space,
-        objective=asked.objective,
-        runtime_rules=runtime_rules,
-        user_rules=asked.rules,
-        limits=asked.limits,
-        top=asked.top,
-        seeds=[
-            Found(p.strategy, p.iteration_seconds, 0.0, p.peak_bytes) for p in (*known, *better)
-        ],
+        model, space, kept, runtime_rules=runtime_rules, user_rules=asked.rules
     ).run()
     already = [plan.strategy for plan in known]
     new = [found.strategy for found in result.found if found.strategy not in already]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from astrarium.arrays import Floats
 from astrarium.cluster import Cluster
 from astrarium.search.outcome import Limits, Objective
 
@@ -33,6 +34,12 @@ class Score:
         if self.objective is Objective.GPUS:
             return gpus + seconds / (1.0 + seconds)
         return seconds
+
+    def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:
+        """What the score is at least if neither time nor money (times an hour) can be less."""
+        if self.objective is Objective.COST:
+            return usd_hours
+        return np.asarray(self.score(seconds, gpus, 0.0))
 
     def usd_per_hour(self, gpus: Sequence[int]) -> float:
         """Of so many GPUs of each pool."""

@@ -126,6 +126,11 @@ class Space:
     def degrees(self) -> Degrees:
         return self._expanded(self._grids)
 
+    @property
+    def gpu_counts(self) -> Ints:
+        """Numbers of GPUs that strategies use, ascending."""
+        return np.unique(self._grids["gpus"])
+
     def waves(self) -> list[Wave]:
         """The space in parts of similar GPU counts, so that whole parts can be passed over.
 
