@@ -8,14 +8,14 @@ promising are given up, and `given_up` says what these would at least have taken
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import permutations, product
+from itertools import permutations
 from typing import Final
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.mixed import ClusterModel, StageClass
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed_bounds import least_seconds_of_layers, pipeline_bound, speeds
@@ -103,18 +103,23 @@ def orders_of(model: ClusterModel, pools: StageClass) -> tuple[list[Order], bool
 
 @dataclass(frozen=True, slots=True)
 class _OfPool:
-    """Every tp and dp of one pool for all ticks."""
+    """Every cp, ep, tick, tp and dp of one pool."""
 
     degrees: Degrees
     seconds: Floats  # (rows, kinds): one layer of each
     most_layers: Ints
 
-    @property
-    def tick(self) -> Ints:
-        return self.degrees.dp * self.degrees.micro_batch
+    def shared(self) -> dict[tuple[int, int, int], Ints]:
+        """Rows by what all pools must have in common: cp, ep and the tick."""
+        d = self.degrees
+        columns = (d.cp, d.ep, d.dp * d.micro_batch)
+        first, index = distinct_rows(*columns)
+        order = np.argsort(index, kind="stable")
+        parts = np.split(order, np.searchsorted(index[order], np.arange(1, len(first))))
+        keys = zip(*(column[first].tolist() for column in columns), strict=True)
+        return dict(zip(keys, parts, strict=True))
 
-    def at(self, tick: int) -> _OfPool:
-        rows = np.flatnonzero(self.tick == tick)
+    def take(self, rows: Ints) -> _OfPool:
         return _OfPool(self.degrees.take(rows), self.seconds[rows], self.most_layers[rows])
 
 
@@ -131,7 +136,13 @@ class EveryCombination:
 
     def found(self) -> Combinations | None:
         """The least bound first; None if there is none."""
-        every = [one for shared in self._shared() for one in self._sharing(*shared) if len(one)]
+        own = [self._of_pool(pool) for pool in self.pools]
+        shared = [one.shared() for one in own]
+        every = []
+        for key in sorted(set(shared[0]).intersection(*shared[1:])):
+            alike = [one.take(rows[key]) for one, rows in zip(own, shared, strict=True)]
+            every.append(self._of_tick(alike, self.workload.global_batch // key[-1]))
+        every = [one for one in every if len(one)]
         if not every:
             return None
         columns = ("stages", "layer", "most_layers", "bound")
@@ -139,20 +150,6 @@ class EveryCombination:
             tuple(_joined([one.degrees[i] for one in every]) for i in range(len(self.pools))),
             *(np.concatenate([getattr(one, name) for one in every]) for name in columns),
         ).in_order()
-
-    def _shared(self) -> Iterator[tuple[int, int]]:
-        """What all pools have in common: cp and ep."""
-        experts = self.workload.model.max_experts
-        ep = divisors(experts).tolist() if experts else [1]
-        yield from product(context_degrees(self.workload.seq_length).tolist(), ep)
-
-    def _sharing(self, cp: int, ep: int) -> Iterator[Combinations]:
-        ticks = divisors(self.workload.global_batch)
-        own = [self._of_pool(pool, ticks, cp, ep) for pool in self.pools]
-        for tick in ticks.tolist():
-            of_tick = [one.at(tick) for one in own]
-            if all(len(one.most_layers) for one in of_tick):
-                yield self._of_tick(of_tick, self.workload.global_batch // tick)
 
     def _of_tick(self, own: Sequence[_OfPool], batches: int) -> Combinations:
         rows = self._crossed(own, batches)
@@ -200,23 +197,29 @@ class EveryCombination:
             speed, stages = speed[kept], stages[kept]
         return rows
 
-    def _of_pool(self, pool: int, ticks: Ints, cp: int, ep: int) -> _OfPool:
-        """Every tp, dp and tick on one pool, with what layers take and need at least."""
+    def _of_pool(self, pool: int) -> _OfPool:
+        """All degrees of one pool, with what layers take and need at least."""
         model, batch = self.model.pools[pool], self.workload.global_batch
-        gpus = model.pool.num_gpus
-        grid = np.meshgrid(divisors(most_heads(self.workload)), divisors(gpus), ticks)
-        tp, dp, tick = (axis.reshape(-1) for axis in grid)
+        gpus, experts = model.pool.num_gpus, self.workload.model.max_experts
+        grid = np.meshgrid(
+            divisors(most_heads(self.workload)),
+            divisors(gpus),
+            divisors(batch),
+            context_degrees(self.workload.seq_length),
+            divisors(experts) if experts else [1],
+        )
+        tp, dp, tick, cp, ep = (axis.reshape(-1) for axis in grid)
         block = tp * cp * dp
         fits = (gpus % block == 0) & (tick % dp == 0) & (gpus // block <= self.layers)
         fits &= block % ep == 0
-        tp, dp, tick = tp[fits], dp[fits], tick[fits]
+        tp, dp, tick, cp, ep = (column[fits] for column in (tp, dp, tick, cp, ep))
         ones = np.ones_like(tp)
         degrees = Degrees(
             tp=tp,
             pp=gpus // (tp * cp * dp),
             dp=dp,
-            cp=cp * ones,
-            ep=ep * ones,
+            cp=cp,
+            ep=ep,
             etp=ones,
             micro_batch=tick // dp,
             num_micro_batches=batch // tick,

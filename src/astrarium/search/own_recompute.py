@@ -68,15 +68,13 @@ class StageChoices:
     def _chosen(self) -> tuple[Ints, Bools]:
         """The fastest policy that fits, and whether one does: (places, contents)."""
         t, (first, _) = self.tables, self._places
-        chosen, able = [], []
-        for stage in first.tolist():
-            of, number = self.class_of[stage], self._in_flight[stage]
-            fits = t.fixed_bytes[:, of] + number * t.flight_bytes[:, of] <= t.capacity[of]
-            fits &= self.permitted[:, of, None]
-            seconds = np.where(fits, t.forward[:, of] + t.backward[:, of], np.inf)
-            chosen.append(seconds.argmin(axis=0))
-            able.append(fits.any(axis=0))
-        return np.stack(chosen), np.stack(able)
+        of, number = self.class_of[first], self._in_flight[first]
+        held = t.fixed_bytes[:, of] + number[:, None] * t.flight_bytes[:, of]
+        fits = (held <= t.capacity[of][:, None]) & self.permitted[:, of, None]
+        if len(held) == 1:
+            return np.zeros(held.shape[1:], np.int64), fits[0]
+        seconds = np.where(fits, (t.forward + t.backward)[:, of], np.inf)
+        return seconds.argmin(axis=0), np.asarray(fits.any(axis=0))
 
     def problem(self) -> SplitProblem:
         """Of every run the seconds of its best policy at each place."""

@@ -87,6 +87,7 @@ class _Case:
     every: Combinations
     row: int
     options: Options
+    plain_permitted: Bools  # (options,): whether stages may recompute nothing
     tables: StageTables  # row by option, and in turn `_LEAST` and `_MOST`; class by pool
 
     @cached_property
@@ -169,11 +170,9 @@ class UnlikeSearch:
         every += [(rule, Rejection.RULE) for rule in rules]  # type: ignore[misc]
         expanded = overlaps_named(rules)
         self.rules = RuleSteps(every, expanded)
-        self.late: CausedRules = [
-            *self.rules.of_layouts,
-            *self.rules.of_options,
-            *self.rules.mixed,
-        ]
+        late = [*self.rules.of_layouts, *self.rules.of_options, *self.rules.mixed]
+        self.of_recompute = [r for r in late if r[0].names & RECOMPUTE_FIELDS]
+        self.of_common = [r for r in late if r not in self.of_recompute]
         self.space = Space(
             self.workload, pools[0], model.pools[0].planner, exact=True, expanded_overlaps=expanded
         )
@@ -264,14 +263,13 @@ class _OnPools:
         """Keeps what needs none; the rest with what it takes at least."""
         attempts = [_Attempt(0.0, case, order, option) for option in range(len(case.options))]
         stages = [attempt.relaxed() for attempt in attempts]
-        plain: Bools = np.asarray(self._permitted(case, [_LEAST]).all(axis=(1, 2)))
         left = []
         for attempt, own, (least, split) in zip(
             attempts, stages, self._solved(stages), strict=True
         ):
             if split is None or least >= self.limit:
                 continue
-            if plain[attempt.option] and attempt.needs_nothing(split.bounds):
+            if case.plain_permitted[attempt.option] and attempt.needs_nothing(split.bounds):
                 self._keep(attempt, split, own.tied, [Recompute()] * (len(split.bounds) - 1))
             else:
                 left.append(replace(attempt, bound=least))
@@ -282,7 +280,8 @@ class _OnPools:
         self._heavy += 1
         case = attempts[0].case
         policies = self.search.space.recompute_choices(self._most_layers(case.every, case.row))
-        permitted = self._permitted(case, policies)
+        asked = np.full(len(case.options), case.row)
+        permitted = self._permitted(case.every, asked, case.options, policies)
         needed = sorted({attempt.option for attempt in attempts})
         rows = np.full(len(needed), case.row)
         tables = self._tables(case.every, rows, case.options.take(np.array(needed)), policies)
@@ -321,6 +320,7 @@ class _OnPools:
         options, rows = options.take(left), rows[left]
         if not len(rows):
             return []
+        plain = self._permitted(some, rows, options, [_LEAST]).all(axis=(1, 2))
         tables = self._tables(some, rows, options, [_LEAST, _MOST])
         begin = np.searchsorted(rows, np.arange(len(some) + 1)).tolist()
         return [
@@ -328,6 +328,7 @@ class _OnPools:
                 some,
                 row,
                 _taken(options, slice(first, last)),
+                np.asarray(plain)[first:last],
                 _taken(tables, slice(2 * first, 2 * last)),
             )
             for row, (first, last) in enumerate(pairwise(begin))
@@ -376,16 +377,17 @@ class _OnPools:
                 permitted |= np.stack([own.tp[rows] == 1 for own in some.degrees], axis=1)
             changed: dict[str, Any] = {switch: permitted.all(axis=1)}
             options = replace(options, **changed)
-        decided = [r for r in self.search.late if not r[0].names & RECOMPUTE_FIELDS]
-        return options, np.asarray(self._alive(decided, some, rows, options).all(axis=1))
+        left = self._alive(self.search.of_common, some, rows, options)
+        return options, np.asarray(left.all(axis=1))
 
-    def _permitted(self, case: _Case, policies: Policies) -> Bools:
+    def _permitted(
+        self, some: Combinations, rows: Ints, options: Options, policies: Policies
+    ) -> Bools:
         """(options, policies, pools)."""
-        rows = np.full(len(case.options) * len(policies), case.row)
-        alive = self._alive(
-            self.search.late, case.every, rows, with_policies(case.options, policies)
-        )
-        return alive.reshape(len(case.options), len(policies), -1)
+        copies = np.repeat(rows, len(policies))
+        asked = with_policies(options, policies)
+        alive = self._alive(self.search.of_recompute, some, copies, asked)
+        return alive.reshape(len(rows), len(policies), -1)
 
     def _alive(self, rules: CausedRules, some: Combinations, rows: Ints, options: Options) -> Bools:
         """What rules leave if all stages were like those of a pool: (rows, pools)."""
