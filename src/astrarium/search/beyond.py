@@ -80,7 +80,7 @@ def plan_beyond(
         refused = error
     score = Score(cluster, workload.iterations, objective, limits)
     search = _Beyond(workload, cluster, mode, tuple(rules), top + FINALISTS, tuning, score)
-    search.look_at(known.plans)
+    search.look_at(known)
     merged = _merged(known, search, objective, top)
     if refused and not merged.plans:
         raise refused
@@ -103,10 +103,12 @@ class _Beyond:
     open_score: float = np.inf  # nothing that was not looked at is better
     counts: Counts = field(default_factory=Counts)
 
-    def look_at(self, known: Sequence[Plan]) -> None:
+    def look_at(self, known: Planned) -> None:
         """Better plans than those known: with stages of their own recomputation, then all else."""
-        self.best = min(map(self.score_of, known), default=np.inf)
-        self._recompute(known)
+        self.best = min(map(self.score_of, known.plans), default=np.inf)
+        if known.plans and not known.optimal:
+            self.open_score = self.best * (1 - known.bound_gap)
+        self._recompute(known.plans)
         for number, (least, part) in enumerate(self._parts()):
             gpus = self._gpus_of(part)
             upper = self.score.most_seconds(self.best, gpus)
@@ -218,7 +220,7 @@ def _merged(known: Planned, search: _Beyond, objective: Objective, top: int) -> 
     counts, rejected = search.counts, known.rejected + search.counts.rejected
     rejected[Rejection.SLOWER] += len(every) - len(shown)
     proven = search.open_score >= search.best
-    gap = 0.0 if proven or not every else 1 - search.open_score / search.best
+    gap = 0.0 if proven else 1 - search.open_score / search.best
     return replace(
         known,
         plans=tuple(shown),
@@ -226,6 +228,6 @@ def _merged(known: Planned, search: _Beyond, objective: Objective, top: int) -> 
         evaluated=known.evaluated + counts.evaluated,
         rejected=rejected,
         reasons=known.reasons + counts.reasons,
-        optimal=known.optimal and proven,
-        bound_gap=max(known.bound_gap, gap),
+        optimal=proven,
+        bound_gap=gap,
     )

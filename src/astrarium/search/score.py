@@ -32,7 +32,7 @@ class Score:
         if self.objective is Objective.COST:
             return seconds * usd_per_hour
         if self.objective is Objective.GPUS:
-            return gpus + seconds / (1.0 + seconds)
+            return gpus + 1.0 - 1.0 / (1.0 + seconds)
         return seconds
 
     def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:

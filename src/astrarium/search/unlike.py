@@ -61,6 +61,7 @@ from astrarium.strategy.types import (
 from astrarium.strategy.validity import megatron_rules
 
 MOST_COMBINATIONS: Final = 1_024  # looked at before the search gives up its proof
+MOST_SOLVED: Final = 6_000  # splits that were looked for
 MOST_HEAVY: Final = 128  # of them, with all ways to recompute
 TOGETHER: Final = 32  # combinations priced at once
 FIRST: Final = 4  # the same, before anything is known
@@ -190,7 +191,7 @@ class _OnPools:
         self.limit = upper
         self.given_up = np.inf  # nothing that was not looked at takes less
         self.strategies: list[Strategy] = []  # each faster than those before
-        self._heavy = 0
+        self._heavy = self._split = 0  # combinations with all ways to recompute; problems
         self._classes: list[StageClass] = [(pool,) for pool in pools]
         self._orders, self._has_all_orders = orders_of(self.model, pools)
 
@@ -212,6 +213,10 @@ class _OnPools:
     def _give_up(self, bound: float) -> None:
         self.given_up = min(self.given_up, bound)
 
+    @property
+    def _has_done_enough(self) -> bool:
+        return self._heavy >= MOST_HEAVY or self._split >= MOST_SOLVED
+
     def _look_at_all(self, every: Combinations) -> int:
         """The most promising first, until nothing better is left; how many were looked at."""
         if self._has_all_orders:
@@ -220,7 +225,7 @@ class _OnPools:
             self._give_up(float(every.bound[0]))
         start = 0
         while start < len(every) and every.bound[start] < self.limit:
-            if start >= MOST_COMBINATIONS or self._heavy >= MOST_HEAVY:
+            if start >= MOST_COMBINATIONS or self._has_done_enough:
                 self._give_up(float(every.bound[start]))
                 break
             # A first few give a limit for all others.
@@ -242,7 +247,7 @@ class _OnPools:
                 attempts += self._without_recomputation(case, order)
         attempts.sort(key=lambda attempt: attempt.bound)
         while attempts and attempts[0].bound < self.limit:
-            if self._heavy >= MOST_HEAVY:
+            if self._has_done_enough:
                 self._give_up(attempts[0].bound)
                 break
             case = attempts[0].case
@@ -252,6 +257,7 @@ class _OnPools:
     def _solved(self, stages: Sequence[StageChoices]) -> list[tuple[float, Split | None]]:
         """The best splits below the limit, and what none takes less than; infinite without one."""
         self.search.counts.evaluated += len(stages)
+        self._split += len(stages)
         limits = [self.limit - one.tied for one in stages]
         splits = best_splits([one.problem() for one in stages], limits)
         return [
