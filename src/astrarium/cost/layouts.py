@@ -554,10 +554,12 @@ def _end_seconds(shards: ShardCosts, pace: Floats) -> EndSeconds:
 
 
 def sum_over_modules(per_module: Floats, shard: Ints, masks: Ints) -> Floats:
-    """Adds up (shards, kinds, modules) over the modules in each row's mask.
+    """Adds up (shards, kinds, modules) over the modules in each row's, or rank's, mask.
 
     `shard` is (rows, ranks); the sums are (rows, ranks, kinds).
     """
+    if masks.ndim > 1:
+        shard = np.broadcast_to(shard, masks.shape)
     out = np.zeros((*shard.shape, per_module.shape[1]))
     for module in range(len(RECOMPUTE_MODULES)):
         chosen = (masks >> module & 1).astype(bool)

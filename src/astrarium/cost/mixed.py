@@ -59,7 +59,7 @@ _FREE = SPLITS.index(LayerSplit.FREE)
 _Costs = TypeVar("_Costs", LayerCosts, EndCosts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contents:
     """Distinct runs of consecutive layers, of which any can be what a stage holds.
 
@@ -72,6 +72,15 @@ class Contents:
     layers: Floats  # (contents, kinds)
     has_embedding: Bools
     has_head: Bools
+
+    @cached_property
+    def runs(self) -> Ints:
+        """Content of layers [i, i + n), or -1: (layers + 1, most + 1)."""
+        cuts = len(self.of_range)
+        first = np.arange(cuts)[:, None]
+        stop = first + np.arange(int(self.layers.sum(axis=1).max()) + 1)
+        index = self.of_range[first, np.minimum(stop, cuts - 1)]
+        return np.where(stop < cuts, index, -1)
 
     def stages(self, in_flight: int) -> StageTable:
         """One row, every content a rank with so many micro-batches in flight."""

@@ -274,6 +274,7 @@ def strategy_part(strategy: Strategy, sequences: int | None = None) -> StrategyP
                 tp=stage.tp,
                 dp=stage.dp,
                 micro_batch=stage.micro_batch,
+                recompute=RecomputePart(**asdict(own)) if (own := stage.recompute) else None,
             )
             for stage in strategy.stages
         ),

@@ -134,6 +134,7 @@ class StagePart:
     tp: int | None = None  # its own, where unlike the strategy's; all three
     dp: int | None = None
     micro_batch: int | None = None
+    recompute: RecomputePart | None = None  # its own, where unlike the strategy's
 
 
 @dataclass(frozen=True, slots=True)

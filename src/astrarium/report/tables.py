@@ -231,7 +231,7 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
         Column("ep", lambda p: by_part(p.strategy, lambda strategy: str(strategy.ep))),
         Column("dp", lambda p: by_part(p.strategy, lambda strategy: f"{strategy.dp:,}")),
         Column("micro", lambda p: by_part(p.strategy, lambda strategy: str(strategy.micro_batch))),
-        Column("recompute", lambda p: by_part(p.strategy, _recompute), left=True),
+        Column("recompute", lambda p: _recompute(p.strategy), left=True),
         Column("ZeRO", lambda p: by_part(p.strategy, zero_words)),
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
@@ -256,7 +256,10 @@ def _share(strategy: StrategyPart) -> str:
 
 
 def _recompute(strategy: StrategyPart) -> str:
-    return recompute_words(strategy.recompute)
+    """The table of stages has more room where there are many answers."""
+    every = by_part(strategy, lambda part: recompute_words(part.recompute))
+    own = any(s.recompute for g in strategy.groups or (strategy,) for s in g.stages)
+    return "by stage" if own and every.count("|") > 1 else every
 
 
 def _results(plans: Sequence[PlanPart]) -> list[Column]:

@@ -336,7 +336,7 @@ class Bundle:
 
     def problem(self, order: int, row: int) -> SplitProblem:
         """The split of a case with one chunk per rank."""
-        index = self._runs
+        index = self.contents.runs
         t, missing = self.tables, index < 0
 
         def runs(values: Floats) -> Floats:
@@ -359,16 +359,6 @@ class Bundle:
             int(self.degrees.num_micro_batches[row]),
             bool(self.options.overlap_p2p[row]),
         )
-
-    @cached_property
-    def _runs(self) -> Ints:
-        """Content of layers [i, i + n): (layers + 1, most + 1)."""
-        of_range = self.contents.of_range
-        cuts = len(of_range)
-        width = int(self._num_layers.max()) + 1
-        stop = np.arange(cuts)[:, None] + np.arange(width)
-        index = of_range[np.arange(cuts)[:, None], np.minimum(stop, cuts - 1)]
-        return np.where(stop < cuts, index, -1)
 
     def tied(self, order: int, row: int) -> float:
         classes = self.class_of[order]
