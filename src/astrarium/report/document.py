@@ -155,6 +155,7 @@ class StagePart:
     tp: int | None = None  # its own, where unlike the strategy's; all three
     dp: int | None = None
     micro_batch: int | None = None
+    recompute: RecomputePart | None = None  # its own, where unlike the strategy's
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,8 @@ class StrategyPart:
     num_micro_batches: int
     virtual_stages: int
     sequence_parallel: bool
-    pipeline_inside: bool
+    # Not stated in older files; keyword-only, so that it may stand among fields that must be.
+    pipeline_inside: bool = field(default=False, kw_only=True)
     split: LayerSplit
     zero_stage: int
     recompute: RecomputePart
@@ -323,7 +325,10 @@ class ParetoPart:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """`search` is null when a single strategy was predicted; `notes` are for the reader."""
+    """`search` is null when a single strategy was predicted; `notes` are for the reader.
+
+    Without any plan `error` says why, and nothing is known of the search.
+    """
 
     schema: str
     workload: WorkloadPart
@@ -332,6 +337,7 @@ class PlanDocument:
     plans: tuple[PlanPart, ...]
     pareto: tuple[ParetoPart, ...] = ()
     notes: tuple[str, ...] = ()
+    error: str | None = None
 
     @property
     def listed(self) -> tuple[PlanPart, ...]:
@@ -422,6 +428,8 @@ def to_dict(document: PlanDocument) -> dict[str, Any]:
     data = asdict(document)
     for plan in data["plans"]:
         drop_absent(plan["strategy"])
+    if document.error is None:
+        del data["error"]
     return data
 
 
