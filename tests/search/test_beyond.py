@@ -19,10 +19,11 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.beyond import plan_beyond
+from astrarium.search.money import keeps
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.own_recompute import recomputed
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.planner import Mode, keeps, part_of, plan, predict, runnable
+from astrarium.search.planner import Mode, part_of, plan, predict, runnable
 from astrarium.search.rules import user_rules
 from astrarium.search.score import Score
 from astrarium.strategy.types import Granularity, Method, Overlap, Recompute, Strategy
