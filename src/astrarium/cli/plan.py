@@ -40,7 +40,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report.build import document_of
     from astrarium.report.document import PLAN_FILE, to_dict
-    from astrarium.search import beyond, planner
+    from astrarium.search import planner
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
@@ -52,7 +52,9 @@ def plan(  # noqa: PLR0913  one parameter per flag
     rules = user_rules(rule or ())
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
-    search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
+    search = planner.plan
+    if runtime.lower() == request.Runtime.ANY:
+        from astrarium.search.beyond import plan_beyond as search
     with output.progress("searching"), _refusal_as_json(asked, model, json):
         planned = search(
             asked.workload,
