@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,6 +14,7 @@ from astrarium.errors import NoFeasiblePlanError
 
 if TYPE_CHECKING:
     from astrarium.cli.request import Request
+    from astrarium.report.document import PlanDocument
 
 FRONT_FLAG = "--front"
 
@@ -60,7 +62,6 @@ def plan(  # noqa: PLR0913  one parameter per flag
 ) -> None:
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import money, output, request
-    from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report.build import document_of
     from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
@@ -134,6 +135,14 @@ def plan(  # noqa: PLR0913  one parameter per flag
     if json:
         output.print_json(to_dict(document))
         return
+    _show(ctx, document, written, files)
+
+
+def _show(
+    ctx: typer.Context, document: PlanDocument, written: Path | None, files: Sequence[str]
+) -> None:
+    from astrarium.cli import output
+    from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report import tables
 
     output.show(lambda width: tables.plan_report(document, width))

@@ -182,6 +182,11 @@ class StrategyPart:
     sequences: int | None = None  # of a group: its share of the batch
     groups: tuple[StrategyPart, ...] = ()
 
+    @property
+    def pipelines(self) -> tuple[StrategyPart, ...]:
+        """The groups, or the strategy itself where there are none."""
+        return self.groups or (self,)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
@@ -281,8 +286,8 @@ class PlanPart:
     def pools(self) -> dict[str, int]:
         """GPUs by the name of their pool, in the order of the pipeline; empty if none are named."""
         used: dict[str, int] = {}
-        groups = self.strategy.groups or (self.strategy,)
-        for stage in (stage for group in groups for stage in group.stages if stage.chunk == 0):
+        every = (stage for group in self.strategy.pipelines for stage in group.stages)
+        for stage in (stage for stage in every if stage.chunk == 0):
             for name, count in stage.pools.items():
                 used[name] = used.get(name, 0) + count
         return used
@@ -513,7 +518,7 @@ def _check_number(key: str, value: float, path: Path) -> None:
 def _check_plan(plan: PlanPart, path: Path) -> None:
     if not plan.memory:
         raise InputError(f"{path}: plan {plan.rank} has no memory entries; {_AGAIN}")
-    groups = plan.strategy.groups or (plan.strategy,)
+    groups = plan.strategy.pipelines
     ranks = sum(len({stage.pipeline_rank for stage in group.stages}) for group in groups)
     if plan.stage_seconds and ranks != len(plan.stage_seconds):
         raise InputError(

@@ -361,7 +361,7 @@ def layers_of_stages(plan: PlanPart) -> dict[int, int]:
     """How many layers each pipeline rank holds, over all of its chunks."""
     layers: dict[int, int] = {}
     before = 0  # stages of earlier groups
-    for group in plan.strategy.groups or (plan.strategy,):
+    for group in plan.strategy.pipelines:
         for stage in group.stages:
             first, last = stage.layers
             rank = before + stage.pipeline_rank

@@ -189,7 +189,9 @@ def crossing_bound(
 
     single_waits: transfers do not overlap where a rank has a single chunk.
     """
-    rounds = np.maximum(batches - stages - 1, 0) // 2  # to a neighbour and back
+    # Overlapped, the way there and back, then round trips of the two stages beside the link; the
+    # second one has so many turns to spare wherever it is (`cost.walks.RoundTrips`).
+    rounds = 1 + np.maximum(batches - stages + 1, 0) // 2
     single = (batches if single_waits else np.minimum(batches, 2 * rounds)) * hop
     # A ring of chunks comes back over another link of the same pool.
     around = 2 * (1 + 2 * (virtual - 1)) + 2 * virtual * (batches / stages - 1)

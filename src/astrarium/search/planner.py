@@ -389,13 +389,11 @@ def why_refused(workload: Workload, pools: Sequence[Pool], strategy: Strategy) -
     Groups, and stages with degrees of their own, are each held to the rules as if all were alike.
     """
     found: list[str] = []
-    for group in strategy.groups:
-        share = replace(workload, global_batch=group.sequences)
-        found += why_refused(share, pools, group)
-    if not strategy.groups:
-        for one, names in _views(strategy):
+    for group in strategy.pipelines:
+        share = replace(workload, global_batch=group.sequences) if strategy.groups else workload
+        for one, names in _views(group):
             own = [pool for pool in pools if pool.name in names] or pools
-            found += [reason for pool in own for reason in _why_refused_on(workload, pool, one)]
+            found += [reason for pool in own for reason in _why_refused_on(share, pool, one)]
     return tuple(dict.fromkeys(found))
 
 
