@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Cluster
 from astrarium.search.mixed_cases import Bundle, Priced
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
@@ -62,9 +62,21 @@ class KeptPlans:
 
     def worst_seconds(self, gpus: Sequence[int]) -> float:
         """Plans on these GPUs that take longer are not worth a look."""
+        hourly = float(np.array(gpus) @ self.prices)
+        worst = min(self._too_late, self._too_dear / hourly)
         if self.objective is Objective.COST:
-            return self.limit / float(np.array(gpus) @ self.prices)
-        return self.limit if self.objective in TIMES else float("inf")
+            return min(worst, self.limit / hourly)
+        return min(worst, self.limit) if self.objective in TIMES else worst
+
+    @property
+    def _too_late(self) -> float:
+        """Seconds of an iteration that were too many: who takes longer is late, too."""
+        return self.least_seconds / (self._iterations or 1.0)
+
+    @property
+    def _too_dear(self) -> float:
+        """Dollars of an iteration, times an hour, that were too many."""
+        return self.least_usd * 3600 / (self._iterations or 1.0)
 
     @property
     def best_score(self) -> float:
@@ -122,6 +134,16 @@ class KeptPlans:
         if len(best) > self._top:
             del best[max(best, key=lambda k: (best[k].score, k))]
 
+    def beyond_budget(self, usd_hours: Floats) -> Bools:
+        """Whether iterations that cost so much, times an hour, at least are too dear."""
+        budget = self._limits.budget_usd
+        if budget is None or self._iterations is None or not self._has_prices:
+            return np.zeros(len(usd_hours), bool)
+        usd = usd_hours / 3600 * self._iterations
+        dear = usd > budget
+        self.least_usd = min(self.least_usd, float(usd[dear].min(initial=np.inf)))
+        return np.asarray(dear)
+
     def _within_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
         iterations = self._iterations
         if iterations is None:
@@ -151,7 +173,8 @@ class KeptPlans:
     def limit(self) -> float:
         """What is still worth a look: anything until the list is full, then only a new first."""
         filling = len(self.best) < self._top and not self.only_better
-        return float("inf") if filling else self.best_score
+        worst = float("inf") if filling else self.best_score
+        return min(worst, self._too_late) if self.objective in TIMES else worst
 
     def ranked(self) -> list[Found]:
         best = self.best
