@@ -24,6 +24,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.step import seconds_of
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
+from astrarium.search import mixed, mixed_nodes
 from astrarium.search.arrangements import canonical, laid
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed import PartitionSearch
@@ -307,6 +308,20 @@ def test_blocks_straddle_pools_where_all_gpus_are_used() -> None:
     assert_like_brute_force(workload, Cluster(pools), exact=True, rules=rules)
     found = searched(workload, Cluster(pools), exact=True, rules=rules).found[0]
     assert any(len(stage.pools) == 2 for stage in found.strategy.stages)
+
+
+@pytest.mark.parametrize("memory", [None, 5.0])
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_waits_is_never_better(
+    memory: float | None, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if shortest stages and what recomputes least are always looked at first."""
+    for module in (mixed, mixed_nodes):
+        monkeypatch.setattr(module, "FEW_CASES", 0)
+    pools = (pool_of("a", "h100", 1, 2, memory), pool_of("b", "a100", 1, 2, memory))
+    for model in models()[::2]:
+        workload = Workload(model, seq_length=1024, global_batch=4)
+        assert_like_brute_force(workload, Cluster(pools), exact=exact, rules=FEW_DEGREES)
 
 
 def best_seconds(

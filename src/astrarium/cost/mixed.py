@@ -419,14 +419,12 @@ class ClusterModel:
         ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
         gradient = layouts.runtime.tied_gradient_bytes
         for i, one in enumerate(parts):
-            for j, other in enumerate(parts):
-                if i == j:
-                    hop[:, i, j] = one.hop
-                    tied[:, i, j] = one.layouts.messages.tied
-                    continue
+            hop[:, i, i], tied[:, i, i] = one.hop, one.layouts.messages.tied
+            for j, other in enumerate(parts[:i]):
                 fabric = self.fabric_of(tuple(sorted({*one.stage_class, *other.stage_class})))
-                hop[:, i, j] = _hop_between(fabric, one, other)
-                tied[:, i, j] = all_reduce_seconds(
+                # A link is as slow as its slower direction.
+                hop[:, i, j] = hop[:, j, i] = _hop_between(fabric, one, other)
+                tied[:, i, j] = tied[:, j, i] = all_reduce_seconds(
                     fabric, gradient * _tied_table(fabric, one, other), ends
                 )
         return hop, tied
@@ -442,9 +440,11 @@ def _hop_between(fabric: Fabric, one: _Part, other: _Part) -> Floats:
     Of unlike degrees, the GPUs that are fewer have more to send or receive each.
     """
     like = one.is_like(other)[:, None]
+    senders = np.maximum(*(x.layouts.degrees.stage_stride for x in (one, other)))
+    if like.all():
+        return send_seconds(fabric, one.of_ends("boundary_bytes"), np.True_, senders[:, None])
     part = np.maximum(one.moved_bytes(), other.moved_bytes())
     sent = np.where(like, one.of_ends("boundary_bytes"), part)
-    senders = np.maximum(*(x.layouts.degrees.stage_stride for x in (one, other)))
     gathered = np.maximum(one.gather_seconds(), other.gather_seconds())
     moved = send_seconds(fabric, sent, np.True_, senders[:, None])
     return moved + np.where(like, 0.0, gathered)

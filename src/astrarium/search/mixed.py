@@ -216,12 +216,11 @@ class PartitionSearch:
         for group in ranked[:GROUPS_LOOKED_AT]:
             chosen = [opened for _, _, opened in group]
             index, options, _ = self._permitted(chosen)  # these are counted later
-            if dives == DIVES or not len(index):
+            if not len(index):
                 continue
             bounds = self._case_bounds(chosen, index, options)
             if bounds.min() > self.plans.best_score:
                 continue
-            dives += 1
             likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
             order = np.argsort(likely, kind="stable")
             order = order[bounds[order] <= self.plans.limit]
@@ -233,6 +232,9 @@ class PartitionSearch:
                 first = np.sort(np.unique(case, return_index=True)[1])
                 best = first[_spread(index[now][case[first]], SPLITS_OF_DIVE)]
                 self.solve(replace(node, ranked=node.ranked[best]), again=False)
+            dives += 1
+            if dives == DIVES:
+                break
 
     def _entire_pools(self, row: Row) -> list[Key]:
         """GPUs of the fastest pools, as many of them as the row has GPUs for."""
@@ -483,7 +485,7 @@ class PartitionSearch:
 
     def _may_be(self, cases: Cases) -> Bools:
         """Whether every stage has room and time for one layer of each chunk."""
-        if len(cases) <= FEW_CASES:
+        if len(cases) <= FEW_CASES or cases.chosen[0].row.num_stages == 1:
             return np.ones(len(cases), bool)
         rows = gathered([one.row for one in cases.chosen]).take(cases.index)
         least = shortest(self.model.contents, distinct(rows.virtual))

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Cluster
 from astrarium.search.mixed_cases import Bundle, Priced
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
-from astrarium.search.score import Score
+from astrarium.search.score import HOUR, Score
 from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
@@ -37,10 +40,21 @@ class KeptPlans(Score):
 
     def worst_seconds(self, gpus: Sequence[int]) -> float:
         """Plans on these GPUs that take longer are not worth a look."""
+        hourly = self.usd_per_hour(gpus)
+        worst = min(self._too_late, self._too_dear / hourly if hourly else float("inf"))
         if self.objective is Objective.COST:
-            hourly = self.usd_per_hour(gpus)
-            return self.limit / hourly if hourly else float("inf")
-        return self.limit if self.objective in TIMES else float("inf")
+            return min(worst, self.limit / hourly) if hourly else worst
+        return min(worst, self.limit) if self.objective in TIMES else worst
+
+    @property
+    def _too_late(self) -> float:
+        """Seconds of an iteration that were too many: who takes longer is late, too."""
+        return self.least_seconds / (self.iterations or 1.0)
+
+    @property
+    def _too_dear(self) -> float:
+        """Dollars of an iteration, times an hour, that were too many."""
+        return self.least_usd * HOUR / (self.iterations or 1.0)
 
     @property
     def best_score(self) -> float:
@@ -98,6 +112,16 @@ class KeptPlans(Score):
         if len(best) > self._top:
             del best[max(best, key=lambda k: (best[k].score, k))]
 
+    def beyond_budget(self, usd_hours: Floats) -> Bools:
+        """Whether iterations that cost so much, times an hour, at least are too dear."""
+        budget = self.limits.budget_usd
+        if budget is None or self.iterations is None or not self.has_prices:
+            return np.zeros(len(usd_hours), bool)
+        usd = usd_hours / HOUR * self.iterations
+        dear = usd > budget
+        self.least_usd = min(self.least_usd, float(usd[dear].min(initial=np.inf)))
+        return np.asarray(dear)
+
     def _keeps_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
         if self.iterations is None:
             return True
@@ -126,7 +150,8 @@ class KeptPlans(Score):
     def limit(self) -> float:
         """What is still worth a look: anything until the list is full, then only a new first."""
         filling = len(self.best) < self._top and not self.only_better
-        return float("inf") if filling else self.best_score
+        worst = float("inf") if filling else self.best_score
+        return min(worst, self._too_late) if self.objective in TIMES else worst
 
     def ranked(self) -> list[Found]:
         best = self.best
