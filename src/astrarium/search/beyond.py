@@ -11,9 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final
 
 from astrarium.cluster import Cluster
-from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.mixed import ClusterModel, StageClass
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
@@ -32,6 +34,8 @@ from astrarium.search.planner import (
 from astrarium.search.rules import UserRule
 from astrarium.search.unlike import MOST_POOLS, UnlikeResult, UnlikeSearch
 from astrarium.strategy.types import Strategy
+
+MOST_POOLS_OF_SETS: Final = 5  # of which every set is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +95,40 @@ def plan_beyond(
 def _search(
     model: ClusterModel, mode: Mode, rules: Sequence[UserRule], top: int, upper: float
 ) -> _Found:
-    """On all pools; where some may be left idle, also on all but the slowest ones."""
+    """On all pools; where some may be left idle, also on others of their sets."""
     counts, strategies = Counts(), list[Strategy]()
-    groups = GroupSearch(model, rules, counts, top)
+    groups, unlike = GroupSearch(model, rules, counts, top), UnlikeSearch(model, rules, counts)
     able = groups.able()
-    by_speed = sorted(range(len(model.pools)), key=lambda pool: -_peak(model, pool))
-    fewest = 2 if mode is Mode.UP_TO else len(model.pools)
     lower_bound, proven = upper, True
-    for count in range(len(model.pools), fewest - 1, -1):
+    for pools in _sets(model, mode):
+        if groups.ideal_seconds(pools) >= upper:
+            continue
         results: list[GroupResult | UnlikeResult] = []
-        if len(able) >= count:
-            results.append(groups.run(able[:count], upper))
+        if set(pools) <= set(able):
+            results.append(groups.run(tuple(p for p in able if p in pools), upper))
             upper = min(upper, results[-1].seconds)
-        if count <= MOST_POOLS:
-            unlike = UnlikeSearch(model, rules, counts)
-            results.append(unlike.run(tuple(by_speed[:count]), upper))
+        if len(pools) <= MOST_POOLS:
+            results.append(unlike.run(pools, upper))
             upper = min(upper, results[-1].seconds)
         for result in results:
             strategies += result.strategies[:top]
             lower_bound = min(lower_bound, result.lower_bound)
             proven = proven and result.proven
     return _Found(strategies, lower_bound, proven, counts)
+
+
+def _sets(model: ClusterModel, mode: Mode) -> list[StageClass]:
+    """Pools to use, the fastest first: all; where some may be left idle, every two or more.
+
+    Of many pools only the slowest are left out.
+    """
+    by_speed = sorted(range(len(model.pools)), key=lambda pool: -_peak(model, pool))
+    if mode is Mode.EXACT:
+        return [tuple(by_speed)]
+    sizes = range(len(by_speed), 1, -1)
+    if len(by_speed) > MOST_POOLS_OF_SETS:
+        return [tuple(by_speed[:size]) for size in sizes]
+    return [pools for size in sizes for pools in combinations(by_speed, size)]
 
 
 def _peak(model: ClusterModel, pool: int) -> float:

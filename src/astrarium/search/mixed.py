@@ -233,9 +233,9 @@ class PartitionSearch:
         for used in range(1, len(order) + 1):
             gpus = tuple(sizes[p] if p in order[:used] else 0 for p in range(len(sizes)))
             entire = used == len(order) or not self.space.exact
-            if sum(gpus) == wanted and entire and row.num_stages > 1:
-                if all(taken % row.tp_cp == 0 for taken in gpus):
-                    found.append(gpus)
+            divided = all(taken % row.tp_cp == 0 for taken in gpus)
+            if sum(gpus) == wanted and entire and divided and row.num_stages > 1:
+                found.append(gpus)
         return found
 
     # Choices of GPUs

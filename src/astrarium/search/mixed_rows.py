@@ -239,7 +239,7 @@ class RowBounds:
         stages, batches = degrees.pp, degrees.num_micro_batches
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        # Stages can be dealt to pools they lie on so that none gets more than its share, rounded up.
+        # Stages can be dealt to pools they lie on so that each gets its share, rounded up, at most.
         room = np.where(self._straddle(degrees)[:, None], -(-sizes // block), sizes // block)
         room = np.minimum(room, stages[:, None])
         in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
