@@ -12,11 +12,17 @@ from astrarium.cluster import Pool, parse_gpus
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
 from astrarium.cost.step import seconds_of
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
+from astrarium.model.huggingface import from_config
+from astrarium.model.workload import Workload
 from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.outcome import Objective
+from astrarium.search.rules import UserRule
 from astrarium.search.sieve import RejectingRule
-from astrarium.strategy.columns import Options
+from astrarium.search.space import OVERLAP_SWITCHES, Space
+from astrarium.strategy.columns import SPLITS, Options
 from astrarium.strategy.validity import megatron_rules
 
 
@@ -35,6 +41,22 @@ def small_model(layers: int = 6, *, experts: int = 0, vocab: int = 32000) -> Mod
         expert_layers=tuple(i > 0 for i in range(layers)) if experts else (),
     )
     return assemble("small", "test", Architecture.DECODER, shape)
+
+
+def small_translator(layers: int = 2, *, tied: bool = True) -> Model:
+    """An encoder and a decoder that read one large token table."""
+    values = {
+        "model_type": "t5",
+        "d_model": 1024,
+        "d_kv": 128,
+        "d_ff": 4096,
+        "num_layers": layers,
+        "num_decoder_layers": layers,
+        "num_heads": 8,
+        "vocab_size": 256000,
+        "tie_word_embeddings": tied,
+    }
+    return from_config(values, "translator", "test")
 
 
 def pool_of(text: str, memory_bytes: float | None = None) -> Pool:
@@ -60,3 +82,38 @@ def alive_seconds(
         alive &= ~np.broadcast_to(rule.rejects(columns), (n,))
     alive &= memory_of(layouts, rows, options).peak <= model.pool.gpu.memory_bytes
     return np.where(alive, seconds_of(layouts, rows, options).total, np.inf)
+
+
+Group = tuple[int, ...]
+
+
+def brute_force(
+    workload: Workload,
+    pool: Pool,
+    *,
+    exact: bool,
+    rules: tuple[UserRule, ...],
+    objective: Objective,
+    tuning: Tuning = NEUTRAL,
+) -> tuple[dict[Group, float], int]:
+    """The best score of every distinct plan, from every strategy of the unpruned space."""
+    model = CostModel(workload, pool, tuning=tuning)
+    everything = frozenset(OVERLAP_SWITCHES)
+    space = Space(workload, pool, model.planner, exact=exact, expanded_overlaps=everything)
+    best: dict[Group, float] = {}
+    size = 0
+    for row in range(len(space.degrees)):
+        one = space.degrees.take(np.array([row]))
+        for layout in space.layouts(int(one.pp[0])):
+            options = space.options(layout.chunk_layers)
+            size += len(options)
+            virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
+            layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
+            seconds = alive_seconds(model, layouts, options, rules)
+            if np.isfinite(seconds).any():
+                gpus = int(one.gpus[0])
+                score = float(seconds.min()) * (gpus if objective is Objective.COST else 1)
+                degrees = (one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch)
+                group = tuple(int(column[0]) for column in (*degrees, virtual))
+                best[group] = min(score, best.get(group, np.inf))
+    return best, size

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import alive_seconds, pool_of, small_model
+from small import brute_force, pool_of, small_model, small_translator
 
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
@@ -31,41 +31,6 @@ GB = 2**30
 @pytest.fixture
 def workload() -> Workload:
     return Workload(small_model(), seq_length=2048, global_batch=16)
-
-
-Group = tuple[int, ...]
-
-
-def brute_force(
-    workload: Workload,
-    pool: Pool,
-    *,
-    exact: bool,
-    rules: tuple[UserRule, ...],
-    objective: Objective,
-    tuning: Tuning = NEUTRAL,
-) -> tuple[dict[Group, float], int]:
-    """The best score of every distinct plan, from every strategy of the unpruned space."""
-    model = CostModel(workload, pool, tuning=tuning)
-    everything = frozenset(OVERLAP_SWITCHES)
-    space = Space(workload, pool, model.planner, exact=exact, expanded_overlaps=everything)
-    best: dict[Group, float] = {}
-    size = 0
-    for row in range(len(space.degrees)):
-        one = space.degrees.take(np.array([row]))
-        for layout in space.layouts(int(one.pp[0])):
-            options = space.options(layout.chunk_layers)
-            size += len(options)
-            virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
-            layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
-            seconds = alive_seconds(model, layouts, options, rules)
-            if np.isfinite(seconds).any():
-                gpus = int(one.gpus[0])
-                score = float(seconds.min()) * (gpus if objective is Objective.COST else 1)
-                degrees = (one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch)
-                group = tuple(int(column[0]) for column in (*degrees, virtual))
-                best[group] = min(score, best.get(group, np.inf))
-    return best, size
 
 
 def searched(
@@ -136,6 +101,23 @@ def test_equals_brute_force(name: str) -> None:
     )
     assert result.optimal
     assert result.bound_gap == 0.0
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("memory_gb", [80, 4.5])
+def test_equals_brute_force_with_a_shared_table(tied: bool, memory_gb: float) -> None:
+    """The stage where the decoder begins holds and reduces a copy."""
+    workload = Workload(small_translator(tied=tied), seq_length=512, global_batch=8)
+    pool, rules = pool_of("h100:4", memory_gb * GB), user_rules(("$pp < 4",))
+    best, size = brute_force(
+        workload, pool, exact=True, rules=rules, objective=Objective.THROUGHPUT
+    )
+    result = searched(workload, pool, exact=True, rules=rules)
+    assert result.space == size
+    assert result.found
+    assert [found.score for found in result.found] == pytest.approx(
+        sorted(best.values())[:5], rel=1e-9
+    )
 
 
 def test_every_strategy_is_accounted_for(workload: Workload) -> None:

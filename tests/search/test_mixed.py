@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import small_model
+from small import small_model, small_translator
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster, Link, Pool, parse_gpus
@@ -30,6 +30,7 @@ from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed import PartitionSearch
 from astrarium.search.mixed_cases import Bundle
 from astrarium.search.mixed_nodes import Opened, Ready
+from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.planner import runnable
@@ -75,14 +76,9 @@ def searched(
         exact=exact,
         expanded_overlaps=overlaps_named(asked),
     )
+    kept = KeptPlans(cluster, model.workload.iterations, objective, limits or Limits(), top)
     return PartitionSearch(
-        model,
-        space,
-        objective=objective,
-        runtime_rules=megatron_rules(),
-        user_rules=asked,
-        limits=limits or Limits(),
-        top=top,
+        model, space, kept, runtime_rules=megatron_rules(), user_rules=asked
     ).run()
 
 
@@ -289,6 +285,16 @@ def test_equals_brute_force_on_three_pools() -> None:
     cluster = Cluster(pools, (Link(("a", "c"), 5e8, 1e-4),))
     for exact in (True, False):
         assert_like_brute_force(workload, cluster, exact=exact, rules=(*FEW_DEGREES, "$tp > 1"))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_equals_brute_force_with_a_shared_table(tied: bool) -> None:
+    """Where the decoder begins is a stage of its own, or not, for a copy of the table."""
+    pools = (pool_of("a", "h100", 1, 2, 8.0), pool_of("b", "a100", 1, 2, 8.0))
+    workload = Workload(small_translator(tied=tied), seq_length=512, global_batch=4)
+    rules = (*FEW_DEGREES, "$pp < 4")
+    assert_like_brute_force(workload, Cluster(pools), exact=True, rules=rules)
+    assert searched(workload, Cluster(pools), exact=True, rules=rules).found
 
 
 def test_blocks_straddle_pools_where_all_gpus_are_used() -> None:

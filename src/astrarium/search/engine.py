@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints, distinct, distinct_rows
 from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.memory import (
     bytes_of_recompute,
@@ -31,6 +31,7 @@ from astrarium.cost.memory import (
 from astrarium.cost.step import passes_of, total_seconds, walk
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.mixed_bounds import interleaved_speed
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.sieve import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.space import Space, Wave
@@ -65,6 +66,26 @@ class _State:
     least_seconds: float = float("inf")
     least_usd: float = float("inf")
     best: dict[tuple[int, ...], Found] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DegreeRows:
+    """Degrees with what they take at least; `counts` says how many strategies have them."""
+
+    degrees: Degrees
+    counts: Ints
+    shards: ShardCosts
+    seconds: Floats
+    least_bytes: Floats
+
+    def take(self, rows: Ints) -> DegreeRows:
+        return DegreeRows(
+            self.degrees.take(rows),
+            self.counts[rows],
+            _taken(self.shards, rows),
+            self.seconds[rows],
+            self.least_bytes[rows],
+        )
 
 
 class Search:
@@ -141,29 +162,28 @@ class Search:
         hopeful[hopeful] = self._within_limits(
             seconds[hopeful], degrees.take(hopeful), counts[hopeful]
         )
-        degrees, counts, shards = degrees.take(hopeful), counts[hopeful], _taken(shards, hopeful)
-        bounds = self._score(seconds[hopeful], least[hopeful], degrees)
-        order = np.lexsort((np.arange(len(degrees)), bounds))
-        self._visit(degrees, shards, bounds, counts, order)
+        every = DegreeRows(degrees, counts, shards, seconds, least)
+        self._visit(every.take(np.flatnonzero(hopeful)))
 
-    def _visit(
-        self, degrees: Degrees, shards: ShardCosts, bounds: Floats, counts: Ints, order: Ints
-    ) -> None:
+    def _visit(self, rows: DegreeRows) -> None:
+        bounds = self._score(rows.seconds, rows.least_bytes, rows.degrees)
+        order = np.lexsort((np.arange(len(bounds)), bounds))
         start, size = 0, FIRST_BLOCK
         while start < len(order):
             block = order[start : start + size]
-            worst = self._worst_kept()
-            within = bounds[block] <= worst
-            self.state.rejected[Rejection.BOUND] += int(counts[block[~within]].sum())
+            within = bounds[block] <= self._worst_kept()
+            self.state.rejected[Rejection.BOUND] += int(rows.counts[block[~within]].sum())
             if not within.any():
-                self.state.rejected[Rejection.BOUND] += int(counts[order[start + size :]].sum())
+                self.state.rejected[Rejection.BOUND] += int(
+                    rows.counts[order[start + size :]].sum()
+                )
                 return
-            self._expand(degrees.take(block[within]), _taken(shards, block[within]))
+            self._expand(rows.take(block[within]))
             start += size
             size = min(2 * size, LARGEST_BLOCK)
 
     def _least_seconds(self, degrees: Degrees, shards: ShardCosts) -> Floats:
-        """No strategy with these degrees is faster: even ranks, nothing exposed, no bubble."""
+        """No strategy with these degrees is faster: nothing exposed, ranks as even as can be."""
         c, e, s = shards.layers, shards.ends, shards.shard_of
         messages = np.minimum(
             c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
@@ -174,7 +194,12 @@ class Search:
         ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
         launches = tuning.host * (c.launch_forward + c.launch_backward) @ layers_of_kind
         once = np.maximum(per_layer @ layers_of_kind + tuning.compute * ends, launches)[s]
-        return once * degrees.num_micro_batches / degrees.pp
+        several = (degrees.pp > 1) & (degrees.num_micro_batches % degrees.pp == 0)
+        chunks = np.where(several, self.space.planner.num_layers // degrees.pp, 1)
+        speed = interleaved_speed(
+            1 / once[:, None], degrees.pp[:, None], degrees.num_micro_batches, chunks
+        )
+        return degrees.num_micro_batches / speed
 
     def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         """What the objective minimises, from seconds of an iteration and peak bytes."""
@@ -198,13 +223,14 @@ class Search:
             self.state.rejected[cause] += count * times
             self.state.reasons[name] += count * times
 
-    def _expand(self, degrees: Degrees, shards: ShardCosts) -> None:
+    def _expand(self, rows: DegreeRows) -> None:
         """Price everything behind these degrees."""
-        layouts, chunk_layers = self._layouts(degrees, shards)
+        layouts, chunk_layers = self._layouts(rows.degrees, rows.shards)
         if layouts is None:
             return
         least = least_bytes(layouts)
-        bound = self._score(self._layout_seconds(layouts), least, layouts.degrees)
+        seconds = self._layout_seconds(layouts)
+        bound = self._score(seconds, least, layouts.degrees)
         option_counts = self._option_counts(chunk_layers)
         within = bound <= self._worst_kept()
         copies = self.space.overlap_copies
@@ -218,7 +244,8 @@ class Search:
             stop = start + max(1, int(np.searchsorted(total, at_once)))
             at_once = MOST_ROWS
             chosen = candidates[start:stop]
-            alive = bound[chosen] <= self._worst_kept()
+            again = self._score(seconds[chosen], least[chosen], layouts.degrees.take(chosen))
+            alive = again <= self._worst_kept()
             lost = int(option_counts[chosen[~alive]].sum()) * copies
             self.state.rejected[Rejection.BOUND] += lost
             if alive.any():
@@ -226,7 +253,7 @@ class Search:
             start = stop
 
     def _layouts(self, degrees: Degrees, shards: ShardCosts) -> tuple[Layouts | None, Ints]:
-        per_pp = {int(pp): self.space.layouts(int(pp)) for pp in np.unique(degrees.pp)}
+        per_pp = {int(pp): self.space.layouts(int(pp)) for pp in distinct(degrees.pp)}
         repeats = np.array([len(per_pp[int(pp)]) for pp in degrees.pp])
         rows = np.repeat(np.arange(len(degrees)), repeats)
         every = [layout for pp in degrees.pp for layout in per_pp[int(pp)]]
@@ -259,7 +286,7 @@ class Search:
     def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
         """Options of the chosen layouts: what fits goes on to rules, time, limits, ranking."""
         rows, options, peaks = [], [], []
-        for layers in np.unique(chunk_layers[chosen]):
+        for layers in distinct(chunk_layers[chosen]):
             group = chosen[chunk_layers[chosen] == layers]
             valid = self._valid_options(int(layers))
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
@@ -424,13 +451,13 @@ class _ValidOptions:
 
 
 def _valid_options(options: Options, lost: Lost) -> _ValidOptions:
-    def distinct(*columns: Ints | Bools) -> tuple[Options, Ints]:
+    def each_once(*columns: Ints | Bools) -> tuple[Options, Ints]:
         first, index = distinct_rows(*columns)
         return options.take(first), index
 
     o = options
-    recompute = distinct(o.granularity, o.method, o.recompute_layers, o.recompute_modules)
-    sharding = distinct(o.zero_stage, o.offload_optimizer)
+    recompute = each_once(o.granularity, o.method, o.recompute_layers, o.recompute_modules)
+    sharding = each_once(o.zero_stage, o.offload_optimizer)
     return _ValidOptions(options, lost, *recompute, *sharding, _lighter(options))
 
 

@@ -92,13 +92,6 @@ class GroupSearch:
             return GroupResult((), np.inf, upper, True)
         return _SharedBatch(self, pools).run(upper)
 
-    def ideal_seconds(self, pools: StageClass) -> float:
-        """All GPUs of these pools at their peak all the time."""
-        used = [self.model.pools[pool] for pool in pools]
-        peak = sum(m.peak_flops * m.pool.num_gpus for m in used)
-        tuned = min(self.model.pools[0].tuning.compute, 1.0)
-        return tuned * self.model.workload.flops_per_iteration / peak
-
     def _rate(self, pool: int, share: int) -> _Rated:
         """The strategies of a pool with the fewest seconds for a sequence, for about this share."""
         model = self.model.pools[pool].with_batch(share)
@@ -146,7 +139,7 @@ class _SharedBatch:
         top, small = self.search.top, self.batch <= SMALL_BATCH
         known = self._best(self._first_fronts(), top)
         if not known and not (small or np.isfinite(upper)):
-            return GroupResult((), np.inf, self.search.ideal_seconds(self.pools), False)
+            return GroupResult((), np.inf, self._ideal_seconds(), False)
         upper = min(upper, known[0][0]) if known else upper
         near = max(round(NEAR * self.batch), 1)
         least = [1] * len(self.pools)
@@ -165,7 +158,7 @@ class _SharedBatch:
         return GroupResult(
             tuple(self._strategy(candidates) for _, candidates in best[:top]),
             seconds,
-            min(upper, seconds) if proven else self.search.ideal_seconds(self.pools),
+            min(upper, seconds) if proven else self._ideal_seconds(),
             proven,
         )
 
@@ -220,6 +213,13 @@ class _SharedBatch:
         smallest = min(self.model.pools[pool].pool.num_gpus for pool in self.pools)
         gradient = self.model.pools[0].runtime.reduced_gradient_bytes
         return gradient * self.model.workload.model.parameters / smallest
+
+    def _ideal_seconds(self) -> float:
+        """All GPUs at their peak all the time."""
+        used = [self.model.pools[pool] for pool in self.pools]
+        peak = sum(m.peak_flops * m.pool.num_gpus for m in used)
+        tuned = min(self.model.pools[0].tuning.compute, 1.0)
+        return tuned * self.model.workload.flops_per_iteration / peak
 
     def _strategy(self, candidates: Sequence[Candidate]) -> Strategy:
         """The groups with their stages, which name the pools."""

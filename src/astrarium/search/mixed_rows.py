@@ -10,20 +10,22 @@ from math import factorial
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed_bounds import (
+    crossing_bound,
     fastest_blocks,
     fastest_first,
     fastest_stages,
     interleaved_bound,
     interleaved_speed,
+    least_crossing,
     least_seconds_of_layers,
     pipeline_bound,
     speeds,
 )
-from astrarium.search.mixed_plans import KeptPlans
+from astrarium.search.mixed_plans import TIMES, KeptPlans
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
     layer_figures,
@@ -32,13 +34,12 @@ from astrarium.search.mixed_relaxed import (
 )
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
-from astrarium.search.outcome import Objective, Rejection
+from astrarium.search.outcome import Rejection
 from astrarium.search.sieve import Lost
 from astrarium.search.straddling import straddle
 from astrarium.strategy.columns import Degrees
 
 MOST_ORDERS = 24  # orders of pools in one case
-TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
 @dataclass(slots=True)
@@ -176,7 +177,7 @@ class RowBounds:
             return found
         block = degrees.tp * degrees.cp * degrees.dp
         laid = np.flatnonzero(degrees.gpus == self.cluster.num_gpus)
-        for value in np.unique(block[laid]).tolist():
+        for value in distinct(block[laid]).tolist():
             rows = laid[block[laid] == value]
             found[rows] = np.maximum.reduce(
                 [
@@ -197,15 +198,13 @@ class RowBounds:
 
     def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
         """What the objective is at least, whatever GPUs are chosen."""
-        if self.objective is Objective.COST:
-            if self.space.exact:
-                return np.asarray(
-                    seconds * (np.array(self.space.arrangements.sizes) @ self.plans.prices)
-                )
+        if self.space.exact:
+            hourly = float(np.array(self.space.arrangements.sizes) @ self.plans.prices)
+            usd = seconds * hourly
+        else:
             block = degrees.tp * degrees.cp * degrees.dp
-            cheapest = (self.plans.prices / speed).min(axis=1)
-            return np.asarray(degrees.num_micro_batches * block * cheapest)
-        return np.asarray(self.plans.score(seconds, degrees.gpus.astype(float), 0.0))
+            usd = degrees.num_micro_batches * block * (self.plans.prices / speed).min(axis=1)
+        return np.asarray(self.plans.least_score(seconds, degrees.gpus.astype(float), usd))
 
     def _most_chunks(self, degrees: Degrees) -> Ints:
         """Chunks per rank, at most."""
@@ -240,7 +239,7 @@ class RowBounds:
         stages, batches = degrees.pp, degrees.num_micro_batches
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        # Stages can be dealt to pools they lie on so that each gets its share, rounded up, at most.
+        # Stages can be dealt to pools they lie on so that none gets more than its share rounded up.
         room = np.where(self._straddle(degrees)[:, None], -(-sizes // block), sizes // block)
         room = np.minimum(room, stages[:, None])
         in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
@@ -266,10 +265,21 @@ class RowBounds:
             )
             single = pipeline_bound(longest, speed, taken, batches)
             passes = np.where(virtual > 1, np.maximum(batches * longest, ramp), single)
+            passes = np.maximum(passes, self._least_of_links(degrees, virtual, of_layers))
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
         score = self._scores_of_rows(degrees, speed, best)
         return np.maximum(score, rows.bound[index])
+
+    def _least_of_links(self, degrees: Degrees, virtual: Ints, figures: LayerFigures) -> Floats:
+        """If all pools are in use and no block lies on two of them."""
+        sizes = np.array(self.space.arrangements.sizes)
+        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        whole = (degrees.gpus == sizes.sum()) & (sizes % block == 0).all(axis=1)
+        every = np.broadcast_to(whole[:, None], (len(whole), len(sizes)))
+        hop = least_crossing(np.moveaxis(figures.hop, 1, 0), every, every)
+        batches, waits = degrees.num_micro_batches, self.rules.single_chunks_wait
+        return crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
 
     def figures(self, degrees: Degrees, work: Floats) -> tuple[LayerFigures, ...]:
         """Of layers on every pool, whatever part of it is used; without and with offload."""

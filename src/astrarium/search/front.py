@@ -1,0 +1,119 @@
+"""The front of time against money over GPU types and counts: exact, one archive for all.
+
+For a given number of GPUs of a type the fastest plan is all that counts, whatever they cost. Every
+type is searched as `engine` does, with one difference: what a plan has to beat depends on its
+number of GPUs. The archive knows for each number the seconds below which a plan would be on the
+front; degrees, layouts and options that cannot get below are left out. Types that promise the
+cheapest work come first, so that the others are mostly left out at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.layouts import CostModel, Layouts
+from astrarium.cost.step import total_seconds
+from astrarium.model.blocks import CustomBlock
+from astrarium.search.archive import Archive, Ways
+from astrarium.search.engine import DegreeRows, Search
+from astrarium.search.outcome import Found, Limits, Objective, Rejection
+from astrarium.search.sieve import RejectingRule
+from astrarium.search.space import Space, Wave
+from astrarium.strategy.columns import SPLITS, Degrees, Options, strategy_at
+
+MOST_AT_ONCE = 64  # degrees of one number of GPUs that are expanded together
+
+WaysOf = Callable[[Ints], Ways]  # how so many GPUs can be paid for
+
+
+class PoolFront(Search):
+    """Enters into an archive whatever the GPUs of one pool can add to the front."""
+
+    def __init__(
+        self,
+        model: CostModel,
+        space: Space,
+        archive: Archive,
+        ways_of: WaysOf,
+        place: Callable[[int], tuple[int, ...]],
+        *,
+        runtime_rules: Sequence[RejectingRule],
+        user_rules: Sequence[RejectingRule],
+    ) -> None:
+        super().__init__(
+            model,
+            space,
+            objective=Objective.TIME,
+            runtime_rules=runtime_rules,
+            user_rules=user_rules,
+            limits=Limits(),
+            top=1,
+        )
+        self._archive, self._place = archive, place
+        self._gpus = space.gpu_counts
+        self._ways = ways_of(self._gpus)
+        self._limits = archive.limits(self._ways)
+
+    def _least_score(self, wave: Wave) -> float:
+        """No plan of the wave is nearer to the front: all its GPUs at their peak all the time."""
+        model = self.model
+        if any(isinstance(kind, CustomBlock) for kind in model.workload.model.kinds):
+            return 0.0
+        inside = (wave.fewest_gpus <= self._gpus) & (self._gpus <= wave.most_gpus)
+        seconds = model.workload.flops_per_iteration / model.peak_flops / self._gpus[inside]
+        seconds *= min(model.tuning.compute, 1.0)
+        return float((seconds / self._limits[inside]).min())
+
+    def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
+        """Seconds over those below which the plan would be on the front."""
+        return seconds / self._limits[np.searchsorted(self._gpus, degrees.gpus)]
+
+    def _worst_kept(self) -> float:
+        return 1.0 - 1e-12
+
+    def _visit(self, rows: DegreeRows) -> None:
+        """Some degrees of every number of GPUs at a time: early plans leave most others out."""
+        waiting = np.argsort(rows.seconds, kind="stable")
+        at_once = 1
+        while len(waiting):
+            seconds, least = rows.seconds[waiting], rows.least_bytes[waiting]
+            degrees = rows.degrees.take(waiting)
+            alive = self._score(seconds, least, degrees) <= self._worst_kept()
+            self.state.rejected[Rejection.BOUND] += int(rows.counts[waiting[~alive]].sum())
+            waiting = waiting[alive]
+            now = _rank_within(degrees.gpus[alive]) < at_once
+            if now.any():
+                self._expand(rows.take(waiting[now]))
+            waiting = waiting[~now]
+            at_once = min(2 * at_once, MOST_AT_ONCE)
+
+    def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
+        """The fastest for each number of GPUs goes into the archive."""
+        seconds = total_seconds(layouts, rows, options)
+        degrees = layouts.degrees.take(rows)
+        order = np.lexsort((np.arange(len(seconds)), peak, seconds))
+        order = order[self._score(seconds, peak, degrees)[order] <= self._worst_kept()]
+        counts, first = np.unique(degrees.gpus[order], return_index=True)
+        found = []
+        for at in order[first]:
+            row = rows[at : at + 1]
+            virtual, split = int(layouts.virtual[row[0]]), SPLITS[int(layouts.split[row[0]])]
+            chosen = options.take(np.array([at]))
+            strategy = strategy_at(layouts.degrees.take(row), chosen, 0, virtual, split)
+            found.append(Found(strategy, float(seconds[at]), 0.0, float(peak[at])))
+        places = [self._place(count) for count in counts.tolist()]
+        ways = self._ways.take(np.searchsorted(self._gpus, counts))
+        self._archive.enter(found, places, ways)
+        self._limits = self._archive.limits(self._ways)
+
+
+def _rank_within(groups: Ints) -> Ints:
+    """The how-manieth of its group each entry is, in the order given."""
+    order = np.argsort(groups, kind="stable")
+    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
+    return ranks
