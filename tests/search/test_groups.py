@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -114,6 +114,20 @@ def test_any_is_never_worse_than_megatron(gpus: str, mode: Mode) -> None:
     assert found.optimal == (found.bound_gap == 0)
     of_both = [sum(p.rejected.values()) + len(p.plans) - p.space for p in (known, found)]
     assert of_both[0] == of_both[1]
+
+
+def test_any_is_never_worse_than_on_fewer_pools() -> None:
+    pools = parse_gpus("h100:2,a100:2,l40s:4").pools
+    workload = replace(WORKLOAD, global_batch=12)
+    best = {
+        some: plan_beyond(workload, Cluster(some), mode=Mode.UP_TO, top=1).plans[0]
+        for size in (1, 2, 3)
+        for some in combinations(pools, size)
+    }
+    for some, plan_of_some in best.items():
+        for more, plan_of_more in best.items():
+            if set(some) <= set(more):
+                assert plan_of_more.iteration_seconds <= plan_of_some.iteration_seconds
 
 
 def test_plans_are_those_that_predict_prices() -> None:

@@ -62,7 +62,7 @@ from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Options
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
-MOST_CHOICES = 4_000  # nodes of choosing GPUs
+MOST_CHOICES = 4_000  # nodes of choosing GPUs, of either sort
 MOST_SOLVED = 2_500  # orders and options whose split was found
 MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at; many pools have many
 MOST_TABLES_OF_FEW_POOLS, FEW_POOLS = 2_000_000, 3
@@ -144,7 +144,7 @@ class PartitionSearch:
         state = self.state
         return (
             state.cases >= MOST_CASES
-            or state.choices >= MOST_CHOICES
+            or max(state.choices, state.straddled) >= MOST_CHOICES
             or state.evaluated >= MOST_SOLVED
             or state.tables >= (MOST_TABLES_OF_FEW_POOLS if self._few else MOST_TABLES)
             or state.asked >= (MOST_ASKED_OF_ONE_POOL if self._alone else MOST_ASKED)
@@ -331,7 +331,7 @@ class PartitionSearch:
 
     def branch_straddled(self, choice: StraddledChoice) -> None:
         """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
-        self.state.choices += 1
+        self.state.straddled += 1
         row, order = choice.row, choice.row.fastest_first
         if len(choice.slots) == len(order):
             self._lay_straddled(choice, _by_pool(order, choice.slots))

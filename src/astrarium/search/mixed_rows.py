@@ -51,6 +51,7 @@ class State:
     asked: int = 0
     tables: int = 0
     choices: int = 0
+    straddled: int = 0  # choices with blocks on several pools
     given_up: float = float("inf")  # least bound of what was never looked at
     least_bytes: float = float("inf")
 
