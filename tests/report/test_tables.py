@@ -12,9 +12,16 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.report import tables
-from astrarium.report.document import ClusterPart, MemoryPart, PlanDocument, PlanPart, StagePart
+from astrarium.report.document import (
+    ClusterPart,
+    MemoryPart,
+    PlanDocument,
+    PlanPart,
+    RecomputePart,
+    StagePart,
+)
 from astrarium.report.stages import memory_table
-from astrarium.strategy.types import RecomputeModule
+from astrarium.strategy.types import Granularity, Method, RecomputeModule
 
 WIDTHS = (80, 100, 120, 160)
 
@@ -310,3 +317,17 @@ def test_the_price_of_a_gpu_agrees_with_that_of_all(document: PlanDocument) -> N
     pool = replace(document.cluster.pools[0], usd_per_gpu_hour=3.995)
     assert tables.price_words(pool).startswith("$3.995 per GPU")
     assert tables.price_words(replace(pool, usd_per_gpu_hour=4.0)).startswith("$4.00 per GPU")
+
+
+def test_what_stages_recompute_is_shown_where_they_differ(document: PlanDocument) -> None:
+    plan = document.plans[0]
+    assert "recompute" not in text([memory_table(plan, 80)])
+    ways = [RecomputePart(Granularity.FULL, Method.BLOCK, layers) for layers in (3, 2, 1)]
+    for number, expected in ((1, "| 3 layers per chunk"), (3, "by stage")):
+        own = dict(enumerate(ways[:number]))
+        stages = tuple(replace(s, recompute=own.get(s.pipeline_rank)) for s in plan.strategy.stages)
+        changed = replace(plan, strategy=replace(plan.strategy, stages=stages))
+        shown = words(text([memory_table(changed, 80)]))
+        assert "recomputed: 3 layers per chunk on stage 0" in shown
+        report = tables.plan_report(replace(document, plans=(changed,)), 120)
+        assert expected in words(text(report))

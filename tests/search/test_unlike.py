@@ -61,3 +61,29 @@ def test_nothing_above_the_limit_is_found() -> None:
     assert not again.strategies
     assert again.lower_bound == pytest.approx(best.seconds) or not again.proven
     assert options_of(best.strategies[:1]).zero_stage[0] <= 1
+
+
+def test_what_is_given_up_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer combinations written down or looked at: never better, and the bound stays one."""
+    cluster = parse_gpus("h100:4,a100:4,l40s:4")
+    model = ClusterModel(Workload(small_model(8), 1024, 16), cluster)
+    exact = UnlikeSearch(model, (), Counts()).run((0, 1, 2), np.inf)
+    assert exact.proven
+    for name, most in (("combinations.MOST_ROWS", 2), ("unlike.MOST_COMBINATIONS", 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"astrarium.search.{name}", most)
+            few = UnlikeSearch(model, (), Counts()).run((0, 1, 2), np.inf)
+        assert few.lower_bound <= exact.seconds * (1 + 1e-9)
+        assert few.seconds >= exact.seconds * (1 - 1e-9)
+        assert few.proven == (few.lower_bound >= few.seconds)
+
+
+def test_many_pools_are_laid_in_a_few_orders() -> None:
+    cluster = parse_gpus("h100:2,a100:2,l40s:2,a10:2,l4:2")
+    model = ClusterModel(Workload(small_model(8), 1024, 8), cluster)
+    result = UnlikeSearch(model, (), Counts()).run((0, 1, 2, 3, 4), np.inf)
+    assert not result.proven
+    (best,) = estimate(model, result.strategies[:1])
+    assert best.iteration_seconds == pytest.approx(result.seconds, rel=1e-9)
+    assert best.strategy.gpus == cluster.num_gpus
+    assert best.fits

@@ -13,9 +13,10 @@ from astrarium.report.bars import Bar
 from astrarium.report.document import MEMORY_KEYS, MemoryPart, PlanPart
 from astrarium.report.layout import GAP, gib, natural_width, new_table
 from astrarium.report.words import (
+    has_own_recompute,
     layers_of_stages,
     layers_words,
-    recompute_by_stage,
+    recompute_of_stages,
     stage_gpus,
 )
 
@@ -83,9 +84,6 @@ def _columns(plan: PlanPart, *, full: bool) -> list[_Column]:
         columns.insert(1, gpu)
     if len({gib(stage.capacity_bytes) for stage in plan.memory}) > 1:
         columns.insert(-1, _Column("of", lambda stage: gib(stage.capacity_bytes), optional=True))
-    redone = recompute_by_stage(plan)
-    if redone:
-        columns.append(_Column("recompute", lambda stage: redone[stage.stage], left=True))
     return columns
 
 
@@ -99,7 +97,7 @@ def _style(stage: MemoryPart) -> str:
 
 
 def _below(plan: PlanPart, hidden: Sequence[MemoryPart]) -> Iterator[RenderableType]:
-    """The stages that are not shown, and the layers of all of them if they are not alike."""
+    """The stages that are not shown; layers and recomputation of all if they are not alike."""
     if hidden:
         low, high = (gib(f(stage.peak_bytes for stage in hidden)) for f in (min, max))
         where = f"at {low}" if low == high else f"between {low} and {high}"
@@ -108,6 +106,9 @@ def _below(plan: PlanPart, hidden: Sequence[MemoryPart]) -> Iterator[RenderableT
     layers = "" if plan.is_mixed else layers_words(plan.strategy)  # said with the pipeline
     if layers:
         yield Padding(Text(layers, style="dim"), (0, 0, 0, 2))
+    if has_own_recompute(plan.strategy):
+        redone = f"recomputed: {recompute_of_stages(plan.strategy)}"
+        yield Padding(Text(redone, style="dim"), (0, 0, 0, 2))
 
 
 def _telling_stages(stages: Sequence[MemoryPart]) -> list[MemoryPart]:

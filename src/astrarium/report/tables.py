@@ -33,6 +33,7 @@ from astrarium.report.words import (
     PARTS,
     by_part,
     gpus_words,
+    has_own_recompute,
     pipeline_words,
     recompute_words,
     rejection,
@@ -292,10 +293,9 @@ def _share(strategy: StrategyPart) -> str:
 
 
 def _recompute(strategy: StrategyPart) -> str:
-    """The table of stages has more room where there are many answers."""
+    """The table of stages has room for many answers."""
     every = by_part(strategy, lambda part: recompute_words(part.recompute))
-    own = any(s.recompute for g in strategy.groups or (strategy,) for s in g.stages)
-    return "by stage" if own and every.count("|") > 1 else every
+    return "by stage" if has_own_recompute(strategy) and every.count("|") > 1 else every
 
 
 def _results(plans: Sequence[PlanPart]) -> list[Column]:

@@ -215,8 +215,15 @@ def _as_stage(strategy: StrategyPart, stage: StagePart) -> StrategyPart:
     return replace(strategy, **{key: own for key in keys if (own := getattr(stage, key))})
 
 
+def has_own_recompute(strategy: StrategyPart) -> bool:
+    """Whether some stage recomputes what others do not."""
+    return any(s.recompute for group in strategy.groups or (strategy,) for s in group.stages)
+
+
 def recompute_of_stages(strategy: StrategyPart) -> str:
-    """What is recomputed; where stages differ, which of them recompute what."""
+    """What is recomputed; where stages differ, which of them recompute what, groups in turn."""
+    if strategy.groups:
+        return "; ".join(recompute_of_stages(group) for group in strategy.groups)
     own = {stage.pipeline_rank: stage.recompute for stage in strategy.stages}
     if not any(own.values()):
         return recompute_words(strategy.recompute)
@@ -224,15 +231,6 @@ def recompute_of_stages(strategy: StrategyPart) -> str:
     for rank, redone in sorted(own.items()):
         of_words.setdefault(recompute_words(redone or strategy.recompute), []).append(rank)
     return ", ".join(f"{words} on {stage_words(ranks)}" for words, ranks in of_words.items())
-
-
-def recompute_by_stage(plan: PlanPart) -> dict[int, str]:
-    """What every stage recomputes, stages of groups counted on; empty if all do the same."""
-    found: list[str] = []
-    for group in plan.strategy.groups or (plan.strategy,):
-        ranks = sorted((s for s in group.stages if s.chunk == 0), key=lambda s: s.pipeline_rank)
-        found += [recompute_words(stage.recompute or group.recompute) for stage in ranks]
-    return dict(enumerate(found)) if len(set(found)) > 1 else {}
 
 
 def stage_words(ranks: Sequence[int]) -> str:

@@ -193,16 +193,17 @@ class _Beyond:
         return min(self.tuning.compute, 1.0) * workload.flops_per_iteration / peak
 
     def _search(self, part: Cluster, gpus: Sequence[int], upper: float) -> None:
-        """Pipelines over all of some pools, and groups with one on each."""
+        """Groups with one on each of some pools, and pipelines over all of them."""
         model = self._model(part)
         pools = tuple(range(len(part.pools)))
-        unlike = UnlikeSearch(model, self.rules, self.counts).run(pools, upper)
-        self._enter(model, gpus, unlike)
         if len(pools) > 1:
             groups = GroupSearch(model, self.rules, self.counts, self.top)
             able = groups.able()
             if len(able) == len(pools):
-                self._enter(model, gpus, groups.run(able, min(upper, unlike.seconds)))
+                shared = groups.run(able, upper)
+                self._enter(model, gpus, shared)
+                upper = min(upper, shared.seconds)
+        self._enter(model, gpus, UnlikeSearch(model, self.rules, self.counts).run(pools, upper))
 
     def _enter(
         self, model: ClusterModel, gpus: Sequence[int], result: GroupResult | UnlikeResult

@@ -24,8 +24,8 @@ from astrarium.search.sieve import CausedRules, apply_rules
 from astrarium.search.space import context_degrees, divisors, most_heads
 from astrarium.strategy.columns import Degrees
 
-MOST_ROWS: Final = 20_000  # combinations of one tick that are written down
-MOST_REFINED: Final = 4_096  # whose bounds get to know whole layers
+MOST_ROWS: Final = 2_000  # combinations of one tick, cp and ep that are written down
+MOST_REFINED: Final = 2_048  # whose bounds get to know whole layers
 MOST_ORDERS: Final = 24  # of the pools along the pipeline
 
 Order = tuple[int, ...]  # places of the pools along the pipeline

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -60,8 +61,9 @@ from astrarium.strategy.types import (
 )
 from astrarium.strategy.validity import megatron_rules
 
-MOST_COMBINATIONS: Final = 1_024  # looked at before the search gives up its proof
-MOST_SOLVED: Final = 6_000  # splits that were looked for
+MOST_COMBINATIONS: Final = 768  # looked at before the search gives up its proof
+MOST_ENTRIES: Final = 150_000_000  # of the tables of all splits that were looked for
+ENTRIES_EACH: Final = 20_000  # that a table counts for, however small it is
 MOST_HEAVY: Final = 128  # of them, with all ways to recompute
 TOGETHER: Final = 32  # combinations priced at once
 FIRST: Final = 4  # the same, before anything is known
@@ -191,7 +193,7 @@ class _OnPools:
         self.limit = upper
         self.given_up = np.inf  # nothing that was not looked at takes less
         self.strategies: list[Strategy] = []  # each faster than those before
-        self._heavy = self._split = 0  # combinations with all ways to recompute; problems
+        self._heavy = self._entries = 0  # work done, as it is limited
         self._classes: list[StageClass] = [(pool,) for pool in pools]
         self._orders, self._has_all_orders = orders_of(self.model, pools)
 
@@ -215,7 +217,7 @@ class _OnPools:
 
     @property
     def _has_done_enough(self) -> bool:
-        return self._heavy >= MOST_HEAVY or self._split >= MOST_SOLVED
+        return self._heavy >= MOST_HEAVY or self._entries >= MOST_ENTRIES
 
     def _look_at_all(self, every: Combinations) -> int:
         """The most promising first, until nothing better is left; how many were looked at."""
@@ -257,9 +259,9 @@ class _OnPools:
     def _solved(self, stages: Sequence[StageChoices]) -> list[tuple[float, Split | None]]:
         """The best splits below the limit, and what none takes less than; infinite without one."""
         self.search.counts.evaluated += len(stages)
-        self._split += len(stages)
-        limits = [self.limit - one.tied for one in stages]
-        splits = best_splits([one.problem() for one in stages], limits)
+        limits, problems = [self.limit - one.tied for one in stages], [s.problem() for s in stages]
+        self._entries += sum(ENTRIES_EACH + prod(problem.shape[:3]) for problem in problems)
+        splits = best_splits(problems, limits)
         return [
             (np.inf, None) if split is None else (split.lower_bound + one.tied, split)
             for split, one in zip(splits, stages, strict=True)
