@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from astrarium.cli import options
+
+if TYPE_CHECKING:
+    from astrarium.report.document import PlanDocument
+    from astrarium.search.planner import Mode
 
 
 def plan(  # noqa: PLR0913  one parameter per flag
@@ -37,34 +43,20 @@ def plan(  # noqa: PLR0913  one parameter per flag
 ) -> None:
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import money, output, request
-    from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report.build import document_of
-    from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import beyond, planner
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
     request.check_planned(runtime)
     goal = request.choice("--objective", objective, Objective, without=(Objective.GPUS,))
-    how = request.choice("--mode", mode, planner.Mode)
-    if gpus is None and cluster is None and market is not None:
-        how = planner.Mode.UP_TO  # nobody rents all that a cloud has
+    how = _mode(mode, market_alone=gpus is None and cluster is None and market is not None)
     limits = Limits(request.usd("--budget", budget), request.seconds("--deadline", deadline))
     listed = request.count("--top", top, request.MOST_PLANS)
     rules = user_rules(rule or ())
-    terms = money.Terms(
-        market,
-        region,
-        max_gpus,
-        prices or (),
-        price or (),
-        discount or (),
-        power_price,
-        power_utilisation,
-        money_decides=how is planner.Mode.UP_TO
-        and (goal is Objective.COST or limits.budget_usd is not None),
-        may_choose=True,
-    )
+    cheap = goal is Objective.COST or limits.budget_usd is not None
+    decides = cheap and how is planner.Mode.UP_TO
+    terms = money.terms(ctx.params, money_decides=decides, may_choose=True)
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision, terms)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
@@ -80,8 +72,26 @@ def plan(  # noqa: PLR0913  one parameter per flag
             tuning=tuning,
         )
     document = document_of(planned, reference=model, objective=goal, mode=how, notes=asked.notes)
-    written = output.write_document(out, PLAN_FILE, to_dict(document))
-    if json:
+    _hand_over(ctx, document)
+
+
+def _mode(text: str, *, market_alone: bool) -> Mode:
+    """The mode of --mode; a market has more than anybody rents."""
+    from astrarium.cli import request
+    from astrarium.search.planner import Mode
+
+    asked = request.choice("--mode", text, Mode)
+    return Mode.UP_TO if market_alone else asked
+
+
+def _hand_over(ctx: typer.Context, document: PlanDocument) -> None:
+    """Write the document where --out says, and print it as --json or as text."""
+    from astrarium.cli import output
+    from astrarium.cli.shell import ARGUMENTS, knows
+    from astrarium.report.document import PLAN_FILE, to_dict
+
+    written = output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document))
+    if ctx.params["json"]:
         output.print_json(to_dict(document))
         return
     from astrarium.report import tables

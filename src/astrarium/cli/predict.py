@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import typer
+
 from astrarium.cli import options
 
 
 def predict(  # noqa: PLR0913  one parameter per flag
+    ctx: typer.Context,
     model: options.MODEL,
     global_batch: options.GLOBAL_BATCH,
     strategy: options.STRATEGY,
@@ -33,17 +36,9 @@ def predict(  # noqa: PLR0913  one parameter per flag
     from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
 
-    terms = money.Terms(
-        market,
-        region,
-        None,
-        prices or (),
-        price or (),
-        discount or (),
-        power_price,
-        power_utilisation,
+    asked = request.read(
+        model, gpus, cluster, seq_length, global_batch, tokens, precision, money.terms(ctx.params)
     )
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision, terms)
     chosen = request.strategy(strategy, asked)
     program = find_runtime(runtime)
     asked = request.under(asked, program)
