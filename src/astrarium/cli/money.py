@@ -41,13 +41,11 @@ class Terms:
         return self.market is not None or bool(self.prices)
 
 
-def terms(
-    flags: Mapping[str, Any], *, money_decides: bool = False, may_choose: bool = False
-) -> Terms:
-    """The flags about money among all those of a command."""
+def terms(flags: Mapping[str, Any], *, money_decides: bool = False) -> Terms:
+    """The flags about money among all those of a command; --max-gpus lets it choose GPUs."""
     names = [f.name for f in fields(Terms) if f.name in flags]
     given = {name: flags[name] for name in names if flags[name] is not None}
-    return Terms(**given, money_decides=money_decides, may_choose=may_choose)
+    return Terms(**given, money_decides=money_decides, may_choose="max_gpus" in flags)
 
 
 def today() -> date:

@@ -10,6 +10,7 @@ from astrarium.cli import options
 
 if TYPE_CHECKING:
     from astrarium.report.document import PlanDocument
+    from astrarium.search.outcome import Limits, Objective
     from astrarium.search.planner import Mode
 
 
@@ -44,7 +45,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import money, output, request
     from astrarium.report.build import document_of
-    from astrarium.search import beyond, planner
+    from astrarium.search import planner
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
@@ -54,12 +55,12 @@ def plan(  # noqa: PLR0913  one parameter per flag
     limits = Limits(request.usd("--budget", budget), request.seconds("--deadline", deadline))
     listed = request.count("--top", top, request.MOST_PLANS)
     rules = user_rules(rule or ())
-    cheap = goal is Objective.COST or limits.budget_usd is not None
-    decides = cheap and how is planner.Mode.UP_TO
-    terms = money.terms(ctx.params, money_decides=decides, may_choose=True)
+    terms = money.terms(ctx.params, money_decides=_money_decides(goal, how, limits))
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision, terms)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
-    search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
+    search = planner.plan
+    if runtime.lower() == request.Runtime.ANY:
+        from astrarium.search.beyond import plan_beyond as search
     with output.progress("searching"):
         planned = search(
             asked.workload,
@@ -82,6 +83,12 @@ def _mode(text: str, *, market_alone: bool) -> Mode:
 
     asked = request.choice("--mode", text, Mode)
     return Mode.UP_TO if market_alone else asked
+
+
+def _money_decides(objective: Objective, mode: Mode, limits: Limits) -> bool:
+    """Whether GPUs without a price are of no use, and others may be taken."""
+    cheap = objective == "cost" or limits.budget_usd is not None
+    return cheap and mode == "up-to"
 
 
 def _hand_over(ctx: typer.Context, document: PlanDocument) -> None:
