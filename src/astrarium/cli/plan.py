@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,6 +14,8 @@ from astrarium.errors import NoFeasiblePlanError
 if TYPE_CHECKING:
     from astrarium.cli.request import Request
     from astrarium.report.document import PlanDocument
+    from astrarium.search.outcome import Limits, Objective
+    from astrarium.search.planner import Mode
 
 FRONT_FLAG = "--front"
 
@@ -63,7 +64,6 @@ def plan(  # noqa: PLR0913  one parameter per flag
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import money, output, request
     from astrarium.report.build import document_of
-    from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
@@ -71,41 +71,16 @@ def plan(  # noqa: PLR0913  one parameter per flag
     request.check_planned(runtime)
     files = _front_files(front or (), [model, cluster, profile])
     goal = request.choice("--objective", objective, Objective, without=(Objective.GPUS,))
-    how = request.choice("--mode", mode, planner.Mode)
-    if gpus is None and cluster is None and market is not None:
-        how, mix = planner.Mode.UP_TO, mix or "1"  # nobody rents all that a cloud has
-    most_types = None if mix is None else request.count("--mix", mix, request.MOST_POOLS)
+    market_alone = gpus is None and cluster is None and market is not None
+    how = _mode(mode, market_alone=market_alone)
     limits = Limits(request.usd("--budget", budget), request.seconds("--deadline", deadline))
     listed = request.count("--top", top, request.MOST_PLANS)
+    most_types = _most_types(mix, market_alone=market_alone)
     rules = user_rules(rule or ())
-    terms = money.Terms(
-        market,
-        region,
-        max_gpus,
-        prices or (),
-        price or (),
-        discount or (),
-        power_price,
-        power_utilisation,
-        money_decides=how is planner.Mode.UP_TO
-        and (goal is Objective.COST or limits.budget_usd is not None),
-        may_choose=True,
-    )
+    terms = money.terms(ctx.params, money_decides=_money_decides(goal, how, limits))
     length = request.run_length(tokens, epochs, dataset_tokens)
     asked = request.read(model, gpus, cluster, seq_length, global_batch, length, precision, terms)
-    run = request.run_terms(
-        global_batch=asked.workload.global_batch,
-        spot=spot,
-        interruptions=interruptions or (),
-        checkpoint_every=checkpoint_every,
-        storage_bandwidth=storage_bandwidth,
-        restart_time=restart_time,
-        rampup_batch=rampup_batch,
-        eval_every=eval_every,
-        eval_iterations=eval_iterations,
-        co2=co2,
-    )
-    request.check_run_length(run, length)
+    run = request.run_terms(ctx.params, asked.workload)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     search = planner.plan
     if runtime.lower() == request.Runtime.ANY:
@@ -126,23 +101,48 @@ def plan(  # noqa: PLR0913  one parameter per flag
     document = document_of(
         planned, reference=model, objective=goal, mode=how, limits=limits, notes=asked.notes
     )
-    written = output.write_document(out, PLAN_FILE, to_dict(document))
+    _hand_over(ctx, document, files)
+
+
+def _mode(text: str, *, market_alone: bool) -> Mode:
+    """The mode of --mode; a market has more than anybody rents."""
+    from astrarium.cli import request
+    from astrarium.search.planner import Mode
+
+    asked = request.choice("--mode", text, Mode)
+    return Mode.UP_TO if market_alone else asked
+
+
+def _most_types(text: str | None, *, market_alone: bool) -> int | None:
+    """Pools that one job may use; of a market, offers of different clouds among them, one."""
+    from astrarium.cli import request
+
+    if text is None:
+        return 1 if market_alone else None
+    return request.count("--mix", text, request.MOST_POOLS)
+
+
+def _money_decides(objective: Objective, mode: Mode, limits: Limits) -> bool:
+    """Whether GPUs without a price are of no use, and others may be taken."""
+    cheap = objective == "cost" or limits.budget_usd is not None
+    return cheap and mode == "up-to"
+
+
+def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str]) -> None:
+    """Write the document where --out and --front say, and print it as --json or as text."""
+    from astrarium.cli import output
+    from astrarium.cli.shell import ARGUMENTS, knows
+    from astrarium.report.document import PLAN_FILE, to_dict
+
+    written = output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document))
     if files:
         from astrarium.report.front_files import write_front
 
         for file in files:
             write_front(FRONT_FLAG, file, document)
-    if json:
+    if ctx.params["json"]:
         output.print_json(to_dict(document))
         return
-    _show(ctx, document, written, files)
-
-
-def _show(
-    ctx: typer.Context, document: PlanDocument, written: Path | None, files: Sequence[str]
-) -> None:
-    from astrarium.cli import output
-    from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report import tables
 
     output.show(lambda width: tables.plan_report(document, width))
