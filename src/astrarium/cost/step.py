@@ -171,7 +171,7 @@ def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Flo
     """Once an iteration, behind the passes, by cause: (strategies, ranks)."""
     gradient, gather = _data_parallel(layouts, rows, options)
     return {
-        "gradient_reduction": gradient,
+        "gradient_reduction": gradient + layouts.messages.shared[rows],
         "optimizer": _optimizer(layouts, rows, options),
         "parameter_gather": gather,
         "host": _of_step(layouts, rows, options),

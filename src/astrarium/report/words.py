@@ -195,14 +195,19 @@ def unit_price(amount: float | None) -> str:
     return f"${whole}.{digits.rstrip('0'):0<2}"
 
 
+PARTS = " | "  # stands between what parts of a strategy have of their own
+
+
 def by_part(strategy: StrategyPart, text: Callable[[StrategyPart], str]) -> str:
-    """A text of the strategy; where groups or stages have their own, all that differ in order."""
-    parts = [
-        one
-        for group in strategy.groups or (strategy,)
-        for one in [group, *(_as_stage(group, stage) for stage in group.stages)]
-    ]
-    return " | ".join(dict.fromkeys(text(part) for part in parts))
+    """A text of the strategy; where groups or stages have their own, each in its order.
+
+    One for every group, so that the columns of a table can be read together.
+    """
+    if strategy.groups:
+        of_groups = [by_part(group, text) for group in strategy.groups]
+        return PARTS.join(of_groups if len(set(of_groups)) > 1 else of_groups[:1])
+    stages = [_as_stage(strategy, stage) for stage in strategy.stages]
+    return ", ".join(dict.fromkeys(text(part) for part in (strategy, *stages)))
 
 
 def _as_stage(strategy: StrategyPart, stage: StagePart) -> StrategyPart:

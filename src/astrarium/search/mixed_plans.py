@@ -31,6 +31,7 @@ class KeptPlans(Score):
         super().__init__(cluster, iterations, objective, limits)
         self._cluster, self._top = cluster, top
         self.best: dict[Key, Found] = {}
+        self.only_better = False  # even if the list is not full
         self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
         self.least_seconds = self.least_usd = float("inf")
 
@@ -123,10 +124,8 @@ class KeptPlans(Score):
     @property
     def limit(self) -> float:
         """What is still worth a look: anything until the list is full, then only a new first."""
-        best = self.best
-        if len(best) < self._top:
-            return float("inf")
-        return min(found.score for found in best.values())
+        filling = len(self.best) < self._top and not self.only_better
+        return float("inf") if filling else self.best_score
 
     def ranked(self) -> list[Found]:
         best = self.best

@@ -70,6 +70,7 @@ class StageChoices:
         t, (first, _) = self.tables, self._places
         of, number = self.class_of[first], self._in_flight[first]
         held = t.fixed_bytes[:, of] + number[:, None] * t.flight_bytes[:, of]
+        held = np.maximum(held, t.update_bytes[:, of])
         fits = (held <= t.capacity[of][:, None]) & self.permitted[:, of, None]
         if len(held) == 1:
             return np.zeros(held.shape[1:], np.int64), fits[0]

@@ -142,9 +142,7 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
         searched = [_search(asked, pool) for pool in cluster.pools]
     if not several and len(asked.workload.model.kinds) == 1:
         return searched
-    makers = {pool.gpu.vendor: None for pool in cluster.pools}
-    for maker in makers:
-        pools = tuple(pool for pool in cluster.pools if pool.gpu.vendor == maker)
+    for pools in _teams(asked, cluster):
         for size in range(len(pools), 1 if several else 0, -1):
             parts = list(combinations(pools, size))
             if len(parts) > MOST_PARTS:
@@ -156,6 +154,20 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
             if asked.mode is Mode.EXACT or all(result.complete for _, result in whole):
                 break
     return searched
+
+
+def _teams(asked: _Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
+    """Pools that can share a pipeline: those of one maker.
+
+    Where some lack the number format asked for and may stay idle, those that have it come first:
+    together with the others they would have to do without.
+    """
+    for maker in dict.fromkeys(pool.gpu.vendor for pool in cluster.pools):
+        pools = tuple(pool for pool in cluster.pools if pool.gpu.vendor == maker)
+        able = tuple(pool for pool in pools if runnable(asked.workload, pool) is asked.workload)
+        if asked.mode is Mode.UP_TO and 1 < len(able) < len(pools):
+            yield able
+        yield pools
 
 
 def _known(searched: _Searched) -> list[Plan]:

@@ -113,7 +113,7 @@ class _Case:
     def at_best(self) -> StageTables:
         """One row: the best of all options in each figure."""
         t = self.relaxed
-        names = ("forward", "backward", "after", "fixed_bytes", "flight_bytes", "hop", "tied")
+        names = _names_by_row(t)
         return replace(t, **{n: getattr(t, n).min(axis=0, keepdims=True) for n in names})
 
     def stages(
@@ -156,7 +156,7 @@ class _Attempt:
         behind = len(place) - np.arange(len(place))
         at = self.option, place, content
         in_flight = np.minimum(case.every.batches(case.row), behind)
-        held = t.fixed_bytes[at] + in_flight * t.flight_bytes[at]
+        held = np.maximum(t.fixed_bytes[at] + in_flight * t.flight_bytes[at], t.update_bytes[at])
         return bool((held <= t.capacity[place]).all())
 
 
@@ -431,7 +431,9 @@ _Table = TypeVar("_Table", Options, StageTables)
 
 
 def _taken(table: _Table, rows: slice) -> _Table:
-    """Rows of everything that has a row for each option."""
-    whole = ("contents", "capacity")
-    names = [f.name for f in fields(table) if f.name not in whole]
-    return replace(table, **{name: getattr(table, name)[rows] for name in names})
+    return replace(table, **{name: getattr(table, name)[rows] for name in _names_by_row(table)})
+
+
+def _names_by_row(table: Options | StageTables) -> list[str]:
+    """What has a row for each option."""
+    return [f.name for f in fields(table) if f.name not in ("contents", "capacity")]
