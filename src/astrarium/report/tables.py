@@ -265,7 +265,7 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
         Column("ep", lambda p: by_part(p.strategy, lambda strategy: str(strategy.ep))),
         Column("dp", lambda p: by_part(p.strategy, lambda strategy: f"{strategy.dp:,}")),
         Column("micro", lambda p: by_part(p.strategy, lambda strategy: str(strategy.micro_batch))),
-        Column("recompute", lambda p: _recompute(p.strategy), left=True),
+        Column("recompute", lambda p: by_part(p.strategy, _recompute), left=True),
         Column("ZeRO", lambda p: by_part(p.strategy, zero_words)),
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
@@ -293,9 +293,8 @@ def _share(strategy: StrategyPart) -> str:
 
 
 def _recompute(strategy: StrategyPart) -> str:
-    """The table of stages has room for many answers."""
-    every = by_part(strategy, lambda part: recompute_words(part.recompute))
-    return "by stage" if has_own_recompute(strategy) and every.count("|") > 1 else every
+    """What stages do that differ stands under the table of their memory."""
+    return "by stage" if has_own_recompute(strategy) else recompute_words(strategy.recompute)
 
 
 def _results(plans: Sequence[PlanPart]) -> list[Column]:

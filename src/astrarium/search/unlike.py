@@ -113,7 +113,7 @@ class _Case:
     def at_best(self) -> StageTables:
         """One row: the best of all options in each figure."""
         t = self.relaxed
-        names = ("forward", "backward", "after", "fixed_bytes", "flight_bytes", "hop", "tied")
+        names = _names_by_row(t)
         return replace(t, **{n: getattr(t, n).min(axis=0, keepdims=True) for n in names})
 
     def stages(
@@ -431,7 +431,9 @@ _Table = TypeVar("_Table", Options, StageTables)
 
 
 def _taken(table: _Table, rows: slice) -> _Table:
-    """Rows of everything that has a row for each option."""
-    whole = ("contents", "capacity")
-    names = [f.name for f in fields(table) if f.name not in whole]
-    return replace(table, **{name: getattr(table, name)[rows] for name in names})
+    return replace(table, **{name: getattr(table, name)[rows] for name in _names_by_row(table)})
+
+
+def _names_by_row(table: Options | StageTables) -> list[str]:
+    """What has a row for each option."""
+    return [f.name for f in fields(table) if f.name not in ("contents", "capacity")]
