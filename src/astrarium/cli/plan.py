@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import typer
 
 from astrarium.cli import options
+from astrarium.errors import NoFeasiblePlanError
+
+if TYPE_CHECKING:
+    from astrarium.cli.request import Request
 
 
 def plan(  # noqa: PLR0913  one parameter per flag
@@ -47,7 +55,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     search = planner.plan
     if runtime.lower() == request.Runtime.ANY:
         from astrarium.search.beyond import plan_beyond as search
-    with output.progress("searching"):
+    with output.progress("searching"), _refusal_as_json(asked, model, json):
         planned = search(
             asked.workload,
             asked.cluster,
@@ -67,4 +75,21 @@ def plan(  # noqa: PLR0913  one parameter per flag
 
     output.show(lambda width: tables.plan_report(document, width))
     typed, exports = ctx.meta[ARGUMENTS], knows(ctx, "export")
-    output.show(lambda width: tables.next_steps(typed, written, width, exports=exports))
+    runs = bool(document.plans[0].runtimes)
+    output.show(lambda width: tables.next_steps(typed, written, width, exports=exports, runs=runs))
+
+
+@contextmanager
+def _refusal_as_json(asked: Request, model: str, wanted: bool) -> Iterator[None]:
+    """Print a document also where no plan is feasible; the error itself goes on to the user."""
+    try:
+        yield
+    except NoFeasiblePlanError as error:
+        if wanted:
+            from astrarium.cli import output
+            from astrarium.report.build import document_without_plans
+            from astrarium.report.document import to_dict
+
+            why = asked.workload, asked.cluster, model, str(error), asked.notes
+            output.print_json(to_dict(document_without_plans(*why)))
+        raise

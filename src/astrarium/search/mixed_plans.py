@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Cluster
 from astrarium.search.mixed_cases import Bundle, Priced
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
+from astrarium.search.score import Score
 from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
@@ -20,7 +20,7 @@ Key = tuple[int, ...]
 TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
-class KeptPlans:
+class KeptPlans(Score):
     """The best `top` plans that differ in degrees, virtual stages or GPUs."""
 
     def __init__(
@@ -31,38 +31,16 @@ class KeptPlans:
         limits: Limits,
         top: int,
     ) -> None:
-        self._cluster, self._iterations = cluster, iterations
-        self.objective, self._limits, self._top = objective, limits, top
-        prices = [pool.usd_per_gpu_hour for pool in cluster.pools]
-        known = [price for price in prices if price is not None]
-        # Without all prices GPU hours are what can be compared.
-        self._has_prices = len(known) == len(prices)
-        self.prices = np.array(known) if self._has_prices else np.ones(len(prices))
+        super().__init__(cluster, iterations, objective, limits)
+        self._cluster, self._top = cluster, top
         self.best: dict[Key, Found] = {}
         self.only_better = False  # even if the list is not full
         self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
         self.least_seconds = self.least_usd = float("inf")
 
-    def score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
-        """What the objective minimises."""
-        if self.objective is Objective.COST:
-            return seconds * usd_per_hour
-        if self.objective is Objective.GPUS:
-            return gpus + seconds / (1.0 + seconds)
-        return seconds
-
-    def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
-        return self.score(seconds, float(sum(gpus)), float(np.array(gpus) @ self.prices))
-
-    def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:
-        """What the score is at least if neither time nor money (times an hour) can be less."""
-        if self.objective is Objective.COST:
-            return usd_hours
-        return np.asarray(self.score(seconds, gpus, 0.0))
-
     def worst_seconds(self, gpus: Sequence[int]) -> float:
         """Plans on these GPUs that take longer are not worth a look."""
-        hourly = float(np.array(gpus) @ self.prices)
+        hourly = self.usd_per_hour(gpus)
         worst = min(self._too_late, self._too_dear / hourly)
         if self.objective is Objective.COST:
             return min(worst, self.limit / hourly)
@@ -71,19 +49,19 @@ class KeptPlans:
     @property
     def _too_late(self) -> float:
         """Seconds of an iteration that were too many: who takes longer is late, too."""
-        return self.least_seconds / (self._iterations or 1.0)
+        return self.least_seconds / (self.iterations or 1.0)
 
     @property
     def _too_dear(self) -> float:
         """Dollars of an iteration, times an hour, that were too many."""
-        return self.least_usd * 3600 / (self._iterations or 1.0)
+        return self.least_usd * 3600 / (self.iterations or 1.0)
 
     @property
     def best_score(self) -> float:
         return min((found.score for found in self.best.values()), default=float("inf"))
 
     def keep(self, bundle: Bundle, gpus: Sequence[int], priced: Priced) -> None:
-        if not self._within_limits(priced.seconds, gpus):
+        if not self._keeps_limits(priced.seconds, gpus):
             return
         score = float(self.score_of(priced.seconds, gpus))
         key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus, 0)
@@ -136,26 +114,25 @@ class KeptPlans:
 
     def beyond_budget(self, usd_hours: Floats) -> Bools:
         """Whether iterations that cost so much, times an hour, at least are too dear."""
-        budget = self._limits.budget_usd
-        if budget is None or self._iterations is None or not self._has_prices:
+        budget = self.limits.budget_usd
+        if budget is None or self.iterations is None or not self.has_prices:
             return np.zeros(len(usd_hours), bool)
-        usd = usd_hours / 3600 * self._iterations
+        usd = usd_hours / 3600 * self.iterations
         dear = usd > budget
         self.least_usd = min(self.least_usd, float(usd[dear].min(initial=np.inf)))
         return np.asarray(dear)
 
-    def _within_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
-        iterations = self._iterations
-        if iterations is None:
+    def _keeps_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
+        if self.iterations is None:
             return True
-        limits = self._limits
-        run = seconds * iterations
+        limits = self.limits
+        run = seconds * self.iterations
         if limits.deadline_seconds is not None and run > limits.deadline_seconds:
             self.least_seconds = min(self.least_seconds, run)
             self.rejected[Rejection.DEADLINE] += 1
             return False
-        if limits.budget_usd is not None and self._has_prices:
-            usd = run / 3600 * float(np.array(gpus) @ self.prices)
+        if limits.budget_usd is not None and self.has_prices:
+            usd = self.usd_of_run(seconds, gpus)
             if usd > limits.budget_usd:
                 self.least_usd = min(self.least_usd, usd)
                 self.rejected[Rejection.BUDGET] += 1
