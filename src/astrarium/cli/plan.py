@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from astrarium.errors import NoFeasiblePlanError
 
 if TYPE_CHECKING:
     from astrarium.cli.request import Request
+    from astrarium.search.planner import Planned
 
 
 def plan(  # noqa: PLR0913  one parameter per flag
@@ -52,9 +53,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     rules = user_rules(rule or ())
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
-    search = planner.plan
-    if runtime.lower() == request.Runtime.ANY:
-        from astrarium.search.beyond import plan_beyond as search
+    search = _search_for(runtime)
     with output.progress("searching"), _refusal_as_json(asked, model, json):
         planned = search(
             asked.workload,
@@ -77,6 +76,19 @@ def plan(  # noqa: PLR0913  one parameter per flag
     typed, exports = ctx.meta[ARGUMENTS], knows(ctx, "export")
     runs = bool(document.plans[0].runtimes)
     output.show(lambda width: tables.next_steps(typed, written, width, exports=exports, runs=runs))
+
+
+def _search_for(runtime: str) -> Callable[..., Planned]:
+    """Of a plain plan, or of what no option of Megatron's says."""
+    from astrarium.cli.request import Runtime
+
+    if runtime.lower() == Runtime.ANY:
+        from astrarium.search.beyond import plan_beyond
+
+        return plan_beyond
+    from astrarium.search.planner import plan as plain_plan
+
+    return plain_plan
 
 
 @contextmanager
