@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from astrarium.cli.request import Request
     from astrarium.report.document import PlanDocument
     from astrarium.search.outcome import Limits, Objective
-    from astrarium.search.planner import Mode
+    from astrarium.search.planner import Mode, Planned
 
 FRONT_FLAG = "--front"
 
@@ -64,7 +64,6 @@ def plan(  # noqa: PLR0913  one parameter per flag
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli import money, output, request
     from astrarium.report.build import document_of
-    from astrarium.search import planner
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
@@ -82,9 +81,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     asked = request.read(model, gpus, cluster, seq_length, global_batch, length, precision, terms)
     run = request.run_terms(ctx.params, asked.workload)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
-    search = planner.plan
-    if runtime.lower() == request.Runtime.ANY:
-        from astrarium.search.beyond import plan_beyond as search
+    search = _search_for(runtime)
     with output.progress("searching"), _refusal_as_json(asked, model, json):
         planned = search(
             asked.workload,
@@ -153,6 +150,19 @@ def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str])
             typed, written, width, exports=exports, runs=runs, files=files
         )
     )
+
+
+def _search_for(runtime: str) -> Callable[..., Planned]:
+    """Of a plain plan, or of what no option of Megatron's says."""
+    from astrarium.cli.request import Runtime
+
+    if runtime.lower() == Runtime.ANY:
+        from astrarium.search.beyond import plan_beyond
+
+        return plan_beyond
+    from astrarium.search.planner import plan as plain_plan
+
+    return plain_plan
 
 
 @contextmanager
