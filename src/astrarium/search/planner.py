@@ -345,8 +345,12 @@ def predict(
     *,
     runtime: Runtime | None = None,
     tuning: Tuning = NEUTRAL,
+    terms: RunTerms | None = None,
 ) -> Plan:
-    """The plan of one strategy; InputError if the runtime would refuse it."""
+    """The plan of one strategy, paid for as cheaply as its run allows.
+
+    InputError if the runtime would refuse it.
+    """
     workload = runnable(workload, *cluster.pools)
     runtime = runtime or find_runtime()
     model = ClusterModel(workload, cluster, runtime, tuning)
@@ -354,7 +358,12 @@ def predict(
     reasons = why_refused(workload, cluster.pools, strategy) if runtime.megatron_rules else ()
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    return estimate(model, [strategy])[0]
+    runs = Runs(workload, cluster, terms or RunTerms(), tuning)
+    plan = estimate(model, [strategy])[0]
+    return min(
+        (runs.priced(plan, spot) for spot in runs.choices(plan)),
+        key=lambda paid: rank_key(paid, Objective.COST),
+    )
 
 
 def with_permitted_overlap(
