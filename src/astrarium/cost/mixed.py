@@ -250,12 +250,17 @@ class ClusterModel:
         self._links: dict[StageClass, Fabric] = {}
 
     @classmethod
+    def over(cls, models: Sequence[CostModel], cluster: Cluster) -> ClusterModel:
+        """Of pools whose models are already there."""
+        whole = cls.__new__(cls)
+        whole.workload, whole.cluster = models[0].workload, cluster
+        whole.pools, whole._classes, whole._links = tuple(models), {}, {}
+        return whole
+
+    @classmethod
     def alone(cls, model: CostModel) -> ClusterModel:
         """The cluster of one pool whose model is already there."""
-        whole = cls.__new__(cls)
-        whole.workload, whole.cluster = model.workload, Cluster((model.pool,))
-        whole.pools, whole._classes, whole._links = (model,), {}, {}
-        return whole
+        return cls.over((model,), Cluster((model.pool,)))
 
     @cached_property
     def contents(self) -> Contents:
