@@ -33,7 +33,7 @@ from astrarium.strategy.types import Method
 STEPS = 17  # between the least and the most seconds that passes are looked for
 STEEPEST = 1.3  # times the least, where nothing limits them
 NOTHING = -1e6  # layers of a stage that cannot be
-TOGETHER = 64  # dealt pipelines priced at once
+TOGETHER = 256  # dealt pipelines priced at once
 
 
 def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:

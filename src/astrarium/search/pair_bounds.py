@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
 
 import numpy as np
 
@@ -23,12 +22,13 @@ from astrarium.search.mixed_bounds import (
     speeds,
 )
 from astrarium.search.mixed_relaxed import (
+    EndRoom,
     LayerFigures,
     layer_figures,
     least_longest,
     places_in_flight,
 )
-from astrarium.search.pair_table import PairTable, domain_examples
+from astrarium.search.pair_table import PairTable
 
 HALVINGS = 12  # of the interval that holds the least bottleneck
 MOST_AT_ONCE = 2_000_000  # candidates that are written out together
@@ -71,6 +71,7 @@ class PairBounds:
         seconds = np.stack([table.seconds(first), table.seconds(second)], axis=1)
         self.speed = speeds(seconds, np.append(table.numbers, (1.0, 1.0)))
         self.layer = seconds[:, :, :-2].min(axis=2)
+        self.ends = seconds[:, :, -2:]  # embedding, head
         layers = seconds[:, :, :-2].mean(axis=1)
         self.work = np.ones((len(self.degrees), 1)) if self.alike else layers
         self._slower = np.argmin(self.speed, axis=1)
@@ -152,12 +153,33 @@ class PairBounds:
         return found.take(least < limit)
 
     def _enough(self, c: Candidates, counts: Ints, turn: Floats) -> Bools:
-        """Whether stages that take no longer hold all layers."""
-        with np.errstate(invalid="ignore"):
-            layers = np.floor(turn[:, None] / self.layer[c.row] * SLACK)
-        layers = np.minimum(layers, self.num_layers)
-        layers = np.where(layers < c.virtual[:, None], _IMPOSSIBLE, layers)
-        return np.asarray((layers * counts).sum(axis=1) >= self.num_layers)
+        """Whether stages that take no longer hold all layers, in one of the two orders."""
+        layer, whole = self.layer[c.row], self.num_layers
+        rows, alone = np.arange(len(c)), self.degrees.pp[c.row] == 1
+
+        def held(seconds: Floats, of: Floats) -> Floats:
+            with np.errstate(invalid="ignore"):
+                layers = np.minimum(np.floor(seconds / of * SLACK), whole)
+            chunks = c.virtual.reshape(-1, *(1,) * (layers.ndim - 1))
+            return np.where(layers < chunks, _IMPOSSIBLE, layers)
+
+        most = held(turn[:, None], layer)
+        total, enough = (most * counts).sum(axis=1), np.zeros(len(c), bool)
+        for first, last in self._end_pools(c):
+            begin, end = self.ends[c.row, first, 0], self.ends[c.row, last, 1]
+            of_first, of_last = layer[rows, first], layer[rows, last]
+            both = held(turn - begin, of_first) + held(turn - end, of_last)
+            both = total - most[rows, first] - most[rows, last] + both
+            enough |= np.where(alone, held(turn - begin - end, of_first), both) >= whole
+        return enough
+
+    def _end_pools(self, c: Candidates) -> list[tuple[Ints, Ints]]:
+        """Pools that the first and the last stage go by, in both orders."""
+        spots, slower = self.spots, self._slower[c.row]
+        inside = spots.whole[c.spot]
+        rest = self.degrees.pp[c.row] - inside - spots.straddles[c.spot]
+        one, other = np.where(inside > 0, 0, slower), np.where(rest > 0, 1, slower)
+        return [(one, other), (other, one)]
 
     def _with_ramp(self, c: Candidates, counts: Ints, turn: Floats) -> Floats:
         """Seconds of all passes if no stage takes less than the longest: (candidates,)."""
@@ -169,35 +191,27 @@ class PairBounds:
         least[single] = pipeline_bound(turn[single], speed[single], taken[single], batches[single])
         return least
 
-    def figures(self, rows: Ints) -> tuple[LayerFigures, ...]:
-        """Of layers on both pools, whatever part is used; without and with offload."""
-        degrees, work = self.degrees.take(rows), self.work[rows]
-        domains = [domain_examples(pool) for pool in self.model.cluster.pools]
-        found = []
-        for offload in (False, True):
-            parts = []
-            for i in range(max(len(gpus) for gpus in domains)):
-                gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in domains]
-                parts.append(
-                    layer_figures(
-                        self.model,
-                        degrees,
-                        [(0,), (1,)],
-                        np.tile(gpus, (len(degrees), 1)),
-                        self.table.space.module_masks,
-                        work,
-                        offload=offload,
-                    )
-                )
-            found.append(reduce(LayerFigures.faster_of, parts))
-        return tuple(found)
+    def figures(self, rows: Ints, spots: Ints) -> tuple[LayerFigures, ...]:
+        """Of layers on the GPUs of spots; without and with offload."""
+        return tuple(
+            layer_figures(
+                self.model,
+                self.degrees.take(rows),
+                [(0,), (1,)],
+                self.spots.gpus(spots),
+                self.table.space.module_masks,
+                self.work[rows],
+                offload=offload,
+            )
+            for offload in (False, True)
+        )
 
     def refined(
         self, c: Candidates, figures: Sequence[LayerFigures], limits: Floats
     ) -> Candidates:
         """By the memory at every place, too, and what comes after the passes.
 
-        Figures of each candidate. Those beyond their limits are left out.
+        figures: of each candidate.
         """
         d = self.degrees.take(c.row)
         stages, batches, limit = d.pp, d.num_micro_batches, limits[c.spot]
@@ -221,8 +235,12 @@ class PairBounds:
             after = of_layers.least_after(-(-self.num_layers // stages))
             turn = np.minimum(turn, longest)
             least = np.minimum(least, self._with_ramp(c, counts, longest) + after)
-        found = Candidates(c.row, c.virtual, c.spot, turn, np.maximum(least, c.least))
-        return found.take(found.least < limit)
+        return Candidates(c.row, c.virtual, c.spot, turn, np.maximum(least, c.least))
+
+    def end_room(self, rows: Ints) -> EndRoom | None:
+        if not self.alike:
+            return None
+        return EndRoom(self.layer[rows], *np.moveaxis(self.ends[rows], 2, 0))
 
     def slower_of(self, rows: Ints) -> int:
         """The pool that stages on both go by, for rows that are looked at together."""

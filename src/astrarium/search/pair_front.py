@@ -45,7 +45,7 @@ Place = Callable[[Sequence[int]], tuple[int, ...]]  # GPUs of a pair among those
 
 LAYOUTS_AT_ONCE = 256  # of one number of stages whose options are looked at together
 CASES_AT_ONCE = 512  # that the cost model is asked about
-SPLITS_AT_ONCE = 32  # solved between looks at the front
+SPLITS_AT_ONCE = 64  # solved between looks at the front
 FIRST_OPENED = 1  # layouts of every number of GPUs that are opened first
 MORE_OPENED = 4  # times as many in each further turn
 
@@ -129,18 +129,28 @@ class PairFront:
         return np.isin(layout, layout[first])
 
     def _open(self, c: Candidates) -> None:
-        rows, of_row = np.unique(c.row, return_inverse=True)
-        figures = self.bounds.figures(rows)
-        c = self.bounds.refined(c, [f.take(of_row) for f in figures], self.limits.of_spots)
+        first, seen = distinct_rows(c.row, self.spots.look[c.spot])
+        figures = self.bounds.figures(c.row[first], c.spot[first])
+        c = self.bounds.refined(c, [f.take(seen) for f in figures], self.limits.of_spots)
         stages = self.table.degrees.pp[c.row]
-        score = c.least / self.limits.of_spots[c.spot]
-        order = np.argsort(score, kind="stable")
-        _, first = np.unique(stages[order], return_index=True)
-        for pp in stages[order[np.sort(first)]]:
-            some = self._alive(c.take(stages == pp))
-            for part in _in_parts(some, self.limits.of_spots):
-                at = np.searchsorted(rows, part.row)
-                self._open_stages(int(pp), part, figures, at)
+        order = np.argsort(c.least / self.limits.of_spots[c.spot], kind="stable")
+        _, best = np.unique(stages[order], return_index=True)
+        for pp in stages[order[np.sort(best)]]:
+            open_ones = (stages == pp) & (c.least < self.limits.of_spots[c.spot])
+            for part in self._in_parts(c, np.flatnonzero(open_ones)):
+                self._open_stages(int(pp), c.take(part), figures, seen[part])
+
+    def _in_parts(self, c: Candidates, chosen: Ints) -> list[Ints]:
+        """Some layouts at a time, the most promising first; all candidates of each together."""
+        if not len(chosen):
+            return []
+        of = c.take(chosen)
+        _, layout = distinct_rows(of.row, of.virtual)
+        best = np.full(layout.max() + 1, np.inf)
+        np.minimum.at(best, layout, of.least / self.limits.of_spots[of.spot])
+        rank = np.argsort(np.argsort(best, kind="stable"), kind="stable")[layout]
+        part = rank // LAYOUTS_AT_ONCE
+        return [chosen[part == number] for number in range(part.max() + 1)]
 
     # One number of stages
 
@@ -184,7 +194,7 @@ class PairFront:
         found = []
         for value in np.unique(look):
             some = np.flatnonzero(look == value)
-            gpus = self.spots.gpus[units.spot[some[0]]].tolist()
+            gpus = self.spots.gpus(units.spot[some[0]]).tolist()
             index, options, _ = self._rules.options(
                 degrees.take(some), units.virtual[some], chunk[some], gpus
             )
@@ -222,6 +232,8 @@ class PairFront:
             pool_of,
             work @ self.table.numbers,
             self._limits(spot_of).max(axis=0)[index] * SLACK - after,
+            (spot_of >= 0).T[index],
+            self.bounds.end_room(units.row[index]),
         )
         return np.maximum(least, passes + after)
 
@@ -250,7 +262,7 @@ class PairFront:
             lines,
             self.spots,
             spot_of[:, index],
-            self.spots.gpus[units.spot[index]],
+            self.spots.gpus(units.spot[index]),
         )
         least = bundle.least_seconds(bundle.limits(self.limits.of_spots) * SLACK)
         waiting = np.flatnonzero(np.isfinite(least))
@@ -266,7 +278,7 @@ class PairFront:
             first = np.flatnonzero(_rank_within(spots[waiting]) < at_once)[:SPLITS_AT_ONCE]
             self._split(bundle, waiting[first], flat)
             waiting = np.delete(waiting, first)
-            at_once += 1
+            at_once *= 2
 
     def _most_layers(self, units: Candidates, limit: Floats, chosen: Ints) -> int:
         """More on a stage would make it too slow for the front."""
@@ -321,17 +333,6 @@ class PairFront:
         for bundle, chosen, least in self._dealt:
             limit = self.limits.of_spots[bundle.spot_of.reshape(-1)[chosen]]
             self.effort.leave_open(float((least / limit).min()))
-
-
-def _in_parts(c: Candidates, limits: Floats) -> list[Candidates]:
-    """Some layouts at a time, the most promising first; all candidates of each together."""
-    if not len(c):
-        return []
-    _, layout = distinct_rows(c.row, c.virtual)
-    best = np.full(layout.max() + 1, np.inf)
-    np.minimum.at(best, layout, c.least / limits[c.spot])
-    rank = np.argsort(np.argsort(best, kind="stable"), kind="stable")[layout]
-    return [c.take(rank // LAYOUTS_AT_ONCE == i) for i in range(rank.max() // LAYOUTS_AT_ONCE + 1)]
 
 
 def _rank_within(groups: Ints) -> Ints:

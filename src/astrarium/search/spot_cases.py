@@ -64,7 +64,7 @@ class SpotBundle(Bundle):
         return np.array([[number[of] for of in line.classes] for line in self.lines])
 
     def arrangement(self, order: int, row: int) -> Arrangement:
-        return self.laid_on(order, row, self.spots.gpus[self.spot_of[order, row]].tolist())
+        return self.laid_on(order, row, self.spots.gpus(self.spot_of[order, row]).tolist())
 
     def laid_on(self, order: int, row: int, gpus: Sequence[int]) -> Arrangement:
         """An order on some GPUs of its spot."""

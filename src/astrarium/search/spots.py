@@ -38,10 +38,9 @@ class Spots:
         stop = self.starts[spot + 1] if spot + 1 < len(self.starts) else len(self.members)
         return self.members[self.starts[spot] : stop]
 
-    @property
-    def gpus(self) -> Ints:
-        """One of the vectors that stand for each spot: (spots, 2)."""
-        return self.vectors[self.members[self.starts]]
+    def gpus(self, spots: Ints | int) -> Ints:
+        """One of the vectors of each: (spots, 2)."""
+        return self.vectors[self.members[self.starts[spots]]]
 
 
 def spots_on(
