@@ -46,6 +46,8 @@ Place = Callable[[Sequence[int]], tuple[int, ...]]  # GPUs of a pair among those
 LAYOUTS_AT_ONCE = 256  # of one number of stages whose options are looked at together
 CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 64  # solved between looks at the front
+MOST_SOLVED = 20_000  # splits, of all pairs together, before a search gives up its proof
+MOST_CASES = 100_000
 FIRST_OPENED = 1  # layouts of every number of GPUs that are opened first
 MORE_OPENED = 4  # times as many in each further turn
 
@@ -65,14 +67,14 @@ class SpotLimits:
 
 @dataclass(slots=True)
 class Effort:
-    """What a search looked at, and what it left open."""
+    """What searches have done so far; they stop after a fixed amount, never by the clock."""
 
-    evaluated: int = 0
-    cases: int = 0
-    least_open: float = float("inf")  # of what was not proven, seconds over their limit
+    evaluated: int = 0  # orders and options whose split was found
+    cases: int = 0  # that the cost model was asked about
 
-    def leave_open(self, score: float) -> None:
-        self.least_open = min(self.least_open, score)
+    @property
+    def is_enough(self) -> bool:
+        return self.evaluated >= MOST_SOLVED or self.cases >= MOST_CASES
 
 
 class PairFront:
@@ -86,6 +88,7 @@ class PairFront:
         archive: Archive,
         ways_of: WaysOfPools,
         place: Place,
+        effort: Effort,
     ) -> None:
         self.table, self.model, self._archive, self._place = table, model, archive, place
         self.bounds = PairBounds(table, *pools, model)
@@ -97,9 +100,8 @@ class PairFront:
         sizes = np.array([pool.num_gpus for pool in model.cluster.pools])
         single = ways_of(np.diag(sizes))
         self._prices = (single.hourly * single.stretch).min(axis=1) / sizes
-        self._ways_of = ways_of
-        self.effort = Effort()
-        self._dealt: list[tuple[SpotBundle, Ints, Floats]] = []
+        self._ways_of, self.effort = ways_of, effort
+        self._left_open: list[tuple[Ints, Floats]] = []  # spots, and seconds at least
 
     def run(self) -> None:
         rows, _ = self.bounds.promising(self._archive, self._prices)
@@ -108,12 +110,23 @@ class PairFront:
         self.limits = SpotLimits(self._archive, self.spots, self._ways_of(self.spots.vectors))
         waiting = self.bounds.candidates(rows, self.limits.of_spots)
         at_once = FIRST_OPENED
-        while len(waiting):
+        while len(waiting) and not self.effort.is_enough:
             now = self._most_promising(waiting, at_once)
             self._open(waiting.take(now))
             waiting = self._alive(waiting.take(~now))
             at_once *= MORE_OPENED
-        self._look_back()
+        self._leave(waiting)
+
+    def least_open(self) -> float:
+        """The least of what was not proven: seconds over those of the front as it is now."""
+        if not self._left_open:
+            return np.inf
+        self.limits.refresh()
+        spots, least = (np.concatenate(of) for of in zip(*self._left_open, strict=True))
+        return float((least / self.limits.of_spots[spots]).min(initial=np.inf))
+
+    def _leave(self, c: Candidates) -> None:
+        self._left_open.append((c.spot, c.least))
 
     def _alive(self, c: Candidates) -> Candidates:
         return c.take(c.least < self.limits.of_spots[c.spot])
@@ -138,7 +151,10 @@ class PairFront:
         for pp in stages[order[np.sort(best)]]:
             open_ones = (stages == pp) & (c.least < self.limits.of_spots[c.spot])
             for part in self._in_parts(c, np.flatnonzero(open_ones)):
-                self._open_stages(int(pp), c.take(part), figures, seen[part])
+                if self.effort.is_enough:
+                    self._leave(c.take(part))
+                else:
+                    self._open_stages(int(pp), c.take(part), figures, seen[part])
 
     def _in_parts(self, c: Candidates, chosen: Ints) -> list[Ints]:
         """Some layouts at a time, the most promising first; all candidates of each together."""
@@ -299,16 +315,19 @@ class PairFront:
         upper = limit[single] * SLACK - [bundle.tied(*case) for case in cases]
         splits = best_splits([bundle.problem(*case) for case in cases], upper.tolist())
         found = []
-        for case, split, within in zip(cases, splits, limit[single].tolist(), strict=True):
+        for case, split in zip(cases, splits, strict=True):
             if split is not None:
                 found.append((*case, np.array(split.bounds)))
                 if split.lower_bound < split.seconds * (1 - 1e-9):
-                    self.effort.leave_open(split.lower_bound / within)
+                    spot = bundle.spot_of[case]
+                    self._left_open.append((np.array([spot]), np.array([split.lower_bound])))
         priced = bundle.priced(found)
         several = list(zip(orders[~single].tolist(), rows[~single].tolist(), strict=True))
         if several:
             priced += bundle.dealt(several)
-            self._dealt.append((bundle, chosen[~single], least[chosen[~single]]))
+            # Others could be faster: chunks are dealt in a few ways only.
+            dealt = chosen[~single]
+            self._left_open.append((bundle.spot_of.reshape(-1)[dealt], least[dealt]))
         self._enter(bundle, priced)
 
     def _enter(self, bundle: SpotBundle, priced: Sequence[Priced]) -> None:
@@ -327,12 +346,6 @@ class PairFront:
             places = [self._place(self.spots.vectors[v].tolist()) for v in vectors]
             self._archive.enter(founds, places, self.limits.ways.take(np.array(vectors)))
             self.limits.refresh()
-
-    def _look_back(self) -> None:
-        """What others could reach: several chunks per rank are dealt in a few ways only."""
-        for bundle, chosen, least in self._dealt:
-            limit = self.limits.of_spots[bundle.spot_of.reshape(-1)[chosen]]
-            self.effort.leave_open(float((least / limit).min()))
 
 
 def _rank_within(groups: Ints) -> Ints:

@@ -26,6 +26,9 @@ from astrarium.search.spots import ORDERS, Spots, spots_on
 from astrarium.strategy.columns import Degrees
 
 
+Pair = tuple[int, int]  # numbers of models
+
+
 class SpaceOfPairs(MixedSpace):
     """Degrees that some two pools together have enough GPUs for."""
 
@@ -63,7 +66,8 @@ class PairTable:
         alive = np.flatnonzero(self._refused_by < 0)
         self.degrees, self.shape = every.take(alive), self._shape_of_every[alive]
         self._seconds: dict[int, Floats] = {}
-        self._spots: dict[tuple[object, ...], Spots] = {}
+        self._spots: dict[Pair, Spots] = {}
+        self._sizes: dict[Pair, tuple[int, Lost]] = {}
 
     def _refused(self) -> tuple[Ints, list[tuple[Rejection, str]]]:
         """Of every row the rule that rejects it, -1 if none does that needs no pool."""
@@ -109,18 +113,29 @@ class PairTable:
             )
         return self._seconds[number]
 
+    def least_gpu_seconds(self, number: int) -> float:
+        """What GPUs of a pool work on an iteration at least, all together."""
+        d, layers = self.degrees, np.append(self.numbers, (1.0, 1.0))
+        gpus = d.num_micro_batches * d.tp * d.cp * d.dp
+        return float((gpus * (self.seconds(number) @ layers)).min(initial=np.inf))
+
+    def _alike(self, number: int) -> int:
+        """The first of the pools with as many nodes of the same sizes."""
+        shapes = [(m.pool.num_gpus, m.pool.gpus_per_node, m.pool.nvlink_domain) for m in self.models]
+        return shapes.index(shapes[number])
+
     def spots(self, first: int, second: int) -> Spots:
-        """Where shapes can lie on two pools; pools alike in this are looked at once."""
-        models = (self.models[first], self.models[second])
-        key = tuple(
-            (pool.num_gpus, pool.gpus_per_node, pool.nvlink_domain)
-            for pool in (model.pool for model in models)
-        )
+        """Where shapes can lie on two pools; once for all pools that are alike in this."""
+        key = self._alike(first), self._alike(second)
         if key not in self._spots:
             d = self._shapes
             tp_cp = d.tp * d.cp
             self._spots[key] = spots_on(
-                models, tp_cp, tp_cp * d.dp, d.pp, count_nodes=self.rules_count_nodes
+                [self.models[number] for number in key],
+                tp_cp,
+                tp_cp * d.dp,
+                d.pp,
+                count_nodes=self.rules_count_nodes,
             )
         return self._spots[key]
 
@@ -131,6 +146,12 @@ class PairTable:
 
     def size(self, first: int, second: int) -> tuple[int, Lost]:
         """Strategies on both pools, and those that rules reject without asking for a pool."""
+        key = self._alike(first), self._alike(second)
+        if key not in self._sizes:
+            self._sizes[key] = self._size(*key)
+        return self._sizes[key]
+
+    def _size(self, first: int, second: int) -> tuple[int, Lost]:
         counts = ORDERS * self.spots(first, second).vectors_of_shape[self._shape_of_every]
         counts = counts * self.space.counts(self._every.pp)
         counts = np.where(self.reaches(self._every, first, second), counts, 0)
