@@ -206,12 +206,11 @@ class PairBounds:
             for offload in (False, True)
         )
 
-    def refined(
-        self, c: Candidates, figures: Sequence[LayerFigures], limits: Floats
-    ) -> Candidates:
+    def refined(self, c: Candidates, figures: Sequence[LayerFigures], limits: Floats) -> Candidates:
         """By the memory at every place, too, and what comes after the passes.
 
-        figures: of each candidate.
+        figures: of each candidate. They are of divided optimizer states; only single stages can
+        divide more, and stay as they are.
         """
         d = self.degrees.take(c.row)
         stages, batches, limit = d.pp, d.num_micro_batches, limits[c.spot]
@@ -235,7 +234,8 @@ class PairBounds:
             after = of_layers.least_after(-(-self.num_layers // stages))
             turn = np.minimum(turn, longest)
             least = np.minimum(least, self._with_ramp(c, counts, longest) + after)
-        return Candidates(c.row, c.virtual, c.spot, turn, np.maximum(least, c.least))
+        least = np.where(stages > 1, np.maximum(least, c.least), c.least)
+        return Candidates(c.row, c.virtual, c.spot, turn, least)
 
     def end_room(self, rows: Ints) -> EndRoom | None:
         if not self.alike:

@@ -281,7 +281,7 @@ class PairFront:
             self.spots.gpus(units.spot[index]),
         )
         least = bundle.least_seconds(bundle.limits(self.limits.of_spots) * SLACK)
-        waiting = np.flatnonzero(np.isfinite(least))
+        waiting = np.flatnonzero(np.isfinite(least) & (bundle.spot_of >= 0))
         flat, spots = least.reshape(-1), bundle.spot_of.reshape(-1)
         at_once = 1
         while True:

@@ -121,7 +121,9 @@ class PairTable:
 
     def _alike(self, number: int) -> int:
         """The first of the pools with as many nodes of the same sizes."""
-        shapes = [(m.pool.num_gpus, m.pool.gpus_per_node, m.pool.nvlink_domain) for m in self.models]
+        shapes = [
+            (m.pool.num_gpus, m.pool.gpus_per_node, m.pool.nvlink_domain) for m in self.models
+        ]
         return shapes.index(shapes[number])
 
     def spots(self, first: int, second: int) -> Spots:

@@ -20,7 +20,6 @@ from astrarium.search.mixed_cases import Bundle
 from astrarium.search.spots import Spots
 
 
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """Stages of the first pool, perhaps one of both, then those of the second; or from its end."""

@@ -89,9 +89,7 @@ def _whole_blocks(pools: Sequence[Pool], block: Ints, stages: Ints) -> tuple[Int
     return shape, gpus[shape, place]
 
 
-def _straddling(
-    pools: Sequence[Pool], tp_cp: Ints, block: Ints, stages: Ints
-) -> tuple[Ints, Ints]:
+def _straddling(pools: Sequence[Pool], tp_cp: Ints, block: Ints, stages: Ints) -> tuple[Ints, Ints]:
     """Whole nodes of both pools, no tp * cp group on two of them, a block that is."""
     steps = [np.lcm(pool.gpus_per_node, tp_cp) for pool in pools]
     most = (np.minimum(pools[0].num_gpus, stages * block - 1) // steps[0]).max(initial=0)
