@@ -250,17 +250,23 @@ class ClusterModel:
         self._links: dict[StageClass, Fabric] = {}
 
     @classmethod
-    def over(cls, models: Sequence[CostModel], cluster: Cluster) -> ClusterModel:
-        """Of pools whose models are already there."""
-        whole = cls.__new__(cls)
-        whole.workload, whole.cluster = models[0].workload, cluster
-        whole.pools, whole._classes, whole._links = tuple(models), {}, {}
+    def alone(cls, model: CostModel) -> ClusterModel:
+        """The cluster of one pool whose model is already there."""
+        return cls._of((model,), Cluster((model.pool,)))
+
+    @classmethod
+    def joining(cls, parts: Sequence[ClusterModel], cluster: Cluster) -> ClusterModel:
+        """Of pools whose models, each alone, are already there with what they know."""
+        whole = cls._of(tuple(part.pools[0] for part in parts), cluster)
+        whole._classes = {(pool,): part._class((0,)) for pool, part in enumerate(parts)}
         return whole
 
     @classmethod
-    def alone(cls, model: CostModel) -> ClusterModel:
-        """The cluster of one pool whose model is already there."""
-        return cls.over((model,), Cluster((model.pool,)))
+    def _of(cls, pools: tuple[CostModel, ...], cluster: Cluster) -> ClusterModel:
+        whole = cls.__new__(cls)
+        whole.workload, whole.cluster, whole.pools = pools[0].workload, cluster, pools
+        whole._classes, whole._links = {}, {}
+        return whole
 
     @cached_property
     def contents(self) -> Contents:

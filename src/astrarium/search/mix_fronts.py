@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
@@ -161,7 +161,7 @@ class _Mixes:
 
     def search(self, pair: Pair, archive: Archive, effort: Effort) -> PairFront:
         table, places, asked = self._table(pair), self._places(pair), self._asked
-        model = ClusterModel.over([table.models[place] for place in places], asked.part(pair))
+        model = ClusterModel.joining([table.alone[place] for place in places], asked.part(pair))
         return PairFront(
             table,
             places,

@@ -117,6 +117,7 @@ def layer_figures(
     policies = [(_NONE, _NO_METHOD, 0, 0), *((_SELECTIVE, _NO_METHOD, 0, m) for m in masks)]
     policies.append((_FULL, _BLOCK, 1, 0))
     rows = np.tile(np.arange(len(degrees)), len(policies))
+    once = _after(model, degrees, classes, pool_gpus, kinds, offload=offload)
     tables = model.stage_tables(
         degrees.take(rows),
         _options(policies, len(degrees), offload=offload),
@@ -148,8 +149,28 @@ def layer_figures(
         all_again=(seconds[-1, ..., 0] / unit).min(axis=2),
         least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
         most_room=room.max(axis=(0, 3)),
-        after=np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0),
+        after=np.minimum(np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0), once),
     )
+
+
+def _after(
+    model: ClusterModel,
+    degrees: Degrees,
+    classes: Sequence[StageClass],
+    pool_gpus: Ints,
+    kinds: int,
+    *,
+    offload: bool,
+) -> Floats:
+    """Seconds once an iteration if optimizer states are not divided: (probes, rows, classes).
+
+    Then nothing has to be gathered, which can be worth the longer update.
+    """
+    options = _options([(_NONE, _NO_METHOD, 0, 0)], len(degrees), offload=offload)
+    whole = replace(options, zero_stage=np.zeros(len(degrees), np.int64))
+    after = model.stage_tables(degrees, whole, classes, pool_gpus, _probes(kinds)).after
+    shape = (len(degrees), len(classes), kinds, len(PROBES))
+    return np.moveaxis(after.reshape(shape).min(axis=2), -1, 0)
 
 
 def _probes(kinds: int) -> Contents:

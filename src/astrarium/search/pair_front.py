@@ -14,7 +14,6 @@ leave most others out. All spots of a layout are opened together, as their stage
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

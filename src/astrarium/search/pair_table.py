@@ -16,6 +16,7 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import least_bytes_of_degrees
+from astrarium.cost.mixed import ClusterModel
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed_bounds import least_seconds_of_layers
 from astrarium.search.mixed_rules import POOL_FIELDS
@@ -24,7 +25,6 @@ from astrarium.search.outcome import Rejection
 from astrarium.search.sieve import Lost, RejectingRule, RuleSteps
 from astrarium.search.spots import ORDERS, Spots, spots_on
 from astrarium.strategy.columns import Degrees
-
 
 Pair = tuple[int, int]  # numbers of models
 
@@ -48,6 +48,7 @@ class PairTable:
         expanded_overlaps: frozenset[str] = frozenset(),
     ) -> None:
         self.models, self.runtime_rules, self.user_rules = models, runtime_rules, user_rules
+        self.alone = [ClusterModel.alone(model) for model in models]
         model = models[0]
         self.space = SpaceOfPairs(
             model.workload,
@@ -61,7 +62,7 @@ class PairTable:
         self._every = every = self.space.degrees
         tp_cp = every.tp * every.cp
         of_shape, self._shape_of_every = distinct_rows(tp_cp, tp_cp * every.dp, every.pp)
-        self._shapes = every.take(of_shape)
+        self.shapes = every.take(of_shape)
         self._refused_by, self._refusals = self._refused()
         alive = np.flatnonzero(self._refused_by < 0)
         self.degrees, self.shape = every.take(alive), self._shape_of_every[alive]
@@ -104,14 +105,21 @@ class PairTable:
         On any part of a pool: (rows, kinds + 2).
         """
         if number not in self._seconds:
-            model, rows = self.models[number], len(self.degrees)
-            self._seconds[number] = np.minimum.reduce(
-                [
-                    least_seconds_of_layers(model, self.degrees, np.full(rows, gpus))
-                    for gpus in domain_examples(model.pool)
-                ]
-            )
+            model, (first, index) = self.models[number], self._distinct
+            degrees = self.degrees.take(first)
+            every = [
+                least_seconds_of_layers(model, degrees, np.full(len(first), gpus))
+                for gpus in domain_examples(model.pool)
+            ]
+            self._seconds[number] = np.minimum.reduce(every)[index]
         return self._seconds[number]
+
+    @cached_property
+    def _distinct(self) -> tuple[Ints, Ints]:
+        """Rows whose layers differ, and which of them each row is like."""
+        d = self.degrees
+        shard = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel)
+        return distinct_rows(*shard, d.gpus)
 
     def least_gpu_seconds(self, number: int) -> float:
         """What GPUs of a pool work on an iteration at least, all together."""
@@ -130,7 +138,7 @@ class PairTable:
         """Where shapes can lie on two pools; once for all pools that are alike in this."""
         key = self._alike(first), self._alike(second)
         if key not in self._spots:
-            d = self._shapes
+            d = self.shapes
             tp_cp = d.tp * d.cp
             self._spots[key] = spots_on(
                 [self.models[number] for number in key],

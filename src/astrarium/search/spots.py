@@ -52,7 +52,7 @@ def spots_on(
     shape, gpus = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     held = block[shape]
     whole, straddles = gpus[:, 0] // held, gpus[:, 0] % held != 0
-    nodes = sum(-(-gpus[:, i] // pool.gpus_per_node) for i, pool in enumerate(pools))
+    nodes = np.sum([-(-gpus[:, i] // pool.gpus_per_node) for i, pool in enumerate(pools)], axis=0)
     seen = [of for i, model in enumerate(models) for of in model.looks(held, gpus[:, i])]
     _, look = distinct_rows(*seen, nodes * count_nodes)
     _, spot = distinct_rows(shape, whole, straddles, look)
