@@ -10,6 +10,7 @@ import pytest
 from brute_mixed import FEW_DEGREES, ONE_CHUNK, BruteForce, models, pool_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small import small_model
 
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster, Link, Pool
