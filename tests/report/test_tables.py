@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.report import tables
-from astrarium.report.document import MemoryPart, PlanDocument, PlanPart, StagePart
+from astrarium.report.document import ClusterPart, MemoryPart, PlanDocument, PlanPart, StagePart
 from astrarium.report.stages import memory_table
+from astrarium.strategy.types import RecomputeModule
 
 WIDTHS = (80, 100, 120, 160)
 
@@ -167,6 +168,62 @@ def test_commands_can_be_copied() -> None:
 def test_a_command_that_is_not_there_is_marked() -> None:
     shown = text(tables.next_steps(["plan", "x"], None, 80, exports=False))
     assert "not there yet, will come with the exporters:\n  astrarium export" in shown
+
+
+def test_a_plan_that_nothing_runs_is_not_exported() -> None:
+    for written in (None, Path("here/plan.json")):
+        for exports in (True, False):
+            steps = tables.next_steps(["plan", "x"], written, 80, exports=exports, runs=False)
+            shown = text(steps)
+            assert "Keep and explain the best plan" in shown
+            assert "astrarium explain" in shown
+            assert "export" not in shown
+
+
+def of_types(cluster: ClusterPart, count: int) -> ClusterPart:
+    pools = (replace(cluster.pools[0], gpu=f"GPU-of-type-{i}") for i in range(count))
+    return replace(cluster, pools=tuple(pools))
+
+
+def with_groups(plan: PlanPart, count: int) -> PlanPart:
+    """A plan of replica groups that differ in nearly everything."""
+    modules = tuple(RecomputeModule)
+    groups = tuple(
+        replace(
+            plan.strategy,
+            tp=2 ** (i % 4),
+            pp=4,
+            virtual_stages=1 + i % 3,
+            dp=1024 // 2**i,
+            zero_stage=i % 4,
+            offload_optimizer=i % 2 == 0,
+            recompute=replace(plan.strategy.recompute, modules=modules[: 1 + i % len(modules)]),
+            stages=tuple(replace(s, pools={f"pool-{i}": 16}) for s in plan.strategy.stages),
+            sequences=10000 - i,
+        )
+        for i in range(count)
+    )
+    gpus = {f"GPU-of-type-{i}": 1024 for i in range(count)}
+    return replace(plan, gpus=gpus, strategy=replace(groups[0], stages=(), groups=groups))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("count", [2, 4, 12])
+def test_groups_do_not_overflow(document: PlanDocument, count: int, width: int) -> None:
+    plans = tuple(with_groups(plan, count) for plan in document.plans)
+    mixed = replace(document, plans=plans, cluster=of_types(document.cluster, count))
+    for report in (tables.plan_report, tables.prediction_report):
+        shown = text(report(mixed, width), width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+
+
+def test_every_group_has_its_own_place_in_a_column(document: PlanDocument) -> None:
+    plan = with_groups(document.plans[0], 4)
+    cluster = of_types(document.cluster, 4)
+    shown = words(text([tables.strategies_table([plan], cluster, 200)], 200))
+    assert "10,000 | 9,999 | 9,998 | 9,997" in shown
+    assert "1 | 2 | 4 | 8 4 1 | 2 | 3 | 1 1 1 1,024 | 512 | 256 | 128 1" in shown
 
 
 def test_a_bar_is_never_longer_than_its_width(document: PlanDocument) -> None:

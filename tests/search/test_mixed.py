@@ -15,7 +15,7 @@ import pytest
 from brute_mixed import FEW_DEGREES, ONE_CHUNK, BruteForce, models, pool_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import small_model
+from small import small_model, small_translator
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster, Link, Pool
@@ -107,6 +107,16 @@ def test_equals_brute_force_on_three_pools() -> None:
     cluster = Cluster(pools, (Link(("a", "c"), 5e8, 1e-4),))
     for exact in (True, False):
         assert_like_brute_force(workload, cluster, exact=exact, rules=(*FEW_DEGREES, "$tp > 1"))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_equals_brute_force_with_a_shared_table(tied: bool) -> None:
+    """Where the decoder begins is a stage of its own, or not, for a copy of the table."""
+    pools = (pool_of("a", "h100", 1, 2, 8.0), pool_of("b", "a100", 1, 2, 8.0))
+    workload = Workload(small_translator(tied=tied), seq_length=512, global_batch=4)
+    rules = (*FEW_DEGREES, "$pp < 4")
+    assert_like_brute_force(workload, Cluster(pools), exact=True, rules=rules)
+    assert searched(workload, Cluster(pools), exact=True, rules=rules).found
 
 
 def test_blocks_straddle_pools_where_all_gpus_are_used() -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import typer
 
 from astrarium.cli import options
+from astrarium.errors import NoFeasiblePlanError
+
+if TYPE_CHECKING:
+    from astrarium.cli.request import Request
 
 
 def plan(  # noqa: PLR0913  one parameter per flag
@@ -32,7 +40,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report.build import document_of
     from astrarium.report.document import PLAN_FILE, to_dict
-    from astrarium.search import beyond, planner
+    from astrarium.search import planner
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
@@ -44,8 +52,10 @@ def plan(  # noqa: PLR0913  one parameter per flag
     rules = user_rules(rule or ())
     asked = request.read(model, gpus, cluster, seq_length, global_batch, tokens, precision)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
-    search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
-    with output.progress("searching"):
+    search = planner.plan
+    if runtime.lower() == request.Runtime.ANY:
+        from astrarium.search.beyond import plan_beyond as search
+    with output.progress("searching"), _refusal_as_json(asked, model, json):
         planned = search(
             asked.workload,
             asked.cluster,
@@ -65,4 +75,21 @@ def plan(  # noqa: PLR0913  one parameter per flag
 
     output.show(lambda width: tables.plan_report(document, width))
     typed, exports = ctx.meta[ARGUMENTS], knows(ctx, "export")
-    output.show(lambda width: tables.next_steps(typed, written, width, exports=exports))
+    runs = bool(document.plans[0].runtimes)
+    output.show(lambda width: tables.next_steps(typed, written, width, exports=exports, runs=runs))
+
+
+@contextmanager
+def _refusal_as_json(asked: Request, model: str, wanted: bool) -> Iterator[None]:
+    """Print a document also where no plan is feasible; the error itself goes on to the user."""
+    try:
+        yield
+    except NoFeasiblePlanError as error:
+        if wanted:
+            from astrarium.cli import output
+            from astrarium.report.build import document_without_plans
+            from astrarium.report.document import to_dict
+
+            why = asked.workload, asked.cluster, model, str(error), asked.notes
+            output.print_json(to_dict(document_without_plans(*why)))
+        raise

@@ -24,6 +24,7 @@ from astrarium.report.document import (
     WorkloadPart,
     pareto_of,
 )
+from astrarium.report.measured import measured_notes
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned, runnable
@@ -50,6 +51,13 @@ def document_of(
         bound_gap=planned.bound_gap,
     )
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(planned.plans, start=1))
+    found = (
+        *format_notes(planned.workload, planned.cluster, planned.plans[0]),
+        *measured_notes(planned.workload.model, planned.plans[0]),
+        *left_out_notes(planned),
+        *room_notes(plans),
+        *runtime_notes(plans),
+    )
     return PlanDocument(
         SCHEMA,
         workload_part(_computed(planned.workload, planned.plans), reference),
@@ -57,7 +65,22 @@ def document_of(
         search,
         plans,
         pareto_of(plans),
-        (*notes, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
+        (*notes, *found),
+    )
+
+
+def document_without_plans(
+    workload: Workload, cluster: Cluster, reference: str, error: str, notes: Sequence[str] = ()
+) -> PlanDocument:
+    """The document of a search that found nothing."""
+    return PlanDocument(
+        SCHEMA,
+        workload_part(workload, reference),
+        cluster_part(cluster),
+        search=None,
+        plans=(),
+        notes=tuple(notes),
+        error=error,
     )
 
 
@@ -66,6 +89,12 @@ def document_of_prediction(
 ) -> PlanDocument:
     """The document of one strategy that the user chose."""
     plans = (plan_part(plan, 1),)
+    found = (
+        *format_notes(workload, cluster, plan),
+        *measured_notes(workload.model, plan),
+        *room_notes(plans),
+        *runtime_notes(plans),
+    )
     return PlanDocument(
         SCHEMA,
         workload_part(_computed(workload, [plan]), reference),
@@ -73,7 +102,7 @@ def document_of_prediction(
         None,
         plans,
         pareto_of(plans),
-        (*notes, *room_notes(plans), *runtime_notes(plans)),
+        (*notes, *found),
     )
 
 
@@ -81,6 +110,22 @@ def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
     """The workload in the number format of its plans, unless some have the one asked for."""
     used = [plan.precision for plan in plans]
     return workload if workload.precision in used else replace(workload, precision=used[0])
+
+
+def format_notes(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[str, ...]:
+    """The pools that keep the others of the best plan from the number format asked for."""
+    asked, used = workload.precision, plan.strategy.gpus_of_pools()
+    pools = [pool for pool in cluster.pools if used[pool.name]]
+    lacking = [pool for pool in pools if asked.value not in pool.gpu.peak_flops]
+    if plan.precision is asked or len(lacking) == len(pools):
+        return ()
+    which = " and ".join(_of_pool(pool, used[pool.name]) for pool in lacking)
+    return (f"plan 1 computes in {plan.precision} on all its GPUs: {which} have no {asked}",)
+
+
+def _of_pool(pool: Pool, gpus: int) -> str:
+    named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
+    return f"{gpus:,} x {pool.gpu.name}{named}"
 
 
 def left_out_notes(planned: Planned) -> tuple[str, ...]:
@@ -95,10 +140,8 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
     why = {room.pool.name: f": {room.text}" for room in rooms}
     notes = []
     for pool in left:
-        named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
-        idle = pool.num_gpus - used[pool.name]
-        reason = why.get(pool.name, "")
-        notes.append(f"plan 1 leaves out {idle:,} x {pool.gpu.name}{named}{reason}")
+        idle = _of_pool(pool, pool.num_gpus - used[pool.name])
+        notes.append(f"plan 1 leaves out {idle}{why.get(pool.name, '')}")
     return tuple(notes)
 
 
@@ -231,6 +274,7 @@ def strategy_part(strategy: Strategy, sequences: int | None = None) -> StrategyP
                 tp=stage.tp,
                 dp=stage.dp,
                 micro_batch=stage.micro_batch,
+                recompute=RecomputePart(**asdict(own)) if (own := stage.recompute) else None,
             )
             for stage in strategy.stages
         ),

@@ -8,7 +8,7 @@ explained later from itself alone. Keys that a newer version added are ignored w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,7 @@ class StagePart:
     tp: int | None = None  # its own, where unlike the strategy's; all three
     dp: int | None = None
     micro_batch: int | None = None
+    recompute: RecomputePart | None = None  # its own, where unlike the strategy's
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,8 @@ class StrategyPart:
     num_micro_batches: int
     virtual_stages: int
     sequence_parallel: bool
-    pipeline_inside: bool
+    # Not stated in older files; keyword-only, so that it may stand among fields that must be.
+    pipeline_inside: bool = field(default=False, kw_only=True)
     split: LayerSplit
     zero_stage: int
     recompute: RecomputePart
@@ -272,7 +274,10 @@ class ParetoPart:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """`search` is null when a single strategy was predicted; `notes` are for the reader."""
+    """`search` is null when a single strategy was predicted; `notes` are for the reader.
+
+    Without any plan `error` says why, and nothing is known of the search.
+    """
 
     schema: str
     workload: WorkloadPart
@@ -281,6 +286,7 @@ class PlanDocument:
     plans: tuple[PlanPart, ...]
     pareto: tuple[ParetoPart, ...] = ()
     notes: tuple[str, ...] = ()
+    error: str | None = None
 
 
 def pareto_of(plans: Sequence[PlanPart]) -> tuple[ParetoPart, ...]:
@@ -307,6 +313,8 @@ def to_dict(document: PlanDocument) -> dict[str, Any]:
     data = asdict(document)
     for plan in data["plans"]:
         drop_absent(plan["strategy"])
+    if document.error is None:
+        del data["error"]
     return data
 
 

@@ -12,7 +12,12 @@ from rich.text import Text
 from astrarium.report.bars import Bar
 from astrarium.report.document import MEMORY_KEYS, MemoryPart, PlanPart
 from astrarium.report.layout import GAP, gib, natural_width, new_table
-from astrarium.report.words import layers_of_stages, layers_words, stage_gpus
+from astrarium.report.words import (
+    layers_of_stages,
+    layers_words,
+    recompute_by_stage,
+    stage_gpus,
+)
 
 FULL_NAMES = 112  # columns from which the causes of memory are written out
 STAGES_SHOWN = 8
@@ -78,6 +83,9 @@ def _columns(plan: PlanPart, *, full: bool) -> list[_Column]:
         columns.insert(1, gpu)
     if len({gib(stage.capacity_bytes) for stage in plan.memory}) > 1:
         columns.insert(-1, _Column("of", lambda stage: gib(stage.capacity_bytes), optional=True))
+    redone = recompute_by_stage(plan)
+    if redone:
+        columns.append(_Column("recompute", lambda stage: redone[stage.stage], left=True))
     return columns
 
 

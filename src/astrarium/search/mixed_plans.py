@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
-from astrarium.arrays import Floats
 from astrarium.cluster import Cluster
 from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_cases import Bundle, Priced
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
+from astrarium.search.score import Score
 from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
@@ -21,7 +18,7 @@ Key = tuple[int, ...]
 TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
-class KeptPlans:
+class KeptPlans(Score):
     """The best `top` plans that differ in degrees, virtual stages or GPUs."""
 
     def __init__(
@@ -32,38 +29,17 @@ class KeptPlans:
         limits: Limits,
         top: int,
     ) -> None:
-        self._cluster, self._iterations = cluster, iterations
-        self.objective, self._limits, self._top = objective, limits, top
-        prices = [pool.usd_per_gpu_hour for pool in cluster.pools]
-        known = [price for price in prices if price is not None]
-        # Without all prices GPU hours are what can be compared.
-        self._has_prices = len(known) == len(prices)
-        self.prices = np.array(known) if self._has_prices else np.ones(len(prices))
+        super().__init__(cluster, iterations, objective, limits)
+        self._cluster, self._top = cluster, top
         self.best: dict[Key, Found] = {}
+        self.only_better = False  # even if the list is not full
         self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
         self.least_seconds = self.least_usd = float("inf")
-
-    def score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
-        """What the objective minimises."""
-        if self.objective is Objective.COST:
-            return seconds * usd_per_hour
-        if self.objective is Objective.GPUS:
-            return gpus + seconds / (1.0 + seconds)
-        return seconds
-
-    def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
-        return self.score(seconds, float(sum(gpus)), float(np.array(gpus) @ self.prices))
-
-    def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:
-        """What the score is at least if neither time nor money (times an hour) can be less."""
-        if self.objective is Objective.COST:
-            return usd_hours
-        return np.asarray(self.score(seconds, gpus, 0.0))
 
     def worst_seconds(self, gpus: Sequence[int]) -> float:
         """Plans on these GPUs that take longer are not worth a look."""
         if self.objective is Objective.COST:
-            return self.limit / float(np.array(gpus) @ self.prices)
+            return self.limit / self.usd_per_hour(gpus)
         return self.limit if self.objective in TIMES else float("inf")
 
     @property
@@ -71,7 +47,7 @@ class KeptPlans:
         return min((found.score for found in self.best.values()), default=float("inf"))
 
     def keep(self, bundle: Bundle, gpus: Sequence[int], priced: Priced) -> None:
-        if not self._within_limits(priced.seconds, gpus):
+        if not self._keeps_limits(priced.seconds, gpus):
             return
         score = float(self.score_of(priced.seconds, gpus))
         key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus, 0)
@@ -124,18 +100,17 @@ class KeptPlans:
         if len(best) > self._top:
             del best[max(best, key=lambda k: (best[k].score, k))]
 
-    def _within_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
-        iterations = self._iterations
-        if iterations is None:
+    def _keeps_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
+        if self.iterations is None:
             return True
-        limits = self._limits
-        run = seconds * iterations
+        limits = self.limits
+        run = seconds * self.iterations
         if limits.deadline_seconds is not None and run > limits.deadline_seconds:
             self.least_seconds = min(self.least_seconds, run)
             self.rejected[Rejection.DEADLINE] += 1
             return False
-        if limits.budget_usd is not None and self._has_prices:
-            usd = run / 3600 * float(np.array(gpus) @ self.prices)
+        if limits.budget_usd is not None and self.has_prices:
+            usd = self.usd_of_run(seconds, gpus)
             if usd > limits.budget_usd:
                 self.least_usd = min(self.least_usd, usd)
                 self.rejected[Rejection.BUDGET] += 1
@@ -152,10 +127,8 @@ class KeptPlans:
     @property
     def limit(self) -> float:
         """What is still worth a look: anything until the list is full, then only a new first."""
-        best = self.best
-        if len(best) < self._top:
-            return float("inf")
-        return min(found.score for found in best.values())
+        filling = len(self.best) < self._top and not self.only_better
+        return float("inf") if filling else self.best_score
 
     def ranked(self) -> list[Found]:
         best = self.best

@@ -31,7 +31,7 @@ from astrarium.search.mixed_relaxed import (
     least_passes_of_options,
     places_in_flight,
 )
-from astrarium.search.mixed_rules import MixedRules, joined
+from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.outcome import Found, Limits, Objective
 from astrarium.search.pair_bounds import SLACK, Candidates, PairBounds
 from astrarium.search.pair_table import PairTable
@@ -214,7 +214,7 @@ class PairFront:
                 degrees.take(some), units.virtual[some], chunk[some], gpus
             )
             found.append((some[index], options))
-        return np.concatenate([i for i, _ in found]), joined([o for _, o in found])
+        return np.concatenate([i for i, _ in found]), Options.joined([o for _, o in found])
 
     def _of_options(
         self,

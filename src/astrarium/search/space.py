@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from astrarium.arrays import Bools, Ints
+from astrarium.arrays import Bools, Ints, distinct
 from astrarium.cluster import Pool
 from astrarium.cost.stages import StagePlanner
 from astrarium.errors import InputError
@@ -108,7 +108,7 @@ class Space:
     def _with_micro_batches(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Every micro-batch that divides what a replica works on."""
         batch = self.workload.global_batch
-        sizes = {int(dp): divisors(batch // int(dp)) for dp in np.unique(rows["dp"])}
+        sizes = {int(dp): divisors(batch // int(dp)) for dp in distinct(rows["dp"])}
         repeats = np.array([len(sizes[int(dp)]) for dp in rows["dp"]], np.int64)
         if repeats.sum() > MOST_GRIDS:
             raise InputError(
@@ -129,7 +129,7 @@ class Space:
     @property
     def gpu_counts(self) -> Ints:
         """Numbers of GPUs that strategies use, ascending."""
-        return np.unique(self._grids["gpus"])
+        return distinct(self._grids["gpus"])
 
     def waves(self) -> list[Wave]:
         """The space in parts of similar GPU counts, so that whole parts can be passed over.
@@ -142,7 +142,7 @@ class Space:
         if len(band) * experts <= FEW_DEGREES:
             band[:] = 0
         waves = []
-        for value in np.unique(band):
+        for value in distinct(band):
             members = np.flatnonzero(band == value)
             parts = -(-len(members) * experts // MOST_DEGREES)
             waves += [Wave(self, _select(rows, m)) for m in np.array_split(members, parts)]
@@ -204,7 +204,7 @@ class Space:
     def options(self, chunk_layers: int) -> Options:
         """Every option for chunks of at most so many layers, in a fixed order."""
         if chunk_layers not in self._options:
-            recompute = self._recompute_choices(chunk_layers)
+            recompute = self.recompute_choices(chunk_layers)
             switches = [
                 (False, True) if name in self.expanded_overlaps else (True,)
                 for name in OVERLAP_SWITCHES
@@ -216,8 +216,8 @@ class Space:
             self._options[chunk_layers] = Options.of({k: np.array(v) for k, v in named})
         return self._options[chunk_layers]
 
-    def _recompute_choices(self, chunk_layers: int) -> list[tuple[int, int, int, int]]:
-        """(granularity, method, layers, modules) as codes."""
+    def recompute_choices(self, chunk_layers: int) -> list[tuple[int, int, int, int]]:
+        """`RECOMPUTE_COLUMNS` of all that chunks of so many layers can recompute; nothing first."""
         none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
         no_method, uniform, block = (METHODS.index(m) for m in Method)
         choices = [(none, no_method, 0, 0)]
