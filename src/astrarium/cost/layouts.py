@@ -479,9 +479,21 @@ class CostModel:
 
     def _stages_of_domain(self, degrees: Degrees, gpus: Ints) -> tuple[Ints, Ints]:
         """Stages that share a domain, of how many; stages are whole blocks of ranks."""
-        stages = np.maximum(gpus // (degrees.tp * degrees.cp * degrees.dp), 1)
-        placed = place(stages, degrees.stage_stride, self.pool.domain_of(gpus))
+        block = degrees.tp * degrees.cp * degrees.dp
+        return self._blocks_of_domain(block, degrees.stage_stride, gpus)
+
+    def _blocks_of_domain(self, block: Ints, stride: Ints, gpus: Ints) -> tuple[Ints, Ints]:
+        stages = np.maximum(gpus // block, 1)
+        placed = place(stages, stride, self.pool.domain_of(gpus))
         return placed.per_domain, stages
+
+    def looks(self, block: Ints, gpus: Ints) -> tuple[Ints, Bools, Bools]:
+        """All that costs of stages know of the GPUs in use, one stage after another.
+
+        Of numbers of GPUs that look the same, one stands for all.
+        """
+        together, stages = self._blocks_of_domain(block, block, gpus)
+        return self.pool.domain_of(gpus), together > 1, together < stages
 
 
 def at_cuts(hop: Floats, stop: Ints) -> Floats:

@@ -262,9 +262,20 @@ class ClusterModel:
     @classmethod
     def alone(cls, model: CostModel) -> ClusterModel:
         """The cluster of one pool whose model is already there."""
+        return cls._of((model,), Cluster((model.pool,)))
+
+    @classmethod
+    def joining(cls, parts: Sequence[ClusterModel], cluster: Cluster) -> ClusterModel:
+        """Of pools whose models, each alone, are already there with what they know."""
+        whole = cls._of(tuple(part.pools[0] for part in parts), cluster)
+        whole._classes = {(pool,): part._class((0,)) for pool, part in enumerate(parts)}
+        return whole
+
+    @classmethod
+    def _of(cls, pools: tuple[CostModel, ...], cluster: Cluster) -> ClusterModel:
         whole = cls.__new__(cls)
-        whole.workload, whole.cluster = model.workload, Cluster((model.pool,))
-        whole.pools, whole._classes, whole._links = (model,), {}, {}
+        whole.workload, whole.cluster, whole.pools = pools[0].workload, cluster, pools
+        whole._classes, whole._links = {}, {}
         return whole
 
     @cached_property

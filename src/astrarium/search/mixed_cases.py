@@ -34,7 +34,7 @@ from astrarium.strategy.types import Method
 STEPS = 17  # between the least and the most seconds that passes are looked for
 STEEPEST = 1.3  # times the least, where nothing limits them
 NOTHING = -1e6  # layers of a stage that cannot be
-TOGETHER = 64  # dealt pipelines priced at once
+TOGETHER = 256  # dealt pipelines priced at once
 
 
 def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
@@ -105,9 +105,17 @@ class Bundle:
             self.degrees,
             replace(self.options, recompute_layers=redone),
             self.classes,
-            np.tile(self.arrangements[0].gpus, (len(self.degrees), 1)),
+            self.pool_gpus,
             self.contents,
         )
+
+    @property
+    def pool_gpus(self) -> Ints:
+        """GPUs of each pool that stages are priced for: (rows, pools)."""
+        return np.tile(self.arrangements[0].gpus, (len(self.degrees), 1))
+
+    def arrangement(self, order: int, row: int) -> Arrangement:
+        return self.arrangements[order]
 
     @cached_property
     def seconds(self) -> Floats:
@@ -175,14 +183,14 @@ class Bundle:
     def longest(self) -> tuple[Floats, Floats]:
         return self.room.least_longest(self._whole)
 
-    def least_seconds(self, worst: float) -> Floats:
+    def least_seconds(self, worst: float | Floats) -> Floats:
         """No split takes less; infinite where none fits or takes no more than the worst.
 
-        (orders, rows).
+        (orders, rows), the worst of all or of each.
         """
         passes, after = self._plain
         if self.work_of_kind.shape[1] == 1 and self.num_stages > 1:
-            passes = self._with_ramps(passes, after, worst)
+            passes = self._with_ramps(passes, after, np.broadcast_to(worst, passes.shape))
         return passes + after
 
     @cached_property
@@ -222,18 +230,19 @@ class Bundle:
         following = np.roll(self.class_of, -1, axis=1)
         return np.asarray(self.tables.hop.min(axis=3)[rows][:, self.class_of, following])
 
-    def _with_ramps(self, passes: Floats, after: Floats, worst: float) -> Floats:
+    def _with_ramps(self, passes: Floats, after: Floats, worst: Floats) -> Floats:
         """Seconds of all passes with the ramp at every place; infinite if too many."""
         found = np.where(passes + after <= worst, passes, np.inf)
         rows = np.flatnonzero(np.isfinite(found).any(axis=0))
         if not len(rows):
             return found
         least = found[:, rows].min(axis=0)
-        most = np.full(len(rows), worst) - after[:, rows].min(axis=0)
-        most = np.where(np.isfinite(most), most, least * STEEPEST)
+        most = worst[:, rows].max(axis=0) - after[:, rows].min(axis=0)
+        limited = np.isfinite(most)
+        most = np.where(limited, most, least * STEEPEST)
         ramps = self._ramps(rows, least, most)
         # Nothing is known about what takes longer than the last step, unless it is too long.
-        ramps = np.where(np.isfinite(ramps) | np.isfinite(worst), ramps, most)
+        ramps = np.where(np.isfinite(ramps) | limited, ramps, most)
         found[:, rows] = np.maximum(found[:, rows], ramps)
         return found
 
@@ -406,12 +415,13 @@ class Bundle:
     def _priced(self, cases: Sequence[tuple[int, int, Ints]]) -> list[Priced]:
         orders, of_case, bounds = (list(column) for column in zip(*cases, strict=True))
         chosen = np.array(of_case)
+        laid = [self.arrangement(order, row) for order, row, _ in cases]
         layouts = self.model.layouts(
             self.degrees.take(chosen),
             self.virtual[chosen],
             bounds,
-            [self.arrangements[order].classes for order in orders],
-            np.array([self.arrangements[order].gpus for order in orders]),
+            [arrangement.classes for arrangement in laid],
+            np.array([arrangement.gpus for arrangement in laid]),
         )
         rows, options = np.arange(len(cases)), self.options.take(chosen)
         seconds = total_seconds(layouts, rows, options)

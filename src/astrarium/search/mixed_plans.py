@@ -10,6 +10,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Cluster
+from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_cases import Bundle, Priced
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
 from astrarium.search.score import HOUR, Score
@@ -73,10 +74,12 @@ class KeptPlans(Score):
     def _kept_score(self, key: Key) -> float:
         return self.best[key].score if key in self.best else float("inf")
 
-    def strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
+    def strategy(
+        self, bundle: Bundle, priced: Priced, arrangement: Arrangement | None = None
+    ) -> Strategy:
         virtual = int(bundle.virtual[priced.row])
         plain = strategy_at(bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE)
-        parts = bundle.arrangements[priced.order].parts
+        parts = (arrangement or bundle.arrangement(priced.order, priced.row)).parts
         pools = self._cluster.pools
         stages = tuple(
             Stage(

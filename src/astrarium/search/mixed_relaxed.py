@@ -146,6 +146,7 @@ def layer_figures(
     policies = [(_NONE, _NO_METHOD, 0, 0), *((_SELECTIVE, _NO_METHOD, 0, m) for m in masks)]
     policies.append((_FULL, _BLOCK, 1, 0))
     rows = np.tile(np.arange(len(degrees)), len(policies))
+    once = _after(model, degrees, classes, pool_gpus, kinds, offload=offload)
     tables = model.stage_tables(
         degrees.take(rows),
         _options(policies, len(degrees), offload=offload),
@@ -177,9 +178,29 @@ def layer_figures(
         all_again=(seconds[-1, ..., 0] / unit).min(axis=2),
         least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
         most_room=room.max(axis=(0, 3)),
-        after=np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0),
+        after=np.minimum(np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0), once),
         hop=np.moveaxis(tables.hop[: len(degrees)].min(axis=3), 1, 0),
     )
+
+
+def _after(
+    model: ClusterModel,
+    degrees: Degrees,
+    classes: Sequence[StageClass],
+    pool_gpus: Ints,
+    kinds: int,
+    *,
+    offload: bool,
+) -> Floats:
+    """Seconds once an iteration if optimizer states are not divided: (probes, rows, classes).
+
+    Then nothing has to be gathered, which can be worth the longer update.
+    """
+    options = _options([(_NONE, _NO_METHOD, 0, 0)], len(degrees), offload=offload)
+    whole = replace(options, zero_stage=np.zeros(len(degrees), np.int64))
+    after = model.stage_tables(degrees, whole, classes, pool_gpus, _probes(kinds)).after
+    shape = (len(degrees), len(classes), kinds, len(PROBES))
+    return np.moveaxis(after.reshape(shape).min(axis=2), -1, 0)
 
 
 def _probes(kinds: int) -> Contents:
@@ -268,12 +289,18 @@ def least_longest(
 
 
 def least_passes_of_options(
-    held: OptionRoom, batches: Ints, pool_of: Ints, whole: Floats, worst: Floats
+    held: OptionRoom,
+    batches: Ints,
+    pool_of: Ints,
+    whole: Floats,
+    worst: Floats,
+    asked: Bools | None = None,
+    ends: EndRoom | None = None,
 ) -> Floats:
     """Seconds of all passes of cases with their own options, in any of some orders: (cases,).
 
-    pool_of: (orders, stages); whole: what all layers count. Infinite where it is more than the
-    worst.
+    pool_of: (orders, stages); whole: what all layers count; asked: (cases, orders), all if not
+    given; ends: what embedding and head leave room for. Infinite where it is more than the worst.
     """
     virtual = held.virtual[:, 0, 0]
     stages, pools = pool_of.shape[1], held.seconds.shape[1]
@@ -287,6 +314,8 @@ def least_passes_of_options(
     once = held.seconds[:, :, 0] / v + (1 - 1 / v) * held.forward
     full = np.einsum("cps,osp->cop", held.layers((most / batches)[:, None, None]), laid)
     able = full.sum(axis=2) >= whole
+    if asked is not None:
+        able &= asked
     through = np.where(able, least_sum(once, full, fewest, whole), np.inf).min(axis=1)
     done = warm_up_passes(stages, virtual, batches)[:, None, :] - 1
     rest = batches[:, None, None] - (1 + done * held.share[..., None]) / v[..., None]
@@ -299,7 +328,11 @@ def least_passes_of_options(
         first = (np.arange(stages) == 0) & (virtual[cases] > 1)[:, None, None]
         turn = np.where(first, alone, np.minimum(at_work, alone))
         layers = held.take(cases).layers(turn)
+        if ends is not None:
+            layers = ends.at_most(layers, alone, cases)
         able = np.einsum("cps,osp->co", layers, laid) >= whole[cases]
+        if asked is not None:
+            able &= asked[cases]
         return np.asarray(able.any(axis=1))
 
     every = np.arange(len(batches))
@@ -314,6 +347,24 @@ def least_passes_of_options(
         high, low = np.where(able, middle, high), np.where(able, low, middle)
     found[cases] = low
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class EndRoom:
+    """Of cases with layers that are alike: (cases, pools), seconds at least."""
+
+    layer: Floats
+    embedding: Floats
+    head: Floats
+
+    def at_most(self, layers: Floats, turn: Floats, cases: Ints) -> Floats:
+        """Layers (cases, pools, stages) of stages that take so long, fewer at both ends."""
+        layers = layers.copy()
+        for stage, end in ((0, self.embedding), (-1, self.head)):
+            most = np.floor((turn[:, 0] - end[cases]) / self.layer[cases] * (1 + 1e-9))
+            most = np.where(most < 1, _IMPOSSIBLE, most)
+            layers[:, :, stage] = np.minimum(layers[:, :, stage], most)
+        return layers
 
 
 class OptionRoom:

@@ -1,0 +1,356 @@
+"""The front of time against money over pipelines on two pools: exact, like `front` for one.
+
+Degrees with virtual stages (*layouts*) on spots (`spots`) are bounded in steps, each only for what
+the archive still leaves open:
+
+1. the least seconds of layers, whole layers dealt to the stages of each pool (`pair_bounds`);
+2. the same with the memory at every place, whatever is recomputed;
+3. each option by itself, then stages as the cost model prices them (`spot_cases`);
+4. the best split, exact; several chunks per rank are dealt in a few ways.
+
+Of every number of GPUs some layouts are opened at a time, the most promising first: early plans
+leave most others out. All spots of a layout are opened together, as their stages are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.cost.mixed import ClusterModel
+from astrarium.search.archive import Archive, Ways
+from astrarium.search.mixed_cases import Priced, narrowed
+from astrarium.search.mixed_front import ON_THE_FRONT, WaysOfPools
+from astrarium.search.mixed_plans import KeptPlans
+from astrarium.search.mixed_relaxed import (
+    LayerFigures,
+    OptionRoom,
+    least_passes_of_options,
+    places_in_flight,
+)
+from astrarium.search.mixed_rules import MixedRules
+from astrarium.search.outcome import Found, Limits, Objective
+from astrarium.search.pair_bounds import SLACK, Candidates, PairBounds
+from astrarium.search.pair_table import PairTable
+from astrarium.search.partition import best_splits
+from astrarium.search.spot_cases import Line, SpotBundle
+from astrarium.search.spots import Spots
+from astrarium.strategy.columns import Options
+
+Place = Callable[[Sequence[int]], tuple[int, ...]]  # GPUs of a pair among those of all pools
+
+LAYOUTS_AT_ONCE = 256  # of one number of stages whose options are looked at together
+CASES_AT_ONCE = 512  # that the cost model is asked about
+SPLITS_AT_ONCE = 64  # solved between looks at the front
+MOST_SOLVED = 20_000  # splits, of all pairs together, before a search gives up its proof
+MOST_CASES = 100_000
+FIRST_OPENED = 1  # layouts of every number of GPUs that are opened first
+MORE_OPENED = 4  # times as many in each further turn
+
+
+class SpotLimits:
+    """Seconds below which plans on spots would be on the front."""
+
+    def __init__(self, archive: Archive, spots: Spots, ways: Ways) -> None:
+        self._archive, self._spots, self.ways = archive, spots, ways
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.of_vectors = self._archive.limits(self.ways)
+        found = self.of_vectors[self._spots.members]
+        self.of_spots = np.maximum.reduceat(found, self._spots.starts) * ON_THE_FRONT
+
+
+@dataclass(slots=True)
+class Effort:
+    """What searches have done so far; they stop after a fixed amount, never by the clock."""
+
+    evaluated: int = 0  # orders and options whose split was found
+    cases: int = 0  # that the cost model was asked about
+
+    @property
+    def is_enough(self) -> bool:
+        return self.evaluated >= MOST_SOLVED or self.cases >= MOST_CASES
+
+
+class PairFront:
+    """Enters into an archive whatever pipelines over two pools can add to the front."""
+
+    def __init__(
+        self,
+        table: PairTable,
+        pools: tuple[int, int],
+        model: ClusterModel,
+        archive: Archive,
+        ways_of: WaysOfPools,
+        place: Place,
+        effort: Effort,
+    ) -> None:
+        self.table, self.model, self._archive, self._place = table, model, archive, place
+        self.bounds = PairBounds(table, *pools, model)
+        self.spots = self.bounds.spots
+        self._rules = MixedRules(
+            model.workload, model.cluster, table.space, table.runtime_rules, table.user_rules
+        )
+        self._plans = KeptPlans(model.cluster, None, Objective.COST, Limits(), 1)
+        sizes = np.array([pool.num_gpus for pool in model.cluster.pools])
+        single = ways_of(np.diag(sizes))
+        self._prices = (single.hourly * single.stretch).min(axis=1) / sizes
+        self._ways_of, self.effort = ways_of, effort
+        self._left_open: list[tuple[Ints, Floats]] = []  # spots, and seconds at least
+
+    def run(self) -> None:
+        rows, _ = self.bounds.promising(self._archive, self._prices)
+        if not len(rows):
+            return
+        self.limits = SpotLimits(self._archive, self.spots, self._ways_of(self.spots.vectors))
+        waiting = self.bounds.candidates(rows, self.limits.of_spots)
+        at_once = FIRST_OPENED
+        while len(waiting) and not self.effort.is_enough:
+            now = self._most_promising(waiting, at_once)
+            self._open(waiting.take(now))
+            waiting = self._alive(waiting.take(~now))
+            at_once *= MORE_OPENED
+        self._leave(waiting)
+
+    def least_open(self) -> float:
+        """The least of what was not proven: seconds over those of the front as it is now."""
+        if not self._left_open:
+            return np.inf
+        self.limits.refresh()
+        spots, least = (np.concatenate(of) for of in zip(*self._left_open, strict=True))
+        return float((least / self.limits.of_spots[spots]).min(initial=np.inf))
+
+    def _leave(self, c: Candidates) -> None:
+        self._left_open.append((c.spot, c.least))
+
+    def _alive(self, c: Candidates) -> Candidates:
+        return c.take(c.least < self.limits.of_spots[c.spot])
+
+    def _most_promising(self, c: Candidates, at_once: int) -> Bools:
+        """All candidates of layouts that are among the first on some GPUs."""
+        score = c.least / self.limits.of_spots[c.spot]
+        order = np.lexsort((c.row, score))
+        vector = self.spots.members[self.spots.starts[c.spot[order]]]
+        first = np.empty(len(c), bool)
+        first[order] = _rank_within(vector) < at_once
+        _, layout = distinct_rows(c.row, c.virtual)
+        return np.isin(layout, layout[first])
+
+    def _open(self, c: Candidates) -> None:
+        first, seen = distinct_rows(c.row, self.spots.look[c.spot])
+        figures = self.bounds.figures(c.row[first], c.spot[first])
+        c = self.bounds.refined(c, [f.take(seen) for f in figures], self.limits.of_spots)
+        stages = self.table.degrees.pp[c.row]
+        order = np.argsort(c.least / self.limits.of_spots[c.spot], kind="stable")
+        _, best = np.unique(stages[order], return_index=True)
+        for pp in stages[order[np.sort(best)]]:
+            open_ones = (stages == pp) & (c.least < self.limits.of_spots[c.spot])
+            for part in self._in_parts(c, np.flatnonzero(open_ones)):
+                if self.effort.is_enough:
+                    self._leave(c.take(part))
+                else:
+                    self._open_stages(int(pp), c.take(part), figures, seen[part])
+
+    def _in_parts(self, c: Candidates, chosen: Ints) -> list[Ints]:
+        """Some layouts at a time, the most promising first; all candidates of each together."""
+        if not len(chosen):
+            return []
+        of = c.take(chosen)
+        _, layout = distinct_rows(of.row, of.virtual)
+        best = np.full(layout.max() + 1, np.inf)
+        np.minimum.at(best, layout, of.least / self.limits.of_spots[of.spot])
+        rank = np.argsort(np.argsort(best, kind="stable"), kind="stable")[layout]
+        part = rank // LAYOUTS_AT_ONCE
+        return [chosen[part == number] for number in range(part.max() + 1)]
+
+    # One number of stages
+
+    def _open_stages(
+        self, stages: int, c: Candidates, figures: Sequence[LayerFigures], at: Ints
+    ) -> None:
+        """Options of layouts, those worth it as bundles."""
+        first, unit = distinct_rows(c.row, c.virtual, self.spots.look[c.spot])
+        of_line, line = distinct_rows(self.spots.whole[c.spot], self.spots.straddles[c.spot])
+        lines = [
+            Line(int(self.spots.whole[s]), bool(self.spots.straddles[s]), stages, reverse)
+            for reverse in (False, True)[: 1 + (stages > 1)]
+            for s in c.spot[of_line]
+        ]
+        spot_of = np.full((len(of_line), len(first)), -1)
+        spot_of[line, unit] = c.spot
+        spot_of = np.concatenate([spot_of] * (1 + (stages > 1)))
+        units = c.take(first)
+        index, options = self._options(units)
+        if not len(index):
+            return
+        bounds = self._of_options(units, index, options, figures, at[first], lines, spot_of)
+        limit = self._limits(spot_of).max(axis=0)[index]
+        order = np.argsort(bounds / limit, kind="stable")
+        order = order[bounds[order] < limit[order]]
+        for start in range(0, len(order), CASES_AT_ONCE):
+            now = order[start : start + CASES_AT_ONCE]
+            now = now[bounds[now] < self._limits(spot_of).max(axis=0)[index[now]]]
+            if len(now):
+                self._solve(units, index[now], options.take(now), lines, spot_of)
+
+    def _limits(self, spot_of: Ints) -> Floats:
+        return np.where(spot_of >= 0, self.limits.of_spots[spot_of], -np.inf)
+
+    def _options(self, units: Candidates) -> tuple[Ints, Options]:
+        """Cases that rules leave: which unit, with which options."""
+        degrees = self.table.degrees.take(units.row)
+        layouts = {of.virtual: of for of in self.table.space.layouts(int(degrees.pp[0]))}
+        chunk = np.array([layouts[v].chunk_layers for v in units.virtual.tolist()])
+        look = self.spots.look[units.spot]
+        found = []
+        for value in np.unique(look):
+            some = np.flatnonzero(look == value)
+            gpus = self.spots.gpus(units.spot[some[0]]).tolist()
+            index, options, _ = self._rules.options(
+                degrees.take(some), units.virtual[some], chunk[some], gpus
+            )
+            found.append((some[index], options))
+        return np.concatenate([i for i, _ in found]), Options.joined([o for _, o in found])
+
+    def _of_options(
+        self,
+        units: Candidates,
+        index: Ints,
+        options: Options,
+        figures: Sequence[LayerFigures],
+        at: Ints,
+        lines: Sequence[Line],
+        spot_of: Ints,
+    ) -> Floats:
+        """Seconds of cases at least, from a few figures of a layer."""
+        stages, least = lines[0].stages, units.least[index]
+        if stages == 1:
+            return least
+        degrees = self.table.degrees.take(units.row[index])
+        batches, virtual = degrees.num_micro_batches, units.virtual[index]
+        in_flight = places_in_flight(degrees.pp, batches, virtual, stages)
+        of_cases = [of.take(at[index]) for of in figures]
+        slower = self.bounds.slower_of(units.row)
+        pool_of = np.array([[of[0] if len(of) == 1 else slower for of in x.classes] for x in lines])
+        layers = -(-self.bounds.num_layers // degrees.pp)
+        after = np.stack([of.least_after(layers) for of in of_cases])
+        after = np.where(options.offload_optimizer, after[1], after[0])
+        work = self.bounds.work[units.row[index]]
+        masks = self.table.space.module_masks
+        passes = least_passes_of_options(
+            OptionRoom(of_cases, options, masks, virtual, in_flight[:, ::-1], work),
+            batches,
+            pool_of,
+            work @ self.table.numbers,
+            self._limits(spot_of).max(axis=0)[index] * SLACK - after,
+            (spot_of >= 0).T[index],
+            self.bounds.end_room(units.row[index]),
+        )
+        return np.maximum(least, passes + after)
+
+    def _solve(
+        self,
+        units: Candidates,
+        index: Ints,
+        options: Options,
+        lines: Sequence[Line],
+        spot_of: Ints,
+    ) -> None:
+        """Bounds of cases as the cost model prices their stages, then the best splits."""
+        stages = lines[0].stages
+        most = self._most_layers(units, self._limits(spot_of).max(axis=0), np.unique(index))
+        if most * stages < self.bounds.num_layers:
+            return
+        self.effort.cases += len(index)
+        bundle = SpotBundle(
+            self.model,
+            self.table.degrees.take(units.row[index]),
+            units.virtual[index],
+            options,
+            (),
+            narrowed(self.model.contents, most, stages),
+            self.bounds.work[units.row[index]],
+            lines,
+            self.spots,
+            spot_of[:, index],
+            self.spots.gpus(units.spot[index]),
+        )
+        least = bundle.least_seconds(bundle.limits(self.limits.of_spots) * SLACK)
+        waiting = np.flatnonzero(np.isfinite(least) & (bundle.spot_of >= 0))
+        flat, spots = least.reshape(-1), bundle.spot_of.reshape(-1)
+        at_once = 1
+        while True:
+            limit = self.limits.of_spots[spots[waiting]]
+            waiting = waiting[flat[waiting] < limit]
+            if not len(waiting):
+                break
+            score = flat[waiting] / self.limits.of_spots[spots[waiting]]
+            waiting = waiting[np.argsort(score, kind="stable")]
+            first = np.flatnonzero(_rank_within(spots[waiting]) < at_once)[:SPLITS_AT_ONCE]
+            self._split(bundle, waiting[first], flat)
+            waiting = np.delete(waiting, first)
+            at_once *= 2
+
+    def _most_layers(self, units: Candidates, limit: Floats, chosen: Ints) -> int:
+        """More on a stage would make it too slow for the front."""
+        d, rows = self.table.degrees, units.row[chosen]
+        most = self.bounds.num_layers - (d.pp[rows] - 1) * units.virtual[chosen]
+        with np.errstate(invalid="ignore"):
+            turn = limit[chosen] / d.num_micro_batches[rows]
+            within = np.floor(turn / self.bounds.layer[rows].min(axis=1) * SLACK)
+        return int(np.minimum(most, within).max(initial=0))
+
+    def _split(self, bundle: SpotBundle, chosen: Ints, least: Floats) -> None:
+        """The best splits of some orders and cases, entered into the archive."""
+        orders, rows = np.divmod(chosen, bundle.spot_of.shape[1])
+        self.effort.evaluated += len(chosen)
+        single = bundle.virtual[rows] == 1
+        cases = list(zip(orders[single].tolist(), rows[single].tolist(), strict=True))
+        limit = self.limits.of_spots[bundle.spot_of[orders, rows]]
+        upper = limit[single] * SLACK - [bundle.tied(*case) for case in cases]
+        splits = best_splits([bundle.problem(*case) for case in cases], upper.tolist())
+        found = []
+        for case, split in zip(cases, splits, strict=True):
+            if split is not None:
+                found.append((*case, np.array(split.bounds)))
+                if split.lower_bound < split.seconds * (1 - 1e-9):
+                    spot = bundle.spot_of[case]
+                    self._left_open.append((np.array([spot]), np.array([split.lower_bound])))
+        priced = bundle.priced(found)
+        several = list(zip(orders[~single].tolist(), rows[~single].tolist(), strict=True))
+        if several:
+            priced += bundle.dealt(several)
+            # Others could be faster: chunks are dealt in a few ways only.
+            dealt = chosen[~single]
+            self._left_open.append((bundle.spot_of.reshape(-1)[dealt], least[dealt]))
+        self._enter(bundle, priced)
+
+    def _enter(self, bundle: SpotBundle, priced: Sequence[Priced]) -> None:
+        """Plans into the archive, on all GPUs on which they are worth it."""
+        founds, vectors = [], []
+        for one in priced:
+            members = self.spots.members_of(int(bundle.spot_of[one.order, one.row]))
+            within = one.seconds < self.limits.of_vectors[members] * ON_THE_FRONT
+            for vector in members[within]:
+                gpus = self.spots.vectors[vector].tolist()
+                arrangement = bundle.laid_on(one.order, one.row, gpus)
+                strategy = self._plans.strategy(bundle, one, arrangement)
+                founds.append(Found(strategy, one.seconds, 0.0, one.peak_bytes))
+                vectors.append(int(vector))
+        if founds:
+            places = [self._place(self.spots.vectors[v].tolist()) for v in vectors]
+            self._archive.enter(founds, places, self.limits.ways.take(np.array(vectors)))
+            self.limits.refresh()
+
+
+def _rank_within(groups: Ints) -> Ints:
+    """The how-manieth of its group each entry is, in the order given."""
+    order = np.argsort(groups, kind="stable")
+    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
+    return ranks
