@@ -18,9 +18,9 @@ from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
 from astrarium.search.arrangements import laid
 from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.formats import runnable
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Objective
-from astrarium.search.planner import runnable
 from astrarium.search.rules import user_rules
 from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES

@@ -19,11 +19,12 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.beyond import plan_beyond
+from astrarium.search.formats import runnable
 from astrarium.search.money import keeps
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.own_recompute import recomputed
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.planner import Mode, part_of, plan, predict, runnable
+from astrarium.search.planner import Mode, plan, predict
 from astrarium.search.rules import user_rules
 from astrarium.search.score import Score
 from astrarium.strategy.types import Granularity, Method, Overlap, Recompute, Strategy
@@ -55,7 +56,7 @@ def least_seconds(name: str) -> dict[tuple[int, ...], float]:
     found = {}
     for number in range(1, len(cluster.pools) + 1):
         for pools in combinations(cluster.pools, number):
-            model = ClusterModel(runnable(workload, *pools), part_of(cluster, pools))
+            model = ClusterModel(runnable(workload, *pools), cluster.part(pools))
             seconds = best_pipeline(model)
             if number == 2:
                 seconds = min(seconds, best_groups(model, workload.global_batch))

@@ -17,8 +17,8 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.engine import Search
+from astrarium.search.formats import runnable
 from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
-from astrarium.search.planner import runnable
 from astrarium.search.rules import UserRule, overlaps_named, user_rules
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, Options, degrees_of, options_of

@@ -17,9 +17,10 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.beyond import plan_beyond
+from astrarium.search.formats import runnable
 from astrarium.search.groups import GroupResult, GroupSearch
 from astrarium.search.outcome import Counts, Limits
-from astrarium.search.planner import Mode, plan, predict, runnable
+from astrarium.search.planner import Mode, plan, predict
 from astrarium.search.shares import Candidate, best_shares
 from astrarium.strategy.types import Strategy
 

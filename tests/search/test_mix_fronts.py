@@ -38,8 +38,7 @@ def ways_of(pools: tuple[Pool, ...]) -> WaysOfPools:
     prices = np.array([pool.usd_per_gpu_hour for pool in pools])
 
     def ways(gpus: Ints) -> Ways:
-        hourly = (gpus @ prices)[:, None].astype(float)
-        return Ways(np.ones_like(hourly), hourly, np.zeros(hourly.shape, np.int64))
+        return Ways.on_demand((gpus @ prices).astype(float))
 
     return ways
 

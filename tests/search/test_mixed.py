@@ -24,13 +24,13 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.model.workload import Workload
 from astrarium.search import mixed, mixed_nodes
 from astrarium.search.arrangements import canonical
+from astrarium.search.formats import runnable
 from astrarium.search.mixed import PartitionSearch
 from astrarium.search.mixed_cases import Bundle
 from astrarium.search.mixed_nodes import Opened, Ready
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Limits, Objective, SearchResult
-from astrarium.search.planner import runnable
 from astrarium.search.rules import overlaps_named, user_rules
 from astrarium.strategy.columns import Options
 from astrarium.strategy.validity import megatron_rules

@@ -15,13 +15,13 @@ from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.fit import fit
+from astrarium.search.formats import runnable
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.planner import (
     Mode,
     leanest,
     plan,
     predict,
-    runnable,
     smallest_count,
     why_refused,
     with_permitted_overlap,

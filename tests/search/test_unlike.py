@@ -10,9 +10,9 @@ from small import small_model
 from astrarium.cluster import parse_gpus
 from astrarium.cost.mixed import ClusterModel
 from astrarium.model.workload import Workload
+from astrarium.search.formats import runnable
 from astrarium.search.outcome import Counts
 from astrarium.search.plan import estimate
-from astrarium.search.planner import runnable
 from astrarium.search.unlike import UnlikeSearch
 from astrarium.strategy.columns import options_of
 

@@ -192,7 +192,7 @@ def read(
 
 def _usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]]:
     """The workload in the number format that all GPUs use, if they agree, and notes on others."""
-    from astrarium.search.planner import runnable
+    from astrarium.search.formats import runnable
 
     there = {pool.gpu.name: runnable(asked, pool) for pool in pools.pools}
     notes = [

@@ -120,6 +120,12 @@ class Cluster:
             f"no pool is called '{name}'{did_you_mean(name, names)}; pools: {', '.join(names)}"
         )
 
+    def part(self, pools: Sequence[Pool]) -> Cluster:
+        """Return some of the pools with the links between them."""
+        names = {pool.name for pool in pools}
+        links = (link for link in self.links if names.issuperset(link.between))
+        return Cluster(tuple(pools), tuple(links))
+
     def link_between(self, first: str, second: str) -> Link:
         """Return the link of two pools; by default the slower side's network."""
         for link in self.links:

@@ -32,10 +32,11 @@ from astrarium.report.document import (
     with_ties,
 )
 from astrarium.report.measured import measured_notes
+from astrarium.search.formats import runnable
 from astrarium.search.outcome import Limits
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan, Run
-from astrarium.search.planner import Planned, runnable
+from astrarium.search.planner import Planned
 from astrarium.search.room import pools_without_room
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes

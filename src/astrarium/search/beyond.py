@@ -27,20 +27,13 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.arrangements import canonical
+from astrarium.search.formats import runnable
 from astrarium.search.groups import GroupResult, GroupSearch
 from astrarium.search.money import best_paid, keeps, rank_key
 from astrarium.search.outcome import Counts, Limits, Objective, Rejection
 from astrarium.search.own_recompute import recomputed
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.planner import (
-    FINALISTS,
-    Mode,
-    Planned,
-    layout_key,
-    part_of,
-    plan,
-    runnable,
-)
+from astrarium.search.planner import FINALISTS, Mode, Planned, layout_key, plan
 from astrarium.search.rules import UserRule
 from astrarium.search.runs import Runs
 from astrarium.search.score import Score
@@ -160,7 +153,7 @@ class _Beyond:
             pools = tuple(pool for pool in self.cluster.pools if used[pool.name])
             of_pools.setdefault(pools, []).append(one)
         for pools, members in of_pools.items():
-            model = self._model(part_of(self.cluster, pools))
+            model = self._model(self.cluster.part(pools))
             better = recomputed(model, members, self.rules)
             self.counts.evaluated += len(better)
             self._put(estimate(model, better))
@@ -176,7 +169,7 @@ class _Beyond:
         for number in range(len(pools), fewest - 1, -1):
             for chosen in combinations(pools, number):
                 if len({pool.gpu.vendor for pool in chosen}) == 1:
-                    part = canonical(part_of(self.cluster, chosen))
+                    part = canonical(self.cluster.part(chosen))
                     least = self.score.score_of(self._ideal_seconds(part), self._gpus_of(part))
                     found.append((float(least), part))
         yield from sorted(found, key=lambda one: one[0])

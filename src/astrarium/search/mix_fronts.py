@@ -21,11 +21,11 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.search.archive import HOUR, Archive, Ways
 from astrarium.search.arrangements import canonical
+from astrarium.search.formats import runnable
 from astrarium.search.mixed_front import WaysOfPools
 from astrarium.search.outcome import Rejection, SearchResult
 from astrarium.search.pair_front import Effort, PairFront
 from astrarium.search.pair_table import PairTable
-from astrarium.search.planner import runnable
 from astrarium.search.sieve import RejectingRule
 
 Pair = tuple[int, int]  # numbers of pools in the cluster
@@ -67,10 +67,7 @@ class Asked:
         return tuple(taken.get(number, 0) for number in range(len(self.cluster.pools)))
 
     def part(self, pair: Pair) -> Cluster:
-        pools = tuple(self.cluster.pools[number] for number in pair)
-        names = {pool.name for pool in pools}
-        links = (link for link in self.cluster.links if names.issuperset(link.between))
-        return Cluster(pools, tuple(links))
+        return self.cluster.part([self.cluster.pools[number] for number in pair])
 
 
 def mix_fronts(asked: Asked, archive: Archive) -> SearchResult:

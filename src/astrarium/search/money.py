@@ -13,6 +13,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.model.workload import Workload
 from astrarium.search.archive import Archive, Point
+from astrarium.search.formats import runnable
 from astrarium.search.front import PoolFront
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.plan import Plan, estimate
@@ -41,8 +42,12 @@ def find_front(
     *,
     expanded_overlaps: frozenset[str] = frozenset(),
     equal_splits: bool = False,
+    pairs: bool = False,
 ) -> Front:
-    """The front over all GPU types and counts; `workloads` in the number format of each pool."""
+    """The front over all GPU types and counts; `workloads` in the number format of each pool.
+
+    With `pairs` also over pipelines on two pools.
+    """
     archive, pools = Archive(), runs.cluster.pools
     models = [
         CostModel(workload, pool, tuning=runs.tuning)
@@ -70,6 +75,19 @@ def find_front(
             user_rules=rules,
         )
         results.append(search.run())
+    if pairs:
+        from astrarium.search.mix_fronts import Asked, mix_fronts
+
+        asked = Asked(
+            runs.workload,
+            runs.cluster,
+            runs.ways,
+            runtime_rules,
+            rules,
+            expanded_overlaps,
+            runs.tuning,
+        )
+        results.append(mix_fronts(asked, archive))
     return Front(_plans(runs, models, archive.points), tuple(results))
 
 
@@ -94,11 +112,19 @@ def _plans(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -> 
         by_pools[used].append(point)
     plans = []
     for used, members in by_pools.items():
-        model = ClusterModel.alone(models[used[0]])
+        model = _model(runs, models, used)
         strategies = list(dict.fromkeys(point.found.strategy for point in members))
         estimated = dict(zip(strategies, _estimated(model, strategies), strict=True))
         plans += [runs.priced(estimated[point.found.strategy], point.spot) for point in members]
     return front_of(plans)
+
+
+def _model(runs: Runs, models: Sequence[CostModel], used: tuple[int, ...]) -> ClusterModel:
+    """The cost model of some pools; together they use a number format that all have."""
+    if len(used) == 1:
+        return ClusterModel.alone(models[used[0]])
+    part = runs.cluster.part(tuple(models[pool].pool for pool in used))
+    return ClusterModel(runnable(runs.workload, *part.pools), part, tuning=runs.tuning)
 
 
 def _estimated(model: ClusterModel, strategies: Sequence[Strategy]) -> Sequence[Plan]:

@@ -87,9 +87,7 @@ class PairBounds:
         taken = fastest_stages(self.speed, -(-sizes // block[:, None]), d.pp)
         seconds = d.num_micro_batches / (self.speed * taken).sum(axis=1)
         usd = d.num_micro_batches * block * (prices / self.speed).min(axis=1)
-        hourly = (usd / seconds)[:, None]
-        ways = Ways(np.ones_like(hourly), hourly, np.zeros(hourly.shape, np.int64))
-        score = seconds / archive.limits(ways)
+        score = seconds / archive.limits(Ways.on_demand(usd / seconds))
         found = np.flatnonzero(rows & (score < 1))
         return found, score[found]
 

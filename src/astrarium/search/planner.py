@@ -22,9 +22,10 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
-from astrarium.model.workload import Precision, Workload
+from astrarium.model.workload import Workload
 from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.formats import runnable
 from astrarium.search.money import (
     Front,
     best_paid,
@@ -76,20 +77,6 @@ class Planned:
     front: tuple[Plan, ...] = ()  # that no other beats in time and money; the fastest first
 
 
-def runnable(workload: Workload, *pools: Pool) -> Workload:
-    """The workload in a number format all GPUs have: bf16 falls back to fp16, fp8 is refused."""
-    lacking = [pool for pool in pools if workload.precision.value not in pool.gpu.peak_flops]
-    if not lacking:
-        return workload
-    if workload.precision is Precision.BF16:
-        return runnable(replace(workload, precision=Precision.FP16), *pools)
-    gpu = lacking[0].gpu
-    raise InputError(
-        f"{gpu.name} has no {workload.precision.value} arithmetic; it has"
-        f" {', '.join(gpu.peak_flops)}"
-    )
-
-
 def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     workload: Workload,
     cluster: Cluster,
@@ -114,7 +101,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     asked = _Asked(
         workload, tuning, objective, mode, (*rules, *runs.rules), top + FINALISTS, limits
     )
-    front = _front(asked, runs)
+    front = _front(asked, runs, most_types)
     answered = front and _is_answered_by_front(asked, cluster, most_types)
     searched = [] if answered else _searched(asked, cluster)
     found = [best_paid(runs, plan, objective, limits) for plans, _ in searched for plan in plans]
@@ -146,27 +133,32 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     )
 
 
-def _front(asked: _Asked, runs: Runs) -> Front | None:
-    """The front of time and money, where GPUs may stay idle and all have a price."""
+def _front(asked: _Asked, runs: Runs, most_types: int | None) -> Front | None:
+    """The front of time and money, where GPUs may stay idle, all have a price, and it matters."""
     pools = runs.cluster.pools
-    if asked.mode is Mode.EXACT or any(pool.usd_per_gpu_hour is None for pool in pools):
+    unpriced = any(pool.usd_per_gpu_hour is None for pool in pools)
+    matters = asked.is_about_money or asked.workload.tokens is not None
+    if asked.mode is Mode.EXACT or unpriced or not matters:
         return None
+    several = len(pools) > 1 and most_types != 1
     return find_front(
         runs,
         [runnable(asked.workload, pool) for pool in pools],
         asked.rules,
         expanded_overlaps=overlaps_named(asked.rules),
         equal_splits=any("split" in rule.names for rule in asked.rules),
+        pairs=several and (asked.is_about_money or most_types is not None),
     )
 
 
 def _is_answered_by_front(asked: _Asked, cluster: Cluster, most_types: int | None) -> bool:
-    """Whether the best plan is on the front of single types, so that nothing else is searched."""
-    limits = asked.limits
-    limited = limits.budget_usd is not None or limits.deadline_seconds is not None
-    if most_types is not None and most_types < len(cluster.pools):
+    """Whether the best plan is on the front, so that nothing else has to be searched."""
+    pools = len(cluster.pools)
+    most = pools if most_types is None else min(most_types, pools)
+    alike = len(asked.workload.model.kinds) == 1
+    if most < pools:
         return True
-    return len(cluster.pools) == 1 and (asked.objective is Objective.COST or limited)
+    return asked.is_about_money and most <= 2 and (alike or pools == 1)
 
 
 def _gap(results: Sequence[SearchResult]) -> float:
@@ -196,9 +188,7 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
             parts = list(combinations(pools, size))
             if len(parts) > MOST_PARTS:
                 continue
-            whole = [
-                _search_across(asked, part_of(cluster, part), _known(searched)) for part in parts
-            ]
+            whole = [_search_across(asked, cluster.part(part), _known(searched)) for part in parts]
             searched += whole
             if asked.mode is Mode.EXACT or all(result.complete for _, result in whole):
                 break
@@ -221,11 +211,6 @@ def _teams(asked: _Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
 
 def _known(searched: _Searched) -> list[Plan]:
     return [plan for plans, _ in searched for plan in plans]
-
-
-def part_of(cluster: Cluster, pools: tuple[Pool, ...]) -> Cluster:
-    names = {pool.name for pool in pools}
-    return Cluster(pools, tuple(link for link in cluster.links if names.issuperset(link.between)))
 
 
 def _count_beyond(plans: Sequence[Plan], limits: Limits, result: SearchResult) -> None:
@@ -258,6 +243,13 @@ class _Asked:
     rules: tuple[UserRule, ...]
     top: int
     limits: Limits
+
+    @property
+    def is_about_money(self) -> bool:
+        """Whether the fastest plan need not be the best."""
+        limits = self.limits
+        limited = limits.budget_usd is not None or limits.deadline_seconds is not None
+        return self.objective is Objective.COST or limited
 
 
 def _search_across(

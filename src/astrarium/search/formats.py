@@ -1,0 +1,23 @@
+"""The number format in which a workload runs on given GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from astrarium.cluster import Pool
+from astrarium.errors import InputError
+from astrarium.model.workload import Precision, Workload
+
+
+def runnable(workload: Workload, *pools: Pool) -> Workload:
+    """The workload in a number format all GPUs have: bf16 falls back to fp16, fp8 is refused."""
+    lacking = [pool for pool in pools if workload.precision.value not in pool.gpu.peak_flops]
+    if not lacking:
+        return workload
+    if workload.precision is Precision.BF16:
+        return runnable(replace(workload, precision=Precision.FP16), *pools)
+    gpu = lacking[0].gpu
+    raise InputError(
+        f"{gpu.name} has no {workload.precision.value} arithmetic; it has"
+        f" {', '.join(gpu.peak_flops)}"
+    )
