@@ -162,10 +162,14 @@ def _is_answered_by_front(asked: _Asked, cluster: Cluster, most_types: int | Non
 
 
 def _gap(results: Sequence[SearchResult]) -> float:
-    """How far the best plan of all can be from the least bound that some search left open."""
+    """How far the best plan of all can be from the least bound that some search left open.
+
+    Searches of the front state how much nearer a plan could be, whatever the best one is.
+    """
+    of_front = max((r.bound_gap for r in results if not r.found), default=0.0)
     best = min((r.found[0].score for r in results if r.found), default=0.0)
-    open_bounds = [r.found[0].score * (1 - r.bound_gap) for r in results if not r.optimal]
-    return max((best - min(open_bounds, default=best)) / best, 0.0) if best else 0.0
+    open_bounds = [r.found[0].score * (1 - r.bound_gap) for r in results if r.found]
+    return max((best - min(open_bounds)) / best, of_front) if best else of_front
 
 
 _Searched = list[tuple[tuple[Plan, ...], SearchResult]]
