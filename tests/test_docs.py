@@ -154,6 +154,7 @@ def test_the_table_of_fields_is_that_of_the_code() -> None:
         document.PlanPart,
         document.StrategyPart,
         document.RecomputePart,
+        document.RunPart,
         document.StagePart,
         document.MemoryPart,
         document.ParetoPart,
