@@ -30,7 +30,7 @@ from astrarium.search.mixed_relaxed import (
 )
 from astrarium.search.pair_table import PairTable
 
-HALVINGS = 12  # of the interval that holds the least bottleneck
+HALVINGS = 8  # of the interval that holds the least bottleneck
 MOST_AT_ONCE = 2_000_000  # candidates that are written out together
 CHUNKS_LISTED = 8  # numbers of virtual stages of a row, about
 _IMPOSSIBLE = -1e6  # layers of a stage that cannot be
