@@ -92,10 +92,12 @@ def speeds(seconds: Floats, numbers: Floats) -> Floats:
     is taken: a stage earns at most what its best kind pays. What takes a pool no time is free.
     """
     price = np.where((seconds > 0).all(axis=1), seconds.mean(axis=1), 0.0)
-    whole = price @ numbers
-    with np.errstate(divide="ignore", invalid="ignore"):
-        paid = np.where(seconds > 0, price[:, None, :] / seconds, 0.0)
-    return paid.max(axis=2) / whole[:, None]
+    best = np.zeros(seconds.shape[:2])
+    for kind in range(seconds.shape[2]):
+        taken = seconds[:, :, kind]
+        paid = np.divide(price[:, kind, None], taken, out=np.zeros_like(best), where=taken > 0)
+        np.maximum(best, paid, out=best)
+    return best / (price @ numbers)[:, None]
 
 
 def fastest_stages(speed: Floats, most: Floats | Ints, stages: Ints) -> Floats:

@@ -46,8 +46,9 @@ Place = Callable[[Sequence[int]], tuple[int, ...]]  # GPUs of a pair among those
 LAYOUTS_AT_ONCE = 256  # of one number of stages whose options are looked at together
 CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 64  # solved between looks at the front
-MOST_SOLVED = 3_000  # splits, of all pairs together, before a search gives up its proof
-MOST_CASES = 30_000  # that the cost model is asked about
+MOST_SOLVED = 20_000  # splits, of all pairs together, before a search gives up its proof
+MOST_DEALT = 3_000  # of several chunks per rank
+MOST_CASES = 60_000  # that the cost model is asked about
 FIRST_OPENED = 1  # layouts of every number of GPUs that are opened first
 MORE_OPENED = 4  # times as many in each further turn
 
@@ -70,11 +71,12 @@ class Effort:
     """What searches have done so far; they stop after a fixed amount, never by the clock."""
 
     evaluated: int = 0  # orders and options whose split was found
+    dealt: int = 0  # those of them with several chunks per rank
     cases: int = 0  # that the cost model was asked about
 
     @property
     def is_enough(self) -> bool:
-        return self.evaluated >= MOST_SOLVED or self.cases >= MOST_CASES
+        return self.evaluated >= MOST_SOLVED or self.dealt >= MOST_DEALT or self.cases >= MOST_CASES
 
 
 class PairFront:
@@ -342,6 +344,7 @@ class PairFront:
         priced = bundle.priced(found)
         several = list(zip(orders[~single].tolist(), rows[~single].tolist(), strict=True))
         if several:
+            self.effort.dealt += len(several)
             priced += bundle.dealt(several)
             # Others could be faster: chunks are dealt in a few ways only.
             dealt = chosen[~single]
