@@ -28,6 +28,7 @@ lint: $(VENV)/.installed-dev  ## style, types, layers, sizes
 bench: $(VENV)/.installed  ## measure the search: time, memory, strategies per second
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/mixed.py
+	$(BIN)/python benchmarks/money.py
 
 accuracy: $(VENV)/.installed  ## compare predictions with published measurements: docs/accuracy.md
 	$(BIN)/python benchmarks/accuracy.py

@@ -243,3 +243,28 @@ def test_what_work_limits_leave_open_is_within_the_gap(monkeypatch: pytest.Monke
     for point in full.points:
         limit = float(part.limits(ways_of(pools)(np.array([point.gpus])))[0])
         assert point.seconds >= (1 - result.bound_gap) * limit * (1 - 1e-9)
+
+
+def test_every_way_to_pay_is_on_the_front() -> None:
+    """Spot GPUs of one pool are cheaper and stretch the run: both ways are priced for all mixes."""
+    pools = (priced(pool_of("a", "h100", 2, 2), 3.0), priced(pool_of("b", "a100", 2, 2), 1.0))
+    workload = Workload(small_model(4), seq_length=1024, global_batch=8)
+
+    def with_spot(gpus: Ints) -> Ways:
+        hourly = np.stack([gpus @ [3.0, 1.0], gpus @ [1.0, 1.0]], axis=1).astype(float)
+        stretch = np.stack([np.ones(len(gpus)), 1 + 0.05 * gpus[:, 0]], axis=1)
+        return Ways(stretch, hourly, np.stack([0 * gpus[:, 0], gpus[:, 0]], axis=1))
+
+    rules = (*ONE_CHUNK, *FEW_DEGREES, "$tp > 1")
+    archive = Archive()
+    asked = Asked(workload, Cluster(pools), with_spot, megatron_rules(), user_rules(rules))
+    assert mix_fronts(asked, archive).optimal
+    part = canonical(Cluster(pools))
+    order = [[pool.name for pool in part.pools].index(pool.name) for pool in pools]
+    every = []
+    for gpus, seconds in BruteMixes(workload, part, rules).every().items():
+        ways = with_spot(np.array([[gpus[i] for i in order]]))
+        for stretch, hourly in zip(ways.stretch[0], ways.hourly[0], strict=True):
+            every.append((seconds * stretch, seconds * stretch * hourly / HOUR))
+    np.testing.assert_allclose(points(archive), front_of(every), rtol=1e-9)
+    assert {point.spot > 0 for point in archive.points} == {True, False}

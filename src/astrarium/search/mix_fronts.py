@@ -1,7 +1,8 @@
 """The front of time against money over pipelines on any two pools of a cluster.
 
 Pairs share one table of degrees (`pair_table`). Those that promise fast and cheap work come first;
-what they find leaves most others out, many without a look at their degrees.
+what they find leaves most others out, many without a look at their degrees. A first look at all
+pairs finds good plans, a second one proves that there are no others.
 """
 
 from __future__ import annotations
@@ -78,8 +79,10 @@ def mix_fronts(asked: Asked, archive: Archive) -> SearchResult:
     for prospect in sorted(prospects, key=lambda p: p.rank):
         if prospect.is_open(archive):
             search = mixes.search(prospect.pair, archive, effort)
-            search.run()
-            searched.append(search)
+            if search.start():
+                searched.append(search)
+    for search in searched:
+        search.finish()
     least = min((search.least_open() for search in searched), default=np.inf)
     size, rejected, reasons = mixes.counted()
     rejected[Rejection.SLOWER] = effort.evaluated

@@ -29,28 +29,59 @@ from astrarium.strategy.columns import Degrees
 HALVINGS = 16  # of the interval that holds the least bottleneck
 
 
-def least_seconds_of_layers(model: CostModel, degrees: Degrees, gpus: Ints) -> Floats:
-    """One micro-batch through one layer of every kind, the embedding, the head: (rows, kinds + 2).
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """One micro-batch through one layer of every kind, the embedding, the head.
 
-    Nothing is recomputed and all is hidden that can be. Either the device's or the host's time,
-    whichever is more for the whole model: no sum of layers takes less.
+    (rows, kinds + 2): what the device computes and sends, what the host launches.
     """
+
+    computed: Floats
+    sent: Floats
+    launched: Floats
+
+    def faster_of(self, other: LayerParts) -> LayerParts:
+        """The least of each."""
+        return LayerParts(
+            np.minimum(self.computed, other.computed),
+            np.minimum(self.sent, other.sent),
+            np.minimum(self.launched, other.launched),
+        )
+
+    def take(self, rows: Ints) -> LayerParts:
+        return LayerParts(self.computed[rows], self.sent[rows], self.launched[rows])
+
+    def seconds(self, pace: Floats, numbers: Floats) -> Floats:
+        """Either the device's or the host's time, whichever is more for so many of each."""
+        device = self.computed * pace[:, None] + self.sent
+        of_host = self.launched @ numbers > device @ numbers
+        return np.where(of_host[:, None], self.launched, device)
+
+
+def layer_parts(model: CostModel, degrees: Degrees, gpus: Ints) -> LayerParts:
+    """Nothing is recomputed and all is hidden that can be."""
     shards = model.shard_costs(degrees, gpus)
-    c, e, s = shards.layers, shards.ends, shards.shard_of
-    tuning = model.tuning
+    c, e = shards.layers, shards.ends
     messages = np.minimum(
         c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
     )
     messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
     ends = [e.embedding_forward + e.embedding_backward, e.head_forward + e.head_backward]
-    pace = tuning.compute * slowest_of(degrees.gpus)
     computed = np.concatenate([c.forward + c.backward, np.stack(ends, axis=1)], axis=1)
-    sent = np.pad(messages, ((0, 0), (0, 2)))
-    device = computed[s] * pace[:, None] + sent[s]
-    launched = np.pad(tuning.host * (c.launch_forward + c.launch_backward), ((0, 0), (0, 2)))[s]
+    launched = model.tuning.host * (c.launch_forward + c.launch_backward)
+    no_ends = ((0, 0), (0, 2))
+    parts = LayerParts(computed, np.pad(messages, no_ends), np.pad(launched, no_ends))
+    return parts.take(shards.shard_of)
+
+
+def least_seconds_of_layers(model: CostModel, degrees: Degrees, gpus: Ints) -> Floats:
+    """One micro-batch through one layer of every kind, the embedding, the head: (rows, kinds + 2).
+
+    No sum of layers takes less.
+    """
+    pace = model.tuning.compute * slowest_of(degrees.gpus)
     numbers = np.append(model.layers_of_kind, (1.0, 1.0))
-    of_host = launched @ numbers > device @ numbers
-    return np.where(of_host[:, None], launched, device)
+    return layer_parts(model, degrees, gpus).seconds(pace, numbers)
 
 
 def speeds(seconds: Floats, numbers: Floats) -> Floats:
@@ -61,10 +92,12 @@ def speeds(seconds: Floats, numbers: Floats) -> Floats:
     is taken: a stage earns at most what its best kind pays. What takes a pool no time is free.
     """
     price = np.where((seconds > 0).all(axis=1), seconds.mean(axis=1), 0.0)
-    whole = price @ numbers
-    with np.errstate(divide="ignore", invalid="ignore"):
-        paid = np.where(seconds > 0, price[:, None, :] / seconds, 0.0)
-    return paid.max(axis=2) / whole[:, None]
+    best = np.zeros(seconds.shape[:2])
+    for kind in range(seconds.shape[2]):
+        taken = seconds[:, :, kind]
+        paid = np.divide(price[:, kind, None], taken, out=np.zeros_like(best), where=taken > 0)
+        np.maximum(best, paid, out=best)
+    return best / (price @ numbers)[:, None]
 
 
 def fastest_stages(speed: Floats, most: Floats | Ints, stages: Ints) -> Floats:

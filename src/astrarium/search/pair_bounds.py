@@ -30,8 +30,9 @@ from astrarium.search.mixed_relaxed import (
 )
 from astrarium.search.pair_table import PairTable
 
-HALVINGS = 12  # of the interval that holds the least bottleneck
+HALVINGS = 8  # of the interval that holds the least bottleneck
 MOST_AT_ONCE = 2_000_000  # candidates that are written out together
+CHUNKS_LISTED = 8  # numbers of virtual stages of a row, about
 _IMPOSSIBLE = -1e6  # layers of a stage that cannot be
 _STEEPEST = 4.0  # times the least bottleneck, where nothing limits it
 SLACK = 1 + 1e-9
@@ -64,36 +65,38 @@ class PairBounds:
 
     def __init__(self, table: PairTable, first: int, second: int, model: ClusterModel) -> None:
         self.table, self.model = table, model
-        self.degrees, self.spots = table.degrees, table.spots(first, second)
-        self._pools = first, second
+        self.spots = table.spots(first, second)
         self.alike = len(table.numbers) == 1
         self.num_layers = int(table.numbers.sum())
-        seconds = np.stack([table.seconds(first), table.seconds(second)], axis=1)
+        memory = max(pool.gpu.memory_bytes for pool in model.cluster.pools)
+        able = table.reaches(table.degrees, first, second) & (table.least_bytes <= memory)
+        rows = np.flatnonzero(able & (self.spots.count[table.shape] > 0))
+        self.degrees, self._shape = table.degrees.take(rows), table.shape[rows]
+        seconds = np.stack([table.seconds(first)[rows], table.seconds(second)[rows]], axis=1)
         self.speed = speeds(seconds, np.append(table.numbers, (1.0, 1.0)))
         self.layer = seconds[:, :, :-2].min(axis=2)
         self.ends = seconds[:, :, -2:]  # embedding, head
         layers = seconds[:, :, :-2].mean(axis=1)
-        self.work = np.ones((len(self.degrees), 1)) if self.alike else layers
-        self._slower = np.argmin(self.speed, axis=1)
+        self.work = np.ones((len(rows), 1)) if self.alike else layers
 
-    def promising(self, archive: Archive, prices: Floats) -> tuple[Ints, Floats]:
-        """Rows that may have a plan on the front, and how near to it: the fastest and cheapest."""
+    def narrow(self, archive: Archive, prices: Floats) -> None:
+        """Leave out rows without a plan on the front, were it as fast and as cheap as can be."""
         d = self.degrees
         block = d.tp * d.cp * d.dp
-        memory = max(pool.gpu.memory_bytes for pool in self.model.cluster.pools)
-        rows = self.spots.count[self.table.shape] > 0
-        rows &= self.table.reaches(d, *self._pools) & (self.table.least_bytes <= memory)
         sizes = np.array([pool.num_gpus for pool in self.model.cluster.pools])
         taken = fastest_stages(self.speed, -(-sizes // block[:, None]), d.pp)
         seconds = d.num_micro_batches / (self.speed * taken).sum(axis=1)
         usd = d.num_micro_batches * block * (prices / self.speed).min(axis=1)
-        score = seconds / archive.limits(Ways.on_demand(usd / seconds))
-        found = np.flatnonzero(rows & (score < 1))
-        return found, score[found]
+        rows = np.flatnonzero(seconds < archive.limits(Ways.on_demand(usd / seconds)))
+        self.degrees, self._shape = d.take(rows), self._shape[rows]
+        self.speed, self.layer = self.speed[rows], self.layer[rows]
+        self.ends, self.work = self.ends[rows], self.work[rows]
+        self._slower = np.argmin(self.speed, axis=1)
 
-    def candidates(self, rows: Ints, limits: Floats) -> Candidates:
-        """All of some rows that can be below the limits of their spots."""
-        per_row = self.spots.count[self.table.shape[rows]] * 8
+    def candidates(self, limits: Floats) -> Candidates:
+        """All that can be below the limits of their spots."""
+        rows = np.arange(len(self.degrees))
+        per_row = self.spots.count[self._shape] * CHUNKS_LISTED
         parts = np.cumsum(per_row) // MOST_AT_ONCE
         found = [self._of_rows(rows[parts == part], limits) for part in np.unique(parts)]
         nothing = np.zeros(0, np.int64)
@@ -102,7 +105,7 @@ class PairBounds:
 
     def _of_rows(self, rows: Ints, limits: Floats) -> Candidates:
         row, virtual = self._layouts(rows)
-        shape = self.table.shape[row]
+        shape = self._shape[row]
         count = self.spots.count[shape]
         ends = np.cumsum(count)
         within = np.arange(int(count.sum())) - np.repeat(ends - count, count)

@@ -24,6 +24,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.search.archive import Archive, Ways
 from astrarium.search.mixed_cases import Priced, narrowed
 from astrarium.search.mixed_front import ON_THE_FRONT, WaysOfPools
+from astrarium.search.mixed_nodes import Cases
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
@@ -46,7 +47,8 @@ LAYOUTS_AT_ONCE = 256  # of one number of stages whose options are looked at tog
 CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 64  # solved between looks at the front
 MOST_SOLVED = 20_000  # splits, of all pairs together, before a search gives up its proof
-MOST_CASES = 100_000
+MOST_DEALT = 3_000  # of several chunks per rank
+MOST_CASES = 60_000  # that the cost model is asked about
 FIRST_OPENED = 1  # layouts of every number of GPUs that are opened first
 MORE_OPENED = 4  # times as many in each further turn
 
@@ -69,11 +71,12 @@ class Effort:
     """What searches have done so far; they stop after a fixed amount, never by the clock."""
 
     evaluated: int = 0  # orders and options whose split was found
+    dealt: int = 0  # those of them with several chunks per rank
     cases: int = 0  # that the cost model was asked about
 
     @property
     def is_enough(self) -> bool:
-        return self.evaluated >= MOST_SOLVED or self.cases >= MOST_CASES
+        return self.evaluated >= MOST_SOLVED or self.dealt >= MOST_DEALT or self.cases >= MOST_CASES
 
 
 class PairFront:
@@ -102,19 +105,31 @@ class PairFront:
         self._ways_of, self.effort = ways_of, effort
         self._left_open: list[tuple[Ints, Floats]] = []  # spots, and seconds at least
 
-    def run(self) -> None:
-        rows, _ = self.bounds.promising(self._archive, self._prices)
-        if not len(rows):
-            return
+    def start(self) -> bool:
+        """The most promising layout of every number of GPUs; whether any is worth a look."""
+        self.bounds.narrow(self._archive, self._prices)
+        if not len(self.bounds.degrees):
+            return False
         self.limits = SpotLimits(self._archive, self.spots, self._ways_of(self.spots.vectors))
-        waiting = self.bounds.candidates(rows, self.limits.of_spots)
-        at_once = FIRST_OPENED
-        while len(waiting) and not self.effort.is_enough:
-            now = self._most_promising(waiting, at_once)
-            self._open(waiting.take(now))
-            waiting = self._alive(waiting.take(~now))
+        self._waiting = self.bounds.candidates(self.limits.of_spots)
+        self._open_some(FIRST_OPENED)
+        return True
+
+    def finish(self) -> None:
+        """All others that may be on the front."""
+        self.limits.refresh()
+        at_once = FIRST_OPENED * MORE_OPENED
+        self._waiting = self._alive(self._waiting)
+        while len(self._waiting) and not self.effort.is_enough:
+            self._open_some(at_once)
             at_once *= MORE_OPENED
-        self._leave(waiting)
+        self._leave(self._waiting)
+
+    def _open_some(self, at_once: int) -> None:
+        now = self._most_promising(self._waiting, at_once)
+        if now.any():
+            self._open(self._waiting.take(now))
+        self._waiting = self._alive(self._waiting.take(~now))
 
     def least_open(self) -> float:
         """The least of what was not proven: seconds over those of the front as it is now."""
@@ -144,7 +159,7 @@ class PairFront:
         first, seen = distinct_rows(c.row, self.spots.look[c.spot])
         figures = self.bounds.figures(c.row[first], c.spot[first])
         c = self.bounds.refined(c, [f.take(seen) for f in figures], self.limits.of_spots)
-        stages = self.table.degrees.pp[c.row]
+        stages = self.bounds.degrees.pp[c.row]
         order = np.argsort(c.least / self.limits.of_spots[c.spot], kind="stable")
         _, best = np.unique(stages[order], return_index=True)
         for pp in stages[order[np.sort(best)]]:
@@ -191,18 +206,21 @@ class PairFront:
         limit = self._limits(spot_of).max(axis=0)[index]
         order = np.argsort(bounds / limit, kind="stable")
         order = order[bounds[order] < limit[order]]
-        for start in range(0, len(order), CASES_AT_ONCE):
-            now = order[start : start + CASES_AT_ONCE]
-            now = now[bounds[now] < self._limits(spot_of).max(axis=0)[index[now]]]
-            if len(now):
-                self._solve(units, index[now], options.take(now), lines, spot_of)
+        cases = Cases((), index, options, bounds)
+        while len(order):
+            now, order = order[:CASES_AT_ONCE], order[CASES_AT_ONCE:]
+            bundle = self._solve(units, index[now], options.take(now), lines, spot_of)
+            if bundle is not None:
+                order = order[~cases.outdone(order, now[bundle.never_full])]
+            limit = self._limits(spot_of).max(axis=0)[index[order]]
+            order = order[bounds[order] < limit]
 
     def _limits(self, spot_of: Ints) -> Floats:
         return np.where(spot_of >= 0, self.limits.of_spots[spot_of], -np.inf)
 
     def _options(self, units: Candidates) -> tuple[Ints, Options]:
         """Cases that rules leave: which unit, with which options."""
-        degrees = self.table.degrees.take(units.row)
+        degrees = self.bounds.degrees.take(units.row)
         layouts = {of.virtual: of for of in self.table.space.layouts(int(degrees.pp[0]))}
         chunk = np.array([layouts[v].chunk_layers for v in units.virtual.tolist()])
         look = self.spots.look[units.spot]
@@ -228,9 +246,7 @@ class PairFront:
     ) -> Floats:
         """Seconds of cases at least, from a few figures of a layer."""
         stages, least = lines[0].stages, units.least[index]
-        if stages == 1:
-            return least
-        degrees = self.table.degrees.take(units.row[index])
+        degrees = self.bounds.degrees.take(units.row[index])
         batches, virtual = degrees.num_micro_batches, units.virtual[index]
         in_flight = places_in_flight(degrees.pp, batches, virtual, stages)
         of_cases = [of.take(at[index]) for of in figures]
@@ -241,8 +257,13 @@ class PairFront:
         after = np.where(options.offload_optimizer, after[1], after[0])
         work = self.bounds.work[units.row[index]]
         masks = self.table.space.module_masks
+        room = OptionRoom(of_cases, options, masks, virtual, in_flight[:, ::-1], work)
+        if (
+            stages == 1
+        ):  # what can divide parameters needs less memory and time than the figures say
+            room.fitting, after = np.full_like(room.fitting, np.inf), np.zeros_like(after)
         passes = least_passes_of_options(
-            OptionRoom(of_cases, options, masks, virtual, in_flight[:, ::-1], work),
+            room,
             batches,
             pool_of,
             work @ self.table.numbers,
@@ -259,16 +280,16 @@ class PairFront:
         options: Options,
         lines: Sequence[Line],
         spot_of: Ints,
-    ) -> None:
+    ) -> SpotBundle | None:
         """Bounds of cases as the cost model prices their stages, then the best splits."""
         stages = lines[0].stages
         most = self._most_layers(units, self._limits(spot_of).max(axis=0), np.unique(index))
         if most * stages < self.bounds.num_layers:
-            return
+            return None
         self.effort.cases += len(index)
         bundle = SpotBundle(
             self.model,
-            self.table.degrees.take(units.row[index]),
+            self.bounds.degrees.take(units.row[index]),
             units.virtual[index],
             options,
             (),
@@ -287,7 +308,7 @@ class PairFront:
             limit = self.limits.of_spots[spots[waiting]]
             waiting = waiting[flat[waiting] < limit]
             if not len(waiting):
-                break
+                return bundle
             score = flat[waiting] / self.limits.of_spots[spots[waiting]]
             waiting = waiting[np.argsort(score, kind="stable")]
             first = np.flatnonzero(_rank_within(spots[waiting]) < at_once)[:SPLITS_AT_ONCE]
@@ -297,7 +318,7 @@ class PairFront:
 
     def _most_layers(self, units: Candidates, limit: Floats, chosen: Ints) -> int:
         """More on a stage would make it too slow for the front."""
-        d, rows = self.table.degrees, units.row[chosen]
+        d, rows = self.bounds.degrees, units.row[chosen]
         most = self.bounds.num_layers - (d.pp[rows] - 1) * units.virtual[chosen]
         with np.errstate(invalid="ignore"):
             turn = limit[chosen] / d.num_micro_batches[rows]
@@ -323,6 +344,7 @@ class PairFront:
         priced = bundle.priced(found)
         several = list(zip(orders[~single].tolist(), rows[~single].tolist(), strict=True))
         if several:
+            self.effort.dealt += len(several)
             priced += bundle.dealt(several)
             # Others could be faster: chunks are dealt in a few ways only.
             dealt = chosen[~single]

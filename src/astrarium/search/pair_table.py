@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cluster import Cluster, Pool
-from astrarium.cost.layouts import CostModel
+from astrarium.cost.layouts import CostModel, slowest_of
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.fields import Fields, Rows, constant_fields
-from astrarium.search.mixed_bounds import least_seconds_of_layers
+from astrarium.search.mixed_bounds import LayerParts, layer_parts
 from astrarium.search.mixed_rules import POOL_FIELDS
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Rejection
@@ -67,6 +67,7 @@ class PairTable:
         alive = np.flatnonzero(self._refused_by < 0)
         self.degrees, self.shape = every.take(alive), self._shape_of_every[alive]
         self._seconds: dict[int, Floats] = {}
+        self._least: dict[int, float] = {}
         self._spots: dict[Pair, Spots] = {}
         self._sizes: dict[Pair, tuple[int, Lost]] = {}
 
@@ -108,24 +109,32 @@ class PairTable:
             model, (first, index) = self.models[number], self._distinct
             degrees = self.degrees.take(first)
             every = [
-                least_seconds_of_layers(model, degrees, np.full(len(first), gpus))
+                layer_parts(model, degrees, np.full(len(first), gpus))
                 for gpus in domain_examples(model.pool)
             ]
-            self._seconds[number] = np.minimum.reduce(every)[index]
+            parts = reduce(LayerParts.faster_of, every).take(index)
+            numbers = np.append(self.numbers, (1.0, 1.0))
+            self._seconds[number] = parts.seconds(model.tuning.compute * self._pace, numbers)
         return self._seconds[number]
 
     @cached_property
     def _distinct(self) -> tuple[Ints, Ints]:
         """Rows whose layers differ, and which of them each row is like."""
         d = self.degrees
-        shard = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel)
-        return distinct_rows(*shard, d.gpus)
+        return distinct_rows(d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel)
+
+    @cached_property
+    def _pace(self) -> Floats:
+        return slowest_of(self.degrees.gpus)
 
     def least_gpu_seconds(self, number: int) -> float:
         """What GPUs of a pool work on an iteration at least, all together."""
-        d, layers = self.degrees, np.append(self.numbers, (1.0, 1.0))
-        gpus = d.num_micro_batches * d.tp * d.cp * d.dp
-        return float((gpus * (self.seconds(number) @ layers)).min(initial=np.inf))
+        if number not in self._least:
+            d, layers = self.degrees, np.append(self.numbers, (1.0, 1.0))
+            gpus = d.num_micro_batches * d.tp * d.cp * d.dp
+            seconds = gpus * (self.seconds(number) @ layers)
+            self._least[number] = float(seconds.min(initial=np.inf))
+        return self._least[number]
 
     def _alike(self, number: int) -> int:
         """The first of the pools with as many nodes of the same sizes."""

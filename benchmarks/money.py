@@ -1,0 +1,165 @@
+"""How long the front of time against money takes over GPU types, counts and mixes of two types.
+
+    python benchmarks/money.py [--model NAME] [--repeat N] [--quick]
+
+Every case starts a fresh process. Shown are wall and CPU seconds of the whole process, the best of
+N runs, then seconds of the single types and of the mixes alone, strategies in both spaces, how many
+were priced and what share was not, points on the front and how many of them are mixes, peak memory,
+and whether the mixes are proven. Then how all of it grows with types and with GPUs of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+MOST_SECONDS = 20.0  # of the whole process, 12 types x 1,024 GPUs and all pairs
+# As many as are asked for, from the first on.
+TYPES = ("b200", "h100", "mi325x", "h200", "b300", "a100")
+TYPES += ("l40s", "gb200", "mi300x", "a100-40g", "h100-nvl", "v100")
+SEQ_LENGTH, BATCH, TOKENS = 8192, 1024, 10**12
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    types: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Front:
+    """What one process found."""
+
+    single_seconds: float
+    mixed_seconds: float
+    space: int
+    priced: int
+    points: int
+    mixes: int
+    optimal: bool
+    gap: float
+
+
+def front(case: Case) -> Front:
+    """In this process: single types, then mixes of any two."""
+    import numpy as np
+
+    from astrarium.arrays import Ints
+    from astrarium.cluster import parse_gpus
+    from astrarium.cost.layouts import CostModel
+    from astrarium.model import load_model
+    from astrarium.model.workload import Workload
+    from astrarium.search.archive import Archive, Ways
+    from astrarium.search.front import PoolFront
+    from astrarium.search.mix_fronts import Asked, mix_fronts
+    from astrarium.search.planner import runnable
+    from astrarium.search.space import Space
+    from astrarium.strategy.validity import megatron_rules
+
+    cluster = parse_gpus(",".join(f"{name}:{case.gpus}" for name in TYPES[: case.types]))
+    workload = Workload(load_model(case.model), SEQ_LENGTH, BATCH, TOKENS)
+    prices = np.array([pool.usd_per_gpu_hour for pool in cluster.pools])
+
+    def ways_of(gpus: Ints) -> Ways:
+        hourly = (gpus @ prices)[:, None].astype(float)
+        return Ways(np.ones_like(hourly), hourly, np.zeros(hourly.shape, np.int64))
+
+    archive, rules = Archive(), megatron_rules()
+    begin, space, priced = time.perf_counter(), 0, 0
+    one = np.eye(len(prices), dtype=np.int64)
+    work = [max(pool.gpu.peak_flops.values()) for pool in cluster.pools]
+    for i in np.argsort(prices / work, kind="stable"):
+        pool = cluster.pools[i]
+        model = CostModel(runnable(workload, pool), pool)
+        result = PoolFront(
+            model,
+            Space(model.workload, pool, model.planner, exact=False),
+            archive,
+            lambda gpus, i=i: ways_of(gpus[:, None] * one[i]),
+            lambda gpus, i=i: tuple((gpus * one[i]).tolist()),
+            runtime_rules=rules,
+            user_rules=(),
+        ).run()
+        space, priced = space + result.space, priced + result.evaluated
+    middle = time.perf_counter()
+    found = mix_fronts(Asked(workload, cluster, ways_of, rules, ()), archive)
+    return Front(
+        middle - begin,
+        time.perf_counter() - middle,
+        space + found.space,
+        priced + found.evaluated,
+        len(archive.points),
+        sum(sum(taken > 0 for taken in point.gpus) > 1 for point in archive.points),
+        found.optimal,
+        found.bound_gap,
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    wall: float
+    cpu: float
+    megabytes: float
+    front: Front
+
+
+def run(case: Case) -> Run:
+    """One cold process."""
+    begin = time.perf_counter()
+    command = [sys.executable, __file__, "--one", json.dumps(asdict(case))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - begin
+    if status:
+        raise SystemExit(f"{case} failed")
+    cpu = usage.ru_utime + usage.ru_stime
+    return Run(wall, cpu, usage.ru_maxrss / 1024, Front(**json.loads(output)))
+
+
+def shown(case: Case, repeat: int) -> None:
+    best = min((run(case) for _ in range(repeat)), key=lambda r: r.cpu)
+    f = best.front
+    proven = "proven" if f.optimal else f"gap {f.gap:.1%}"
+    print(
+        f"{case.types:>5} {case.gpus:>6,} {best.wall:7.2f} {best.cpu:6.2f} {f.single_seconds:7.2f}"
+        f" {f.mixed_seconds:6.2f} {f.space:9.2e} {f.priced:>8,} {1 - f.priced / f.space:9.6%}"
+        f" {f.points:>7} {f.mixes:>6} {best.megabytes:6.0f}  {proven}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="llama-3-8b")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="12 types x 1,024 GPUs only")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(asdict(front(Case(**json.loads(asked.one))))))
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    print(f"{asked.model}; 12 types x 1,024 GPUs within {MOST_SECONDS:.0f} s")
+    print(
+        "types   GPUs    wall    CPU  single  mixed     space   priced    pruned  points  mixes"
+        "     MB  mixes are"
+    )
+    shown(Case(asked.model, 12, 1024), asked.repeat)
+    if not asked.quick:
+        for types in (4, 8):
+            shown(Case(asked.model, types, 1024), asked.repeat)
+        for gpus in (128, 512):
+            shown(Case(asked.model, 12, gpus), asked.repeat)
+
+
+if __name__ == "__main__":
+    main()
