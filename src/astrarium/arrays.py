@@ -12,6 +12,15 @@ Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 
+def distinct(values: Ints) -> Ints:
+    """The values in ascending order, each once.
+
+    `np.unique` without further results imports all of `numpy.ma`, a twentieth of a short command.
+    """
+    ascending = np.sort(values, axis=None)
+    return ascending[np.flatnonzero(np.diff(ascending, prepend=ascending[:1] - 1))]
+
+
 def distinct_rows(*columns: Ints | Bools) -> tuple[Ints, Ints]:
     """Where each distinct combination first occurs, and which combination every row is.
 

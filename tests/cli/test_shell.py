@@ -43,6 +43,7 @@ def test_help_lists_the_commands(run: Run) -> None:
 
 
 NEVER_LOADED = {"pydantic", "yaml", "lark", "msgspec", "torch", "importlib.metadata"}
+BEYOND = {"numpy.ma", "astrarium.search.beyond"}  # what a plain plan does not ask for
 LIST_MODULES = """
 import sys
 from astrarium.cli import main
@@ -59,7 +60,8 @@ finally:
         ("--help", {"numpy", "rich"}),
         ("catalog gpus --json", {"numpy"}),
         ("catalog gpus h100", {"numpy"}),
-        ("plan llama-2-7b --gpus h100:8 --global-batch 64", set()),
+        ("plan llama-2-7b --gpus h100:8 --global-batch 64", BEYOND),
+        ("plan llama-2-7b --gpus h100:8,a100:8 --global-batch 64", BEYOND),
     ],
 )
 def test_start_up_loads_only_what_it_needs(arguments: str, absent: set[str]) -> None:

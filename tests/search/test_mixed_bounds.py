@@ -8,10 +8,13 @@ import pytest
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
 from astrarium.cost.simulator import simulate
 from astrarium.search.mixed_bounds import (
+    crossing_bound,
     fastest_first,
     interleaved_bound,
     interleaved_speed,
+    least_crossing,
     least_sum,
+    links_bound,
     pipeline_bound,
     warm_up_passes,
 )
@@ -42,6 +45,40 @@ def test_no_pipeline_takes_less_than_its_bound(seed: int) -> None:
             counts = np.bincount(of_stage, minlength=3)[None].astype(float)
             bound = pipeline_bound(np.array([times.max()]), speed[None], counts, k, hop[0])
         assert bound[0] <= seconds[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_pipeline_takes_less_than_its_links(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(25):
+        pp, virtual = int(rng.integers(2, 10)), int(rng.integers(1, 5))
+        batches = pp * int(rng.integers(1, 6)) if virtual > 1 else int(rng.integers(1, 50))
+        times = rng.uniform(0.5, 1.0, pp)
+        forward = times * rng.uniform(0.25, 0.4, pp)
+        links = rng.uniform(0, 0.02, pp) + rng.choice((0.0, 0.1, 2.0), pp, p=(0.7, 0.2, 0.1))
+        k, v = np.array([batches]), np.array([virtual])
+        overlapped = rng.uniform(size=1) < 0.5
+        stages = ragged_stages(forward, times - forward, links, np.array([0, pp]))
+        seconds = pipeline_seconds(stages, k, v, overlapped)
+        bound = links_bound(times[None], links[None], k, v, overlapped)
+        assert bound[0] <= seconds[0] * (1 + 1e-9)
+        # Pools a, b: stages of each follow one another, so a ring has two links between them.
+        border = int(rng.integers(1, pp))
+        slow = float(rng.choice((0.1, 2.0)))
+        links[[border - 1, -1]] = slow
+        stages = ragged_stages(forward, times - forward, links, np.array([0, pp]))
+        seconds = pipeline_seconds(stages, k, v, overlapped)
+        waits = virtual == 1 and not overlapped[0]
+        crossing = crossing_bound(np.array([slow]), np.array([pp]), k, v, single_waits=waits)
+        assert crossing[0] <= seconds[0] * (1 + 1e-9)
+
+
+def test_a_pool_in_use_has_a_neighbour() -> None:
+    near, far = 1.0, 9.0
+    hop = np.array([[[0.1, far, near], [far, 0.1, far], [near, far, 0.1]]])
+    used = np.array([[1, 0, 1], [1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 0, 0]], bool)
+    possible = used | np.array([[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 1, 0]], bool)
+    assert least_crossing(hop, used, possible).tolist() == [near, far, far, 0.0, far]
 
 
 @pytest.mark.parametrize("seed", range(20))

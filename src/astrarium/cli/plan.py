@@ -57,7 +57,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     from astrarium.cli.shell import ARGUMENTS, knows
     from astrarium.report.build import document_of
     from astrarium.report.document import PLAN_FILE, to_dict
-    from astrarium.search import beyond, planner
+    from astrarium.search import planner
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
@@ -100,7 +100,9 @@ def plan(  # noqa: PLR0913  one parameter per flag
     )
     request.check_run_length(run, length)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
-    search = beyond.plan_beyond if runtime.lower() == request.Runtime.ANY else planner.plan
+    search = planner.plan
+    if runtime.lower() == request.Runtime.ANY:
+        from astrarium.search.beyond import plan_beyond as search
     with output.progress("searching"):
         planned = search(
             asked.workload,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import permutations
 from math import factorial
 
@@ -28,14 +28,14 @@ from astrarium.search.straddling import Straddling
 from astrarium.strategy.placement import Parts, laid_over
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arrangement:
     """Where the stages lie, along the pipeline, and the GPUs taken of each pool."""
 
     parts: tuple[Parts, ...]
     gpus: tuple[int, ...]
 
-    @property
+    @cached_property
     def classes(self) -> tuple[StageClass, ...]:
         """The pools of every stage."""
         return tuple(tuple(pool for pool, _ in parts) for parts in self.parts)
@@ -105,6 +105,7 @@ class Arrangements:
         self.sizes = tuple(pool.num_gpus for pool in cluster.pools)
         self._alike = alike(cluster)
         self.straddling = Straddling(cluster.pools)
+        self.of = cache(self._of)
         self.stage_counts = cache(self._stage_counts)
         self._choices = cache(self._ways_to_choose)
         self._whole_choices = cache(self._ways_to_choose_nodes)
@@ -177,7 +178,7 @@ class Arrangements:
                 seen.add(look)
                 yield order
 
-    def of(self, gpus: Sequence[int], block: int) -> list[Arrangement]:
+    def _of(self, gpus: tuple[int, ...], block: int) -> list[Arrangement]:
         """Every distinct order of so many GPUs of each pool."""
         return [laid(order, gpus, block) for order in self.orders(gpus)]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints, distinct, distinct_rows
 from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.memory import (
     bytes_of_recompute,
@@ -253,7 +253,7 @@ class Search:
             start = stop
 
     def _layouts(self, degrees: Degrees, shards: ShardCosts) -> tuple[Layouts | None, Ints]:
-        per_pp = {int(pp): self.space.layouts(int(pp)) for pp in np.unique(degrees.pp)}
+        per_pp = {int(pp): self.space.layouts(int(pp)) for pp in distinct(degrees.pp)}
         repeats = np.array([len(per_pp[int(pp)]) for pp in degrees.pp])
         rows = np.repeat(np.arange(len(degrees)), repeats)
         every = [layout for pp in degrees.pp for layout in per_pp[int(pp)]]
@@ -286,7 +286,7 @@ class Search:
     def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
         """Options of the chosen layouts: what fits goes on to rules, time, limits, ranking."""
         rows, options, peaks = [], [], []
-        for layers in np.unique(chunk_layers[chosen]):
+        for layers in distinct(chunk_layers[chosen]):
             group = chosen[chunk_layers[chosen] == layers]
             valid = self._valid_options(int(layers))
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
@@ -451,13 +451,13 @@ class _ValidOptions:
 
 
 def _valid_options(options: Options, lost: Lost) -> _ValidOptions:
-    def distinct(*columns: Ints | Bools) -> tuple[Options, Ints]:
+    def each_once(*columns: Ints | Bools) -> tuple[Options, Ints]:
         first, index = distinct_rows(*columns)
         return options.take(first), index
 
     o = options
-    recompute = distinct(o.granularity, o.method, o.recompute_layers, o.recompute_modules)
-    sharding = distinct(o.zero_stage, o.offload_optimizer)
+    recompute = each_once(o.granularity, o.method, o.recompute_layers, o.recompute_modules)
+    sharding = each_once(o.zero_stage, o.offload_optimizer)
     return _ValidOptions(options, lost, *recompute, *sharding, _lighter(options))
 
 

@@ -19,29 +19,36 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import factorial
 from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
-from astrarium.cost.mixed import ClusterModel
+from astrarium.arrays import Bools, Floats, Ints, distinct
+from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.search.arrangements import Arrangement, laid
-from astrarium.search.mixed_bounds import interleaved_speed
-from astrarium.search.mixed_cases import Bundle, Priced, narrowed
+from astrarium.search.mixed_bounds import (
+    crossing_bound,
+    interleaved_speed,
+    least_crossing,
+)
+from astrarium.search.mixed_cases import Bundle, Priced, narrowed, shortest
 from astrarium.search.mixed_nodes import (
+    FEW_CASES,
     Cases,
     Choice,
     Key,
     Opened,
     Ready,
+    Refined,
     Row,
     StraddledChoice,
+    gathered,
+    least_of_links,
 )
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
-    LayerFigures,
     OptionRoom,
     least_passes_of_options,
     places_in_flight,
@@ -52,7 +59,7 @@ from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Objective, Rejection, SearchResult
 from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
-from astrarium.strategy.columns import Degrees, Options
+from astrarium.strategy.columns import Options
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
 MOST_CHOICES = 4_000  # nodes of choosing GPUs
@@ -60,12 +67,14 @@ MOST_SOLVED = 2_500  # orders and options whose split was found
 MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at; many pools have many
 MOST_TABLES_OF_FEW_POOLS, FEW_POOLS = 2_000_000, 3
 MOST_ASKED = 6_000_000  # contents of stages that the cost model is asked about
+ASKED_FOR_A_LIST = 400_000  # of them before only a new first is looked for
 MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
+GROUPS_LOOKED_AT = 24  # for them
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 
@@ -105,6 +114,7 @@ class PartitionSearch:
             least = min(row_bound, queued)
             if not np.isfinite(least) or least > self.plans.limit:
                 break
+            self.plans.only_better = self.state.asked >= ASKED_FOR_A_LIST
             if self._has_done_enough():
                 self.state.given_up = min(self.state.given_up, float(least))
                 break
@@ -178,21 +188,20 @@ class PartitionSearch:
         distinct, of_row = np.unique(index, return_inverse=True)
         figures = self.rows.figures(rows.degrees.take(distinct), rows.work[distinct])
         bounds = self.rows.refined(rows, index, virtual, [f.take(of_row) for f in figures])
-        found = []
-        for place, (i, layout, bound) in enumerate(zip(index, layouts, bounds, strict=True)):
-            row = Row(
-                rows.degrees.take(np.array([i])),
-                layout.virtual,
-                layout.chunk_layers,
-                rows.speed[i],
-                rows.layer[i],
-                rows.work[i],
-                float(bound),
-                figures,
-                int(of_row[place]),
-            )
+        refined = Refined(
+            rows.degrees.take(index),
+            virtual,
+            np.array([layout.chunk_layers for layout in layouts]),
+            rows.speed[index],
+            rows.layer[index],
+            rows.work[index],
+            bounds,
+            figures,
+            of_row,
+        )
+        found = refined.rows()
+        for row in found:
             self._choose_gpus(row)
-            found.append(row)
         return found
 
     def _dive(self, rows: Sequence[Row]) -> None:
@@ -203,21 +212,27 @@ class PartitionSearch:
                 opened = Opened(row, gpus)
                 groups[opened.group].append((row.bound * _ramp_left_out(row), number, opened))
         ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
-        for group in ranked[:DIVES]:
+        dives = 0
+        for group in ranked[:GROUPS_LOOKED_AT]:
             chosen = [opened for _, _, opened in group]
             index, options, _ = self._permitted(chosen)  # these are counted later
-            if not len(index):
+            if dives == DIVES or not len(index):
                 continue
             bounds = self._case_bounds(chosen, index, options)
+            if bounds.min() > self.plans.best_score:
+                continue
+            dives += 1
             likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
-            now = np.argsort(likely, kind="stable")[:CASES_OF_DIVE]
-            now = now[bounds[now] <= self.plans.limit]
+            order = np.argsort(likely, kind="stable")
+            order = order[bounds[order] <= self.plans.limit]
+            now = order[_spread(index[order], CASES_OF_DIVE)]
             node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
             if node is not None:
                 # Every case once, in its best order.
-                _, first = np.unique(node.ranked % node.bounds.shape[1], return_index=True)
-                best = node.ranked[np.sort(first)[:SPLITS_OF_DIVE]]
-                self.solve(replace(node, ranked=best), again=False)
+                case = node.ranked % node.bounds.shape[1]
+                first = np.sort(np.unique(case, return_index=True)[1])
+                best = first[_spread(index[now][case[first]], SPLITS_OF_DIVE)]
+                self.solve(replace(node, ranked=node.ranked[best]), again=False)
 
     def _entire_pools(self, row: Row) -> list[Key]:
         """GPUs of the fastest pools, as many of them as the row has GPUs for."""
@@ -281,19 +296,35 @@ class PartitionSearch:
         left = row.num_stages - sum(stages) - counts
         rest = list(order[len(stages) + 1 :])
         hourly = taken @ prices + left * min(prices[rest], default=0.0)
+        used = taken > 0
+        possible = used.copy()
+        possible[:, rest] = (left > 0)[:, None]
+        links = crossing_bound(
+            least_crossing(row.hop[None], used, possible),
+            *(np.asarray(number) for number in (row.num_stages, row.batches, row.virtual)),
+            single_waits=self._rules.single_chunks_wait,
+        )
         for pool in rest:
             added = np.minimum(left, int(numbers[pool][-1]))
             taken[:, pool], left = added, left - added
-        return self._bounds_of_stages(choice, taken, hourly)
+        return self._bounds_of_stages(choice, taken, hourly, links)
 
     def _bounds_of_stages(
-        self, choice: Choice | StraddledChoice, taken: Floats, hourly: Floats
+        self,
+        choice: Choice | StraddledChoice,
+        taken: Floats,
+        hourly: Floats,
+        links: Floats | float = 0.0,
     ) -> list[float]:
-        """With so many stages at the speed of each pool; `hourly` as if a stage were one GPU."""
+        """With so many stages at the speed of each pool; `hourly` as if a stage were one GPU.
+
+        links: seconds that transfers alone take.
+        """
         row, one = choice.row, np.ones(len(taken), np.int64)
         speed = np.broadcast_to(row.speed, taken.shape)
         done = interleaved_speed(speed, taken, row.batches * one, row.virtual * one)
-        bound = self.plans.score(row.batches / done, row.num_stages * row.block, hourly * row.block)
+        seconds = np.maximum(row.batches / done, links)
+        bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
         return np.maximum(bound, choice.bound).tolist()
 
     def branch_straddled(self, choice: StraddledChoice) -> None:
@@ -387,37 +418,29 @@ class PartitionSearch:
 
     def _permitted(self, chosen: Sequence[Opened]) -> tuple[Ints, Options, Lost]:
         """Cases that rules leave: which of the chosen, with which options."""
-        rows, gpus = [one.row for one in chosen], chosen[0].gpus
-        index, options, lost = self._rules.options(
-            _joined([row.degrees for row in rows]),
-            np.array([row.virtual for row in rows]),
-            np.array([row.chunk_layers for row in rows]),
-            gpus,
-        )
-        return index, options, lost
+        rows = gathered([one.row for one in chosen])
+        return self._rules.options(rows.degrees, rows.virtual, rows.chunk_layers, chosen[0].gpus)
 
     def _case_bounds(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Floats:
         """Scores of cases on the same GPUs at least, from a few figures of a layer."""
-        rows, gpus = [one.row for one in chosen], chosen[0].gpus
-        stages = rows[0].num_stages
-        least = np.array([row.bound for row in rows])[index]
+        gpus, stages = chosen[0].gpus, chosen[0].row.num_stages
+        rows = gathered([one.row for one in chosen])
         if stages == 1:
-            return least
-        degrees = _joined([row.degrees for row in rows]).take(index)
-        virtual = np.array([row.virtual for row in rows])[index]
-        in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
-        figures = [_figures_of([(r.figures[i], r.place) for r in rows]) for i in (0, 1)]
-        figures = [of.take(index) for of in figures]
+            return rows.bound[index]
         orders = self._orders(chosen[0])
+        links = least_of_links(rows, orders)[options.overlap_p2p.astype(np.int64), index]
+        mean = rows.speed.mean(axis=0)
+        rows = rows.take(index)
+        degrees, virtual, work = rows.degrees, rows.virtual, rows.work
+        in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
+        figures = [of.take(rows.place) for of in rows.figures]
         # A block on several pools is no faster than on the slowest of them.
-        mean = np.mean([row.speed for row in rows], axis=0)
         pool_of = np.array(
             [[min(of, key=lambda p: mean[p]) for of in order.classes] for order in orders]
         )
         layers = -(-self.space.planner.num_layers // degrees.pp)
         after = np.stack([of.least_after(layers) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
-        work = np.stack([row.work for row in rows])[index]
         passes = least_passes_of_options(
             OptionRoom(
                 figures, options, self.space.module_masks, virtual, in_flight[:, ::-1], work
@@ -427,8 +450,8 @@ class PartitionSearch:
             work @ self.rows.numbers,
             self.plans.worst_seconds(gpus) * (1 + 1e-9) - after,
         )
-        seconds = np.where(np.isfinite(passes), passes, 0.0) + after
-        bounds = np.maximum(least, self.plans.score_of(seconds, gpus))
+        seconds = np.where(np.isfinite(passes), np.maximum(passes, links), 0.0) + after
+        bounds = np.maximum(rows.bound, self.plans.score_of(seconds, gpus))
         return np.where(np.isfinite(passes), bounds, np.inf)
 
     def _orders(self, opened: Opened) -> list[Arrangement]:
@@ -447,40 +470,49 @@ class PartitionSearch:
 
     def look_at(self, cases: Cases) -> None:
         """The most promising of them; the others wait on."""
-        order = np.argsort(cases.bounds, kind="stable")
-        order = order[cases.bounds[order] <= self.plans.limit]
-        now = order[:CASES_AT_ONCE]
-        later = order[len(now) :]
-        if len(later):
-            self._enter(float(cases.bounds[later[0]]), cases.take(later))
+        now, later = cases.parted(self.plans.limit, CASES_AT_ONCE)
+        now = now[self._may_be(cases.take(now))]
         node = None
         if len(now):
             node = self._ready(cases.chosen, cases.index[now], cases.options.take(now))
         if node is not None:
+            later = later[~cases.outdone(later, now[node.bundle.never_full])]
             self._enter_ready(node)
+        if len(later):
+            self._enter(float(cases.bounds[later].min()), cases.take(later))
+
+    def _may_be(self, cases: Cases) -> Bools:
+        """Whether every stage has room and time for one layer of each chunk."""
+        if len(cases) <= FEW_CASES:
+            return np.ones(len(cases), bool)
+        rows = gathered([one.row for one in cases.chosen]).take(cases.index)
+        least = shortest(self.model.contents, distinct(rows.virtual))
+        bundle = self._bundle(cases.chosen, rows, cases.options, least)
+        self.state.asked += len(rows.virtual) * len(bundle.classes) * len(least.layers)
+        return bundle.may_take(self.plans.worst_seconds(cases.chosen[0].gpus) * (1 + 1e-9))
+
+    def _bundle(
+        self, chosen: Sequence[Opened], rows: Refined, options: Options, contents: Contents
+    ) -> Bundle:
+        orders = self._orders(chosen[0])
+        return Bundle(self.model, rows.degrees, rows.virtual, options, orders, contents, rows.work)
 
     def _ready(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Ready | None:
         """Ask the cost model about cases on the same GPUs."""
-        self.state.cases += len(np.unique(index))
-        rows, gpus = [one.row for one in chosen], chosen[0].gpus
-        most = max((self._most_layers(rows[i], gpus) for i in np.unique(index)), default=0)
-        if most * rows[0].num_stages < self.space.planner.num_layers:
+        self.state.cases += len(distinct(index))
+        gpus, stages = chosen[0].gpus, chosen[0].row.num_stages
+        rows = gathered([one.row for one in chosen]).take(index)
+        most = self._most_layers(rows, gpus)
+        if most * stages < self.space.planner.num_layers:
             return None
-        bundle = Bundle(
-            self.model,
-            _joined([row.degrees for row in rows]).take(index),
-            np.array([row.virtual for row in rows])[index],
-            options,
-            self._orders(chosen[0]),
-            narrowed(self.model.contents, most, rows[0].num_stages),
-            np.stack([row.work for row in rows])[index],
-        )
+        contents = narrowed(self.model.contents, most, stages)
+        bundle = self._bundle(chosen, rows, options, contents)
         self.state.tables += len(index) * bundle.num_stages * len(bundle.classes)
         self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
         seconds = bundle.least_seconds(self.plans.worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
-        bounds = np.maximum(score, np.array([row.bound for row in rows])[index])
+        bounds = np.maximum(score, rows.bound)
         bounds = np.where(finite, bounds, np.inf)
         ranked = np.argsort(bounds, axis=None, kind="stable")
         ranked = ranked[np.isfinite(bounds.reshape(-1)[ranked])]
@@ -491,16 +523,16 @@ class PartitionSearch:
             return
         self._enter(float(node.bounds.reshape(-1)[node.ranked[0]]), node)
 
-    def _most_layers(self, row: Row, gpus: Sequence[int]) -> int:
+    def _most_layers(self, rows: Refined, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
-        layers = self.space.planner.num_layers
-        most = layers - (row.num_stages - 1) * row.virtual
+        most = self.space.planner.num_layers - (rows.degrees.pp - 1) * rows.virtual
         seconds = self.plans.worst_seconds(gpus)
-        if not np.isfinite(seconds):
-            return most
-        fastest = min(row.layer[pool] for pool, taken in enumerate(gpus) if taken)
-        # A layer of the shortest kind; others only take longer.
-        return min(most, int(seconds / row.batches / fastest * (1 + 1e-9)))
+        if np.isfinite(seconds):
+            # A layer of the shortest kind; others only take longer.
+            fastest = rows.layer[:, np.flatnonzero(gpus)].min(axis=1)
+            turn = seconds / rows.degrees.num_micro_batches
+            most = np.minimum(most, (turn / fastest * (1 + 1e-9)).astype(np.int64))
+        return int(most.max())
 
     def solve(self, node: Ready, *, again: bool = True) -> None:
         """The best splits of the most promising cases; the others wait on."""
@@ -537,6 +569,13 @@ class PartitionSearch:
         return bundle.priced(found)
 
 
+def _spread(row_of: Ints, number: int) -> Ints:
+    """So many of the first places, and for half as many further rows the first of each."""
+    _, first = np.unique(row_of, return_index=True)
+    further = np.sort(first[first >= number])[: number // 2]
+    return np.concatenate([np.arange(min(number, len(row_of))), further])
+
+
 def _by_pool(order: Sequence[int], chosen: Key) -> Key:
     """What was chosen in this order of the pools."""
     return tuple(chosen[order.index(pool)] for pool in range(len(order)))
@@ -545,19 +584,3 @@ def _by_pool(order: Sequence[int], chosen: Key) -> Key:
 def _ramp_left_out(row: Row) -> float:
     """What a score may be, over its bound: about half of the ramp is not in it."""
     return 1 + (row.num_stages - 1) / (2 * row.virtual * row.batches)
-
-
-def _figures_of(places: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:
-    """Rows out of several tables."""
-    parts = [figures.take(np.array([place])) for figures, place in places]
-
-    def stacked(name: str) -> Floats:
-        values = [getattr(part, name) for part in parts]
-        return np.concatenate(values, axis=1 if values[0].ndim == 3 else 0)
-
-    return LayerFigures(*(stacked(f.name) for f in fields(LayerFigures)))
-
-
-def _joined(parts: Sequence[Degrees]) -> Degrees:
-    names = [f.name for f in fields(Degrees)]
-    return Degrees(*(np.concatenate([getattr(part, n) for part in parts]) for n in names))

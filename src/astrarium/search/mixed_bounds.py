@@ -24,6 +24,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import CostModel, slowest_of
+from astrarium.cost.walks import share_of_rounds
 from astrarium.strategy.columns import Degrees
 
 HALVINGS = 16  # of the interval that holds the least bottleneck
@@ -58,9 +59,9 @@ def speeds(seconds: Floats, numbers: Floats) -> Floats:
 
     `seconds` (rows, pools, kinds) of one layer of each kind, `numbers` of them in the model.
     Pools may be good at different kinds. Any price per kind gives a bound; the mean of the pools
-    is taken: a stage earns at most what its best kind pays.
+    is taken: a stage earns at most what its best kind pays. What takes a pool no time is free.
     """
-    price = seconds.mean(axis=1)
+    price = np.where((seconds > 0).all(axis=1), seconds.mean(axis=1), 0.0)
     whole = price @ numbers
     with np.errstate(divide="ignore", invalid="ignore"):
         paid = np.where(seconds > 0, price[:, None, :] / seconds, 0.0)
@@ -147,6 +148,54 @@ def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtu
     left = np.exp(-fall * ends)
     shares = -np.diff(left, axis=-1, prepend=1.0) / -np.expm1(-fall)
     return np.asarray((rate * shares).sum(axis=-1))
+
+
+def links_bound(
+    stage: Floats, links: Floats, batches: Ints, virtual: Ints, overlapped: Bools
+) -> Floats:
+    """What pipelines take because of their links: (rows, ...).
+
+    stage: (rows, ..., stages), seconds of a stage for one micro-batch at least; links: the same,
+    one transfer to the next stage, behind the last one to the first. Transfers that do not overlap
+    are part of every turn, each by itself or with several chunks both ways at once; others still
+    delay whatever goes round.
+    """
+    rows = (-1, *(1,) * (links.ndim - 2))
+    k, v, hidden = (values.reshape(rows) for values in (batches, virtual, overlapped))
+    out, into = links.copy(), np.roll(links, 1, axis=-1)
+    out[..., -1] = into[..., 0] = 0.0
+    held = np.where(v[..., None] > 1, v[..., None] * np.maximum(out, into), out + into)
+    at_work = k * (stage + held).max(axis=-1)
+    once, around = out.sum(axis=-1), links.sum(axis=-1)
+    rounds = 2 * (once + (v - 1) * around) + (k / links.shape[-1] - 1) * v * around
+    passing = np.maximum(np.where(v > 1, rounds, 0.0), k * stage.max(axis=-1))
+    return np.where(hidden, passing, at_work)
+
+
+def least_crossing(hop: Floats, used: Bools, possible: Bools) -> Floats:
+    """The slowest link that cannot be avoided: every pool in use has a neighbour. (rows,).
+
+    hop: (rows or 1, pools, pools); used, possible: (rows, pools), pools that are in use for sure,
+    and those that may be.
+    """
+    reached = possible[:, None, :] & ~np.eye(hop.shape[-1], dtype=bool)
+    nearest = np.where(reached, hop, np.inf).min(axis=2)
+    return np.where(used & np.isfinite(nearest), nearest, 0.0).max(axis=1)
+
+
+def crossing_bound(
+    hop: Floats, stages: Ints, batches: Ints, virtual: Ints, *, single_waits: bool
+) -> Floats:
+    """What pipelines take if some link takes so long, whatever overlaps: arrays of (rows,).
+
+    single_waits: transfers do not overlap where a rank has a single chunk.
+    """
+    rounds = share_of_rounds(np.maximum(batches - stages - 1, 0), np.asarray(2))
+    single = (batches if single_waits else np.minimum(batches, 2 * rounds)) * hop
+    # A ring of chunks comes back over another link of the same pool.
+    around = 2 * (1 + 2 * (virtual - 1)) + 2 * virtual * (batches / stages - 1)
+    several = np.minimum(batches * virtual, around) * hop
+    return np.where(virtual > 1, several, single)
 
 
 def warm_up_passes(stages: int, virtual: Ints, batches: Ints) -> Ints:

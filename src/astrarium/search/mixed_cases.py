@@ -22,6 +22,7 @@ from astrarium.search.mixed_bounds import (
     StageRoom,
     interleaved_bound,
     least_sum,
+    links_bound,
     pipeline_bound,
     stage_room,
     warm_up_passes,
@@ -40,7 +41,10 @@ def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
     """Only runs that a stage can hold if none holds more than so many layers."""
     layers = contents.layers.sum(axis=1)
     least = len(contents.of_range) - 1 - (num_stages - 1) * most_layers
-    kept = (layers <= most_layers) & (layers >= least)
+    return _chosen(contents, (layers <= most_layers) & (layers >= least))
+
+
+def _chosen(contents: Contents, kept: Bools) -> Contents:
     number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # last: what was -1 stays so
     return Contents(
         number[contents.of_range],
@@ -48,6 +52,11 @@ def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
         contents.has_embedding[kept],
         contents.has_head[kept],
     )
+
+
+def shortest(contents: Contents, layers: Ints) -> Contents:
+    """Only runs of so few layers."""
+    return _chosen(contents, (contents.layers.sum(axis=1)[:, None] == layers).any(axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +134,27 @@ class Bundle:
         return self._fitting(self._in_flight[:, :, None, :] * self.tables.flight_bytes)
 
     def _fitting(self, in_flight_bytes: Floats) -> Bools:
-        t, last = self.tables, self.num_stages - 1
+        t = self.tables
+        peak = t.fixed_bytes + in_flight_bytes
+        fits = (peak <= t.capacity[:, None]) & self._allowed[:, :, None, :]
+        return np.moveaxis(fits, 2, 1)
+
+    @cached_property
+    def never_full(self) -> Bools:
+        """Whether memory rules out nothing, wherever a stage is: (rows,)."""
         at = np.arange(self.num_stages)[:, None]
+        used = np.zeros((self.num_stages, len(self.classes)), bool)
+        used[at, self.class_of.T] = True
+        relevant = used[..., None, None] & self._allowed[:, None]
+        return np.asarray((self._fits | ~relevant).all(axis=(0, 1, 3)))
+
+    @cached_property
+    def _allowed(self) -> Bools:
+        """Contents that may be at each place: (stages, rows, contents)."""
+        at, last = np.arange(self.num_stages)[:, None], self.num_stages - 1
         c = self.contents
         placed = (c.has_embedding == (at == 0)) & (c.has_head == (at == last))
-        allowed = placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
-        peak = t.fixed_bytes + in_flight_bytes
-        fits = (peak <= t.capacity[:, None]) & allowed[:, :, None, :]
-        return np.moveaxis(fits, 2, 1)
+        return placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
 
     @cached_property
     def _work(self) -> Floats:
@@ -174,8 +196,31 @@ class Bundle:
         single = np.flatnonzero(self.virtual == 1)
         if len(single):
             passes[:, single] = self._least_of_single_chunks(low, single)
+        passes = np.maximum(passes, self._least_of_links())
         first, last = self.class_of[:, 0], self.class_of[:, -1]
         return passes, self._least_after() + np.moveaxis(t.tied[:, first, last], 0, 1)
+
+    def _least_of_links(self) -> Floats:
+        """With the least that every stage can do: (orders, rows)."""
+        return self._with_links(self.seconds.min(axis=2)[:, self.class_of])
+
+    def _with_links(self, stage: Floats) -> Floats:
+        """stage: (rows, orders, stages), seconds at least."""
+        links = self._links(np.arange(len(self.virtual)))
+        batches, overlapped = self.degrees.num_micro_batches, self.options.overlap_p2p
+        return links_bound(stage, links, batches, self.virtual, overlapped).T
+
+    def may_take(self, worst: float) -> Bools:
+        """Whether the least content of every place fits, and is not too long: (rows,)."""
+        by_class = np.moveaxis(self.seconds, 1, 0)
+        shortest = np.where(self._fits, by_class, np.inf).min(axis=3)
+        stage = np.moveaxis(shortest[np.arange(self.num_stages), self.class_of], 2, 0)
+        return np.asarray((self._with_links(stage) <= worst).any(axis=0))
+
+    def _links(self, rows: Ints) -> Floats:
+        """To the next stage, behind the last one to the first: (rows, orders, stages)."""
+        following = np.roll(self.class_of, -1, axis=1)
+        return np.asarray(self.tables.hop.min(axis=3)[rows][:, self.class_of, following])
 
     def _with_ramps(self, passes: Floats, after: Floats, worst: float) -> Floats:
         """Seconds of all passes with the ramp at every place; infinite if too many."""
@@ -227,9 +272,7 @@ class Bundle:
 
     def _least_hop(self, rows: Ints) -> Floats:
         """The fastest link between neighbours in any order: (rows,)."""
-        following = np.roll(self.class_of, -1, axis=1)
-        hops = self.tables.hop[rows][:, self.class_of, following]
-        return np.asarray(hops.min(axis=(1, 2, 3)))
+        return np.asarray(self._links(rows).min(axis=(1, 2)))
 
     def _chains(self, rows: Ints) -> tuple[Floats, Floats]:
         """Of stages that hold at least so many layers: (stages, classes, rows, layers + 1).
@@ -285,10 +328,11 @@ class Bundle:
         return np.where(finite, found, np.inf)
 
     def _least_after(self) -> Floats:
-        """Some stage holds no less than the mean: (rows,)."""
+        """Some stage holds no less than the mean, and each something: (orders, rows)."""
         enough = self._work >= self._whole[:, None] / self.num_stages
         after = np.where(enough[:, None, :], self.tables.after, np.inf).min(axis=(1, 2))
-        return np.where(np.isfinite(after), after, 0.0)
+        of_each = self.tables.after.min(axis=2)[:, self.class_of].max(axis=2).T
+        return np.maximum(np.where(np.isfinite(after), after, 0.0), of_each)
 
     def problem(self, order: int, row: int) -> SplitProblem:
         """The split of a case with one chunk per rank."""

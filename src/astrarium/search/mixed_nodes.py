@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.search.arrangements import Arrangement
+from astrarium.search.mixed_bounds import links_bound
 from astrarium.search.mixed_cases import Bundle
-from astrarium.search.mixed_relaxed import LayerFigures
-from astrarium.strategy.columns import Degrees, Options
+from astrarium.search.mixed_relaxed import LayerFigures, joined_figures
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
+from astrarium.strategy.types import Granularity, Method
 
 Key = tuple[int, ...]
+FEW_CASES = 128  # that are looked at together, whatever one could tell of another
 
 
 class Visitor(Protocol):
@@ -31,38 +36,113 @@ class Visitor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One row of degrees with some virtual stages, and how fast they can be on each pool."""
+class Refined:
+    """Degrees with some virtual stages, and how fast they can be on each pool: columns."""
 
     degrees: Degrees
-    virtual: int
-    chunk_layers: int
+    virtual: Ints
+    chunk_layers: Ints
     speed: Floats
     layer: Floats
     work: Floats
-    bound: float
+    bound: Floats
     figures: Sequence[LayerFigures]
-    place: int  # of this row among the figures
+    place: Ints  # of every row among the figures
+
+    def take(self, rows: Ints) -> Refined:
+        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return replace(self, degrees=self.degrees.take(rows), **taken)
 
     @property
-    def tp_cp(self) -> int:
-        return int(self.degrees.tp[0] * self.degrees.cp[0])
+    def hop(self) -> Floats:
+        """Seconds of a transfer from pool to pool: (rows, pools, pools)."""
+        return np.moveaxis(self.figures[0].hop[:, self.place], 1, 0)
+
+    def rows(self) -> list[Row]:
+        d = self.degrees
+        tp_cp = d.tp * d.cp
+        columns = (tp_cp, tp_cp * d.dp, d.pp, d.num_micro_batches, self.virtual, self.bound)
+        order = map(tuple, np.argsort(-self.speed, axis=1, kind="stable").tolist())
+        each = zip(*(column.tolist() for column in columns), order, strict=True)
+        return [Row(self, at, *values) for at, values in enumerate(each)]
+
+
+_COLUMNS = ("virtual", "chunk_layers", "speed", "layer", "work", "bound", "place")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table, with what is read of it again and again."""
+
+    table: Refined
+    at: int
+    tp_cp: int
+    block: int
+    num_stages: int
+    batches: int
+    virtual: int
+    bound: float
+    fastest_first: Key  # pools
 
     @property
-    def block(self) -> int:
-        return self.tp_cp * int(self.degrees.dp[0])
+    def speed(self) -> Floats:
+        return np.asarray(self.table.speed[self.at])
 
     @property
-    def num_stages(self) -> int:
-        return int(self.degrees.pp[0])
+    def hop(self) -> Floats:
+        """Seconds of a transfer from pool to pool: (pools, pools)."""
+        return self.table.figures[0].hop[:, self.table.place[self.at]]
 
-    @property
-    def batches(self) -> int:
-        return int(self.degrees.num_micro_batches[0])
 
-    @property
-    def fastest_first(self) -> tuple[int, ...]:
-        return tuple(np.argsort(-self.speed, kind="stable").tolist())
+def gathered(rows: Sequence[Row]) -> Refined:
+    """Rows out of several tables, in their order."""
+    by_table: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        by_table.setdefault(id(row.table), []).append(number)
+    parts = [
+        rows[numbers[0]].table.take(np.array([rows[number].at for number in numbers]))
+        for numbers in by_table.values()
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate(list(by_table.values())))
+    figures = [[of.take(part.place) for of in part.figures] for part in parts]
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS
+    }
+    columns["place"] = np.arange(len(rows))
+    joined = Refined(
+        degrees=Degrees.joined([part.degrees for part in parts]),
+        figures=[joined_figures(of) for of in zip(*figures, strict=True)],
+        **columns,
+    )
+    return joined.take(order)
+
+
+def least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
+    """Seconds that transfers make pipelines take in whatever order: (not overlapped or, rows)."""
+    classes = sorted({of for order in orders for of in order.classes})
+    hop, layer = rows.hop, rows.layer * rows.virtual[:, None]
+    between = np.zeros((len(layer), len(classes), len(classes)))
+    for i, one in enumerate(classes):
+        for j, other in enumerate(classes):
+            pools = sorted({*one, *other})
+            # What several pools have in common is no faster than a pair of them; left out.
+            if len(pools) == 1 or (len(pools) == 2 and i != j):
+                between[:, i, j] = hop[:, pools[0], pools[-1]]
+    stage = np.stack([layer[:, list(of)].max(axis=1) for of in classes], axis=1)
+    number = {of: i for i, of in enumerate(classes)}
+    class_of = np.array([[number[of] for of in order.classes] for order in orders])
+    links = between[:, class_of, np.roll(class_of, -1, axis=1)]
+    batches = rows.degrees.num_micro_batches
+    return np.stack(
+        [
+            links_bound(
+                stage[:, class_of], links, batches, rows.virtual, np.full(len(layer), hidden)
+            ).min(axis=1)
+            for hidden in (False, True)
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +197,7 @@ class Ready:
         search.solve(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cases:
     """On the same GPUs: which of the rows chosen, with which options."""
 
@@ -126,8 +206,48 @@ class Cases:
     options: Options
     bounds: Floats
 
-    def take(self, cases: Ints) -> Cases:
+    def take(self, cases: Ints | Bools) -> Cases:
         return Cases(self.chosen, self.index[cases], self.options.take(cases), self.bounds[cases])
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def parted(self, limit: float, number: int) -> tuple[Ints, Ints]:
+        """The most promising ones that are within the limit, and those to be looked at later.
+
+        Of many, what recomputes something waits until it is known whether the same without fits
+        anyway.
+        """
+        order = np.argsort(self.bounds, kind="stable")
+        order = order[self.bounds[order] <= limit]
+        like, redone = self._like[order], self._redone[order]
+        plain = np.zeros(len(self), bool)
+        plain[like[redone == 0]] = True
+        first = np.flatnonzero((redone == 0) | ~plain[like] | (len(order) <= FEW_CASES))[:number]
+        others = np.ones(len(order), bool)
+        others[first] = False
+        return order[first], order[others]
+
+    def outdone(self, cases: Ints, fitting: Ints) -> Bools:
+        """Which of the cases only recompute more than one that fits whatever a stage holds."""
+        least = np.full(len(self), np.inf)
+        np.minimum.at(least, self._like[fitting], self._redone[fitting])
+        return self._redone[cases] > least[self._like[cases]]
+
+    @cached_property
+    def _like(self) -> Ints:
+        """A number for all that differ in nothing but what they recompute."""
+        o = self.options
+        switches = (o.overlap_grad_reduce, o.overlap_param_gather, o.overlap_p2p, o.overlap_tp)
+        return distinct_rows(self.index, o.zero_stage, o.offload_optimizer, *switches)[1]
+
+    @cached_property
+    def _redone(self) -> Floats:
+        """Layers that each chunk redoes; a part of a layer where it is other than whole layers."""
+        o = self.options
+        block = o.method == METHODS.index(Method.BLOCK)
+        none = o.granularity == GRANULARITIES.index(Granularity.NONE)
+        return np.where(block, o.recompute_layers, np.where(none, 0.0, 0.5))
 
     def visit(self, search: Visitor) -> None:
         search.look_at(self)

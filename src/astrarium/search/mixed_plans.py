@@ -40,6 +40,7 @@ class KeptPlans:
         self.prices = np.array(known) if self._has_prices else np.ones(len(prices))
         self._hourly: dict[tuple[int, ...], float] = {}
         self.best: dict[Key, Found] = {}
+        self.only_better = False  # even if the list is not full
         self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
         self.least_seconds = self.least_usd = float("inf")
 
@@ -161,10 +162,8 @@ class KeptPlans:
     @property
     def limit(self) -> float:
         """What is still worth a look: anything until the list is full, then only a new first."""
-        best = self.best
-        if len(best) < self._top:
-            return float("inf")
-        return min(found.score for found in best.values())
+        filling = len(self.best) < self._top and not self.only_better
+        return float("inf") if filling else self.best_score
 
     def ranked(self) -> list[Found]:
         best = self.best

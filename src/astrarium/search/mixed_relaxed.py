@@ -57,6 +57,7 @@ class LayerFigures:
     least_weight: Floats
     most_room: Floats
     after: Floats  # (probes, rows, classes): seconds once an iteration
+    hop: Floats  # (classes, rows, classes): seconds of a transfer from one to another
 
     def take(self, rows: Ints) -> LayerFigures:
         def chosen(name: str) -> Floats:
@@ -72,34 +73,62 @@ class LayerFigures:
 
     def faster_of(self, other: LayerFigures) -> LayerFigures:
         """The shorter seconds of both; bytes are the same."""
-        times = ("seconds", "forward", "again", "all_again", "after")
+        times = ("seconds", "forward", "again", "all_again", "after", "hop")
         least = {n: np.minimum(getattr(self, n), getattr(other, n)) for n in times}
         return replace(self, **least, share=np.maximum(self.share, other.share))
 
-    def most_layers(self, longest: Floats, in_flight: Floats) -> Floats:
-        """Of a stage with so many micro-batches in flight: (rows, classes, places).
 
-        longest: (rows,); in_flight: (rows, places).
-        """
+class LayerRoom:
+    """How many layers stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
+    places), or with policies in front.
+
+    in_flight: (rows, places), micro-batches.
+    """
+
+    def __init__(self, figures: LayerFigures, in_flight: Floats) -> None:
         f = in_flight[:, None, :]
-        turn = longest[:, None, None]
 
         def at(values: Floats) -> Floats:
             return values[..., None]
 
-        plain = np.minimum(
-            turn / at(self.seconds), at(self.room) / (at(self.weight) + f * at(self.act))
-        ).max(axis=0)
-        traded = f * at(self.saved) / at(self.again)
-        weight, act = at(self.weight[0]), at(self.act[0])
-        some = (at(self.most_room) + traded * turn) / (
-            weight + f * act + traded * at(self.seconds[0])
-        )
-        some = np.minimum(some, turn / at(self.seconds[0]))
-        kept = at(self.least_weight) + f * at(self.least_act)
-        some = np.minimum(some, at(self.most_room) / kept)
-        grouped = np.minimum(turn / at(self.all_again), at(self.most_room) / at(self.least_weight))
-        return np.maximum(np.maximum(plain, np.maximum(some, grouped)), 0.0)
+        room = at(figures.most_room)
+        self._seconds, self._all_again = at(figures.seconds), at(figures.all_again)
+        self._fastest = self._seconds.min(axis=0)
+        self._fitting = at(figures.room) / (at(figures.weight) + f * at(figures.act))
+        traded = f * at(figures.saved) / at(figures.again)
+        all_in = at(figures.weight[0]) + f * at(figures.act[0]) + traded * self._seconds[0]
+        self._traded, self._at_rest = traded / all_in, room / all_in
+        kept = at(figures.least_weight) + f * at(figures.least_act)
+        self._inputs, self._grouped = room / kept, room / at(figures.least_weight)
+
+    def take(self, rows: Ints) -> LayerRoom:
+        found = copy(self)
+        for name, values in vars(self).items():
+            behind = values.ndim - 3
+            setattr(found, name, values[:, rows] if behind else values[rows])
+        return found
+
+    def most_layers(self, longest: Floats) -> Floats:
+        """Of stages that take so long, (rows,)."""
+        turn = longest[:, None, None]
+        plain = np.minimum(turn / self._seconds[0], self._fitting[0])
+        for seconds, fitting in zip(self._seconds[1:], self._fitting[1:], strict=True):
+            plain = np.maximum(plain, np.minimum(turn / seconds, fitting))
+        some = np.minimum(self._at_rest + self._traded * turn, turn / self._seconds[0])
+        some = np.minimum(some, self._inputs)
+        grouped = np.minimum(turn / self._all_again, self._grouped)
+        most = np.maximum(np.maximum(plain, np.maximum(some, grouped)), 0.0)
+        return np.minimum(most, turn / self._fastest)
+
+
+def joined_figures(parts: Sequence[LayerFigures]) -> LayerFigures:
+    """The rows of all parts, one after another."""
+
+    def joined(name: str) -> Floats:
+        values = [getattr(part, name) for part in parts]
+        return np.concatenate(values, axis=1 if values[0].ndim == 3 else 0)
+
+    return LayerFigures(*(joined(name) for name in LayerFigures.__slots__))
 
 
 def layer_figures(
@@ -149,6 +178,7 @@ def layer_figures(
         least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
         most_room=room.max(axis=(0, 3)),
         after=np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0),
+        hop=np.moveaxis(tables.hop[: len(degrees)].min(axis=3), 1, 0),
     )
 
 
@@ -210,29 +240,31 @@ def least_longest(
     room: (rows, classes), stages that a pool has room for. A stage has a layer for each of its
     chunks.
     """
-    chunks = virtual[:, None, None]
+    behind = np.arange(in_flight.shape[1]) >= room[..., None]
 
-    def enough(longest: Floats) -> Bools:
-        most = figures.most_layers(longest, in_flight)
-        fastest = figures.seconds.min(axis=0)[..., None]
-        most = np.minimum(most, longest[:, None, None] / fastest) * (1 + 1e-9)
+    def enough(of: LayerRoom, longest: Floats, rows: Ints) -> Bools:
+        most = of.most_layers(longest) * (1 + 1e-9)
         if whole_layers:
             most = np.floor(most)
-            most = np.where(most < chunks, _IMPOSSIBLE, most)
-        places = np.arange(most.shape[2])
-        most = np.where(places < room[..., None], most, _IMPOSSIBLE).reshape(len(longest), -1)
-        best = np.cumsum(-np.sort(-most, axis=1), axis=1)
-        held = np.take_along_axis(best, stages[:, None] - 1, axis=1)[:, 0]
-        return held >= whole * (1 - 1e-9)
+            most[most < virtual[rows, None, None]] = _IMPOSSIBLE
+        most[behind[rows]] = _IMPOSSIBLE
+        best = np.cumsum(-np.sort(-most.reshape(len(rows), behind[0].size), axis=1), axis=1)
+        held = np.take_along_axis(best, stages[rows, None] - 1, axis=1)[:, 0]
+        return held >= whole[rows] * (1 - 1e-9)
 
-    low, high = within
-    able = enough(high)
-    low = np.where(able, low, high)
+    held = LayerRoom(figures, in_flight)
+    every = np.arange(len(stages))
+    found = within[1].copy()
+    # What cannot be done in the most seconds needs no closer look.
+    rows = every[enough(held, found, every)]
+    held = held.take(rows)
+    low, high = within[0][rows], found[rows]
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        done = enough(middle)
+        done = enough(held, middle, rows)
         high, low = np.where(done, middle, high), np.where(done, low, middle)
-    return low
+    found[rows] = low
+    return found
 
 
 def least_passes_of_options(

@@ -10,15 +10,17 @@ from math import factorial
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed_bounds import (
+    crossing_bound,
     fastest_blocks,
     fastest_first,
     fastest_stages,
     interleaved_bound,
     interleaved_speed,
+    least_crossing,
     least_seconds_of_layers,
     pipeline_bound,
     speeds,
@@ -174,7 +176,7 @@ class RowBounds:
             return found
         block = degrees.tp * degrees.cp * degrees.dp
         laid = np.flatnonzero(degrees.gpus == self.cluster.num_gpus)
-        for value in np.unique(block[laid]).tolist():
+        for value in distinct(block[laid]).tolist():
             rows = laid[block[laid] == value]
             found[rows] = np.maximum.reduce(
                 [
@@ -262,10 +264,21 @@ class RowBounds:
             )
             single = pipeline_bound(longest, speed, taken, batches)
             passes = np.where(virtual > 1, np.maximum(batches * longest, ramp), single)
+            passes = np.maximum(passes, self._least_of_links(degrees, virtual, of_layers))
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
         score = self._scores_of_rows(degrees, speed, best)
         return np.maximum(score, rows.bound[index])
+
+    def _least_of_links(self, degrees: Degrees, virtual: Ints, figures: LayerFigures) -> Floats:
+        """If all pools are in use and no block lies on two of them."""
+        sizes = np.array(self.space.arrangements.sizes)
+        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        whole = (degrees.gpus == sizes.sum()) & (sizes % block == 0).all(axis=1)
+        every = np.broadcast_to(whole[:, None], (len(whole), len(sizes)))
+        hop = least_crossing(np.moveaxis(figures.hop, 1, 0), every, every)
+        batches, waits = degrees.num_micro_batches, self.rules.single_chunks_wait
+        return crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
 
     def figures(self, degrees: Degrees, work: Floats) -> tuple[LayerFigures, ...]:
         """Of layers on every pool, whatever part of it is used; without and with offload."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class MixedRules:
         self._constants = [constant_fields(workload, pool) for pool in cluster.pools]
         self._steps = RuleSteps(rules, space.expanded_overlaps)
         self._of_pools = [r for r in self._steps.of_degrees if r[0].names & POOL_FIELDS]
+        self.single_chunks_wait = _single_chunks_wait([rule for rule, _ in rules])
         self._of_options: dict[tuple[int, tuple[int, ...]], tuple[Options, Lost]] = {}
 
     def of_degrees(self, degrees: Degrees, counts: Ints) -> tuple[Bools, Lost]:
@@ -79,7 +80,7 @@ class MixedRules:
             degrees.take(row),
             virtual[row],
             np.full(len(row), _FREE),
-            joined([per_row[i] for i in kept]),
+            Options.joined([per_row[i] for i in kept]),
         )
         ones = np.ones(len(row), np.int64)
         for switch, rules in self._steps.of_switches.items():
@@ -108,9 +109,10 @@ class MixedRules:
         return self._of_options[key]
 
 
-def joined(parts: Sequence[Options]) -> Options:
-    names = [f.name for f in fields(Options)]
-    return Options(*(np.concatenate([getattr(part, n) for part in parts]) for n in names))
+def _single_chunks_wait(rules: Sequence[RejectingRule]) -> bool:
+    """Whether a rule about nothing else forbids transfers of single chunks to overlap."""
+    columns = {"overlap_p2p": np.array([True]), "virtual_stages": np.array([1])}
+    return any(rule.names <= columns.keys() and rule.rejects(columns).all() for rule in rules)
 
 
 def _apply_to_all(

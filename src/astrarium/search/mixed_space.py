@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from astrarium.arrays import Bools, Ints, distinct_rows
+from astrarium.arrays import Bools, Ints, distinct, distinct_rows
 from astrarium.cluster import Cluster
 from astrarium.cost.stages import StagePlanner
 from astrarium.model.workload import Workload
@@ -74,7 +74,7 @@ class MixedSpace(Space):
         found = dict(super()._expert_degrees)
         if self.workload.model.max_experts:
             per_node = [divisors(pool.gpus_per_node) for pool in self.cluster.pools]
-            found["etp"] = np.unique(np.concatenate(per_node))
+            found["etp"] = distinct(np.concatenate(per_node))
         return found
 
     def layouts(self, pp: int) -> tuple[Layout, ...]:

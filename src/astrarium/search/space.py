@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from astrarium.arrays import Bools, Ints
+from astrarium.arrays import Bools, Ints, distinct
 from astrarium.cluster import Pool
 from astrarium.cost.stages import StagePlanner
 from astrarium.errors import InputError
@@ -108,7 +108,7 @@ class Space:
     def _with_micro_batches(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Every micro-batch that divides what a replica works on."""
         batch = self.workload.global_batch
-        sizes = {int(dp): divisors(batch // int(dp)) for dp in np.unique(rows["dp"])}
+        sizes = {int(dp): divisors(batch // int(dp)) for dp in distinct(rows["dp"])}
         repeats = np.array([len(sizes[int(dp)]) for dp in rows["dp"]], np.int64)
         if repeats.sum() > MOST_GRIDS:
             raise InputError(
@@ -129,7 +129,7 @@ class Space:
     @property
     def gpu_counts(self) -> Ints:
         """Numbers of GPUs that strategies use, ascending."""
-        return np.unique(self._grids["gpus"])
+        return distinct(self._grids["gpus"])
 
     def waves(self) -> list[Wave]:
         """The space in parts of similar GPU counts, so that whole parts can be passed over.
@@ -142,7 +142,7 @@ class Space:
         if len(band) * experts <= FEW_DEGREES:
             band[:] = 0
         waves = []
-        for value in np.unique(band):
+        for value in distinct(band):
             members = np.flatnonzero(band == value)
             parts = -(-len(members) * experts // MOST_DEGREES)
             waves += [Wave(self, _select(rows, m)) for m in np.array_split(members, parts)]

@@ -17,7 +17,7 @@ from math import factorial, gcd, lcm, prod
 
 import numpy as np
 
-from astrarium.arrays import Bools, Ints
+from astrarium.arrays import Bools, Ints, distinct
 from astrarium.cluster import Pool
 
 Key = tuple[int, ...]
@@ -61,7 +61,7 @@ class Straddling:
     def _slots(self, tp_cp: int, block: int) -> tuple[Ints, ...]:
         """Of each pool those that whole nodes can have, zero included."""
         return tuple(
-            np.unique(slot(np.arange(0, size + 1, step), block))
+            distinct(slot(np.arange(0, size + 1, step), block))
             for size, step in zip(self._sizes, self.steps(tp_cp), strict=True)
         )
 

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.mixed import ClusterModel, StageClass, StageTables
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed_bounds import least_seconds_of_layers, pipeline_bound, speeds
@@ -77,7 +77,7 @@ class Combinations:
         """Bounds that know that every stage holds a layer, and which it has memory for."""
         total = self.stages.sum(axis=1)
         bound = self.bound.copy()
-        for number in np.unique(total):
+        for number in distinct(total):
             rows = np.flatnonzero(total == number)
             least = np.full(len(rows), np.inf)
             for order in permutations(range(self.stages.shape[1])):

@@ -48,11 +48,21 @@ class _Columns:
     def of(cls, columns: Mapping[str, Any]) -> Self:
         return cls(**{field.name: columns[field.name] for field in fields(cls)})
 
+    @classmethod
+    def _names(cls) -> tuple[str, ...]:
+        return cls.__match_args__
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The rows of all parts, one after another."""
+        every = ([getattr(part, name) for part in parts] for name in cls._names())
+        return cls(*map(np.concatenate, every))
+
     def take(self, rows: Ints | Bools) -> Self:
-        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return type(self)(*[getattr(self, name)[rows] for name in self._names()])
 
     def __len__(self) -> int:
-        first: NDArray[np.generic] = getattr(self, fields(self)[0].name)
+        first: NDArray[np.generic] = getattr(self, self._names()[0])
         return len(first)
 
 
