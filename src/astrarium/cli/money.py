@@ -35,6 +35,7 @@ class Terms:
     power_utilisation: str | None = None
     money_decides: bool = False  # the cheapest, or a budget: types without a price are no use
     may_choose: bool = False  # GPUs, where none are asked for
+    elsewhere: frozenset[str] = frozenset()  # GPU types of another cluster at the same terms
 
     @property
     def uses_book(self) -> bool:
@@ -139,8 +140,9 @@ def priced(cluster: Cluster, terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
     elif terms.discount:
         cluster = market.with_discount(cluster, _only_discount(terms.discount))
     if terms.price:
-        cluster = market.with_prices(cluster, _stated(terms.price))
-    if terms.power_price is not None:
+        cluster = market.with_prices(cluster, _stated(terms.price), terms.elsewhere)
+    owned = any(pool.usd_per_gpu_hour == 0 for pool in cluster.pools)
+    if terms.power_price is not None and (owned or not terms.elsewhere):
         cluster = market.with_power(cluster, _power(terms))
     return concluded(cluster, terms, notes)
 

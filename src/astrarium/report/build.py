@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 
 from astrarium.catalog import describe_gpu, sources
@@ -14,6 +14,7 @@ from astrarium.model.workload import Workload
 from astrarium.report.document import (
     SCHEMA,
     ClusterPart,
+    ComparePart,
     LinkPart,
     MemoryPart,
     ParetoPart,
@@ -31,14 +32,17 @@ from astrarium.report.document import (
     pareto_part,
     with_ties,
 )
+from astrarium.search.comparison import Compared
+from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.pace import StageSeconds
-from astrarium.search.plan import Plan, Run
+from astrarium.search.plan import HOUR, Plan, Run
 from astrarium.search.planner import Planned, runnable
 from astrarium.search.room import pools_without_room
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
 
+OWN_RANK = 0  # of the user's own plan, which is none of those found
 MOST_LEFT_OUT = 6  # pools that are named one by one
 LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
 
@@ -51,6 +55,7 @@ def document_of(
     mode: str,
     limits: Limits | None = None,
     notes: Sequence[str] = (),
+    compare: ComparePart | None = None,
 ) -> PlanDocument:
     """The document of a search."""
     limits = limits or Limits()
@@ -78,7 +83,36 @@ def document_of(
         plans,
         _front(planned, every, plans),
         (*notes, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
+        compare,
     )
+
+
+def compare_part(own: Compared, answer: Plan, notes: Sequence[str] = ()) -> ComparePart:
+    """What the user has beside the answer."""
+    plan = own.plan
+    runs = plan is not None and plan.fits
+
+    def saved(of: Callable[[Plan], float | None]) -> float | None:
+        before, now = (of(plan) if plan and runs else None), of(answer)
+        return None if before is None or now is None else before - now
+
+    return ComparePart(
+        cluster_part(own.cluster),
+        None if plan is None else plan_part(plan, OWN_RANK),
+        own.refused,
+        saved(time_of),
+        saved(_usd_of),
+        saved(_kwh_of),
+        tuple(notes),
+    )
+
+
+def _usd_of(plan: Plan) -> float | None:
+    return None if plan.usd_per_hour is None else money_of(plan) / HOUR
+
+
+def _kwh_of(plan: Plan) -> float | None:
+    return None if plan.run is None else plan.run.kwh
 
 
 def _front(
