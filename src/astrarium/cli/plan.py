@@ -46,6 +46,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     co2: options.CO2 = None,
     compare: options.COMPARE = None,
     compare_gpus: options.COMPARE_GPUS = None,
+    sensitivity: options.SENSITIVITY = False,
     json: options.JSON = False,
     out: options.OUT = None,
     front: options.FRONT = None,

@@ -10,6 +10,7 @@ import typer
 
 from astrarium.cli import comparison, money, output, request
 from astrarium.cli.shell import ARGUMENTS, knows
+from astrarium.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.planner import Mode, Planned
     from astrarium.search.rules import UserRule
+    from astrarium.search.sensitivity import Change
 
 FRONT_FLAG = "--front"
 
@@ -66,6 +68,7 @@ class Flags:
     co2: str | None
     compare: str | None
     compare_gpus: str | None
+    sensitivity: bool
     json: bool
     out: str | None
     front: Sequence[str] | None
@@ -103,6 +106,10 @@ def run(flags: Flags) -> None:
     with output.progress("searching"):
         planned = search(flags, question)
         own = _compared(question, planned)
+    changes = None
+    if flags.sensitivity:
+        with output.progress("looking for what would change the answer"):
+            changes = _changes(question, planned)
     document = document_of(
         planned,
         reference=flags.model,
@@ -111,6 +118,7 @@ def run(flags: Flags) -> None:
         limits=question.limits,
         notes=question.asked.notes,
         compare=own,
+        changes=changes,
     )
     written = output.write_document(flags.out, PLAN_FILE, to_dict(document))
     if files:
@@ -154,11 +162,32 @@ def read(flags: Flags) -> Question:
         flags.precision,
         terms,
     )
+    if flags.sensitivity:
+        _check_open(how, asked)
     run_terms = _run_terms(flags, asked.workload.global_batch)
     request.check_run_length(run_terms, length)
     asked, tuning = request.tuned(asked, flags.profile, request.Runtime.MEGATRON)
     yours = None if given is None else comparison.read(given, asked, terms, tuning)
     return Question(goal, how, most_types, limits, top, rules, asked, tuning, run_terms, yours)
+
+
+def _check_open(mode: Mode, asked: request.Request) -> None:
+    """Refuse --sensitivity where the answer cannot change, or where its money is not known."""
+    from astrarium.search.planner import Mode
+
+    if mode is Mode.EXACT:
+        raise InputError(
+            "--sensitivity asks what would change the GPUs of the answer, and --mode exact uses all"
+            " of them; add --mode up-to"
+        )
+    unpriced = [pool for pool in asked.cluster.pools if pool.usd_per_gpu_hour is None]
+    if unpriced:
+        names = ", ".join(dict.fromkeys(pool.gpu.name for pool in unpriced))
+        given = unpriced[0].requested or unpriced[0].gpu.name
+        raise InputError(
+            f"--sensitivity needs prices, and none is known for {names}; --price {given}=USD sets"
+            " one"
+        )
 
 
 def _money_terms(
@@ -230,6 +259,22 @@ def _compared(question: Question, planned: Planned) -> ComparePart | None:
         tuning=yours.tuning,
     )
     return compare_part(own, planned.plans[0], yours.asked.notes)
+
+
+def _changes(question: Question, planned: Planned) -> tuple[Change, ...]:
+    from astrarium.search.runs import Runs
+    from astrarium.search.sensitivity import Sensitivity
+
+    asked = question.asked
+    runs = Runs(asked.workload, asked.cluster, question.terms, question.tuning)
+    best = planned.plans[0]
+    return Sensitivity(
+        runs,
+        question.objective,
+        question.limits,
+        (*question.rules, *runs.rules),
+        (best, *(plan for plan in planned.front if plan is not best)),
+    ).changes()
 
 
 def _show(flags: Flags, document: PlanDocument, written: Path | None, files: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from astrarium.report.document import (
     RecomputePart,
     RunPart,
     SearchPart,
+    SensitivityPart,
     StagePart,
     StageTimePart,
     StrategyPart,
@@ -39,6 +40,7 @@ from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import HOUR, Plan, Run
 from astrarium.search.planner import Planned, runnable
 from astrarium.search.room import pools_without_room
+from astrarium.search.sensitivity import Change
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
 
@@ -56,6 +58,7 @@ def document_of(
     limits: Limits | None = None,
     notes: Sequence[str] = (),
     compare: ComparePart | None = None,
+    changes: Sequence[Change] | None = None,
 ) -> PlanDocument:
     """The document of a search."""
     limits = limits or Limits()
@@ -84,6 +87,19 @@ def document_of(
         _front(planned, every, plans),
         (*notes, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
         compare,
+        None if changes is None else tuple(map(sensitivity_part, changes)),
+    )
+
+
+def sensitivity_part(change: Change) -> SensitivityPart:
+    return SensitivityPart(
+        what=change.what,
+        pool=change.pool,
+        factor=change.factor,
+        value_now=change.value,
+        value_then=None if change.factor is None else change.factor * change.value,
+        gpus_then=dict(change.gpus_then),
+        unchanged_to=change.unchanged_to,
     )
 
 

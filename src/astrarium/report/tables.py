@@ -76,6 +76,10 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
         from astrarium.report.front_table import front_section
 
         yield from front_section(document, width)
+    if document.sensitivity is not None:
+        from astrarium.report.sensitivity import sensitivity_section
+
+        yield from sensitivity_section(document, document.sensitivity, width)
     if best.run is not None:
         from astrarium.report.run import run_section
 
