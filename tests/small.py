@@ -15,6 +15,7 @@ from astrarium.cost.step import seconds_of
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
+from astrarium.model.huggingface import from_config
 from astrarium.model.workload import Workload
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Objective
@@ -40,6 +41,22 @@ def small_model(layers: int = 6, *, experts: int = 0, vocab: int = 32000) -> Mod
         expert_layers=tuple(i > 0 for i in range(layers)) if experts else (),
     )
     return assemble("small", "test", Architecture.DECODER, shape)
+
+
+def small_translator(layers: int = 2, *, tied: bool = True) -> Model:
+    """An encoder and a decoder that read one large token table."""
+    values = {
+        "model_type": "t5",
+        "d_model": 1024,
+        "d_kv": 128,
+        "d_ff": 4096,
+        "num_layers": layers,
+        "num_decoder_layers": layers,
+        "num_heads": 8,
+        "vocab_size": 256000,
+        "tie_word_embeddings": tied,
+    }
+    return from_config(values, "translator", "test")
 
 
 def pool_of(text: str, memory_bytes: float | None = None) -> Pool:

@@ -225,8 +225,51 @@ def test_any_runtime_says_what_megatron_lacks(run: Run) -> None:
     assert sum(best["gpus"].values()) == 16
     if best["runtimes"]:
         assert best["megatron_lacks"] == []
+        assert "astrarium export" in shown.stdout
     else:
+        assert "astrarium export" not in shown.stdout
         assert best["megatron_lacks"][0] in " ".join(shown.stdout.split())
         groups = best["strategy"].get("groups", [best["strategy"]])
         shares = [group.get("sequences", 64) for group in groups]
         assert sum(shares) == 64
+
+
+def test_a_pool_that_forces_a_number_format_is_named(run: Run, project: Path) -> None:
+    types = {"new": "h100", "mid": "a100", "old": "v100-32"}
+    pools = [f"{{name: {n}, gpu: {g}, nodes: 1, gpus_per_node: 4}}" for n, g in types.items()]
+    (project / "three.yaml").write_text(f"pools: [{', '.join(pools)}]\n", encoding="utf-8")
+    flags = ["plan", "gpt2", "--cluster", "three.yaml", "--seq-length", "1024", "--json"]
+    flags += ["--global-batch", "96", "--top", "1"]
+    together = json.loads(run(*flags).stdout)
+    assert together["plans"][0]["precision"] == "fp16"
+    why = "plan 1 computes in fp16 on all its GPUs: 4 x V100-SXM2-32GB of old have no bf16"
+    assert why in together["notes"]
+    # Those that have the format use it where the others may stay idle.
+    rule = ["--mode", "up-to", "--rule", "$pp < 2"]
+    apart = json.loads(run(*flags, *rule).stdout)
+    best = apart["plans"][0]
+    assert set(best["gpus"]) == {"H100-SXM5-80GB", "A100-SXM4-80GB"}
+    assert (best["precision"], apart["workload"]["precision"]) == ("bf16", "bf16")
+    assert why not in apart["notes"]
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "any"])
+def test_without_a_plan_json_is_a_document_too(run: Run, project: Path, runtime: str) -> None:
+    flags = ["plan", "llama-2-70b", "--gpus", "h100:1", "--global-batch", "8", "--out", "out"]
+    flags += ["--runtime", runtime]
+    text = run(*flags)
+    assert (text.exit_code, text.stdout) == (1, "")
+    result = run(*flags, "--json")
+    assert (result.exit_code, result.stderr) == (1, text.stderr)
+    document = json.loads(result.stdout)
+    assert document["schema"] == "astrarium.plan/1"
+    assert (document["plans"], document["pareto"], document["search"]) == ([], [], None)
+    assert result.stderr == f"Error: {document['error']}\n"
+    assert document["workload"]["model"] == "Llama-2-70B"
+    assert document["cluster"]["gpus"] == 1
+    assert document["notes"]
+    assert not (project / "out").exists()
+
+
+def test_a_document_with_plans_has_no_error(plan: Run) -> None:
+    assert "error" not in json.loads(plan("--json").stdout)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from typer.testing import Result
 
 Run = Callable[..., Result]
@@ -88,3 +89,75 @@ def test_a_plan_that_leaves_gpus_over(run: Run, project: Path) -> None:
     document = json.loads(run("predict", "llama-2-7b", *flags).stdout)
     assert document["cluster"]["gpus"] == 24
     assert list(document["plans"][0]["gpus"].values()) == [8, 8]
+
+
+MEASURED = """
+name: timed
+hidden: 64
+seq_length: 8
+layers:
+  - {block: embedding, parameters: 1000}
+  - block: custom
+    name: known
+    count: 4
+    parameters: 1000000
+    forward_flops: 1e9
+    activation_bytes: 1e6
+    output_bytes: 1e5
+    seconds: {V100-SXM2-16GB: {1: {forward: 1e-3}, 4: {forward: 2e-3}}}
+  - block: custom
+    name: timed only
+    count: 4
+    parameters: 1000000
+    activation_bytes: 1e6
+    output_bytes: 1e5
+    seconds: {V100-SXM2-16GB: {1: {forward: 1e-3}, 2: {forward: 1e-3}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tp", "expected"),
+    [
+        ("v100-16:8", 1, []),
+        (
+            "v100-16:8",
+            2,
+            ["some layers are not measured on V100-SXM2-16GB with tp 2: those with tp 1 are taken"],
+        ),
+        (
+            "v100-16:8",
+            8,
+            ["layers are not measured on V100-SXM2-16GB with tp 8: those with tp 2 or 4 are taken"],
+        ),
+        (
+            "h100:8",
+            1,
+            [
+                "layers are not measured on H100-SXM5-80GB: there they are predicted without a"
+                " correction",
+                "timed only: neither seconds on H100-SXM5-80GB nor forward_flops are stated; priced"
+                " as no work",
+            ],
+        ),
+    ],
+)
+def test_seconds_that_were_not_measured_are_noted(
+    run: Run, project: Path, gpus: str, tp: int, expected: list[str]
+) -> None:
+    (project / "timed.yaml").write_text(MEASURED, encoding="utf-8")
+    flags = ("--gpus", gpus, "--global-batch", "64", "--strategy", f"tp={tp},dp={8 // tp},pp=1")
+    result = run("predict", "timed.yaml", *flags, "--json")
+    assert result.exit_code == 0, result.output
+    notes = [note for note in json.loads(result.stdout)["notes"] if "seconds" in note]
+    assert [note.removeprefix("the seconds of ") for note in notes] == expected
+    shown = " ".join(run("predict", "timed.yaml", *flags).stdout.split())
+    assert all(note in shown for note in notes)
+
+
+def test_a_plan_notes_what_was_not_measured(run: Run, project: Path) -> None:
+    (project / "timed.yaml").write_text(MEASURED, encoding="utf-8")
+    flags = ("--global-batch", "64", "--rule", "$tp != 2", "--top", "1", "--json")
+    result = run("plan", "timed.yaml", "--gpus", "v100-16:8", *flags)
+    document = json.loads(result.stdout)
+    assert document["plans"][0]["strategy"]["tp"] == 2
+    assert any("with tp 2: those with tp 1 are taken" in note for note in document["notes"])

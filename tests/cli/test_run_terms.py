@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import typer
+from small import small_model
 from typer.testing import CliRunner
 
 from astrarium.cli import options, request
@@ -13,6 +14,7 @@ from astrarium.cost.checkpoints import Storage
 from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR
 from astrarium.cost.training_run import Evaluation, Ramp, RunTerms, Spot
 from astrarium.errors import InputError
+from astrarium.model.workload import Workload
 
 
 def terms_of(*arguments: str) -> tuple[RunTerms, int | None]:
@@ -21,6 +23,7 @@ def terms_of(*arguments: str) -> tuple[RunTerms, int | None]:
 
     @app.command()
     def command(  # noqa: PLR0913  one parameter per flag
+        ctx: typer.Context,
         tokens: options.TOKENS = None,
         epochs: options.EPOCHS = None,
         dataset_tokens: options.DATASET_TOKENS = None,
@@ -34,18 +37,8 @@ def terms_of(*arguments: str) -> tuple[RunTerms, int | None]:
         eval_iterations: options.EVAL_ITERATIONS = None,
         co2: options.CO2 = None,
     ) -> None:
-        terms = request.run_terms(
-            global_batch=1024,
-            spot=spot,
-            interruptions=interruptions or (),
-            checkpoint_every=checkpoint_every,
-            storage_bandwidth=storage_bandwidth,
-            restart_time=restart_time,
-            rampup_batch=rampup_batch,
-            eval_every=eval_every,
-            eval_iterations=eval_iterations,
-            co2=co2,
-        )
+        workload = Workload(small_model(), seq_length=2048, global_batch=1024, tokens=10**9)
+        terms = request.run_terms(ctx.params, workload)
         made.append((terms, request.run_length(tokens, epochs, dataset_tokens)))
 
     result = CliRunner().invoke(app, arguments)
@@ -120,3 +113,14 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], says: str) -
     with pytest.raises(InputError) as caught:
         terms_of(*arguments)
     assert says in str(caught.value)
+
+
+def test_terms_of_a_run_need_its_length() -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=1024)
+    flags = dict.fromkeys(
+        ("interruptions", "checkpoint_every", "storage_bandwidth", "restart_time", "rampup_batch")
+    )
+    flags |= dict.fromkeys(("eval_every", "eval_iterations", "co2"))
+    assert request.run_terms(flags | {"spot": "never"}, workload) == RunTerms()
+    with pytest.raises(InputError, match="--tokens: how long is it"):
+        request.run_terms(flags | {"spot": "mix"}, workload)

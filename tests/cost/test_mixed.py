@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from small import small_model
 
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Cluster, Link, parse_gpus
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
@@ -50,9 +51,12 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("transient", [0.0, 40.0])
 @pytest.mark.parametrize("given", CASES)
-def test_tables_add_up_to_the_plan(given: Strategy) -> None:
-    model = ClusterModel(WORKLOAD, MIXED)
+def test_tables_add_up_to_the_plan(given: Strategy, transient: float) -> None:
+    """Also where an optimizer needs more while it runs than the passes before it."""
+    runtime = replace(find_runtime(), optimizer_transient_bytes=transient)
+    model = ClusterModel(WORKLOAD, MIXED, runtime)
     (plan,) = estimate(model, [given])
     used = np.array([[plan.gpus[pool.gpu.name] for pool in MIXED.pools]])
     classes = [(0,), (1,)]
@@ -70,9 +74,14 @@ def test_tables_add_up_to_the_plan(given: Strategy) -> None:
     total = passes[0] + after.max() + tables.tied[0, of_stage[0], of_stage[-1]]
     assert plan.iteration_seconds == pytest.approx(total, rel=1e-9)
     in_flight = np.minimum(given.num_micro_batches, given.pp - np.arange(given.pp))
-    fixed, moving = (t[0, of_stage, content] for t in (tables.fixed_bytes, tables.flight_bytes))
+    fixed, moving, update = (
+        table[0, of_stage, content]
+        for table in (tables.fixed_bytes, tables.flight_bytes, tables.update_bytes)
+    )
     held = [stage.peak_bytes for stage in plan.memory]
-    assert held == pytest.approx(list(fixed + in_flight * moving), rel=1e-9)
+    passes_peak = fixed + in_flight * moving
+    assert held == pytest.approx(list(np.maximum(passes_peak, update)), rel=1e-9)
+    assert (update > passes_peak).any() == (transient > 0)
     assert [stage.capacity_bytes for stage in plan.memory] == list(tables.capacity[of_stage])
 
 

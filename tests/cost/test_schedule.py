@@ -21,6 +21,7 @@ from astrarium.cost.simulator import simulate, simulated_seconds
 
 ROUNDING = 1e-9
 AGREEMENT = 0.02
+AGREEMENT_AT_RANDOM = 0.015
 AGREEMENT_WITH_HEAD = 0.04
 
 
@@ -107,11 +108,26 @@ def test_overlapped_agrees_with_simulator(pipeline: Pipeline) -> None:
     assert pipeline.seconds(overlap_p2p=True) == pytest.approx(expected, rel=AGREEMENT)
 
 
+@given(pipelines(virtual=plain))
+def test_overlapped_chains_can_all_be_run(pipeline: Pipeline) -> None:
+    """Each chain of the closed form is one of the schedule: it never takes longer than that."""
+    expected = pipeline.simulated(overlap_p2p=True)
+    assert pipeline.seconds(overlap_p2p=True) <= expected * (1 + ROUNDING)
+
+
+@given(st.integers(2, 12), st.integers(2, 48), st.floats(0.0, 1.0))
+def test_overlapped_even_stages(pp: int, batches: int, link: float) -> None:
+    """What whole rounds do not fill, a shorter one does: nothing is missed."""
+    even = Pipeline(np.ones(pp), 2 * np.ones(pp), np.full(pp, link), 1, batches)
+    expected = even.simulated(overlap_p2p=True)
+    assert even.seconds(overlap_p2p=True) == pytest.approx(expected, rel=ROUNDING)
+
+
 @pytest.mark.parametrize("overlap_p2p", [False, True])
 def test_uneven_stages_and_links(overlap_p2p: bool) -> None:
     """Thousands of pipelines: stages up to 3x apart, links from none to a fifth of a stage."""
     rng = np.random.default_rng(0)
-    for _ in range(60):
+    for _ in range(90):
         size, batches = (100, int(rng.integers(2, 13))), int(rng.integers(1, 49))
         forward = rng.uniform(1.0, 3.0, size)
         backward = forward * rng.uniform(0.7, 3.0, size)
@@ -126,7 +142,9 @@ def test_uneven_stages_and_links(overlap_p2p: bool) -> None:
             np.ones(size[0], np.int64),
             np.full(size[0], overlap_p2p),
         )
-        assert found == pytest.approx(simulated, rel=AGREEMENT if overlap_p2p else ROUNDING)
+        assert (found <= simulated * (1 + ROUNDING)).all()
+        missed = AGREEMENT_AT_RANDOM if overlap_p2p else ROUNDING
+        assert (found >= simulated * (1 - missed)).all()
 
 
 @given(pipelines(virtual=interleaved, equal_links=True))

@@ -9,14 +9,16 @@ import pytest
 
 from astrarium.cluster import parse_gpus
 from astrarium.cost.ends import boundary_bytes
-from astrarium.cost.layouts import CostModel, ShardCosts
+from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.tally import Shards
 from astrarium.model import Block, Model, load_model
+from astrarium.model.blocks import CustomBlock
 from astrarium.model.huggingface import from_config
 from astrarium.model.modelfile import model_from_mapping
 from astrarium.model.workload import Workload
+from astrarium.search.planner import predict
 from astrarium.strategy.columns import degrees_of
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.types import Overlap, Strategy
 
 TEXT = {"block": "transformer", "heads": 16, "ffn": 4096, "count": 4}
 TOWER = {**TEXT, "hidden": 1024, "causal": False}
@@ -153,3 +155,64 @@ def test_equal_layers_cost_what_they_did() -> None:
         plain, own = costs(model, 4096, **strategy), costs(stated, 4096, **strategy)
         for name in plain.layers.__slots__:
             assert np.array_equal(getattr(plain.layers, name), getattr(own.layers, name)), name
+
+
+def translator(layers: int = 4, *, tied: bool) -> Model:
+    values = {"model_type": "t5", "num_layers": layers, "num_decoder_layers": layers}
+    return from_config({**values, "tie_word_embeddings": tied}, "x", "test")
+
+
+def layouts_of(model: Model, pp: int) -> Layouts:
+    chosen = degrees_of([Strategy(pp=pp, dp=2, num_micro_batches=8)])
+    priced = CostModel(Workload(model, 512, 64), parse_gpus(f"h100:{2 * pp}").pools[0])
+    one = np.ones(1, np.int64)
+    return priced.layouts(chosen, one, 0 * one, priced.shard_costs(chosen), all_ranks=True)
+
+
+@pytest.mark.parametrize(
+    ("pp", "tied", "tables"),
+    [
+        (1, True, [1]),
+        (2, True, [1, 1]),  # the decoder reads the copy of the head
+        (4, True, [1, 0, 1, 1]),
+        (1, False, [2]),
+        (2, False, [1, 2]),
+        (4, False, [1, 0, 1, 1]),  # here the last is the head's own
+    ],
+)
+def test_stages_apart_hold_copies_of_a_shared_table(pp: int, tied: bool, tables: list[int]) -> None:
+    model = translator(tied=tied)
+    found = layouts_of(model, pp)
+    ends = costs(model, 512).ends
+    layers = (found.stages.layers[0] * found.costs.dense_parameters[0]).sum(axis=1)
+    table = ends.embedding_parameters[0] - model.embedding.other_parameters
+    other = np.zeros(pp)
+    other[0] += model.embedding.other_parameters
+    other[-1] += model.head.other_parameters
+    held = (found.dense_parameters[0] - layers - other) / table
+    assert list(held) == pytest.approx(tables, rel=1e-9)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_copies_of_a_shared_table_agree_on_their_gradients(tied: bool) -> None:
+    """As copies of a tied one do: the same message, if it is as large."""
+    messages = [layouts_of(translator(tied=tied), pp).messages for pp in (1, 2, 4)]
+    apart = [list(found.shared[0] > 0) for found in messages]
+    assert apart == [[False], [False, not tied], [False, False, True, False]]
+    assert all((found.tied[0] > 0) == (tied and i > 0) for i, found in enumerate(messages))
+    both = layouts_of(translator(tied=True), 4).messages
+    assert both.shared[0].max() == pytest.approx(both.tied[0], rel=1e-9)
+    chosen = Strategy(pp=4, dp=2, num_micro_batches=8, overlap=Overlap(p2p=False, tp=False))
+    cluster = parse_gpus("h100:8")
+    model = translator(tied=tied)
+    own = replace(model, blocks=tuple(_own_table(block) for block in model.blocks))
+    shared, apart_by_design = (predict(Workload(m, 512, 16), cluster, chosen) for m in (model, own))
+    # A copy takes as much memory as a table of its own would.
+    peaks = [[stage.peak_bytes for stage in plan.memory] for plan in (shared, apart_by_design)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=1e-9)
+
+
+def _own_table(block: Block | CustomBlock) -> Block | CustomBlock:
+    if isinstance(block, CustomBlock) or block.embedding is None:
+        return block
+    return replace(block, embedding=replace(block.embedding, shared=False))

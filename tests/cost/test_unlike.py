@@ -81,7 +81,16 @@ def test_equal_degrees_by_class_are_the_common_ones() -> None:
     classes: list[StageClass] = [(0,), (1,)]
     one = model.stage_tables(common, options, classes, used)
     two = model.stage_tables(dict.fromkeys(classes, common), options, classes, used)
-    for name in ("forward", "backward", "after", "fixed_bytes", "flight_bytes", "hop", "tied"):
+    for name in (
+        "forward",
+        "backward",
+        "after",
+        "fixed_bytes",
+        "update_bytes",
+        "flight_bytes",
+        "hop",
+        "tied",
+    ):
         assert np.array_equal(getattr(one, name), getattr(two, name)), name
 
 

@@ -174,6 +174,17 @@ def test_a_file_is_read_back(tmp_path: Path, document: PlanDocument) -> None:
     assert load_document(written_to(tmp_path, to_dict(document))) == document
 
 
+def test_keys_that_older_files_lack_have_defaults(tmp_path: Path, document: PlanDocument) -> None:
+    content = as_json(to_dict(document))
+    keys = list(content["plans"][0]["strategy"])
+    assert keys.index("sequence_parallel") + 1 == keys.index("pipeline_inside")
+    for plan in content["plans"]:
+        del plan["strategy"]["pipeline_inside"]
+        for key in ("ideal_seconds", "stage_seconds", "precision", "runtimes", "megatron_lacks"):
+            del plan[key]
+    assert load_document(written_to(tmp_path, content)) == document
+
+
 def test_keys_of_a_newer_version_are_ignored(tmp_path: Path, document: PlanDocument) -> None:
     newer = {**to_dict(document), "carbon_kg": 1.0}
     assert load_document(written_to(tmp_path, newer)) == document

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import brute_force, pool_of, small_model
+from small import brute_force, pool_of, small_model, small_translator
 
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
@@ -106,6 +106,23 @@ def test_equals_brute_force(name: str) -> None:
     )
     assert result.optimal
     assert result.bound_gap == 0.0
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("memory_gb", [80, 4.5])
+def test_equals_brute_force_with_a_shared_table(tied: bool, memory_gb: float) -> None:
+    """The stage where the decoder begins holds and reduces a copy."""
+    workload = Workload(small_translator(tied=tied), seq_length=512, global_batch=8)
+    pool, rules = pool_of("h100:4", memory_gb * GB), user_rules(("$pp < 4",))
+    best, size = brute_force(
+        workload, pool, exact=True, rules=rules, objective=Objective.THROUGHPUT
+    )
+    result = searched(workload, pool, exact=True, rules=rules)
+    assert result.space == size
+    assert result.found
+    assert [found.score for found in result.found] == pytest.approx(
+        sorted(best.values())[:5], rel=1e-9
+    )
 
 
 def test_every_strategy_is_accounted_for(workload: Workload) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
+from any_runtime import best_groups, with_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import alive_seconds, small_model
+from small import small_model
 
-from astrarium.arrays import Floats
 from astrarium.cluster import Cluster, Link, parse_gpus
-from astrarium.cost.groups import exchanged_bytes, meeting_seconds
-from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
@@ -23,55 +21,7 @@ from astrarium.search.groups import GroupResult, GroupSearch
 from astrarium.search.outcome import Counts, Limits
 from astrarium.search.planner import Mode, plan, predict, runnable
 from astrarium.search.shares import Candidate, best_shares
-from astrarium.search.space import OVERLAP_SWITCHES, Space
-from astrarium.strategy.columns import SPLITS
 from astrarium.strategy.types import Strategy
-
-GB = 2**30
-
-
-def with_memory(cluster: Cluster, *sizes_gb: float) -> Cluster:
-    pools = zip(cluster.pools, sizes_gb, strict=True)
-    return replace(
-        cluster,
-        pools=tuple(
-            replace(pool, gpu=replace(pool.gpu, memory_bytes=int(size * GB)))
-            for pool, size in pools
-        ),
-    )
-
-
-def every_way(model: CostModel, share: int, batch: int) -> Floats:
-    """Seconds and exchanged bytes of the best options of every layout: (layouts, 2)."""
-    model = model.with_batch(share)
-    everything = frozenset(OVERLAP_SWITCHES)
-    space = Space(
-        model.workload, model.pool, model.planner, exact=True, expanded_overlaps=everything
-    )
-    found = []
-    for row in range(len(space.degrees)):
-        one = space.degrees.take(np.array([row]))
-        if batch % int(one.micro_batch[0]):
-            continue
-        for layout in space.layouts(int(one.pp[0])):
-            virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
-            layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
-            seconds = alive_seconds(model, layouts, space.options(layout.chunk_layers), ())
-            found.append((float(seconds.min()), float(exchanged_bytes(layouts)[0])))
-    return np.array(found).reshape(-1, 2)
-
-
-def brute_force(model: ClusterModel, batch: int) -> float:
-    """The least seconds of any strategies and shares on two pools."""
-    one, two = model.pools
-    fabric, best = model.fabric_of((0, 1)), np.inf
-    for share in range(1, batch):
-        mine, others = every_way(one, share, batch), every_way(two, batch - share, batch)
-        if len(mine) and len(others):
-            longest = np.maximum(mine[:, None, 0], others[None, :, 0])
-            parts = np.maximum(mine[:, None, 1], others[None, :, 1])
-            best = min(best, float((longest + meeting_seconds(fabric, 2, parts)).min()))
-    return best
 
 
 def searched(model: ClusterModel) -> GroupResult | None:
@@ -96,7 +46,7 @@ def test_the_best_shares_are_those_of_brute_force(
     cluster = with_memory(parse_gpus(gpus), *memory)
     workload = runnable(Workload(small_model(4), 1024, batch), *cluster.pools)
     model = ClusterModel(workload, cluster)
-    expected, result = brute_force(model, batch), searched(model)
+    expected, result = best_groups(model, batch), searched(model)
     if not np.isfinite(expected):
         assert result is None or not result.strategies
         return
@@ -164,6 +114,20 @@ def test_any_is_never_worse_than_megatron(gpus: str, mode: Mode) -> None:
     assert found.optimal == (found.bound_gap == 0)
     of_both = [sum(p.rejected.values()) + len(p.plans) - p.space for p in (known, found)]
     assert of_both[0] == of_both[1]
+
+
+def test_any_is_never_worse_than_on_fewer_pools() -> None:
+    pools = parse_gpus("h100:2,a100:2,l40s:4").pools
+    workload = replace(WORKLOAD, global_batch=12)
+    best = {
+        some: plan_beyond(workload, Cluster(some), mode=Mode.UP_TO, top=1).plans[0]
+        for size in (1, 2, 3)
+        for some in combinations(pools, size)
+    }
+    for some, plan_of_some in best.items():
+        for more, plan_of_more in best.items():
+            if set(some) <= set(more):
+                assert plan_of_more.iteration_seconds <= plan_of_some.iteration_seconds
 
 
 def test_plans_are_those_that_predict_prices() -> None:

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from math import factorial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import small_model
+from small import small_model, small_translator
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cluster import Cluster, Link, Pool, parse_gpus
@@ -24,6 +25,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.step import seconds_of
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
+from astrarium.search import mixed, mixed_nodes
 from astrarium.search.arrangements import canonical, laid
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.mixed import PartitionSearch
@@ -234,6 +236,7 @@ def models() -> tuple[Model, ...]:
 
 
 POOLS = (("h100", 1, 2), ("a100", 1, 2), ("v100", 2, 2), ("a100", 1, 4), ("h100", 2, 1))
+SMALL_POOLS = (("h100", 1, 1), ("a100", 2, 1), ("v100", 1, 2), ("h100", 3, 1), ("a100", 1, 3))
 
 
 @st.composite
@@ -282,12 +285,61 @@ def test_the_cheapest_plan_equals_brute_force_with_whole_instances_paid(
     )
 
 
+@st.composite
+def clusters_that_straddle(draw: st.DrawFn, most: int) -> Cluster:
+    """Pools of a few GPUs that one block can lie on, most of them in nodes of one size."""
+    chosen = draw(st.lists(st.sampled_from(SMALL_POOLS), min_size=2, max_size=most))
+    per_node = draw(st.sampled_from((1, 1, 2, None)))
+    pools = tuple(
+        pool_of(f"pool-{i}", gpu, nodes, per_node or own)
+        for i, (gpu, nodes, own) in enumerate(chosen)
+    )
+    links = (Link(("pool-0", "pool-1"), 1e9, 1e-4),) if draw(st.booleans()) else ()
+    return Cluster(pools, links)
+
+
+STRADDLING = ("$cp > 1", "$sequence_parallel", "$micro_batch > 1", "$recompute_layers > 1")
+
+
+@settings(max_examples=10, deadline=None)
+@given(cluster=clusters_that_straddle(3), batch=st.sampled_from((4, 6)))
+def test_equals_brute_force_where_blocks_straddle_some_nodes(cluster: Cluster, batch: int) -> None:
+    workload = Workload(small_model(3), seq_length=1024, global_batch=batch)
+    assert_like_brute_force(
+        workload, cluster, exact=False, rules=(*STRADDLING, "$tp > 1", "$offload_optimizer")
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(cluster=clusters_that_straddle(4), batch=st.sampled_from((4, 6, 12)))
+def test_arrangements_are_counted(cluster: Cluster, batch: int) -> None:
+    cluster = canonical(cluster)
+    workload = Workload(small_model(4), seq_length=1024, global_batch=batch)
+    force = BruteForce(workload, cluster, ())
+    space = MixedSpace(force.workload, cluster, force.model.pools[0].planner, exact=False)
+    heads, batches = (1, 2, 4, 8), [dp for dp in range(1, batch + 1) if batch % dp == 0]
+    for tp, dp, pp in itertools.product(heads, batches, range(1, 5)):
+        every = force.choices(tp, tp * dp, pp)
+        used = [sum(count > 0 for count in gpus) for gpus in every]
+        assert space.arrangements.count(tp, tp * dp, pp) == sum(map(factorial, used))
+
+
 def test_equals_brute_force_on_three_pools() -> None:
     pools = (pool_of("a", "h100", 1, 2), pool_of("b", "a100", 1, 2), pool_of("c", "v100", 1, 2))
     workload = Workload(small_model(5), seq_length=1024, global_batch=4)
     cluster = Cluster(pools, (Link(("a", "c"), 5e8, 1e-4),))
     for exact in (True, False):
         assert_like_brute_force(workload, cluster, exact=exact, rules=(*FEW_DEGREES, "$tp > 1"))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_equals_brute_force_with_a_shared_table(tied: bool) -> None:
+    """Where the decoder begins is a stage of its own, or not, for a copy of the table."""
+    pools = (pool_of("a", "h100", 1, 2, 8.0), pool_of("b", "a100", 1, 2, 8.0))
+    workload = Workload(small_translator(tied=tied), seq_length=512, global_batch=4)
+    rules = (*FEW_DEGREES, "$pp < 4")
+    assert_like_brute_force(workload, Cluster(pools), exact=True, rules=rules)
+    assert searched(workload, Cluster(pools), exact=True, rules=rules).found
 
 
 def test_blocks_straddle_pools_where_all_gpus_are_used() -> None:
@@ -297,6 +349,20 @@ def test_blocks_straddle_pools_where_all_gpus_are_used() -> None:
     assert_like_brute_force(workload, Cluster(pools), exact=True, rules=rules)
     found = searched(workload, Cluster(pools), exact=True, rules=rules).found[0]
     assert any(len(stage.pools) == 2 for stage in found.strategy.stages)
+
+
+@pytest.mark.parametrize("memory", [None, 5.0])
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_waits_is_never_better(
+    memory: float | None, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if shortest stages and what recomputes least are always looked at first."""
+    for module in (mixed, mixed_nodes):
+        monkeypatch.setattr(module, "FEW_CASES", 0)
+    pools = (pool_of("a", "h100", 1, 2, memory), pool_of("b", "a100", 1, 2, memory))
+    for model in models()[::2]:
+        workload = Workload(model, seq_length=1024, global_batch=4)
+        assert_like_brute_force(workload, Cluster(pools), exact=exact, rules=FEW_DEGREES)
 
 
 def best_seconds(
@@ -322,6 +388,49 @@ def test_more_gpus_or_bandwidth_never_hurt(workload: Workload) -> None:
     wide = best_seconds(workload, (fast, slow), (replace(link, bandwidth=50e9),))
     assert both <= narrow * (1 + 1e-12)
     assert wide <= narrow
+
+
+@st.composite
+def clusters_and_more(draw: st.DrawFn) -> tuple[Cluster, Cluster]:
+    """A cluster, and one with a node, a pool or bandwidth in addition."""
+    cluster = draw(clusters_that_straddle(2))
+    pools, links = cluster.pools, cluster.links
+    added = draw(st.sampled_from(("node", "pool", "bandwidth")))
+    if added == "node":
+        grown = draw(st.integers(0, len(pools) - 1))
+        larger = [replace(p, nodes=p.nodes + (i == grown)) for i, p in enumerate(pools)]
+        return cluster, Cluster(tuple(larger), links)
+    if added == "pool":
+        gpu, nodes, per_node = draw(st.sampled_from(SMALL_POOLS))
+        return cluster, Cluster((*pools, pool_of("new", gpu, nodes, per_node)), links)
+    faster = [replace(p, inter_node_bandwidth=2 * p.inter_node_bandwidth) for p in pools]
+    wider = tuple(replace(link, bandwidth=2 * link.bandwidth) for link in links)
+    return cluster, Cluster(tuple(faster), wider)
+
+
+@settings(max_examples=15, deadline=None)
+@given(both=clusters_and_more(), batch=st.sampled_from((4, 6, 12)))
+def test_nodes_pools_and_bandwidth_never_hurt(both: tuple[Cluster, Cluster], batch: int) -> None:
+    workload = Workload(small_model(4), seq_length=1024, global_batch=batch)
+    less, more = (searched(workload, of, exact=False, rules=ONE_CHUNK) for of in both)
+    assert less.optimal
+    assert more.optimal
+    seconds = [of.found[0].seconds if of.found else np.inf for of in (less, more)]
+    assert seconds[1] <= seconds[0] * (1 + 1e-12)
+
+
+def test_idle_nodes_do_not_keep_blocks_from_straddling() -> None:
+    """Four nodes of two pools are the fastest; a fifth must not hide it."""
+    pools = pool_of("a", "h100", 3, 2), pool_of("b", "h100", 1, 2)
+    workload = Workload(small_model(4), seq_length=1024, global_batch=8)
+    rules = ("$tp > 1", "$cp > 1", "$pp > 1")
+    four, five = (
+        searched(workload, Cluster((pools[0], b)), exact=False, rules=rules).found[0]
+        for b in (pools[1], replace(pools[1], nodes=2))
+    )
+    assert {name for stage in five.strategy.stages for name, _ in stage.pools} == {"a", "b"}
+    assert five.strategy.gpus == 8
+    assert five.seconds == four.seconds
 
 
 def described(result: SearchResult) -> list[object]:

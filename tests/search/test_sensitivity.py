@@ -27,9 +27,13 @@ WORKLOAD = Workload(
 
 
 def rented(text: str, usd: float, gbytes_per_second: float) -> Pool:
+    """Nodes of two GPUs, so that networks matter."""
     pool = pool_of(text)
     return replace(
         pool,
+        nodes=pool.num_gpus // 2,
+        gpus_per_node=2,
+        nvlink_domain=2,
         usd_per_gpu_hour=usd,
         spot_usd_per_gpu_hour=usd / 3,
         inter_node_bandwidth=gbytes_per_second * 1e9,
@@ -37,7 +41,7 @@ def rented(text: str, usd: float, gbytes_per_second: float) -> Pool:
 
 
 CLUSTER = Cluster(
-    (rented("h100:32", 3.0, 25.0), rented("a100:32", 1.9, 100.0), rented("l40s:16", 1.2, 12.0))
+    (rented("h100:16", 3.0, 25.0), rented("a100:16", 1.3, 100.0), rented("l40s:8", 1.0, 12.0))
 )
 MIXED_TERMS = RunTerms(spot=Spot.MIX, interruptions_per_hour={"": 0.05})
 RAMPED = RunTerms(ramp=Ramp(start=4, increment=4, samples=1000))
@@ -145,7 +149,7 @@ def test_every_pool_has_its_price_and_its_network() -> None:
 
 
 def test_a_pool_of_one_node_has_no_network() -> None:
-    cluster = Cluster((rented("h100:8", 3.0, 25.0), rented("a100:8", 1.9, 25.0)))
+    cluster = Cluster((rented("h100:2", 3.0, 25.0), rented("a100:2", 1.3, 25.0)))
     found = planned(cluster, Objective.COST, Limits(), RunTerms())
     assert found is not None
     changes = sensitivity(cluster, found, Objective.COST, Limits(), RunTerms()).changes()

@@ -26,6 +26,11 @@ class Given:
     cluster: Cluster | None  # None: that of the plan
     gpus: int | None  # that the strategy uses, where a plan file says so
 
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The GPU types that are not only the plan's."""
+        return () if self.cluster is None else tuple(p.gpu.name for p in self.cluster.pools)
+
 
 @dataclass(frozen=True, slots=True)
 class Yours:

@@ -8,6 +8,7 @@ from astrarium.cli import options
 
 
 def fit(  # noqa: PLR0913  one parameter per flag
+    ctx: typer.Context,
     model: options.MODEL,
     gpus: options.GPUS = None,
     cluster: options.CLUSTER = None,
@@ -35,17 +36,9 @@ def fit(  # noqa: PLR0913  one parameter per flag
     from astrarium.report.fit import fit_document, fit_report
     from astrarium.search import fit as search
 
-    terms = money.Terms(
-        market,
-        region,
-        None,
-        prices or (),
-        price or (),
-        discount or (),
-        power_price,
-        power_utilisation,
+    asked = request.read(
+        model, gpus, cluster, seq_length, global_batch, None, precision, money.terms(ctx.params)
     )
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, None, precision, terms)
     chosen = None if strategy is None else request.strategy(strategy, asked)
     asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
     with output.progress("searching"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astrarium import units
 from astrarium.errors import InputError
@@ -40,6 +40,20 @@ class Terms:
     @property
     def uses_book(self) -> bool:
         return self.market is not None or bool(self.prices)
+
+
+def terms(
+    flags: Mapping[str, Any], *, money_decides: bool = False, elsewhere: Collection[str] = ()
+) -> Terms:
+    """The flags about money among all those of a command; --max-gpus lets it choose GPUs."""
+    names = [f.name for f in fields(Terms) if f.name in flags]
+    given = {name: flags[name] for name in names if flags[name] is not None}
+    return Terms(
+        **given,
+        money_decides=money_decides,
+        may_choose="max_gpus" in flags,
+        elsewhere=frozenset(elsewhere),
+    )
 
 
 def today() -> date:

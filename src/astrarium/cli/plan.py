@@ -52,7 +52,6 @@ def plan(  # noqa: PLR0913  one parameter per flag
     front: options.FRONT = None,
 ) -> None:
     """The best strategies: time, memory, money, why others fell out."""
-    flags = locals()  # before anything else has a name here: one entry per flag
-    from astrarium.cli import planning
+    from astrarium.cli.planning import answer
 
-    planning.run(planning.Flags(**flags))
+    answer(ctx)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import typer
+
 from astrarium.cli import options
 
 
 def predict(  # noqa: PLR0913  one parameter per flag
+    ctx: typer.Context,
     model: options.MODEL,
     global_batch: options.GLOBAL_BATCH,
     strategy: options.STRATEGY,
@@ -33,17 +36,7 @@ def predict(  # noqa: PLR0913  one parameter per flag
     from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
 
-    terms = money.Terms(
-        market,
-        region,
-        None,
-        prices or (),
-        price or (),
-        discount or (),
-        power_price,
-        power_utilisation,
-    )
-    length = request.run_length(tokens)
+    terms, length = money.terms(ctx.params), request.run_length(tokens)
     asked = request.read(model, gpus, cluster, seq_length, global_batch, length, precision, terms)
     chosen = request.strategy(strategy, asked)
     program = find_runtime(runtime)

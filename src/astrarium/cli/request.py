@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from astrarium import units
 from astrarium.cli.money import Terms
@@ -235,46 +235,30 @@ def run_length(
     return run_tokens(epochs=passes, dataset_tokens=size)
 
 
-def run_terms(  # noqa: PLR0913  one parameter per flag
-    *,
-    global_batch: int,
-    spot: str = "never",
-    interruptions: Sequence[str] = (),
-    checkpoint_every: str | None = None,
-    storage_bandwidth: str | None = None,
-    restart_time: str | None = None,
-    rampup_batch: str | None = None,
-    eval_every: str | None = None,
-    eval_iterations: str | None = None,
-    co2: str | None = None,
-) -> RunTerms:
-    """What the flags say of a run beside its workload and its cluster."""
+def run_terms(flags: Mapping[str, Any], workload: Workload) -> RunTerms:
+    """What the flags of a command say of a run beside its workload and its cluster."""
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import RunTerms, Spot
 
-    return RunTerms(
-        spot=choice("--spot", spot, Spot),
-        interruptions_per_hour=dict(map(_interruptions, interruptions)),
-        checkpoint_interval_seconds=_duration("--checkpoint-every", checkpoint_every),
-        storage=Storage() if storage_bandwidth is None else _storage(storage_bandwidth),
-        restart_seconds=_duration("--restart-time", restart_time, allow_zero=True),
-        ramp=None if rampup_batch is None else _ramp(rampup_batch, global_batch),
-        evaluation=_evaluation(eval_every, eval_iterations),
+    storage, ramp, co2 = (flags[name] for name in ("storage_bandwidth", "rampup_batch", "co2"))
+    terms = RunTerms(
+        spot=choice("--spot", flags["spot"], Spot),
+        interruptions_per_hour=dict(map(_interruptions, flags["interruptions"] or ())),
+        checkpoint_interval_seconds=_duration("--checkpoint-every", flags["checkpoint_every"]),
+        storage=Storage() if storage is None else _storage(storage),
+        restart_seconds=_duration("--restart-time", flags["restart_time"], allow_zero=True),
+        ramp=None if ramp is None else _ramp(ramp, workload.global_batch),
+        evaluation=_evaluation(flags["eval_every"], flags["eval_iterations"]),
         co2_kilograms_per_kwh=None
         if co2 is None
         else parse("--co2", co2, lambda text: units.parse_number(text, allow_zero=True), MOST_CO2),
     )
-
-
-def check_run_length(terms: RunTerms, tokens: int | None) -> None:
-    """Refuse terms of a run of which nobody says how long it is."""
-    from astrarium.cost.training_run import RunTerms
-
-    if tokens is None and terms != RunTerms():
+    if workload.tokens is None and terms != RunTerms():
         raise InputError(
             "spot, checkpoints, evaluations, the ramp of the batch and CO2 are those of a whole"
             " run; give --tokens: how long is it?"
         )
+    return terms
 
 
 def _duration(flag: str, text: str | None, *, allow_zero: bool = False) -> float | None:

@@ -12,15 +12,17 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
-from astrarium.catalog.book import Book
 from astrarium.catalog.prices import RATE_CARD, Offer, is_stale, rented_sizes
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import Network
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool
 from astrarium.errors import InputError
+
+if TYPE_CHECKING:
+    from astrarium.catalog.book import Book
 
 PRICE_FLAG: Final = "--price"
 # A smaller instance counts as one of a pool's sizes if its GPUs cost at most so much more.

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.collectives import (
     Fabric,
@@ -19,6 +19,7 @@ from astrarium.cost.collectives import (
 from astrarium.cost.efficiency import OperatorModel, Pointwise
 from astrarium.cost.kernels import under_power_limit
 from astrarium.cost.measured import measured_shards, nearest_measured
+from astrarium.cost.stages import StageTable
 from astrarium.cost.tally import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
@@ -50,6 +51,7 @@ class EndCosts:
     head_message_backward: Floats
     head_parameters: Floats
     tied_parameters: Floats  # the head's copy of a shared table, when it sits on another rank
+    shared_parameters: Floats  # the same of a later input that reads the first one's table
     head_activations: Floats
     head_transient: Floats  # what the head's 16-bit weight gradient needs beyond the logits' peak
     boundary_bytes: Floats  # what one rank hands to the next stage, by cut: see `boundary_bytes`
@@ -99,6 +101,7 @@ def end_costs(
         + model.head.other_parameters
         + (outputs if model.head.bias else 0.0),
         tied_parameters=np.where(model.head.tied, outputs * model.head.inputs, 0.0),
+        shared_parameters=np.where(any(model.reads_first_table), table, 0.0),
         head_activations=2 * residual + logits * runtime.logit_bytes,
         # The gradient of the head's weight follows when the fp32 copy is gone.
         head_transient=np.maximum(
@@ -201,3 +204,42 @@ def dealt(vocab: int, tp: Ints, *, pads: bool) -> Floats:
     multiple = VOCAB_MULTIPLE * tp
     padded = np.where(vocab < VOCAB_MULTIPLE * 8, vocab, np.ceil(vocab / multiple) * multiple)
     return padded / tp
+
+
+class PlacedEnds:
+    """Puts per-shard costs of embedding and head on the ranks that hold them."""
+
+    def __init__(
+        self, model: Model, costs: EndCosts, shard: Ints, stages: StageTable, stage_row: Ints
+    ) -> None:
+        self._costs, self._shard = costs, shard
+        self._has_embedding = stages.has_embedding[stage_row]
+        self._has_head = stages.has_head[stage_row]
+        reads = (stages.layers[stage_row] * np.array(model.reads_first_table)).any(axis=2)
+        held = self._has_embedding | (self._has_head & model.head.tied)
+        # Parameters of the token table once more, where a later input is apart from the first.
+        self.copies = np.where(reads & ~held, costs.shared_parameters[shard][:, None], 0.0)
+
+    def first(self, per_shard: Floats) -> Floats:
+        return np.where(self._has_embedding, per_shard[self._shard][:, None], 0.0)
+
+    def last(self, per_shard: Floats) -> Floats:
+        return np.where(self._has_head, per_shard[self._shard][:, None], 0.0)
+
+    def tied(self, apart: Bools) -> Floats:
+        """Parameters of a tied head by layout, where it is apart from its table."""
+        return np.where(apart, self._costs.tied_parameters[self._shard], 0.0)
+
+    def parameters(self, apart: Bools) -> Floats:
+        """Parameters of embedding and head, and of copies of the table that are apart from it."""
+        tied = np.where(self._has_head, self.tied(apart)[:, None], 0.0)
+        return (
+            self.first(self._costs.embedding_parameters)
+            + self.last(self._costs.head_parameters)
+            + tied
+            + self.copies
+        )
+
+    def half_at_each(self, amount: float) -> Floats:
+        """An amount that belongs to both ends of the model."""
+        return (self._has_embedding * 0.5 + self._has_head * 0.5) * amount

@@ -33,7 +33,7 @@ from astrarium.cost.collectives import (
     send_seconds,
 )
 from astrarium.cost.efficiency import OperatorModel, operator_model
-from astrarium.cost.ends import EndCosts, end_costs
+from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
@@ -93,6 +93,7 @@ class DataMessages:
     last_bucket: Floats  # share of it, which has nothing to hide behind; 0 where not known
     unpack: Floats  # gathered weights brought to their places, beside nothing
     tied: Floats  # gradients of a table that first and last stage both hold
+    shared: Floats  # of a copy of it on a stage between them
     slowdown: Floats  # of the computation beside them, as a share
     on_same_links: Floats  # other messages of one pass of a micro-batch, on the same adapters
 
@@ -243,8 +244,8 @@ class CostModel:
     ) -> Layouts:
         """Layouts whose ranks hold what `stages` say, on so many `gpus` of this pool."""
         domain, held = self.pool.domain_of(gpus), stages.layers[stage_row]
-        costs, shard, ends = shards.layers, shards.shard_of, _Ends(shards, stages, stage_row)
-        tied_apart = np.where(degrees.pp > 1, shards.ends.tied_parameters[shard], 0.0)
+        costs, shard = shards.layers, shards.shard_of
+        ends = PlacedEnds(self.workload.model, shards.ends, shard, stages, stage_row)
 
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
@@ -252,7 +253,7 @@ class CostModel:
         def largest(per_layer: Floats) -> Floats:
             return np.where(held > 0, per_layer[shard][:, None, :], 0.0).max(axis=2)
 
-        dense_parameters = dealt(costs.dense_parameters) + ends.parameters(tied_apart)
+        dense_parameters = dealt(costs.dense_parameters) + ends.parameters(degrees.pp > 1)
         expert_parameters = dealt(costs.expert_parameters)
         dense_ranks, expert_ranks = data_ranks(degrees)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
@@ -288,7 +289,7 @@ class CostModel:
             weight_tensors=dealt(costs.weight_tensors),
             dense_ranks=dense_ranks[:, None],
             expert_ranks=expert_ranks[:, None],
-            messages=self._data_messages(degrees, domain, tied_apart, others, dense, expert),
+            messages=self._data_messages(degrees, domain, ends, others, dense, expert),
         )
 
     def _pace(self, gpus: Ints) -> Floats:
@@ -315,7 +316,7 @@ class CostModel:
         self,
         degrees: Degrees,
         domain: Ints,
-        tied: Floats,
+        ends: PlacedEnds,
         others: Floats,
         *groups: tuple[Floats, Group],
     ) -> DataMessages:
@@ -342,20 +343,33 @@ class CostModel:
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
         apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
-        ends = place(np.where(degrees.pp > 1, 2, 1), apart, domain)
-        table = self.runtime.tied_gradient_bytes * tied
-        contended = table * adapter_share(fabric, degrees.stage_stride)
-        table = np.where(crosses_domains(ends), contended, table)
+        pair = place(np.where(degrees.pp > 1, 2, 1), apart, domain)
+        tied, shared = (
+            self._table_seconds(parameters, pair, degrees.stage_stride)
+            for parameters in (ends.tied(degrees.pp > 1), ends.copies)
+        )
         reduce = at_once.reduce
         return DataMessages(
             at_once,
             in_buckets,
             last,
             unpack,
-            tied=all_reduce_seconds(fabric, table, ends),
+            tied=tied,
+            shared=shared,
             slowdown=np.divide(slowed, reduce, out=np.zeros_like(reduce), where=reduce > 0.0),
             on_same_links=np.where(crosses, others, 0.0),
         )
+
+    def _table_seconds(self, parameters: Floats, pair: Group, stride: Ints) -> Floats:
+        """Two copies of a table agree on its gradients; by layout, or by layout and rank."""
+        if not parameters.any():
+            return np.zeros_like(parameters)
+        along = (slice(None), *(None,) * (parameters.ndim - 1))
+        group = Group(pair.size[along], pair.per_domain[along])
+        table = self.runtime.tied_gradient_bytes * parameters
+        contended = table * adapter_share(self.fabric, stride[along])
+        table = np.where(crosses_domains(group), contended, table)
+        return np.where(table > 0, all_reduce_seconds(self.fabric, table, group), 0.0)
 
     def _exchange(self, parameters: Floats, group: Group, calls: Floats) -> Exchange:
         """Messages with `parameters` on each rank of a group, in equal parts.
@@ -381,7 +395,7 @@ class CostModel:
             (through * all_gather_seconds(self.fabric, weights, group))[row_of],
         )
 
-    def _largest_unit(self, shards: ShardCosts, ends: _Ends) -> Floats:
+    def _largest_unit(self, shards: ShardCosts, ends: PlacedEnds) -> Floats:
         costs, e = shards.layers, shards.ends
         layer = (costs.dense_parameters + costs.expert_parameters).max(axis=1)[shards.shard_of]
         outer = np.maximum(ends.first(e.embedding_parameters), ends.last(e.head_parameters))
@@ -392,7 +406,7 @@ class CostModel:
         further_launches: Floats,
         shards: ShardCosts,
         dealt: Callable[[Floats], Floats],
-        ends: _Ends,
+        ends: PlacedEnds,
     ) -> RankSeconds:
         c, e = shards.layers, shards.ends
         message = ends.first(e.embedding_message) + ends.last(
@@ -414,7 +428,7 @@ class CostModel:
         )
 
     def _launches(
-        self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: _Ends
+        self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: PlacedEnds
     ) -> Floats:
         """What the host of each rank takes for a micro-batch.
 
@@ -539,39 +553,13 @@ def _end_seconds(shards: ShardCosts, pace: Floats) -> EndSeconds:
     return EndSeconds(*(getattr(shards.ends, name)[shards.shard_of] * pace for name in names))
 
 
-class _Ends:
-    """Puts per-shard costs of embedding and head on the ranks that hold them."""
-
-    def __init__(self, shards: ShardCosts, stages: StageTable, stage_row: Ints) -> None:
-        self._shard, self._costs = shards.shard_of, shards.ends
-        self._has_embedding = stages.has_embedding[stage_row]
-        self._has_head = stages.has_head[stage_row]
-
-    def first(self, per_shard: Floats) -> Floats:
-        return np.where(self._has_embedding, per_shard[self._shard][:, None], 0.0)
-
-    def parameters(self, tied_apart: Floats) -> Floats:
-        """Parameters of embedding and head, and of a tied head that is apart from its table."""
-        tied = np.where(self._has_head, tied_apart[:, None], 0.0)
-        return (
-            self.first(self._costs.embedding_parameters)
-            + self.last(self._costs.head_parameters)
-            + tied
-        )
-
-    def half_at_each(self, amount: float) -> Floats:
-        """An amount that belongs to both ends of the model."""
-        return (self._has_embedding * 0.5 + self._has_head * 0.5) * amount
-
-    def last(self, per_shard: Floats) -> Floats:
-        return np.where(self._has_head, per_shard[self._shard][:, None], 0.0)
-
-
 def sum_over_modules(per_module: Floats, shard: Ints, masks: Ints) -> Floats:
-    """Adds up (shards, kinds, modules) over the modules in each row's mask.
+    """Adds up (shards, kinds, modules) over the modules in each row's, or rank's, mask.
 
     `shard` is (rows, ranks); the sums are (rows, ranks, kinds).
     """
+    if masks.ndim > 1:
+        shard = np.broadcast_to(shard, masks.shape)
     out = np.zeros((*shard.shape, per_module.shape[1]))
     for module in range(len(RECOMPUTE_MODULES)):
         chosen = (masks >> module & 1).astype(bool)

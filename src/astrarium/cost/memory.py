@@ -17,7 +17,7 @@ from astrarium.arrays import Bools, Floats, Ints
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.layouts import Layouts, ShardCosts, data_ranks, sum_over_modules
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options, by_rank
 from astrarium.strategy.types import Granularity, Method
 
 GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = 2, 3  # the ZeRO stages from which ranks share them
@@ -184,7 +184,7 @@ def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[F
     The head's backward pass comes first and frees the logits before any layer is redone, so
     the last stage peaks in one or the other.
     """
-    full = (options.granularity == _FULL)[:, None]
+    full = by_rank(options.granularity == _FULL)
     kept, dropped_of_layer = _kept_by_policy(layouts, rows, options)
     by_layer, unit = _kept_by_full(layouts, rows, options)
     redone = layouts.redone_of_layer[rows] * unit
@@ -225,7 +225,7 @@ def _kept_by_full(layouts: Layouts, rows: Ints, options: Options) -> tuple[Float
 
 
 def _is_uniform(options: Options) -> Bools:
-    return (options.method == _UNIFORM)[:, None]
+    return by_rank(options.method == _UNIFORM)
 
 
 MEMORY_CAUSES = tuple(field.name for field in fields(Memory))

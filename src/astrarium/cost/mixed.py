@@ -42,7 +42,7 @@ from astrarium.cost.layouts import (
     Layouts,
     ShardCosts,
 )
-from astrarium.cost.memory import memory_of
+from astrarium.cost.memory import bytes_of_recompute, bytes_of_sharding, bytes_of_update
 from astrarium.cost.stages import StageTable, layers_before, stages_of_bounds
 from astrarium.cost.step import after_parts, pass_seconds, rank_parts
 from astrarium.cost.tally import LayerCosts
@@ -59,7 +59,7 @@ _FREE = SPLITS.index(LayerSplit.FREE)
 _Costs = TypeVar("_Costs", LayerCosts, EndCosts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contents:
     """Distinct runs of consecutive layers, of which any can be what a stage holds.
 
@@ -72,6 +72,15 @@ class Contents:
     layers: Floats  # (contents, kinds)
     has_embedding: Bools
     has_head: Bools
+
+    @cached_property
+    def runs(self) -> Ints:
+        """Content of layers [i, i + n), or -1: (layers + 1, most + 1)."""
+        cuts = len(self.of_range)
+        first = np.arange(cuts)[:, None]
+        stop = first + np.arange(int(self.layers.sum(axis=1).max()) + 1)
+        index = self.of_range[first, np.minimum(stop, cuts - 1)]
+        return np.where(stop < cuts, index, -1)
 
     def stages(self, in_flight: int) -> StageTable:
         """One row, every content a rank with so many micro-batches in flight."""
@@ -98,8 +107,8 @@ class StageTables:
     """What stages would cost: arrays of (rows, classes, contents) unless said otherwise.
 
     An iteration takes the pipeline of `forward` and `backward` with `hop`, then the longest
-    `after` of its stages, then `tied`. A stage fits if fixed_bytes + in_flight x flight_bytes is
-    at most the `capacity` of its class.
+    `after` of its stages, then `tied`. A stage fits if both fixed_bytes + in_flight x flight_bytes,
+    the peak of its passes, and `update_bytes` are at most the `capacity` of its class.
     """
 
     contents: Contents
@@ -108,6 +117,7 @@ class StageTables:
     after: Floats  # seconds once an iteration
     fixed_bytes: Floats
     flight_bytes: Floats  # of each micro-batch in flight
+    update_bytes: Floats  # while the optimizer runs, with no micro-batch in flight
     capacity: Floats  # (classes,)
     # (rows, classes, classes, cuts): one transfer from a stage to the next, one direction; a single
     # entry stands for all cuts where they are alike.
@@ -296,10 +306,13 @@ class ClusterModel:
             layouts = part.layouts
             parts = rank_parts(layouts, rows, options)
             forward, backward = pass_seconds(layouts, rows, parts)
-            alone = memory_of(layouts, rows, options).by_rank
-            both = memory_of(replace(layouts, stages=two), rows, options).by_rank
+            always = bytes_of_sharding(layouts, rows, options)
+            alone = bytes_of_recompute(layouts, rows, options)
+            both = bytes_of_recompute(replace(layouts, stages=two), rows, options)
+            update = bytes_of_update(layouts, rows, options)
             after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
-            found = (forward, backward, after, 2 * alone - both, both - alone)
+            fixed = always + 2 * alone - both
+            found = (forward, backward, after, fixed, both - alone, update)
             for name, values in zip(_TABLES, found, strict=True):
                 columns[name].append(values)
             every.append(part)
@@ -406,14 +419,12 @@ class ClusterModel:
         ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
         gradient = layouts.runtime.tied_gradient_bytes
         for i, one in enumerate(parts):
-            for j, other in enumerate(parts):
-                if i == j:
-                    hop[:, i, j] = one.hop
-                    tied[:, i, j] = one.layouts.messages.tied
-                    continue
+            hop[:, i, i], tied[:, i, i] = one.hop, one.layouts.messages.tied
+            for j, other in enumerate(parts[:i]):
                 fabric = self.fabric_of(tuple(sorted({*one.stage_class, *other.stage_class})))
-                hop[:, i, j] = _hop_between(fabric, one, other)
-                tied[:, i, j] = all_reduce_seconds(
+                # A link is as slow as its slower direction.
+                hop[:, i, j] = hop[:, j, i] = _hop_between(fabric, one, other)
+                tied[:, i, j] = tied[:, j, i] = all_reduce_seconds(
                     fabric, gradient * _tied_table(fabric, one, other), ends
                 )
         return hop, tied
@@ -429,9 +440,11 @@ def _hop_between(fabric: Fabric, one: _Part, other: _Part) -> Floats:
     Of unlike degrees, the GPUs that are fewer have more to send or receive each.
     """
     like = one.is_like(other)[:, None]
+    senders = np.maximum(*(x.layouts.degrees.stage_stride for x in (one, other)))
+    if like.all():
+        return send_seconds(fabric, one.of_ends("boundary_bytes"), np.True_, senders[:, None])
     part = np.maximum(one.moved_bytes(), other.moved_bytes())
     sent = np.where(like, one.of_ends("boundary_bytes"), part)
-    senders = np.maximum(*(x.layouts.degrees.stage_stride for x in (one, other)))
     gathered = np.maximum(one.gather_seconds(), other.gather_seconds())
     moved = send_seconds(fabric, sent, np.True_, senders[:, None])
     return moved + np.where(like, 0.0, gathered)
@@ -447,7 +460,7 @@ def _tied_table(fabric: Fabric, one: _Part, other: _Part) -> Floats:
     )
 
 
-_TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes")
+_TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes", "update_bytes")
 
 
 def _rows_of(costs: _Costs, rows: Ints) -> _Costs:

@@ -17,7 +17,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.schedule import in_flight_at_peak
 from astrarium.model.blocks import Model
-from astrarium.strategy.columns import SPLITS
+from astrarium.strategy.columns import SPLITS, by_rank
 from astrarium.strategy.split import (
     chunk_bounds,
     layer_weights,
@@ -61,7 +61,7 @@ class StageTable:
     def covered_layers(self, rows: Ints, block_layers: Ints) -> tuple[Floats, Floats]:
         """Layers recomputed when each chunk redoes its first `block_layers`; held, in flight."""
         small, large = self.small[rows], self.small[rows] + 1
-        n = block_layers[:, None]
+        n = by_rank(block_layers)
         num_large = self.num_large[rows]
         num_small = self.virtual[rows][:, None] - num_large
         cut_small, cut_large = np.minimum(n, small), np.minimum(n, large)
@@ -71,7 +71,7 @@ class StageTable:
 
     def groups(self, rows: Ints, group_layers: Ints) -> tuple[Floats, Ints]:
         """Groups of layers in flight when chunks are cut into groups, and the largest group."""
-        small, n = self.small[rows], group_layers[:, None]
+        small, n = self.small[rows], by_rank(group_layers)
         of_small, of_large = -(-small // n), -(-(small + 1) // n)
         flight = self.flight_small[rows] * of_small + self.flight_large[rows] * of_large
         return flight, np.minimum(n, small + (self.num_large[rows] > 0))

@@ -20,7 +20,7 @@ from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
 from astrarium.cost.layouts import CostModel, EndSeconds, Layouts, RankSeconds, sum_over_modules
 from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import beside
-from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Options, by_rank
 from astrarium.strategy.types import Granularity, Method
 
 # An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
@@ -171,7 +171,7 @@ def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Flo
     """Once an iteration, behind the passes, by cause: (strategies, ranks)."""
     gradient, gather = _data_parallel(layouts, rows, options)
     return {
-        "gradient_reduction": gradient,
+        "gradient_reduction": gradient + layouts.messages.shared[rows],
         "optimizer": _optimizer(layouts, rows, options),
         "parameter_gather": gather,
         "host": _of_step(layouts, rows, options),
@@ -208,15 +208,15 @@ def _recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     held = layouts.stages.layers[layouts.stage_row[rows]]
     selective = np.einsum("nrk,nrk->nr", held, _policy_seconds(layouts, options, rows))
     full = _redone_share(layouts, rows, options) * layouts.on_rank.again[rows]
-    return np.where((options.granularity == _FULL)[:, None], full, selective)
+    return np.where(by_rank(options.granularity == _FULL), full, selective)
 
 
 def _redone_share(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """Layers of each rank that are redone as a whole."""
     covered, _ = layouts.stages.covered_layers(layouts.stage_row[rows], options.recompute_layers)
     share = covered / np.maximum(layouts.layer_counts[rows], 1.0)
-    share = np.where((options.method == _UNIFORM)[:, None], 1.0, share)
-    return np.where((options.granularity == _FULL)[:, None], share, 0.0)
+    share = np.where(by_rank(options.method == _UNIFORM), 1.0, share)
+    return np.where(by_rank(options.granularity == _FULL), share, 0.0)
 
 
 def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:

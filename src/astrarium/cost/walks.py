@@ -160,7 +160,7 @@ def one_forward_one_backward(
     pp = stages.count.sum(axis=1).astype(np.float64)
     batches = num_micro_batches.astype(np.float64)
     turning = [pp - batches, pp - batches + 1]
-    if overlap_p2p:  # whole rounds to the last stage and back fill the pipeline
+    if overlap_p2p:  # whole rounds from the last stage and back fill the pipeline
         turning += [pp - np.floor((batches - 1) / rounds) for rounds in (2, 3)]
     found = key_stages(stages, turning, ring=False)
     zero = np.zeros_like(pp)
@@ -176,35 +176,63 @@ def one_forward_one_backward(
         direct = [slots * wait for slots, wait in zip(warm_up, highest, strict=True)]
         sides.append((direct, best_ramps(direct, trip)))
     (up, ramp_up), (down, ramp_down) = sides
+    trips = RoundTrips.between(stages, found) if overlap_p2p else None
     longest = zero
     for i, stage in enumerate(found):
-        slot = stage.both + hold[i]
         steady = batches - (pp - 1 - stage.position)
-        full = steady * slot + ramp_up[i] + ramp_down[i]
-        if overlap_p2p:
-            full = full + _rounds(found[i:], slot, trip[i:], np.maximum(steady - 2, 0))
+        spare = np.maximum(steady - 1, 0)
+        turns = trips.longest(i, spare) if trips else spare * (stage.both + hold[i])
+        full = turns + ramp_up[i] + ramp_down[i]
         # With fewer than two full slots a chain cannot both come back and go down again.
-        short = slot + np.maximum(ramp_up[i] + down[i], up[i] + ramp_down[i])
-        longest = np.maximum(longest, trip[i] - slot + np.where(steady >= 2, full, short))
+        short = np.maximum(ramp_up[i] + down[i], up[i] + ramp_down[i])
+        longest = np.maximum(longest, trip[i] + np.where(steady >= 2, full, short))
     return longest
 
 
-def _rounds(found: Sequence[Stage], slot: Floats, trip: Sequence[Floats], slots: Floats) -> Floats:
-    """What `slots` slots gain when spent on round trips to later stages instead of waiting.
+@dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """Stages between which chains go up and down, if transfers overlap: (stages, pipelines).
 
-    Overlapped transfers still delay the micro-batch, and 1F1B has no more micro-batches in
-    flight than stages: a round over `reach` stages takes as many slots and pays its transfers. The
-    slots left over after whole rounds wait or fill part of a round; half of either is assumed.
+    Overlapped transfers still delay the micro-batch, and 1F1B has no more micro-batches in flight
+    than stages: a round trip takes as many slots as it passes stages and pays its transfers.
+    `way` is what lies before the stage at each position, both passes and both transfers.
     """
-    gain = np.zeros_like(slot)
-    for stage, mark in zip(found[1:], trip[1:], strict=True):
-        reach = stage.position - found[0].position + 1
-        more = mark - trip[0] - (reach - 1) * slot
-        gain = np.maximum(gain, share_of_rounds(slots, reach) * more)
-    return gain
 
+    position: Floats | Ints
+    slot: Floats
+    before: Floats
+    way: Floats
 
-def share_of_rounds(slots: Floats | Ints, reach: Floats | Ints) -> Floats:
-    """How many rounds over `reach` stages `slots` slots are worth."""
-    rounds = np.asarray(slots / reach)
-    return (np.floor(rounds) + rounds) / 2
+    @classmethod
+    def between(cls, stages: Stages, found: Sequence[Stage]) -> RoundTrips:
+        places = np.stack([s.position for s in found])
+        slots = np.stack([s.both for s in found])
+        before = np.stack([s.both_before + 2 * s.links_before for s in found])
+        pp = stages.count.sum(axis=1)
+        steps = np.zeros((len(pp), int(pp.max())))
+        each = stages.forward + stages.backward + 2 * stages.p2p
+        steps[np.arange(steps.shape[1]) < pp[:, None]] = np.repeat(each, stages.count.ravel())
+        way = np.cumsum(steps, axis=1)
+        way -= steps
+        return cls(places, slots, before, way.T)
+
+    def longest(self, stage: int, spare: Floats | Ints) -> Floats:
+        """The most that `spare` slots of a stage take, in round trips up from it or waiting.
+
+        All whole rounds go to one earlier stage. The slots left over wait there or here, or make
+        one shorter round. Nothing can be gained by a round that the slots do not suffice for.
+        """
+        here = self.slot[stage]
+        waiting = spare * here
+        if stage == 0:
+            return waiting
+        end = self.before[stage] + here
+        reach = self.position[stage] - self.position[:stage] + 1
+        rounds = np.floor(spare / reach)
+        left = spare - rounds * reach
+        turn = self.position[stage] + 1 - np.maximum(left, 1)
+        row = turn.astype(np.int64) * self.way.shape[1]
+        shorter = end - self.way.take(row + np.arange(self.way.shape[1]))
+        rest = np.maximum(left * np.maximum(self.slot[:stage], here), shorter * (left > 0))
+        found = (rounds * (end - self.before[:stage]) + rest) * (rounds > 0)
+        return np.maximum(waiting, found.max(axis=0))

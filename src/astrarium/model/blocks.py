@@ -351,6 +351,12 @@ class Model:
         blocks = enumerate(self.blocks)
         return tuple((i, b) for i, b in blocks if isinstance(b, Block) and b.embedding)
 
+    @cached_property
+    def reads_first_table(self) -> tuple[bool, ...]:
+        """Of each kind: whether another input comes in there that shares the first one's table."""
+        inputs = (kind.embedding if isinstance(kind, Block) else None for kind in self.kinds)
+        return tuple(entry is not None and entry.shared for entry in inputs)
+
     @property
     def num_layers(self) -> int:
         return len(self.blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING
 
 from astrarium.catalog import describe_gpu, sources
 from astrarium.catalog.regions import ANY_REGION
@@ -33,16 +34,19 @@ from astrarium.report.document import (
     pareto_part,
     with_ties,
 )
-from astrarium.search.comparison import Compared
+from astrarium.report.measured import measured_notes
 from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import HOUR, Plan, Run
 from astrarium.search.planner import Planned, runnable
 from astrarium.search.room import pools_without_room
-from astrarium.search.sensitivity import Change
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
+
+if TYPE_CHECKING:
+    from astrarium.search.comparison import Compared
+    from astrarium.search.sensitivity import Change
 
 OWN_RANK = 0  # of the user's own plan, which is none of those found
 MOST_LEFT_OUT = 6  # pools that are named one by one
@@ -78,6 +82,13 @@ def document_of(
     )
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(every, start=1))
+    found = (
+        *format_notes(planned.workload, planned.cluster, planned.plans[0]),
+        *measured_notes(planned.workload.model, planned.plans[0]),
+        *left_out_notes(planned),
+        *room_notes(plans),
+        *runtime_notes(plans),
+    )
     return PlanDocument(
         SCHEMA,
         workload_part(_computed(planned.workload, planned.plans), reference),
@@ -85,9 +96,24 @@ def document_of(
         search,
         plans,
         _front(planned, every, plans),
-        (*notes, *left_out_notes(planned), *room_notes(plans), *runtime_notes(plans)),
-        compare,
-        None if changes is None else tuple(map(sensitivity_part, changes)),
+        (*notes, *found),
+        compare=compare,
+        sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
+    )
+
+
+def document_without_plans(
+    workload: Workload, cluster: Cluster, reference: str, error: str, notes: Sequence[str] = ()
+) -> PlanDocument:
+    """The document of a search that found nothing."""
+    return PlanDocument(
+        SCHEMA,
+        workload_part(workload, reference),
+        cluster_part(cluster),
+        search=None,
+        plans=(),
+        notes=tuple(notes),
+        error=error,
     )
 
 
@@ -149,6 +175,12 @@ def document_of_prediction(
 ) -> PlanDocument:
     """The document of one strategy that the user chose."""
     plans = (plan_part(plan, 1),)
+    found = (
+        *format_notes(workload, cluster, plan),
+        *measured_notes(workload.model, plan),
+        *room_notes(plans),
+        *runtime_notes(plans),
+    )
     return PlanDocument(
         SCHEMA,
         workload_part(_computed(workload, [plan]), reference),
@@ -156,7 +188,7 @@ def document_of_prediction(
         None,
         plans,
         pareto_of(plans),
-        (*notes, *room_notes(plans), *runtime_notes(plans)),
+        (*notes, *found),
     )
 
 
@@ -164,6 +196,22 @@ def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
     """The workload in the number format of its plans, unless some have the one asked for."""
     used = [plan.precision for plan in plans]
     return workload if workload.precision in used else replace(workload, precision=used[0])
+
+
+def format_notes(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[str, ...]:
+    """The pools that keep the others of the best plan from the number format asked for."""
+    asked, used = workload.precision, plan.strategy.gpus_of_pools()
+    pools = [pool for pool in cluster.pools if used[pool.name]]
+    lacking = [pool for pool in pools if asked.value not in pool.gpu.peak_flops]
+    if plan.precision is asked or len(lacking) == len(pools):
+        return ()
+    which = " and ".join(_of_pool(pool, used[pool.name]) for pool in lacking)
+    return (f"plan 1 computes in {plan.precision} on all its GPUs: {which} have no {asked}",)
+
+
+def _of_pool(pool: Pool, gpus: int) -> str:
+    named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
+    return f"{gpus:,} x {pool.gpu.name}{named}"
 
 
 def left_out_notes(planned: Planned) -> tuple[str, ...]:
@@ -181,10 +229,8 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
         return (f"plan 1 leaves out GPUs of {len(left)} of {total} pools",)
     notes = []
     for pool in left:
-        named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
-        idle = pool.num_gpus - used[pool.name]
-        reason = why.get(pool.name, "")
-        notes.append(f"plan 1 leaves out {idle:,} x {pool.gpu.name}{named}{reason}")
+        idle = _of_pool(pool, pool.num_gpus - used[pool.name])
+        notes.append(f"plan 1 leaves out {idle}{why.get(pool.name, '')}")
     return tuple(notes)
 
 
@@ -347,6 +393,7 @@ def strategy_part(strategy: Strategy, sequences: int | None = None) -> StrategyP
                 tp=stage.tp,
                 dp=stage.dp,
                 micro_batch=stage.micro_batch,
+                recompute=RecomputePart(**asdict(own)) if (own := stage.recompute) else None,
             )
             for stage in strategy.stages
         ),

@@ -155,6 +155,7 @@ class StagePart:
     tp: int | None = None  # its own, where unlike the strategy's; all three
     dp: int | None = None
     micro_batch: int | None = None
+    recompute: RecomputePart | None = None  # its own, where unlike the strategy's
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,8 @@ class StrategyPart:
     num_micro_batches: int
     virtual_stages: int
     sequence_parallel: bool
-    pipeline_inside: bool
+    # Not stated in older files; keyword-only, so that it may stand among fields that must be.
+    pipeline_inside: bool = field(default=False, kw_only=True)
     split: LayerSplit
     zero_stage: int
     recompute: RecomputePart
@@ -179,6 +181,11 @@ class StrategyPart:
     stages: tuple[StagePart, ...]
     sequences: int | None = None  # of a group: its share of the batch
     groups: tuple[StrategyPart, ...] = ()
+
+    @property
+    def pipelines(self) -> tuple[StrategyPart, ...]:
+        """The groups, or the strategy itself where there are none."""
+        return self.groups or (self,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +286,8 @@ class PlanPart:
     def pools(self) -> dict[str, int]:
         """GPUs by the name of their pool, in the order of the pipeline; empty if none are named."""
         used: dict[str, int] = {}
-        groups = self.strategy.groups or (self.strategy,)
-        for stage in (stage for group in groups for stage in group.stages if stage.chunk == 0):
+        every = (stage for group in self.strategy.pipelines for stage in group.stages)
+        for stage in (stage for stage in every if stage.chunk == 0):
             for name, count in stage.pools.items():
                 used[name] = used.get(name, 0) + count
         return used
@@ -359,7 +366,8 @@ class SensitivityPart:
 class PlanDocument:
     """`search` is null when a single strategy was predicted; `notes` are for the reader.
 
-    `compare` and `sensitivity` are null where they were not asked for.
+    Without any plan `error` says why, and nothing is known of the search. `compare` and
+    `sensitivity` are there where they were asked for.
     """
 
     schema: str
@@ -369,6 +377,7 @@ class PlanDocument:
     plans: tuple[PlanPart, ...]
     pareto: tuple[ParetoPart, ...] = ()
     notes: tuple[str, ...] = ()
+    error: str | None = None
     compare: ComparePart | None = None
     sensitivity: tuple[SensitivityPart, ...] | None = None
 
@@ -462,6 +471,8 @@ def to_dict(document: PlanDocument) -> dict[str, Any]:
     own = data["compare"]["plan"] if data["compare"] else None
     for plan in (*data["plans"], *([own] if own else [])):
         drop_absent(plan["strategy"])
+    for key in [key for key in ("error", "compare", "sensitivity") if data[key] is None]:
+        del data[key]
     return data
 
 
@@ -548,7 +559,7 @@ def _check_number(key: str, value: float, path: Path) -> None:
 def _check_plan(plan: PlanPart, path: Path) -> None:
     if not plan.memory:
         raise InputError(f"{path}: plan {plan.rank} has no memory entries; {_AGAIN}")
-    groups = plan.strategy.groups or (plan.strategy,)
+    groups = plan.strategy.pipelines
     ranks = sum(len({stage.pipeline_rank for stage in group.stages}) for group in groups)
     if plan.stage_seconds and ranks != len(plan.stage_seconds):
         raise InputError(

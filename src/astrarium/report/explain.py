@@ -29,7 +29,7 @@ from astrarium.report.words import (
     Kind,
     layers_words,
     pipeline_words,
-    recompute_words,
+    recompute_of_stages,
     remedy,
     time_cause,
     unit_price,
@@ -237,7 +237,7 @@ def _choices(plan: PlanPart) -> dict[str, str]:
         "layers of stages": layers_words(strategy).rpartition(": ")[2] or "alike",
         "pipeline": pipeline_words(plan) if plan.is_mixed else "one type",
         "ZeRO": zero_words(strategy),
-        "recompute": recompute_words(strategy.recompute),
+        "recompute": recompute_of_stages(strategy),
         **{f"overlap {name}": str(getattr(strategy.overlap, name)) for name in overlap},
         "schedule": strategy.schedule.value,
     }

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -29,8 +30,10 @@ from astrarium.report.document import (
 from astrarium.report.layout import DAY, GAP, dollars, gib, interval, new_table, percent, title
 from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (
+    PARTS,
     by_part,
     gpus_words,
+    has_own_recompute,
     pipeline_words,
     recompute_words,
     rejection,
@@ -56,7 +59,11 @@ class Column:
 
     head: str
     text: Callable[[PlanPart], str]
-    left: bool = False  # words, which may take several lines; numbers never do
+    left: bool = False  # words, which may take several lines; a number never does
+
+    def breaks(self, plans: Sequence[PlanPart]) -> bool:
+        """Whether lines may be broken: between words, and between the numbers of many groups."""
+        return self.left or any(PARTS in self.text(plan) for plan in plans)
 
 
 def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
@@ -266,7 +273,7 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
         Column("ep", lambda p: by_part(p.strategy, lambda strategy: str(strategy.ep))),
         Column("dp", lambda p: by_part(p.strategy, lambda strategy: f"{strategy.dp:,}")),
         Column("micro", lambda p: by_part(p.strategy, lambda strategy: str(strategy.micro_batch))),
-        Column("recompute", lambda p: by_part(p.strategy, _recompute), left=True),
+        Column("recompute", lambda p: _recompute(p.strategy), left=True),
         Column("ZeRO", lambda p: by_part(p.strategy, zero_words)),
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
@@ -294,7 +301,9 @@ def _share(strategy: StrategyPart) -> str:
 
 
 def _recompute(strategy: StrategyPart) -> str:
-    return recompute_words(strategy.recompute)
+    """The table of stages has room for many answers."""
+    every = by_part(strategy, lambda part: recompute_words(part.recompute))
+    return "by stage" if has_own_recompute(strategy) and every.count("|") > 1 else every
 
 
 def _results(plans: Sequence[PlanPart]) -> list[Column]:
@@ -331,9 +340,8 @@ def _widths(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Iterator[in
 def _columns_table(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Table:
     table = new_table(GAP)
     for column in columns:
-        table.add_column(
-            column.head, justify="left" if column.left else "right", no_wrap=not column.left
-        )
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        table.add_column(column.head, justify=justify, no_wrap=not column.breaks(plans))
     for plan in plans:
         style = "bold" if plan is plans[0] and len(plans) > 1 else None
         table.add_row(*(Text(column.text(plan)) for column in columns), style=style)
@@ -394,14 +402,16 @@ def next_steps(
     width: int,
     *,
     exports: bool,
+    runs: bool = True,
     files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """What to do with the winner; `exports` tells whether the command for it exists.
+    """What to do with the winner.
 
-    `files` have been written besides the document.
+    `exports` tells whether the command for it exists, `runs` whether there is software to export
+    it for; `files` have been written besides the document.
     """
     folder = "DIR" if written is None else str(written.parent)
-    yield title("Keep, explain and export the best plan")
+    yield title(f"Keep{', explain and export' if runs else ' and explain'} the best plan")
     for file in files:
         yield Text(f"  {file} is written", style="dim")
     if written is None:
@@ -410,6 +420,8 @@ def next_steps(
         yield Text(f"  {written} is written", style="dim")
     plan = f"{folder}/plan.json" if written is None else str(written)
     yield _command(["astrarium", "explain", plan], width)
+    if not runs:
+        return
     if not exports:
         yield Text("  not there yet, will come with the exporters:", style="dim")
     yield _command(["astrarium", "export", plan, "--to", "megatron", "--out", folder], width)

@@ -195,19 +195,54 @@ def unit_price(amount: float | None) -> str:
     return f"${whole}.{digits.rstrip('0'):0<2}"
 
 
+PARTS = " | "  # stands between what parts of a strategy have of their own
+
+
 def by_part(strategy: StrategyPart, text: Callable[[StrategyPart], str]) -> str:
-    """A text of the strategy; where groups or stages have their own, all that differ in order."""
-    parts = [
-        one
-        for group in strategy.groups or (strategy,)
-        for one in [group, *(_as_stage(group, stage) for stage in group.stages if stage.tp)]
-    ]
-    return " | ".join(dict.fromkeys(text(part) for part in parts))
+    """A text of the strategy; where groups or stages have their own, each in its order.
+
+    One for every group, so that the columns of a table can be read together.
+    """
+    if strategy.groups:
+        of_groups = [by_part(group, text) for group in strategy.groups]
+        return PARTS.join(of_groups if len(set(of_groups)) > 1 else of_groups[:1])
+    stages = [_as_stage(strategy, stage) for stage in strategy.stages]
+    return ", ".join(dict.fromkeys(text(part) for part in (strategy, *stages)))
 
 
 def _as_stage(strategy: StrategyPart, stage: StagePart) -> StrategyPart:
-    own = {key: n for key in ("tp", "dp", "micro_batch") if (n := getattr(stage, key))}
-    return replace(strategy, **own)
+    keys = ("tp", "dp", "micro_batch", "recompute")
+    return replace(strategy, **{key: own for key in keys if (own := getattr(stage, key))})
+
+
+def has_own_recompute(strategy: StrategyPart) -> bool:
+    """Whether some stage recomputes what others do not."""
+    return any(s.recompute for group in strategy.groups or (strategy,) for s in group.stages)
+
+
+def recompute_of_stages(strategy: StrategyPart) -> str:
+    """What is recomputed; where stages differ, which of them recompute what, groups in turn."""
+    if strategy.groups:
+        return "; ".join(recompute_of_stages(group) for group in strategy.groups)
+    own = {stage.pipeline_rank: stage.recompute for stage in strategy.stages}
+    if not any(own.values()):
+        return recompute_words(strategy.recompute)
+    of_words: dict[str, list[int]] = {}
+    for rank, redone in sorted(own.items()):
+        of_words.setdefault(recompute_words(redone or strategy.recompute), []).append(rank)
+    return ", ".join(f"{words} on {stage_words(ranks)}" for words, ranks in of_words.items())
+
+
+def stage_words(ranks: Sequence[int]) -> str:
+    """Ascending numbers of stages: stage 3, or stages 0-4, 7."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    named = ", ".join(f"{r[0]}" if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+    return f"stage{'' if len(ranks) == 1 else 's'} {named}"
 
 
 def zero_words(strategy: StrategyPart) -> str:
@@ -239,7 +274,7 @@ def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
         *degrees,
         f"micro-batch {strategy.micro_batch} x {strategy.num_micro_batches}",
         f"ZeRO {zero_words(strategy)}",
-        f"recompute {recompute_words(strategy.recompute)}",
+        f"recompute {recompute_of_stages(strategy)}",
     ]
     return ", ".join(parts)
 
@@ -324,7 +359,7 @@ def layers_of_stages(plan: PlanPart) -> dict[int, int]:
     """How many layers each pipeline rank holds, over all of its chunks."""
     layers: dict[int, int] = {}
     before = 0  # stages of earlier groups
-    for group in plan.strategy.groups or (plan.strategy,):
+    for group in plan.strategy.pipelines:
         for stage in group.stages:
             first, last = stage.layers
             rank = before + stage.pipeline_rank

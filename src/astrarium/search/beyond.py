@@ -1,48 +1,54 @@
-"""Plans for several pools that ask more of the software than Megatron can do.
+"""Plans that ask more of the software than Megatron can do.
 
-`plan_beyond` answers with what `plan` finds or with something faster: groups of replicas that
-share the batch unequally (`groups`), or a pipeline whose pools have degrees of their own
-(`unlike`). Every plan says what Megatron would lack for it.
+`plan_beyond` answers with what `plan` finds or with something better: groups of replicas that share
+the batch unequally (`groups`), a pipeline whose pools have degrees of their own (`unlike`), and
+stages that each recompute what they need to (`own_recompute`). Every plan says what Megatron would
+lack for it.
+
+The objective and the limits steer the search: on every choice of pools it looks for what takes less
+than the seconds with which a plan would be the best so far, in time and within the budget.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Final
 
-from astrarium.cluster import Cluster
+import numpy as np
+
+from astrarium.cluster import Cluster, Pool
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
+from astrarium.search.arrangements import canonical
 from astrarium.search.groups import GroupResult, GroupSearch
 from astrarium.search.money import best_paid, keeps, rank_key
 from astrarium.search.outcome import Counts, Limits, Objective, Rejection
+from astrarium.search.own_recompute import recomputed
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import (
     FINALISTS,
     Mode,
     Planned,
+    layout_key,
+    part_of,
     plan,
     runnable,
 )
 from astrarium.search.rules import UserRule
 from astrarium.search.runs import Runs
-from astrarium.search.unlike import MOST_POOLS, UnlikeResult, UnlikeSearch
-from astrarium.strategy.types import Strategy
+from astrarium.search.score import Score
+from astrarium.search.unlike import UnlikeResult, UnlikeSearch
 
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Strategies that Megatron cannot run; none is faster than `lower_bound` seconds."""
-
-    strategies: Sequence[Strategy]
-    lower_bound: float
-    proven: bool
-    counts: Counts
+MOST_PARTS: Final = 16  # choices of pools that are searched
+# Plans of a single pool that are looked at for stages that need not recompute.
+SEEDS: Final = 24
 
 
 def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
@@ -58,11 +64,7 @@ def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
     terms: RunTerms | None = None,
     most_types: int | None = None,
 ) -> Planned:
-    """The best strategies whatever software runs them; never worse than those of `plan`.
-
-    Where pools may be left idle, the cheapest plan is that of `plan`: mixing types has no GPU hour
-    do more than on the best of them.
-    """
+    """The best strategies whatever software runs them; never worse than those of `plan`."""
     limits, begin = limits or Limits(), time.perf_counter()
     known, refused = _nothing(workload, cluster), None
     try:
@@ -72,7 +74,8 @@ def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
             objective=objective,
             mode=mode,
             rules=rules,
-            top=top,
+            # On several pools a longer list would take longer to be proven.
+            top=max(top, SEEDS) if len(cluster.pools) == 1 else top,
             limits=limits,
             tuning=tuning,
             terms=terms,
@@ -80,49 +83,137 @@ def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
         )
     except NoFeasiblePlanError as error:
         refused = error
-    # Without a deadline mixing has no GPU hour do more, so it is never the cheapest way.
-    cheapest = mode is Mode.UP_TO and objective is Objective.COST and not limits.deadline_seconds
-    if len(cluster.pools) > 1 and not cheapest:
-        model = ClusterModel(runnable(workload, *cluster.pools), cluster, tuning=tuning)
-        upper = min((p.iteration_seconds for p in known.plans), default=float("inf"))
-        found = _search(model, mode, rules, top + FINALISTS, upper)
-        runs = Runs(workload, cluster, terms or RunTerms(), tuning)
-        paid = [best_paid(runs, p, objective, limits) for p in estimate(model, found.strategies)]
-        plans = [p for p in paid if keeps(p, limits)]
-        known = _merged(known, plans, found, objective, top)
-    if refused and not known.plans:
+    score = Score(cluster, workload.iterations, objective, limits)
+    runs = Runs(workload, cluster, terms or RunTerms(), tuning)
+    search = _Beyond(runs, mode, tuple(rules), top + FINALISTS, score)
+    search.look_at(known)
+    merged = _merged(known, search, objective, top)
+    if refused and not merged.plans:
         raise refused
-    return replace(known, seconds=time.perf_counter() - begin)
+    return replace(merged, seconds=time.perf_counter() - begin)
 
 
-def _search(
-    model: ClusterModel, mode: Mode, rules: Sequence[UserRule], top: int, upper: float
-) -> _Found:
-    """On all pools; where some may be left idle, also on all but the slowest ones."""
-    counts, strategies = Counts(), list[Strategy]()
-    groups = GroupSearch(model, rules, counts, top)
-    able = groups.able()
-    by_speed = sorted(range(len(model.pools)), key=lambda pool: -_peak(model, pool))
-    fewest = 2 if mode is Mode.UP_TO else len(model.pools)
-    lower_bound, proven = upper, True
-    for count in range(len(model.pools), fewest - 1, -1):
-        results: list[GroupResult | UnlikeResult] = []
-        if len(able) >= count:
-            results.append(groups.run(able[:count], upper))
-            upper = min(upper, results[-1].seconds)
-        if count <= MOST_POOLS:
-            unlike = UnlikeSearch(model, rules, counts)
-            results.append(unlike.run(tuple(by_speed[:count]), upper))
-            upper = min(upper, results[-1].seconds)
-        for result in results:
-            strategies += result.strategies[:top]
-            lower_bound = min(lower_bound, result.lower_bound)
-            proven = proven and result.proven
-    return _Found(strategies, lower_bound, proven, counts)
+@dataclass
+class _Beyond:
+    """What Megatron cannot run, on all choices of pools."""
 
+    runs: Runs
+    mode: Mode
+    rules: tuple[UserRule, ...]
+    top: int
+    score: Score
+    plans: list[Plan] = field(default_factory=list)
+    best: float = np.inf  # score of the best plan of all
+    open_score: float = np.inf  # nothing that was not looked at is better
+    counts: Counts = field(default_factory=Counts)
 
-def _peak(model: ClusterModel, pool: int) -> float:
-    return model.pools[pool].peak_flops * model.pools[pool].pool.num_gpus
+    @property
+    def workload(self) -> Workload:
+        return self.runs.workload
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.runs.cluster
+
+    @property
+    def tuning(self) -> Tuning:
+        return self.runs.tuning
+
+    def look_at(self, known: Planned) -> None:
+        """Better plans than those known: with stages of their own recomputation, then all else."""
+        self.best = min(map(self.score_of, known.plans), default=np.inf)
+        if known.plans and not known.optimal:
+            self.open_score = self.best * (1 - known.bound_gap)
+        self._recompute(known.plans)
+        for number, (least, part) in enumerate(self._parts()):
+            gpus = self._gpus_of(part)
+            upper = self.score.most_seconds(self.best, gpus)
+            if self._ideal_seconds(part) >= upper:
+                continue
+            if number >= MOST_PARTS:
+                self.open_score = min(self.open_score, least)
+                continue
+            self._search(part, gpus, upper)
+
+    def score_of(self, plan: Plan) -> float:
+        used = plan.strategy.gpus_of_pools()
+        gpus = [used[pool.name] for pool in self.cluster.pools]
+        return float(self.score.score_of(plan.iteration_seconds, gpus))
+
+    def _model(self, part: Cluster) -> ClusterModel:
+        return ClusterModel(runnable(self.workload, *part.pools), part, tuning=self.tuning)
+
+    def _put(self, plans: Sequence[Plan]) -> None:
+        """Keeps what is within the limits."""
+        objective, limits = self.score.objective, self.score.limits
+        paid = [best_paid(self.runs, plan, objective, limits) for plan in plans if plan.fits]
+        found = [plan for plan in paid if keeps(plan, limits)]
+        self.plans += found
+        self.counts.space += len(found)
+        self.best = min([self.best, *map(self.score_of, found)])
+
+    def _recompute(self, plans: Sequence[Plan]) -> None:
+        """Plans whose stages recompute what they need to, on the pools that each uses."""
+        of_pools: dict[tuple[Pool, ...], list[Plan]] = {}
+        for one in plans:
+            used = one.strategy.gpus_of_pools()
+            pools = tuple(pool for pool in self.cluster.pools if used[pool.name])
+            of_pools.setdefault(pools, []).append(one)
+        for pools, members in of_pools.items():
+            model = self._model(part_of(self.cluster, pools))
+            better = recomputed(model, members, self.rules)
+            self.counts.evaluated += len(better)
+            self._put(estimate(model, better))
+
+    def _parts(self) -> Iterator[tuple[float, Cluster]]:
+        """Choices of pools of one maker, and what no plan on them is better than, in that order.
+
+        All pools, or where some may be left idle every choice of them.
+        """
+        pools = self.cluster.pools
+        fewest = 1 if self.mode is Mode.UP_TO else len(pools)
+        found = []
+        for number in range(len(pools), fewest - 1, -1):
+            for chosen in combinations(pools, number):
+                if len({pool.gpu.vendor for pool in chosen}) == 1:
+                    part = canonical(part_of(self.cluster, chosen))
+                    least = self.score.score_of(self._ideal_seconds(part), self._gpus_of(part))
+                    found.append((float(least), part))
+        yield from sorted(found, key=lambda one: one[0])
+
+    def _gpus_of(self, part: Cluster) -> list[int]:
+        names = {pool.name for pool in part.pools}
+        return [pool.num_gpus if pool.name in names else 0 for pool in self.cluster.pools]
+
+    def _ideal_seconds(self, part: Cluster) -> float:
+        """All GPUs at their peak all the time."""
+        workload = runnable(self.workload, *part.pools)
+        of_pool = ((pool, pool.gpu.peak_flops[workload.precision.value]) for pool in part.pools)
+        peak = sum(flops * pool.num_gpus for pool, flops in of_pool)
+        return min(self.tuning.compute, 1.0) * workload.flops_per_iteration / peak
+
+    def _search(self, part: Cluster, gpus: Sequence[int], upper: float) -> None:
+        """Groups with one on each of some pools, and pipelines over all of them."""
+        model = self._model(part)
+        pools = tuple(range(len(part.pools)))
+        if len(pools) > 1:
+            groups = GroupSearch(model, self.rules, self.counts, self.top)
+            able = groups.able()
+            if len(able) == len(pools):
+                shared = groups.run(able, upper)
+                self._enter(model, gpus, shared)
+                upper = min(upper, shared.seconds)
+        self._enter(model, gpus, UnlikeSearch(model, self.rules, self.counts).run(pools, upper))
+
+    def _enter(
+        self, model: ClusterModel, gpus: Sequence[int], result: GroupResult | UnlikeResult
+    ) -> None:
+        plans = estimate(model, result.strategies[: self.top])
+        self._put(plans)
+        self._recompute([plan for plan in plans if plan.strategy.groups])
+        if not result.proven:
+            least = float(self.score.score_of(result.lower_bound, gpus))
+            self.open_score = min(self.open_score, least)
 
 
 def _nothing(workload: Workload, cluster: Cluster) -> Planned:
@@ -140,22 +231,22 @@ def _nothing(workload: Workload, cluster: Cluster) -> Planned:
     )
 
 
-def _merged(
-    known: Planned, plans: Sequence[Plan], found: _Found, objective: Objective, top: int
-) -> Planned:
+def _merged(known: Planned, search: _Beyond, objective: Objective, top: int) -> Planned:
     """Both lists in order, and what is known of anything better than either."""
-    every = sorted([*known.plans, *plans], key=lambda plan: rank_key(plan, objective))
-    counts, rejected = found.counts, known.rejected + found.counts.rejected
-    rejected[Rejection.SLOWER] += len(every[top:])
-    best = min((plan.iteration_seconds for plan in every), default=float("inf"))
-    gap = 0.0 if found.proven or not every else max((best - found.lower_bound) / best, 0.0)
+    every = sorted([*known.plans, *search.plans], key=lambda plan: rank_key(plan, objective))
+    best_of = {layout_key(plan): plan for plan in reversed(every)}
+    shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))[:top]
+    counts, rejected = search.counts, known.rejected + search.counts.rejected
+    rejected[Rejection.SLOWER] += len(every) - len(shown)
+    proven = search.open_score >= search.best
+    gap = 0.0 if proven else 1 - search.open_score / search.best
     return replace(
         known,
-        plans=tuple(every[:top]),
-        space=known.space + counts.space + len(plans),
+        plans=tuple(shown),
+        space=known.space + counts.space,
         evaluated=known.evaluated + counts.evaluated,
         rejected=rejected,
         reasons=known.reasons + counts.reasons,
-        optimal=known.optimal and found.proven,
-        bound_gap=max(known.bound_gap, gap),
+        optimal=proven,
+        bound_gap=gap,
     )

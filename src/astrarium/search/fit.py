@@ -144,15 +144,18 @@ def _recompute_changes(workload: Workload, s: Strategy) -> Iterator[tuple[str, S
             modules = tuple(sorted({*s.recompute.modules, module}))
             selective = Recompute(Granularity.SELECTIVE, modules=modules)
             names = ", ".join(modules)
-            yield f"recompute {names}", replace(s, recompute=selective)
+            yield f"recompute {names}", _recomputing(s, selective)
     chunks = s.pp * s.virtual_stages
     for layers in range(1, workload.model.num_layers // chunks + 1):
         block = Recompute(Granularity.FULL, Method.BLOCK, layers)
-        yield f"recompute {layers} layers of each stage", replace(s, recompute=block)
-    yield (
-        "recompute all layers",
-        replace(s, recompute=Recompute(Granularity.FULL, Method.UNIFORM, 1)),
-    )
+        yield f"recompute {layers} layers of each stage", _recomputing(s, block)
+    yield "recompute all layers", _recomputing(s, Recompute(Granularity.FULL, Method.UNIFORM, 1))
+
+
+def _recomputing(s: Strategy, recompute: Recompute) -> Strategy:
+    """The strategy with this on all stages."""
+    stages = tuple(replace(stage, recompute=None) for stage in s.stages)
+    return replace(s, recompute=recompute, stages=stages)
 
 
 def _adjusted(workload: Workload, before: Strategy, s: Strategy) -> Strategy | None:

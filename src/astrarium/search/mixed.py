@@ -62,7 +62,7 @@ from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Options
 
 MOST_CASES = 2_000  # looked at before the search gives up its proof
-MOST_CHOICES = 4_000  # nodes of choosing GPUs
+MOST_CHOICES = 4_000  # nodes of choosing GPUs, of either sort
 MOST_SOLVED = 2_500  # orders and options whose split was found
 MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at; many pools have many
 MOST_TABLES_OF_FEW_POOLS, FEW_POOLS = 2_000_000, 3
@@ -144,7 +144,7 @@ class PartitionSearch:
         state = self.state
         return (
             state.cases >= MOST_CASES
-            or state.choices >= MOST_CHOICES
+            or max(state.choices, state.straddled) >= MOST_CHOICES
             or state.evaluated >= MOST_SOLVED
             or state.tables >= (MOST_TABLES_OF_FEW_POOLS if self._few else MOST_TABLES)
             or state.asked >= (MOST_ASKED_OF_ONE_POOL if self._alone else MOST_ASKED)
@@ -216,12 +216,11 @@ class PartitionSearch:
         for group in ranked[:GROUPS_LOOKED_AT]:
             chosen = [opened for _, _, opened in group]
             index, options, _ = self._permitted(chosen)  # these are counted later
-            if dives == DIVES or not len(index):
+            if not len(index):
                 continue
             bounds = self._case_bounds(chosen, index, options)
             if bounds.min() > self.plans.best_score:
                 continue
-            dives += 1
             likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
             order = np.argsort(likely, kind="stable")
             order = order[bounds[order] <= self.plans.limit]
@@ -233,6 +232,9 @@ class PartitionSearch:
                 first = np.sort(np.unique(case, return_index=True)[1])
                 best = first[_spread(index[now][case[first]], SPLITS_OF_DIVE)]
                 self.solve(replace(node, ranked=node.ranked[best]), again=False)
+            dives += 1
+            if dives == DIVES:
+                break
 
     def _entire_pools(self, row: Row) -> list[Key]:
         """GPUs of the fastest pools, as many of them as the row has GPUs for."""
@@ -329,7 +331,7 @@ class PartitionSearch:
 
     def branch_straddled(self, choice: StraddledChoice) -> None:
         """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
-        self.state.choices += 1
+        self.state.straddled += 1
         row, order = choice.row, choice.row.fastest_first
         if len(choice.slots) == len(order):
             self._lay_straddled(choice, _by_pool(order, choice.slots))
@@ -483,7 +485,7 @@ class PartitionSearch:
 
     def _may_be(self, cases: Cases) -> Bools:
         """Whether every stage has room and time for one layer of each chunk."""
-        if len(cases) <= FEW_CASES:
+        if len(cases) <= FEW_CASES or cases.chosen[0].row.num_stages == 1:
             return np.ones(len(cases), bool)
         rows = gathered([one.row for one in cases.chosen]).take(cases.index)
         least = shortest(self.model.contents, distinct(rows.virtual))

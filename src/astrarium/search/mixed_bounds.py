@@ -24,7 +24,6 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import CostModel, slowest_of
-from astrarium.cost.walks import share_of_rounds
 from astrarium.strategy.columns import Degrees
 
 HALVINGS = 16  # of the interval that holds the least bottleneck
@@ -190,7 +189,9 @@ def crossing_bound(
 
     single_waits: transfers do not overlap where a rank has a single chunk.
     """
-    rounds = share_of_rounds(np.maximum(batches - stages - 1, 0), np.asarray(2))
+    # Overlapped, the way there and back, then round trips of the two stages beside the link; the
+    # second one has so many turns to spare wherever it is (`cost.walks.RoundTrips`).
+    rounds = 1 + np.maximum(batches - stages + 1, 0) // 2
     single = (batches if single_waits else np.minimum(batches, 2 * rounds)) * hop
     # A ring of chunks comes back over another link of the same pool.
     around = 2 * (1 + 2 * (virtual - 1)) + 2 * virtual * (batches / stages - 1)

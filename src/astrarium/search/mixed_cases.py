@@ -135,7 +135,7 @@ class Bundle:
 
     def _fitting(self, in_flight_bytes: Floats) -> Bools:
         t = self.tables
-        peak = t.fixed_bytes + in_flight_bytes
+        peak = np.maximum(t.fixed_bytes + in_flight_bytes, t.update_bytes)
         fits = (peak <= t.capacity[:, None]) & self._allowed[:, :, None, :]
         return np.moveaxis(fits, 2, 1)
 
@@ -336,7 +336,7 @@ class Bundle:
 
     def problem(self, order: int, row: int) -> SplitProblem:
         """The split of a case with one chunk per rank."""
-        index = self._runs
+        index = self.contents.runs
         t, missing = self.tables, index < 0
 
         def runs(values: Floats) -> Floats:
@@ -345,7 +345,7 @@ class Bundle:
         classes = self.class_of[order]
         flight = self._in_flight[:, row, :1, None]
         peak = runs(t.fixed_bytes)[classes] + flight * runs(t.flight_bytes)[classes]
-        fits = peak <= t.capacity[classes][:, None, None]
+        fits = np.maximum(peak, runs(t.update_bytes)[classes]) <= t.capacity[classes][:, None, None]
         width = index.shape[1]
         most = np.where(fits, np.arange(width), 0).max(axis=2)
         hop = np.pad(t.hop[row, classes[:-1], classes[1:]], ((0, 1), (0, 0)))
@@ -359,16 +359,6 @@ class Bundle:
             int(self.degrees.num_micro_batches[row]),
             bool(self.options.overlap_p2p[row]),
         )
-
-    @cached_property
-    def _runs(self) -> Ints:
-        """Content of layers [i, i + n): (layers + 1, most + 1)."""
-        of_range = self.contents.of_range
-        cuts = len(of_range)
-        width = int(self._num_layers.max()) + 1
-        stop = np.arange(cuts)[:, None] + np.arange(width)
-        index = of_range[np.arange(cuts)[:, None], np.minimum(stop, cuts - 1)]
-        return np.where(stop < cuts, index, -1)
 
     def tied(self, order: int, row: int) -> float:
         classes = self.class_of[order]

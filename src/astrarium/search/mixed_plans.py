@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Cluster
 from astrarium.search.mixed_cases import Bundle, Priced
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
+from astrarium.search.score import HOUR, Score
 from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
@@ -20,7 +20,7 @@ Key = tuple[int, ...]
 TIMES = (Objective.THROUGHPUT, Objective.TIME)
 
 
-class KeptPlans:
+class KeptPlans(Score):
     """The best `top` plans that differ in degrees, virtual stages or GPUs."""
 
     def __init__(
@@ -31,59 +31,37 @@ class KeptPlans:
         limits: Limits,
         top: int,
     ) -> None:
-        self._cluster, self._iterations = cluster, iterations
-        self.objective, self._limits, self._top = objective, limits, top
-        prices = [pool.usd_per_gpu_hour for pool in cluster.pools]
-        known = [price for price in prices if price is not None]
-        # Without all prices GPU hours are what can be compared.
-        self._has_prices = len(known) == len(prices)
-        self.prices = np.array(known) if self._has_prices else np.ones(len(prices))
-        self._hourly: dict[tuple[int, ...], float] = {}
+        super().__init__(cluster, iterations, objective, limits)
+        self._cluster, self._top = cluster, top
         self.best: dict[Key, Found] = {}
         self.only_better = False  # even if the list is not full
         self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
         self.least_seconds = self.least_usd = float("inf")
 
-    def score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
-        """What the objective minimises."""
-        if self.objective is Objective.COST:
-            return seconds * usd_per_hour
-        if self.objective is Objective.GPUS:
-            return gpus + seconds / (1.0 + seconds)
-        return seconds
-
-    def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
-        hourly = self.usd_per_hour(gpus) if self.objective is Objective.COST else 0.0
-        return self.score(seconds, float(sum(gpus)), hourly)
-
-    def usd_per_hour(self, gpus: Sequence[int]) -> float:
-        """For so many GPUs of each pool; GPUs in place of dollars where a price is missing."""
-        key = tuple(gpus)
-        if key not in self._hourly:
-            every = zip(self._cluster.pools, key, strict=True)
-            billed = [int(pool.billed_gpus(np.array(count))) for pool, count in every]
-            self._hourly[key] = float(np.array(billed) @ self.prices)
-        return self._hourly[key]
-
-    def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:
-        """What the score is at least if neither time nor money (times an hour) can be less."""
-        if self.objective is Objective.COST:
-            return usd_hours
-        return np.asarray(self.score(seconds, gpus, 0.0))
-
     def worst_seconds(self, gpus: Sequence[int]) -> float:
         """Plans on these GPUs that take longer are not worth a look."""
+        hourly = self.usd_per_hour(gpus)
+        worst = min(self._too_late, self._too_dear / hourly if hourly else float("inf"))
         if self.objective is Objective.COST:
-            hourly = self.usd_per_hour(gpus)
-            return self.limit / hourly if hourly else float("inf")
-        return self.limit if self.objective in TIMES else float("inf")
+            return min(worst, self.limit / hourly) if hourly else worst
+        return min(worst, self.limit) if self.objective in TIMES else worst
+
+    @property
+    def _too_late(self) -> float:
+        """Seconds of an iteration that were too many: who takes longer is late, too."""
+        return self.least_seconds / (self.iterations or 1.0)
+
+    @property
+    def _too_dear(self) -> float:
+        """Dollars of an iteration, times an hour, that were too many."""
+        return self.least_usd * HOUR / (self.iterations or 1.0)
 
     @property
     def best_score(self) -> float:
         return min((found.score for found in self.best.values()), default=float("inf"))
 
     def keep(self, bundle: Bundle, gpus: Sequence[int], priced: Priced) -> None:
-        if not self._within_limits(priced.seconds, gpus):
+        if not self._keeps_limits(priced.seconds, gpus):
             return
         score = float(self.score_of(priced.seconds, gpus))
         key = (*_key(bundle.degrees, priced.row, int(bundle.virtual[priced.row])), *gpus, 0)
@@ -134,18 +112,27 @@ class KeptPlans:
         if len(best) > self._top:
             del best[max(best, key=lambda k: (best[k].score, k))]
 
-    def _within_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
-        iterations = self._iterations
-        if iterations is None:
+    def beyond_budget(self, usd_hours: Floats) -> Bools:
+        """Whether iterations that cost so much, times an hour, at least are too dear."""
+        budget = self.limits.budget_usd
+        if budget is None or self.iterations is None or not self.has_prices:
+            return np.zeros(len(usd_hours), bool)
+        usd = usd_hours / HOUR * self.iterations
+        dear = usd > budget
+        self.least_usd = min(self.least_usd, float(usd[dear].min(initial=np.inf)))
+        return np.asarray(dear)
+
+    def _keeps_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
+        if self.iterations is None:
             return True
-        limits = self._limits
-        run = seconds * iterations
+        limits = self.limits
+        run = seconds * self.iterations
         if limits.deadline_seconds is not None and run > limits.deadline_seconds:
             self.least_seconds = min(self.least_seconds, run)
             self.rejected[Rejection.DEADLINE] += 1
             return False
-        if limits.budget_usd is not None and self._has_prices:
-            usd = run / 3600 * self.usd_per_hour(gpus)
+        if limits.budget_usd is not None and self.has_prices:
+            usd = self.usd_of_run(seconds, gpus)
             if usd > limits.budget_usd:
                 self.least_usd = min(self.least_usd, usd)
                 self.rejected[Rejection.BUDGET] += 1
@@ -163,7 +150,8 @@ class KeptPlans:
     def limit(self) -> float:
         """What is still worth a look: anything until the list is full, then only a new first."""
         filling = len(self.best) < self._top and not self.only_better
-        return float("inf") if filling else self.best_score
+        worst = float("inf") if filling else self.best_score
+        return min(worst, self._too_late) if self.objective in TIMES else worst
 
     def ranked(self) -> list[Found]:
         best = self.best

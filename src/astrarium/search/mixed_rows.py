@@ -51,6 +51,7 @@ class State:
     asked: int = 0
     tables: int = 0
     choices: int = 0
+    straddled: int = 0  # choices with blocks on several pools
     given_up: float = float("inf")  # least bound of what was never looked at
     least_bytes: float = float("inf")
 
@@ -107,6 +108,13 @@ class RowBounds:
         fewest = len(self.plans.prices) if self.space.exact else min(2, len(self.plans.prices))
         pace = -np.sort(-speed, axis=1)[:, fewest - 1 : fewest]
         speed = np.where(degrees.pp[:, None] == 1, np.minimum(speed, pace), speed)
+        kept = self._may_be_paid(degrees, counts, speed)
+        degrees, counts, speed, seconds = (
+            degrees.take(kept),
+            counts[kept],
+            speed[kept],
+            seconds[kept],
+        )
         layer = seconds[:, :, :-2].min(axis=2)
         alike = len(self.numbers) == 1
         work = np.ones((len(degrees), 1)) if alike else seconds[:, :, :-2].mean(axis=1)
@@ -133,6 +141,18 @@ class RowBounds:
         lacking = float(least[~fits].min(initial=np.inf))
         self.state.least_bytes = min(self.state.least_bytes, lacking)
         return fits
+
+    def _may_be_paid(self, degrees: Degrees, counts: Ints, speed: Floats) -> Bools:
+        """Whether the work of an iteration is within the budget where it is cheapest."""
+        dear = self.plans.beyond_budget(self._least_usd_hours(degrees, speed))
+        self.state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
+        return ~dear
+
+    def _least_usd_hours(self, degrees: Degrees, speed: Floats) -> Floats:
+        """Dollars of an iteration, times an hour, with no GPU idle."""
+        block = degrees.tp * degrees.cp * degrees.dp
+        cheapest = (self.plans.prices / speed).min(axis=1)
+        return np.asarray(degrees.num_micro_batches * block * cheapest)
 
     def _least_of_pool(self, number: int, degrees: Degrees) -> Floats:
         """Over all sizes of fast domains that a part of the pool can have."""
@@ -201,8 +221,7 @@ class RowBounds:
             hourly = float(np.array(self.space.arrangements.sizes) @ self.plans.prices)
             usd = seconds * hourly
         else:
-            block = degrees.tp * degrees.cp * degrees.dp
-            usd = degrees.num_micro_batches * block * (self.plans.prices / speed).min(axis=1)
+            usd = self._least_usd_hours(degrees, speed)
         return np.asarray(self.plans.least_score(seconds, degrees.gpus.astype(float), usd))
 
     def _most_chunks(self, degrees: Degrees) -> Ints:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil, floor, log10
+from typing import Final
 
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
@@ -19,6 +21,9 @@ from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
+from astrarium.units import format_seconds, format_usd
+
+DAY: Final = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +187,35 @@ def best_paid(runs: Runs, plan: Plan, objective: Objective, limits: Limits) -> P
     every = [runs.priced(plan, spot) for spot in runs.choices(plan)]
     within = [one for one in every if keeps(one, limits)]
     return min(within or every, key=lambda one: rank_key(one, objective))
+
+
+def nearest(front: Sequence[Plan], limits: Limits) -> str:
+    """What would be enough, in words, where no plan of a front keeps the limits."""
+    late, dear = limits.deadline_seconds, limits.budget_usd
+    in_time = [plan for plan in front if keeps(plan, replace(limits, budget_usd=None))]
+    paid_for = [plan for plan in front if keeps(plan, replace(limits, deadline_seconds=None))]
+    parts = []
+    if late is not None and not in_time:
+        fastest = front[0]
+        parts.append(f"the fastest run takes {_words(fastest)}; --deadline")
+        parts[-1] += f" {_rounded_up(time_of(fastest) / DAY)} or more GPUs would do"
+    if dear is not None and not paid_for:
+        cheapest = front[-1]
+        parts.append(f"the cheapest run takes {_words(cheapest)}; --budget")
+        parts[-1] += f" {_rounded_up(cheapest.usd_total or 0.0)} would do"
+    if in_time and paid_for:
+        cheapest, fastest = in_time[-1], paid_for[0]
+        parts.append(f"within the deadline the cheapest run takes {_words(cheapest)}")
+        parts.append(f"within the budget the fastest takes {_words(fastest)}")
+    return "no plan keeps the limits: " + "; ".join(parts)
+
+
+def _words(plan: Plan) -> str:
+    gpus = " + ".join(f"{count:,} x {name}" for name, count in plan.gpus.items())
+    return f"{format_seconds(time_of(plan))} and {format_usd(plan.usd_total or 0.0)} on {gpus}"
+
+
+def _rounded_up(amount: float) -> str:
+    """To three digits, so that the number printed is enough."""
+    digits = 2 - floor(log10(amount)) if amount > 0 else 0
+    return f"{ceil(amount * 10**digits) / 10**digits:.10g}"

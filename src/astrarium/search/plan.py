@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cluster import Cluster
 from astrarium.cost.groups import exchanged_bytes, meeting_seconds
 from astrarium.cost.layouts import CostModel, Layouts
@@ -23,9 +23,16 @@ from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
-from astrarium.strategy.columns import Options, degrees_of, options_of
+from astrarium.strategy.columns import (
+    RECOMPUTE_COLUMNS,
+    Options,
+    by_rank,
+    degrees_of,
+    options_of,
+    recompute_codes,
+)
 from astrarium.strategy.placement import Parts, placement
-from astrarium.strategy.types import LayerSplit, Stage, Strategy, of_groups
+from astrarium.strategy.types import LayerSplit, Recompute, Stage, Strategy, of_groups
 from astrarium.strategy.validity import megatron_lacks
 
 HOUR = 3600.0
@@ -152,16 +159,16 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
     cluster = model.cluster
     placed = [placement(strategy, cluster) for strategy in strategies]
     bounds = [chunk_bounds_of(model, strategy) for strategy in strategies]
-    pool_gpus = np.array([_gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
+    pool_gpus = np.array([gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
     pipelines = model.pipelines(
-        _degrees_of(strategies, placed),
+        degrees_by_class(strategies, placed),
         np.array([s.virtual_stages for s in strategies], np.int64),
         bounds,
         [[_class_of(parts) for parts in ranks] for ranks in placed],
         pool_gpus,
     )
-    rows, options = np.arange(len(strategies)), options_of(strategies)
     layouts = pipelines.layouts
+    rows, options = np.arange(len(strategies)), _options_of(strategies, layouts.stages.present)
     memory = memory_of(layouts, rows, options)
     chunks = _chunk_layers(model, strategies, bounds)
     seconds = _replayed(layouts, options, chunks, seconds_of(layouts, rows, options))
@@ -216,7 +223,9 @@ def _together(model: ClusterModel, groups: Sequence[_Pipeline]) -> _Pipeline:
     )
 
 
-def _degrees_of(strategies: Sequence[Strategy], placed: Sequence[Sequence[Parts]]) -> AnyDegrees:
+def degrees_by_class(
+    strategies: Sequence[Strategy], placed: Sequence[Sequence[Parts]]
+) -> AnyDegrees:
     """Those of the strategies; by class where stages have their own."""
     if not any(strategy.has_unlike_stages for strategy in strategies):
         return degrees_of(strategies)
@@ -236,6 +245,33 @@ def _degrees_of(strategies: Sequence[Strategy], placed: Sequence[Sequence[Parts]
         name: degrees_of([own.get(name, s) for own, s in zip(of_class, strategies, strict=True)])
         for name in sorted(names)
     }
+
+
+def _options_of(strategies: Sequence[Strategy], present: Bools) -> Options:
+    """Those of the strategies; by rank where stages recompute what others do not."""
+    options = options_of(strategies)
+    if not any(strategy.has_own_recompute for strategy in strategies):
+        return options
+    columns = {name: by_rank(getattr(options, name)) for name in RECOMPUTE_COLUMNS}
+    codes = np.stack([np.broadcast_to(of, present.shape) for of in columns.values()]).copy()
+    for row, strategy in enumerate(strategies):
+        ranks = np.flatnonzero(present[row])
+        for rank, own in _own_recompute(strategy).items():
+            codes[:, row, ranks[rank]] = recompute_codes(own)
+    return replace(options, **dict(zip(columns, codes, strict=True)))
+
+
+def _own_recompute(strategy: Strategy) -> dict[int, Recompute]:
+    """What each pipeline rank recomputes, if not what the strategy does."""
+    of_rank: dict[int, Recompute] = {}
+    for stage in strategy.stages:
+        mine = stage.recompute or strategy.recompute
+        if of_rank.setdefault(stage.rank, mine) != mine:
+            raise InputError(
+                f"chunks of pipeline rank {stage.rank} recompute different things; all chunks of a"
+                " rank must be alike"
+            )
+    return {rank: own for rank, own in of_rank.items() if own != strategy.recompute}
 
 
 def _class_of(parts: Parts) -> StageClass:
@@ -267,7 +303,7 @@ def _replayed(
     return replace(seconds, pipeline_bubble=bubble)
 
 
-def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
+def gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
     used = [0] * pools
     for parts in ranks:
         for pool, count in parts:
@@ -374,6 +410,7 @@ def _stages(
     cluster: Cluster, strategy: Strategy, bounds: Ints, placed: Sequence[Parts]
 ) -> tuple[Stage, ...]:
     asked = {stage.rank: stage for stage in strategy.stages}
+    redone = _own_recompute(strategy)
     made = []
     for chunk in range(strategy.pp * strategy.virtual_stages):
         rank = chunk % strategy.pp
@@ -391,5 +428,5 @@ def _stages(
             degrees = (own.tp, own.dp, own.micro_batch)
             if degrees != (strategy.tp, strategy.dp, strategy.micro_batch):
                 stage = replace(stage, tp=own.tp, dp=own.dp, micro_batch=own.micro_batch)
-        made.append(stage)
+        made.append(replace(stage, recompute=redone.get(rank)))
     return tuple(made)

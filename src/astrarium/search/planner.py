@@ -25,7 +25,15 @@ from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.engine import Search
 from astrarium.search.fields import Fields, Rows, constant_fields
-from astrarium.search.money import Front, best_paid, find_front, front_of, keeps, rank_key
+from astrarium.search.money import (
+    Front,
+    best_paid,
+    find_front,
+    front_of,
+    keeps,
+    nearest,
+    rank_key,
+)
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.rules import UserRule, overlaps_named
@@ -114,10 +122,12 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     on_front = front_of((*found, *(front.plans if front else ())))
     plans = [plan for plan in (*found, *on_front) if keeps(plan, limits)]
     if not plans:
+        if front and front.plans:
+            raise NoFeasiblePlanError(nearest(on_front, limits))
         _count_beyond((*found, *on_front), limits, results[0])
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     plans.sort(key=lambda plan: rank_key(plan, objective))
-    best_of = {_layout_key(plan): plan for plan in reversed(plans)}
+    best_of = {layout_key(plan): plan for plan in reversed(plans)}
     shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
     rejected = sum((result.rejected for result in results), Counter())
     rejected[Rejection.SLOWER] += max(len(found) - len(shown[:top]), 0)
@@ -181,15 +191,13 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
         searched = [_search(asked, pool) for pool in cluster.pools]
     if not several and len(asked.workload.model.kinds) == 1:
         return searched
-    makers = {pool.gpu.vendor: None for pool in cluster.pools}
-    for maker in makers:
-        pools = tuple(pool for pool in cluster.pools if pool.gpu.vendor == maker)
+    for pools in _teams(asked, cluster):
         for size in range(len(pools), 1 if several else 0, -1):
             parts = list(combinations(pools, size))
             if len(parts) > MOST_PARTS:
                 continue
             whole = [
-                _search_across(asked, _part_of(cluster, part), _known(searched)) for part in parts
+                _search_across(asked, part_of(cluster, part), _known(searched)) for part in parts
             ]
             searched += whole
             if asked.mode is Mode.EXACT or all(result.complete for _, result in whole):
@@ -197,11 +205,25 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
     return searched
 
 
+def _teams(asked: _Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
+    """Pools that can share a pipeline: those of one maker.
+
+    Where some lack the number format asked for and may stay idle, those that have it come first:
+    together with the others they would have to do without.
+    """
+    for maker in dict.fromkeys(pool.gpu.vendor for pool in cluster.pools):
+        pools = tuple(pool for pool in cluster.pools if pool.gpu.vendor == maker)
+        able = tuple(pool for pool in pools if runnable(asked.workload, pool) is asked.workload)
+        if asked.mode is Mode.UP_TO and 1 < len(able) < len(pools):
+            yield able
+        yield pools
+
+
 def _known(searched: _Searched) -> list[Plan]:
     return [plan for plans, _ in searched for plan in plans]
 
 
-def _part_of(cluster: Cluster, pools: tuple[Pool, ...]) -> Cluster:
+def part_of(cluster: Cluster, pools: tuple[Pool, ...]) -> Cluster:
     names = {pool.name for pool in pools}
     return Cluster(pools, tuple(link for link in cluster.links if names.issuperset(link.between)))
 
@@ -217,11 +239,12 @@ def _count_beyond(plans: Sequence[Plan], limits: Limits, result: SearchResult) -
             result.least_usd = min(result.least_usd, plan.usd_total)
 
 
-def _layout_key(plan: Plan) -> tuple[object, ...]:
+def layout_key(plan: Plan) -> tuple[object, ...]:
     """What tells plans apart in a list: not cuts, switches or the order of ranks."""
     s = plan.strategy
     degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
-    return (*degrees, tuple(sorted(plan.gpus.items())), s.groups)
+    own = sorted({(stage.gpu, stage.tp, stage.dp) for stage in s.stages if stage.tp is not None})
+    return (*degrees, tuple(sorted(plan.gpus.items())), s.groups, *own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,23 +389,21 @@ def why_refused(workload: Workload, pools: Sequence[Pool], strategy: Strategy) -
     Groups, and stages with degrees of their own, are each held to the rules as if all were alike.
     """
     found: list[str] = []
-    for group in strategy.groups:
-        share = replace(workload, global_batch=group.sequences)
-        found += why_refused(share, pools, group)
-    if not strategy.groups:
-        for one, names in _views(strategy):
+    for group in strategy.pipelines:
+        share = replace(workload, global_batch=group.sequences) if strategy.groups else workload
+        for one, names in _views(group):
             own = [pool for pool in pools if pool.name in names] or pools
-            found += [reason for pool in own for reason in _why_refused_on(workload, pool, one)]
+            found += [reason for pool in own for reason in _why_refused_on(share, pool, one)]
     return tuple(dict.fromkeys(found))
 
 
 def _views(strategy: Strategy) -> Iterator[tuple[Strategy, Collection[str]]]:
     """The strategy as each sort of its stages sees it, and the pools of these stages."""
-    if not strategy.has_unlike_stages:
+    if not (strategy.has_unlike_stages or strategy.has_own_recompute):
         yield strategy, ()
         return
     for stage in strategy.stages:
-        yield strategy.degrees_of(stage), dict(stage.pools)
+        yield strategy.as_stage(stage), dict(stage.pools)
 
 
 def _why_refused_on(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def least_stage_bytes(model: ClusterModel, pool: int) -> float:
     strategies = _leanest(model, model.cluster.pools[pool].num_gpus)
     gpus = np.array([[p.num_gpus for p in model.cluster.pools]] * len(strategies))
     tables = model.stage_tables(degrees_of(strategies), options_of(strategies), [(pool,)], gpus)
-    return float((tables.fixed_bytes + tables.flight_bytes).min())
+    return float(np.maximum(tables.fixed_bytes + tables.flight_bytes, tables.update_bytes).min())
 
 
 def _leanest(model: ClusterModel, gpus: int) -> list[Strategy]:

@@ -204,7 +204,7 @@ class Space:
     def options(self, chunk_layers: int) -> Options:
         """Every option for chunks of at most so many layers, in a fixed order."""
         if chunk_layers not in self._options:
-            recompute = self._recompute_choices(chunk_layers)
+            recompute = self.recompute_choices(chunk_layers)
             switches = [
                 (False, True) if name in self.expanded_overlaps else (True,)
                 for name in OVERLAP_SWITCHES
@@ -216,8 +216,8 @@ class Space:
             self._options[chunk_layers] = Options.of({k: np.array(v) for k, v in named})
         return self._options[chunk_layers]
 
-    def _recompute_choices(self, chunk_layers: int) -> list[tuple[int, int, int, int]]:
-        """(granularity, method, layers, modules) as codes."""
+    def recompute_choices(self, chunk_layers: int) -> list[tuple[int, int, int, int]]:
+        """`RECOMPUTE_COLUMNS` of all that chunks of so many layers can recompute; nothing first."""
         none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
         no_method, uniform, block = (METHODS.index(m) for m in Method)
         choices = [(none, no_method, 0, 0)]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.cost.walks import share_of_rounds
+from astrarium.cost.walks import RoundTrips
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +111,16 @@ def seconds_of_splits(
         direct.append(warm_up * np.maximum.accumulate(wait + hold, axis=1))
         ends = (direct[-1] + trip)[:, ::-1]
         ramp.append(np.maximum.accumulate(ends, axis=1)[:, ::-1] - trip)
-    full = steady * slot + ramp[0] + ramp[1]
+    spare = np.maximum(steady - 1, 0)
+    waiting = spare * slot
     if problem.overlap_p2p:
-        full += _gain_of_rounds(slot, trip, np.maximum(steady - 2, 0))
-    short = slot + np.maximum(ramp[0] + direct[1], direct[0] + ramp[1])
-    chain = trip - slot + np.where(steady >= 2, full, short)
+        before = (trip - slot).T
+        trips = RoundTrips(stage[:, None], slot.T, before, before)
+        waiting = np.stack([trips.longest(s, turns) for s, turns in enumerate(spare)], axis=1)
+    full = waiting + ramp[0] + ramp[1]
+    short = np.maximum(ramp[0] + direct[1], direct[0] + ramp[1])
+    chain = trip + np.where(steady >= 2, full, short)
     return chain.max(axis=1), after.max(axis=1)
-
-
-def _gain_of_rounds(slot: Floats, trip: Floats, slots: Ints) -> Floats:
-    stage = np.arange(slot.shape[1])
-    reach = stage[None, :] - stage[:, None] + 1
-    share = share_of_rounds(slots[:, None], np.maximum(reach, 1)) * (reach > 1)
-    more = trip[:, None, :] - trip[:, :, None] - (reach - 1) * slot[:, :, None]
-    return np.maximum(share * more, 0.0).max(axis=2)
 
 
 class Bounds:
@@ -225,7 +221,8 @@ class Bounds:
             here = slot + np.maximum(up + own_down, own_up + down)
         if self.problems[0].overlap_p2p:
             self.sum[stage, :, window] = (step + rest).min(axis=2)
-            here += place.enter[:, window, None] + _least_gain(place, slot, rest)
+            here = np.maximum(here, _least_rounds(place, slot, rest))
+            here += place.enter[:, window, None]
         chain = np.maximum(here, step + chain, out=self.chain_with[stage, :, window])
         up += step
         down += step
@@ -259,10 +256,10 @@ def _windows(most: Ints, cuts: int) -> tuple[Ints, Ints]:
     return low, np.maximum(high, low - 1)
 
 
-def _least_gain(place: Position, slot: Floats, rest: Floats) -> Floats:
-    """What round trips to the last stage gain at least over waiting."""
-    share = share_of_rounds(np.array(max(place.steady - 2, 0)), np.array(place.behind + 1))
-    if not place.behind or share == 0:
+def _least_rounds(place: Position, slot: Floats, rest: Floats) -> Floats:
+    """What round trips from the last stage up to this one take at least, the way there included."""
+    reach = place.behind + 1
+    rounds, left = divmod(place.steady - 2 + reach, reach)
+    if rounds == 0:
         return np.zeros(1)
-    with np.errstate(invalid="ignore"):  # where either is infinite, the chain is as well
-        return np.fmax(share * (rest - place.behind * slot), 0.0)
+    return (rounds + 1 + left) * slot + (rounds + 1) * rest

@@ -8,8 +8,8 @@ wins. `Bounds` says what the rest adds at least; a label that cannot get below t
 is dropped, and a sum too short to matter is raised to where it would begin to matter, which lets
 one label win over more of the others.
 
-Where transfers overlap, chains of round trips from each stage to each later one stay open too;
-their sums are compared as well.
+Where transfers overlap, round trips from each later stage up to each one so far stay open too;
+what is settled of them is compared as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.walks import share_of_rounds
+from astrarium.cost.walks import RoundTrips
 from astrarium.search.split_bounds import Bounds, seconds_of_splits
 
 # Differences below this are rounding.
@@ -77,43 +77,47 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Of every label and stage so far: where its slots begin, how long they are."""
+    """Of every label and stage so far: the way up to its end, and how long its turns are."""
 
-    trip: Floats  # (labels, stages so far), behind the stage
+    trip: Floats  # (labels, stages so far)
     slot: Floats
-    base: Floats  # the chain that spends all steady turns there
 
-    def grown(self, origin: Ints, trip: Floats, slot: Floats, base: Floats) -> Rounds:
-        pairs = (self.trip, trip), (self.slot, slot), (self.base, base)
+    def grown(self, origin: Ints, trip: Floats, slot: Floats) -> Rounds:
+        pairs = (self.trip, trip), (self.slot, slot)
         return Rounds(*(np.column_stack([old[origin], new]) for old, new in pairs))
 
     def take(self, rows: Ints | Bools) -> Rounds:
-        return Rounds(self.trip[rows], self.slot[rows], self.base[rows])
+        return Rounds(self.trip[rows], self.slot[rows])
 
-    def closed(self, slots: Ints) -> Floats:
-        """The longest chain that makes rounds to the last stage so far."""
+    def closed(self, spare: Ints) -> Floats:
+        """The longest chain that makes rounds up from the last stage so far."""
         last = self.trip.shape[1] - 1
-        reach = last - np.arange(last) + 1
-        way = self.trip[:, -1:] - self.trip[:, :-1]
-        share = share_of_rounds(slots[:last], reach)
-        gain = share * (way - (reach - 1) * self.slot[:, :-1])
-        return (self.base[:, :-1] + np.maximum(gain, 0.0) + 2 * way).max(axis=1)
+        before = (self.trip - self.slot).T
+        trips = RoundTrips(np.arange(last + 1)[:, None], self.slot.T, before, before)
+        return self.trip[:, -1] + trips.longest(last, spare[last])
 
-    def open(self, slots: Ints, longest: Floats, both: Floats) -> Floats:
-        """The chains that make rounds to a later stage: (labels, stages so far * later ones).
+    def open(self, spare: Ints, longest: Floats, both: Floats) -> Floats:
+        """What is settled of chains that make rounds up from a later stage: (labels, chains).
 
-        A chain is raised to where it matters beside `both`: the way from here to a later stage
-        is at most the sum of the `longest` steps.
+        One entry for each stage so far, later stage, and way to spend the turns that are left
+        over (`RoundTrips.longest`). A chain is raised to where it matters beside `both`: no step to
+        the later stage is longer than the `longest` one there.
         """
         count = self.trip.shape[1]
         stage, later = np.arange(count)[:, None], np.arange(count, len(longest))[None, :]
-        share = share_of_rounds(slots[:count, None], later - stage + 1)
-        most = share * np.cumsum(longest[count:])[None, :]
-        way = self.trip[:, -1:] - self.trip
-        base = (self.base + 2 * way)[:, :, None]
-        gain = share * (way[:, :, None] - (later - stage) * self.slot[:, :, None])
+        rounds, left = np.divmod(spare[None, count:], later - stage + 1)
+        way = np.cumsum(longest[count:])[None, :]
+        most = (rounds - 1) * way + np.maximum(left * longest[count:].max(initial=0.0), way)
+        before = self.trip - self.slot
+        settled = (rounds + 1) * self.trip[:, -1:, None] - rounds * before[:, :, None]
+        # A shorter round that ends on a later stage begins there as well, or on one so far.
+        first = later - left + 1
+        begun = self.trip[:, -1:, None] - before[:, np.minimum(first, count - 1)]
+        shorter = settled + np.where((first < count) & (left > 0), begun, 0.0)
+        chains = np.stack([settled, settled + left * self.slot[:, :, None], shorter])
         floor = both[:, None, None] - most
-        return np.maximum(base + gain, floor).reshape(len(both), -1)
+        raised = np.where(rounds > 0, np.maximum(chains, floor), _LOW)
+        return np.moveaxis(raised, 0, 1).reshape(len(both), -1)
 
 
 class LabelSearch:
@@ -132,7 +136,7 @@ class LabelSearch:
             )
             for p in bounds.place
         ]
-        self.slots = np.maximum([p.steady - 2 for p in self.place], 0)
+        self.spare = np.maximum([p.steady - 1 for p in self.place], 0)
         self.given_up = np.inf
         self.history: list[tuple[Ints, Ints]] = []
         self.rounds: Rounds | None = None
@@ -189,7 +193,7 @@ class LabelSearch:
         )
         if self.data.overlap_p2p:
             none = np.zeros((1, 0))
-            self.rounds = Rounds(none, none, none)
+            self.rounds = Rounds(none, none)
         silent = self._reach()
         if silent is None:
             return
@@ -254,7 +258,7 @@ class LabelSearch:
         sums = np.stack(labels.sums())
         chains = None
         if self.rounds is not None:
-            chains = self.rounds.open(self.slots, self.longest, labels.both)
+            chains = self.rounds.open(self.spare, self.longest, labels.both)
         kept, left = [], np.arange(len(order))
         while len(left):
             cut = labels.cut[left]
@@ -306,13 +310,15 @@ class LabelSearch:
         up_ends, down_ends = place.warm_up * wait_up, place.warm_up * wait_down
         trip = labels.trip[origin] + step
         both, up, down = labels.both[origin], labels.up[origin] + step, labels.down[origin] + step
+        if self.rounds is not None:
+            self.rounds = self.rounds.grown(origin, trip, slot)
         if place.full:
-            base = trip + (place.steady - 1) * slot
-            both = np.maximum(both + 2 * step, base)
-            both = self._with_rounds(origin, trip, slot, base, both)
+            here = trip + (place.steady - 1) * slot
+            if self.rounds is not None:
+                here = self.rounds.closed(self.spare)
+            both = np.maximum(both + 2 * step, here)
             up, down = np.maximum(up, both + down_ends), np.maximum(down, both + up_ends)
         else:  # begins with the stage's own wait: a longer one before has its own chain
-            self._with_rounds(origin, trip, slot, np.full_like(trip, _LOW), both)
             up = np.maximum(up, trip + place.warm_up * backward)
             down = np.maximum(down, trip + place.warm_up * forward)
         done = np.maximum(labels.done[origin], np.maximum(up + up_ends, down + down_ends))
@@ -320,16 +326,6 @@ class LabelSearch:
         return Labels(
             cut + count, trip, wait_up, wait_down, both, up, down, done, after, done, origin
         )
-
-    def _with_rounds(
-        self, origin: Ints, trip: Floats, slot: Floats, base: Floats, both: Floats
-    ) -> Floats:
-        if self.rounds is None:
-            return both
-        self.rounds = self.rounds.grown(origin, trip, slot, base)
-        if self.rounds.trip.shape[1] == 1:
-            return both
-        return np.maximum(both, self.rounds.closed(self.slots))
 
     def _raised(self, stage: int, labels: Labels, silent: Floats) -> Labels:
         """Raise sums to where they matter, and keep the labels that can still be best."""

@@ -36,12 +36,13 @@ class Straddling:
         self._alike = len(set(self._nodes)) == 1 and not spanned
         self._ways_of = cache(ordered_ways)
         self.slots = cache(self._slots)
+        self.occurs = cache(self._occurs)
 
     def steps(self, tp_cp: int) -> Key:
         """The fewest GPUs of each pool that are whole nodes and whole tp * cp groups."""
         return tuple(lcm(node, tp_cp) for node in self._nodes)
 
-    def occurs(self, tp_cp: int, block: int) -> bool:
+    def _occurs(self, tp_cp: int, block: int) -> bool:
         """Whether two pools can have a part of a block."""
         steps = zip(self.steps(tp_cp), self._sizes, strict=True)
         return sum(step % block != 0 and step <= size for step, size in steps) > 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,10 @@ class Degrees(_Columns):
 
 @dataclass(frozen=True, slots=True)
 class Options(_Columns):
-    """The choices left once degrees and layers are fixed."""
+    """The choices left once degrees and layers are fixed.
+
+    What is recomputed (`RECOMPUTE_COLUMNS`) may differ from rank to rank: (rows, ranks).
+    """
 
     zero_stage: Ints
     granularity: Ints
@@ -105,6 +108,32 @@ class Options(_Columns):
     overlap_param_gather: Bools
     overlap_p2p: Bools
     overlap_tp: Bools
+
+
+RECOMPUTE_COLUMNS = ("granularity", "method", "recompute_layers", "recompute_modules")
+
+
+_Column = TypeVar("_Column", Ints, Bools)
+
+
+def by_rank(column: _Column) -> _Column:
+    """A column of options beside arrays of (rows, ranks)."""
+    return column if column.ndim > 1 else column[:, None]
+
+
+def recompute_codes(recompute: Recompute) -> tuple[int, int, int, int]:
+    """Values of `RECOMPUTE_COLUMNS`."""
+    return (
+        GRANULARITIES.index(recompute.granularity),
+        METHODS.index(recompute.method),
+        recompute.layers,
+        module_mask(recompute.modules),
+    )
+
+
+def recompute_of(codes: Sequence[int]) -> Recompute:
+    granularity, method, layers, mask = codes
+    return Recompute(GRANULARITIES[granularity], METHODS[method], layers, modules_of(mask))
 
 
 def degrees_of(strategies: Sequence[Strategy]) -> Degrees:
@@ -119,12 +148,14 @@ def options_of(strategies: Sequence[Strategy]) -> Options:
     def flags(values: Sequence[bool]) -> Bools:
         return np.array(values, bool)
 
+    codes = [recompute_codes(s.recompute) for s in strategies]
+    granularity, method, layers, modules = np.array(codes, np.int64).reshape(-1, 4).T
     return Options(
         numbers([s.zero_stage for s in strategies]),
-        numbers([GRANULARITIES.index(s.recompute.granularity) for s in strategies]),
-        numbers([METHODS.index(s.recompute.method) for s in strategies]),
-        numbers([s.recompute.layers for s in strategies]),
-        numbers([module_mask(s.recompute.modules) for s in strategies]),
+        granularity,
+        method,
+        layers,
+        modules,
         flags([s.offload_optimizer for s in strategies]),
         flags([s.overlap.grad_reduce for s in strategies]),
         flags([s.overlap.param_gather for s in strategies]),
@@ -147,12 +178,7 @@ def strategy_at(
         virtual_stages=virtual_stages,
         split=split,
         zero_stage=int(options.zero_stage[row]),
-        recompute=Recompute(
-            GRANULARITIES[int(options.granularity[row])],
-            METHODS[int(options.method[row])],
-            int(options.recompute_layers[row]),
-            modules_of(int(options.recompute_modules[row])),
-        ),
+        recompute=recompute_of([int(getattr(options, n)[row]) for n in RECOMPUTE_COLUMNS]),
         offload_optimizer=bool(options.offload_optimizer[row]),
         overlap=Overlap(
             bool(options.overlap_grad_reduce[row]),

@@ -33,7 +33,16 @@ from astrarium.strategy.types import (
 Choice = TypeVar("Choice", bound=StrEnum)
 
 _OF_STAGE = ("tp", "dp", "micro_batch")  # what a stage can have of its own
-_STAGE_KEYS = ("layers", "pools", "gpu", "devices", "pipeline_rank", "chunk", *_OF_STAGE)
+_STAGE_KEYS = (
+    "layers",
+    "pools",
+    "gpu",
+    "devices",
+    "pipeline_rank",
+    "chunk",
+    *_OF_STAGE,
+    "recompute",
+)
 _COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 _KEYS = (
     *_COUNTS,
@@ -85,12 +94,7 @@ def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
         "pipeline_inside": strategy.pipeline_inside,
         "split": strategy.split.value,
         "zero_stage": strategy.zero_stage,
-        "recompute": {
-            "granularity": strategy.recompute.granularity.value,
-            "method": strategy.recompute.method.value,
-            "layers": strategy.recompute.layers,
-            "modules": [module.value for module in strategy.recompute.modules],
-        },
+        "recompute": _recompute_to_dict(strategy.recompute),
         "offload_optimizer": strategy.offload_optimizer,
         "overlap": asdict(strategy.overlap),
         "schedule": strategy.schedule.value,
@@ -103,10 +107,20 @@ def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
                 "chunk": stage.chunk,
                 "pools": dict(stage.pools),
                 **{key: n for key in _OF_STAGE if (n := getattr(stage, key)) is not None},
+                **({"recompute": _recompute_to_dict(own)} if (own := stage.recompute) else {}),
             }
             for stage in strategy.stages
         ],
         **({"groups": groups} if groups else {}),
+    }
+
+
+def _recompute_to_dict(recompute: Recompute) -> dict[str, Any]:
+    return {
+        "granularity": recompute.granularity.value,
+        "method": recompute.method.value,
+        "layers": recompute.layers,
+        "modules": [module.value for module in recompute.modules],
     }
 
 
@@ -312,6 +326,7 @@ def _stages(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> t
                     rank=index_of(entry.get("pipeline_rank", number % pp)),
                     chunk=index_of(entry.get("chunk", number // pp)),
                     pools=tuple((str(n), index_of(c)) for n, c in entry.get("pools", {}).items()),
+                    recompute=_own_recompute(reader, entry, strategy),
                     **own,
                 )
             )
@@ -330,6 +345,16 @@ def _own_degrees(entry: Mapping[str, Any], strategy: Strategy) -> dict[str, int]
     own = {"tp": given.get("tp", strategy.tp), "dp": dp}
     own["micro_batch"] = given.get("micro_batch", strategy.dp * strategy.micro_batch // dp)
     return {} if all(own[key] == getattr(strategy, key) for key in _OF_STAGE) else own
+
+
+def _own_recompute(
+    reader: _Reader, entry: Mapping[str, Any], strategy: Strategy
+) -> Recompute | None:
+    """What a stage recomputes, where it is not what the strategy does."""
+    if entry.get("recompute") is None:
+        return None
+    own = _recompute(reader, _nested({"recompute": entry["recompute"]}, reader.where)["recompute"])
+    return None if own == strategy.recompute else own
 
 
 def _nested(given: Mapping[Any, Any], where: str) -> dict[str, Any]:

@@ -106,6 +106,7 @@ class Stage:
     tp: int | None = None
     dp: int | None = None
     micro_batch: int | None = None
+    recompute: Recompute | None = None  # its own, where it is not the strategy's
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,10 @@ class Strategy:
         return any(stage.tp is not None for stage in self.stages)
 
     @property
+    def has_own_recompute(self) -> bool:
+        return any(stage.recompute is not None for stage in self.stages)
+
+    @property
     def pipelines(self) -> tuple[Strategy, ...]:
         """The groups, or the strategy itself where there are none."""
         return self.groups or (self,)
@@ -184,6 +189,10 @@ class Strategy:
         if own.tp > 1 or not self.has_unlike_stages:
             return own
         return replace(own, sequence_parallel=False, overlap=replace(own.overlap, tp=False))
+
+    def as_stage(self, stage: Stage) -> Strategy:
+        """The strategy whose stages are all like this one and recompute as it does."""
+        return replace(self.degrees_of(stage), recompute=stage.recompute or self.recompute)
 
     @property
     def schedule(self) -> Schedule:

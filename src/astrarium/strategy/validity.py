@@ -88,8 +88,14 @@ def violations(columns: Mapping[str, Column]) -> tuple[str, ...]:
 # Megatron makes all groups of ranks from one rectangular grid (`parallel_state.RankGenerator`),
 # and every replica takes the same number of micro-batches of one size. The nearest mechanism, the
 # grids of its multimodal modules (`HyperCommGrid`, `BridgeCommunicator`), joins whole modules of
-# unlike tp and dp and cannot cut one stack of layers (megatron-core 0.19, read 2026-11).
-_OF_STAGES: Final = {"tp": "tp", "dp": "dp", "micro_batch": "micro-batch"}
+# unlike tp and dp and cannot cut one stack of layers (megatron-core 0.19, read 2026-11). What is
+# recomputed is one setting for all ranks: `--recompute-num-layers` counts layers of every chunk.
+_OF_STAGES: Final = {
+    "tp": "tp",
+    "dp": "dp",
+    "micro_batch": "micro-batch",
+    "recompute": "recomputation",
+}
 _OF_GROUPS: Final = {
     "tp": "tp",
     "pp": "pp",
@@ -111,7 +117,7 @@ def megatron_lacks(strategy: Strategy) -> tuple[str, ...]:
     """What a strategy asks for that no option of Megatron can express; empty if nothing."""
     found = []
     for group in strategy.pipelines:
-        own = [group.degrees_of(stage) for stage in group.stages]
+        own = [group.as_stage(stage) for stage in group.stages]
         found += [
             f"{words} differs between stages"
             for key, words in _OF_STAGES.items()
