@@ -22,7 +22,7 @@ from astrarium.search.runs import Runs
 from astrarium.search.sensitivity import CLOSE, MOST, Change, Sensitivity, What
 
 WORKLOAD = Workload(
-    small_model(layers=4), seq_length=2048, global_batch=8, tokens=8 * 2048 * 100_000
+    small_model(layers=2), seq_length=2048, global_batch=8, tokens=8 * 2048 * 100_000
 )
 
 
@@ -41,7 +41,7 @@ def rented(text: str, usd: float, gbytes_per_second: float) -> Pool:
 
 
 CLUSTER = Cluster(
-    (rented("h100:16", 3.0, 25.0), rented("a100:16", 1.3, 100.0), rented("l40s:8", 1.0, 12.0))
+    (rented("h100:16", 3.0, 25.0), rented("a100:16", 1.3, 100.0), rented("l40s:2", 1.0, 12.0))
 )
 MIXED_TERMS = RunTerms(spot=Spot.MIX, interruptions_per_hour={"": 0.05})
 RAMPED = RunTerms(ramp=Ramp(start=4, increment=4, samples=1000))
@@ -96,12 +96,13 @@ def question(name: str) -> tuple[Objective, Limits, RunTerms]:
     assert len(found.front) > 3
     fast, slow = found.front[0], found.front[-1]
     deadline = ((fast.train_seconds or 0.0) * (slow.train_seconds or 0.0)) ** 0.5
+    paid = min(p.usd_total or 0.0 for p in found.front if (p.train_seconds or 0.0) <= deadline)
     budget = ((fast.usd_total or 0.0) * (slow.usd_total or 0.0)) ** 0.5
     return {
         "cost": (Objective.COST, Limits(), RunTerms()),
         "cost in time": (Objective.COST, Limits(None, deadline), RunTerms()),
         "time for money": (Objective.TIME, Limits(budget, None), RunTerms()),
-        "both limits": (Objective.COST, Limits(1.1 * budget, deadline), RunTerms()),
+        "both limits": (Objective.COST, Limits(1.1 * paid, deadline), RunTerms()),
         "time": (Objective.THROUGHPUT, Limits(), RunTerms()),
         "spot": (Objective.COST, Limits(None, 1.2 * deadline), MIXED_TERMS),
         "ramp": (Objective.COST, Limits(None, 1.2 * deadline), RAMPED),
@@ -145,7 +146,8 @@ def test_every_pool_has_its_price_and_its_network() -> None:
         own = [change for change in changes if change.pool == pool.name]
         assert [c.value for c in own if c.what is What.PRICE] == [pool.usd_per_gpu_hour]
         networks = [c.value for c in own if c.what is What.NETWORK]
-        assert networks == [pool.inter_node_bandwidth] * (2 if pool.name in used else 1)
+        directions = 0 if pool.nodes == 1 else 2 if pool.name in used else 1
+        assert networks == [pool.inter_node_bandwidth] * directions
 
 
 def test_a_pool_of_one_node_has_no_network() -> None:
@@ -154,6 +156,35 @@ def test_a_pool_of_one_node_has_no_network() -> None:
     assert found is not None
     changes = sensitivity(cluster, found, Objective.COST, Limits(), RunTerms()).changes()
     assert {change.what for change in changes} == {What.PRICE}
+
+
+def test_a_mix_has_a_link_and_holds_at_least_as_far_as_is_said() -> None:
+    pools = Cluster((rented("h100:4", 3.0, 100.0), rented("a100:4", 1.3, 100.0)))
+    workload = Workload(small_model(layers=8), 2048, 16, tokens=16 * 2048 * 1000)
+    link = pools.link_between(*(pool.name for pool in pools.pools))
+
+    def best(factor: float) -> Planned:
+        changed = replace(link, bandwidth=factor * link.bandwidth)
+        return plan(
+            workload,
+            replace(pools, links=(changed,)),
+            objective=Objective.TIME,
+            mode=Mode.UP_TO,
+        )
+
+    found = best(1.0)
+    now = gpus_of(found)
+    assert len(now) == 2
+    runs = Runs(workload, replace(pools, links=(link,)), RunTerms())
+    known = (found.plans[0], *found.front)
+    changes = Sensitivity(runs, Objective.TIME, Limits(), (), known).changes()
+    slower, faster = (change for change in changes if change.what is What.LINK)
+    assert slower.value == faster.value == link.bandwidth
+    assert slower.factor is not None
+    assert slower.factor < 1
+    assert slower.gpus_then != now
+    assert gpus_of(best(slower.factor * CLOSE)) == now
+    assert faster.factor is None
 
 
 def test_twice_the_same_question_has_twice_the_same_answer() -> None:
