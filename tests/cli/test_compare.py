@@ -176,5 +176,6 @@ def test_the_text_says_what_would_change_the_answer(plan: Run) -> None:
 
 
 def test_a_type_without_a_price_has_no_distance(plan: Run) -> None:
-    result = plan("--mode", "up-to", "--sensitivity", gpus="h100:8,gaudi2:8")
+    result = plan("--mode", "up-to", "--sensitivity", gpus="h100:8,a30:8")
     assert result.exit_code == 2
+    assert "none is known for A30-24GB; --price a30=USD sets one" in result.stderr

@@ -52,11 +52,11 @@ def _distance(part: SensitivityPart) -> float:
 
 def _fields(parts: Sequence[SensitivityPart], names: Mapping[str, str]) -> list[Field]:
     return [
-        Field("if this", [f"{TITLES[p.what]} {_pool(p, names)}" for p in parts], prose=True),
-        Field("is not", [_value(part.what, part.value_now) for part in parts], right=True),
-        Field("but", [_value(part.what, part.value_then or 0.0) for part in parts], right=True),
+        Field("what", [f"{TITLES[p.what]} {_pool(p, names)}" for p in parts], prose=True),
+        Field("today", [_value(part.what, part.value_now) for part in parts], right=True),
+        Field("then", [_value(part.what, part.value_then or 0.0) for part in parts], right=True),
         Field("change", [_change(part.factor or 1.0) for part in parts], right=True),
-        Field("the answer is", [_then(part, names) for part in parts], prose=True),
+        Field("answer then", [_then(part, names) for part in parts], prose=True),
     ]
 
 
