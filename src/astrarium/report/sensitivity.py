@@ -17,6 +17,7 @@ from astrarium.report.words import short_types, unit_price
 from astrarium.units import format_rate, format_seconds
 
 ROWS: Final = 12  # that are nearest to changing the answer
+MOST_NAMED: Final = 12  # pools that change nothing, one by one
 
 TITLES: Final = {"price": "price of", "network": "network of", "link": "link"}
 
@@ -93,10 +94,10 @@ def _in_vain(parts: Sequence[SensitivityPart], names: Mapping[str, str]) -> Iter
     for part in parts:
         if part.unchanged_to is not None:
             groups.setdefault((part.what, part.unchanged_to), []).append(_pool(part, names))
-    words = {"price": "price", "network": "network", "link": "link"}
     for (what, farthest), pools in groups.items():
         how = f"up to {farthest:g} times" if farthest > 1 else f"down to 1/{1 / farthest:g} of"
-        yield f"unchanged with a {words[what]} {how} today's: {', '.join(pools)}"
+        which = ", ".join(pools) if len(pools) <= MOST_NAMED else f"{len(pools)} pools"
+        yield f"unchanged with a {what} {how} today's: {which}"
 
 
 def neighbour_lines(document: PlanDocument) -> Iterator[str]:
@@ -108,26 +109,22 @@ def neighbour_lines(document: PlanDocument) -> Iterator[str]:
     at = front.points.index(chosen)
     if at > 0:
         faster = front.points[at - 1]
-        yield (
-            f"{_more_money(front, chosen, faster)} more buys"
-            f" {_less_time(faster, chosen)} less: {_gpus(front, faster)}"
-        )
+        money, time = _apart(front, chosen, faster)
+        yield f"{money} more buys {time} less: {_gpus(front, faster)}"
     if at + 1 < len(front.points):
         cheaper = front.points[at + 1]
-        yield (
-            f"{_less_time(chosen, cheaper)} more saves"
-            f" {_more_money(front, cheaper, chosen)}: {_gpus(front, cheaper)}"
-        )
+        money, time = _apart(front, chosen, cheaper)
+        yield f"{time} more saves {money}: {_gpus(front, cheaper)}"
 
 
-def _more_money(front: Front, cheap: Point, dear: Point) -> str:
-    share = percent((dear.cost - cheap.cost) / cheap.cost) if cheap.cost else "all"
-    return f"{front.cost_words(dear.cost - cheap.cost)} ({share})"
-
-
-def _less_time(fast: Point, slow: Point) -> str:
-    saved = slow.seconds - fast.seconds
-    return f"{format_seconds(saved)} ({percent(saved / slow.seconds)})"
+def _apart(front: Front, chosen: Point, other: Point) -> tuple[str, str]:
+    """Money and time between two points, with their shares of what the chosen one takes."""
+    usd, seconds = abs(other.cost - chosen.cost), abs(other.seconds - chosen.seconds)
+    share = f" ({percent(usd / chosen.cost)})" if chosen.cost else ""
+    return (
+        f"{front.cost_words(usd)}{share}",
+        f"{format_seconds(seconds)} ({percent(seconds / chosen.seconds)})",
+    )
 
 
 def _gpus(front: Front, point: Point) -> str:
