@@ -158,37 +158,18 @@ def test_a_pool_of_one_node_has_no_network() -> None:
     assert {change.what for change in changes} == {What.PRICE}
 
 
-def test_a_mix_has_a_link_and_holds_at_least_as_far_as_is_said() -> None:
-    pools = Cluster((rented("h100:4", 3.0, 100.0), rented("a100:4", 1.3, 100.0)))
-    workload = Workload(small_model(layers=8), 2048, 16, tokens=16 * 2048 * 1000)
-    link = pools.link_between(*(pool.name for pool in pools.pools))
-
-    def best(factor: float) -> Planned:
-        changed = replace(link, bandwidth=factor * link.bandwidth)
-        return plan(
-            workload,
-            replace(pools, links=(changed,)),
-            objective=Objective.TIME,
-            mode=Mode.UP_TO,
-        )
-
-    found = best(1.0)
-    now = gpus_of(found)
-    assert len(now) == 2
-    runs = Runs(workload, replace(pools, links=(link,)), RunTerms())
-    known = (found.plans[0], *found.front)
-    changes = Sensitivity(runs, Objective.TIME, Limits(), (), known).changes()
-    slower, faster = (change for change in changes if change.what is What.LINK)
-    assert slower.value == faster.value == link.bandwidth
-    assert slower.factor is not None
-    assert slower.factor < 1
-    assert slower.gpus_then != now
-    assert gpus_of(best(slower.factor * CLOSE)) == now
-    assert faster.factor is None
+def test_nothing_is_cheaper_than_what_costs_nothing() -> None:
+    free = replace(CLUSTER.pools[1], usd_per_gpu_hour=0.0, spot_usd_per_gpu_hour=None)
+    cluster = Cluster((CLUSTER.pools[0], free))
+    found = planned(cluster, Objective.COST, Limits(), RunTerms())
+    assert found is not None
+    changes = sensitivity(cluster, found, Objective.COST, Limits(), RunTerms()).changes()
+    prices = [change for change in changes if change.what is What.PRICE]
+    assert [(change.pool, change.factor) for change in prices] == [(cluster.pools[0].name, None)]
 
 
 def test_twice_the_same_question_has_twice_the_same_answer() -> None:
-    asked = question("time for money")
+    asked = question("cost in time")
     found = planned(CLUSTER, *asked)
     assert found is not None
     first, second = (sensitivity(CLUSTER, found, *asked).changes() for _ in range(2))

@@ -172,13 +172,12 @@ def _changes(question: Question, planned: Planned) -> tuple[Change, ...]:
 
     asked = question.asked
     runs = Runs(asked.workload, asked.cluster, question.terms, question.tuning)
-    best = planned.plans[0]
     return Sensitivity(
         runs,
         question.objective,
         question.limits,
         (*question.rules, *runs.rules),
-        (best, *(plan for plan in planned.front if plan is not best)),
+        (*planned.plans, *planned.front),
     ).changes()
 
 

@@ -7,8 +7,8 @@ The answer is the GPUs, by pool, of the best plan under the objective and the li
 - Networks: a pool is searched again with other bandwidths between its nodes, and the factor is
   found by halving, on a scale of logarithms. A faster network helps only its own pool, so the
   others stay as they are, and a slower one matters only to a pool of the answer.
-- Pipelines over several pools are those of the front, which are priced anew: mixes that are on no
-  front now are not looked for.
+- Pipelines over several pools are those that are known, which are priced anew: mixes that nobody
+  found for today's prices and networks are not looked for.
 
 No pool is searched for all its plans: a `Window` leaves out what cannot become the answer.
 """
@@ -42,6 +42,8 @@ CLOSE = 1.05  # how well the factor of a network is known
 # Overheads that are known only when a plan is priced (ramps, evaluations) differ less than this
 # between plans that are nearly the best without them.
 NEAR = 1.05
+
+NO_MONEY = 1e-100  # what nothing costs, where it is divided by
 
 
 class What(StrEnum):
@@ -82,7 +84,7 @@ class Window(Archive):
             usd = min(usd, NEAR * self.points[-1].usd)
         elif self.points:
             seconds = min(seconds, NEAR * self.points[0].seconds)
-        rate = ways.hourly / HOUR
+        rate, usd = ways.hourly / HOUR, max(usd, NO_MONEY)
         by_money = np.divide(usd, rate, out=np.full(rate.shape, np.inf), where=rate > 0)
         within = (np.minimum(seconds, by_money) / ways.stretch).max(axis=1)
         return np.asarray(np.minimum(super().limits(ways), within))
@@ -90,7 +92,7 @@ class Window(Archive):
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """The question that was answered, and the plans of its front; the first is the answer."""
+    """The question that was answered, and the plans found; the first is the answer."""
 
     runs: Runs
     objective: Objective
@@ -100,8 +102,10 @@ class Sensitivity:
 
     def changes(self) -> tuple[Change, ...]:
         """What would change the answer: prices, networks, then the links of a mix."""
-        pools = self.runs.cluster.pools
-        instead = self._instead([pool for pool in pools if not self._uses(self.known[0], pool)])
+        pools, used = self.runs.cluster.pools, self._pools_of(self.known[0])
+        instead = self._instead([pool for pool in pools if pool not in used])
+        if len(used) > 1:  # each of them by itself may come next
+            instead += [plan for pool in used for plan in self._alone(pool)]
         return (
             *(change for pool in pools for change in self._prices(pool, instead)),
             *(change for pool in pools for change in self._networks(pool, instead)),
@@ -146,6 +150,10 @@ class Sensitivity:
                 equal_splits=any("split" in rule.names for rule in self.rules),
             )
         return plans_of(runs, models, archive.points)
+
+    def _alone(self, pool: Pool) -> list[Plan]:
+        """The front of one pool."""
+        return self._found(self.runs, [pool], Archive())
 
     def _window(self, goal: Objective, seconds: float | None, usd: float | None) -> Window:
         """A window for what a run may take and cost.
@@ -192,7 +200,7 @@ class Sensitivity:
             # All that the pool costs scales: no other number of its GPUs becomes the cheapest.
             yield self._price(pool, [*self.known, *instead], MOST)
             return
-        own = self._found(self.runs, [pool], Archive())
+        own = self._alone(pool)
         for farthest in (1 / MOST, MOST):
             yield self._price(pool, [*self.known, *own, *instead], farthest)
 
