@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from astrarium.report.document import PlanDocument, SensitivityPart
+from astrarium.report.document import PlanDocument, SearchPart, SensitivityPart
 from astrarium.report.front import Front, Point, front_of, gpus_of
 from astrarium.report.layout import Field, listing, percent, title
 from astrarium.report.words import short_types, unit_price
@@ -32,7 +32,12 @@ def sensitivity_section(
     found = sorted((part for part in parts if part.factor), key=_distance)
     if found:
         yield from listing(_fields(found[:ROWS], names), width)
-    lines = [*_more(len(found) - ROWS), *_in_vain(parts, names), *neighbour_lines(document)]
+    lines = [
+        *_more(len(found) - ROWS),
+        *_idle_prices(document.search),
+        *_in_vain(parts, names),
+        *neighbour_lines(document),
+    ]
     for line in lines:
         yield Padding(Text(line), (0, 0, 0, 2))
 
@@ -86,10 +91,13 @@ def _more(count: int) -> Iterator[str]:
         yield f"{count:,} more changes are farther away; --json has all"
 
 
+def _idle_prices(search: SearchPart | None) -> Iterator[str]:
+    if search and search.objective != "cost" and search.budget_usd is None:
+        yield "no price matters: time decides, and there is no budget"
+
+
 def _in_vain(parts: Sequence[SensitivityPart], names: Mapping[str, str]) -> Iterator[str]:
     """What was changed as far as is tried, and the answer stayed."""
-    if not any(part.what == "price" for part in parts):
-        yield "no price matters: time decides, and there is no budget"
     groups: dict[tuple[str, float], list[str]] = {}
     for part in parts:
         if part.unchanged_to is not None:
