@@ -57,9 +57,9 @@ def front(case: Case) -> Front:
     from astrarium.model import load_model
     from astrarium.model.workload import Workload
     from astrarium.search.archive import Archive, Ways
+    from astrarium.search.formats import runnable
     from astrarium.search.front import PoolFront
     from astrarium.search.mix_fronts import Asked, mix_fronts
-    from astrarium.search.planner import runnable
     from astrarium.search.space import Space
     from astrarium.strategy.validity import megatron_rules
 
@@ -68,8 +68,7 @@ def front(case: Case) -> Front:
     prices = np.array([pool.usd_per_gpu_hour for pool in cluster.pools])
 
     def ways_of(gpus: Ints) -> Ways:
-        hourly = (gpus @ prices)[:, None].astype(float)
-        return Ways(np.ones_like(hourly), hourly, np.zeros(hourly.shape, np.int64))
+        return Ways.on_demand((gpus @ prices).astype(float))
 
     archive, rules = Archive(), megatron_rules()
     begin, space, priced = time.perf_counter(), 0, 0

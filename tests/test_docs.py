@@ -158,6 +158,8 @@ def test_the_table_of_fields_is_that_of_the_code() -> None:
         document.StagePart,
         document.MemoryPart,
         document.ParetoPart,
+        document.ComparePart,
+        document.SensitivityPart,
     ],
 )
 def test_the_plan_document_is_described(part: type) -> None:

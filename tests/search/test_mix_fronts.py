@@ -253,7 +253,8 @@ def test_every_way_to_pay_is_on_the_front() -> None:
     def with_spot(gpus: Ints) -> Ways:
         hourly = np.stack([gpus @ [3.0, 1.0], gpus @ [1.0, 1.0]], axis=1).astype(float)
         stretch = np.stack([np.ones(len(gpus)), 1 + 0.05 * gpus[:, 0]], axis=1)
-        return Ways(stretch, hourly, np.stack([0 * gpus[:, 0], gpus[:, 0]], axis=1))
+        spot = np.stack([0 * gpus, gpus * [1, 0]], axis=1)
+        return Ways(stretch, hourly, spot)
 
     rules = (*ONE_CHUNK, *FEW_DEGREES, "$tp > 1")
     archive = Archive()
@@ -267,4 +268,4 @@ def test_every_way_to_pay_is_on_the_front() -> None:
         for stretch, hourly in zip(ways.stretch[0], ways.hourly[0], strict=True):
             every.append((seconds * stretch, seconds * stretch * hourly / HOUR))
     np.testing.assert_allclose(points(archive), front_of(every), rtol=1e-9)
-    assert {point.spot > 0 for point in archive.points} == {True, False}
+    assert {sum(point.spot) > 0 for point in archive.points} == {True, False}

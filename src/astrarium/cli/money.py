@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
@@ -35,17 +35,25 @@ class Terms:
     power_utilisation: str | None = None
     money_decides: bool = False  # the cheapest, or a budget: types without a price are no use
     may_choose: bool = False  # GPUs, where none are asked for
+    elsewhere: frozenset[str] = frozenset()  # GPU types of another cluster at the same terms
 
     @property
     def uses_book(self) -> bool:
         return self.market is not None or bool(self.prices)
 
 
-def terms(flags: Mapping[str, Any], *, money_decides: bool = False) -> Terms:
+def terms(
+    flags: Mapping[str, Any], *, money_decides: bool = False, elsewhere: Collection[str] = ()
+) -> Terms:
     """The flags about money among all those of a command; --max-gpus lets it choose GPUs."""
     names = [f.name for f in fields(Terms) if f.name in flags]
     given = {name: flags[name] for name in names if flags[name] is not None}
-    return Terms(**given, money_decides=money_decides, may_choose="max_gpus" in flags)
+    return Terms(
+        **given,
+        money_decides=money_decides,
+        may_choose="max_gpus" in flags,
+        elsewhere=frozenset(elsewhere),
+    )
 
 
 def today() -> date:
@@ -146,8 +154,9 @@ def priced(cluster: Cluster, terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
     elif terms.discount:
         cluster = market.with_discount(cluster, _only_discount(terms.discount))
     if terms.price:
-        cluster = market.with_prices(cluster, _stated(terms.price))
-    if terms.power_price is not None:
+        cluster = market.with_prices(cluster, _stated(terms.price), terms.elsewhere)
+    owned = any(pool.usd_per_gpu_hour == 0 for pool in cluster.pools)
+    if terms.power_price is not None and (owned or not terms.elsewhere):
         cluster = market.with_power(cluster, _power(terms))
     return concluded(cluster, terms, notes)
 

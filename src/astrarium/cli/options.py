@@ -286,6 +286,24 @@ OPTIONAL_STRATEGY: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="FILE|k=v,...", help=f"{_STRATEGY} Default: any that fits."),
 ]
+COMPARE: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|k=v,...", help=f"What you have, to see what is saved. {_STRATEGY}"),
+]
+COMPARE_GPUS: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE:N[,TYPE:N...]",
+        help="GPUs that you have; default: those of a plan.json, or of --gpus.",
+        autocompletion=complete_gpus,
+    ),
+]
+SENSITIVITY: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--sensitivity", help="Which price or network, changed by how much, changes the answer."
+    ),
+]
 JSON: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of text.")
 ]

@@ -413,22 +413,25 @@ def under(asked: Request, runtime: RuntimeProfile) -> Request:
     return replace(asked, notes=(*asked.notes, note))
 
 
-def strategy(reference: str, asked: Request) -> Strategy:
-    """The strategy of --strategy, completed for the GPUs and the batch."""
+def strategy(
+    reference: str, asked: Request, *, flag: str = "--strategy", gpus: int | None = None
+) -> Strategy:
+    """The strategy of a flag, completed for the GPUs (by default all) and the batch."""
     from astrarium.search.planner import with_permitted_overlap
     from astrarium.strategy.document import read_strategy
 
     layers = asked.workload.model.num_layers
     given = read_strategy(
         reference,
-        gpus=asked.cluster.num_gpus,
+        gpus=asked.cluster.num_gpus if gpus is None else gpus,
         global_batch=asked.workload.global_batch,
         layers=layers,
+        flag=flag,
     )
     pp, virtual = given.strategy.pp, given.strategy.virtual_stages
     if pp * virtual > layers:
         raise InputError(
-            f"--strategy: pp {pp} x virtual_stages {virtual} makes {pp * virtual} stages of at"
+            f"{flag}: pp {pp} x virtual_stages {virtual} makes {pp * virtual} stages of at"
             f" least one layer; {asked.workload.model.name} has {layers} layers"
         )
     pools = asked.cluster.pools

@@ -9,7 +9,7 @@ instances of its type: many offers are single machines.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
@@ -62,11 +62,16 @@ def priced(cluster: Cluster, book: Book) -> Cluster:
     return replace(cluster, pools=tuple(_priced_pool(pool, book) for pool in cluster.pools))
 
 
-def with_prices(cluster: Cluster, usd_per_gpu_hour: Mapping[str, float]) -> Cluster:
-    """The cluster with prices that the user states, by full name of the GPU type."""
+def with_prices(
+    cluster: Cluster, usd_per_gpu_hour: Mapping[str, float], elsewhere: Collection[str] = ()
+) -> Cluster:
+    """The cluster with prices that the user states, by full name of the GPU type.
+
+    Types that are used `elsewhere` need not be in this cluster.
+    """
     here = [pool.gpu.name for pool in cluster.pools]
     for gpu in usd_per_gpu_hour:
-        if gpu not in here:
+        if gpu not in (*here, *elsewhere):
             raise InputError(
                 f"{PRICE_FLAG}: {gpu} is none of the GPUs asked about ({', '.join(here)})"
             )

@@ -172,6 +172,11 @@ class Rental:
         saved = np.where(np.isnan(self.spot_usd), 0.0, self.usd - self.spot_usd)
         return (self.nodes * self.usd).sum(axis=-1) - (spot_nodes * saved).sum(axis=-1)
 
+    def usd_per_hour_of_pools(self, spot_nodes: Ints) -> Floats:
+        """The same for each pool by itself."""
+        spot_usd = np.where(np.isnan(self.spot_usd), self.usd, self.spot_usd)
+        return np.asarray((self.nodes - spot_nodes) * self.usd + spot_nodes * spot_usd)
+
     @property
     def worth_of_spot(self) -> Floats:
         """USD saved for each interruption that a spot node brings; least where none is on offer."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING
 
 from astrarium.catalog import describe_gpu, sources
 from astrarium.catalog.regions import ANY_REGION
@@ -14,6 +15,7 @@ from astrarium.model.workload import Workload
 from astrarium.report.document import (
     SCHEMA,
     ClusterPart,
+    ComparePart,
     LinkPart,
     MemoryPart,
     ParetoPart,
@@ -23,6 +25,7 @@ from astrarium.report.document import (
     RecomputePart,
     RunPart,
     SearchPart,
+    SensitivityPart,
     StagePart,
     StageTimePart,
     StrategyPart,
@@ -33,14 +36,20 @@ from astrarium.report.document import (
 )
 from astrarium.report.measured import measured_notes
 from astrarium.search.formats import runnable
+from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.pace import StageSeconds
-from astrarium.search.plan import Plan, Run
+from astrarium.search.plan import HOUR, Plan, Run
 from astrarium.search.planner import Planned
 from astrarium.search.room import pools_without_room
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
 
+if TYPE_CHECKING:
+    from astrarium.search.comparison import Compared
+    from astrarium.search.sensitivity import Change
+
+OWN_RANK = 0  # of the user's own plan, which is none of those found
 MOST_LEFT_OUT = 6  # pools that are named one by one
 LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
 
@@ -53,6 +62,8 @@ def document_of(
     mode: str,
     limits: Limits | None = None,
     notes: Sequence[str] = (),
+    compare: ComparePart | None = None,
+    changes: Sequence[Change] | None = None,
 ) -> PlanDocument:
     """The document of a search."""
     limits = limits or Limits()
@@ -87,6 +98,8 @@ def document_of(
         plans,
         _front(planned, every, plans),
         (*notes, *found),
+        compare=compare,
+        sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
     )
 
 
@@ -103,6 +116,46 @@ def document_without_plans(
         notes=tuple(notes),
         error=error,
     )
+
+
+def sensitivity_part(change: Change) -> SensitivityPart:
+    return SensitivityPart(
+        what=change.what,
+        pool=change.pool,
+        factor=change.factor,
+        value_now=change.value,
+        value_then=None if change.factor is None else change.factor * change.value,
+        gpus_then=dict(change.gpus_then),
+        unchanged_to=change.unchanged_to,
+    )
+
+
+def compare_part(own: Compared, answer: Plan, notes: Sequence[str] = ()) -> ComparePart:
+    """What the user has beside the answer."""
+    plan = own.plan
+    runs = plan is not None and plan.fits
+
+    def saved(of: Callable[[Plan], float | None]) -> float | None:
+        before, now = (of(plan) if plan and runs else None), of(answer)
+        return None if before is None or now is None else before - now
+
+    return ComparePart(
+        cluster_part(own.cluster),
+        None if plan is None else plan_part(plan, OWN_RANK),
+        own.refused,
+        saved(time_of),
+        saved(_usd_of),
+        saved(_kwh_of),
+        tuple(notes),
+    )
+
+
+def _usd_of(plan: Plan) -> float | None:
+    return None if plan.usd_per_hour is None else money_of(plan) / HOUR
+
+
+def _kwh_of(plan: Plan) -> float | None:
+    return None if plan.run is None else plan.run.kwh
 
 
 def _front(

@@ -329,10 +329,45 @@ class ParetoPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparePart:
+    """What the user has, beside plan 1, and what that saves: negative where it takes more.
+
+    Seconds and dollars are those of the run, or of an iteration without tokens. `refused` says
+    why there is no plan. Nothing is saved (null) against what does not run or does not fit.
+    """
+
+    cluster: ClusterPart
+    plan: PlanPart | None
+    refused: str
+    saved_seconds: float | None
+    saved_usd: float | None
+    saved_kwh: float | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SensitivityPart:
+    """What would change the GPUs of plan 1 if it were `factor` times as large, and to which.
+
+    A `factor` of null: nothing up to `unchanged_to` does. `gpus_then` is by pool; empty if no plan
+    keeps the limits then.
+    """
+
+    what: str  # price (USD per GPU and hour), network or link (bytes per second and node)
+    pool: str  # or both, of a link: "A - B"
+    factor: float | None
+    value_now: float
+    value_then: float | None
+    gpus_then: dict[str, int]
+    unchanged_to: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PlanDocument:
     """`search` is null when a single strategy was predicted; `notes` are for the reader.
 
-    Without any plan `error` says why, and nothing is known of the search.
+    Without any plan `error` says why, and nothing is known of the search. `compare` and
+    `sensitivity` are there where they were asked for.
     """
 
     schema: str
@@ -343,6 +378,8 @@ class PlanDocument:
     pareto: tuple[ParetoPart, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
+    compare: ComparePart | None = None
+    sensitivity: tuple[SensitivityPart, ...] | None = None
 
     @property
     def listed(self) -> tuple[PlanPart, ...]:
@@ -431,10 +468,11 @@ def _within_each_other(
 def to_dict(document: PlanDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
     data = asdict(document)
-    for plan in data["plans"]:
+    own = data["compare"]["plan"] if data["compare"] else None
+    for plan in (*data["plans"], *([own] if own else [])):
         drop_absent(plan["strategy"])
-    if document.error is None:
-        del data["error"]
+    for key in [key for key in ("error", "compare", "sensitivity") if data[key] is None]:
+        del data[key]
     return data
 
 
@@ -472,7 +510,8 @@ def load_document(path: Path) -> PlanDocument:
     document = documents.load(path, PlanDocument)
     for key, value in _numbers(to_dict(document)):
         _check_number(key, value, path)
-    for plan in document.plans:
+    own = document.compare.plan if document.compare else None
+    for plan in (*document.plans, *([own] if own else [])):
         _check_plan(plan, path)
     for index, point in enumerate(document.pareto):
         _check_point(document, point, f"{path}: pareto[{index}]")
@@ -506,7 +545,9 @@ def _check_number(key: str, value: float, path: Path) -> None:
     name = key.rpartition(".")[2]
     if not abs(value) <= LARGEST_QUANTITY:
         raise InputError(f"{path}: {key}: expected a number up to {LARGEST_QUANTITY:.0e}; {_AGAIN}")
-    if value < 0 and ".breakdown_seconds." not in key:  # where rounding may leave -1e-17
+    # Rounding may leave -1e-17 of a cause; what is saved may be a loss.
+    signed = ".breakdown_seconds." in key or name.startswith("saved_")
+    if value < 0 and not signed:
         expected = "a number that is not negative"
     elif value == 0 and name in _POSITIVE:
         expected = "a number above zero"

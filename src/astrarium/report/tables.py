@@ -75,10 +75,18 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     experts = document.workload.has_experts
     yield strategies_table(listed, document.cluster, width, experts=experts)
     yield from pipelines(listed)
+    if document.compare is not None:
+        from astrarium.report.compare import compare_section
+
+        yield from compare_section(document, document.compare)
     if len(document.pareto) > 1:  # otherwise there is nothing to choose, nor to import
         from astrarium.report.front_table import front_section
 
         yield from front_section(document, width)
+    if document.sensitivity is not None:
+        from astrarium.report.sensitivity import sensitivity_section
+
+        yield from sensitivity_section(document, document.sensitivity, width)
     if best.run is not None:
         from astrarium.report.run import run_section
 

@@ -53,42 +53,74 @@ def find_front(
         CostModel(workload, pool, tuning=runs.tuning)
         for workload, pool in zip(workloads, pools, strict=True)
     ]
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
-    results = []
-    for number in _cheapest_first(models):
-        model = models[number]
-        space = Space(
-            model.workload,
-            model.pool,
-            model.planner,
-            exact=False,
+    results = [
+        enter_pool(
+            runs,
+            number,
+            models[number],
+            archive,
+            rules,
             expanded_overlaps=expanded_overlaps,
             equal_splits=equal_splits,
         )
-        search = PoolFront(
-            model,
-            space,
-            archive,
-            partial(runs.ways_of_pool, number),
-            partial(_alone, number, len(pools)),
-            runtime_rules=runtime_rules,
-            user_rules=rules,
-        )
-        results.append(search.run())
+        for number in _cheapest_first(models)
+    ]
     if pairs:
-        from astrarium.search.mix_fronts import Asked, mix_fronts
+        results.append(_enter_pairs(runs, archive, rules, expanded_overlaps))
+    return Front(front_of(plans_of(runs, models, archive.points)), tuple(results))
 
-        asked = Asked(
-            runs.workload,
-            runs.cluster,
-            runs.ways,
-            runtime_rules,
-            rules,
-            expanded_overlaps,
-            runs.tuning,
-        )
-        results.append(mix_fronts(asked, archive))
-    return Front(_plans(runs, models, archive.points), tuple(results))
+
+def enter_pool(
+    runs: Runs,
+    number: int,
+    model: CostModel,
+    archive: Archive,
+    rules: Sequence[RejectingRule],
+    *,
+    expanded_overlaps: frozenset[str] = frozenset(),
+    equal_splits: bool = False,
+) -> SearchResult:
+    """Enter what the GPUs of one pool can add to the archive."""
+    space = Space(
+        model.workload,
+        model.pool,
+        model.planner,
+        exact=False,
+        expanded_overlaps=expanded_overlaps,
+        equal_splits=equal_splits,
+    )
+    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    return PoolFront(
+        model,
+        space,
+        archive,
+        partial(runs.ways_of_pool, number),
+        partial(_alone, number, len(runs.cluster.pools)),
+        runtime_rules=runtime_rules,
+        user_rules=rules,
+    ).run()
+
+
+def _enter_pairs(
+    runs: Runs,
+    archive: Archive,
+    rules: Sequence[RejectingRule],
+    expanded_overlaps: frozenset[str],
+) -> SearchResult:
+    """Enter what pipelines over two pools can add to the archive."""
+    from astrarium.search.mix_fronts import Asked, mix_fronts
+
+    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    asked = Asked(
+        runs.workload,
+        runs.cluster,
+        runs.ways,
+        runtime_rules,
+        rules,
+        expanded_overlaps,
+        runs.tuning,
+    )
+    return mix_fronts(asked, archive)
 
 
 def _cheapest_first(models: Sequence[CostModel]) -> list[int]:
@@ -104,7 +136,7 @@ def _alone(number: int, pools: int, gpus: int) -> tuple[int, ...]:
     return tuple(gpus if pool == number else 0 for pool in range(pools))
 
 
-def _plans(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -> tuple[Plan, ...]:
+def plans_of(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -> list[Plan]:
     """Points as plans with their runs; with everything counted some may be outdone."""
     by_pools: dict[tuple[int, ...], list[Point]] = defaultdict(list)
     for point in points:
@@ -116,14 +148,14 @@ def _plans(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -> 
         strategies = list(dict.fromkeys(point.found.strategy for point in members))
         estimated = dict(zip(strategies, _estimated(model, strategies), strict=True))
         plans += [runs.priced(estimated[point.found.strategy], point.spot) for point in members]
-    return front_of(plans)
+    return plans
 
 
 def _model(runs: Runs, models: Sequence[CostModel], used: tuple[int, ...]) -> ClusterModel:
     """The cost model of some pools; together they use a number format that all have."""
     if len(used) == 1:
         return ClusterModel.alone(models[used[0]])
-    part = runs.cluster.part(tuple(models[pool].pool for pool in used))
+    part = runs.cluster.part([models[pool].pool for pool in used])
     return ClusterModel(runnable(runs.workload, *part.pools), part, tuning=runs.tuning)
 
 

@@ -132,7 +132,18 @@ class Runs:
         choices: list[list[int]] = self.ways(gpus).spot[0].tolist()
         return choices
 
-    def priced(self, plan: Plan, spot_nodes: Sequence[int]) -> Plan:
+    def spot_nodes(self, plan: Plan) -> Ints:
+        """Spot nodes of every pool that a plan is paid for with."""
+        spot = {} if plan.run is None else plan.run.spot_gpus
+        return np.array([-(-spot.get(p.name, 0) // p.gpus_per_node) for p in self._pools])
+
+    def usd_per_hour_of_pools(self, plan: Plan) -> Floats:
+        """What a plan pays for the nodes of every pool."""
+        used = plan.strategy.gpus_of_pools()
+        rental = self._rental(np.array([used[pool.name] for pool in self._pools]))
+        return rental.usd_per_hour_of_pools(self.spot_nodes(plan))
+
+    def priced(self, plan: Plan, spot_nodes: Sequence[int] | Ints) -> Plan:
         """The plan with its run; `spot_nodes` of every pool."""
         run = self._run(plan, np.asarray(spot_nodes))
         if run is None:

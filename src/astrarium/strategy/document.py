@@ -132,10 +132,12 @@ class GivenStrategy:
     overlap_given: frozenset[str]
 
 
-def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) -> GivenStrategy:
+def read_strategy(
+    reference: str, *, gpus: int, global_batch: int, layers: int, flag: str = "--strategy"
+) -> GivenStrategy:
     """A strategy from `k=v,...`, from a strategy file, or the best one of a plan file."""
-    given = read_strategy_keys(reference)
-    where = "--strategy" if "=" in reference else reference
+    given = read_strategy_keys(reference, flag)
+    where = flag if "=" in reference else reference
     try:
         strategy = strategy_from_dict(
             given, where=where, gpus=gpus, global_batch=global_batch, layers=layers
@@ -145,12 +147,12 @@ def read_strategy(reference: str, *, gpus: int, global_batch: int, layers: int) 
     return GivenStrategy(strategy, frozenset(_nested(given, where).get("overlap", {})))
 
 
-def read_strategy_keys(reference: str) -> dict[str, Any]:
+def read_strategy_keys(reference: str, flag: str = "--strategy") -> dict[str, Any]:
     """The keys that a user gave, not yet checked or completed for GPUs and batch."""
     if "=" in reference:
-        return _from_pairs(reference)
+        return _from_pairs(reference, flag)
     if not reference.strip() or not (Path(reference).suffix or Path(reference).is_file()):
-        raise InputError(f"--strategy: {reference!r} is neither key=value,... nor a file")
+        raise InputError(f"{flag}: {reference!r} is neither key=value,... nor a file")
     given = _from_file(Path(reference))
     # A saved plan may be asked about with another batch.
     if not given.get("groups"):
@@ -178,16 +180,16 @@ def _with_line(path: Path, error: StrategyKeyError) -> InputError:
     return error
 
 
-def _from_pairs(text: str) -> dict[str, Any]:
+def _from_pairs(text: str, flag: str) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for pair in text.split(","):
         if not pair.strip():
             continue
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not value:
-            raise InputError(f"--strategy: {pair.strip()!r} is not of the form key=value")
+            raise InputError(f"{flag}: {pair.strip()!r} is not of the form key=value")
         if key in given:
-            raise InputError(f"--strategy: {key} is given twice")
+            raise InputError(f"{flag}: {key} is given twice")
         given[key] = _scalar(value)
     return given
 

@@ -1,0 +1,45 @@
+"""The user's own plan at the terms of the answer: the same cost model, the same prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astrarium.cluster import Cluster
+from astrarium.cost.training_run import RunTerms
+from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.errors import InputError
+from astrarium.model.workload import Workload
+from astrarium.search.money import best_paid
+from astrarium.search.outcome import Limits, Objective
+from astrarium.search.plan import Plan
+from astrarium.search.planner import predict
+from astrarium.search.runs import Runs
+from astrarium.strategy.types import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What the user has: its plan, or why there is none."""
+
+    cluster: Cluster
+    plan: Plan | None
+    refused: str = ""
+
+
+def compared(
+    workload: Workload,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    objective: Objective,
+    limits: Limits,
+    terms: RunTerms,
+    tuning: Tuning = NEUTRAL,
+) -> Compared:
+    """Predict and price a strategy as if it were one of the answers; limits need not be kept."""
+    try:
+        plan = predict(workload, cluster, strategy, tuning=tuning)
+    except InputError as error:
+        return Compared(cluster, None, str(error))
+    runs = Runs(workload, cluster, terms, tuning)
+    return Compared(cluster, best_paid(runs, plan, objective, limits))
