@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from astrarium.catalog import find_gpu, find_instance
 from astrarium.catalog.book import Book, book_of
 from astrarium.catalog.prices import Offer
-from astrarium.cluster import Cluster, Network, load_cluster, parse_gpus
+from astrarium.cluster import Cluster, Network, Pool, load_cluster, parse_gpus
 from astrarium.cluster.market import (
     Power,
     market_cluster,
@@ -163,3 +163,19 @@ def test_another_offer_never_makes_a_node_dearer(cloud: str, data: st.DataObject
     assert before.usd_per_gpu_hour is not None
     assert after.usd_per_gpu_hour is not None
     assert after.usd_per_gpu_hour <= before.usd_per_gpu_hour
+
+
+def test_of_many_stale_prices_the_oldest_is_named() -> None:
+    days = ("2026-01-01", "2024-05-05", "2026-02-01", "2026-01-03", "2026-01-04")
+    pools = tuple(
+        replace(pool_at(f"cloud{i}"), price_date=day, cloud=f"cloud{i}")
+        for i, day in enumerate(days)
+    )
+    (note,) = stale_notes(Cluster(pools), TODAY)
+    assert note.startswith("5 of 5 prices are stale; the price of H100-SXM5-80GB at cloud1")
+    assert "2024-05-05" in note
+    assert len(stale_notes(Cluster(pools[:4]), TODAY)) == 4
+
+
+def pool_at(name: str) -> Pool:
+    return replace(parse_gpus("h100:8").pools[0], name=name)

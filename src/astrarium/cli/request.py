@@ -186,8 +186,30 @@ def read(
             " pipeline layout has no place: plans with pp > 1 need another program"
         )
     asked = Workload(loaded, length, batch, tokens, number_format)
+    if gpus is None and cluster_file is None:
+        pools, unable = _able(asked, pools)
+        return Request(asked, pools, (*notes, *unable))
     used, fallbacks = _usable_format(asked, pools)
     return Request(used, pools, (*notes, *fallbacks))
+
+
+def _able(asked: Workload, market: Cluster) -> tuple[Cluster, list[str]]:
+    """The offers of a market whose GPUs have the number format, or its fallback, and a note."""
+    from astrarium.search.formats import runnable
+
+    able, unable = [], []
+    for pool in market.pools:
+        try:
+            runnable(asked, pool)
+        except InputError:
+            unable.append(pool)
+        else:
+            able.append(pool)
+    if not able:
+        raise InputError(f"no GPU of the market has {asked.precision} arithmetic")
+    names = ", ".join(dict.fromkeys(pool.gpu.name for pool in unable))
+    notes = [f"left out, as they have no {asked.precision} arithmetic: {names}"] if names else []
+    return market.part(able), notes
 
 
 def _usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]]:

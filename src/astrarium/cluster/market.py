@@ -28,6 +28,7 @@ PRICE_FLAG: Final = "--price"
 # A smaller instance counts as one of a pool's sizes if its GPUs cost at most so much more.
 DEARER_SIZES: Final = 1.02
 FULL_POWER: Final = 1.0
+MOST_STALE: Final = 4  # prices that are named one by one
 
 _NETWORKS: Final = (
     (r"EFA v1", Network.EFA_V1),
@@ -142,18 +143,29 @@ def market_cluster(book: Book, most_gpus: int) -> tuple[Pool, ...]:
 
 
 def stale_notes(cluster: Cluster, today: date) -> tuple[str, ...]:
-    """Which prices are too old to be relied on, with their dates."""
-    notes = []
-    for pool in cluster.pools:
-        day = price_day(pool)
-        if pool.usd_per_gpu_hour is not None and is_stale(day, today):
-            where = f" at {pool.cloud}" if pool.cloud else ""
-            age = (today - date.fromisoformat(day)).days
-            notes.append(
-                f"the price of {pool.gpu.name}{where} is stale: of {day}, {age:,} days old;"
-                f" {PRICE_FLAG} {pool.requested or pool.gpu.name}=USD sets a current one"
-            )
-    return tuple(dict.fromkeys(notes))
+    """Which prices are too old to be relied on, with their dates; of very many the oldest."""
+    stale = [
+        pool
+        for pool in cluster.pools
+        if pool.usd_per_gpu_hour is not None and is_stale(price_day(pool), today)
+    ]
+    if len(stale) <= MOST_STALE:
+        return tuple(dict.fromkeys(_stale(pool, today) for pool in stale))
+    oldest = min(stale, key=price_day)
+    return (
+        f"{len(stale)} of {len(cluster.pools)} prices are stale; {_stale(oldest, today)}. Each"
+        " plan's price has its date",
+    )
+
+
+def _stale(pool: Pool, today: date) -> str:
+    day = price_day(pool)
+    where = f" at {pool.cloud}" if pool.cloud else ""
+    age = (today - date.fromisoformat(day)).days
+    return (
+        f"the price of {pool.gpu.name}{where} is stale: of {day}, {age:,} days old;"
+        f" {PRICE_FLAG} {pool.requested or pool.gpu.name}=USD sets a current one"
+    )
 
 
 def price_day(pool: Pool) -> str:
@@ -169,10 +181,8 @@ def without_unpriced(cluster: Cluster) -> tuple[Cluster, tuple[str, ...]]:
     if not unpriced or len(unpriced) == len(cluster.pools):
         return cluster, ()
     kept = tuple(pool for pool in cluster.pools if pool.usd_per_gpu_hour is not None)
-    names = {pool.name for pool in kept}
-    links = tuple(link for link in cluster.links if names.issuperset(link.between))
     notes = tuple(f"{_unpriced(pool)}: left out" for pool in unpriced)
-    return Cluster(kept, links), notes
+    return cluster.part(kept), notes
 
 
 def unpriced_notes(cluster: Cluster) -> tuple[str, ...]:

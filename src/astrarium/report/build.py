@@ -221,13 +221,13 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
     if len(planned.cluster.pools) == 1:
         return ()
     left = [pool for pool in planned.cluster.pools if used[pool.name] < pool.num_gpus]
+    if len(left) > MOST_LEFT_OUT:
+        total = len(planned.cluster.pools)
+        return (f"plan 1 leaves out GPUs of {len(left)} of {total} pools",)
     unused = tuple(pool for pool in left if not used[pool.name])
     workload = runnable(planned.workload, *planned.cluster.pools)
     rooms = pools_without_room(workload, Cluster(unused)) if unused else ()
     why = {room.pool.name: f": {room.text}" for room in rooms}
-    if len(left) > MOST_LEFT_OUT and not why:
-        total = len(planned.cluster.pools)
-        return (f"plan 1 leaves out GPUs of {len(left)} of {total} pools",)
     notes = []
     for pool in left:
         idle = _of_pool(pool, pool.num_gpus - used[pool.name])
