@@ -287,7 +287,8 @@ class RowBounds:
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
         score = self._scores_of_rows(degrees, speed, best)
-        return np.maximum(score, rows.bound[index])
+        # Figures know the sharding of pipelines; a single stage may shard more and need less.
+        return np.where(stages > 1, np.maximum(score, rows.bound[index]), rows.bound[index])
 
     def _least_of_links(self, degrees: Degrees, virtual: Ints, figures: LayerFigures) -> Floats:
         """If all pools are in use and no block lies on two of them."""
