@@ -248,3 +248,14 @@ def test_too_many_divisors_are_refused_in_words() -> None:
     workload = Workload(small_model(80), seq_length=720720, global_batch=720720)
     with pytest.raises(InputError, match="fewer divisors"):
         searched(workload, pool_of("h100:1048576"), exact=False)
+
+
+@pytest.mark.parametrize("switches", [frozenset(), frozenset({"tp"}), frozenset(OVERLAP_SWITCHES)])
+@pytest.mark.parametrize("experts", [0, 4])
+def test_options_are_counted_as_written_out(switches: frozenset[str], experts: int) -> None:
+    pool = pool_of("h100:8")
+    workload = Workload(small_model(experts=experts), seq_length=2048, global_batch=16)
+    planner = CostModel(workload, pool).planner
+    space = Space(workload, pool, planner, exact=True, expanded_overlaps=switches)
+    for layers in (1, 2, 5):
+        assert space.num_options(layers) == len(space.options(layers))

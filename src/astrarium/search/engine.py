@@ -101,9 +101,12 @@ class Search:
         user_rules: Sequence[RejectingRule],
         limits: Limits,
         top: int,
+        known: Sequence[float] = (),
     ) -> None:
         self.model, self.space, self.objective = model, space, objective
         self.limits, self.top = limits, top
+        # Scores of plans found elsewhere: only what would be among the best of all is looked for.
+        self._known = sorted(known)[:top]
         self.constants = constant_fields(model.workload, model.pool)
         rules = [(rule, Rejection.RUNTIME) for rule in runtime_rules]
         rules += [(rule, Rejection.RULE) for rule in user_rules]
@@ -272,7 +275,7 @@ class Search:
 
     def _option_counts(self, chunk_layers: Ints) -> Ints:
         distinct, index = np.unique(chunk_layers, return_inverse=True)
-        return np.array([len(self.space.options(int(n))) for n in distinct])[index]
+        return np.array([self.space.num_options(int(n)) for n in distinct])[index]
 
     def _layout_seconds(self, layouts: Layouts) -> Floats:
         """The pipeline without recomputation, everything that can be hidden hidden."""
@@ -423,10 +426,8 @@ class Search:
             del best[worst]
 
     def _worst_kept(self) -> float:
-        best = self.state.best
-        if len(best) < self.top:
-            return float("inf")
-        return max(found.score for found in best.values())
+        scores = sorted([*self._known, *(found.score for found in self.state.best.values())])
+        return scores[self.top - 1] if len(scores) >= self.top else float("inf")
 
     def _ranked(self) -> list[Found]:
         best = self.state.best

@@ -184,7 +184,7 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
     several = len(cluster.pools) > 1
     searched: _Searched = []
     if asked.mode is Mode.UP_TO or not several:
-        searched = [_search(asked, pool) for pool in cluster.pools]
+        searched = _search_each(asked, cluster.pools)
     if not several and len(asked.workload.model.kinds) == 1:
         return searched
     for pools in _teams(asked, cluster):
@@ -294,7 +294,26 @@ def _search_across(
     return estimate(model, new), result
 
 
-def _search(asked: _Asked, pool: Pool) -> tuple[tuple[Plan, ...], SearchResult]:
+def _search_each(asked: _Asked, pools: Sequence[Pool]) -> _Searched:
+    """Each pool by itself, the strongest first: others are looked at for what is better only."""
+    found: dict[int, tuple[tuple[Plan, ...], SearchResult]] = {}
+    known: list[float] = []
+    by_money = asked.objective is Objective.COST
+    weights = [(pool.usd_per_gpu_hour or 0.0) if by_money else 1.0 for pool in pools]
+    for number in sorted(range(len(pools)), key=lambda i: -_peak_flops(asked, pools[i])):
+        comparable = [score / weights[number] for score in known] if all(weights) else []
+        found[number] = _search(asked, pools[number], comparable)
+        known += [one.score * weights[number] for one in found[number][1].found]
+    return [found[number] for number in range(len(pools))]
+
+
+def _peak_flops(asked: _Asked, pool: Pool) -> float:
+    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
+
+
+def _search(
+    asked: _Asked, pool: Pool, known: Sequence[float] = ()
+) -> tuple[tuple[Plan, ...], SearchResult]:
     model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
     space = Space(
         model.workload,
@@ -313,6 +332,7 @@ def _search(asked: _Asked, pool: Pool) -> tuple[tuple[Plan, ...], SearchResult]:
         user_rules=asked.rules,
         limits=asked.limits,
         top=asked.top,
+        known=known,
     ).run()
     return estimate(model, [found.strategy for found in result.found]), result
 

@@ -245,8 +245,14 @@ class Space:
         """Strategies that one written-out option stands for."""
         return int(2 ** (len(OVERLAP_SWITCHES) - len(self.expanded_overlaps)))
 
+    def num_options(self, chunk_layers: int) -> int:
+        """How many `options` there are, without writing them out."""
+        policies = 1 + len(self.module_masks) + 2 * chunk_layers
+        switches = int(2 ** len(self.expanded_overlaps))
+        return policies * len(ZERO_STAGES) * len(OFFLOAD) * switches
+
     def strategies_per_degree(self, pp: int) -> int:
-        options = sum(len(self.options(layout.chunk_layers)) for layout in self.layouts(pp))
+        options = sum(self.num_options(layout.chunk_layers) for layout in self.layouts(pp))
         return options * self.overlap_copies
 
     def counts(self, pp: Ints) -> Ints:
