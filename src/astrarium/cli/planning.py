@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -106,6 +106,8 @@ def _read(flags: Flags) -> Question:
     if flags["sensitivity"]:
         _check_open(how, asked)
     run = request.run_terms(flags, asked.workload)
+    on_spot = request.spot_notes(run, asked.cluster)
+    asked = replace(asked, notes=(*asked.notes, *on_spot))
     asked, tuning = request.tuned(asked, flags["profile"], request.Runtime.MEGATRON)
     yours = None if given is None else comparison.read(given, asked, terms, tuning)
     return Question(asked, goal, how, most_types, limits, top, rules, run, tuning, yours)

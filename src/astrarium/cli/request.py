@@ -278,9 +278,34 @@ def run_terms(flags: Mapping[str, Any], workload: Workload) -> RunTerms:
     if workload.tokens is None and terms != RunTerms():
         raise InputError(
             "spot, checkpoints, evaluations, the ramp of the batch and CO2 are those of a whole"
-            " run; give --tokens: how long is it?"
+            " run; give --tokens, or --epochs: how long is it?"
+        )
+    if terms.spot is Spot.NEVER and flags["interruptions"]:
+        raise InputError(
+            f"--interruptions {flags['interruptions'][0]} are those of spot nodes; add --spot"
+            " always or mix"
         )
     return terms
+
+
+def spot_notes(terms: RunTerms, pools: Cluster) -> tuple[str, ...]:
+    """Which GPUs cannot be spot for lack of a price; refused where all should be."""
+    from astrarium.cost.training_run import Spot
+
+    if terms.spot is Spot.NEVER:
+        return ()
+    names = dict.fromkeys(pool.gpu.name for pool in pools.pools)
+    strangers = [name for name in terms.interruptions_per_hour if name and name not in names]
+    if strangers:
+        raise InputError(f"--interruptions {strangers[0]}=...: no pool has this type")
+    lacking = [pool for pool in pools.pools if pool.spot_usd_per_gpu_hour is None]
+    if len(lacking) == len(pools.pools):
+        raise InputError(
+            f"--spot {terms.spot}: no spot price is known for {', '.join(names)}; give one in a"
+            " price file (--prices) or as spot_usd_per_gpu_hour in a cluster file"
+        )
+    without = ", ".join(dict.fromkeys(pool.gpu.name for pool in lacking))
+    return (f"no spot price is known for {without}: on demand",) if lacking else ()
 
 
 def _duration(flag: str, text: str | None, *, allow_zero: bool = False) -> float | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from astrarium.catalog import describe_gpu, sources
 from astrarium.catalog.regions import ANY_REGION
@@ -87,6 +88,7 @@ def document_of(
         *format_notes(planned.workload, planned.cluster, planned.plans[0]),
         *measured_notes(planned.workload.model, planned.plans[0]),
         *left_out_notes(planned),
+        *idle_notes(planned),
         *room_notes(plans),
         *runtime_notes(plans),
     )
@@ -213,6 +215,20 @@ def format_notes(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[str,
 def _of_pool(pool: Pool, gpus: int) -> str:
     named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
     return f"{gpus:,} x {pool.gpu.name}{named}"
+
+
+def idle_notes(planned: Planned) -> tuple[str, ...]:
+    """GPUs that are paid for and not used, as instances are rented whole."""
+    used = planned.plans[0].strategy.gpus_of_pools()
+    notes = []
+    for pool in planned.cluster.pools:
+        billed = int(pool.billed_gpus(np.array(used[pool.name])))
+        if billed > used[pool.name]:
+            notes.append(
+                f"plan 1 uses {used[pool.name]:,} of {billed:,} x {pool.gpu.name} that are paid"
+                " for: instances are rented whole"
+            )
+    return tuple(notes)
 
 
 def left_out_notes(planned: Planned) -> tuple[str, ...]:
@@ -350,19 +366,15 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         precision=plan.precision.value,
         runtimes=plan.runtimes,
         megatron_lacks=plan.megatron_lacks,
-        run=None if plan.run is None else run_part(plan.run, plan),
+        run=None if plan.run is None else run_part(plan.run),
     )
 
 
-def run_part(run: Run, plan: Plan) -> RunPart:
-    types = {name: stage.gpu for stage in plan.stages for name, _ in stage.pools}
-    spot: Counter[str] = Counter()
-    for pool, gpus in run.spot_gpus.items():
-        spot[types[pool]] += gpus
+def run_part(run: Run) -> RunPart:
     return RunPart(
         breakdown_seconds=dict(run.seconds),
         goodput=run.goodput,
-        spot_gpus=dict(spot),
+        spot_gpus=dict(run.spot_gpus),
         interruptions_per_hour=run.interruptions_per_hour,
         checkpoint_interval_seconds=run.checkpoint_interval_seconds,
         kwh=run.kwh,

@@ -72,6 +72,10 @@ def explanation_report(
         yield memory_table(plan, width, every_stage=True)
     yield title("Money")
     yield Padding(Text(_money(plan)), (0, 0, 0, 2))
+    if plan.run is not None:
+        from astrarium.report.run import run_section
+
+        yield from run_section(plan, plan.run, document.cluster, width)
     if explained.remedies:
         yield title("What would change it")
         yield from _bullets(explained.remedies)

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from astrarium.report.bars import Bar
-from astrarium.report.document import PlanPart, RunPart
+from astrarium.report.document import ClusterPart, PlanPart, RunPart
 from astrarium.report.layout import dollars, percent
+from astrarium.report.words import unit_price
 from astrarium.units import format_count, format_seconds
 
 HOUR: Final = 3600.0
@@ -28,10 +29,12 @@ CAUSES: Final = {
 }
 
 
-def run_section(plan: PlanPart, run: RunPart, width: int) -> Iterator[RenderableType]:
+def run_section(
+    plan: PlanPart, run: RunPart, cluster: ClusterPart, width: int
+) -> Iterator[RenderableType]:
     """What is known of the run, causes with their shares if there are several."""
     yield Padding(Text(run_words(plan, run)), (0, 0, 0, 2))
-    for line in _assumptions(plan, run):
+    for line in _assumptions(plan, run, cluster):
         yield Padding(Text(line), (0, 0, 0, 2))
     if sum(seconds > 0 for seconds in run.breakdown_seconds.values()) > 1:
         yield _causes(run, width)
@@ -49,9 +52,17 @@ def run_words(plan: PlanPart, run: RunPart) -> str:
     return ", ".join(words)
 
 
-def _assumptions(plan: PlanPart, run: RunPart) -> Iterator[str]:
+def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator[str]:
     if run.spot_gpus:
-        spot = " + ".join(f"{count:,} x {name}" for name, count in run.spot_gpus.items())
+        prices = {
+            pool.gpu: unit_price(pool.spot_usd_per_gpu_hour)
+            for pool in cluster.pools
+            if pool.name in plan.pools
+        }
+        spot = " + ".join(
+            f"{count:,} x {name} at {prices[name]} per GPU and hour"
+            for name, count in run.spot_gpus.items()
+        )
         others = plan.num_gpus - sum(run.spot_gpus.values())
         yield f"spot: {spot}" + (f"; {others:,} are on demand" if others else "")
     if run.interruptions_per_hour > 0:

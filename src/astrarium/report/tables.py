@@ -49,6 +49,7 @@ from astrarium.units import format_count, format_rate, format_seconds
 
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
+LEAST_GAP = 0.001  # that is told apart from none
 MANY_POOLS = 6  # beyond which only those in use are described
 WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
 
@@ -91,7 +92,7 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
         from astrarium.report.run import run_section
 
         yield title(f"The run of plan {best.rank}")
-        yield from run_section(best, best.run, width)
+        yield from run_section(best, best.run, document.cluster, width)
     yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
     yield memory_table(best, width)
     yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
@@ -371,7 +372,8 @@ def search_summary(search: SearchPart) -> RenderableType:
     """How many strategies there are, and why all but the listed fell out."""
     proof = "proved optimal under the cost model"
     if not search.optimal:
-        proof = f"not proved optimal: at most {percent(search.bound_gap)} from the best"
+        gap = "less than 0.1 %" if search.bound_gap < LEAST_GAP else percent(search.bound_gap)
+        proof = f"not proved optimal: at most {gap} from the best"
     first = Text(
         f"{search.space:,} strategies considered in {format_seconds(search.seconds)},"
         f" {search.evaluated:,} priced; {proof}"

@@ -71,7 +71,11 @@ class Archive:
         money = np.append(np.inf, self._usd)[crossing]
         with np.errstate(divide="ignore", invalid="ignore"):
             by_money = np.where(np.isinf(money), np.inf, money / rate)
-        return np.asarray((np.minimum(time, by_money) / ways.stretch).max(axis=1))
+        # What makes no headway is on no front.
+        within = np.minimum(time, by_money)
+        runs = ways.stretch < np.inf
+        limits = np.divide(within, ways.stretch, out=np.zeros_like(within), where=runs)
+        return np.asarray(limits.max(axis=1))
 
     def enter(self, founds: Sequence[Found], gpus: Sequence[tuple[int, ...]], ways: Ways) -> None:
         """Add plans; those that others outdo fall out. Of equal ones the first entered stays."""

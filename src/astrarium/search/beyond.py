@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import comb
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from astrarium.model.workload import Workload
 from astrarium.search.arrangements import canonical
 from astrarium.search.formats import runnable
 from astrarium.search.groups import GroupResult, GroupSearch
-from astrarium.search.money import best_paid, keeps, rank_key
+from astrarium.search.money import best_paid, front_of, keeps, rank_key
 from astrarium.search.outcome import Counts, Limits, Objective, Rejection
 from astrarium.search.own_recompute import recomputed
 from astrarium.search.plan import Plan, estimate
@@ -40,6 +41,7 @@ from astrarium.search.score import Score
 from astrarium.search.unlike import UnlikeResult, UnlikeSearch
 
 MOST_PARTS: Final = 16  # choices of pools that are searched
+MOST_LISTED: Final = 2_000  # that are written down
 # Plans of a single pool that are looked at for stages that need not recompute.
 SEEDS: Final = 24
 
@@ -76,9 +78,9 @@ def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
         )
     except NoFeasiblePlanError as error:
         refused = error
-    score = Score(cluster, workload.iterations, objective, limits)
     runs = Runs(workload, cluster, terms or RunTerms(), tuning)
-    search = _Beyond(runs, mode, tuple(rules), top + FINALISTS, score)
+    score = Score(cluster, workload.iterations, objective, runs.limits_of_search(limits))
+    search = _Beyond(runs, mode, (*rules, *runs.rules), top + FINALISTS, score, most_types)
     search.look_at(known)
     merged = _merged(known, search, objective, top)
     if refused and not merged.plans:
@@ -95,6 +97,7 @@ class _Beyond:
     rules: tuple[UserRule, ...]
     top: int
     score: Score
+    most_types: int | None = None
     plans: list[Plan] = field(default_factory=list)
     best: float = np.inf  # score of the best plan of all
     open_score: float = np.inf  # nothing that was not looked at is better
@@ -163,16 +166,25 @@ class _Beyond:
 
         All pools, or where some may be left idle every choice of them.
         """
-        pools = self.cluster.pools
-        fewest = 1 if self.mode is Mode.UP_TO else len(pools)
         found = []
-        for number in range(len(pools), fewest - 1, -1):
-            for chosen in combinations(pools, number):
-                if len({pool.gpu.vendor for pool in chosen}) == 1:
+        for number in self._numbers_of_pools():
+            for chosen in combinations(self.cluster.pools, number):
+                if len({(pool.gpu.vendor, pool.cloud, pool.region) for pool in chosen}) == 1:
                     part = canonical(self.cluster.part(chosen))
                     least = self.score.score_of(self._ideal_seconds(part), self._gpus_of(part))
                     found.append((float(least), part))
         yield from sorted(found, key=lambda one: one[0])
+
+    def _numbers_of_pools(self) -> list[int]:
+        """That are chosen at a time; of very many pools only a few, and then nothing is proven."""
+        pools = len(self.cluster.pools)
+        if self.mode is not Mode.UP_TO:
+            return [pools]
+        most = pools if self.most_types is None else min(self.most_types, pools)
+        while sum(comb(pools, number) for number in range(1, most + 1)) > MOST_LISTED and most > 1:
+            most -= 1
+            self.open_score = 0.0
+        return list(range(most, 0, -1))
 
     def _gpus_of(self, part: Cluster) -> list[int]:
         names = {pool.name for pool in part.pools}
@@ -189,7 +201,8 @@ class _Beyond:
         """Groups with one on each of some pools, and pipelines over all of them."""
         model = self._model(part)
         pools = tuple(range(len(part.pools)))
-        if len(pools) > 1:
+        # Groups would have to share every batch of a ramp anew.
+        if len(pools) > 1 and self.runs.terms.ramp is None:
             groups = GroupSearch(model, self.rules, self.counts, self.top)
             able = groups.able()
             if len(able) == len(pools):
@@ -242,4 +255,5 @@ def _merged(known: Planned, search: _Beyond, objective: Objective, top: int) -> 
         reasons=known.reasons + counts.reasons,
         optimal=proven,
         bound_gap=gap,
+        front=front_of((*known.front, *search.plans)) if known.front else (),
     )

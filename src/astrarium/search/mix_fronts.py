@@ -25,7 +25,7 @@ from astrarium.search.arrangements import canonical
 from astrarium.search.formats import runnable
 from astrarium.search.mixed_front import WaysOfPools
 from astrarium.search.outcome import Rejection, SearchResult
-from astrarium.search.pair_front import Effort, PairFront
+from astrarium.search.pair_front import Effort, PairFront, least_prices
 from astrarium.search.pair_table import PairTable
 from astrarium.search.sieve import RejectingRule
 
@@ -46,12 +46,12 @@ class Asked:
 
     @property
     def pairs(self) -> list[Pair]:
-        """Pools of one maker and one cloud, of each pair the first in canonical order first."""
+        """Pools of one maker and in one place, of each pair the first in canonical order first."""
         pools = self.cluster.pools
         number = {pool.name: i for i, pool in enumerate(pools)}
         order = [number[pool.name] for pool in canonical(self.cluster).pools]
         every = combinations(order, 2)
-        place = [(pool.gpu.vendor, pool.cloud) for pool in pools]
+        place = [(pool.gpu.vendor, pool.cloud, pool.region) for pool in pools]
         return [(a, b) for a, b in every if place[a] == place[b]]
 
     def ways_of_pair(self, pair: Pair) -> WaysOfPools:
@@ -117,6 +117,8 @@ class _Prospect:
         return self.seconds * self.usd_of_all, self.pair
 
     def is_open(self, archive: Archive) -> bool:
+        if not np.isfinite(self.seconds):
+            return False
         ways = Ways.on_demand(np.array([self.usd / self.seconds * HOUR]))
         return bool(self.seconds < archive.limits(ways)[0])
 
@@ -126,9 +128,7 @@ class _Mixes:
 
     def __init__(self, asked: Asked) -> None:
         self._asked, self._tables = asked, dict[Workload, PairTable]()
-        sizes = np.array([pool.num_gpus for pool in asked.cluster.pools])
-        single = asked.ways_of(np.diag(sizes))
-        self._hourly = (single.hourly * single.stretch).min(axis=1)  # of all GPUs of each pool
+        self._prices = least_prices(asked.cluster.pools, asked.ways_of)
 
     def _table(self, pair: Pair) -> PairTable:
         asked = self._asked
@@ -154,10 +154,12 @@ class _Mixes:
         table, places = self._table(pair), self._places(pair)
         sizes = np.array([self._asked.cluster.pools[number].num_gpus for number in pair])
         gpu_seconds = np.array([table.least_gpu_seconds(place) for place in places])
-        hourly = self._hourly[list(pair)]
+        prices = self._prices[list(pair)]
+        if not np.isfinite(gpu_seconds).all():  # rules or memory leave nothing
+            return _Prospect(pair, np.inf, np.inf, np.inf)
         seconds = float(1 / (sizes / gpu_seconds).sum())
-        cheapest = float((hourly / sizes * gpu_seconds).min()) / HOUR
-        return _Prospect(pair, seconds, cheapest, seconds * float(hourly.sum()) / HOUR)
+        cheapest = float((prices * gpu_seconds).min()) / HOUR
+        return _Prospect(pair, seconds, cheapest, seconds * float(prices @ sizes) / HOUR)
 
     def search(self, pair: Pair, archive: Archive, effort: Effort) -> PairFront:
         table, places, asked = self._table(pair), self._places(pair), self._asked

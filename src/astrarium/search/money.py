@@ -11,6 +11,7 @@ from typing import Final
 
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
+from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.archive import Archive, Point
 from astrarium.search.formats import runnable
@@ -25,6 +26,7 @@ from astrarium.strategy.validity import megatron_rules
 from astrarium.units import format_seconds, format_usd
 
 DAY: Final = 86400.0
+LEAST_GOODPUT: Final = 1e-3  # of a run that is worth a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,8 @@ def _model(runs: Runs, models: Sequence[CostModel], used: tuple[int, ...]) -> Cl
 def _estimated(model: ClusterModel, strategies: Sequence[Strategy]) -> Sequence[Plan]:
     """The plans of strategies, with the best cuts where layers are not equal."""
     plans = estimate(model, strategies)
-    if len(model.workload.model.kinds) == 1:
-        return plans
+    if len(model.workload.model.kinds) == 1 or len(model.pools) > 1:
+        return plans  # splits over several pools are exact already
     from astrarium.search.polish import polished
 
     better = {}
@@ -226,24 +228,37 @@ def best_paid(runs: Runs, plan: Plan, objective: Objective, limits: Limits) -> P
     return min(within or every, key=lambda one: rank_key(one, objective))
 
 
+def check_headway(plans: Sequence[Plan]) -> None:
+    """Refuse runs that are interrupted so often that they hardly get on."""
+    runs = [plan.run for plan in plans if plan.run is not None]
+    if runs and all(run.goodput < LEAST_GOODPUT for run in runs):
+        best = max(runs, key=lambda run: run.goodput)
+        raise NoFeasiblePlanError(
+            f"{best.interruptions_per_hour:,.3g} interruptions an hour leave a run no headway: less"
+            f" than {LEAST_GOODPUT:.1%} of its time is of use; --spot mix or never, fewer"
+            " --interruptions, or a faster --storage-bandwidth"
+        )
+
+
 def nearest(front: Sequence[Plan], limits: Limits) -> str:
     """What would be enough, in words, where no plan of a front keeps the limits."""
     late, dear = limits.deadline_seconds, limits.budget_usd
     in_time = [plan for plan in front if keeps(plan, replace(limits, budget_usd=None))]
     paid_for = [plan for plan in front if keeps(plan, replace(limits, deadline_seconds=None))]
     parts = []
-    if late is not None and not in_time:
-        fastest = front[0]
-        parts.append(f"the fastest run takes {_words(fastest)}; --deadline")
-        parts[-1] += f" {_rounded_up(time_of(fastest) / DAY)} or more GPUs would do"
-    if dear is not None and not paid_for:
-        cheapest = front[-1]
-        parts.append(f"the cheapest run takes {_words(cheapest)}; --budget")
+    if dear is not None and in_time:
+        cheapest = in_time[-1]
+        within = "" if late is None else "within the deadline "
+        parts.append(f"{within}the cheapest run takes {_words(cheapest)}; --budget")
         parts[-1] += f" {_rounded_up(cheapest.usd_total or 0.0)} would do"
-    if in_time and paid_for:
-        cheapest, fastest = in_time[-1], paid_for[0]
-        parts.append(f"within the deadline the cheapest run takes {_words(cheapest)}")
-        parts.append(f"within the budget the fastest takes {_words(fastest)}")
+    if late is not None and paid_for:
+        fastest = paid_for[0]
+        within = "" if dear is None else "within the budget "
+        parts.append(f"{within}the fastest run takes {_words(fastest)}; --deadline")
+        parts[-1] += f" {_rounded_up(time_of(fastest) / DAY)} would do"
+    if not parts:
+        parts.append(f"the fastest run takes {_words(front[0])}")
+        parts.append(f"the cheapest takes {_words(front[-1])}")
     return "no plan keeps the limits: " + "; ".join(parts)
 
 

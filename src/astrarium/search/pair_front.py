@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.cluster import Pool
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.archive import Archive, Ways
 from astrarium.search.mixed_cases import Priced, narrowed
@@ -51,6 +52,21 @@ MOST_DEALT = 3_000  # of several chunks per rank
 MOST_CASES = 60_000  # that the cost model is asked about
 FIRST_OPENED = 1  # layouts of every number of GPUs that are opened first
 MORE_OPENED = 4  # times as many in each further turn
+
+
+def least_prices(pools: Sequence[Pool], ways_of: WaysOfPools) -> Floats:
+    """USD an hour that a GPU of each pool costs at least, however many are taken.
+
+    Whole nodes all cost the same; of a part of one an instance may be smaller, or its GPUs idle.
+    Nothing is lost to interruptions: fewer nodes have fewer of them.
+    """
+    found = []
+    for number, pool in enumerate(pools):
+        counts = np.arange(1, pool.gpus_per_node + 1)
+        gpus = np.zeros((len(counts), len(pools)), np.int64)
+        gpus[:, number] = counts
+        found.append(float((ways_of(gpus).hourly.min(axis=1) / counts).min()))
+    return np.array(found)
 
 
 class SpotLimits:
@@ -99,9 +115,7 @@ class PairFront:
             model.workload, model.cluster, table.space, table.runtime_rules, table.user_rules
         )
         self._plans = KeptPlans(model.cluster, None, Objective.COST, Limits(), 1)
-        sizes = np.array([pool.num_gpus for pool in model.cluster.pools])
-        single = ways_of(np.diag(sizes))
-        self._prices = (single.hourly * single.stretch).min(axis=1) / sizes
+        self._prices = least_prices(model.cluster.pools, ways_of)
         self._ways_of, self.effort = ways_of, effort
         self._left_open: list[tuple[Ints, Floats]] = []  # spots, and seconds at least
 

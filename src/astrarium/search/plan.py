@@ -62,7 +62,7 @@ class Run:
 
     seconds: Mapping[str, float]
     usd_per_hour: float
-    spot_gpus: Mapping[str, int]  # by pool
+    spot_gpus: Mapping[str, int]  # by type
     interruptions_per_hour: float
     checkpoint_interval_seconds: float | None  # of work; None if none are needed
     kwh: float

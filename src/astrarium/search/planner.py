@@ -29,6 +29,7 @@ from astrarium.search.formats import runnable
 from astrarium.search.money import (
     Front,
     best_paid,
+    check_headway,
     find_front,
     front_of,
     keeps,
@@ -96,22 +97,29 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     """
     limits = limits or Limits()
     _check_request(workload, cluster, mode, limits)
+    _check_types(cluster, mode, most_types)
     begin = time.perf_counter()
     runs = Runs(workload, cluster, terms or RunTerms(), tuning)
     asked = _Asked(
-        workload, tuning, objective, mode, (*rules, *runs.rules), top + FINALISTS, limits
+        workload,
+        tuning,
+        objective,
+        mode,
+        (*rules, *runs.rules),
+        top + FINALISTS,
+        runs.limits_of_search(limits),
     )
     front = _front(asked, runs, most_types)
     answered = front and _is_answered_by_front(asked, cluster, most_types)
-    searched = [] if answered else _searched(asked, cluster)
+    searched = [] if answered else _searched(asked, cluster, most_types)
     found = [best_paid(runs, plan, objective, limits) for plans, _ in searched for plan in plans]
     results = [result for _, result in searched] or list(front.results if front else ())
     on_front = front_of((*found, *(front.plans if front else ())))
     plans = [plan for plan in (*found, *on_front) if keeps(plan, limits)]
+    check_headway(plans)
     if not plans:
-        if front and front.plans:
-            raise NoFeasiblePlanError(nearest(on_front, limits))
-        _count_beyond((*found, *on_front), limits, results[0])
+        if asked.is_about_money:
+            _refuse_limits(on_front if front else _unlimited(asked, runs, most_types), limits)
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     plans.sort(key=lambda plan: rank_key(plan, objective))
     best_of = {layout_key(plan): plan for plan in reversed(plans)}
@@ -156,9 +164,8 @@ def _is_answered_by_front(asked: _Asked, cluster: Cluster, most_types: int | Non
     pools = len(cluster.pools)
     most = pools if most_types is None else min(most_types, pools)
     alike = len(asked.workload.model.kinds) == 1
-    if most < pools:
-        return True
-    return asked.is_about_money and most <= 2 and (alike or pools == 1)
+    of_few = most <= 2 and (alike or most == 1)  # pools in a job: these the front has
+    return of_few and (asked.is_about_money or most < pools)
 
 
 def _gap(results: Sequence[SearchResult]) -> float:
@@ -175,7 +182,28 @@ def _gap(results: Sequence[SearchResult]) -> float:
 _Searched = list[tuple[tuple[Plan, ...], SearchResult]]
 
 
-def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
+def _refuse_limits(plans: Sequence[Plan], limits: Limits) -> None:
+    """Say what would be enough, if there are plans at all."""
+    if plans:
+        raise NoFeasiblePlanError(nearest(plans, limits))
+
+
+def _unlimited(asked: _Asked, runs: Runs, most_types: int | None) -> tuple[Plan, ...]:
+    """The front of the plans that would be best without limits."""
+    freely = replace(asked, limits=Limits())
+    found = [plan for plans, _ in _searched(freely, runs.cluster, most_types) for plan in plans]
+    return front_of([runs.priced(plan, spot) for plan in found for spot in runs.choices(plan)])
+
+
+def _check_types(cluster: Cluster, mode: Mode, most_types: int | None) -> None:
+    if mode is Mode.EXACT and most_types is not None and most_types < len(cluster.pools):
+        raise InputError(
+            f"--mix {most_types} leaves some of the {len(cluster.pools)} pools out, and --mode"
+            " exact uses all; add --mode up-to"
+        )
+
+
+def _searched(asked: _Asked, cluster: Cluster, most_types: int | None) -> _Searched:
     """Each pool alone where some may stay idle, then pipelines over several of them.
 
     Where a mixed search stops before it has looked at all, parts of the cluster are searched as
@@ -188,9 +216,10 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
     if not several and len(asked.workload.model.kinds) == 1:
         return searched
     for pools in _teams(asked, cluster):
-        for size in range(len(pools), 1 if several else 0, -1):
+        most = len(pools) if most_types is None else min(most_types, len(pools))
+        for size in range(most, 1 if several else 0, -1):
             parts = list(combinations(pools, size))
-            if len(parts) > MOST_PARTS:
+            if len(parts) > MOST_PARTS and size < most:
                 continue
             whole = [_search_across(asked, cluster.part(part), _known(searched)) for part in parts]
             searched += whole
@@ -200,13 +229,14 @@ def _searched(asked: _Asked, cluster: Cluster) -> _Searched:
 
 
 def _teams(asked: _Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
-    """Pools that can share a pipeline: those of one maker.
+    """Pools that can share a pipeline: those of one maker and in one place.
 
     Where some lack the number format asked for and may stay idle, those that have it come first:
     together with the others they would have to do without.
     """
-    for maker in dict.fromkeys(pool.gpu.vendor for pool in cluster.pools):
-        pools = tuple(pool for pool in cluster.pools if pool.gpu.vendor == maker)
+    places = {pool.name: (pool.gpu.vendor, pool.cloud, pool.region) for pool in cluster.pools}
+    for place in dict.fromkeys(places.values()):
+        pools = tuple(pool for pool in cluster.pools if places[pool.name] == place)
         able = tuple(pool for pool in pools if runnable(asked.workload, pool) is asked.workload)
         if asked.mode is Mode.UP_TO and 1 < len(able) < len(pools):
             yield able
@@ -215,17 +245,6 @@ def _teams(asked: _Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
 
 def _known(searched: _Searched) -> list[Plan]:
     return [plan for plans, _ in searched for plan in plans]
-
-
-def _count_beyond(plans: Sequence[Plan], limits: Limits, result: SearchResult) -> None:
-    """Enter plans that only just miss a limit into a result, so that the refusal names them."""
-    for plan in plans:
-        if limits.deadline_seconds is not None and plan.train_seconds is not None:
-            result.rejected[Rejection.DEADLINE] += 1
-            result.least_seconds = min(result.least_seconds, plan.train_seconds)
-        if limits.budget_usd is not None and plan.usd_total is not None:
-            result.rejected[Rejection.BUDGET] += 1
-            result.least_usd = min(result.least_usd, plan.usd_total)
 
 
 def layout_key(plan: Plan) -> tuple[object, ...]:

@@ -4,11 +4,12 @@ A plan is known by the seconds of its iteration and the GPUs it uses; the rest f
 terms of the run (`cost.training_run`). While plans are searched for, every GPU count has a few
 `Ways` to be paid for, each with its own stretch of time: the ramp of the batch and evaluations are
 left out of it, as they lengthen all plans nearly alike. The plans that are found are then priced
-with everything (`Runs.run`).
+with everything (`Runs.priced`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from astrarium.cost.training_run import RunTerms, Spot, run_seconds, schedule_of
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.search.archive import Ways
+from astrarium.search.outcome import Limits
 from astrarium.search.plan import Plan, Run, estimate
 from astrarium.search.rules import UserRule, user_rules
 from astrarium.strategy.types import Strategy
@@ -63,6 +65,12 @@ class Runs:
             return ()
         at_once = "($dp * $micro_batch)"
         return user_rules([f"{ramp.start} % {at_once} != 0", f"{ramp.increment} % {at_once} != 0"])
+
+    def limits_of_search(self, limits: Limits) -> Limits:
+        """What a search that knows on-demand prices alone may hold plans to."""
+        if self.terms.spot is Spot.NEVER:
+            return limits
+        return replace(limits, budget_usd=None)
 
     def ways_of_pool(self, number: int, gpus: Ints) -> Ways:
         """So many GPUs of one pool."""
@@ -188,12 +196,11 @@ class Runs:
         )
 
     def _spot_gpus(self, gpus: Ints, spot_nodes: Ints) -> Mapping[str, int]:
-        every = zip(self._pools, gpus.tolist(), spot_nodes.tolist(), strict=True)
-        return {
-            pool.name: min(count, nodes * pool.gpus_per_node)
-            for pool, count, nodes in every
-            if nodes
-        }
+        """By type; of a node of which only a part is used, that part."""
+        found: Counter[str] = Counter()
+        for pool, count, nodes in zip(self._pools, gpus.tolist(), spot_nodes.tolist(), strict=True):
+            found[pool.gpu.name] += min(count, nodes * pool.gpus_per_node)
+        return dict(+found)
 
     def _iterations(self, plan: Plan, batches: Ints) -> Floats:
         """Seconds of an iteration at every batch of the ramp."""
