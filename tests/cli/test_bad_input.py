@@ -103,13 +103,13 @@ def test_limits_without_a_length(plan: Run) -> None:
 @pytest.mark.parametrize(
     ("flag", "value", "least"),
     [
-        ("--deadline", "0.001", "the run takes at least"),
-        ("--budget", "5", "the run costs at least $"),
+        ("--deadline", "0.001", "the fastest run takes "),
+        ("--budget", "5", "the cheapest run takes "),
     ],
 )
 def test_limits_that_nothing_keeps(plan: Run, flag: str, value: str, least: str) -> None:
     result = plan("--tokens", "1T", flag, value)
-    refused(result, "no strategy keeps the limits", least, code=1)
+    refused(result, "no plan keeps the limits", least, f"{flag} ", "would do", code=1)
 
 
 def test_a_rule_that_drops_everything(plan: Run) -> None:

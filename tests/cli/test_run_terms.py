@@ -10,6 +10,7 @@ from small import small_model
 from typer.testing import CliRunner
 
 from astrarium.cli import options, request
+from astrarium.cluster import parse_gpus
 from astrarium.cost.checkpoints import Storage
 from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR
 from astrarium.cost.training_run import Evaluation, Ramp, RunTerms, Spot
@@ -76,7 +77,7 @@ def test_flags(arguments: tuple[str, ...], field: str, value: Any) -> None:
 
 def test_interruptions_by_type_and_for_all_others() -> None:
     each = ("--interruptions", "h100=0.02", "--interruptions", "10%/day", "--interruptions", "t4=0")
-    terms, _ = terms_of(*each)
+    terms, _ = terms_of("--spot", "mix", *each)
     assert terms.interruptions_of("H100-SXM5-80GB") == 0.02
     assert terms.interruptions_of("A100-SXM4-80GB") == pytest.approx(DEFAULT_INTERRUPTIONS_PER_HOUR)
     assert terms.interruptions_of("T4-16GB") == 0
@@ -122,5 +123,22 @@ def test_terms_of_a_run_need_its_length() -> None:
     )
     flags |= dict.fromkeys(("eval_every", "eval_iterations", "co2"))
     assert request.run_terms(flags | {"spot": "never"}, workload) == RunTerms()
-    with pytest.raises(InputError, match="--tokens: how long is it"):
+    with pytest.raises(InputError, match="or --epochs: how long is it"):
         request.run_terms(flags | {"spot": "mix"}, workload)
+
+
+def test_interruptions_are_those_of_spot_nodes() -> None:
+    with pytest.raises(InputError, match="add --spot"):
+        terms_of("--interruptions", "0.1")
+
+
+def test_spot_needs_a_price() -> None:
+    mixed = RunTerms(spot=Spot.MIX)
+    assert request.spot_notes(mixed, parse_gpus("h100:8")) == ()
+    (note,) = request.spot_notes(mixed, parse_gpus("h100:8,l40:8"))
+    assert note == "no spot price is known for L40-48GB: on demand"
+    with pytest.raises(InputError, match="no spot price is known for L40-48GB"):
+        request.spot_notes(mixed, parse_gpus("l40:8"))
+    strange = RunTerms(spot=Spot.MIX, interruptions_per_hour={"A100-SXM4-80GB": 0.1})
+    with pytest.raises(InputError, match="no pool has this type"):
+        request.spot_notes(strange, parse_gpus("h100:8"))

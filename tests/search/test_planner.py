@@ -11,6 +11,7 @@ from small import pool_of, small_model
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import least_bytes, least_bytes_of_degrees, memory_of
+from astrarium.cost.training_run import RunTerms, Spot
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
@@ -35,14 +36,58 @@ from astrarium.strategy.types import Granularity, Strategy
 WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
 
 
-def test_a_budget_that_cannot_be_kept_names_the_least() -> None:
-    with pytest.raises(NoFeasiblePlanError, match=r"the run costs at least \$"):
-        plan(WORKLOAD, parse_gpus("h100:8"), limits=Limits(budget_usd=0.01))
+def refused_by(limits: Limits) -> str:
+    with pytest.raises(NoFeasiblePlanError) as error:
+        plan(WORKLOAD, parse_gpus("h100:8"), limits=limits)
+    return str(error.value)
 
 
-def test_a_deadline_that_cannot_be_kept_names_the_least() -> None:
-    with pytest.raises(NoFeasiblePlanError, match=r"the run takes at least .* more GPUs"):
-        plan(WORKLOAD, parse_gpus("h100:8"), limits=Limits(deadline_seconds=1.0))
+def test_a_budget_that_cannot_be_kept_names_one_that_can() -> None:
+    words = refused_by(Limits(budget_usd=0.01))
+    enough = float(words.split("--budget ")[1].split()[0])
+    best = plan(WORKLOAD, parse_gpus("h100:8"), limits=Limits(budget_usd=enough)).plans[0]
+    assert best.usd_total is not None
+    assert 0.97 * enough < best.usd_total <= enough
+
+
+def test_a_deadline_that_cannot_be_kept_names_one_that_can() -> None:
+    words = refused_by(Limits(deadline_seconds=1.0))
+    enough = 86400 * float(words.split("--deadline ")[1].split()[0])
+    best = plan(WORKLOAD, parse_gpus("h100:8"), limits=Limits(deadline_seconds=enough)).plans[0]
+    assert best.train_seconds is not None
+    assert 0.97 * enough < best.train_seconds <= enough
+
+
+def test_two_limits_that_cannot_be_kept_name_the_best_of_each() -> None:
+    words = refused_by(Limits(budget_usd=0.01, deadline_seconds=1.0))
+    assert "the fastest run takes" in words
+    assert "would do" not in words
+
+
+def test_a_run_without_headway_is_refused() -> None:
+    always = RunTerms(spot=Spot.ALWAYS, interruptions_per_hour={"": 1000.0})
+    with pytest.raises(NoFeasiblePlanError, match="leave a run no headway"):
+        plan(WORKLOAD, parse_gpus("h100:8"), terms=always)
+
+
+def test_spot_prices_count_for_a_budget() -> None:
+    always = RunTerms(spot=Spot.ALWAYS)
+    free = plan(WORKLOAD, parse_gpus("h100:8"), terms=always).plans[0]
+    on_demand = plan(WORKLOAD, parse_gpus("h100:8")).plans[0]
+    assert free.usd_total is not None
+    assert on_demand.usd_total is not None
+    between = Limits(budget_usd=(free.usd_total + on_demand.usd_total) / 2)
+    assert plan(WORKLOAD, parse_gpus("h100:8"), terms=always, limits=between).plans[0] == free
+    with pytest.raises(NoFeasiblePlanError):
+        plan(WORKLOAD, parse_gpus("h100:8"), limits=between)
+
+
+def test_a_job_uses_no_more_types_than_allowed() -> None:
+    pools = parse_gpus("h100:8,a100:8")
+    one = plan(replace(WORKLOAD, tokens=None), pools, mode=Mode.UP_TO, most_types=1)
+    assert all(len(found.gpus) == 1 for found in one.plans)
+    with pytest.raises(InputError, match="--mix 1 leaves some of the 2 pools out"):
+        plan(WORKLOAD, pools, most_types=1)
 
 
 def test_limits_need_a_length() -> None:

@@ -63,8 +63,6 @@ class _State:
     reasons: Counter[str] = field(default_factory=Counter)
     evaluated: int = 0
     least_bytes: float = float("inf")
-    least_seconds: float = float("inf")
-    least_usd: float = float("inf")
     best: dict[tuple[int, ...], Found] = field(default_factory=dict)
 
 
@@ -134,8 +132,6 @@ class Search:
             optimal=True,
             bound_gap=0.0,
             least_bytes=state.least_bytes,
-            least_seconds=state.least_seconds,
-            least_usd=state.least_usd,
         )
 
     def _least_score(self, wave: Wave) -> float:
@@ -383,13 +379,11 @@ class Search:
         run = seconds * iterations
         if limits.deadline_seconds is not None:
             late = run > limits.deadline_seconds
-            state.least_seconds = min(state.least_seconds, float(run[late].min(initial=np.inf)))
             state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
             within &= ~late
         if limits.budget_usd is not None and price is not None:
             cost = run / 3600 * self.model.pool.billed_gpus(degrees.gpus) * price
             dear = within & (cost > limits.budget_usd)
-            state.least_usd = min(state.least_usd, float(cost[dear].min(initial=np.inf)))
             state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
             within &= ~dear
         return within

@@ -87,7 +87,6 @@ def mix_fronts(asked: Asked, archive: Archive) -> SearchResult:
     size, rejected, reasons = mixes.counted()
     rejected[Rejection.SLOWER] = effort.evaluated
     rejected[Rejection.BOUND] = size - sum(rejected.values())
-    endless = float("inf")
     return SearchResult(
         found=[],
         space=size,
@@ -96,9 +95,7 @@ def mix_fronts(asked: Asked, archive: Archive) -> SearchResult:
         reasons=+reasons,
         optimal=least >= 1,
         bound_gap=max(1.0 - least, 0.0),
-        least_bytes=endless,
-        least_seconds=endless,
-        least_usd=endless,
+        least_bytes=float("inf"),
         complete=not effort.is_enough,
     )
 

@@ -166,8 +166,6 @@ class PartitionSearch:
             optimal=optimal,
             bound_gap=0.0 if optimal else (best - open_bound) / best,
             least_bytes=state.least_bytes,
-            least_seconds=self.plans.least_seconds,
-            least_usd=self.plans.least_usd,
             complete=not self._has_done_enough(),
         )
 

@@ -223,7 +223,7 @@ def rank_key(plan: Plan, objective: Objective) -> tuple[float, ...]:
 
 def best_paid(runs: Runs, plan: Plan, objective: Objective, limits: Limits) -> Plan:
     """The plan, paid for in the way that is best for the objective and keeps the limits."""
-    every = [runs.priced(plan, spot) for spot in runs.choices(plan)]
+    every = runs.paid([plan])
     within = [one for one in every if keeps(one, limits)]
     return min(within or every, key=lambda one: rank_key(one, objective))
 

@@ -64,18 +64,13 @@ class SearchResult:
     reasons: Counter[str]
     optimal: bool
     bound_gap: float
-    # No strategy that was rejected for memory, deadline or budget needs less than this; infinite
-    # if none was.
-    least_bytes: float
-    least_seconds: float  # of the whole run
-    least_usd: float
+    least_bytes: float  # that strategies rejected for memory need; infinite if none was
     complete: bool = True  # whether all was looked at, be it only in part proven
 
     @classmethod
     def of_few(cls, count: int) -> SearchResult:
         """Of so many strategies, all of them kept."""
-        endless = float("inf")
-        return cls([], count, count, Counter(), Counter(), True, 0.0, endless, endless, endless)
+        return cls([], count, count, Counter(), Counter(), True, 0.0, float("inf"))
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules, violations
-from astrarium.units import format_bytes, format_seconds, format_usd
+from astrarium.units import format_bytes
 
 SHOWN_REASONS = 3
 # Plans beyond those wanted that are executed pass by pass if they could still be among the first.
@@ -118,8 +118,12 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     plans = [plan for plan in (*found, *on_front) if keeps(plan, limits)]
     check_headway(plans)
     if not plans:
-        if asked.is_about_money:
-            _refuse_limits(on_front if front else _unlimited(asked, runs, most_types), limits)
+        if asked.is_about_money and not on_front:
+            freely = _searched(replace(asked, limits=Limits()), cluster, most_types)
+            results = [result for _, result in freely]
+            on_front = front_of([p for plans, _ in freely for p in runs.paid(plans)])
+        if on_front:
+            raise NoFeasiblePlanError(nearest(on_front, limits))
         raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
     plans.sort(key=lambda plan: rank_key(plan, objective))
     best_of = {layout_key(plan): plan for plan in reversed(plans)}
@@ -180,19 +184,6 @@ def _gap(results: Sequence[SearchResult]) -> float:
 
 
 _Searched = list[tuple[tuple[Plan, ...], SearchResult]]
-
-
-def _refuse_limits(plans: Sequence[Plan], limits: Limits) -> None:
-    """Say what would be enough, if there are plans at all."""
-    if plans:
-        raise NoFeasiblePlanError(nearest(plans, limits))
-
-
-def _unlimited(asked: _Asked, runs: Runs, most_types: int | None) -> tuple[Plan, ...]:
-    """The front of the plans that would be best without limits."""
-    freely = replace(asked, limits=Limits())
-    found = [plan for plans, _ in _searched(freely, runs.cluster, most_types) for plan in plans]
-    return front_of([runs.priced(plan, spot) for plan in found for spot in runs.choices(plan)])
 
 
 def _check_types(cluster: Cluster, mode: Mode, most_types: int | None) -> None:
@@ -482,8 +473,6 @@ def _why_nothing(
     size = sum(result.space for result in results)
     if size == 0:
         return _why_no_space(workload, cluster)
-    if rejected[Rejection.DEADLINE] or rejected[Rejection.BUDGET]:
-        return _why_limits(results, rejected)
     if len(cluster.pools) > 1 and mode is Mode.EXACT:
         from astrarium.search.room import pools_without_room
 
@@ -526,18 +515,6 @@ def _why_too_large(
         f" {format_bytes(capacity)} ({format_bytes(fullest.peak_bytes - capacity)} too much),"
         f" {format_bytes(fullest.by_cause[cause])} of it {cause}"
     )
-
-
-def _why_limits(results: Sequence[SearchResult], rejected: Counter[Rejection]) -> str:
-    parts = []
-    if rejected[Rejection.DEADLINE]:
-        least = min(result.least_seconds for result in results)
-        parts.append(f"the run takes at least {format_seconds(least)}; more GPUs shorten it")
-    if rejected[Rejection.BUDGET]:
-        least = min(result.least_usd for result in results)
-        parts.append(f"the run costs at least {format_usd(least)}; --mode up-to --objective cost")
-        parts[-1] += " finds the cheapest"
-    return "no strategy keeps the limits: " + "; ".join(parts)
 
 
 def _why_no_space(workload: Workload, cluster: Cluster) -> str:

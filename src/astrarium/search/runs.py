@@ -151,6 +151,10 @@ class Runs:
         rental = self._rental(np.array([used[pool.name] for pool in self._pools]))
         return rental.usd_per_hour_of_pools(self.spot_nodes(plan))
 
+    def paid(self, plans: Sequence[Plan]) -> list[Plan]:
+        """Plans in every way that they can be paid for."""
+        return [self.priced(plan, spot) for plan in plans for spot in self.choices(plan)]
+
     def priced(self, plan: Plan, spot_nodes: Sequence[int] | Ints) -> Plan:
         """The plan with its run; `spot_nodes` of every pool."""
         run = self._run(plan, np.asarray(spot_nodes))
