@@ -59,6 +59,12 @@ def test_own_prices_need_no_market(plan: Run, project: Path) -> None:
     assert only_pool(planned(plan, "--prices", "own.csv", gpus="a100:8"))["cloud"] == ""
 
 
+def test_an_own_rate_per_gpu_is_paid_for_the_gpus_in_use(plan: Run, project: Path) -> None:
+    (project / "own.csv").write_text("gpu,usd_per_gpu_hour\nh100,2\n")
+    document = planned(plan, "--prices", "own.csv", gpus="h100:2")
+    assert document["plans"][0]["usd_per_hour"] == pytest.approx(4)
+
+
 def test_owned_machines_cost_their_power(plan: Run) -> None:
     owned = ("--price", "h100=0", "--power-price", "0.2", "--power-utilisation", "50")
     pool = only_pool(planned(plan, *owned))

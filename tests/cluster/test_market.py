@@ -6,11 +6,12 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.catalog import find_gpu, find_instance
+from astrarium.catalog import find_gpu, find_instance, gpus
 from astrarium.catalog.book import Book, book_of
 from astrarium.catalog.prices import Offer
 from astrarium.cluster import Cluster, Network, Pool, load_cluster, parse_gpus
@@ -68,7 +69,20 @@ def test_smaller_instances_are_taken_where_there_are_no_larger_ones() -> None:
 def test_rates_per_gpu_are_good_for_whole_nodes() -> None:
     book = Book((offer("a", 1, 2.0, note="rate-card"), offer("b", 8, 20.0)), TODAY)
     (pool,) = priced(parse_gpus("h100:16"), book).pools
-    assert (pool.cloud, pool.usd_per_gpu_hour, pool.rented_sizes) == ("a", 2.0, (8,))
+    assert (pool.cloud, pool.usd_per_gpu_hour) == ("a", 2.0)
+    assert pool.rented_sizes == parse_gpus("h100:16").pools[0].rented_sizes
+
+
+def test_rates_per_gpu_are_billed_like_the_default() -> None:
+    card = offer("a", 1, 2.0, note="rate-card")
+    (pool,) = priced(parse_gpus("h100:2"), Book((card, offer("a", 8, 15.0)), TODAY)).pools
+    assert (pool.usd_per_gpu_hour, pool.billed_gpus(np.array([1, 2])).tolist()) == (2.0, [1, 2])
+    # Clouds rent this type out by eights only, so that a rate for one GPU is paid eight times.
+    eights = next(g for g in gpus() if g.rented_sizes == (8,))
+    card = replace(card, gpu=eights.name, usd_per_hour=1.5)
+    four = replace(offer("b", 4, 7.0), gpu=eights.name)
+    (pool,) = priced(parse_gpus(f"{eights.name}:2"), Book((card, four), TODAY)).pools
+    assert (pool.cloud, pool.rented_sizes) == ("b", (4,))
 
 
 def test_links_are_those_of_the_instance() -> None:
@@ -158,8 +172,8 @@ def test_a_market_has_a_pool_for_every_cloud_and_type() -> None:
 def test_another_offer_never_makes_a_node_dearer(cloud: str, data: st.DataObject) -> None:
     book = book_of(TODAY, clouds=["coreweave", cloud], region="us")
     few = Book(tuple(o for o in book.offers if o.cloud == "coreweave"), TODAY)
-    gpus = data.draw(st.sampled_from([8, 16]))
-    (before,), (after,) = (priced(parse_gpus(f"h100:{gpus}"), each).pools for each in (few, book))
+    count = data.draw(st.sampled_from([8, 16]))
+    (before,), (after,) = (priced(parse_gpus(f"h100:{count}"), each).pools for each in (few, book))
     assert before.usd_per_gpu_hour is not None
     assert after.usd_per_gpu_hour is not None
     assert after.usd_per_gpu_hour <= before.usd_per_gpu_hour

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
 from astrarium.catalog.prices import RATE_CARD, Offer, is_stale, rented_sizes
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import Network
-from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool
+from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -237,10 +239,17 @@ def _order(offer: Offer, node: int) -> tuple[object, ...]:
 
 
 def _usd_of_node(offer: Offer, node: int) -> float:
-    """What so many GPUs of a node cost: whole instances, several if one is too small."""
-    price = offer.usd_per_hour
-    assert price is not None, "offers without a price are not usable"
-    return price * node if RATE_CARD in offer.marks else price * -(-node // offer.gpus)
+    """What is billed for so many GPUs of a node: whole instances, several if one is too small."""
+    rate = offer.usd_per_gpu_hour
+    assert rate is not None, "offers without a price are not usable"
+    sizes = _usual_sizes(offer) if RATE_CARD in offer.marks else (offer.gpus,)
+    return rate * int(billed_gpus(np.array(node), node, sizes))
+
+
+def _usual_sizes(offer: Offer) -> tuple[int, ...]:
+    """What a rate per GPU is billed by: like the default price, the instances that clouds offer."""
+    gpu = find_gpu(offer.gpu)
+    return gpu.rented_sizes or (gpu.gpus_per_node,)
 
 
 def _with_offer(pool: Pool, offer: Offer) -> Pool:
@@ -258,6 +267,8 @@ def _with_offer(pool: Pool, offer: Offer) -> Pool:
 
 def _sizes(best: Offer, usable: Sequence[Offer]) -> tuple[int, ...]:
     """Instances of the same cloud and region whose GPUs cost no more, as far as that is known."""
+    if RATE_CARD in best.marks:
+        return _usual_sizes(best)
     rate = best.usd_per_gpu_hour or 0.0
     alike = [
         offer
@@ -265,7 +276,7 @@ def _sizes(best: Offer, usable: Sequence[Offer]) -> tuple[int, ...]:
         if (offer.cloud, offer.region) == (best.cloud, best.region)
         and (offer.usd_per_gpu_hour or 0.0) <= rate * DEARER_SIZES
     ]
-    return rented_sizes(alike) or (find_gpu(best.gpu).gpus_per_node,)
+    return rented_sizes(alike)
 
 
 def _market_pool(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> Pool | None:
