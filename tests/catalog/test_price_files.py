@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -238,6 +239,39 @@ def test_own_prices_belong_to_the_market_by_their_cloud() -> None:
     assert set(kept) == {azure, own}
     assert book_of(TODAY, clouds=["ours"], own=every).offers == (ours, own)
     assert book_of(TODAY, clouds=[], own=every).offers == tuple(every)
+
+
+@pytest.mark.parametrize("cloud", ["AWS", " Amazon ", "E C2"])
+def test_clouds_of_own_prices_are_understood_as_elsewhere(cloud: str) -> None:
+    own = Offer(cloud, "any", "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
+    (found,) = book_of(TODAY, clouds=["aws"], own=[own]).of("H100-SXM5-80GB")
+    assert found == replace(own, cloud="aws")
+
+
+def test_own_clouds_are_found_however_they_are_written(tmp_path: Path) -> None:
+    own = read_prices(file_of(tmp_path, "own.csv", "gpu,cloud,usd_per_gpu_hour\nh100,My Cloud,2"))
+    for name in ("My Cloud", "mycloud", "MY CLOUD"):
+        (found,) = book_of(TODAY, clouds=[name], own=own).offers
+        assert (found.cloud, found.usd_per_hour) == ("mycloud", 2.0)
+
+
+def test_own_prices_elsewhere_leave_what_can_be_had_here() -> None:
+    own = Offer("aws", "europe", "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
+    here = book_of(TODAY, clouds=["aws"], region="us", own=[own])
+    assert here.offers == book_of(TODAY, clouds=["aws"], region="us").offers
+    there = book_of(TODAY, clouds=["aws"], region="europe", own=[own])
+    assert there.of("H100-SXM5-80GB") == (own,)
+
+
+@pytest.mark.parametrize("region", ["us", "us-east-1", "US-EAST-1"])
+def test_own_regions_belong_to_their_class(region: str) -> None:
+    own, basement = (
+        Offer("aws", word, "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
+        for word in ("us-east-1", "Basement")
+    )
+    book = book_of(TODAY, clouds=["aws"], region=region, own=[own, basement])
+    assert book.of("H100-SXM5-80GB") == (replace(own, region="us"),)
+    assert book_of(TODAY, clouds=[], region="basement", own=[own, basement]).offers == (basement,)
 
 
 def test_discounts_come_off_built_in_prices_only() -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
-from astrarium.catalog.prices import OWN_CLOUD, Offer, find_cloud, is_stale, offers
-from astrarium.catalog.regions import REGIONS
+from astrarium.catalog.prices import OWN_CLOUD, Offer, cloud_name, find_cloud, is_stale, offers
+from astrarium.catalog.regions import REGIONS, region_class
 from astrarium.errors import InputError, did_you_mean
 
 EVERY_CLOUD: Final = "*"  # in discounts: clouds that are not named
@@ -54,30 +54,40 @@ def book_of(
     Own prices without a cloud are always there; with an empty list of clouds all own prices are,
     and no built-in ones. `discounts` are shares by cloud, `EVERY_CLOUD` for those not named.
     """
+    place = None if region is None else _region(region, own)
+    own = [_normal(offer) for offer in own]
     known = sorted({offer.cloud for offer in own})
     chosen = None if clouds is None else [find_cloud(cloud, known) for cloud in clouds]
     off = {c if c == EVERY_CLOUD else find_cloud(c, known): s for c, s in (discounts or {}).items()}
     if chosen:
         own = [offer for offer in own if offer.cloud in (*chosen, OWN_CLOUD)]
+    # What is elsewhere must not take the place of what can be had here.
+    own = [offer for offer in own if offer.is_in(place)]
     replaced = {(offer.cloud, offer.gpu) for offer in own}
     built_in = [
         _discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0)))
         for offer in offers()
         if (chosen is None or offer.cloud in chosen) and (offer.cloud, offer.gpu) not in replaced
     ]
-    place = None if region is None else _region(region, own)
     every = [offer for offer in (*own, *built_in) if offer.is_in(place)]
     return Book(tuple(every), today)
 
 
+def _normal(offer: Offer) -> Offer:
+    """Cloud and region in the words of the book, as far as it has some for them."""
+    region = region_class(offer.region) or offer.region
+    return replace(offer, cloud=cloud_name(offer.cloud), region=region)
+
+
 def _region(name: str, own: Sequence[Offer]) -> str:
+    """The region in the words of the book; those of own prices are understood, too."""
     words = list(dict.fromkeys([*REGIONS, *(offer.region for offer in own)]))
     found = {word.lower(): word for word in words}.get(name.strip().lower())
     if found is None:
         raise InputError(
             f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}"
         )
-    return found
+    return region_class(found) or found
 
 
 def _discounted(offer: Offer, share: float) -> Offer:

@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 from astrarium import documents, units
 from astrarium.catalog.gpus import find_gpu
 from astrarium.catalog.instances import find_instance
-from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, find_cloud, merged
+from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, cloud_name, merged
 from astrarium.catalog.regions import ANY_REGION, region_class
 from astrarium.errors import InputError, did_you_mean
 
@@ -156,7 +156,10 @@ def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
 def _skypilot(
     file: Path, header: Sequence[str], lines: Sequence[tuple[int, list[str]]]
 ) -> PriceFile:
-    cloud, day = _cloud_of(file), date.fromtimestamp(file.stat().st_mtime).isoformat()
+    cloud, day = (
+        cloud_name(file.absolute().parent.name),
+        date.fromtimestamp(file.stat().st_mtime).isoformat(),
+    )
     skipped: Counter[str] = Counter()
     regions: defaultdict[tuple[str, str, int, str], list[Offer]] = defaultdict(list)
     for number, cells in lines:
@@ -167,14 +170,6 @@ def _skypilot(
             regions[offer.instance, offer.gpu, offer.gpus, offer.region].append(offer)
     offers = merged(_of_region(zones) for zones in regions.values())
     return PriceFile(tuple(offers), tuple(_skipped_notes(file, skipped)))
-
-
-def _cloud_of(file: Path) -> str:
-    name = file.absolute().parent.name.lower()
-    try:
-        return find_cloud(name)
-    except InputError:
-        return name
 
 
 def _skypilot_offer(row: Mapping[str, str], place: str, skipped: Counter[str]) -> Offer | None:
@@ -305,7 +300,7 @@ def _own_offer(row: Mapping[str, str], place: str, source: str) -> Offer:
         spot = spot_per_gpu * size
     day = _cell(row, "date", place, _day) or ""
     return Offer(
-        cloud=row.get("cloud") or OWN_CLOUD,
+        cloud=cloud_name(row.get("cloud", "")) or OWN_CLOUD,
         region=row.get("region") or ANY_REGION,
         instance=row.get("instance", ""),
         gpu=gpu.name,

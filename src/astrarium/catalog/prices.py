@@ -111,12 +111,17 @@ def cloud_names() -> tuple[str, ...]:
     return tuple(sorted({offer.cloud for offer in _book()}))
 
 
+def cloud_name(text: str) -> str:
+    """One spelling for each cloud: that of the book, also for its aliases, or lower case."""
+    key = "".join(text.lower().split())
+    return _ALIASES.get(key, key)
+
+
 def find_cloud(name: str, known: Collection[str] = ()) -> str:
     """The cloud of this name or alias; `known` are names beside those of the book."""
     names = [*cloud_names(), *known]
-    key = name.strip().lower().replace(" ", "")
-    exact = {each.lower(): each for each in names}
-    found = exact.get(key) or _ALIASES.get(key)
+    by_name = {cloud_name(each): each for each in names}
+    found = by_name.get(cloud_name(name))
     if found is None:
         raise InputError(
             f"unknown cloud '{name}'{did_you_mean(name, [*names, *_ALIASES])}; known are"
