@@ -93,7 +93,16 @@ def test_contracts_as_a_table(tmp_path: Path) -> None:
     h100, a100, h200 = read_prices(file_of(tmp_path, "own.csv", OWN))
     source = str(tmp_path / "own.csv")
     assert h100 == Offer(
-        "aws", "us", "p5.48xlarge", "H100-SXM5-80GB", 8, 40.0, 20.0, "2026-10-01", source
+        "aws",
+        "us",
+        "p5.48xlarge",
+        "H100-SXM5-80GB",
+        8,
+        40.0,
+        20.0,
+        "2026-10-01",
+        source,
+        "discount",
     )
     assert (a100.cloud, a100.region, a100.usd_per_gpu_hour) == (OWN_CLOUD, "any", 1.5)
     assert a100.marks == ("rate-card",)
@@ -274,18 +283,34 @@ def test_own_regions_belong_to_their_class(region: str) -> None:
     assert book_of(TODAY, clouds=[], region="basement", own=[own, basement]).offers == (basement,)
 
 
-def test_discounts_come_off_built_in_prices_only() -> None:
+def test_discounts_come_off_on_demand_prices() -> None:
     own = Offer("ours", "any", "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
     book = book_of(TODAY, own=[own], discounts={"aws": 0.5, EVERY_CLOUD: 0.1})
     before = {(o.cloud, o.region, o.instance, o.date): o for o in offers("h100")}
     for offer in book.of("H100-SXM5-80GB"):
-        if offer == own:
+        if offer.cloud == "ours":
+            assert offer.usd_per_hour == pytest.approx(0.9 * 16.0)
             continue
         old = before[offer.cloud, offer.region, offer.instance, offer.date]
         assert offer.spot_usd_per_hour == old.spot_usd_per_hour
         if old.usd_per_hour is not None:
             share = 0.5 if offer.cloud == "aws" else 0.1
             assert offer.usd_per_hour == pytest.approx(old.usd_per_hour * (1 - share))
+
+
+def test_own_prices_that_state_a_discount_have_no_other(tmp_path: Path) -> None:
+    table = (
+        "gpu,cloud,usd_per_gpu_hour,discount_percent\nh100,ours,2,10\na100,ours,2,\nh200,ours,2,0"
+    )
+    own = read_prices(file_of(tmp_path, "own.csv", table))
+    for discounts in ({"Ours": 0.5}, {EVERY_CLOUD: 0.5}):
+        found = book_of(TODAY, clouds=[], own=own, discounts=discounts).offers
+        assert [offer.usd_per_hour for offer in found] == pytest.approx([1.8, 1.0, 2.0])
+
+
+def test_discounts_that_come_off_nothing_are_refused() -> None:
+    with pytest.raises(InputError, match=r"nothing here is priced by gcp; prices are of aws$"):
+        book_of(TODAY, clouds=["aws"], discounts={"gcp": 0.5})
 
 
 def test_stale_offers_are_used_only_where_nothing_is_fresh() -> None:

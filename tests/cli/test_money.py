@@ -87,6 +87,22 @@ def test_a_discount_comes_off(plan: Run) -> None:
     assert less["usd_per_gpu_hour"] == pytest.approx(3.44)
 
 
+@pytest.mark.parametrize("discount", ["50", "mycloud=50", "My Cloud=50"])
+def test_a_discount_comes_off_own_prices(plan: Run, project: Path, discount: str) -> None:
+    (project / "own.csv").write_text("gpu,cloud,usd_per_gpu_hour\nh100,My Cloud,2\n")
+    flags = ("--prices", "own.csv", "--discount", discount)
+    assert only_pool(planned(plan, *flags))["usd_per_gpu_hour"] == 1.0
+    full = only_pool(planned(plan, gpus="a100:8"))["usd_per_gpu_hour"]
+    default = only_pool(planned(plan, *flags, gpus="a100:8"))["usd_per_gpu_hour"]
+    assert default == pytest.approx(full / 2 if discount == "50" else full)
+
+
+def test_stated_prices_are_not_discounted_and_that_is_said(plan: Run) -> None:
+    document = planned(plan, "--price", "h100=2", "--discount", "50")
+    assert only_pool(document)["usd_per_gpu_hour"] == 2.0
+    assert "stated prices are not discounted: H100-SXM5-80GB" in document["notes"]
+
+
 def test_stale_prices_are_told_with_their_date(plan: Run) -> None:
     notes = planned(plan, "--market", "vast")["notes"]
     assert any("at vast is stale: of 2025-10-27, 385 days old" in note for note in notes)
@@ -132,6 +148,7 @@ def test_a_market_alone_offers_all_it_has(run: Run) -> None:
         (("--price", "a100=1"), "none of the GPUs asked about"),
         (("--discount", "130"), "expected a percentage"),
         (("--discount", "=30"), "the cloud is missing"),
+        (("--market", "aws", "--discount", "gcp=30"), "nothing here is priced by gcp"),
         (("--discount", "aws=30"), "give --market with the cloud"),
         (("--power-price", "0.2"), "--price h100=0 owns them"),
         (("--price", "h100=0", "--power-price", "much"), "--power-price 'much': not a number"),

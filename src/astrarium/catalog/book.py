@@ -1,8 +1,8 @@
 """A book to plan by: offers of the clouds one may use, in the regions one may use.
 
 The user's own prices take the place of what the built-in book says about the same cloud and GPU
-type. Discounts (reserved or committed use) come off the on-demand prices of the built-in book;
-own prices are what is paid.
+type. Discounts (reserved or committed use) come off on-demand prices, except those of own prices
+that state a discount themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
-from astrarium.catalog.prices import OWN_CLOUD, Offer, cloud_name, find_cloud, is_stale, offers
+from astrarium.catalog.prices import (
+    DISCOUNT,
+    OWN_CLOUD,
+    Offer,
+    cloud_name,
+    find_cloud,
+    is_stale,
+    offers,
+)
 from astrarium.catalog.regions import REGIONS, region_class
 from astrarium.errors import InputError, did_you_mean
 
@@ -65,12 +73,14 @@ def book_of(
     own = [offer for offer in own if offer.is_in(place)]
     replaced = {(offer.cloud, offer.gpu) for offer in own}
     built_in = [
-        _discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0)))
+        offer
         for offer in offers()
         if (chosen is None or offer.cloud in chosen) and (offer.cloud, offer.gpu) not in replaced
     ]
     every = [offer for offer in (*own, *built_in) if offer.is_in(place)]
-    return Book(tuple(every), today)
+    _check_discounts(off, every)
+    less = [_discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0))) for offer in every]
+    return Book(tuple(less), today)
 
 
 def _normal(offer: Offer) -> Offer:
@@ -90,15 +100,26 @@ def _region(name: str, own: Sequence[Offer]) -> str:
     return region_class(found) or found
 
 
+def _check_discounts(off: Mapping[str, float], among: Sequence[Offer]) -> None:
+    """Refuse discounts that would come off nothing."""
+    clouds = sorted({offer.cloud for offer in among})
+    for cloud in off:
+        if cloud not in (EVERY_CLOUD, *clouds):
+            raise InputError(
+                f"discount of {cloud}: nothing here is priced by {cloud}; prices are of"
+                f" {', '.join(clouds) or 'no cloud'}"
+            )
+
+
 def _discounted(offer: Offer, share: float) -> Offer:
-    if not share or offer.usd_per_hour is None:
+    if not share or offer.usd_per_hour is None or DISCOUNT in offer.marks:
         return offer
     return replace(
         offer,
         usd_per_hour=offer.usd_per_hour * (1 - share),
         least_usd_per_hour=_times(offer.least_usd_per_hour, 1 - share),
         most_usd_per_hour=_times(offer.most_usd_per_hour, 1 - share),
-        note=f"{offer.note} discount".strip(),
+        note=f"{offer.note} {DISCOUNT}".strip(),
     )
 
 

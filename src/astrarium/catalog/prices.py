@@ -7,7 +7,7 @@ are "us", "europe", "asia", "other", and "any" where a list names no region.
 
 `note` holds marks, not prose: "stale" (unchanged for a year when the book was made), "broker",
 "marketplace", "auction", "form-factor-assumed", "host-assumed", "second-hand", "confidential",
-"rate-card" (a price per GPU, no instance is named).
+"rate-card" (a price per GPU, no instance is named), "discount" (is taken off already).
 `tools/compile_prices.py` makes the book and says what it leaves out.
 """
 
@@ -29,6 +29,7 @@ from astrarium.errors import InputError, did_you_mean
 STALE_AFTER_DAYS: Final = 180
 OWN_CLOUD: Final = "own"  # of prices of the user that name no cloud
 RATE_CARD: Final = "rate-card"
+DISCOUNT: Final = "discount"
 
 # Of the data file: what all regions of an instance share, and what each class has; the last ones
 # may be left out.

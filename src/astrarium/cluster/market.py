@@ -106,6 +106,13 @@ def with_discount(cluster: Cluster, share: float) -> Cluster:
     return replace(cluster, pools=tuple(map(less, cluster.pools)))
 
 
+def undiscounted_notes(cluster: Cluster) -> tuple[str, ...]:
+    """What a discount does not come off: prices that are stated are what is paid."""
+    stated = [p for p in cluster.pools if p.price_origin in (PRICE_FLAG, CLUSTER_FILE)]
+    names = ", ".join(dict.fromkeys(pool.gpu.name for pool in stated))
+    return (f"stated prices are not discounted: {names}",) if stated else ()
+
+
 def with_power(cluster: Cluster, power: Power) -> Cluster:
     """The cluster with the power of machines whose price is zero."""
     if all(pool.usd_per_gpu_hour != 0 for pool in cluster.pools):
