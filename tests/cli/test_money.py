@@ -43,6 +43,12 @@ def test_whole_instances_are_paid(plan: Run) -> None:
     assert two["plans"][0]["usd_per_hour"] == pytest.approx(8 * pool["usd_per_gpu_hour"])
 
 
+def test_nodes_of_smaller_instances_are_told(plan: Run) -> None:
+    document = planned(plan, "--market", "hyperbolic", gpus="h100:64")
+    assert document["plans"][0]["usd_per_hour"] == pytest.approx(64 * 1.29)
+    assert any("instances of at most 3 GPUs" in note for note in document["notes"])
+
+
 def test_a_stated_price_wins_over_everything(plan: Run) -> None:
     document = planned(plan, "--market", "aws", "--price", "h100=2.5")
     pool = only_pool(document)

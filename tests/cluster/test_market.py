@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from astrarium.catalog.prices import Offer
 from astrarium.cluster import Cluster, Network, Pool, load_cluster, parse_gpus
 from astrarium.cluster.market import (
     Power,
+    joined_notes,
     market_cluster,
     priced,
     stale_notes,
@@ -64,6 +66,50 @@ def test_a_part_of_a_node_is_rented_as_the_instance_that_costs_least() -> None:
 def test_smaller_instances_are_taken_where_there_are_no_larger_ones() -> None:
     (pool,) = priced(parse_gpus("h100:16"), Book((offer("a", 4, 12.0),), TODAY)).pools
     assert (pool.usd_per_gpu_hour, pool.rented_sizes, pool.gpus_per_node) == (3.0, (4,), 8)
+
+
+def test_a_node_of_smaller_instances_is_the_cheapest_that_makes_it_up() -> None:
+    book = Book((offer("a", 1, 2.0), offer("a", 3, 5.0), offer("b", 2, 9.0)), TODAY)
+    (pool,) = priced(parse_gpus("h100:16"), book).pools
+    assert (pool.cloud, pool.instance) == ("a", "2 x a-3 + 2 x a-1")
+    assert pool.usd_per_gpu_hour == pytest.approx(14 / 8)
+    assert pool.billed_gpus(np.array([3, 5, 8, 16])).tolist() == [3, 6, 8, 16]
+
+
+def test_links_between_smaller_instances_are_said_to_be_assumed() -> None:
+    book = book_of(TODAY, clouds=["hyperbolic"])
+    cluster = priced(parse_gpus("h100:64"), book)
+    (pool,) = cluster.pools
+    assert pool.usd_per_gpu_hour == pytest.approx(1.29)
+    assert pool.billed_gpus(np.array([64, 8, 7, 2])).tolist() == [64, 8, 7, 2]
+    assert joined_notes(cluster, book) == (
+        "hyperbolic rents H100-SXM5-80GB in instances of at most 3 GPUs; the links between them"
+        " are assumed to be those of nodes of 8",
+    )
+    assert joined_notes(priced(parse_gpus("h100:2"), book), book) == ()
+    assert joined_notes(with_prices(cluster, {H100: 1.0}), book) == ()
+    whole = book_of(TODAY, clouds=["aws"])
+    assert joined_notes(priced(parse_gpus("h100:64"), whole), whole) == ()
+
+
+@given(st.dictionaries(st.integers(1, 7), st.integers(0, 40), min_size=1), st.integers(1, 8))
+def test_smaller_instances_cost_what_the_best_of_all_ways_costs(
+    usd: dict[int, int], used: int
+) -> None:
+    book = Book(tuple(offer("a", gpus, float(price)) for gpus, price in usd.items()), TODAY)
+    (pool,) = priced(parse_gpus("h100:16"), book).pools
+    ways = (
+        way
+        for n in range(1, 9)
+        for way in combinations_with_replacement(usd, n)
+        if sum(way) >= 8 and sum(way) - min(way) < 8
+    )
+    least = min(sum(usd[gpus] for gpus in way) for way in ways)
+    (billed,) = pool.billed_gpus(np.array([8]))
+    assert pool.usd_per_gpu_hour is not None
+    assert pool.usd_per_gpu_hour * billed == pytest.approx(least)
+    (part,) = pool.billed_gpus(np.array([used]))
+    assert used <= part <= billed
 
 
 def test_rates_per_gpu_are_good_for_whole_nodes() -> None:

@@ -155,6 +155,8 @@ def priced(cluster: Cluster, terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
         cluster = market.with_discount(cluster, _only_discount(terms.discount))
     if terms.price:
         cluster = market.with_prices(cluster, _stated(terms.price), terms.elsewhere)
+    if terms.uses_book:
+        notes = (*notes, *market.joined_notes(cluster, offered))
     if terms.discount:
         notes = (*notes, *market.undiscounted_notes(cluster))
     owned = any(pool.usd_per_gpu_hour == 0 for pool in cluster.pools)
