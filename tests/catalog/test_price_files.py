@@ -313,6 +313,19 @@ def test_discounts_that_come_off_nothing_are_refused() -> None:
         book_of(TODAY, clouds=["aws"], discounts={"gcp": 0.5})
 
 
+def test_own_spot_prices_leave_on_demand_prices(tmp_path: Path) -> None:
+    table = "gpu,cloud,region,spot_usd_per_gpu_hour\nh100,AWS,us-east-1,1.5"
+    own = read_prices(file_of(tmp_path, "own.csv", table))
+    book = book_of(TODAY, clouds=["aws"], own=own)
+    before = {(o.region, o.instance): o for o in offers("h100", ["aws"])}
+    usable = book.usable("H100-SXM5-80GB")
+    assert {(o.region, o.instance) for o in usable} == set(before)
+    for offer in usable:
+        old = before[offer.region, offer.instance]
+        spot = 1.5 * old.gpus if old.region == "us" else old.spot_usd_per_hour
+        assert offer == replace(old, spot_usd_per_hour=spot)
+
+
 def test_stale_offers_are_used_only_where_nothing_is_fresh() -> None:
     fresh = {o.cloud for o in book_of(TODAY).usable("H100-SXM5-80GB")}
     assert "vast" not in fresh

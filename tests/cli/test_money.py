@@ -71,6 +71,16 @@ def test_an_own_rate_per_gpu_is_paid_for_the_gpus_in_use(plan: Run, project: Pat
     assert document["plans"][0]["usd_per_hour"] == pytest.approx(4)
 
 
+@pytest.mark.parametrize("market", [(), ("--market", "aws", "--region", "us")])
+def test_own_spot_prices_leave_the_others(
+    plan: Run, project: Path, market: tuple[str, ...]
+) -> None:
+    (project / "own.csv").write_text("gpu,spot_usd_per_gpu_hour\nh100,1.25\n")
+    before = only_pool(planned(plan, *market))
+    after = only_pool(planned(plan, *market, "--prices", "own.csv"))
+    assert after == before | {"spot_usd_per_gpu_hour": 1.25}
+
+
 def test_owned_machines_cost_their_power(plan: Run) -> None:
     owned = ("--price", "h100=0", "--power-price", "0.2", "--power-utilisation", "50")
     pool = only_pool(planned(plan, *owned))

@@ -2,7 +2,8 @@
 
 The user's own prices take the place of what the built-in book says about the same cloud and GPU
 type. Discounts (reserved or committed use) come off on-demand prices, except those of own prices
-that state a discount themselves.
+that state a discount themselves. Own prices that are spot only leave the on-demand prices of their
+cloud and type as they are, and take the place of the spot prices.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from astrarium.catalog.prices import (
     is_stale,
     offers,
 )
-from astrarium.catalog.regions import REGIONS, region_class
+from astrarium.catalog.regions import ANY_REGION, REGIONS, region_class
 from astrarium.errors import InputError, did_you_mean
 
 EVERY_CLOUD: Final = "*"  # in discounts: clouds that are not named
@@ -71,13 +72,14 @@ def book_of(
         own = [offer for offer in own if offer.cloud in (*chosen, OWN_CLOUD)]
     # What is elsewhere must not take the place of what can be had here.
     own = [offer for offer in own if offer.is_in(place)]
-    replaced = {(offer.cloud, offer.gpu) for offer in own}
+    replaced = {(offer.cloud, offer.gpu) for offer in own if not offer.is_spot_only}
+    own_spot = [offer for offer in own if offer.is_spot_only]
     built_in = [
         offer
         for offer in offers()
         if (chosen is None or offer.cloud in chosen) and (offer.cloud, offer.gpu) not in replaced
     ]
-    every = [offer for offer in (*own, *built_in) if offer.is_in(place)]
+    every = [_with_spot(offer, own_spot) for offer in (*own, *built_in) if offer.is_in(place)]
     _check_discounts(off, every)
     less = [_discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0))) for offer in every]
     return Book(tuple(less), today)
@@ -98,6 +100,21 @@ def _region(name: str, own: Sequence[Offer]) -> str:
             f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}"
         )
     return region_class(found) or found
+
+
+def _with_spot(offer: Offer, own_spot: Sequence[Offer]) -> Offer:
+    """An offer with the least spot price among those that are stated for it."""
+    stated = [
+        each.spot_usd_per_gpu_hour * offer.gpus
+        for each in own_spot
+        if each.spot_usd_per_gpu_hour is not None
+        and (each.cloud, each.gpu) == (offer.cloud, offer.gpu)
+        and each.instance in (offer.instance, "")
+        and each.region in (offer.region, ANY_REGION)
+    ]
+    if not stated or offer.usd_per_hour is None:
+        return offer
+    return replace(offer, spot_usd_per_hour=min(stated))
 
 
 def _check_discounts(off: Mapping[str, float], among: Sequence[Offer]) -> None:

@@ -88,6 +88,10 @@ class Offer:
         return None if self.spot_usd_per_hour is None else self.spot_usd_per_hour / self.gpus
 
     @property
+    def is_spot_only(self) -> bool:
+        return self.usd_per_hour is None and self.spot_usd_per_hour is not None
+
+    @property
     def marks(self) -> tuple[str, ...]:
         return tuple(self.note.split())
 

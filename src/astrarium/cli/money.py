@@ -151,6 +151,7 @@ def priced(cluster: Cluster, terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
         here = market.priced(cluster, offered)
         # Without --market, files say what they know and defaults the rest.
         cluster = here if built_in else _defaults_for_others(here, _at_default(cluster, terms))
+        cluster = market.with_own_spot(cluster, offered)
     elif terms.discount:
         cluster = market.with_discount(cluster, _only_discount(terms.discount))
     if terms.price:

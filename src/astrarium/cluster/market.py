@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
-from astrarium.catalog.prices import RATE_CARD, Offer, is_stale, rented_sizes
+from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, is_stale, rented_sizes
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import Network
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
@@ -64,6 +64,25 @@ def priced(cluster: Cluster, book: Book) -> Cluster:
     Prices that a cluster file states stay, and so do its machines and links.
     """
     return replace(cluster, pools=tuple(_priced_pool(pool, book) for pool in cluster.pools))
+
+
+def with_own_spot(cluster: Cluster, book: Book) -> Cluster:
+    """The cluster with spot prices that the user has where there is no other price of theirs.
+
+    They are those of rows without a cloud; default prices, which are of no cloud, take all.
+    """
+
+    def own(pool: Pool) -> Pool:
+        stated = [
+            offer.spot_usd_per_gpu_hour
+            for offer in book.of(pool.gpu.name)
+            if offer.is_spot_only and (offer.cloud == OWN_CLOUD or not pool.cloud)
+        ]
+        kept = pool.usd_per_gpu_hour is None or pool.price_origin == CLUSTER_FILE
+        spot = min((price for price in stated if price is not None), default=None)
+        return pool if kept or spot is None else replace(pool, spot_usd_per_gpu_hour=spot)
+
+    return replace(cluster, pools=tuple(map(own, cluster.pools)))
 
 
 def with_prices(
