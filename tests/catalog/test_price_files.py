@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -92,7 +93,16 @@ def test_contracts_as_a_table(tmp_path: Path) -> None:
     h100, a100, h200 = read_prices(file_of(tmp_path, "own.csv", OWN))
     source = str(tmp_path / "own.csv")
     assert h100 == Offer(
-        "aws", "us", "p5.48xlarge", "H100-SXM5-80GB", 8, 40.0, 20.0, "2026-10-01", source
+        "aws",
+        "us",
+        "p5.48xlarge",
+        "H100-SXM5-80GB",
+        8,
+        40.0,
+        20.0,
+        "2026-10-01",
+        source,
+        "discount",
     )
     assert (a100.cloud, a100.region, a100.usd_per_gpu_hour) == (OWN_CLOUD, "any", 1.5)
     assert a100.marks == ("rate-card",)
@@ -240,18 +250,80 @@ def test_own_prices_belong_to_the_market_by_their_cloud() -> None:
     assert book_of(TODAY, clouds=[], own=every).offers == tuple(every)
 
 
-def test_discounts_come_off_built_in_prices_only() -> None:
+@pytest.mark.parametrize("cloud", ["AWS", " Amazon ", "E C2"])
+def test_clouds_of_own_prices_are_understood_as_elsewhere(cloud: str) -> None:
+    own = Offer(cloud, "any", "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
+    (found,) = book_of(TODAY, clouds=["aws"], own=[own]).of("H100-SXM5-80GB")
+    assert found == replace(own, cloud="aws")
+
+
+def test_own_clouds_are_found_however_they_are_written(tmp_path: Path) -> None:
+    own = read_prices(file_of(tmp_path, "own.csv", "gpu,cloud,usd_per_gpu_hour\nh100,My Cloud,2"))
+    for name in ("My Cloud", "mycloud", "MY CLOUD"):
+        (found,) = book_of(TODAY, clouds=[name], own=own).offers
+        assert (found.cloud, found.usd_per_hour) == ("mycloud", 2.0)
+
+
+def test_own_prices_elsewhere_leave_what_can_be_had_here() -> None:
+    own = Offer("aws", "europe", "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
+    here = book_of(TODAY, clouds=["aws"], region="us", own=[own])
+    assert here.offers == book_of(TODAY, clouds=["aws"], region="us").offers
+    there = book_of(TODAY, clouds=["aws"], region="europe", own=[own])
+    assert there.of("H100-SXM5-80GB") == (own,)
+
+
+@pytest.mark.parametrize("region", ["us", "us-east-1", "US-EAST-1"])
+def test_own_regions_belong_to_their_class(region: str) -> None:
+    own, basement = (
+        Offer("aws", word, "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
+        for word in ("us-east-1", "Basement")
+    )
+    book = book_of(TODAY, clouds=["aws"], region=region, own=[own, basement])
+    assert book.of("H100-SXM5-80GB") == (replace(own, region="us"),)
+    assert book_of(TODAY, clouds=[], region="basement", own=[own, basement]).offers == (basement,)
+
+
+def test_discounts_come_off_on_demand_prices() -> None:
     own = Offer("ours", "any", "deal", "H100-SXM5-80GB", 8, 16.0, None, "", "own.csv")
     book = book_of(TODAY, own=[own], discounts={"aws": 0.5, EVERY_CLOUD: 0.1})
     before = {(o.cloud, o.region, o.instance, o.date): o for o in offers("h100")}
     for offer in book.of("H100-SXM5-80GB"):
-        if offer == own:
+        if offer.cloud == "ours":
+            assert offer.usd_per_hour == pytest.approx(0.9 * 16.0)
             continue
         old = before[offer.cloud, offer.region, offer.instance, offer.date]
         assert offer.spot_usd_per_hour == old.spot_usd_per_hour
         if old.usd_per_hour is not None:
             share = 0.5 if offer.cloud == "aws" else 0.1
             assert offer.usd_per_hour == pytest.approx(old.usd_per_hour * (1 - share))
+
+
+def test_own_prices_that_state_a_discount_have_no_other(tmp_path: Path) -> None:
+    table = (
+        "gpu,cloud,usd_per_gpu_hour,discount_percent\nh100,ours,2,10\na100,ours,2,\nh200,ours,2,0"
+    )
+    own = read_prices(file_of(tmp_path, "own.csv", table))
+    for discounts in ({"Ours": 0.5}, {EVERY_CLOUD: 0.5}):
+        found = book_of(TODAY, clouds=[], own=own, discounts=discounts).offers
+        assert [offer.usd_per_hour for offer in found] == pytest.approx([1.8, 1.0, 2.0])
+
+
+def test_discounts_that_come_off_nothing_are_refused() -> None:
+    with pytest.raises(InputError, match=r"nothing here is priced by gcp; prices are of aws$"):
+        book_of(TODAY, clouds=["aws"], discounts={"gcp": 0.5})
+
+
+def test_own_spot_prices_leave_on_demand_prices(tmp_path: Path) -> None:
+    table = "gpu,cloud,region,spot_usd_per_gpu_hour\nh100,AWS,us-east-1,1.5"
+    own = read_prices(file_of(tmp_path, "own.csv", table))
+    book = book_of(TODAY, clouds=["aws"], own=own)
+    before = {(o.region, o.instance): o for o in offers("h100", ["aws"])}
+    usable = book.usable("H100-SXM5-80GB")
+    assert {(o.region, o.instance) for o in usable} == set(before)
+    for offer in usable:
+        old = before[offer.region, offer.instance]
+        spot = 1.5 * old.gpus if old.region == "us" else old.spot_usd_per_hour
+        assert offer == replace(old, spot_usd_per_hour=spot)
 
 
 def test_stale_offers_are_used_only_where_nothing_is_fresh() -> None:

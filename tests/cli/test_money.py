@@ -43,6 +43,12 @@ def test_whole_instances_are_paid(plan: Run) -> None:
     assert two["plans"][0]["usd_per_hour"] == pytest.approx(8 * pool["usd_per_gpu_hour"])
 
 
+def test_nodes_of_smaller_instances_are_told(plan: Run) -> None:
+    document = planned(plan, "--market", "hyperbolic", gpus="h100:64")
+    assert document["plans"][0]["usd_per_hour"] == pytest.approx(64 * 1.29)
+    assert any("instances of at most 3 GPUs" in note for note in document["notes"])
+
+
 def test_a_stated_price_wins_over_everything(plan: Run) -> None:
     document = planned(plan, "--market", "aws", "--price", "h100=2.5")
     pool = only_pool(document)
@@ -57,6 +63,22 @@ def test_own_prices_need_no_market(plan: Run, project: Path) -> None:
     assert pool["usd_per_gpu_hour"] == 2.0
     assert pool["price_source"] == "own; own.csv, 2026-10-01"
     assert only_pool(planned(plan, "--prices", "own.csv", gpus="a100:8"))["cloud"] == ""
+
+
+def test_an_own_rate_per_gpu_is_paid_for_the_gpus_in_use(plan: Run, project: Path) -> None:
+    (project / "own.csv").write_text("gpu,usd_per_gpu_hour\nh100,2\n")
+    document = planned(plan, "--prices", "own.csv", gpus="h100:2")
+    assert document["plans"][0]["usd_per_hour"] == pytest.approx(4)
+
+
+@pytest.mark.parametrize("market", [(), ("--market", "aws", "--region", "us")])
+def test_own_spot_prices_leave_the_others(
+    plan: Run, project: Path, market: tuple[str, ...]
+) -> None:
+    (project / "own.csv").write_text("gpu,spot_usd_per_gpu_hour\nh100,1.25\n")
+    before = only_pool(planned(plan, *market))
+    after = only_pool(planned(plan, *market, "--prices", "own.csv"))
+    assert after == before | {"spot_usd_per_gpu_hour": 1.25}
 
 
 def test_owned_machines_cost_their_power(plan: Run) -> None:
@@ -79,6 +101,22 @@ def test_a_discount_comes_off(plan: Run) -> None:
     assert only_pool(planned(plan, "--discount", "30"))["usd_per_gpu_hour"] == 0.7 * full
     less = only_pool(planned(plan, "--market", "aws", "--region", "us", "--discount", "aws=50"))
     assert less["usd_per_gpu_hour"] == pytest.approx(3.44)
+
+
+@pytest.mark.parametrize("discount", ["50", "mycloud=50", "My Cloud=50"])
+def test_a_discount_comes_off_own_prices(plan: Run, project: Path, discount: str) -> None:
+    (project / "own.csv").write_text("gpu,cloud,usd_per_gpu_hour\nh100,My Cloud,2\n")
+    flags = ("--prices", "own.csv", "--discount", discount)
+    assert only_pool(planned(plan, *flags))["usd_per_gpu_hour"] == 1.0
+    full = only_pool(planned(plan, gpus="a100:8"))["usd_per_gpu_hour"]
+    default = only_pool(planned(plan, *flags, gpus="a100:8"))["usd_per_gpu_hour"]
+    assert default == pytest.approx(full / 2 if discount == "50" else full)
+
+
+def test_stated_prices_are_not_discounted_and_that_is_said(plan: Run) -> None:
+    document = planned(plan, "--price", "h100=2", "--discount", "50")
+    assert only_pool(document)["usd_per_gpu_hour"] == 2.0
+    assert "stated prices are not discounted: H100-SXM5-80GB" in document["notes"]
 
 
 def test_stale_prices_are_told_with_their_date(plan: Run) -> None:
@@ -126,6 +164,7 @@ def test_a_market_alone_offers_all_it_has(run: Run) -> None:
         (("--price", "a100=1"), "none of the GPUs asked about"),
         (("--discount", "130"), "expected a percentage"),
         (("--discount", "=30"), "the cloud is missing"),
+        (("--market", "aws", "--discount", "gcp=30"), "nothing here is priced by gcp"),
         (("--discount", "aws=30"), "give --market with the cloud"),
         (("--power-price", "0.2"), "--price h100=0 owns them"),
         (("--price", "h100=0", "--power-price", "much"), "--power-price 'much': not a number"),

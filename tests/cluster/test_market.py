@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from itertools import combinations_with_replacement
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.catalog import find_gpu, find_instance
+from astrarium.catalog import find_gpu, find_instance, gpus
 from astrarium.catalog.book import Book, book_of
 from astrarium.catalog.prices import Offer
 from astrarium.cluster import Cluster, Network, Pool, load_cluster, parse_gpus
 from astrarium.cluster.market import (
     Power,
+    joined_notes,
     market_cluster,
     priced,
     stale_notes,
@@ -65,10 +68,67 @@ def test_smaller_instances_are_taken_where_there_are_no_larger_ones() -> None:
     assert (pool.usd_per_gpu_hour, pool.rented_sizes, pool.gpus_per_node) == (3.0, (4,), 8)
 
 
+def test_a_node_of_smaller_instances_is_the_cheapest_that_makes_it_up() -> None:
+    book = Book((offer("a", 1, 2.0), offer("a", 3, 5.0), offer("b", 2, 9.0)), TODAY)
+    (pool,) = priced(parse_gpus("h100:16"), book).pools
+    assert (pool.cloud, pool.instance) == ("a", "2 x a-3 + 2 x a-1")
+    assert pool.usd_per_gpu_hour == pytest.approx(14 / 8)
+    assert pool.billed_gpus(np.array([3, 5, 8, 16])).tolist() == [3, 6, 8, 16]
+
+
+def test_links_between_smaller_instances_are_said_to_be_assumed() -> None:
+    book = book_of(TODAY, clouds=["hyperbolic"])
+    cluster = priced(parse_gpus("h100:64"), book)
+    (pool,) = cluster.pools
+    assert pool.usd_per_gpu_hour == pytest.approx(1.29)
+    assert pool.billed_gpus(np.array([64, 8, 7, 2])).tolist() == [64, 8, 7, 2]
+    assert joined_notes(cluster, book) == (
+        "hyperbolic rents H100-SXM5-80GB in instances of at most 3 GPUs; the links between them"
+        " are assumed to be those of nodes of 8",
+    )
+    assert joined_notes(priced(parse_gpus("h100:2"), book), book) == ()
+    assert joined_notes(with_prices(cluster, {H100: 1.0}), book) == ()
+    whole = book_of(TODAY, clouds=["aws"])
+    assert joined_notes(priced(parse_gpus("h100:64"), whole), whole) == ()
+
+
+@given(st.dictionaries(st.integers(1, 7), st.integers(0, 40), min_size=1), st.integers(1, 8))
+def test_smaller_instances_cost_what_the_best_of_all_ways_costs(
+    usd: dict[int, int], used: int
+) -> None:
+    book = Book(tuple(offer("a", gpus, float(price)) for gpus, price in usd.items()), TODAY)
+    (pool,) = priced(parse_gpus("h100:16"), book).pools
+    ways = (
+        way
+        for n in range(1, 9)
+        for way in combinations_with_replacement(usd, n)
+        if sum(way) >= 8 and sum(way) - min(way) < 8
+    )
+    least = min(sum(usd[gpus] for gpus in way) for way in ways)
+    (billed,) = pool.billed_gpus(np.array([8]))
+    assert pool.usd_per_gpu_hour is not None
+    assert pool.usd_per_gpu_hour * billed == pytest.approx(least)
+    (part,) = pool.billed_gpus(np.array([used]))
+    assert used <= part <= billed
+
+
 def test_rates_per_gpu_are_good_for_whole_nodes() -> None:
     book = Book((offer("a", 1, 2.0, note="rate-card"), offer("b", 8, 20.0)), TODAY)
     (pool,) = priced(parse_gpus("h100:16"), book).pools
-    assert (pool.cloud, pool.usd_per_gpu_hour, pool.rented_sizes) == ("a", 2.0, (8,))
+    assert (pool.cloud, pool.usd_per_gpu_hour) == ("a", 2.0)
+    assert pool.rented_sizes == parse_gpus("h100:16").pools[0].rented_sizes
+
+
+def test_rates_per_gpu_are_billed_like_the_default() -> None:
+    card = offer("a", 1, 2.0, note="rate-card")
+    (pool,) = priced(parse_gpus("h100:2"), Book((card, offer("a", 8, 15.0)), TODAY)).pools
+    assert (pool.usd_per_gpu_hour, pool.billed_gpus(np.array([1, 2])).tolist()) == (2.0, [1, 2])
+    # Clouds rent this type out by eights only, so that a rate for one GPU is paid eight times.
+    eights = next(g for g in gpus() if g.rented_sizes == (8,))
+    card = replace(card, gpu=eights.name, usd_per_hour=1.5)
+    four = replace(offer("b", 4, 7.0), gpu=eights.name)
+    (pool,) = priced(parse_gpus(f"{eights.name}:2"), Book((card, four), TODAY)).pools
+    assert (pool.cloud, pool.rented_sizes) == ("b", (4,))
 
 
 def test_links_are_those_of_the_instance() -> None:
@@ -158,8 +218,8 @@ def test_a_market_has_a_pool_for_every_cloud_and_type() -> None:
 def test_another_offer_never_makes_a_node_dearer(cloud: str, data: st.DataObject) -> None:
     book = book_of(TODAY, clouds=["coreweave", cloud], region="us")
     few = Book(tuple(o for o in book.offers if o.cloud == "coreweave"), TODAY)
-    gpus = data.draw(st.sampled_from([8, 16]))
-    (before,), (after,) = (priced(parse_gpus(f"h100:{gpus}"), each).pools for each in (few, book))
+    count = data.draw(st.sampled_from([8, 16]))
+    (before,), (after,) = (priced(parse_gpus(f"h100:{count}"), each).pools for each in (few, book))
     assert before.usd_per_gpu_hour is not None
     assert after.usd_per_gpu_hour is not None
     assert after.usd_per_gpu_hour <= before.usd_per_gpu_hour

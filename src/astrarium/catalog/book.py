@@ -1,8 +1,9 @@
 """A book to plan by: offers of the clouds one may use, in the regions one may use.
 
 The user's own prices take the place of what the built-in book says about the same cloud and GPU
-type. Discounts (reserved or committed use) come off the on-demand prices of the built-in book;
-own prices are what is paid.
+type. Discounts (reserved or committed use) come off on-demand prices, except those of own prices
+that state a discount themselves. Own prices that are spot only leave the on-demand prices of their
+cloud and type as they are, and take the place of the spot prices.
 """
 
 from __future__ import annotations
@@ -12,8 +13,16 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
-from astrarium.catalog.prices import OWN_CLOUD, Offer, find_cloud, is_stale, offers
-from astrarium.catalog.regions import REGIONS
+from astrarium.catalog.prices import (
+    DISCOUNT,
+    OWN_CLOUD,
+    Offer,
+    cloud_name,
+    find_cloud,
+    is_stale,
+    offers,
+)
+from astrarium.catalog.regions import ANY_REGION, REGIONS, region_class
 from astrarium.errors import InputError, did_you_mean
 
 EVERY_CLOUD: Final = "*"  # in discounts: clouds that are not named
@@ -54,41 +63,80 @@ def book_of(
     Own prices without a cloud are always there; with an empty list of clouds all own prices are,
     and no built-in ones. `discounts` are shares by cloud, `EVERY_CLOUD` for those not named.
     """
+    place = None if region is None else _region(region, own)
+    own = [_normal(offer) for offer in own]
     known = sorted({offer.cloud for offer in own})
     chosen = None if clouds is None else [find_cloud(cloud, known) for cloud in clouds]
     off = {c if c == EVERY_CLOUD else find_cloud(c, known): s for c, s in (discounts or {}).items()}
     if chosen:
         own = [offer for offer in own if offer.cloud in (*chosen, OWN_CLOUD)]
-    replaced = {(offer.cloud, offer.gpu) for offer in own}
+    # What is elsewhere must not take the place of what can be had here.
+    own = [offer for offer in own if offer.is_in(place)]
+    replaced = {(offer.cloud, offer.gpu) for offer in own if not offer.is_spot_only}
+    own_spot = [offer for offer in own if offer.is_spot_only]
     built_in = [
-        _discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0)))
+        offer
         for offer in offers()
         if (chosen is None or offer.cloud in chosen) and (offer.cloud, offer.gpu) not in replaced
     ]
-    place = None if region is None else _region(region, own)
-    every = [offer for offer in (*own, *built_in) if offer.is_in(place)]
-    return Book(tuple(every), today)
+    every = [_with_spot(offer, own_spot) for offer in (*own, *built_in) if offer.is_in(place)]
+    _check_discounts(off, every)
+    less = [_discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0))) for offer in every]
+    return Book(tuple(less), today)
+
+
+def _normal(offer: Offer) -> Offer:
+    """Cloud and region in the words of the book, as far as it has some for them."""
+    region = region_class(offer.region) or offer.region
+    return replace(offer, cloud=cloud_name(offer.cloud), region=region)
 
 
 def _region(name: str, own: Sequence[Offer]) -> str:
+    """The region in the words of the book; those of own prices are understood, too."""
     words = list(dict.fromkeys([*REGIONS, *(offer.region for offer in own)]))
     found = {word.lower(): word for word in words}.get(name.strip().lower())
     if found is None:
         raise InputError(
             f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}"
         )
-    return found
+    return region_class(found) or found
+
+
+def _with_spot(offer: Offer, own_spot: Sequence[Offer]) -> Offer:
+    """An offer with the least spot price among those that are stated for it."""
+    stated = [
+        each.spot_usd_per_gpu_hour * offer.gpus
+        for each in own_spot
+        if each.spot_usd_per_gpu_hour is not None
+        and (each.cloud, each.gpu) == (offer.cloud, offer.gpu)
+        and each.instance in (offer.instance, "")
+        and each.region in (offer.region, ANY_REGION)
+    ]
+    if not stated or offer.usd_per_hour is None:
+        return offer
+    return replace(offer, spot_usd_per_hour=min(stated))
+
+
+def _check_discounts(off: Mapping[str, float], among: Sequence[Offer]) -> None:
+    """Refuse discounts that would come off nothing."""
+    clouds = sorted({offer.cloud for offer in among})
+    for cloud in off:
+        if cloud not in (EVERY_CLOUD, *clouds):
+            raise InputError(
+                f"discount of {cloud}: nothing here is priced by {cloud}; prices are of"
+                f" {', '.join(clouds) or 'no cloud'}"
+            )
 
 
 def _discounted(offer: Offer, share: float) -> Offer:
-    if not share or offer.usd_per_hour is None:
+    if not share or offer.usd_per_hour is None or DISCOUNT in offer.marks:
         return offer
     return replace(
         offer,
         usd_per_hour=offer.usd_per_hour * (1 - share),
         least_usd_per_hour=_times(offer.least_usd_per_hour, 1 - share),
         most_usd_per_hour=_times(offer.most_usd_per_hour, 1 - share),
-        note=f"{offer.note} discount".strip(),
+        note=f"{offer.note} {DISCOUNT}".strip(),
     )
 
 

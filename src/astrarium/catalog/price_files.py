@@ -11,8 +11,8 @@
 
 The keys of a price are `gpu`, and one of `usd_per_hour` (the whole instance, with `gpus`) and
 `usd_per_gpu_hour`; optional are `cloud`, `instance`, `region`, `gpus`, `spot_usd_per_hour`,
-`spot_usd_per_gpu_hour`, `discount_percent` (taken off the on-demand price) and `date`. Zero is a
-price: that of machines one owns.
+`spot_usd_per_gpu_hour`, `discount_percent` (taken off the on-demand price, in place of other
+discounts) and `date`. Zero is a price: that of machines one owns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 from astrarium import documents, units
 from astrarium.catalog.gpus import find_gpu
 from astrarium.catalog.instances import find_instance
-from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, find_cloud, merged
+from astrarium.catalog.prices import DISCOUNT, OWN_CLOUD, RATE_CARD, Offer, cloud_name, merged
 from astrarium.catalog.regions import ANY_REGION, region_class
 from astrarium.errors import InputError, did_you_mean
 
@@ -156,7 +156,10 @@ def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
 def _skypilot(
     file: Path, header: Sequence[str], lines: Sequence[tuple[int, list[str]]]
 ) -> PriceFile:
-    cloud, day = _cloud_of(file), date.fromtimestamp(file.stat().st_mtime).isoformat()
+    cloud, day = (
+        cloud_name(file.absolute().parent.name),
+        date.fromtimestamp(file.stat().st_mtime).isoformat(),
+    )
     skipped: Counter[str] = Counter()
     regions: defaultdict[tuple[str, str, int, str], list[Offer]] = defaultdict(list)
     for number, cells in lines:
@@ -167,14 +170,6 @@ def _skypilot(
             regions[offer.instance, offer.gpu, offer.gpus, offer.region].append(offer)
     offers = merged(_of_region(zones) for zones in regions.values())
     return PriceFile(tuple(offers), tuple(_skipped_notes(file, skipped)))
-
-
-def _cloud_of(file: Path) -> str:
-    name = file.absolute().parent.name.lower()
-    try:
-        return find_cloud(name)
-    except InputError:
-        return name
 
 
 def _skypilot_offer(row: Mapping[str, str], place: str, skipped: Counter[str]) -> Offer | None:
@@ -298,23 +293,24 @@ def _own_offer(row: Mapping[str, str], place: str, source: str) -> Offer:
             f"{place}: usd_per_hour is the price of a whole instance; give its gpus, or"
             " usd_per_gpu_hour"
         )
-    off = 1 - (_cell(row, "discount_percent", place, parse_percent) or 0.0)
+    off = _cell(row, "discount_percent", place, parse_percent)
     size = gpus or 1
     on_demand = usd if usd is not None else None if per_gpu is None else per_gpu * size
     if spot is None and spot_per_gpu is not None:
         spot = spot_per_gpu * size
     day = _cell(row, "date", place, _day) or ""
+    marks = [*([] if gpus else [RATE_CARD]), *([] if off is None else [DISCOUNT])]
     return Offer(
-        cloud=row.get("cloud") or OWN_CLOUD,
+        cloud=cloud_name(row.get("cloud", "")) or OWN_CLOUD,
         region=row.get("region") or ANY_REGION,
         instance=row.get("instance", ""),
         gpu=gpu.name,
         gpus=size,
-        usd_per_hour=None if on_demand is None else on_demand * off,
+        usd_per_hour=None if on_demand is None else on_demand * (1 - (off or 0.0)),
         spot_usd_per_hour=spot,
         date=day,
         source=source,
-        note="" if gpus else RATE_CARD,
+        note=" ".join(marks),
     )
 
 

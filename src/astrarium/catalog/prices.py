@@ -7,7 +7,7 @@ are "us", "europe", "asia", "other", and "any" where a list names no region.
 
 `note` holds marks, not prose: "stale" (unchanged for a year when the book was made), "broker",
 "marketplace", "auction", "form-factor-assumed", "host-assumed", "second-hand", "confidential",
-"rate-card" (a price per GPU, no instance is named).
+"rate-card" (a price per GPU, no instance is named), "discount" (is taken off already).
 `tools/compile_prices.py` makes the book and says what it leaves out.
 """
 
@@ -29,6 +29,7 @@ from astrarium.errors import InputError, did_you_mean
 STALE_AFTER_DAYS: Final = 180
 OWN_CLOUD: Final = "own"  # of prices of the user that name no cloud
 RATE_CARD: Final = "rate-card"
+DISCOUNT: Final = "discount"
 
 # Of the data file: what all regions of an instance share, and what each class has; the last ones
 # may be left out.
@@ -87,6 +88,10 @@ class Offer:
         return None if self.spot_usd_per_hour is None else self.spot_usd_per_hour / self.gpus
 
     @property
+    def is_spot_only(self) -> bool:
+        return self.usd_per_hour is None and self.spot_usd_per_hour is not None
+
+    @property
     def marks(self) -> tuple[str, ...]:
         return tuple(self.note.split())
 
@@ -111,12 +116,17 @@ def cloud_names() -> tuple[str, ...]:
     return tuple(sorted({offer.cloud for offer in _book()}))
 
 
+def cloud_name(text: str) -> str:
+    """One spelling for each cloud: that of the book, also for its aliases, or lower case."""
+    key = "".join(text.lower().split())
+    return _ALIASES.get(key, key)
+
+
 def find_cloud(name: str, known: Collection[str] = ()) -> str:
     """The cloud of this name or alias; `known` are names beside those of the book."""
     names = [*cloud_names(), *known]
-    key = name.strip().lower().replace(" ", "")
-    exact = {each.lower(): each for each in names}
-    found = exact.get(key) or _ALIASES.get(key)
+    by_name = {cloud_name(each): each for each in names}
+    found = by_name.get(cloud_name(name))
     if found is None:
         raise InputError(
             f"unknown cloud '{name}'{did_you_mean(name, [*names, *_ALIASES])}; known are"

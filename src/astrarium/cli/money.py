@@ -150,11 +150,16 @@ def priced(cluster: Cluster, terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
         )
         here = market.priced(cluster, offered)
         # Without --market, files say what they know and defaults the rest.
-        cluster = here if built_in else _defaults_for_others(here, cluster)
+        cluster = here if built_in else _defaults_for_others(here, _at_default(cluster, terms))
+        cluster = market.with_own_spot(cluster, offered)
     elif terms.discount:
         cluster = market.with_discount(cluster, _only_discount(terms.discount))
     if terms.price:
         cluster = market.with_prices(cluster, _stated(terms.price), terms.elsewhere)
+    if terms.uses_book:
+        notes = (*notes, *market.joined_notes(cluster, offered))
+    if terms.discount:
+        notes = (*notes, *market.undiscounted_notes(cluster))
     owned = any(pool.usd_per_gpu_hour == 0 for pool in cluster.pools)
     if terms.power_price is not None and (owned or not terms.elsewhere):
         cluster = market.with_power(cluster, _power(terms))
@@ -184,6 +189,15 @@ def _check_alone(terms: Terms) -> None:
     for flag, value, other, what in needs:
         if value is not None and not other:
             raise InputError(f"{flag} '{value}' goes with {what}; add it, or leave {flag} out")
+
+
+def _at_default(cluster: Cluster, terms: Terms) -> Cluster:
+    """Default prices less the discount that names no cloud: these are medians over clouds."""
+    from astrarium.catalog.book import EVERY_CLOUD
+    from astrarium.cluster import market
+
+    share = _discounts(terms.discount).get(EVERY_CLOUD)
+    return cluster if share is None else market.with_discount(cluster, share)
 
 
 def _defaults_for_others(here: Cluster, before: Cluster) -> Cluster:

@@ -9,16 +9,19 @@ instances of its type: many offers are single machines.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
-from astrarium.catalog.prices import RATE_CARD, Offer, is_stale, rented_sizes
+from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, is_stale, rented_sizes
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import Network
-from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool
+from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,6 +66,25 @@ def priced(cluster: Cluster, book: Book) -> Cluster:
     return replace(cluster, pools=tuple(_priced_pool(pool, book) for pool in cluster.pools))
 
 
+def with_own_spot(cluster: Cluster, book: Book) -> Cluster:
+    """The cluster with spot prices that the user has where there is no other price of theirs.
+
+    They are those of rows without a cloud; default prices, which are of no cloud, take all.
+    """
+
+    def own(pool: Pool) -> Pool:
+        stated = [
+            offer.spot_usd_per_gpu_hour
+            for offer in book.of(pool.gpu.name)
+            if offer.is_spot_only and (offer.cloud == OWN_CLOUD or not pool.cloud)
+        ]
+        kept = pool.usd_per_gpu_hour is None or pool.price_origin == CLUSTER_FILE
+        spot = min((price for price in stated if price is not None), default=None)
+        return pool if kept or spot is None else replace(pool, spot_usd_per_gpu_hour=spot)
+
+    return replace(cluster, pools=tuple(map(own, cluster.pools)))
+
+
 def with_prices(
     cluster: Cluster, usd_per_gpu_hour: Mapping[str, float], elsewhere: Collection[str] = ()
 ) -> Cluster:
@@ -102,6 +124,13 @@ def with_discount(cluster: Cluster, share: float) -> Cluster:
         )
 
     return replace(cluster, pools=tuple(map(less, cluster.pools)))
+
+
+def undiscounted_notes(cluster: Cluster) -> tuple[str, ...]:
+    """What a discount does not come off: prices that are stated are what is paid."""
+    stated = [p for p in cluster.pools if p.price_origin in (PRICE_FLAG, CLUSTER_FILE)]
+    names = ", ".join(dict.fromkeys(pool.gpu.name for pool in stated))
+    return (f"stated prices are not discounted: {names}",) if stated else ()
 
 
 def with_power(cluster: Cluster, power: Power) -> Cluster:
@@ -185,6 +214,23 @@ def without_unpriced(cluster: Cluster) -> tuple[Cluster, tuple[str, ...]]:
     return cluster.part(kept), notes
 
 
+def joined_notes(cluster: Cluster, book: Book) -> tuple[str, ...]:
+    """What is assumed where nodes are made up of smaller instances."""
+    notes = []
+    for pool in cluster.pools:
+        usable, node = book.usable(pool.gpu.name), pool.gpus_per_node
+        # The machines of a cluster file, which has no sizes to rent, are as it says.
+        if pool.cloud and pool.rented_sizes and not _whole(usable, node):
+            place = (pool.cloud, pool.region)
+            most = max(offer.gpus for offer in usable if (offer.cloud, offer.region) == place)
+            notes.append(
+                f"{pool.cloud} rents {pool.gpu.name} in instances of at most {most}"
+                f" GPU{'s' if most > 1 else ''}; the links between them are assumed to be those of"
+                f" nodes of {node}"
+            )
+    return tuple(notes)
+
+
 def unpriced_notes(cluster: Cluster) -> tuple[str, ...]:
     """What is asked for where a price is missing."""
     return tuple(_unpriced(pool) for pool in cluster.pools if pool.usd_per_gpu_hour is None)
@@ -215,7 +261,7 @@ def _priced_pool(pool: Pool, book: Book) -> Pool:
     if not usable:
         return _without_offer(pool, None, "")
     node = pool.gpus_per_node
-    best = min(usable, key=lambda offer: _order(offer, node))
+    best = min(_nodes_on_offer(usable, node), key=lambda offer: _order(offer, node))
     if pool.rented_sizes:  # not of a cluster file, whose machines are as they are
         links = _links(best, node)
         pool = build_pool(
@@ -225,22 +271,74 @@ def _priced_pool(pool: Pool, book: Book) -> Pool:
             node,
             pool.requested or pool.gpu.name,
             node_size=pool.gpu.gpus_per_node,
-            machines=replace(links, rented_sizes=_sizes(best, usable)),
+            machines=replace(links, rented_sizes=_sizes(best, usable, node)),
         )
     return _with_offer(pool, best)
 
 
+def _nodes_on_offer(usable: Sequence[Offer], node: int) -> Sequence[Offer]:
+    """Whole nodes; only where there are none, instances that make up one together.
+
+    Smaller instances are not joined like the GPUs of a node.
+    """
+    whole = _whole(usable, node)
+    places = dict.fromkeys((offer.cloud, offer.region) for offer in usable)
+    return whole or [
+        _together([offer for offer in usable if (offer.cloud, offer.region) == place], node)
+        for place in places
+    ]
+
+
+def _whole(usable: Sequence[Offer], node: int) -> list[Offer]:
+    return [offer for offer in usable if offer.gpus >= node or RATE_CARD in offer.marks]
+
+
+def _together(offers: Sequence[Offer], node: int) -> Offer:
+    """The cheapest instances of one place that have so many GPUs, as if they were one."""
+
+    def cost(parts: tuple[Offer, ...]) -> tuple[float, int, int]:
+        usd = sum(part.usd_per_hour or 0.0 for part in parts)
+        return round(usd, 6), sum(part.gpus for part in parts), len(parts)
+
+    least: list[tuple[Offer, ...]] = [()]
+    for gpus in range(1, node + 1):
+        least.append(min(((*least[max(gpus - o.gpus, 0)], o) for o in offers), key=cost))
+    parts = sorted(least[node], key=lambda part: (-part.gpus, part.instance))
+    spot = [part.spot_usd_per_hour for part in parts if part.spot_usd_per_hour is not None]
+    return replace(
+        parts[0],
+        instance=_listed([part.instance for part in parts]),
+        gpus=sum(part.gpus for part in parts),
+        usd_per_hour=sum(part.usd_per_hour or 0.0 for part in parts),
+        spot_usd_per_hour=sum(spot) if len(spot) == len(parts) else None,
+        date=min((part.date for part in parts if part.date), default=""),
+    )
+
+
+def _listed(instances: Sequence[str]) -> str:
+    """Of instances that differ: how many of which."""
+    counts = Counter(instances)
+    if len(counts) == 1:
+        return instances[0]
+    return " + ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())
+
+
 def _order(offer: Offer, node: int) -> tuple[object, ...]:
-    """Whole nodes first, as smaller instances are not joined like the GPUs of a node; then cost."""
-    too_small = offer.gpus < node and RATE_CARD not in offer.marks
-    return too_small, _usd_of_node(offer, node), offer.cloud, offer.region, offer.instance
+    return _usd_of_node(offer, node), offer.cloud, offer.region, offer.instance
 
 
 def _usd_of_node(offer: Offer, node: int) -> float:
-    """What so many GPUs of a node cost: whole instances, several if one is too small."""
-    price = offer.usd_per_hour
-    assert price is not None, "offers without a price are not usable"
-    return price * node if RATE_CARD in offer.marks else price * -(-node // offer.gpus)
+    """What is billed for so many GPUs of a node: whole instances, several if one is too small."""
+    rate = offer.usd_per_gpu_hour
+    assert rate is not None, "offers without a price are not usable"
+    sizes = _usual_sizes(offer) if RATE_CARD in offer.marks else (offer.gpus,)
+    return rate * int(billed_gpus(np.array(node), node, sizes))
+
+
+def _usual_sizes(offer: Offer) -> tuple[int, ...]:
+    """What a rate per GPU is billed by: like the default price, the instances that clouds offer."""
+    gpu = find_gpu(offer.gpu)
+    return gpu.rented_sizes or (gpu.gpus_per_node,)
 
 
 def _with_offer(pool: Pool, offer: Offer) -> Pool:
@@ -256,8 +354,13 @@ def _with_offer(pool: Pool, offer: Offer) -> Pool:
     )
 
 
-def _sizes(best: Offer, usable: Sequence[Offer]) -> tuple[int, ...]:
-    """Instances of the same cloud and region whose GPUs cost no more, as far as that is known."""
+def _sizes(best: Offer, usable: Sequence[Offer], node: int) -> tuple[int, ...]:
+    """Instances of the same cloud and region whose GPUs cost no more, as far as that is known.
+
+    Where they are smaller than a node, what they add up to is rented like one.
+    """
+    if RATE_CARD in best.marks:
+        return _usual_sizes(best)
     rate = best.usd_per_gpu_hour or 0.0
     alike = [
         offer
@@ -265,7 +368,16 @@ def _sizes(best: Offer, usable: Sequence[Offer]) -> tuple[int, ...]:
         if (offer.cloud, offer.region) == (best.cloud, best.region)
         and (offer.usd_per_gpu_hour or 0.0) <= rate * DEARER_SIZES
     ]
-    return rented_sizes(alike) or (find_gpu(best.gpu).gpus_per_node,)
+    sizes = rented_sizes(alike)
+    if _whole(usable, node):
+        return sizes
+    sums = {0}
+    for gpus in range(1, node):
+        sums |= {gpus for size in sizes if gpus - size in sums}
+    joined = (*sorted(sums - {0}), best.gpus)
+    counts = np.arange(1, node + 1)
+    same = np.array_equal(billed_gpus(counts, node, sizes), billed_gpus(counts, node, joined))
+    return sizes if same else joined
 
 
 def _market_pool(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> Pool | None:
@@ -284,7 +396,7 @@ def _market_pool(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> Pool | None:
         nodes,
         node,
         gpu.name,
-        machines=replace(links, rented_sizes=_sizes(best, own)),
+        machines=replace(links, rented_sizes=_sizes(best, own, node)),
     )
     return _with_offer(pool, best)
 
