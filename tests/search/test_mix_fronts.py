@@ -15,10 +15,9 @@ from small import small_model
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster, Link, Pool
 from astrarium.model.workload import Workload
-from astrarium.search.archive import HOUR, Archive, Ways
+from astrarium.search.archive import HOUR, Archive, Ways, WaysOfPools
 from astrarium.search.arrangements import canonical
 from astrarium.search.mix_fronts import Asked, mix_fronts
-from astrarium.search.mixed_front import WaysOfPools
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, SearchResult
 from astrarium.search.pair_table import PairTable

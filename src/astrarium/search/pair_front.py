@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows, rank_within
 from astrarium.cost.mixed import ClusterModel
-from astrarium.search.archive import Archive, Ways
+from astrarium.search.archive import ON_THE_FRONT, Archive, Ways, WaysOfPools
 from astrarium.search.mixed_cases import Priced, narrowed
-from astrarium.search.mixed_front import ON_THE_FRONT, WaysOfPools
 from astrarium.search.mixed_nodes import Cases
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
@@ -151,7 +150,7 @@ class PairFront:
         order = np.lexsort((c.row, score))
         vector = self.spots.members[self.spots.starts[c.spot[order]]]
         first = np.empty(len(c), bool)
-        first[order] = _rank_within(vector) < at_once
+        first[order] = rank_within(vector) < at_once
         _, layout = distinct_rows(c.row, c.virtual)
         return np.isin(layout, layout[first])
 
@@ -311,7 +310,7 @@ class PairFront:
                 return bundle
             score = flat[waiting] / self.limits.of_spots[spots[waiting]]
             waiting = waiting[np.argsort(score, kind="stable")]
-            first = np.flatnonzero(_rank_within(spots[waiting]) < at_once)[:SPLITS_AT_ONCE]
+            first = np.flatnonzero(rank_within(spots[waiting]) < at_once)[:SPLITS_AT_ONCE]
             self._split(bundle, waiting[first], flat)
             waiting = np.delete(waiting, first)
             at_once *= 2
@@ -367,12 +366,3 @@ class PairFront:
             places = [self._place(self.spots.vectors[v].tolist()) for v in vectors]
             self._archive.enter(founds, places, self.limits.ways.take(np.array(vectors)))
             self.limits.refresh()
-
-
-def _rank_within(groups: Ints) -> Ints:
-    """The how-manieth of its group each entry is, in the order given."""
-    order = np.argsort(groups, kind="stable")
-    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-    ranks = np.empty(len(groups), np.int64)
-    ranks[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
-    return ranks
