@@ -15,7 +15,7 @@ from small import small_model
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster, Link, Pool
 from astrarium.model.workload import Workload
-from astrarium.search.archive import HOUR, Archive, Ways, WaysOfPools
+from astrarium.search.archive import Archive, Ways, WaysOfPools
 from astrarium.search.arrangements import canonical
 from astrarium.search.mix_fronts import Asked, mix_fronts
 from astrarium.search.mixed_space import MixedSpace
@@ -25,6 +25,7 @@ from astrarium.search.rules import user_rules
 from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
+from astrarium.units import HOUR
 
 Pairs = list[tuple[float, float]]
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.search.outcome import Found
+from astrarium.units import HOUR
 
 ON_THE_FRONT = 1.0 - 1e-12  # of the seconds below which a plan would be: no more than rounding
 
@@ -103,9 +104,6 @@ class Archive:
         self.points = [every[i] for i in kept]
         self._seconds = np.array([point.seconds for point in self.points])
         self._usd = np.array([point.usd for point in self.points])
-
-
-HOUR = 3600.0
 
 
 def _undominated(seconds: Floats, usd: Floats) -> list[int]:

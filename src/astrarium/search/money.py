@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, floor, log10
-from typing import Final
 
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
@@ -22,9 +21,7 @@ from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
-from astrarium.units import format_seconds, format_usd
-
-DAY: Final = 86400.0
+from astrarium.units import DAY, format_seconds, format_usd
 
 
 @dataclass(frozen=True, slots=True)
