@@ -25,7 +25,7 @@ from math import sqrt
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.cluster import Cluster, Link, Pool
+from astrarium.cluster import Link, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.archive import Archive, Ways
@@ -297,10 +297,8 @@ class Sensitivity:
             if not self._uses(plan, *pools):
                 found.append(plan)
             elif len(used) > 1:
-                names = {pool.name for pool in used}
-                links = tuple(k for k in runs.cluster.links if names.issuperset(k.between))
                 workload = replace(runs.workload, precision=plan.precision)
-                model = ClusterModel(workload, Cluster(used, links), tuning=runs.tuning)
+                model = ClusterModel(workload, runs.cluster.part(used), tuning=runs.tuning)
                 again = estimate(model, [plan.strategy])[0]
                 found.append(runs.priced(again, runs.spot_nodes(plan)))
         return found
