@@ -39,3 +39,12 @@ def distinct_rows(*columns: Ints | Bools) -> tuple[Ints, Ints]:
         packed = packed * radix + column
     _, first, index = np.unique(packed, return_index=True, return_inverse=True)
     return first, index
+
+
+def rank_within(groups: Ints) -> Ints:
+    """The how-manieth of its group each entry is, in the order given."""
+    order = np.argsort(groups, kind="stable")
+    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
+    return ranks

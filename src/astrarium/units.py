@@ -21,6 +21,8 @@ from astrarium.errors import InputError
 # Nothing a training run is described by comes near this; larger numbers are typing errors.
 LARGEST_QUANTITY = 10**30
 
+MINUTE, HOUR, DAY, WEEK = 60.0, 3600.0, 86400.0, 604800.0  # seconds
+
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)?(?:\.\d*)?(?:[eE][+-]?\d+)?)"
     r"\s*(?P<unit>[^\W\d_][^\d]*|)",
@@ -59,16 +61,15 @@ _BANDWIDTHS = {
     for per_second in ("/s", "ps")
 }
 
-_MINUTE, _HOUR, _DAY, _WEEK = 60, 3600, 86400, 604800
 _SECONDS = {
     **dict.fromkeys(("ns",), Decimal("1e-9")),
     **dict.fromkeys(("us", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), Decimal("1e-6")),
     **dict.fromkeys(("ms",), Decimal("1e-3")),
     **dict.fromkeys(("s", "sec", "second", "seconds"), Decimal(1)),
-    **dict.fromkeys(("min", "minute", "minutes"), Decimal(_MINUTE)),
-    **dict.fromkeys(("h", "hour", "hours"), Decimal(_HOUR)),
-    **dict.fromkeys(("d", "day", "days"), Decimal(_DAY)),
-    **dict.fromkeys(("week", "weeks"), Decimal(_WEEK)),
+    **dict.fromkeys(("min", "minute", "minutes"), Decimal(MINUTE)),
+    **dict.fromkeys(("h", "hour", "hours"), Decimal(HOUR)),
+    **dict.fromkeys(("d", "day", "days"), Decimal(DAY)),
+    **dict.fromkeys(("week", "weeks"), Decimal(WEEK)),
 }
 
 # Hours of what something can happen in; a month is the twelfth part of 365.25 days.
@@ -150,7 +151,7 @@ def format_bytes(size: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Write a duration in the largest unit that leaves a number of at least one."""
-    steps = (("days", 2.0 * _DAY, _DAY), ("h", _HOUR, _HOUR), ("min", 2.0 * _MINUTE, _MINUTE))
+    steps = (("days", 2.0 * DAY, DAY), ("h", HOUR, HOUR), ("min", 2.0 * MINUTE, MINUTE))
     for unit, threshold, factor in (*steps, ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3)):
         if abs(seconds) >= threshold:
             return f"{_fixed(seconds / factor)} {unit}"

@@ -19,7 +19,7 @@ from astrarium.cluster import Cluster, Network, Pool, load_cluster, parse_gpus
 from astrarium.cluster.market import (
     Power,
     joined_notes,
-    market_cluster,
+    market_pools,
     priced,
     stale_notes,
     unpriced_notes,
@@ -199,7 +199,7 @@ def test_stale_prices_are_named_with_their_date() -> None:
 
 
 def test_a_market_has_a_pool_for_every_cloud_and_type() -> None:
-    pools = market_cluster(book_of(TODAY, clouds=["aws", "lambda"], region="us"), 64)
+    pools = market_pools(book_of(TODAY, clouds=["aws", "lambda"], region="us"), 64)
     names = [pool.name for pool in pools]
     assert len(set(names)) == len(names)
     assert {"H100-SXM5-80GB@aws", "H100-SXM5-80GB@lambda", "B200-SXM6-180GB@aws"} <= set(names)
@@ -211,7 +211,7 @@ def test_a_market_has_a_pool_for_every_cloud_and_type() -> None:
     assert alone.nodes == 1, "nothing is known about the network between them"
     assert Cluster(pools).num_gpus > 64
     with pytest.raises(InputError, match="no offer with an on-demand price"):
-        market_cluster(book_of(TODAY, clouds=["mithril"]), 64)
+        market_pools(book_of(TODAY, clouds=["mithril"]), 64)
 
 
 @given(st.sampled_from(["aws", "gcp", "azure", "oci", "nebius", "runpod", "lambda"]), st.data())

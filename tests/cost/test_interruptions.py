@@ -19,7 +19,6 @@ from astrarium.cost.checkpoints import (
     protection,
 )
 from astrarium.cost.interruptions import (
-    HOUR,
     Overheads,
     Rental,
     best_interval,
@@ -29,6 +28,7 @@ from astrarium.cost.interruptions import (
     spot_choices,
 )
 from astrarium.model import load_model
+from astrarium.units import HOUR
 
 AGREEMENT = 0.03
 ROUNDING = 1e-12

@@ -15,12 +15,13 @@ from astrarium.arrays import Ints
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.model.workload import Workload
-from astrarium.search.archive import HOUR, Archive, Ways
+from astrarium.search.archive import Archive, Ways
 from astrarium.search.front import PoolFront
 from astrarium.search.outcome import Found, Objective
 from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
+from astrarium.units import HOUR
 
 POSITIVE = st.floats(0.1, 10.0)
 

@@ -15,10 +15,9 @@ from small import small_model
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster, Link, Pool
 from astrarium.model.workload import Workload
-from astrarium.search.archive import HOUR, Archive, Ways
+from astrarium.search.archive import Archive, Ways, WaysOfPools
 from astrarium.search.arrangements import canonical
 from astrarium.search.mix_fronts import Asked, mix_fronts
-from astrarium.search.mixed_front import WaysOfPools
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, SearchResult
 from astrarium.search.pair_table import PairTable
@@ -26,6 +25,7 @@ from astrarium.search.rules import user_rules
 from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
+from astrarium.units import HOUR
 
 Pairs = list[tuple[float, float]]
 
@@ -170,24 +170,24 @@ def test_rules_that_count_nodes_hold_for_the_nodes_of_both_pools() -> None:
 
 @settings(max_examples=6, deadline=None)
 @given(cluster=clusters(2))
-def test_spots_are_all_ways_to_lay_a_shape_over_both_pools(cluster: Cluster) -> None:
+def test_sites_are_all_ways_to_lay_a_shape_over_both_pools(cluster: Cluster) -> None:
     part = canonical(cluster)
     workload = Workload(small_model(5), seq_length=1024, global_batch=8)
     brute = BruteMixes(workload, part, ())
     table = PairTable(brute.model.pools, runtime_rules=(), user_rules=())
-    spots, shapes = table.spots(0, 1), table.shapes
+    sites, shapes = table.sites(0, 1), table.shapes
     for shape in range(len(shapes)):
         tp_cp = int(shapes.tp[shape] * shapes.cp[shape])
         block, stages = tp_cp * int(shapes.dp[shape]), int(shapes.pp[shape])
         expected = {gpus for gpus in brute.choices(tp_cp, block, stages) if all(gpus)}
-        first = int(spots.first[shape])
+        first = int(sites.first[shape])
         found = [
             (int(a), int(b))
-            for spot in range(first, first + int(spots.count[shape]))
-            for a, b in spots.vectors[spots.members_of(spot)]
+            for site in range(first, first + int(sites.count[shape]))
+            for a, b in sites.vectors[sites.members_of(site)]
         ]
         assert sorted(found) == sorted(expected)
-        assert spots.vectors_of_shape[shape] == len(expected)
+        assert sites.vectors_of_shape[shape] == len(expected)
 
 
 def outdone(archive: Archive, seconds: float, usd: float) -> bool:

@@ -83,9 +83,7 @@ def _of_plan_file(reference: str) -> Given | None:
     best = document.plans[0]
     cluster = Cluster.from_dict(to_dict(document)["cluster"])
     pools = tuple(p for p in cluster.pools if p.name in best.pools) or cluster.pools
-    names = {pool.name for pool in pools}
-    links = tuple(link for link in cluster.links if names.issuperset(link.between))
-    return Given(reference, Cluster(pools, links), best.num_gpus)
+    return Given(reference, cluster.part(pools), best.num_gpus)
 
 
 def read(given: Given, asked: Request, terms: Terms, tuning: Tuning) -> Yours:

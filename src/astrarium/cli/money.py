@@ -114,7 +114,7 @@ def _discounts(texts: Sequence[str]) -> dict[str, float]:
 def market(terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
     """All that the clouds of --market offer, each type up to --max-gpus."""
     from astrarium.cluster import Cluster
-    from astrarium.cluster.market import market_cluster
+    from astrarium.cluster.market import market_pools
 
     if not terms.may_choose:
         raise InputError(
@@ -122,7 +122,7 @@ def market(terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
         )
     most = DEFAULT_MOST_GPUS if terms.max_gpus is None else _most_gpus(terms.max_gpus)
     offered, notes = book(terms.market, terms.region, terms.prices, terms.discount)
-    return concluded(Cluster(market_cluster(offered, most)), terms, notes)
+    return concluded(Cluster(market_pools(offered, most)), terms, notes)
 
 
 def _most_gpus(text: str) -> int:

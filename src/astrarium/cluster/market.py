@@ -156,7 +156,7 @@ def with_power(cluster: Cluster, power: Power) -> Cluster:
     )
 
 
-def market_cluster(book: Book, most_gpus: int) -> tuple[Pool, ...]:
+def market_pools(book: Book, most_gpus: int) -> tuple[Pool, ...]:
     """A pool for every cloud and GPU type of a book, each of at most so many GPUs."""
     pools = []
     for name in book.gpus:

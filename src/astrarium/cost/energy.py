@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
+from astrarium.units import HOUR
 
-HOUR = 3600.0
 WATTS_PER_KILOWATT = 1000.0
 
 # Nodes of eight H100 drew 76 % of their rated 10.2 kW under intensive training (arXiv 2506.14551),

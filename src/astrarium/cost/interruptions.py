@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.checkpoints import Protection
-
-HOUR = 3600.0
+from astrarium.units import HOUR
 
 # Of one spot node: one of ten nodes a day, the middle of what Google's documentation of preemptible
 # machines once stated, as others quote it: 5 to 15 % a day on a seven-day average, of all types.

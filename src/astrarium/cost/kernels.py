@@ -90,11 +90,6 @@ def in_role(fit: GemmFit, role: RoleFit, device: Device, output_share: float = 1
     )
 
 
-def matrix_seconds(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:
-    """Seconds of matrix products with one output type."""
-    return held_seconds(fit, device, shape, burst_seconds(fit, device, shape))
-
-
 def burst_seconds(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:
     """Seconds of a cool board, without the fixed time: arithmetic and memory traffic."""
     rows, columns, depth, groups, input_bytes, output_bytes = shape

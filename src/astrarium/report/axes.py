@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from astrarium.units import DAY, HOUR, MINUTE
+
 LOG_FROM: Final = 10.0  # largest over smallest value above which an axis is logarithmic
 MARGIN: Final = 0.06  # of the axis, before the first and after the last value
 LIMIT_REACH: Final = 0.5  # of the span of the values: how far an axis is drawn out to a limit
@@ -21,9 +23,9 @@ THOUSAND: Final = 1e3
 MILLION: Final = 1e6
 
 _DURATIONS: Final = (  # a unit, in seconds, and of how many of them on times are shown in it
-    ("days", 86400.0, 2.0),
-    ("h", 3600.0, 1.0),
-    ("min", 60.0, 2.0),
+    ("days", DAY, 2.0),
+    ("h", HOUR, 1.0),
+    ("min", MINUTE, 2.0),
     ("s", 1.0, 1.0),
 )
 

@@ -40,11 +40,11 @@ from astrarium.search.formats import runnable
 from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.pace import StageSeconds
-from astrarium.search.plan import HOUR, Plan, Run
+from astrarium.search.plan import Plan, Run
 from astrarium.search.planner import Planned
 from astrarium.search.room import pools_without_room
 from astrarium.strategy.types import Strategy
-from astrarium.units import format_bytes
+from astrarium.units import HOUR, format_bytes
 
 if TYPE_CHECKING:
     from astrarium.search.comparison import Compared

@@ -14,9 +14,8 @@ from astrarium.report.document import ClusterPart, ComparePart, PlanDocument, Pl
 from astrarium.report.front import gpus_of
 from astrarium.report.layout import HUNDRED, dollars, gib, new_table, percent, title
 from astrarium.report.words import short_types, strategy_words
-from astrarium.units import format_count, format_seconds
+from astrarium.units import HOUR, format_count, format_seconds
 
-HOUR = 3600.0
 NOTHING = 5e-4  # a share that is written as 0.0 %
 
 

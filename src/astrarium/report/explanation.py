@@ -12,7 +12,6 @@ from rich.text import Text
 from astrarium.report.document import PlanDocument, PlanPart, WorkloadPart
 from astrarium.report.explain import Comparison, Difference, Explanation
 from astrarium.report.layout import (
-    DAY,
     dollars,
     gib,
     interval,
@@ -32,7 +31,7 @@ from astrarium.report.words import (
     switches_words,
     time_cause,
 )
-from astrarium.units import format_bytes, format_count, format_seconds, format_usd
+from astrarium.units import DAY, format_bytes, format_count, format_seconds, format_usd
 
 # What a result is called, and how it is written.
 RESULTS: Mapping[str, tuple[str, Callable[[float], str]]] = {

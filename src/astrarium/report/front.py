@@ -15,7 +15,7 @@ from astrarium.report.axes import Axis, Quantity, axis_of, count, duration, mone
 from astrarium.report.document import ParetoPart, PlanDocument, PlanPart
 from astrarium.report.layout import dollars
 from astrarium.report.words import short_types
-from astrarium.units import format_seconds
+from astrarium.units import HOUR, format_seconds
 
 
 class Kind(StrEnum):
@@ -155,7 +155,7 @@ def _usd_per_hour(part: ParetoPart, plan: PlanPart) -> float | None:
 
 
 def _cost(part: ParetoPart, seconds: float, usd_per_hour: float | None) -> float:
-    return seconds / 3600 * (usd_per_hour or 0.0) if part.usd_total is None else part.usd_total
+    return seconds / HOUR * (usd_per_hour or 0.0) if part.usd_total is None else part.usd_total
 
 
 def _kind(index: int, chosen: int | None, parts: Sequence[ParetoPart]) -> Kind:

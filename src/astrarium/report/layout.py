@@ -12,17 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from astrarium.report.bars import Bar
-from astrarium.units import format_count, format_seconds, format_usd
+from astrarium.units import DAY, HOUR, MINUTE, format_count, format_seconds, format_usd
 
 GIB = 2**30
-DAY = 86400.0
 HUNDRED = 100.0
 MILLION = 1e6
 GAP = 2  # blanks between columns
 WIDE = 100  # columns from which terms get bars
 PROSE_WIDTH = 24  # what a column of prose gets before its lines are broken
 
-_SECONDS = {"days": DAY, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_SECONDS = {"days": DAY, "h": HOUR, "min": MINUTE, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 def title(text: str) -> RenderableType:

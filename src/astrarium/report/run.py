@@ -14,9 +14,8 @@ from astrarium.report.bars import Bar
 from astrarium.report.document import ClusterPart, PlanPart, RunPart
 from astrarium.report.layout import dollars, percent
 from astrarium.report.words import unit_price
-from astrarium.units import format_count, format_seconds
+from astrarium.units import HOUR, format_count, format_seconds
 
-HOUR: Final = 3600.0
 FULL_BAR, SHORT_BAR, WIDE = 40, 20, 100
 
 CAUSES: Final = {

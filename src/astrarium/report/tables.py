@@ -27,7 +27,7 @@ from astrarium.report.document import (
     StrategyPart,
     WorkloadPart,
 )
-from astrarium.report.layout import DAY, GAP, dollars, gib, interval, new_table, percent, title
+from astrarium.report.layout import GAP, dollars, gib, interval, new_table, percent, title
 from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (
     PARTS,
@@ -45,7 +45,7 @@ from astrarium.report.words import (
     unit_price,
     zero_words,
 )
-from astrarium.units import format_count, format_rate, format_seconds
+from astrarium.units import DAY, format_count, format_rate, format_seconds
 
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3

@@ -7,13 +7,16 @@ some of them as spot, and each way has its own stretch of time and its own dolla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.search.outcome import Found
+from astrarium.units import HOUR
+
+ON_THE_FRONT = 1.0 - 1e-12  # of the seconds below which a plan would be: no more than rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,9 @@ class Ways:
 
     def take(self, rows: Ints | Bools) -> Ways:
         return Ways(self.stretch[rows], self.hourly[rows], self.spot[rows])
+
+
+WaysOfPools = Callable[[Ints], Ways]  # how so many GPUs of each pool, (rows, pools), can be paid
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +108,6 @@ class Archive:
         self.points = [every[i] for i in kept]
         self._seconds = np.array([point.seconds for point in self.points])
         self._usd = np.array([point.usd for point in self.points])
-
-
-HOUR = 3600.0
 
 
 def _undominated(seconds: Floats, usd: Floats) -> list[int]:

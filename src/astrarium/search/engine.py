@@ -45,6 +45,7 @@ from astrarium.strategy.columns import (
     strategy_at,
 )
 from astrarium.strategy.types import Granularity, Method
+from astrarium.units import HOUR
 
 _OPTIONS = fields(Options)
 _NO_RECOMPUTE = (GRANULARITIES.index(Granularity.NONE), METHODS.index(Method.NONE), 0, 0)
@@ -382,7 +383,7 @@ class Search:
             state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
             within &= ~late
         if limits.budget_usd is not None and price is not None:
-            cost = run / 3600 * self.model.pool.billed_gpus(degrees.gpus) * price
+            cost = run / HOUR * self.model.pool.billed_gpus(degrees.gpus) * price
             dear = within & (cost > limits.budget_usd)
             state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
             within &= ~dear

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Floats, Ints, rank_within
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.step import total_seconds
 from astrarium.model.blocks import CustomBlock
-from astrarium.search.archive import Archive, Ways
+from astrarium.search.archive import ON_THE_FRONT, Archive, Ways
 from astrarium.search.engine import DegreeRows, Search
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
 from astrarium.search.sieve import RejectingRule
@@ -72,7 +72,7 @@ class PoolFront(Search):
         return seconds / self._limits[np.searchsorted(self._gpus, degrees.gpus)]
 
     def _worst_kept(self) -> float:
-        return 1.0 - 1e-12
+        return ON_THE_FRONT
 
     def _visit(self, rows: DegreeRows) -> None:
         """Some degrees of every number of GPUs at a time: early plans leave most others out."""
@@ -84,7 +84,7 @@ class PoolFront(Search):
             alive = self._score(seconds, least, degrees) <= self._worst_kept()
             self.state.rejected[Rejection.BOUND] += int(rows.counts[waiting[~alive]].sum())
             waiting = waiting[alive]
-            now = _rank_within(degrees.gpus[alive]) < at_once
+            now = rank_within(degrees.gpus[alive]) < at_once
             if now.any():
                 self._expand(rows.take(waiting[now]))
             waiting = waiting[~now]
@@ -108,12 +108,3 @@ class PoolFront(Search):
         ways = self._ways.take(np.searchsorted(self._gpus, counts))
         self._archive.enter(found, places, ways)
         self._limits = self._archive.limits(self._ways)
-
-
-def _rank_within(groups: Ints) -> Ints:
-    """The how-manieth of its group each entry is, in the order given."""
-    order = np.argsort(groups, kind="stable")
-    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-    ranks = np.empty(len(groups), np.int64)
-    ranks[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
-    return ranks

@@ -20,14 +20,14 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
-from astrarium.search.archive import HOUR, Archive, Ways
+from astrarium.search.archive import Archive, Ways, WaysOfPools
 from astrarium.search.arrangements import canonical
 from astrarium.search.formats import runnable
-from astrarium.search.mixed_front import WaysOfPools
 from astrarium.search.outcome import Rejection, SearchResult
 from astrarium.search.pair_front import Effort, PairFront, least_prices
 from astrarium.search.pair_table import PairTable
 from astrarium.search.sieve import RejectingRule
+from astrarium.units import HOUR
 
 Pair = tuple[int, int]  # numbers of pools in the cluster
 

@@ -13,9 +13,10 @@ from astrarium.cluster import Cluster
 from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_cases import Bundle, Priced
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
-from astrarium.search.score import HOUR, Score
+from astrarium.search.score import Score
 from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
+from astrarium.units import HOUR
 
 Key = tuple[int, ...]
 TIMES = (Objective.THROUGHPUT, Objective.TIME)

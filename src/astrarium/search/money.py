@@ -23,9 +23,8 @@ from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
-from astrarium.units import format_seconds, format_usd
+from astrarium.units import DAY, format_seconds, format_usd
 
-DAY: Final = 86400.0
 LEAST_GOODPUT: Final = 1e-3  # of a run that is worth a plan
 
 

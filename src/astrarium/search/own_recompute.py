@@ -41,7 +41,6 @@ from astrarium.strategy.types import LayerSplit, Recompute, Strategy, of_groups
 from astrarium.strategy.validity import megatron_rules
 
 Policies = Sequence[tuple[int, int, int, int]]  # `RECOMPUTE_COLUMNS` of each
-LEAST_GAIN = 1e-9  # of the seconds: less is rounding
 
 
 @dataclass(frozen=True)

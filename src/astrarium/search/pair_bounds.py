@@ -1,6 +1,6 @@
 """What pipelines over two pools take at least, for many numbers of GPUs at once.
 
-A *candidate* is a layout, degrees with virtual stages, on a spot (`spots`). As the numbers of
+A *candidate* is a layout, degrees with virtual stages, on a site (`sites`). As the numbers of
 stages on both pools are known, whole layers can be dealt to them, which is what most candidates
 fail at: of 32 layers on 12 + 11 stages some stage has to hold two.
 """
@@ -40,11 +40,11 @@ SLACK = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Layouts on spots: columns."""
+    """Layouts on sites: columns."""
 
     row: Ints
     virtual: Ints
-    spot: Ints
+    site: Ints
     turn: Floats  # seconds of the longest stage for one micro-batch, at least
     least: Floats  # seconds of an iteration, at least
 
@@ -65,12 +65,12 @@ class PairBounds:
 
     def __init__(self, table: PairTable, first: int, second: int, model: ClusterModel) -> None:
         self.table, self.model = table, model
-        self.spots = table.spots(first, second)
+        self.sites = table.sites(first, second)
         self.alike = len(table.numbers) == 1
         self.num_layers = int(table.numbers.sum())
         memory = max(pool.gpu.memory_bytes for pool in model.cluster.pools)
         able = table.reaches(table.degrees, first, second) & (table.least_bytes <= memory)
-        rows = np.flatnonzero(able & (self.spots.count[table.shape] > 0))
+        rows = np.flatnonzero(able & (self.sites.count[table.shape] > 0))
         self.degrees, self._shape = table.degrees.take(rows), table.shape[rows]
         seconds = np.stack([table.seconds(first)[rows], table.seconds(second)[rows]], axis=1)
         self.speed = speeds(seconds, np.append(table.numbers, (1.0, 1.0)))
@@ -94,9 +94,9 @@ class PairBounds:
         self._slower = np.argmin(self.speed, axis=1)
 
     def candidates(self, limits: Floats) -> Candidates:
-        """All that can be below the limits of their spots."""
+        """All that can be below the limits of their sites."""
         rows = np.arange(len(self.degrees))
-        per_row = self.spots.count[self._shape] * CHUNKS_LISTED
+        per_row = self.sites.count[self._shape] * CHUNKS_LISTED
         parts = np.cumsum(per_row) // MOST_AT_ONCE
         found = [self._of_rows(rows[parts == part], limits) for part in np.unique(parts)]
         nothing = np.zeros(0, np.int64)
@@ -106,13 +106,13 @@ class PairBounds:
     def _of_rows(self, rows: Ints, limits: Floats) -> Candidates:
         row, virtual = self._layouts(rows)
         shape = self._shape[row]
-        count = self.spots.count[shape]
+        count = self.sites.count[shape]
         ends = np.cumsum(count)
         within = np.arange(int(count.sum())) - np.repeat(ends - count, count)
-        spot = np.repeat(self.spots.first[shape], count) + within
+        site = np.repeat(self.sites.first[shape], count) + within
         row, virtual = np.repeat(row, count), np.repeat(virtual, count)
         zeros = np.zeros(len(row))
-        return self._bounded(Candidates(row, virtual, spot, zeros, zeros), limits)
+        return self._bounded(Candidates(row, virtual, site, zeros, zeros), limits)
 
     def _layouts(self, rows: Ints) -> tuple[Ints, Ints]:
         """Rows with every number of virtual stages; more chunks need whole groups of batches."""
@@ -128,14 +128,14 @@ class PairBounds:
 
     def stages_on(self, c: Candidates) -> Ints:
         """Stages that go at the pace of each pool, (candidates, 2): on both, of the slower one."""
-        spots = self.spots
-        both = spots.straddles[c.spot] & (self._slower[c.row] == 0)
-        first = spots.whole[c.spot] + both
+        sites = self.sites
+        both = sites.straddles[c.site] & (self._slower[c.row] == 0)
+        first = sites.whole[c.site] + both
         return np.stack([first, self.degrees.pp[c.row] - first], axis=1)
 
     def _bounded(self, c: Candidates, limits: Floats) -> Candidates:
         """By whole layers and the ramp; those beyond their limits are left out."""
-        batches, limit = self.degrees.num_micro_batches[c.row], limits[c.spot]
+        batches, limit = self.degrees.num_micro_batches[c.row], limits[c.site]
         counts = self.stages_on(c)
         low = 1 / (self.speed[c.row] * counts).sum(axis=1)
         most = limit / batches
@@ -150,7 +150,7 @@ class PairBounds:
             enough = self._enough(c, counts, middle)
             high, low = np.where(enough, middle, high), np.where(enough, low, middle)
         least = self._with_ramp(c, counts, low)
-        found = Candidates(c.row, c.virtual, c.spot, low, least)
+        found = Candidates(c.row, c.virtual, c.site, low, least)
         return found.take(least < limit)
 
     def _enough(self, c: Candidates, counts: Ints, turn: Floats) -> Bools:
@@ -176,9 +176,9 @@ class PairBounds:
 
     def _end_pools(self, c: Candidates) -> list[tuple[Ints, Ints]]:
         """Pools that the first and the last stage go by, in both orders."""
-        spots, slower = self.spots, self._slower[c.row]
-        inside = spots.whole[c.spot]
-        rest = self.degrees.pp[c.row] - inside - spots.straddles[c.spot]
+        sites, slower = self.sites, self._slower[c.row]
+        inside = sites.whole[c.site]
+        rest = self.degrees.pp[c.row] - inside - sites.straddles[c.site]
         one, other = np.where(inside > 0, 0, slower), np.where(rest > 0, 1, slower)
         return [(one, other), (other, one)]
 
@@ -192,14 +192,14 @@ class PairBounds:
         least[single] = pipeline_bound(turn[single], speed[single], taken[single], batches[single])
         return least
 
-    def figures(self, rows: Ints, spots: Ints) -> tuple[LayerFigures, ...]:
-        """Of layers on the GPUs of spots; without and with offload."""
+    def figures(self, rows: Ints, sites: Ints) -> tuple[LayerFigures, ...]:
+        """Of layers on the GPUs of sites; without and with offload."""
         return tuple(
             layer_figures(
                 self.model,
                 self.degrees.take(rows),
                 [(0,), (1,)],
-                self.spots.gpus(spots),
+                self.sites.gpus(sites),
                 self.table.space.module_masks,
                 self.work[rows],
                 offload=offload,
@@ -214,7 +214,7 @@ class PairBounds:
         divide more, and stay as they are.
         """
         d = self.degrees.take(c.row)
-        stages, batches, limit = d.pp, d.num_micro_batches, limits[c.spot]
+        stages, batches, limit = d.pp, d.num_micro_batches, limits[c.site]
         counts = self.stages_on(c)
         in_flight = places_in_flight(stages, batches, c.virtual, int(stages.max()))
         high = np.where(np.isfinite(limit), limit / batches * (1 + 1e-6), _STEEPEST * c.turn)
@@ -236,7 +236,7 @@ class PairBounds:
             turn = np.minimum(turn, longest)
             least = np.minimum(least, self._with_ramp(c, counts, longest) + after)
         least = np.where(stages > 1, np.maximum(least, c.least), c.least)
-        return Candidates(c.row, c.virtual, c.spot, turn, least)
+        return Candidates(c.row, c.virtual, c.site, turn, least)
 
     def end_room(self, rows: Ints) -> EndRoom | None:
         if not self.alike:

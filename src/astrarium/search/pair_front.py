@@ -1,15 +1,15 @@
 """The front of time against money over pipelines on two pools: exact, like `front` for one.
 
-Degrees with virtual stages (*layouts*) on spots (`spots`) are bounded in steps, each only for what
+Degrees with virtual stages (*layouts*) on sites (`sites`) are bounded in steps, each only for what
 the archive still leaves open:
 
 1. the least seconds of layers, whole layers dealt to the stages of each pool (`pair_bounds`);
 2. the same with the memory at every place, whatever is recomputed;
-3. each option by itself, then stages as the cost model prices them (`spot_cases`);
+3. each option by itself, then stages as the cost model prices them (`site_cases`);
 4. the best split, exact; several chunks per rank are dealt in a few ways.
 
 Of every number of GPUs some layouts are opened at a time, the most promising first: early plans
-leave most others out. All spots of a layout are opened together, as their stages are the same.
+leave most others out. All sites of a layout are opened together, as their stages are the same.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows, rank_within
 from astrarium.cluster import Pool
 from astrarium.cost.mixed import ClusterModel
-from astrarium.search.archive import Archive, Ways
+from astrarium.search.archive import ON_THE_FRONT, Archive, Ways, WaysOfPools
 from astrarium.search.mixed_cases import Priced, narrowed
-from astrarium.search.mixed_front import ON_THE_FRONT, WaysOfPools
 from astrarium.search.mixed_nodes import Cases
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_relaxed import (
@@ -38,8 +37,8 @@ from astrarium.search.outcome import Found, Limits, Objective
 from astrarium.search.pair_bounds import SLACK, Candidates, PairBounds
 from astrarium.search.pair_table import PairTable
 from astrarium.search.partition import best_splits
-from astrarium.search.spot_cases import Line, SpotBundle
-from astrarium.search.spots import Spots
+from astrarium.search.site_cases import Line, SiteBundle
+from astrarium.search.sites import Sites
 from astrarium.strategy.columns import Options
 
 Place = Callable[[Sequence[int]], tuple[int, ...]]  # GPUs of a pair among those of all pools
@@ -69,17 +68,17 @@ def least_prices(pools: Sequence[Pool], ways_of: WaysOfPools) -> Floats:
     return np.array(found)
 
 
-class SpotLimits:
-    """Seconds below which plans on spots would be on the front."""
+class SiteLimits:
+    """Seconds below which plans on sites would be on the front."""
 
-    def __init__(self, archive: Archive, spots: Spots, ways: Ways) -> None:
-        self._archive, self._spots, self.ways = archive, spots, ways
+    def __init__(self, archive: Archive, sites: Sites, ways: Ways) -> None:
+        self._archive, self._sites, self.ways = archive, sites, ways
         self.refresh()
 
     def refresh(self) -> None:
         self.of_vectors = self._archive.limits(self.ways)
-        found = self.of_vectors[self._spots.members]
-        self.of_spots = np.maximum.reduceat(found, self._spots.starts) * ON_THE_FRONT
+        found = self.of_vectors[self._sites.members]
+        self.of_sites = np.maximum.reduceat(found, self._sites.starts) * ON_THE_FRONT
 
 
 @dataclass(slots=True)
@@ -110,22 +109,22 @@ class PairFront:
     ) -> None:
         self.table, self.model, self._archive, self._place = table, model, archive, place
         self.bounds = PairBounds(table, *pools, model)
-        self.spots = self.bounds.spots
+        self.sites = self.bounds.sites
         self._rules = MixedRules(
             model.workload, model.cluster, table.space, table.runtime_rules, table.user_rules
         )
         self._plans = KeptPlans(model.cluster, None, Objective.COST, Limits(), 1)
         self._prices = least_prices(model.cluster.pools, ways_of)
         self._ways_of, self.effort = ways_of, effort
-        self._left_open: list[tuple[Ints, Floats]] = []  # spots, and seconds at least
+        self._left_open: list[tuple[Ints, Floats]] = []  # sites, and seconds at least
 
     def start(self) -> bool:
         """The most promising layout of every number of GPUs; whether any is worth a look."""
         self.bounds.narrow(self._archive, self._prices)
         if not len(self.bounds.degrees):
             return False
-        self.limits = SpotLimits(self._archive, self.spots, self._ways_of(self.spots.vectors))
-        self._waiting = self.bounds.candidates(self.limits.of_spots)
+        self.limits = SiteLimits(self._archive, self.sites, self._ways_of(self.sites.vectors))
+        self._waiting = self.bounds.candidates(self.limits.of_sites)
         self._open_some(FIRST_OPENED)
         return True
 
@@ -150,34 +149,34 @@ class PairFront:
         if not self._left_open:
             return np.inf
         self.limits.refresh()
-        spots, least = (np.concatenate(of) for of in zip(*self._left_open, strict=True))
-        return float((least / self.limits.of_spots[spots]).min(initial=np.inf))
+        sites, least = (np.concatenate(of) for of in zip(*self._left_open, strict=True))
+        return float((least / self.limits.of_sites[sites]).min(initial=np.inf))
 
     def _leave(self, c: Candidates) -> None:
-        self._left_open.append((c.spot, c.least))
+        self._left_open.append((c.site, c.least))
 
     def _alive(self, c: Candidates) -> Candidates:
-        return c.take(c.least < self.limits.of_spots[c.spot])
+        return c.take(c.least < self.limits.of_sites[c.site])
 
     def _most_promising(self, c: Candidates, at_once: int) -> Bools:
         """All candidates of layouts that are among the first on some GPUs."""
-        score = c.least / self.limits.of_spots[c.spot]
+        score = c.least / self.limits.of_sites[c.site]
         order = np.lexsort((c.row, score))
-        vector = self.spots.members[self.spots.starts[c.spot[order]]]
+        vector = self.sites.members[self.sites.starts[c.site[order]]]
         first = np.empty(len(c), bool)
-        first[order] = _rank_within(vector) < at_once
+        first[order] = rank_within(vector) < at_once
         _, layout = distinct_rows(c.row, c.virtual)
         return np.isin(layout, layout[first])
 
     def _open(self, c: Candidates) -> None:
-        first, seen = distinct_rows(c.row, self.spots.look[c.spot])
-        figures = self.bounds.figures(c.row[first], c.spot[first])
-        c = self.bounds.refined(c, [f.take(seen) for f in figures], self.limits.of_spots)
+        first, seen = distinct_rows(c.row, self.sites.look[c.site])
+        figures = self.bounds.figures(c.row[first], c.site[first])
+        c = self.bounds.refined(c, [f.take(seen) for f in figures], self.limits.of_sites)
         stages = self.bounds.degrees.pp[c.row]
-        order = np.argsort(c.least / self.limits.of_spots[c.spot], kind="stable")
+        order = np.argsort(c.least / self.limits.of_sites[c.site], kind="stable")
         _, best = np.unique(stages[order], return_index=True)
         for pp in stages[order[np.sort(best)]]:
-            open_ones = (stages == pp) & (c.least < self.limits.of_spots[c.spot])
+            open_ones = (stages == pp) & (c.least < self.limits.of_sites[c.site])
             for part in self._in_parts(c, np.flatnonzero(open_ones)):
                 if self.effort.is_enough:
                     self._leave(c.take(part))
@@ -191,7 +190,7 @@ class PairFront:
         of = c.take(chosen)
         _, layout = distinct_rows(of.row, of.virtual)
         best = np.full(layout.max() + 1, np.inf)
-        np.minimum.at(best, layout, of.least / self.limits.of_spots[of.spot])
+        np.minimum.at(best, layout, of.least / self.limits.of_sites[of.site])
         rank = np.argsort(np.argsort(best, kind="stable"), kind="stable")[layout]
         part = rank // LAYOUTS_AT_ONCE
         return [chosen[part == number] for number in range(part.max() + 1)]
@@ -202,46 +201,46 @@ class PairFront:
         self, stages: int, c: Candidates, figures: Sequence[LayerFigures], at: Ints
     ) -> None:
         """Options of layouts, those worth it as bundles."""
-        first, unit = distinct_rows(c.row, c.virtual, self.spots.look[c.spot])
-        of_line, line = distinct_rows(self.spots.whole[c.spot], self.spots.straddles[c.spot])
+        first, unit = distinct_rows(c.row, c.virtual, self.sites.look[c.site])
+        of_line, line = distinct_rows(self.sites.whole[c.site], self.sites.straddles[c.site])
         lines = [
-            Line(int(self.spots.whole[s]), bool(self.spots.straddles[s]), stages, reverse)
+            Line(int(self.sites.whole[s]), bool(self.sites.straddles[s]), stages, reverse)
             for reverse in (False, True)[: 1 + (stages > 1)]
-            for s in c.spot[of_line]
+            for s in c.site[of_line]
         ]
-        spot_of = np.full((len(of_line), len(first)), -1)
-        spot_of[line, unit] = c.spot
-        spot_of = np.concatenate([spot_of] * (1 + (stages > 1)))
+        site_of = np.full((len(of_line), len(first)), -1)
+        site_of[line, unit] = c.site
+        site_of = np.concatenate([site_of] * (1 + (stages > 1)))
         units = c.take(first)
         index, options = self._options(units)
         if not len(index):
             return
-        bounds = self._of_options(units, index, options, figures, at[first], lines, spot_of)
-        limit = self._limits(spot_of).max(axis=0)[index]
+        bounds = self._of_options(units, index, options, figures, at[first], lines, site_of)
+        limit = self._limits(site_of).max(axis=0)[index]
         order = np.argsort(bounds / limit, kind="stable")
         order = order[bounds[order] < limit[order]]
         cases = Cases((), index, options, bounds)
         while len(order):
             now, order = order[:CASES_AT_ONCE], order[CASES_AT_ONCE:]
-            bundle = self._solve(units, index[now], options.take(now), lines, spot_of)
+            bundle = self._solve(units, index[now], options.take(now), lines, site_of)
             if bundle is not None:
                 order = order[~cases.outdone(order, now[bundle.never_full])]
-            limit = self._limits(spot_of).max(axis=0)[index[order]]
+            limit = self._limits(site_of).max(axis=0)[index[order]]
             order = order[bounds[order] < limit]
 
-    def _limits(self, spot_of: Ints) -> Floats:
-        return np.where(spot_of >= 0, self.limits.of_spots[spot_of], -np.inf)
+    def _limits(self, site_of: Ints) -> Floats:
+        return np.where(site_of >= 0, self.limits.of_sites[site_of], -np.inf)
 
     def _options(self, units: Candidates) -> tuple[Ints, Options]:
         """Cases that rules leave: which unit, with which options."""
         degrees = self.bounds.degrees.take(units.row)
         layouts = {of.virtual: of for of in self.table.space.layouts(int(degrees.pp[0]))}
         chunk = np.array([layouts[v].chunk_layers for v in units.virtual.tolist()])
-        look = self.spots.look[units.spot]
+        look = self.sites.look[units.site]
         found = []
         for value in np.unique(look):
             some = np.flatnonzero(look == value)
-            gpus = self.spots.gpus(units.spot[some[0]]).tolist()
+            gpus = self.sites.gpus(units.site[some[0]]).tolist()
             index, options, _ = self._rules.options(
                 degrees.take(some), units.virtual[some], chunk[some], gpus
             )
@@ -256,7 +255,7 @@ class PairFront:
         figures: Sequence[LayerFigures],
         at: Ints,
         lines: Sequence[Line],
-        spot_of: Ints,
+        site_of: Ints,
     ) -> Floats:
         """Seconds of cases at least, from a few figures of a layer."""
         stages, least = lines[0].stages, units.least[index]
@@ -281,8 +280,8 @@ class PairFront:
             batches,
             pool_of,
             work @ self.table.numbers,
-            self._limits(spot_of).max(axis=0)[index] * SLACK - after,
-            (spot_of >= 0).T[index],
+            self._limits(site_of).max(axis=0)[index] * SLACK - after,
+            (site_of >= 0).T[index],
             self.bounds.end_room(units.row[index]),
         )
         return np.maximum(least, passes + after)
@@ -293,15 +292,15 @@ class PairFront:
         index: Ints,
         options: Options,
         lines: Sequence[Line],
-        spot_of: Ints,
-    ) -> SpotBundle | None:
+        site_of: Ints,
+    ) -> SiteBundle | None:
         """Bounds of cases as the cost model prices their stages, then the best splits."""
         stages = lines[0].stages
-        most = self._most_layers(units, self._limits(spot_of).max(axis=0), np.unique(index))
+        most = self._most_layers(units, self._limits(site_of).max(axis=0), np.unique(index))
         if most * stages < self.bounds.num_layers:
             return None
         self.effort.cases += len(index)
-        bundle = SpotBundle(
+        bundle = SiteBundle(
             self.model,
             self.bounds.degrees.take(units.row[index]),
             units.virtual[index],
@@ -310,22 +309,22 @@ class PairFront:
             narrowed(self.model.contents, most, stages),
             self.bounds.work[units.row[index]],
             lines,
-            self.spots,
-            spot_of[:, index],
-            self.spots.gpus(units.spot[index]),
+            self.sites,
+            site_of[:, index],
+            self.sites.gpus(units.site[index]),
         )
-        least = bundle.least_seconds(bundle.limits(self.limits.of_spots) * SLACK)
-        waiting = np.flatnonzero(np.isfinite(least) & (bundle.spot_of >= 0))
-        flat, spots = least.reshape(-1), bundle.spot_of.reshape(-1)
+        least = bundle.least_seconds(bundle.limits(self.limits.of_sites) * SLACK)
+        waiting = np.flatnonzero(np.isfinite(least) & (bundle.site_of >= 0))
+        flat, sites = least.reshape(-1), bundle.site_of.reshape(-1)
         at_once = 1
         while True:
-            limit = self.limits.of_spots[spots[waiting]]
+            limit = self.limits.of_sites[sites[waiting]]
             waiting = waiting[flat[waiting] < limit]
             if not len(waiting):
                 return bundle
-            score = flat[waiting] / self.limits.of_spots[spots[waiting]]
+            score = flat[waiting] / self.limits.of_sites[sites[waiting]]
             waiting = waiting[np.argsort(score, kind="stable")]
-            first = np.flatnonzero(_rank_within(spots[waiting]) < at_once)[:SPLITS_AT_ONCE]
+            first = np.flatnonzero(rank_within(sites[waiting]) < at_once)[:SPLITS_AT_ONCE]
             self._split(bundle, waiting[first], flat)
             waiting = np.delete(waiting, first)
             at_once *= 2
@@ -339,13 +338,13 @@ class PairFront:
             within = np.floor(turn / self.bounds.layer[rows].min(axis=1) * SLACK)
         return int(np.minimum(most, within).max(initial=0))
 
-    def _split(self, bundle: SpotBundle, chosen: Ints, least: Floats) -> None:
+    def _split(self, bundle: SiteBundle, chosen: Ints, least: Floats) -> None:
         """The best splits of some orders and cases, entered into the archive."""
-        orders, rows = np.divmod(chosen, bundle.spot_of.shape[1])
+        orders, rows = np.divmod(chosen, bundle.site_of.shape[1])
         self.effort.evaluated += len(chosen)
         single = bundle.virtual[rows] == 1
         cases = list(zip(orders[single].tolist(), rows[single].tolist(), strict=True))
-        limit = self.limits.of_spots[bundle.spot_of[orders, rows]]
+        limit = self.limits.of_sites[bundle.site_of[orders, rows]]
         upper = limit[single] * SLACK - [bundle.tied(*case) for case in cases]
         splits = best_splits([bundle.problem(*case) for case in cases], upper.tolist())
         found = []
@@ -353,8 +352,8 @@ class PairFront:
             if split is not None:
                 found.append((*case, np.array(split.bounds)))
                 if split.lower_bound < split.seconds * (1 - 1e-9):
-                    spot = bundle.spot_of[case]
-                    self._left_open.append((np.array([spot]), np.array([split.lower_bound])))
+                    site = bundle.site_of[case]
+                    self._left_open.append((np.array([site]), np.array([split.lower_bound])))
         priced = bundle.priced(found)
         several = list(zip(orders[~single].tolist(), rows[~single].tolist(), strict=True))
         if several:
@@ -362,31 +361,22 @@ class PairFront:
             priced += bundle.dealt(several)
             # Others could be faster: chunks are dealt in a few ways only.
             dealt = chosen[~single]
-            self._left_open.append((bundle.spot_of.reshape(-1)[dealt], least[dealt]))
+            self._left_open.append((bundle.site_of.reshape(-1)[dealt], least[dealt]))
         self._enter(bundle, priced)
 
-    def _enter(self, bundle: SpotBundle, priced: Sequence[Priced]) -> None:
+    def _enter(self, bundle: SiteBundle, priced: Sequence[Priced]) -> None:
         """Plans into the archive, on all GPUs on which they are worth it."""
         founds, vectors = [], []
         for one in priced:
-            members = self.spots.members_of(int(bundle.spot_of[one.order, one.row]))
+            members = self.sites.members_of(int(bundle.site_of[one.order, one.row]))
             within = one.seconds < self.limits.of_vectors[members] * ON_THE_FRONT
             for vector in members[within]:
-                gpus = self.spots.vectors[vector].tolist()
+                gpus = self.sites.vectors[vector].tolist()
                 arrangement = bundle.laid_on(one.order, one.row, gpus)
                 strategy = self._plans.strategy(bundle, one, arrangement)
                 founds.append(Found(strategy, one.seconds, 0.0, one.peak_bytes))
                 vectors.append(int(vector))
         if founds:
-            places = [self._place(self.spots.vectors[v].tolist()) for v in vectors]
+            places = [self._place(self.sites.vectors[v].tolist()) for v in vectors]
             self._archive.enter(founds, places, self.limits.ways.take(np.array(vectors)))
             self.limits.refresh()
-
-
-def _rank_within(groups: Ints) -> Ints:
-    """The how-manieth of its group each entry is, in the order given."""
-    order = np.argsort(groups, kind="stable")
-    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-    ranks = np.empty(len(groups), np.int64)
-    ranks[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
-    return ranks

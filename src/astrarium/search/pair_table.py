@@ -23,7 +23,7 @@ from astrarium.search.mixed_rules import POOL_FIELDS
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Rejection
 from astrarium.search.sieve import Lost, RejectingRule, RuleSteps
-from astrarium.search.spots import ORDERS, Spots, spots_on
+from astrarium.search.sites import ORDERS, Sites, sites_on
 from astrarium.strategy.columns import Degrees
 
 Pair = tuple[int, int]  # numbers of models
@@ -68,7 +68,7 @@ class PairTable:
         self.degrees, self.shape = every.take(alive), self._shape_of_every[alive]
         self._seconds: dict[int, Floats] = {}
         self._least: dict[int, float] = {}
-        self._spots: dict[Pair, Spots] = {}
+        self._sites: dict[Pair, Sites] = {}
         self._sizes: dict[Pair, tuple[int, Lost]] = {}
 
     def _refused(self) -> tuple[Ints, list[tuple[Rejection, str]]]:
@@ -143,20 +143,20 @@ class PairTable:
         ]
         return shapes.index(shapes[number])
 
-    def spots(self, first: int, second: int) -> Spots:
+    def sites(self, first: int, second: int) -> Sites:
         """Where shapes can lie on two pools; once for all pools that are alike in this."""
         key = self._alike(first), self._alike(second)
-        if key not in self._spots:
+        if key not in self._sites:
             d = self.shapes
             tp_cp = d.tp * d.cp
-            self._spots[key] = spots_on(
+            self._sites[key] = sites_on(
                 [self.models[number] for number in key],
                 tp_cp,
                 tp_cp * d.dp,
                 d.pp,
                 count_nodes=self.rules_count_nodes,
             )
-        return self._spots[key]
+        return self._sites[key]
 
     def reaches(self, degrees: Degrees, first: int, second: int) -> Bools:
         """Rows whose experts are divided as nodes of one of the pools can be."""
@@ -171,7 +171,7 @@ class PairTable:
         return self._sizes[key]
 
     def _size(self, first: int, second: int) -> tuple[int, Lost]:
-        counts = ORDERS * self.spots(first, second).vectors_of_shape[self._shape_of_every]
+        counts = ORDERS * self.sites(first, second).vectors_of_shape[self._shape_of_every]
         counts = counts * self.space.counts(self._every.pp)
         counts = np.where(self.reaches(self._every, first, second), counts, 0)
         lost: Lost = Counter()

@@ -34,8 +34,7 @@ from astrarium.strategy.columns import (
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Recompute, Stage, Strategy, of_groups
 from astrarium.strategy.validity import megatron_lacks
-
-HOUR = 3600.0
+from astrarium.units import HOUR
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.checkpoints import Protection, checkpoint_bytes, protection
 from astrarium.cost.energy import co2_kilograms, kilowatt_hours, kilowatts
-from astrarium.cost.interruptions import HOUR, Rental, greedy_mixes, interval_of, protected
+from astrarium.cost.interruptions import Rental, greedy_mixes, interval_of, protected
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms, Spot, run_seconds, schedule_of, work_seconds
 from astrarium.cost.tuning import NEUTRAL, Tuning
@@ -31,6 +31,7 @@ from astrarium.search.outcome import Limits
 from astrarium.search.plan import Plan, Run, estimate
 from astrarium.search.rules import UserRule, user_rules
 from astrarium.strategy.types import Strategy
+from astrarium.units import HOUR
 
 MOST_BATCHES = 8  # of a ramp whose iterations are predicted; those in between lie on lines
 

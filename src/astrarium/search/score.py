@@ -10,8 +10,7 @@ import numpy as np
 from astrarium.arrays import Floats
 from astrarium.cluster import Cluster
 from astrarium.search.outcome import Limits, Objective
-
-HOUR = 3600.0
+from astrarium.units import HOUR
 
 
 class Score:

@@ -25,10 +25,10 @@ from math import sqrt
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.cluster import Cluster, Link, Pool
+from astrarium.cluster import Link, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
-from astrarium.search.archive import HOUR, Archive, Ways
+from astrarium.search.archive import Archive, Ways
 from astrarium.search.breakeven import Key, Lines, first_change
 from astrarium.search.formats import runnable
 from astrarium.search.money import enter_pool, keeps, money_of, plans_of, rank_key, time_of
@@ -36,6 +36,7 @@ from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.runs import Runs
+from astrarium.units import HOUR
 
 MOST = 16.0  # how many times as much or as little is tried
 CLOSE = 1.05  # how well the factor of a network is known
@@ -296,10 +297,8 @@ class Sensitivity:
             if not self._uses(plan, *pools):
                 found.append(plan)
             elif len(used) > 1:
-                names = {pool.name for pool in used}
-                links = tuple(k for k in runs.cluster.links if names.issuperset(k.between))
                 workload = replace(runs.workload, precision=plan.precision)
-                model = ClusterModel(workload, Cluster(used, links), tuning=runs.tuning)
+                model = ClusterModel(workload, runs.cluster.part(used), tuning=runs.tuning)
                 again = estimate(model, [plan.strategy])[0]
                 found.append(runs.priced(again, runs.spot_nodes(plan)))
         return found

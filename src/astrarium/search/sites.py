@@ -1,8 +1,8 @@
 """Where a pipeline can lie on two pools: every number of GPUs of each, sorted by what it costs.
 
-A *spot* is a number of stages on the first pool, perhaps a block on both, the others on the
+A *site* is a number of stages on the first pool, perhaps a block on both, the others on the
 second, and how the GPUs look to the cost model (`CostModel.looks`). All numbers of GPUs that give
-the same spot take the same time, so they are bounded, split and priced once; which of them are
+the same site take the same time, so they are bounded, split and priced once; which of them are
 worth their money is asked of each.
 """
 
@@ -21,32 +21,32 @@ ORDERS = 2  # either pool can come first
 
 
 @dataclass(frozen=True, slots=True)
-class Spots:
-    """Spots of shapes, (tp * cp, block, stages); those of one shape are next to each other."""
+class Sites:
+    """Sites of shapes, (tp * cp, block, stages); those of one shape are next to each other."""
 
     first: Ints  # by shape
     count: Ints  # by shape
     vectors_of_shape: Ints  # numbers of GPUs that a shape can take
     whole: Ints  # stages within the first pool
     straddles: Bools  # whether the next stage lies on both
-    look: Ints  # spots of the same number look alike
+    look: Ints  # sites of the same number look alike
     vectors: Ints  # (vectors, 2): GPUs of each pool
-    members: Ints  # vectors of all spots, one spot after another
-    starts: Ints  # where those of each spot begin
+    members: Ints  # vectors of all sites, one site after another
+    starts: Ints  # where those of each site begin
 
-    def members_of(self, spot: int) -> Ints:
-        stop = self.starts[spot + 1] if spot + 1 < len(self.starts) else len(self.members)
-        return self.members[self.starts[spot] : stop]
+    def members_of(self, site: int) -> Ints:
+        stop = self.starts[site + 1] if site + 1 < len(self.starts) else len(self.members)
+        return self.members[self.starts[site] : stop]
 
-    def gpus(self, spots: Ints | int) -> Ints:
-        """One of the vectors of each: (spots, 2)."""
-        return self.vectors[self.members[self.starts[spots]]]
+    def gpus(self, sites: Ints | int) -> Ints:
+        """One of the vectors of each: (sites, 2)."""
+        return self.vectors[self.members[self.starts[sites]]]
 
 
-def spots_on(
+def sites_on(
     models: Sequence[CostModel], tp_cp: Ints, block: Ints, stages: Ints, *, count_nodes: bool
-) -> Spots:
-    """All spots of shapes on two pools. `count_nodes`: rules ask for the number of nodes in use."""
+) -> Sites:
+    """All sites of shapes on two pools. `count_nodes`: rules ask for the number of nodes in use."""
     pools = [model.pool for model in models]
     parts = [_whole_blocks(pools, block, stages), _straddling(pools, tp_cp, block, stages)]
     shape, gpus = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -55,14 +55,14 @@ def spots_on(
     nodes = np.sum([-(-gpus[:, i] // pool.gpus_per_node) for i, pool in enumerate(pools)], axis=0)
     seen = [of for i, model in enumerate(models) for of in model.looks(held, gpus[:, i])]
     _, look = distinct_rows(*seen, nodes * count_nodes)
-    _, spot = distinct_rows(shape, whole, straddles, look)
-    by_spot = np.argsort(spot, kind="stable")
-    starts = np.searchsorted(spot[by_spot], np.arange(spot.max(initial=-1) + 1))
-    one = by_spot[starts]
+    _, site = distinct_rows(shape, whole, straddles, look)
+    by_site = np.argsort(site, kind="stable")
+    starts = np.searchsorted(site[by_site], np.arange(site.max(initial=-1) + 1))
+    one = by_site[starts]
     used, vector = distinct_rows(gpus[:, 0], gpus[:, 1])
     number = len(block)
     count = np.bincount(shape[one], minlength=number)
-    return Spots(
+    return Sites(
         first=np.cumsum(count) - count,
         count=count,
         vectors_of_shape=np.bincount(shape, minlength=number),
@@ -70,7 +70,7 @@ def spots_on(
         straddles=straddles[one],
         look=look[one],
         vectors=gpus[used],
-        members=vector[by_spot],
+        members=vector[by_site],
         starts=starts,
     )
 

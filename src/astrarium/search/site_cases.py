@@ -1,7 +1,7 @@
 """Cases of a mixed search on many numbers of GPUs at once.
 
 What stages cost does not depend on how many there are on each pool, as long as the GPUs look the
-same (`spots`). So all ways to lay so many stages over two pools are orders of one bundle, and each
+same (`sites`). So all ways to lay so many stages over two pools are orders of one bundle, and each
 case has its own limits among them.
 """
 
@@ -17,7 +17,7 @@ from astrarium.arrays import Floats, Ints
 from astrarium.cost.mixed import StageClass
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_cases import Bundle
-from astrarium.search.spots import Spots
+from astrarium.search.sites import Sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class Line:
 
 
 @dataclass(frozen=True)
-class SpotBundle(Bundle):
-    """Cases in rows, lines in orders; `spot_of` (orders, rows) says where they meet, -1 nowhere."""
+class SiteBundle(Bundle):
+    """Cases in rows, lines in orders; `site_of` (orders, rows) says where they meet, -1 nowhere."""
 
     lines: Sequence[Line]
-    spots: Spots
-    spot_of: Ints
+    sites: Sites
+    site_of: Ints
     gpus: Ints  # (rows, 2): some that look as those of the row
 
     @property
@@ -63,13 +63,13 @@ class SpotBundle(Bundle):
         return np.array([[number[of] for of in line.classes] for line in self.lines])
 
     def arrangement(self, order: int, row: int) -> Arrangement:
-        return self.laid_on(order, row, self.spots.gpus(self.spot_of[order, row]).tolist())
+        return self.laid_on(order, row, self.sites.gpus(self.site_of[order, row]).tolist())
 
     def laid_on(self, order: int, row: int, gpus: Sequence[int]) -> Arrangement:
-        """An order on some GPUs of its spot."""
+        """An order on some GPUs of its site."""
         d = self.degrees
         return laid(self.lines[order].pools, gpus, int(d.tp[row] * d.cp[row] * d.dp[row]))
 
-    def limits(self, of_spots: Floats) -> Floats:
+    def limits(self, of_sites: Floats) -> Floats:
         """Seconds below which a case in an order would be on the front: (orders, rows)."""
-        return np.where(self.spot_of >= 0, of_spots[self.spot_of], -np.inf)
+        return np.where(self.site_of >= 0, of_sites[self.site_of], -np.inf)
