@@ -16,7 +16,7 @@ plan: $(VENV)/.installed  ## plan the training of Llama-2-70B on 64 H100
 	$(BIN)/astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T
 
 test: lint  ## check the code, then run all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-dev  ## style, types, layers, sizes
 	$(BIN)/ruff check .

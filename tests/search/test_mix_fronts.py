@@ -129,7 +129,7 @@ def clusters(draw: st.DrawFn, size: int) -> Cluster:
     return Cluster(pools, links)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(cluster=clusters(2), number=st.integers(0, 2), batch=st.sampled_from((4, 6)))
 def test_the_front_of_two_pools_equals_brute_force(
     cluster: Cluster, number: int, batch: int
@@ -168,7 +168,7 @@ def test_rules_that_count_nodes_hold_for_the_nodes_of_both_pools() -> None:
     )
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(cluster=clusters(2))
 def test_sites_are_all_ways_to_lay_a_shape_over_both_pools(cluster: Cluster) -> None:
     part = canonical(cluster)
@@ -196,7 +196,7 @@ def outdone(archive: Archive, seconds: float, usd: float) -> bool:
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(cluster=clusters(3), batch=st.sampled_from((8, 12)), number=st.integers(0, 2))
 def test_cheaper_or_more_gpus_never_worsen_a_point(
     cluster: Cluster, batch: int, number: int
