@@ -118,13 +118,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     plans = [plan for plan in (*found, *on_front) if keeps(plan, limits)]
     check_headway(plans)
     if not plans:
-        if asked.is_about_money and not on_front:
-            freely = _searched(replace(asked, limits=Limits()), cluster, most_types)
-            results = [result for _, result in freely]
-            on_front = front_of([p for plans, _ in freely for p in runs.paid(plans)])
-        if on_front:
-            raise NoFeasiblePlanError(nearest(on_front, limits))
-        raise NoFeasiblePlanError(_why_nothing(workload, cluster, tuning, results, mode, rules))
+        raise _refusal(asked, runs, most_types, results, on_front, limits)
     plans.sort(key=lambda plan: rank_key(plan, objective))
     best_of = {layout_key(plan): plan for plan in reversed(plans)}
     shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
@@ -143,6 +137,25 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         bound_gap=_gap(results),
         front=on_front if front else (),
     )
+
+
+def _refusal(
+    asked: _Asked,
+    runs: Runs,
+    most_types: int | None,
+    results: Sequence[SearchResult],
+    front: Sequence[Plan],
+    limits: Limits,
+) -> NoFeasiblePlanError:
+    """Why there is no plan: the limits, with what would be enough, or what bound without them."""
+    if asked.is_about_money and not front:
+        freely = _searched(replace(asked, limits=Limits()), runs.cluster, most_types)
+        results = [result for _, result in freely]
+        front = front_of([plan for plans, _ in freely for plan in runs.paid(plans)])
+    if front:
+        return NoFeasiblePlanError(nearest(front, limits))
+    bound = (asked.workload, runs.cluster, asked.tuning, results, asked.mode, asked.rules)
+    return NoFeasiblePlanError(_why_nothing(*bound))
 
 
 def _front(asked: _Asked, runs: Runs, most_types: int | None) -> Front | None:
