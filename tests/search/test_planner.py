@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small import pool_of, small_model
+from small import pool_of, small_model, small_translator
 
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.layouts import CostModel
@@ -229,3 +229,16 @@ def test_changes_to_a_saved_plan_deal_its_layers_anew() -> None:
     for change in report.changes:
         stages = change.plan.strategy.stages
         assert len(stages) == change.strategy.pp * change.strategy.virtual_stages
+
+
+def test_the_cheapest_plan_of_unequal_layers_has_their_best_cuts() -> None:
+    workload = Workload(small_translator(), seq_length=512, global_batch=4, tokens=10**8)
+
+    def cheapest(gpus: int, mode: Mode) -> float:
+        pool = parse_gpus(f"h100:{gpus}")
+        usd = plan(workload, pool, mode=mode, objective=Objective.COST).plans[0].usd_total
+        assert usd is not None
+        return usd
+
+    of_each = [cheapest(gpus, Mode.EXACT) for gpus in (1, 2, 4)]
+    assert cheapest(4, Mode.UP_TO) == pytest.approx(min(of_each), rel=1e-9)

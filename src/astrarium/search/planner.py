@@ -181,6 +181,8 @@ def _is_answered_by_front(asked: _Asked, cluster: Cluster, most_types: int | Non
     pools = len(cluster.pools)
     most = pools if most_types is None else min(most_types, pools)
     alike = len(asked.workload.model.kinds) == 1
+    if not alike and pools == 1:
+        return False  # the best cuts of unequal layers are searched apart
     of_few = most <= 2 and (alike or most == 1)  # pools in a job: these the front has
     return of_few and (asked.is_about_money or most < pools)
 
