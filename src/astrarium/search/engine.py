@@ -1,7 +1,7 @@
 """Branch and bound over the space: exact, and fast because little of it is ever written out.
 
 Degrees are visited in the order of a lower bound of the objective: the time their micro-batches
-would take with perfect balance, no bubble, no recomputation and all data-parallel traffic hidden.
+would take with perfect balance, the shortest ramp, no recomputation and all that can be hidden.
 A block of degrees is expanded into layouts, these into strategies; rules and memory thin them
 out, the cost model prices the rest. Once the next bound exceeds the worst plan kept, nothing
 unseen can be better and the search ends: the answer is the optimum of the cost model.
