@@ -101,7 +101,8 @@ def launch(
         started: list[_Rank] = []
         try:
             for number in range(ranks):
-                started.append(_started(number, ranks, folder, command, environment))
+                rank = _started(number, ranks, folder, command, environment)
+                started.append(rank)
             _follow(started, deadline, timeout_seconds, listener)
             return tuple(tuple(rank.answers) for rank in started)
         finally:
@@ -194,6 +195,8 @@ def _signals_end() -> Iterator[None]:
     """Let signals that would end us at once go through the clean-up first."""
 
     def leave(number: int, _: FrameType | None) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)  # once is enough
         raise EndedBySignalError(number)
 
     if current_thread() is not main_thread():  # only there can signals be handled

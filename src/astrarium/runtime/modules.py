@@ -89,9 +89,27 @@ class Norm:
         return made
 
 
+class Replicated(torch.nn.Module):
+    """The narrowing projection of latent attention, whole on every tensor-parallel rank."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, config: TransformerConfig, **_: object
+    ) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(outputs, inputs, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return functional.linear(tokens, self.weight), None
+
+
 def complete_without_transformer_engine() -> None:
     """Define what megatron-core 0.16.1 looks up, but imports only with TransformerEngine."""
+    from megatron.core.transformer import multi_latent_attention
     from megatron.core.transformer.moe import moe_utils
 
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
+    # The kind of projection that it asks to be whole on every rank. Its own column-parallel one
+    # in that place loses gradients of the keys' positions.
+    multi_latent_attention.TELinear = Replicated
