@@ -77,7 +77,7 @@ def run(
         from astrarium.report.execution import execution_report
 
         output.show(lambda width: execution_report(done, width))
-    if done.equal is False:
+    if not done.is_equal:
         raise typer.Exit(NOT_EQUAL)
 
 

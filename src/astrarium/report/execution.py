@@ -66,11 +66,11 @@ def _losses(run: PlanRun, width: int) -> Iterator[RenderableType]:
         Field("step", [str(i + 1) for i in range(len(run.losses))], right=True),
         Field("loss", [f"{loss:.6f}" for loss in run.losses], right=True),
     ]
-    alone = run.single_process_losses
+    alone = run.single_process
     if alone is not None:
-        gaps = [abs(a - b) for a, b in zip(run.losses, alone, strict=True)]
+        gaps = [abs(a - b) for a, b in zip(run.losses, alone.losses, strict=True)]
         fields += [
-            Field("one process", [f"{loss:.6f}" for loss in alone], right=True),
+            Field("one process", [f"{loss:.6f}" for loss in alone.losses], right=True),
             Field("difference", [f"{gap:.1e}" for gap in gaps], right=True),
         ]
     fields += [
@@ -81,12 +81,10 @@ def _losses(run: PlanRun, width: int) -> Iterator[RenderableType]:
 
 
 def _verdict(run: PlanRun) -> str:
-    if run.equal is None:
+    alone = run.single_process
+    if alone is None:
         return "ran as planned; one process cannot hold it, so nothing is compared"
-    gap, limit = run.largest_difference, run.tolerance
-    if run.equal:
-        return f"equal: losses differ by {gap:.1e} at most (tolerance {limit:.0e} of each)"
-    return (
-        f"NOT equal: losses differ by up to {gap:.1e}, or norms of gradients by more than"
-        f" {limit:.0e} of each"
-    )
+    gap, limit = f"{alone.largest_difference:.1e}", f"{alone.tolerance:.0e}"
+    if alone.equal:
+        return f"equal: losses differ by {gap} at most (tolerance {limit} of each)"
+    return f"NOT equal: losses differ by up to {gap}; they or norms of gradients by over {limit}"

@@ -23,28 +23,17 @@ Progress = Callable[[str, int, int], None]  # what is done, steps so far, steps 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Losses and norms of gradients of every step, of all ranks together and of one process."""
+    """What one process found, and how far the ranks together are from it.
+
+    `largest_difference` is that of losses, absolute; `equal` says that all losses and all norms of
+    gradients agree within the tolerance. What is no number never agrees.
+    """
 
     losses: tuple[float, ...]
-    reference_losses: tuple[float, ...]
     gradient_norms: tuple[float, ...]
-    reference_gradient_norms: tuple[float, ...]
+    largest_difference: float
     tolerance: float
-
-    @property
-    def largest_difference(self) -> float:
-        """Of losses, absolute."""
-        pairs = zip(self.losses, self.reference_losses, strict=True)
-        return max(abs(ours - theirs) for ours, theirs in pairs)
-
-    @property
-    def equal(self) -> bool:
-        """Whether all losses and norms agree within the tolerance; what is no number does not."""
-        pairs = [
-            *zip(self.losses, self.reference_losses, strict=True),
-            *zip(self.gradient_norms, self.reference_gradient_norms, strict=True),
-        ]
-        return all(abs(a - b) <= self.tolerance * abs(b) for a, b in pairs)
+    equal: bool
 
 
 def versions() -> dict[str, str]:
@@ -121,14 +110,16 @@ def run_jobs(
 def compared(
     ranks: Sequence[RankResult], alone: Sequence[RankResult], device: Device
 ) -> Comparison:
-    """The losses of all replicas and parts of sequences, averaged, beside the single process."""
-    reference = alone[0]
+    """The ranks' losses and norms of gradients beside those of the single process."""
+    reference, tolerance = alone[0], TOLERANCE[device]
+    losses = list(zip(mean_losses(ranks), reference.losses, strict=True))
+    norms = zip(ranks[0].gradient_norms, reference.gradient_norms, strict=True)
     return Comparison(
-        losses=mean_losses(ranks),
-        reference_losses=reference.losses,
-        gradient_norms=ranks[0].gradient_norms,
-        reference_gradient_norms=reference.gradient_norms,
-        tolerance=TOLERANCE[device],
+        losses=reference.losses,
+        gradient_norms=reference.gradient_norms,
+        largest_difference=max(abs(ours - theirs) for ours, theirs in losses),
+        tolerance=tolerance,
+        equal=all(abs(a - b) <= tolerance * abs(b) for a, b in (*losses, *norms)),
     )
 
 

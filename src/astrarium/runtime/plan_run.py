@@ -8,6 +8,7 @@ from typing import Any
 from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import (
+    Comparison,
     Progress,
     compared,
     mean_losses,
@@ -47,7 +48,7 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class PlanRun:
-    """What ran and what came of it. Without a single process to compare with, `equal` is null."""
+    """What ran and what came of it; `single_process` is null where one cannot do it alone."""
 
     schema: str
     model: str
@@ -61,14 +62,15 @@ class PlanRun:
     changes: tuple[dict[str, str], ...]
     notes: tuple[str, ...]
     losses: tuple[float, ...]
-    single_process_losses: tuple[float, ...] | None
     gradient_norms: tuple[float, ...]
-    single_process_gradient_norms: tuple[float, ...] | None
-    largest_difference: float | None
-    tolerance: float | None
-    equal: bool | None
+    single_process: Comparison | None
     step_seconds: tuple[float, ...]
     processes: tuple[RankPart, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.single_process is None or self.single_process.equal
 
 
 def run_plan(job: Job, device: Device, limits: Limits, progress: Progress) -> PlanRun:
@@ -78,7 +80,6 @@ def run_plan(job: Job, device: Device, limits: Limits, progress: Progress) -> Pl
     jobs = [made.job] if whole else [made.job.alone(), made.job]
     results = run_jobs(jobs, device, timeout_seconds=limits.timeout_seconds, progress=progress)
     ranks = results[-1]
-    comparison = None if whole else compared(ranks, results[0], device)
     return PlanRun(
         schema=SCHEMA,
         model=job.model.name,
@@ -92,12 +93,8 @@ def run_plan(job: Job, device: Device, limits: Limits, progress: Progress) -> Pl
         changes=tuple(asdict(change) for change in made.changes),
         notes=made.notes,
         losses=mean_losses(ranks),
-        single_process_losses=comparison and comparison.reference_losses,
         gradient_norms=ranks[0].gradient_norms,
-        single_process_gradient_norms=comparison and comparison.reference_gradient_norms,
-        largest_difference=comparison and comparison.largest_difference,
-        tolerance=comparison and comparison.tolerance,
-        equal=comparison and comparison.equal,
+        single_process=None if whole else compared(ranks, results[0], device),
         step_seconds=step_seconds(ranks),
         processes=tuple(_process(rank, made) for rank in ranks),
     )

@@ -76,9 +76,10 @@ def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) 
     cut = _planned_cut(workload, strategy)
     degrees = _degrees(strategy, cut, most_ranks)
     small = _options(strategy, degrees, latent=shape.latent is not None)
-    chosen = small_cut(cut, small.pp, small.virtual_stages, _extra_layers(small.recompute))
-    small = _with_stages(small, strategy, cut, chosen)
     sparse = shape.expert_layers or (False,) * shape.layers
+    extra = _extra_layers(small, unlike=len(set(sparse)) > 1)
+    chosen = small_cut(cut, small.pp, small.virtual_stages, extra)
+    small = _with_stages(small, strategy, cut, chosen)
     kinds = tuple(sparse[layer] for layers in chosen.layers for layer in layers)
     tiny = small_shape(shape, small, kinds)
     job = TrainingJob(workload.model.name, tiny, small_seq_length(small), small, steps)
@@ -123,7 +124,7 @@ def _planned_cut(workload: Workload, strategy: Strategy) -> Cut:
     return cut_of(strategy, bounds.tolist())
 
 
-def _degrees(strategy: Strategy, cut: Cut, most: int) -> dict[str, int]:
+def _degrees(strategy: Strategy, cut: Cut, most: int) -> Strategy:
     """Small degrees whose product is at most `most`; every pool keeps a stage if it can."""
     small = {axis: min(getattr(strategy, axis), SMALL_DEGREE) for axis in ("tp", "dp", "cp")}
     small["pp"] = min(strategy.pp, max(SMALL_DEGREE, distinct_pools(cut)))
@@ -133,12 +134,14 @@ def _degrees(strategy: Strategy, cut: Cut, most: int) -> dict[str, int]:
     block = small["tp"] * small["dp"] * small["cp"]
     for etp, ep in ((2, 2), (1, 2), (2, 1), (1, 1)):
         if etp <= strategy.etp and ep <= strategy.ep and block % (etp * ep) == 0:
-            return {**small, "etp": min(etp, strategy.etp), "ep": ep}
-    raise AssertionError("one expert group per rank always divides")
+            break
+    return replace(
+        strategy, tp=small["tp"], pp=small["pp"], dp=small["dp"], cp=small["cp"], ep=ep, etp=etp
+    )
 
 
-def _options(strategy: Strategy, degrees: dict[str, int], *, latent: bool) -> Strategy:
-    pp, dp, tp = degrees["pp"], degrees["dp"], degrees["tp"]
+def _options(strategy: Strategy, degrees: Strategy, *, latent: bool) -> Strategy:
+    pp, dp, tp = degrees.pp, degrees.dp, degrees.tp
     virtual = min(strategy.virtual_stages, SMALL_DEGREE) if pp > 1 else 1
     sequence = (strategy.sequence_parallel or latent) and tp > 1
     overlap = replace(
@@ -147,8 +150,7 @@ def _options(strategy: Strategy, degrees: dict[str, int], *, latent: bool) -> St
         tp=False,
     )
     small = replace(
-        strategy,
-        **degrees,
+        degrees,
         virtual_stages=virtual,
         sequence_parallel=sequence,
         pipeline_inside=strategy.pipeline_inside and pp > 1 and dp > 1,
@@ -180,9 +182,9 @@ def _recompute(recompute: Recompute, layers: int) -> Recompute:
     return recompute
 
 
-def _extra_layers(recompute: Recompute) -> int:
-    """One more layer a chunk, where only the first ones are computed again."""
-    return int(recompute.method is Method.BLOCK)
+def _extra_layers(small: Strategy, *, unlike: bool) -> int:
+    """One more layer a chunk, where layers are unlike, or only the first computed again."""
+    return int(unlike or small.pp == 1 or small.recompute.method is Method.BLOCK)
 
 
 def _with_stages(small: Strategy, planned: Strategy, cut: Cut, chosen: SmallCut) -> Strategy:
