@@ -8,6 +8,7 @@ printed goes to standard error.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -79,12 +80,13 @@ def _trained(
     job: TrainingJob, number: int, rank: int, place: tuple[Device, str], answers: TextIO
 ) -> RankResult:
     import torch
-    from megatron.core import parallel_state
 
-    from astrarium.runtime.training import Training, make_groups
+    from astrarium.runtime.training import Training, forget_groups, make_groups
 
     device, store = place
     backend = "gloo" if device is Device.CPU else "nccl"
+    if device is Device.CUDA:
+        torch.cuda.reset_peak_memory_stats()
     torch.distributed.init_process_group(backend, store, world_size=job.ranks, rank=rank)
     try:
         make_groups(job, device)
@@ -108,8 +110,9 @@ def _trained(
             where=training.where,
         )
     finally:
-        parallel_state.destroy_model_parallel()
+        forget_groups()
         torch.distributed.destroy_process_group()
+        gc.collect()  # buffers and hooks hold each other
 
 
 def _peak_bytes(device: Device) -> int:
