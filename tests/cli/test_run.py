@@ -116,6 +116,16 @@ def test_with_as_many_gpus_as_planned_it_runs_in_its_own_size(
     assert [job.ranks for job in pretended.jobs] == [1, 1]
 
 
+def test_another_megatron_core_or_precision_is_said(
+    run: Run, mixed: str, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_run, "versions", lambda: {"torch": "2", "megatron-core": "0.15"})
+    monkeypatch.setattr(plan_run, "visible_gpus", lambda: 2)
+    shown = " ".join(run("run", mixed, "--device", "cuda").output.split())
+    assert "note: computes in bf16, not in fp16 as planned" in shown
+    assert "note: checked with megatron-core 0.16.1; installed is 0.15" in shown
+
+
 def test_no_gpu_is_said(
     run: Run, plan: Run, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:

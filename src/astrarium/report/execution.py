@@ -17,7 +17,7 @@ def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
     processes = "process" if run.ranks == 1 else "processes"
     yield Text(
         f"{run.model}, plan {run.plan_rank} for {run.planned_gpus} GPUs, run by {run.ranks}"
-        f" {processes} on {run.device}"
+        f" {processes} on {run.device} in {run.precision}"
     )
     yield Text(f"layout {run.layout}", style="dim")
     for note in run.notes:

@@ -19,7 +19,7 @@ from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
 
 # A machine without a network has this interface alone, and ranks of one machine need no other.
-LOOPBACK = "lo"
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def main() -> None:
@@ -122,7 +122,8 @@ def _peak_bytes(device: Device) -> int:
         return int(torch.cuda.max_memory_allocated())
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 if __name__ == "__main__":
