@@ -119,7 +119,7 @@ def _started(
         "RANK": str(number),
         "WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(PACKAGES), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")])),
     }
     with log.open("wb") as errors:
         process = subprocess.Popen(
