@@ -76,13 +76,11 @@ class Training:
     def held_bytes(self) -> dict[str, int]:
         """Bytes of tensors that stay from step to step; each storage counts once."""
         weights = [p for chunk in self.chunks for p in chunk.parameters()]
-        buffers = [
-            b for chunk in self.chunks for b in chunk.buffers + chunk.expert_parallel_buffers
-        ]
+        buffers = [chunk.buffers + chunk.expert_parallel_buffers for chunk in self.chunks]
         seen: set[int] = set()
         return {
             "weights": _bytes(weights, seen),
-            "gradients": _bytes([buffer.grad_data for buffer in buffers], seen),
+            "gradients": _bytes((one.grad_data for own in buffers for one in own), seen),
             "optimizer": _bytes(_states(self.optimizer), seen),
         }
 
