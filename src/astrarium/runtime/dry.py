@@ -9,7 +9,7 @@ TransformerEngine), with links that take no time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -20,6 +20,7 @@ from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import Progress, run_jobs, versions, visible_gpus
 from astrarium.runtime.job import Device, RankResult, TrainingJob
+from astrarium.runtime.launch import RankError
 from astrarium.runtime.scaled import as_planned
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import StageMemory
@@ -30,6 +31,7 @@ from astrarium.validate.predictions import reported_bytes
 SCHEMA = "astrarium.dry/1"
 RUNTIME = "megatron-local"
 STEPS = 3  # of which the first sets up what stays
+OUT_OF_MEMORY = "OutOfMemoryError"  # torch's name for it
 HELD = ("weights", "gradients", "optimizer")
 NO_MESSAGES = Tuning(intra_link=0.0, inter_link=0.0)
 
@@ -38,7 +40,8 @@ NO_MESSAGES = Tuning(intra_link=0.0, inter_link=0.0)
 class DryStage:
     """One stage: bytes by cause and seconds of one iteration, predicted and found.
 
-    Seconds are null where the GPU here is another type than the plan's.
+    Nothing was found where the GPU here ran out of memory. Seconds are null too where it is of
+    another type than the plan's.
     """
 
     stage: int
@@ -46,7 +49,7 @@ class DryStage:
     layers: int
     like: tuple[int, ...]  # stages that hold the same
     predicted_bytes: dict[str, float]
-    allocated_bytes: dict[str, float]
+    allocated_bytes: dict[str, float] | None
     predicted_seconds: float | None
     measured_seconds: float | None
 
@@ -55,8 +58,14 @@ class DryStage:
         return sum(self.predicted_bytes.values())
 
     @property
-    def allocated_peak(self) -> float:
-        return sum(self.allocated_bytes.values())
+    def allocated_peak(self) -> float | None:
+        return None if self.allocated_bytes is None else sum(self.allocated_bytes.values())
+
+    @property
+    def peak_error(self) -> float | None:
+        """By how much of it the peak was misjudged."""
+        found = self.allocated_peak
+        return None if found is None else self.predicted_peak / found - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +101,10 @@ def dry_run(
         replace(made.job, name=f"stage {stage}", strategy=few, alone_at=stage) for stage in chosen
     ]
     # Each in a process of its own: nothing of one is left in the next one's memory.
-    results = [
-        run_jobs([one], device, timeout_seconds=timeout_seconds, progress=progress)[0][0]
-        for one in jobs
-    ]
-    gpu = results[0].gpu
-    same = _is_type(gpu, [stage.gpu for stage in few.stages])
-    notes = list(made.notes)
-    if not same:
-        notes.append(f"seconds are left out: the plan is for other GPUs than {gpu or 'this CPU'}")
+    results = [_tried(one, device, timeout_seconds, progress) for one in jobs]
+    gpu = next((result.gpu for result in results if result), "")
+    why_no_seconds = _why_no_seconds(gpu, few)
+    notes = [*made.notes, *([why_no_seconds] if why_no_seconds else [])]
     if few != made.job.strategy:
         notes.append(
             f"{few.num_micro_batches} of {job.strategy.num_micro_batches} micro-batches: as many as"
@@ -118,10 +122,30 @@ def dry_run(
         num_micro_batches=few.num_micro_batches,
         notes=tuple(notes),
         stages=tuple(
-            _stage(one, result, predicted[one.alone_at or 0], chosen[one.alone_at or 0], same)
-            for one, result in zip(jobs, results, strict=True)
+            _stage(one, result, predicted[stage], like, timed=not why_no_seconds)
+            for (stage, like), one, result in zip(chosen.items(), jobs, results, strict=True)
         ),
     )
+
+
+def _tried(
+    job: TrainingJob, device: Device, timeout_seconds: float, progress: Progress
+) -> RankResult | None:
+    """What a stage came to; None if there is too little memory for it here."""
+    try:
+        return run_jobs([job], device, timeout_seconds=timeout_seconds, progress=progress)[0][0]
+    except RankError as error:
+        if OUT_OF_MEMORY in str(error):
+            return None
+        raise
+
+
+def _why_no_seconds(gpu: str, strategy: Strategy) -> str:
+    if not _is_type(gpu, [stage.gpu for stage in strategy.stages]):
+        return f"seconds are left out: the plan is for other GPUs than {gpu or 'this one'}"
+    if strategy.cp > 1:
+        return "seconds are left out: attention over context ranks is TransformerEngine's"
+    return ""
 
 
 def distinct_stages(strategy: Strategy) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -164,34 +188,33 @@ def _predicted(job: Job, few: Strategy) -> list[tuple[StageMemory, StageSeconds]
 
 def _stage(
     job: TrainingJob,
-    result: RankResult,
+    result: RankResult | None,
     predicted: tuple[StageMemory, StageSeconds],
     like: tuple[int, ...],
-    same_gpu: bool,
+    *,
+    timed: bool,
 ) -> DryStage:
     memory, seconds = predicted
-    runtime = find_runtime(RUNTIME)
-    kept = {cause: memory.by_cause[cause] for cause in HELD}
-    peak = reported_bytes(memory, runtime, ReportedMemory.ALLOCATED)
+    own = [stage for stage in job.strategy.stages if stage.rank == seconds.stage]
+    held = {cause: memory.by_cause[cause] for cause in HELD}
+    peak = reported_bytes(memory, find_runtime(RUNTIME), ReportedMemory.ALLOCATED)
     passes = seconds.forward_seconds + seconds.backward_seconds
     iteration = job.strategy.num_micro_batches * passes + seconds.after_seconds
     return DryStage(
         stage=seconds.stage,
         gpu=seconds.gpu,
-        layers=sum(
-            stage.last_layer - stage.first_layer
-            for stage in job.strategy.stages
-            if stage.rank == seconds.stage
-        ),
+        layers=sum(stage.last_layer - stage.first_layer for stage in own),
         like=like,
-        predicted_bytes={**kept, "activations": peak - sum(kept.values())},
-        allocated_bytes={
-            **result.held_bytes,
-            "activations": result.peak_bytes - sum(result.held_bytes.values()),
-        },
-        predicted_seconds=iteration if same_gpu else None,
-        measured_seconds=median(s.seconds for s in result.steps[1:]) if same_gpu else None,
+        predicted_bytes=_with_rest(held, peak),
+        allocated_bytes=_with_rest(result.held_bytes, result.peak_bytes) if result else None,
+        predicted_seconds=iteration if timed else None,
+        measured_seconds=median(s.seconds for s in result.steps[1:]) if result and timed else None,
     )
+
+
+def _with_rest(held: Mapping[str, float], peak: float) -> dict[str, float]:
+    """What is held all the time, and what comes and goes."""
+    return {**held, "activations": peak - sum(held.values())}
 
 
 def _is_type(name: str, planned: Sequence[str]) -> bool:
