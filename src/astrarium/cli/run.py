@@ -12,7 +12,9 @@ import typer
 from astrarium.cli import options
 
 if TYPE_CHECKING:
+    from astrarium.plans.job import Job
     from astrarium.runtime.execute import Progress
+    from astrarium.runtime.job import Device
 
 MOST_RANKS = 64
 MOST_STEPS = 1000
@@ -22,25 +24,32 @@ NOT_EQUAL = 1  # the exit code where losses differ
 PLAN = Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")]
 RANK = Annotated[str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")]
 DEVICE = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="cpu|cuda",
-        help="Where it runs; with as many GPUs as planned, in its own size.",
+        help="Where it runs (cpu); with as many GPUs as planned, in its own size.",
         autocompletion=options.one_of("cpu", "cuda"),
     ),
 ]
 STEPS = Annotated[str, typer.Option(metavar="N", help="Iterations.")]
 RANKS = Annotated[str, typer.Option(metavar="MAX", help="Most processes at once.")]
+DRY = Annotated[
+    bool,
+    typer.Option(
+        "--dry", help="Build one rank of each sort of stage in full size on one GPU: its memory."
+    ),
+]
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 
 
 def run(
     plan: PLAN,
     rank: RANK = "1",
-    device: DEVICE = "cpu",
+    device: DEVICE = None,
     steps: STEPS = "4",
     ranks: RANKS = "8",
     timeout: TIMEOUT = "600",
+    dry: DRY = False,
     json: options.JSON = False,
 ) -> None:
     """Execute a plan with megatron-core, scaled down to this machine.
@@ -58,7 +67,7 @@ def run(
     from astrarium.runtime.plan_run import Limits, run_plan
     from astrarium.units import parse_seconds
 
-    where = request.choice("--device", device, Device)
+    where = request.choice("--device", device or ("cuda" if dry else "cpu"), Device)
     seconds = request.parse(
         "--timeout", timeout, lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
     )
@@ -69,6 +78,9 @@ def run(
     )
     number = request.count("--rank", rank, request.MOST_PLANS)
     job = job_of(load_document(Path(plan)), number, plan)
+    if dry:
+        _try_stages(job, where, seconds, json)
+        return
     with _bar() as progress:
         done = run_plan(job, where, limits, progress)
     if json:
@@ -79,6 +91,26 @@ def run(
         output.show(lambda width: execution_report(done, width))
     if not done.is_equal:
         raise typer.Exit(NOT_EQUAL)
+
+
+def _try_stages(job: Job, device: Device, timeout_seconds: float, json: bool) -> None:
+    from dataclasses import asdict
+
+    from astrarium.cli import output
+    from astrarium.errors import InputError
+    from astrarium.runtime.dry import dry_run
+    from astrarium.runtime.job import Device
+
+    if device is Device.CPU:
+        raise InputError("--dry tries ranks in their own size on a GPU; leave --device cpu out")
+    with _bar() as progress:
+        done = dry_run(job, device, timeout_seconds=timeout_seconds, progress=progress)
+    if json:
+        output.print_json(asdict(done))
+        return
+    from astrarium.report.dry import dry_report
+
+    output.show(lambda width: dry_report(done, width))
 
 
 @contextmanager

@@ -295,11 +295,13 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
     )
 
 
-def _plain(config: Mapping[str, object] | None) -> dict[str, Any] | None:
+def _plain(value: Any) -> Any:  # noqa: ANN401  whatever a config holds
     """A config as JSON can hold it: dates that YAML reads become text again."""
-    import msgspec
-
-    return None if config is None else msgspec.to_builtins(dict(config), str_keys=True)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def cluster_part(cluster: Cluster) -> ClusterPart:

@@ -25,6 +25,8 @@ class TrainingJob:
     """A few iterations of one model under one strategy, done by processes 0 to `ranks` - 1.
 
     The strategy's stages say which layers each chunk holds; without stages all hold as many.
+    `same_weights`: they must not depend on how the model is divided, which takes time to draw.
+    With `alone_at` one process is the first rank of that pipeline stage; its messages go nowhere.
     """
 
     name: str
@@ -34,10 +36,20 @@ class TrainingJob:
     steps: int = 4
     seed: int = 1
     learning_rate: float = 3e-3
+    same_weights: bool = True
+    alone_at: int | None = None
 
     @property
     def ranks(self) -> int:
-        return self.strategy.gpus
+        """Processes that do it."""
+        return self.strategy.gpus if self.alone_at is None else 1
+
+    @property
+    def first_rank_alone(self) -> int:
+        """The rank that a process is which is alone at its stage."""
+        strategy = self.strategy
+        block = strategy.tp * strategy.cp * (1 if strategy.pipeline_inside else strategy.dp)
+        return (self.alone_at or 0) * block
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -82,7 +94,8 @@ class RankResult:
     """What one rank saw: losses only where the last stage is, times and memory everywhere.
 
     `peak_bytes` is the most the process ever held (CPU) or the device had allocated (CUDA) during
-    the job; `parameters` are those of the rank's own shard.
+    the job; `parameters` are those of the rank's own shard. `held_bytes` are those of tensors that
+    stay from step to step: weights, gradients, optimizer.
     """
 
     job: int
@@ -93,3 +106,5 @@ class RankResult:
     peak_bytes: int
     parameters: int
     where: dict[str, int] = field(default_factory=dict)  # tp, pp, dp, cp, ep rank
+    held_bytes: dict[str, int] = field(default_factory=dict)
+    gpu: str = ""  # as CUDA calls it

@@ -8,6 +8,7 @@ killed. Ranks answer on standard output with one JSON object per line (see `work
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
@@ -70,9 +71,7 @@ class _Rank:
         data = os.read(self.process.stdout.fileno(), READ_BYTES)
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
-            import msgspec
-
-            answer = msgspec.json.decode(line)
+            answer = json.loads(line)
             self.answers.append(answer)
             listener(self.number, answer)
         return bool(data)

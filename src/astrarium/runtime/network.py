@@ -33,7 +33,8 @@ def build(job: TrainingJob, device: Device) -> list[GPTModel]:
     for chunk in range(job.strategy.virtual_stages):
         stage = chunk if job.strategy.virtual_stages > 1 else None
         model = _chunk(job, config, stage)
-        weights.fill(model, job.seed)
+        if job.same_weights:
+            weights.fill(model, job.seed)
         made.append(model.to(device))
     return made
 
@@ -147,6 +148,8 @@ def _experts(job: TrainingJob) -> dict[str, Any]:
         "moe_token_dispatcher_type": "alltoall",
         "moe_router_load_balancing_type": "aux_loss",
         "moe_aux_loss_coeff": 1e-2,
+        # A rank that is alone gets no real tokens; those it makes up should meet all experts.
+        "moe_router_force_load_balancing": job.alone_at is not None,
     }
 
 

@@ -101,7 +101,9 @@ def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
         overlap=replace(strategy.overlap, tp=False),
     )
     sizes = replace(shape, vocab=padded, max_seq_length=workload.seq_length)
-    job = TrainingJob(workload.model.name, sizes, workload.seq_length, run, steps)
+    job = TrainingJob(
+        workload.model.name, sizes, workload.seq_length, run, steps, same_weights=False
+    )
     return ScaledJob(job, (), tuple(_notes(shape, strategy, job)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,17 @@ class Training:
     def parameters(self) -> int:
         return sum(p.numel() for chunk in self.chunks for p in chunk.parameters())
 
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes of tensors that stay from step to step; each storage counts once."""
+        weights = [p for chunk in self.chunks for p in chunk.parameters()]
+        buffers = [chunk.buffers + chunk.expert_parallel_buffers for chunk in self.chunks]
+        seen: set[int] = set()
+        return {
+            "weights": _bytes(weights, seen),
+            "gradients": _bytes((one.grad_data for own in buffers for one in own), seen),
+            "optimizer": _bytes(_states(self.optimizer), seen),
+        }
+
     def step(self) -> tuple[float | None, float, StepTime]:
         """One iteration: the loss where it is known, the norm of the gradients, and its times."""
         marks = [self._now()]
@@ -129,6 +140,29 @@ class Training:
         if self.device is Device.CUDA:
             torch.cuda.synchronize()
         return time.perf_counter()
+
+
+def _bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
+    """Bytes of storages that were not `seen` yet."""
+    total = 0
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            total += storage.nbytes()
+    return total
+
+
+def _states(optimizer: MegatronOptimizer) -> Iterator[torch.Tensor]:
+    """Master weights and moments."""
+    for one in getattr(optimizer, "chained_optimizers", [optimizer]):
+        inner = one.optimizer
+        yield from (p for group in inner.param_groups for p in group["params"])
+        yield from (x for state in inner.state.values() for x in state.values() if _is_tensor(x))
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _forward(
