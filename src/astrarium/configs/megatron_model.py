@@ -42,7 +42,7 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
         return None, f"the {where} does not state the model (hidden_size, num_layers, heads)"
     head_dim = s.count("kv_channels") or hidden // heads
     grouped = s.flag("group_query_attention")
-    ffn = s.count("ffn_hidden_size") or default_ffn(s, hidden)
+    ffn = s.count("ffn_hidden_size") or default_ffn(hidden, gated=s.flag("swiglu"))
     length = s.count("max_position_embeddings", "seq_length", "encoder_seq_length") or 0
     learned = has_position_table(s)
     vectors = 1 if s.text("normalization") == "RMSNorm" else LAYER_NORM_VECTORS
@@ -84,11 +84,9 @@ def has_position_table(s: Settings) -> bool:
     return not rotary and s.text("position_embedding_type") in ("", "learned_absolute")
 
 
-def default_ffn(s: Settings, hidden: int) -> int:
+def default_ffn(hidden: int, *, gated: bool) -> int:
     """Megatron's width where none is stated: 4 h, or 2/3 of it in multiples of 64 if gated."""
-    if s.flag("swiglu") and "world_size" not in s:  # a log states what was made of it
-        return int((4 * hidden * 2 / 3) / 64) * 64
-    return 4 * hidden
+    return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
 
 
 def _windows(s: Settings, layers: int) -> tuple[int | None, ...]:
