@@ -13,6 +13,7 @@ from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, assemble
 
 _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
+_AS_IF_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,19 @@ class Imported:
     def title(self) -> str:
         """The program without its version."""
         return self.program.rpartition(" ")[0]
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """What became of the options, in a few lines."""
+        counts = [f"{len(self.used)} decide", f"{len(self.neutral)} change nothing"]
+        if self.unknown:
+            names = ", ".join(one.option for one in self.unknown)
+            counts.append(f"{len(self.unknown)} unknown: {names}")
+        read = f"{self.source} read for {self.program}; of its options {', '.join(counts)}"
+        more = len(self.as_if) - _AS_IF_SHOWN
+        rest = [f"{more} more predicted as if; `astrarium explain` lists them"] if more > 0 else []
+        shown = [one.text for one in self.as_if[:_AS_IF_SHOWN]]
+        return (read, *shown, *rest, *self.notes)
 
     def model(self) -> Model:
         """The model that the configuration states in full, or names."""
