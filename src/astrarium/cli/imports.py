@@ -57,30 +57,36 @@ class Filled:
         return replace(asked, notes=(*asked.notes, *self.imported.summary))
 
 
-def filled(ctx: typer.Context, reference: str | None) -> Filled:
+def filled(ctx: typer.Context, strategy: str | None) -> Filled:
     """The flags of a command whose strategy may be a configuration."""
     from astrarium.cli import request
     from astrarium.configs.detect import read_config
 
-    flags = ctx.params
-    imported = None if reference is None else read_config(reference)
-    tokens = request.run_length(flags.get("tokens"))
-    model = flags["model"]
-    if imported is None:
-        if model in (None, FROM_CONFIG):
-            raise InputError("Missing argument 'MODEL'; only a configuration can state the model")
-        return Filled(
-            None,
-            model,
-            model,
-            flags["gpus"],
-            flags["cluster"],
-            flags["seq_length"],
-            flags["global_batch"],
-            tokens,
-            flags["precision"],
-            flags.get("runtime", request.Runtime.MEGATRON),
-        )
+    flags, model = ctx.params, ctx.params["model"]
+    imported = None if strategy is None else read_config(strategy)
+    if imported is not None:
+        return completed(ctx, imported)
+    if model in (None, FROM_CONFIG):
+        raise InputError("Missing argument 'MODEL'; only a configuration can state the model")
+    return Filled(
+        None,
+        model,
+        model,
+        flags["gpus"],
+        flags["cluster"],
+        flags["seq_length"],
+        flags["global_batch"],
+        request.run_length(flags.get("tokens")),
+        flags["precision"],
+        flags.get("runtime", request.Runtime.MEGATRON),
+    )
+
+
+def completed(ctx: typer.Context, imported: Imported) -> Filled:
+    """The flags of a command, and for those left out what a configuration states."""
+    from astrarium.cli import request
+
+    flags, model = ctx.params, ctx.params["model"]
     described = imported.described
     names = model not in (None, FROM_CONFIG)
     length = flags["seq_length"] or (described.seq_length and str(described.seq_length))
@@ -94,7 +100,7 @@ def filled(ctx: typer.Context, reference: str | None) -> Filled:
         flags["cluster"],
         length,
         batch,
-        tokens if flags.get("tokens") else described.tokens,
+        request.run_length(flags.get("tokens")) or described.tokens,
         _precision(ctx, imported),
         flags["runtime"] if is_given(ctx, "runtime") else described.runtime,
     )
