@@ -89,7 +89,9 @@ def completed(ctx: typer.Context, imported: Imported) -> Filled:
     flags, model = ctx.params, ctx.params["model"]
     described = imported.described
     names = model not in (None, FROM_CONFIG)
-    length = flags["seq_length"] or (described.seq_length and str(described.seq_length))
+    length: str | None = flags["seq_length"]
+    if length is None and described.seq_length is not None:
+        length = str(described.seq_length)
     gpus = _counted(flags["gpus"], described.gpus)
     batch = flags["global_batch"] or _batch(imported, gpus, flags["cluster"])
     return Filled(
@@ -100,7 +102,7 @@ def completed(ctx: typer.Context, imported: Imported) -> Filled:
         flags["cluster"],
         length,
         batch,
-        request.run_length(flags.get("tokens")) or described.tokens,
+        request.run_length(flags.get("tokens")) or _tokens(imported, length, batch),
         _precision(ctx, imported),
         flags["runtime"] if is_given(ctx, "runtime") else described.runtime,
     )
@@ -136,6 +138,18 @@ def _batch(imported: Imported, gpus: str | None, cluster: str | None) -> str | N
         return None
     batch = imported.batch(count)
     return None if batch is None else str(batch)
+
+
+def _tokens(imported: Imported, seq_length: str | None, batch: str | None) -> int | None:
+    """The length of the run; where it is stated in iterations, for the batch asked about."""
+    from astrarium.cli import request
+
+    described = imported.described
+    if described.tokens or not (described.iterations and seq_length and batch):
+        return described.tokens
+    length = request.count("--seq-length", seq_length, request.MOST_SEQ_LENGTH)
+    sequences = request.count("--global-batch", batch, request.MOST_GLOBAL_BATCH)
+    return described.iterations * sequences * length
 
 
 def _precision(ctx: typer.Context, imported: Imported) -> str:

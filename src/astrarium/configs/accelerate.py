@@ -36,7 +36,6 @@ _STRATEGIES: Final = {
     "FALSE": _GRADIENTS,
 }
 _PRECISIONS: Final = {"bf16": Precision.BF16, "fp16": Precision.FP16, "fp8": Precision.FP8}
-_RUNTIMES: Final = {"MEGATRON_LM": "megatron", "DEEPSPEED": "deepspeed"}
 
 
 def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
@@ -50,7 +49,7 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         "MEGATRON_LM": _megatron,
     }.get(kind, _replicated)(reader)
     described = Described(
-        runtime=_RUNTIMES.get(kind, "fsdp"),
+        runtime="megatron" if kind == "MEGATRON_LM" else "fsdp",
         why_no_shape="accelerate's file does not state the model",
         gpus=reader.count("num_processes", content),
         precision=_PRECISIONS.get(str(content.get("mixed_precision")), Precision.BF16),

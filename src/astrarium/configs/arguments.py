@@ -25,7 +25,6 @@ _NEGATIVE: Final = re.compile(r"-\d|-\.\d")
 # Options of older versions and of forks, whose meaning is known: dest, value if none follows, and
 # what the version described calls it.
 _OLDER: Final = {
-    "--checkpoint-activations": ("checkpoint_activations", "True", "--recompute-granularity full"),
     "--activations-checkpoint-method": (
         "activations_checkpoint_method",
         None,
@@ -187,8 +186,8 @@ def _complaint(given: Given) -> str:
             converted: object = value if kind is None else kind(value)
         except ValueError:
             return f"invalid {option.takes} value: '{value}'"
-        if option.choices and converted not in option.choices:
-            known = [str(choice) for choice in option.choices]
+        known = [str(choice) for choice in option.choices]
+        if known and str(converted) not in known:
             hint = did_you_mean(value, known)
             return f"invalid choice: '{value}' (choose from {', '.join(known)}){hint}"
     return ""

@@ -24,6 +24,7 @@ _COUNTED: Final = (
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
 )
+NO_MICRO_BATCH: Final = "--micro-batch-size is missing; Megatron needs it"
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -41,10 +42,7 @@ def _several(s: Settings, names: tuple[str, ...]) -> list[str]:
 
 
 CONFLICTS: Final = (
-    Conflict(
-        lambda s: "micro_batch_size" not in s,
-        "--micro-batch-size is missing; Megatron needs it",
-    ),
+    Conflict(lambda s: "micro_batch_size" not in s, NO_MICRO_BATCH),
     Conflict(
         lambda s: len(_several(s, _FAMILIES)) > 1,
         "no more than one of " + ", ".join(map(_flag_of, _FAMILIES)) + " can be set",
@@ -137,10 +135,24 @@ CONFLICTS: Final = (
 )
 
 
+# Options that the parser still knows, to say what has taken their place.
+_REPLACED: Final = {
+    "batch_size": "--micro-batch-size",
+    "warmup": "--lr-warmup-fraction",
+    "model_parallel_size": "--tensor-model-parallel-size",
+    "checkpoint_activations": "--recompute-granularity and --recompute-method",
+}
+
+
 def conflicts_of(s: Settings) -> list[str]:
     """Why Megatron would stop before it trains, as far as options alone say."""
     found = [conflict.reason for conflict in CONFLICTS if conflict.holds(s)]
-    return found + _layout_conflicts(s)
+    replaced = [
+        f"{_flag_of(name)} is no longer valid, use {now}"
+        for name, now in _REPLACED.items()
+        if name in s
+    ]
+    return found + replaced + _layout_conflicts(s)
 
 
 def _layout_conflicts(s: Settings) -> list[str]:

@@ -11,6 +11,8 @@ from astrarium.errors import InputError, did_you_mean
 from astrarium.model.workload import Precision
 
 AUTO: Final = "auto"
+# The user's own modules on torch's kernels; the runtime called deepspeed is Megatron's fork.
+RUNTIME: Final = "fsdp"
 MARKS: Final = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -47,7 +49,7 @@ def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
     micro, steps = (reader.count(key) for key in MARKS[1::2])
     batch = reader.count("train_batch_size")
     described = Described(
-        runtime="deepspeed",
+        runtime=RUNTIME,
         why_no_shape="DeepSpeed's file does not state the model",
         global_batch=batch,
         batch_of_replica=None if batch or not micro else micro * (steps or 1),

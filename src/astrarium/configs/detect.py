@@ -48,10 +48,10 @@ def _of_file(path: Path) -> Imported | None:
     from astrarium.documents.parsing import read_text
 
     source, text = str(path), read_text(path)
+    if is_overrides(text) and not (_FLAG.search(text) or _SECTION.search(text)):
+        return read_overrides(text, source)
     language = language_of(text)
     if language == SHELL:
-        if is_overrides(text) and not _FLAG.search(text):
-            return read_overrides(text, source)
         from astrarium.configs.megatron_import import read_launch_script
 
         return read_launch_script(text, source)

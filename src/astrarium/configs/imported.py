@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from astrarium.configs.settings import Described
 from astrarium.errors import InputError
-from astrarium.model.blocks import Model
+from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, assemble
 
 _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
@@ -154,9 +154,9 @@ def known_keys(program: str) -> Mapping[str, Any]:
 
 def sizes_of(model: Model) -> dict[str, int]:
     """The sizes of a model that a configuration states as well."""
-    kinds = [kind for kind in model.kinds if getattr(kind, "attentions", ())]
+    kinds = [kind for kind in model.kinds if isinstance(kind, Block) and kind.attentions]
     out = {"layers": model.num_layers, "hidden size": model.hidden}
     if kinds:
         out["attention heads"] = kinds[0].attentions[0].heads
-        out["experts"] = max(getattr(kind, "experts", 0) for kind in kinds)
+        out["experts"] = max(kind.experts for kind in kinds)
     return out

@@ -15,6 +15,16 @@ from astrarium.errors import InputError
 from astrarium.strategy.options import Treatment, options_by_flag
 
 _SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+_LAUNCHERS: Final = (
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "srun",
+    "mpirun",
+    "mpiexec",
+    "deepspeed",
+    "launch",  # of accelerate
+)
 _SBATCH: Final = re.compile(r"^#SBATCH\s+(.+)$", re.MULTILINE)
 # What launchers call processes on a node, nodes, and processes in all.
 _PER_NODE: Final = (
@@ -167,7 +177,7 @@ def _flags(words: Sequence[str]) -> dict[str, str]:
 
 def _gpus_of(launcher: Sequence[str], header: Mapping[str, str], script: Script) -> int | None:
     """Processes in all: as the nearest launcher says, else the job, else usual variables."""
-    starts = [i for i, word in enumerate(launcher) if not word.startswith("-")]
+    starts = [i for i, word in enumerate(launcher) if word.rpartition("/")[2] in _LAUNCHERS]
     parts = [launcher[i:] for i in reversed(starts)] if starts else [launcher]
     for flags in (*(_flags(part) for part in parts), header):
         per_node, nodes, in_all = (_first(flags, names) for names in (_PER_NODE, _NODES, _IN_ALL))

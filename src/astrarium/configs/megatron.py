@@ -50,7 +50,9 @@ def describe_megatron(settings: Settings, where: str = "log") -> Described:
         gpus=s.count("world_size"),
         seq_length=s.count("seq_length", "encoder_seq_length"),
         global_batch=s.count("global_batch_size"),
+        batch_of_replica=s.count("micro_batch_size"),
         tokens=_tokens(s),
+        iterations=s.count("train_iters"),
         precision=_precision(s),
         strategy=_strategy(s) if s.count("tensor_model_parallel_size") else {},
     )

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from astrarium.configs.arguments import Arguments, Given, parse_arguments
-from astrarium.configs.conflicts import conflicts_of, environment_notes, world_conflict
+from astrarium.configs.conflicts import (
+    NO_MICRO_BATCH,
+    conflicts_of,
+    environment_notes,
+    world_conflict,
+)
+from astrarium.configs.expansion import marked
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used
 from astrarium.configs.launch import Launch, read_launch
 from astrarium.configs.megatron import DEFAULTS, describe_megatron
@@ -41,6 +49,7 @@ _ONLY_WITH: Final = {
     "cp_comm_type": "is_context_parallel",
     "create_attention_mask_in_dataloader": "is_masked",
 }
+_VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _OF_EXPERTS: Final = "num_experts"
 
 
@@ -51,19 +60,22 @@ def read_launch_script(text: str, source: str) -> Imported:
 
 
 def read_arguments(text: str, source: str) -> Imported:
-    """An argument string, as it would stand behind pretrain_gpt.py."""
-    from astrarium.configs.script import read_script
-
-    commands = read_script(text, source).commands
-    words = tuple(word for command in commands for word in command.words)
-    launch = Launch(words, None, {}, (), is_script=False)
-    return _imported(parse_arguments(words), source, launch)
+    """An argument string, as it would stand behind pretrain_gpt.py; no shell reads it."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"{source}: {str(error).lower()} in the arguments") from None
+    words = [_VARIABLE.sub(lambda found: marked(found[1]), word) for word in words]
+    return _imported(parse_arguments(words), source, Launch((), None, {}, (), is_script=False))
 
 
 def of_settings(
-    values: Mapping[str, str], source: str, program: str, unknown: Sequence[Unknown] = ()
+    values: Mapping[str, str], source: str, unknown: Sequence[Unknown], recipe: str = ""
 ) -> Imported:
-    """Settings of Megatron by their names in its namespace, from wherever they come."""
+    """Settings by their names in Megatron's namespace; a recipe's if a program is named.
+
+    What a recipe sets itself is not known: then nothing is said about what is left out.
+    """
     by_dest = {option.dest: option for option in megatron_options()}
     arguments = Arguments(unknown=list(unknown))
     for dest, value in values.items():
@@ -72,8 +84,7 @@ def of_settings(
             arguments.older[dest] = value
             continue
         arguments.given[dest] = Given(option, option.flags[0], _values_for(option, value), value)
-    launch = Launch((), None, {}, (), is_script=False)
-    return _imported(arguments, source, launch, program)
+    return _imported(arguments, source, Launch((), None, {}, (), is_script=False), recipe)
 
 
 def _values_for(option: Option, value: str) -> tuple[str, ...]:
@@ -82,7 +93,7 @@ def _values_for(option: Option, value: str) -> tuple[str, ...]:
     return tuple(value.split(", ")) if option.many is not None else (value,)
 
 
-def _imported(arguments: Arguments, source: str, launch: Launch, program: str = "") -> Imported:
+def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "") -> Imported:
     unset = arguments.unset()
     if unset:
         raise InputError(f"{source}: {'; '.join(unset)}")
@@ -95,6 +106,10 @@ def _imported(arguments: Arguments, source: str, launch: Launch, program: str = 
         conflicts += [text for text in [world_conflict(settings, launch.gpus)] if text]
     described = describe_megatron(settings if not conflicts else _plain(values), "configuration")
     described.gpus = launch.gpus
+    if recipe:
+        described.runtime = "megatron-bridge"
+        conflicts = [text for text in conflicts if text != NO_MICRO_BATCH]
+        found.append("what the recipe itself sets is not known; Megatron's defaults are taken")
     if launch.is_script:
         found += environment_notes(settings, launch.environment)
 
@@ -104,7 +119,7 @@ def _imported(arguments: Arguments, source: str, launch: Launch, program: str = 
 
     return Imported(
         source=source,
-        program=program or f"Megatron-LM {megatron_version()}",
+        program=recipe or f"Megatron-LM {megatron_version()}",
         described=described,
         strategy_of=strategy_of,
         used=tuple(_used(arguments, values)),
@@ -113,7 +128,7 @@ def _imported(arguments: Arguments, source: str, launch: Launch, program: str = 
             for one in arguments.given.values()
             if one.option.treatment is Treatment.NEUTRAL
         ),
-        as_if=tuple(_as_if(arguments, settings)),
+        as_if=tuple(_as_if(arguments, settings, whole=not recipe)),
         unknown=tuple(arguments.unknown),
         conflicts=tuple(conflicts),
         notes=(*launch.notes, *(f"{source}: {note}" for note in (*arguments.notes, *found))),
@@ -122,7 +137,7 @@ def _imported(arguments: Arguments, source: str, launch: Launch, program: str = 
 
 def _plain(values: Mapping[str, str]) -> Settings:
     """The settings without those that cut the pipeline: they may contradict each other."""
-    cutting = ("pipeline_model_parallel_layout", *READ)
+    cutting = ("pipeline_model_parallel_layout", *(k for k, v in READ.items() if v == "stages"))
     return Settings({name: value for name, value in values.items() if name not in cutting})
 
 
@@ -149,8 +164,8 @@ def _used(arguments: Arguments, values: Mapping[str, str]) -> list[Used]:
     return out
 
 
-def _as_if(arguments: Arguments, s: Settings) -> list[AsIf]:
-    """Options whose value is not the one that is modelled, given or by default."""
+def _as_if(arguments: Arguments, s: Settings, *, whole: bool) -> list[AsIf]:
+    """Options whose value is not the one that is modelled, given or (of the whole) by default."""
     out = []
     for option in megatron_options():
         one = arguments.given.get(option.dest)
@@ -159,12 +174,12 @@ def _as_if(arguments: Arguments, s: Settings) -> list[AsIf]:
         if not _matters(option.dest, s):
             continue
         if one is not None and not _same(option, one):
-            given = " ".join(one.values) or one.setting
+            given = " ".join(one.values) or _shown(one.setting == "True")
             out.append(AsIf(option.flags[0], given, _shown(option.value), option.why))
-        elif one is None and option.differs_from_default and not _implied(option.dest, s):
+        elif one is None and whole and option.differs_from_default and not _implied(option, s):
             given = f"{_shown(option.default)} by default"
             out.append(AsIf(option.flags[0], given, _shown(option.value), option.why))
-    return out + _workload_as_if(s)
+    return out + (_workload_as_if(s) if whole else [])
 
 
 def _workload_as_if(s: Settings) -> list[AsIf]:
@@ -197,9 +212,9 @@ def _matters(dest: str, s: Settings) -> bool:
     return True
 
 
-def _implied(dest: str, s: Settings) -> bool:
+def _implied(option: Option, s: Settings) -> bool:
     """Whether Megatron gives an option the modelled value because of another one."""
-    return dest == "accumulate_allreduce_grads_in_fp32" and s.flag("bf16")
+    return option.dest == "accumulate_allreduce_grads_in_fp32" and s.flag("bf16")
 
 
 def _same(option: Option, one: Given) -> bool:

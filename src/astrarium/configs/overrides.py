@@ -44,6 +44,8 @@ _RENAMED: Final = {
     "overlap_p2p_communication": "overlap_p2p_comm",
     "sequence_length": "seq_length",
 }
+# Settings of a file that no option has, and what they are among the options.
+_MEANT: Final = {("activation_func", "swiglu"): {"swiglu": "True"}, ("activation_func", "gelu"): {}}
 _PRECISIONS: Final = {"bf16": {"bf16": "True"}, "fp16": {"fp16": "True"}}
 
 
@@ -85,7 +87,7 @@ def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
         else:
             says = f"read as Megatron-LM's, which has no such setting{did_you_mean(leaf, known)}"
             unknown.append(Unknown(key, says))
-    return of_settings(values, source, BRIDGE, unknown)
+    return of_settings(values, source, unknown, BRIDGE)
 
 
 def _precision(name: str) -> dict[str, str]:
@@ -125,8 +127,10 @@ def read_yaml_cfg(content: Mapping[str, Any], source: str) -> Imported:
         leaf = _RENAMED.get(key.rpartition(".")[2], key.rpartition(".")[2])
         if leaf in known:
             values[leaf] = _text(value)
+        elif (leaf, value) in _MEANT:
+            values |= _MEANT[leaf, value]
         elif value:
             version = megatron_version()
             says = f"not a setting of Megatron-LM {version}{did_you_mean(leaf, known)}"
             unknown.append(Unknown(key, says))
-    return of_settings(values, source, f"Megatron-LM {megatron_version()}", unknown)
+    return of_settings(values, source, unknown)

@@ -156,7 +156,8 @@ class _Reader:
 
     def _simple(self, tokens: Sequence[Token], at: int, depth: int) -> int:
         """Assignments and one command."""
-        line, words = tokens[at].line, []
+        line = tokens[at].line
+        words: list[Token] = []
         while at < len(tokens) and tokens[at].operator not in _SEPARATORS:
             token = tokens[at]
             if token.operator in _REDIRECTIONS:
@@ -172,10 +173,8 @@ class _Reader:
                 continue
             words.append(token)
             at += 1
-        if words:
-            met = self._command(words, line, depth)
-            return self._after(tokens, at, met)
-        return at
+        met = self._command(words, line, depth) if words else True
+        return self._after(tokens, at, met)
 
     def _after(self, tokens: Sequence[Token], at: int, met: bool | None) -> int:
         """Skip what && or || behind a test forbids; what is unknown counts as not met."""
@@ -214,7 +213,7 @@ class _Reader:
         return end + 1
 
     def _command(self, tokens: Sequence[Token], line: int, depth: int) -> bool | None:
-        """Follow a command; whether it succeeds, as far as that is known."""
+        """Follow a command; whether it succeeds, which is taken for granted unless it is a test."""
         head = tokens[0].plain
         if head in _TESTS:
             return self._test(tokens)
@@ -233,7 +232,7 @@ class _Reader:
             self.run(self.functions[head], depth + 1)
         else:
             self.script.commands.append(Command(tuple(words), line))
-        return None
+        return True
 
     def _condition(self, tokens: Sequence[Token]) -> bool | None:
         """Whether the condition of an `if` holds; None where the machine decides."""
@@ -311,7 +310,9 @@ def _branches(
 def _cases(tokens: Sequence[Token]) -> list[tuple[list[Token], list[Token]]]:
     """Patterns and bodies of a `case`."""
     out: list[tuple[list[Token], list[Token]]] = []
-    depth, patterns, body, in_body = 0, [], [], False
+    depth, in_body = 0, False
+    patterns: list[Token] = []
+    body: list[Token] = []
     for token in tokens:
         if not in_body:
             if token.operator == ")":

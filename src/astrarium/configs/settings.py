@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,6 +12,7 @@ from astrarium.model.workload import Precision
 
 _NONE: Final = frozenset({"", "None", "none", "null", "-1"})
 _TRUE: Final = frozenset({"True", "true"})
+_WHOLE: Final = re.compile(r"[0-9]{1,18}")
 
 
 class Settings:
@@ -33,7 +35,7 @@ class Settings:
         """The first of the names that is a whole number above zero."""
         for name in names:
             text = self.text(name)
-            if text.isascii() and text.isdigit() and int(text) > 0:
+            if _WHOLE.fullmatch(text) and int(text) > 0:
                 return int(text)
         return None
 
@@ -61,6 +63,7 @@ class Described:
     global_batch: int | None = None
     batch_of_replica: int | None = None
     tokens: int | None = None
+    iterations: int | None = None  # of the run, where its tokens depend on the batch
     precision: Precision = Precision.BF16
     strategy: dict[str, Any] = field(default_factory=dict)
     recompute: str = ""  # words for it, where the strategy depends on the number of layers

@@ -172,7 +172,7 @@ def _described(v: _Values) -> Described:
         seq_length=length,
         global_batch=batch,
         batch_of_replica=local,
-        tokens=steps * batch * length if steps and batch and length else None,
+        iterations=steps,
         precision=_precision(v),
         strategy=strategy,
     )
@@ -264,11 +264,11 @@ def _as_if(v: _Values, flat: Mapping[str, Any]) -> list[AsIf]:
     if v.get("activation_checkpoint", "mode") == "memory_budget":
         why = "what the compiler would drop is not known"
         out.append(AsIf("activation_checkpoint.mode", "memory_budget", "selective", why))
-    if v.degree("data_parallel_replicate_degree") > 1 and out is not None:
+    shards = v.count("parallelism", "data_parallel_shard_degree", -1)
+    if v.degree("data_parallel_replicate_degree") > 1 and shards != 1:
         why = "one level of sharding over all data-parallel ranks"
         key = "parallelism.data_parallel_replicate_degree"
-        if v.count("parallelism", "data_parallel_shard_degree", -1) != 1:
-            out.append(AsIf(key, str(flat[key]), "1", why))
+        out.append(AsIf(key, str(flat[key]), "1", why))
     return out
 
 
