@@ -191,6 +191,8 @@ def test_embedding_and_loss_as_layers() -> None:
         ("--recompute-granularity full", "needs --recompute-method"),
         ("--use-megatron-fsdp", "fsdp_dtensor"),
         ("--use-torch-fsdp2 --use-distributed-optimizer", "not supported with the distributed"),
+        ("--use-torch-fsdp2", "needs --no-gradient-accumulation-fusion"),
+        ("--save here", "--save needs --save-interval"),
         ("--optimizer-cpu-offload", "--use-precision-aware-optimizer"),
         ("--train-iters 5 --train-samples 5", "both given"),
         ("--seq-length 8192 --max-position-embeddings 4096", "is below --seq-length"),
@@ -349,4 +351,6 @@ def test_disagreements() -> None:
         "80 layers, Llama-2-7B",
         "8,192 hidden size, Llama-2-7B",
         "64 attention heads, Llama-2-7B",
+        "8 key/value heads, Llama-2-7B",
+        "128,256 entries of the vocabulary, Llama-2-7B",
     ]

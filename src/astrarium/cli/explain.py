@@ -50,7 +50,7 @@ def explain(  # noqa: PLR0913  one parameter per flag
     from astrarium.cli import review
     from astrarium.configs.detect import read_config
 
-    imported = read_config(plan, "PLAN")
+    imported = read_config(plan, "the arguments")
     if imported is not None:
         review.answer(ctx, imported)
         return

@@ -84,6 +84,15 @@ CONFLICTS: Final = (
         "--use-torch-fsdp2 is not supported with the distributed optimizer",
     ),
     Conflict(
+        lambda s: s.flag("use_torch_fsdp2") and s.text("gradient_accumulation_fusion") != "False",
+        "--use-torch-fsdp2 needs --no-gradient-accumulation-fusion",
+    ),
+    Conflict(
+        lambda s: s.flag("use_torch_fsdp2") and not s.flag("untie_embeddings_and_output_weights"),
+        "--use-torch-fsdp2 needs --untie-embeddings-and-output-weights",
+    ),
+    Conflict(lambda s: "save" in s and "save_interval" not in s, "--save needs --save-interval"),
+    Conflict(
         lambda s: s.flag("use_megatron_fsdp") and s.text("ckpt_format") != "fsdp_dtensor",
         "--use-megatron-fsdp needs --ckpt-format fsdp_dtensor",
     ),

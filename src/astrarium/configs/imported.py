@@ -14,6 +14,7 @@ from astrarium.model.build import Architecture, assemble
 
 _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
+_PADDING: Final = 0.05  # of a vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +136,19 @@ class Imported:
             "layers": shape.layers,
             "hidden size": shape.hidden,
             "attention heads": shape.heads,
+            "key/value heads": shape.kv_heads,
             "experts": shape.experts.count if shape.experts else 0,
         }
+        found = [name for name in own if name in theirs and theirs[name] != own[name]]
+        # Vocabularies are padded in one place or another.
+        own["entries of the vocabulary"] = shape.vocab or model.embedding.vocab
+        theirs["entries of the vocabulary"] = model.embedding.vocab
+        apart = abs(own["entries of the vocabulary"] - model.embedding.vocab)
+        if apart > _PADDING * model.embedding.vocab:
+            found.append("entries of the vocabulary")
         return [
             f"{self.source} has {own[name]:,} {name}, {model.name} has {theirs[name]:,}"
-            for name in own
-            if theirs.get(name) is not None and theirs[name] != own[name]
+            for name in found
         ]
 
 
@@ -158,5 +166,6 @@ def sizes_of(model: Model) -> dict[str, int]:
     out = {"layers": model.num_layers, "hidden size": model.hidden}
     if kinds:
         out["attention heads"] = kinds[0].attentions[0].heads
+        out["key/value heads"] = kinds[0].attentions[0].kv_heads
         out["experts"] = max(kind.experts for kind in kinds)
     return out

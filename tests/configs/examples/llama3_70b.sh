@@ -72,6 +72,6 @@ torchrun "${DISTRIBUTED_ARGS[@]}" pretrain_gpt.py \
     "${GPT_MODEL_ARGS[@]}" \
     "${TRAINING_ARGS[@]}" \
     "${MODEL_PARALLEL_ARGS[@]}" \
-    --save "$CHECKPOINT_PATH" --load "$CHECKPOINT_PATH" \
+    --save "$CHECKPOINT_PATH" --load "$CHECKPOINT_PATH" --save-interval 500 \
     --data-path "$DATA_PATH" --split 949,50,1 \
     --log-interval 10 --eval-iters 10 2>&1 | tee train.log
