@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from astrarium.plans.files import load_document
+from astrarium.plans.job import job_of
+
 Run = Callable[..., Result]
 
 EXAMPLES = Path(__file__).parents[1] / "configs" / "examples"
@@ -50,6 +53,8 @@ def test_explain_answers_everything(run: Run, script: Path) -> None:
     ):
         assert part in shown
     assert run("explain", "better/plan.json").exit_code == 0
+    job = job_of(load_document(Path("better")))
+    assert job.config["model_type"] == "llama"
 
 
 def test_explain_as_json(run: Run, script: Path) -> None:

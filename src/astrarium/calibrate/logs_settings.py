@@ -17,6 +17,7 @@ from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cluster import Pool
 from astrarium.configs.megatron import describe_megatron
 from astrarium.configs.nanotron import describe_nanotron
+from astrarium.configs.recomputation import recompute_of
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.torchtitan import describe_torchtitan
 from astrarium.errors import InputError
@@ -24,7 +25,6 @@ from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, assemble
 from astrarium.model.workload import Workload
 from astrarium.strategy.document import strategy_from_dict
-from astrarium.validate.words import recompute_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,6 @@ class Yours:
 def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Given | None:
     """What the flags name; None without --compare."""
     from astrarium.cluster import parse_gpus
-    from astrarium.configs.detect import read_config
 
     if reference is None:
         if gpus is not None:
@@ -55,6 +54,8 @@ def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Give
                 f"{GPUS_FLAG} '{gpus}' goes with {FLAG}; add your strategy, or drop it"
             )
         return None
+    from astrarium.configs.detect import read_config
+
     whose = read_config(reference, FLAG) or reference
     if gpus is not None:
         try:
@@ -74,7 +75,8 @@ def _of_plan_file(reference: str) -> Given | None:
     """The pools that the best plan of a plan file uses; None if this is no plan file."""
     from astrarium import documents
     from astrarium.cluster import Cluster
-    from astrarium.report.document import load_document, to_dict
+    from astrarium.plans.document import to_dict
+    from astrarium.plans.files import load_document
 
     path = Path(reference)
     if "=" in reference or not path.is_file():

@@ -33,8 +33,8 @@ def predict(  # noqa: PLR0913  one parameter per flag
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cli import imports, money, output, request
     from astrarium.errors import InputError
+    from astrarium.plans.document import PLAN_FILE, to_dict
     from astrarium.report.build import document_of_prediction
-    from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
 
     filled = imports.filled(ctx, strategy)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from astrarium.cli.request import Request
     from astrarium.configs.imported import Imported
     from astrarium.cost.tuning import Tuning
-    from astrarium.report.document import PlanDocument
+    from astrarium.plans.document import PlanDocument
     from astrarium.report.fit import FitDocument
     from astrarium.report.imported import ImportDocument
     from astrarium.strategy.types import Strategy
@@ -75,7 +75,7 @@ def answer(ctx: typer.Context, imported: Imported) -> None:
     with output.progress("searching"):
         document = _document(case)
     if document.answer is not None:
-        from astrarium.report.document import PLAN_FILE, to_dict
+        from astrarium.plans.document import PLAN_FILE, to_dict
 
         output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document.answer))
     if ctx.params["json"]:

@@ -98,7 +98,10 @@ class Imported:
                 f"{self.source}: the vocabulary is not stated (--vocab-size), as it comes with the"
                 " tokenizer; name the model, or add the option"
             )
-        return assemble(self.source, "config", Architecture.DECODER, described.shape)
+        from astrarium.configs.model_config import with_config
+
+        model = assemble(self.source, "config", Architecture.DECODER, described.shape)
+        return with_config(model, described.shape)
 
     def batch(self, gpus: int) -> int | None:
         """Sequences of an iteration; on so many GPUs, where only a replica's are stated."""

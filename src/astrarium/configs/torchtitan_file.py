@@ -200,7 +200,7 @@ def _precision(v: _Values) -> Precision:
 
 
 def _recompute(v: _Values, layers: int) -> dict[str, Any]:
-    from astrarium.validate.words import recompute_of
+    from astrarium.configs.recomputation import recompute_of
 
     mode = str(v.get("activation_checkpoint", "mode", "selective"))
     option = str(v.get("activation_checkpoint", "selective_ac_option", "2"))

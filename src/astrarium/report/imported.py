@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used
+from astrarium.plans.document import ClusterPart, PlanDocument, WorkloadPart, to_dict
 from astrarium.report.compare import compare_section
-from astrarium.report.document import ClusterPart, PlanDocument, WorkloadPart, to_dict
 from astrarium.report.explanation import bullets, money_words, plan_lines
 from astrarium.report.fit import FitDocument, changes_section
 from astrarium.report.layout import title
