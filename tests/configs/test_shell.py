@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import subprocess
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astrarium.configs.expansion import shown, unset_in
 from astrarium.configs.script import read_script
@@ -17,43 +23,83 @@ def last(text: str) -> list[str]:
     return words(text)[-1]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("run a b", ["run", "a", "b"]),
-        ("run 'a b' \"c d\" e\\ f", ["run", "a b", "c d", "e f"]),
-        ("run a\\\n  b # not c\n", ["run", "a", "b"]),
-        ("run a#b", ["run", "a#b"]),
-        ('X="1 2"; run $X "$X" ${X}3', ["run", "1", "2", "1 2", "1", "23"]),
-        ('X=; run $X "$X" end', ["run", "", "end"]),
-        ("X=1\nX+=2\nrun $X", ["run", "12"]),
-        (
-            'A=(a "b c")\nA+=(d)\nrun "${A[@]}" ${A[1]} ${#A[@]}',
-            ["run", "a", "b c", "d", "b", "c", "3"],
-        ),
-        ("A=(\n --x 1 # one\n --y 2\n)\nrun ${A[*]}", ["run", "--x", "1", "--y", "2"]),
-        ("run ${A:-8} ${B-9}", ["run", "8", "9"]),
-        ("A=4; run ${A:-8} ${A:+set} ${B:+set}", ["run", "4", "set"]),
-        ("A=4; run ${B:-$A} ${C:-${A}0}", ["run", "4", "40"]),
-        ("A=4; run $((A * 2)) $(( ($A+${A}) / 3 )) $((A%3))", ["run", "8", "2", "1"]),
-        ("run $((A * 2))", ["run", "$A"]),
-        ("run $((2 ** 9999))", ["run", "$((2 ** 9999))"]),
-        ("run $(hostname) `date`", ["run", "$(hostname)", "$(date)"]),
-        ("run a > out.txt 2>&1 < in.txt", ["run", "a"]),
-        ("run a | tee log", ["tee", "log"]),
-        ("A=1 B=2 run $A", ["run", "1"]),
-        ("export A=7; declare -x B=8; run $A$B", ["run", "78"]),
-        ("A=1; unset A; run ${A:-none}", ["run", "none"]),
-        ("C='run x'; eval $C y", ["run", "x", "y"]),
-        ("f() {\n A=5\n}\nf\nrun $A", ["run", "5"]),
-        ("function f {\n A=6\n}\nf\nrun $A", ["run", "6"]),
-        ("cat <<EOF\nA=1\nEOF\nrun ${A:-unset}", ["run", "unset"]),
-        ("for A in 1 2 3; do B=$A; done\nrun $B", ["run", "1"]),
-        ("A=1\r\nrun $A\r\n", ["run", "1"]),
-    ],
-)
+WORDS: list[tuple[str, list[str]]] = [
+    ("run a b", ["run", "a", "b"]),
+    ("run 'a b' \"c d\" e\\ f", ["run", "a b", "c d", "e f"]),
+    ("run a\\\n  b # not c\n", ["run", "a", "b"]),
+    ("run a#b", ["run", "a#b"]),
+    ('X="1 2"; run $X "$X" ${X}3', ["run", "1", "2", "1 2", "1", "23"]),
+    ('X=; run $X "$X" end', ["run", "", "end"]),
+    ("X=1\nX+=2\nrun $X", ["run", "12"]),
+    (
+        'A=(a "b c")\nA+=(d)\nrun "${A[@]}" ${A[1]} ${#A[@]}',
+        ["run", "a", "b c", "d", "b", "c", "3"],
+    ),
+    ("A=(\n --x 1 # one\n --y 2\n)\nrun ${A[*]}", ["run", "--x", "1", "--y", "2"]),
+    ("run ${A:-8} ${B-9}", ["run", "8", "9"]),
+    ("A=4; run ${A:-8} ${A:+set} ${B:+set}", ["run", "4", "set"]),
+    ("A=4; run ${B:-$A} ${C:-${A}0}", ["run", "4", "40"]),
+    ("A=4; run $((A * 2)) $(( ($A+${A}) / 3 )) $((A%3))", ["run", "8", "2", "1"]),
+    ("run $((A * 2))", ["run", "$A"]),
+    ("run $((2 ** 9999))", ["run", "$((2 ** 9999))"]),
+    ("run $(hostname) `date`", ["run", "$(hostname)", "$(date)"]),
+    ("run a > out.txt 2>&1 < in.txt", ["run", "a"]),
+    ("run a | tee log", ["tee", "log"]),
+    ("A=1 B=2 run ${A}x", ["run", "$Ax"]),
+    ("A=0; A=1 run $A\nB=1; B=2 run $B; run $B", ["run", "1"]),
+    ("export A=7; declare -x B=8; run $A$B", ["run", "78"]),
+    ("A=1; unset A; run ${A:-none}", ["run", "none"]),
+    ("C='run x'; eval $C y", ["run", "x", "y"]),
+    ("f() {\n A=5\n}\nf\nrun $A", ["run", "5"]),
+    ("function f {\n A=6\n}\nf\nrun $A", ["run", "6"]),
+    ("cat <<EOF\nA=1\nEOF\nrun ${A:-unset}", ["run", "unset"]),
+    ("for A in 1 2 3; do B=$A; done\nrun $B", ["run", "1"]),
+    ("A=1\r\nrun $A\r\n", ["run", "1"]),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WORDS)
 def test_words(text: str, expected: list[str]) -> None:
     assert last(text) == expected
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash to compare with")
+def test_bash_agrees() -> None:
+    """The table is what a real shell makes of the texts; what a machine decides is left out."""
+    script = ["run() { printf '%s\\1' run \"$@\"; printf '\\2'; }; tee() { run \"$@\"; }"]
+    compared = [(text, words) for text, words in WORDS if not any("$" in w for w in words)]
+    apart = ("\r", "out.txt", "|", "B=1; B=2 run", "EOF", "for ")  # not one command's output
+    compared = [(text, words) for text, words in compared if not any(a in text for a in apart)]
+    script += [f"(\n{text}\n)" for text, _ in compared]
+    printed = subprocess.run(
+        ["bash", "-c", "\n".join(script)], capture_output=True, text=True, check=True
+    ).stdout
+    real = [one.split("\1")[:-1] for one in printed.split("\2")[:-1] if one.startswith("run")]
+    assert len(compared) > 15
+    assert real == [words for _, words in compared]
+
+
+@given(st.text(alphabet="aA=$(){}[]\"'`\\ \n;&|<>#-+*0@!if fi do done case esac", max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(InputError):
+        read_script(text, "x.sh")
+
+
+KEYWORDS = (
+    *("if", "then", "else", "elif", "fi", "for", "in", "do", "done", "case", "esac", "x)", ";;"),
+    *(";", "\n", "a=1", "[ 1 = 1 ]", "f()", "{", "}", "run", "$a", "&&", "||", "a=("),
+)
+
+
+@given(
+    st.lists(
+        st.sampled_from(KEYWORDS),
+        max_size=25,
+    )
+)
+def test_any_words_are_read_or_refused(words: list[str]) -> None:
+    with contextlib.suppress(InputError):
+        read_script(" ".join(words), "x.sh")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def _left_out(ranked: Sequence[Command], where: str) -> list[str]:
 
 
 def _environment(script: Script) -> dict[str, str]:
-    values = script.variables.values
+    values = {**script.variables.values, **script.environment}
     return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
@@ -191,11 +191,9 @@ def _gpus_of(launcher: Sequence[str], header: Mapping[str, str], script: Script)
             return in_all
         if per_node and nodes:
             return per_node * nodes
-    per_node, nodes = (
-        next((n for name in names if (n := _whole(script.variables.text(name)))), None)
-        for names in _VARIABLES
-    )
-    world = _whole(script.variables.text("WORLD_SIZE"))
+    set_to = _environment(script)
+    per_node, nodes = (_first(set_to, names) for names in _VARIABLES)
+    world = _whole(set_to.get("WORLD_SIZE"))
     return world or (per_node * nodes if per_node and nodes else None)
 
 

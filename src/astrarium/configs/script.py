@@ -50,6 +50,7 @@ class Script:
     """What a script sets and starts."""
 
     variables: Variables
+    environment: dict[str, str | list[str]] = field(default_factory=dict)  # of single commands
     commands: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -156,7 +157,7 @@ class _Reader:
 
     def _simple(self, tokens: Sequence[Token], at: int, depth: int) -> int:
         """Assignments and one command."""
-        line = tokens[at].line
+        line, before = tokens[at].line, dict(self.variables.values)
         words: list[Token] = []
         while at < len(tokens) and tokens[at].operator not in _SEPARATORS:
             token = tokens[at]
@@ -173,8 +174,19 @@ class _Reader:
                 continue
             words.append(token)
             at += 1
-        met = self._command(words, line, depth) if words else True
+        met = True if not words else self._with(before, words, line, depth)
         return self._after(tokens, at, met)
+
+    def _with(
+        self, before: dict[str, str | list[str]], words: Sequence[Token], line: int, depth: int
+    ) -> bool | None:
+        """A command behind assignments, which are made for it alone."""
+        values = self.variables.values
+        changed = {name: value for name, value in values.items() if before.get(name) != value}
+        if changed and words[0].plain not in _DECLARING:
+            self.script.environment |= changed
+            self.variables.values = before
+        return self._command(words, line, depth)
 
     def _after(self, tokens: Sequence[Token], at: int, met: bool | None) -> int:
         """Skip what && or || behind a test forbids; what is unknown counts as not met."""
