@@ -91,6 +91,19 @@ def test_what_would_not_start(run: Run, script: Path) -> None:
         assert "overlap_param_gather needs overlap_grad_reduce" in refused.stderr
 
 
+def test_degrees_that_do_not_divide(run: Run, script: Path) -> None:
+    script.write_text(SMALL.replace("parallel-size 4", "parallel-size 3"), encoding="utf-8")
+    document = json.loads(run("explain", "train.sh", "--gpus", "h100", "--json").stdout)
+    assert document["conflicts"] == ["world size 8 is not divisible by tp 3 x pp 1 x cp 1 = 3"]
+    script.write_text(
+        SMALL.replace("--micro-batch-size 2", "--micro-batch-size 3"), encoding="utf-8"
+    )
+    document = json.loads(run("explain", "train.sh", "--gpus", "h100", "--json").stdout)
+    assert "does not divide the global batch of 64" in document["conflicts"][0]
+    assert document["fit"] is None
+    assert document["answer"]["compare"]["refused"] == document["conflicts"][0]
+
+
 def test_what_does_not_fit(run: Run, script: Path) -> None:
     script.write_text(
         SMALL.replace("--micro-batch-size 2", "--micro-batch-size 32"), encoding="utf-8"

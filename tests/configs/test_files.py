@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from astrarium import documents
 from astrarium.configs.accelerate import read_accelerate
 from astrarium.configs.deepspeed import read_deepspeed
 from astrarium.configs.detect import read_config
 from astrarium.configs.imported import Imported
+from astrarium.configs.nanotron_file import read_nanotron
 from astrarium.configs.overrides import read_bridge_file, read_overrides, read_yaml_cfg
 from astrarium.configs.torchtitan_file import read_torchtitan
 from astrarium.errors import InputError
@@ -223,6 +225,13 @@ def test_nanotron() -> None:
     assert read.model().num_layers == 24
     assert read.strategy_of(24)["sequence_parallel"]
     assert "train_steps" in read.neutral
+    content = documents.read(EXAMPLES / "nanotron.yaml")
+    assert isinstance(content, dict)
+    content["model"]["model_config"]["num_hidden_layers"] = 10**12
+    with pytest.raises(InputError, match="at most 10,000 are read"):
+        read_nanotron(content, "n.yaml").model()
+    with pytest.raises(InputError, match="nanotron needs"):
+        read_nanotron({**content, "parallelism": {"tp": 0}}, "n.yaml")
 
 
 def test_yaml_cfg() -> None:

@@ -120,7 +120,7 @@ def _strategy(
     try:
         strategy = request.strategy(imported, asked)
     except InputError as error:
-        return None, tuple(dict.fromkeys((*imported.conflicts, str(error))))
+        return None, imported.conflicts or (str(error),)  # which often says the same again
     reasons: tuple[str, ...] = ()
     if runtime.megatron_rules:
         reasons = why_refused(asked.workload, asked.cluster.pools, strategy)

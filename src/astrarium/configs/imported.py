@@ -14,6 +14,7 @@ from astrarium.model.build import Architecture, assemble
 
 _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
+MOST_LAYERS: Final = 10_000  # a larger number is a typing error
 _PADDING: Final = 0.05  # of a vocabulary
 
 
@@ -93,6 +94,10 @@ class Imported:
             return load_model(described.model)
         if described.shape is None:
             raise InputError(f"{self.source}: {described.why_no_shape}; name the model")
+        if described.shape.layers > MOST_LAYERS:
+            raise InputError(
+                f"{self.source}: {described.shape.layers:,} layers; at most {MOST_LAYERS:,} are read"
+            )
         if not described.shape.vocab:
             raise InputError(
                 f"{self.source}: the vocabulary is not stated (--vocab-size), as it comes with the"
