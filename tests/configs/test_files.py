@@ -54,6 +54,12 @@ def test_deepspeed() -> None:
     assert "optimizer" in read.neutral
 
 
+def test_deepspeed_fills_in_what_the_batch_leaves_open() -> None:
+    whole = {"train_batch_size": 256, "train_micro_batch_size_per_gpu": None}
+    assert deepspeed(**whole).strategy_of(32, 16)["micro_batch"] == 256 // 16 // 4
+    assert deepspeed(train_batch_size=256).strategy_of(32, 16)["num_micro_batches"] == 4
+
+
 def test_typos_of_deepspeed() -> None:
     """At the top they are ignored, inside zero_optimization refused."""
     read = deepspeed(gradient_cliping=1.0, zero_optimization={"stage": 2, "reduce_bucket": 5})
@@ -132,6 +138,9 @@ def test_pipelines_of_torchtitan() -> None:
     assert titan(parallelism=deeper).strategy_of(80)["virtual_stages"] == 3
     with pytest.raises(InputError, match="no multiple of pipeline_parallel_degree 4"):
         titan(parallelism={**looped, "pipeline_parallel_layers_per_stage": 9}).strategy_of(80)
+    one = {**PIPELINE, "pipeline_parallel_layers_per_stage": 7}
+    with pytest.raises(InputError, match="3 stages on each rank, and 1f1b takes exactly one"):
+        titan(parallelism=one).strategy_of(80)
     named = [["tok_embeddings", "layers.0"], ["layers.1", "layers.2"], ["layers.3", "norm"]]
     own = {"pipeline_parallel_degree": 3, "module_fqns_per_model_part": named}
     stages = titan(parallelism=own).strategy_of(4)["stages"]

@@ -474,7 +474,7 @@ def strategy(
         given = read_strategy(reference, gpus=count, global_batch=batch, layers=layers, flag=flag)
     else:
         given = given_strategy(
-            reference.strategy_of(layers),
+            reference.strategy_of(layers, count),
             where=reference.source,
             gpus=count,
             global_batch=batch,

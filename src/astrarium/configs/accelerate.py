@@ -60,7 +60,7 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         source=source,
         program=f"accelerate {keys['version']}",
         described=described,
-        strategy_of=lambda layers: dict(strategy),
+        strategy_of=lambda *_: dict(strategy),
         used=tuple(
             Used(key, str(content[key]) if not isinstance(content[key], Mapping) else "", sets)
             for key, sets in _USED.items()

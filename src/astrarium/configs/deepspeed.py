@@ -61,7 +61,7 @@ def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
         source=source,
         program=f"DeepSpeed {keys['version']}",
         described=described,
-        strategy_of=lambda layers: dict(strategy),
+        strategy_of=lambda _, gpus=None: {**strategy, **_batch_keys(reader, strategy, gpus)},
         used=tuple(
             Used(key, _short(content[key]), field) for key, field in _USED.items() if key in content
         ),
@@ -122,6 +122,17 @@ def _strategy(reader: _Reader, zero: Mapping[str, Any]) -> dict[str, Any]:
     if _device(zero, "offload_optimizer") != "none" or zero.get("cpu_offload") is True:
         out["offload_optimizer"] = True
     return out
+
+
+def _batch_keys(reader: _Reader, strategy: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
+    """What follows from the batch and the GPUs: DeepSpeed fills in the one that is not stated."""
+    batch, micro, steps = (reader.count(key) for key in (MARKS[0], MARKS[1], MARKS[3]))
+    replicas = (gpus or 0) // (strategy["tp"] * strategy["cp"])
+    if batch and micro and steps:
+        return {"num_micro_batches": steps}
+    if batch and not micro and replicas:
+        return {"micro_batch": max(batch // replicas // (steps or 1), 1)}
+    return {}
 
 
 def _device(zero: Mapping[str, Any], key: str) -> str:

@@ -53,13 +53,14 @@ class Unknown:
 class Imported:
     """A configuration: what it says, and what became of each of its options.
 
-    `strategy_of` gives the keys of the strategy for a number of layers.
+    `strategy_of` gives the keys of the strategy for a number of layers and, where it is known, of
+    GPUs.
     """
 
     source: str
     program: str  # with the version that it was read for
     described: Described
-    strategy_of: Callable[[int], dict[str, Any]]
+    strategy_of: Callable[..., dict[str, Any]]
     used: tuple[Used, ...] = ()
     neutral: tuple[str, ...] = ()
     as_if: tuple[AsIf, ...] = ()
@@ -96,7 +97,8 @@ class Imported:
             raise InputError(f"{self.source}: {described.why_no_shape}; name the model")
         if described.shape.layers > MOST_LAYERS:
             raise InputError(
-                f"{self.source}: {described.shape.layers:,} layers; at most {MOST_LAYERS:,} are read"
+                f"{self.source}: {described.shape.layers:,} layers; at most {MOST_LAYERS:,} are"
+                " read"
             )
         if not described.shape.vocab:
             raise InputError(

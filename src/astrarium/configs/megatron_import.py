@@ -113,7 +113,7 @@ def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "
     if launch.is_script:
         found += environment_notes(settings, launch.environment)
 
-    def strategy_of(layers: int) -> dict[str, Any]:
+    def strategy_of(layers: int, _: int | None = None) -> dict[str, Any]:
         whole = {"num_layers": str(layers), **values}
         return {"split": "even", **describe_megatron(Settings(whole)).strategy}
 

@@ -47,7 +47,7 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
         source=source,
         program="nanotron 0.4",
         described=described,
-        strategy_of=lambda layers: dict(described.strategy),
+        strategy_of=lambda *_: dict(described.strategy),
         used=tuple(Used(k, leaves[k], sets) for k, sets in _USED.items() if k in leaves),
         neutral=tuple(key for key in leaves if key not in _USED),
     )

@@ -81,7 +81,7 @@ def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
     unknown = list(_unknown(content, keys))
     flat = dict(_flat(content))
 
-    def strategy_of(layers: int) -> dict[str, Any]:
+    def strategy_of(layers: int, _: int | None = None) -> dict[str, Any]:
         return {**described.strategy, **_recompute(values, layers), **_pipeline(values, layers)}
 
     return Imported(
@@ -247,7 +247,13 @@ def _virtual(v: _Values, layers: int) -> int:
             f"{v.source}: pipeline_parallel_layers_per_stage {per_stage} makes {stages} stages,"
             f" which is no multiple of pipeline_parallel_degree {v.pp}"
         )
-    return stages // v.pp
+    virtual = stages // v.pp
+    if single != (virtual == 1):
+        raise InputError(
+            f"{v.source}: pipeline_parallel_layers_per_stage {per_stage} makes {virtual} stages on"
+            f" each rank, and {v.schedule} takes {'exactly one' if single else 'two or more'}"
+        )
+    return virtual
 
 
 def _as_if(v: _Values, flat: Mapping[str, Any]) -> list[AsIf]:
@@ -281,7 +287,7 @@ def _conflicts(v: _Values, described: Described) -> list[str]:
     if v.pp > 1 and local // micro < v.pp and v.schedule in _ONE_STAGE:
         out.append(
             f"{local // micro} micro-batches (local_batch_size over the microbatch size) are fewer"
-            f" than the {v.pp} stages of the pipeline; torchtitan warns of the idle time"
+            f" than the {v.pp} stages of the pipeline, which torch refuses"
         )
     batch = v.count("training", "global_batch_size", -1)
     dp = described.strategy.get("dp")
