@@ -1,4 +1,4 @@
-"""nanotron's settings: what its log prints, and what its YAML holds."""
+"""nanotron's settings, as its log prints them and its YAML holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchtitan's settings: what its log prints, and what a TOML file of 0.2.2 holds."""
+"""torchtitan's settings as its log prints them; its files are read by `torchtitan_file`."""
 
 from __future__ import annotations
 
