@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 
 import pytest
 
@@ -10,6 +11,7 @@ from astrarium.strategy.expression import compile_rule
 from astrarium.strategy.options import (
     WORKLOAD_SOURCES,
     Option,
+    Takes,
     Treatment,
     implied_fields,
     megatron_aliases,
@@ -80,6 +82,23 @@ def test_all_options_are_there() -> None:
     assert len(megatron_options()) == NUM_OPTIONS
     assert len(flags) == len(set(flags))
     assert hashlib.sha256("\n".join(flags).encode()).hexdigest() == FLAGS_SHA256
+
+
+def test_what_follows_an_option_is_known() -> None:
+    """As many of each sort as the parser has, so that a line that is changed shows."""
+    options = megatron_options()
+    takes = Counter(option.takes for option in options)
+    assert dict(takes) == {
+        Takes.ON: 250,
+        Takes.OFF: 51,
+        Takes.SWITCH: 13,
+        Takes.INT: 214,
+        Takes.FLOAT: 102,
+        Takes.TEXT: 178,
+    }
+    assert Counter(option.many for option in options if option.many) == {"+": 16, "*": 6, 3: 1}
+    assert not [o for o in options if o.takes.is_flag and (o.many or o.choices)]
+    assert all(len(o.flags) > 1 for o in options if o.takes is Takes.SWITCH)
 
 
 @pytest.mark.parametrize("treatment", list(Treatment))

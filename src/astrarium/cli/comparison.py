@@ -12,9 +12,11 @@ from astrarium.errors import InputError
 if TYPE_CHECKING:
     from astrarium.cli.request import Request
     from astrarium.cluster import Cluster
+    from astrarium.configs.imported import Imported
     from astrarium.cost.tuning import Tuning
     from astrarium.strategy.types import Strategy
 
+DEFAULT_RUNTIME = "megatron"
 FLAG, GPUS_FLAG = "--compare", "--compare-gpus"
 
 
@@ -22,7 +24,7 @@ FLAG, GPUS_FLAG = "--compare", "--compare-gpus"
 class Given:
     """What --compare names, before anything is known about the workload."""
 
-    reference: str
+    reference: str | Imported
     cluster: Cluster | None  # None: that of the plan
     gpus: int | None  # that the strategy uses, where a plan file says so
 
@@ -34,11 +36,12 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Yours:
-    """The user's strategy, where it runs, and notes on it."""
+    """The user's strategy, where it runs and under what, and notes on it."""
 
     asked: Request
     strategy: Strategy
     tuning: Tuning
+    runtime: str = DEFAULT_RUNTIME
 
 
 def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Given | None:
@@ -51,18 +54,21 @@ def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Give
                 f"{GPUS_FLAG} '{gpus}' goes with {FLAG}; add your strategy, or drop it"
             )
         return None
+    from astrarium.configs.detect import read_config
+
+    whose = read_config(reference, FLAG) or reference
     if gpus is not None:
         try:
-            return Given(reference, parse_gpus(gpus), None)
+            return Given(whose, parse_gpus(gpus), None)
         except InputError as error:
             raise InputError(f"{GPUS_FLAG} '{gpus}': {error}") from None
-    found = _of_plan_file(reference)
+    found = _of_plan_file(reference) if isinstance(whose, str) else None
     if found is None and not has_cluster:
         raise InputError(
             f"{FLAG} {reference}: on which GPUs? With --market alone, {GPUS_FLAG} TYPE:N names"
             " yours, such as a100:64"
         )
-    return found or Given(reference, None, None)
+    return found or Given(whose, None, None)
 
 
 def _of_plan_file(reference: str) -> Given | None:
@@ -99,13 +105,28 @@ def read(given: Given, asked: Request, terms: Terms, tuning: Tuning) -> Yours:
         )
         cluster, notes = money.priced(given.cluster, alike)
         own = replace(asked, cluster=cluster, notes=notes)
+    runtime = DEFAULT_RUNTIME
     try:
+        if not isinstance(given.reference, str):
+            own, runtime = _imported(given.reference, own)
         strategy = request.strategy(given.reference, own, flag=FLAG, gpus=given.gpus)
     except InputError as error:
         if given.cluster is not None or "GPUs" not in str(error):
             raise
         raise InputError(f"{error}; {GPUS_FLAG} TYPE:N says how many you have") from None
-    return _tuned(own, asked, strategy, tuning)
+    return replace(_tuned(own, asked, strategy, tuning), runtime=runtime)
+
+
+def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
+    """The request with notes of a configuration, which must be of this very workload."""
+    from astrarium.catalog.runtimes import find_runtime
+    from astrarium.cli import imports, request
+
+    imports.check_agreement(imported, own)
+    imports.check_accepted(imported)
+    noted = replace(own, notes=(*own.notes, *imported.summary))
+    runtime = find_runtime(imported.described.runtime)
+    return request.under(noted, runtime), runtime.name
 
 
 def _tuned(own: Request, asked: Request, strategy: Strategy, tuning: Tuning) -> Yours:

@@ -1,4 +1,7 @@
-"""`astrarium explain`: where time, memory and money of a plan go, and how two plans differ."""
+"""`astrarium explain`: where time, memory and money of a plan go, and how two plans differ.
+
+A launch script or configuration of another program in place of a plan is judged: `review`.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,53 @@ import typer
 from astrarium.cli import options
 
 
-def explain(
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")],
+def explain(  # noqa: PLR0913  one parameter per flag
+    ctx: typer.Context,
+    plan: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN",
+            help="A plan.json or its folder; or a launch script or configuration you have.",
+        ),
+    ],
     against: Annotated[
         str | None, typer.Option(metavar="PLAN", help="Compare with the best plan of this file.")
     ] = None,
     rank: Annotated[
         str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")
     ] = "1",
+    gpus: options.GPUS = None,
+    cluster: options.CLUSTER = None,
+    model: options.MODEL_OPTION = None,
+    seq_length: options.SEQ_LENGTH = None,
+    global_batch: options.STATED_GLOBAL_BATCH = None,
+    tokens: options.TOKENS = None,
+    precision: options.PRECISION = "bf16",
+    runtime: options.ANY_RUNTIME = "megatron",
+    profile: options.PROFILE = None,
+    market: options.MARKET = None,
+    region: options.REGION = None,
+    prices: options.PRICE_FILES = None,
+    price: options.PRICES = None,
+    discount: options.DISCOUNTS = None,
+    power_price: options.POWER_PRICE = None,
+    power_utilisation: options.POWER_UTILISATION = None,
     json: options.JSON = False,
+    out: options.OUT = None,
 ) -> None:
-    """Where time, memory and money of a plan go; what binds."""
+    """Where time, memory and money go; of a plan, or of what you launch with."""
+    from astrarium.cli import review
+    from astrarium.configs.detect import read_config
+
+    imported = read_config(plan, "the arguments")
+    if imported is not None:
+        review.answer(ctx, imported)
+        return
+    review.check_plan_flags(ctx, plan)
+    _explain_plan(plan, against, rank, json=json)
+
+
+def _explain_plan(plan: str, against: str | None, rank: str, *, json: bool) -> None:
     from dataclasses import asdict
     from pathlib import Path
 

@@ -9,7 +9,7 @@ from astrarium.cli import options
 
 def fit(  # noqa: PLR0913  one parameter per flag
     ctx: typer.Context,
-    model: options.MODEL,
+    model: options.OPTIONAL_MODEL = None,
     gpus: options.GPUS = None,
     cluster: options.CLUSTER = None,
     strategy: options.OPTIONAL_STRATEGY = None,
@@ -32,18 +32,21 @@ def fit(  # noqa: PLR0913  one parameter per flag
     """
     from dataclasses import asdict
 
-    from astrarium.cli import money, output, request
+    from astrarium.catalog.runtimes import find_runtime
+    from astrarium.cli import imports, money, output, request
     from astrarium.report.fit import fit_document, fit_report
     from astrarium.search import fit as search
 
-    asked = request.read(
-        model, gpus, cluster, seq_length, global_batch, None, precision, money.terms(ctx.params)
-    )
-    chosen = None if strategy is None else request.strategy(strategy, asked)
-    asked, tuning = request.tuned(asked, profile, request.Runtime.MEGATRON)
+    filled = imports.filled(ctx, strategy)
+    asked = filled.read(money.terms(ctx.params))
+    if filled.imported is not None:
+        imports.check_accepted(filled.imported)
+    chosen = None if strategy is None else request.strategy(filled.imported or strategy, asked)
+    program = find_runtime(filled.runtime)
+    asked, tuning = request.tuned(request.under(asked, program), profile, program.name)
     with output.progress("searching"):
-        report = search.fit(asked.workload, asked.cluster, chosen, tuning=tuning)
-    document = fit_document(report, asked.cluster, model, asked.notes)
+        report = search.fit(asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning)
+    document = fit_document(report, asked.cluster, filled.reference, asked.notes)
     if json:
         output.print_json(asdict(document))
     else:

@@ -72,6 +72,25 @@ MODEL: TypeAlias = Annotated[
         autocompletion=complete_model,
     ),
 ]
+_MODEL_OF_CONFIG = "Not needed where --strategy is a configuration that states the model."
+OPTIONAL_MODEL: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help=f"Catalog name, a config.json or its folder, or a model file. {_MODEL_OF_CONFIG}",
+        show_default=False,
+        autocompletion=complete_model,
+    ),
+]
+MODEL_OPTION: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="The model, where a configuration does not state it.",
+        autocompletion=complete_model,
+    ),
+]
 GPUS: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -151,6 +170,12 @@ SEQ_LENGTH: TypeAlias = Annotated[
 ]
 GLOBAL_BATCH: TypeAlias = Annotated[
     str, typer.Option(metavar="SEQUENCES", help="Sequences in an iteration.")
+]
+STATED_GLOBAL_BATCH: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SEQUENCES", help="Sequences in an iteration; default: what a configuration says."
+    ),
 ]
 OPTIONAL_GLOBAL_BATCH: TypeAlias = Annotated[
     str | None,
@@ -280,7 +305,10 @@ FRONT: TypeAlias = Annotated[
         help="Write the front of time against money; repeatable.",
     ),
 ]
-_STRATEGY = "Strategy file, plan.json, or pairs such as tp=8,pp=4,recompute=full."
+_STRATEGY = (
+    "Strategy file, plan.json, pairs such as tp=8,pp=4,recompute=full, or what you launch with:"
+    " a Megatron-LM script, a DeepSpeed, torchtitan or accelerate file."
+)
 STRATEGY: TypeAlias = Annotated[str, typer.Option(metavar="FILE|k=v,...", help=_STRATEGY)]
 OPTIONAL_STRATEGY: TypeAlias = Annotated[
     str | None,

@@ -153,6 +153,7 @@ def _compared(question: Question, planned: Planned) -> ComparePart | None:
     yours = question.yours
     if yours is None:
         return None
+    from astrarium.catalog.runtimes import find_runtime
     from astrarium.report.build import compare_part
     from astrarium.search.comparison import compared
 
@@ -163,6 +164,7 @@ def _compared(question: Question, planned: Planned) -> ComparePart | None:
         objective=question.objective,
         limits=question.limits,
         terms=question.terms,
+        runtime=find_runtime(yours.runtime),
         tuning=yours.tuning,
     )
     return compare_part(own, planned.plans[0], yours.asked.notes)

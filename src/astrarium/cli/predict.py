@@ -9,9 +9,9 @@ from astrarium.cli import options
 
 def predict(  # noqa: PLR0913  one parameter per flag
     ctx: typer.Context,
-    model: options.MODEL,
-    global_batch: options.GLOBAL_BATCH,
     strategy: options.STRATEGY,
+    model: options.OPTIONAL_MODEL = None,
+    global_batch: options.STATED_GLOBAL_BATCH = None,
     gpus: options.GPUS = None,
     cluster: options.CLUSTER = None,
     seq_length: options.SEQ_LENGTH = None,
@@ -31,21 +31,28 @@ def predict(  # noqa: PLR0913  one parameter per flag
 ) -> None:
     """One strategy: time, memory, money, and where they go."""
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.cli import money, output, request
+    from astrarium.cli import imports, money, output, request
+    from astrarium.errors import InputError
     from astrarium.plans.document import PLAN_FILE, to_dict
     from astrarium.report.build import document_of_prediction
     from astrarium.search import planner
 
-    terms, length = money.terms(ctx.params), request.run_length(tokens)
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, length, precision, terms)
-    chosen = request.strategy(strategy, asked)
-    program = find_runtime(runtime)
+    filled = imports.filled(ctx, strategy)
+    if filled.global_batch is None:
+        raise InputError("Missing option '--global-batch': sequences in an iteration")
+    asked = filled.read(money.terms(ctx.params))
+    if filled.imported is not None:
+        imports.check_accepted(filled.imported)
+    chosen = request.strategy(filled.imported or strategy, asked)
+    program = find_runtime(filled.runtime)
     asked = request.under(asked, program)
     asked, tuning = request.tuned(asked, profile, program.name)
     predicted = planner.predict(
         asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
     )
-    document = document_of_prediction(asked.workload, asked.cluster, predicted, model, asked.notes)
+    document = document_of_prediction(
+        asked.workload, asked.cluster, predicted, filled.reference, asked.notes
+    )
     output.write_document(out, PLAN_FILE, to_dict(document))
     if json:
         output.print_json(to_dict(document))

@@ -15,6 +15,7 @@ from astrarium.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster import Cluster
+    from astrarium.configs.imported import Imported
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import Evaluation, Ramp, RunTerms
     from astrarium.cost.tuning import Tuning
@@ -148,7 +149,7 @@ def cluster(
 
 
 def read(
-    model: str,
+    model: str | Model,
     gpus: str | None,
     cluster_file: str | None,
     seq_length: str | None,
@@ -170,7 +171,7 @@ def read(
     number_format = choice("--precision", precision, Precision)
     pools, on_prices = cluster(gpus, cluster_file, terms)
     notes += on_prices
-    loaded = load_model(model)
+    loaded = load_model(model) if isinstance(model, str) else model
     if length is None:
         length, why = _default_length(loaded)
         notes.append(f"--seq-length not given: {length:,} taken, {why}")
@@ -461,20 +462,24 @@ def under(asked: Request, runtime: RuntimeProfile) -> Request:
 
 
 def strategy(
-    reference: str, asked: Request, *, flag: str = "--strategy", gpus: int | None = None
+    reference: str | Imported, asked: Request, *, flag: str = "--strategy", gpus: int | None = None
 ) -> Strategy:
     """The strategy of a flag, completed for the GPUs (by default all) and the batch."""
     from astrarium.search.planner import with_permitted_overlap
-    from astrarium.strategy.document import read_strategy
+    from astrarium.strategy.document import given_strategy, read_strategy
 
-    layers = asked.workload.model.num_layers
-    given = read_strategy(
-        reference,
-        gpus=asked.cluster.num_gpus if gpus is None else gpus,
-        global_batch=asked.workload.global_batch,
-        layers=layers,
-        flag=flag,
-    )
+    layers, batch = asked.workload.model.num_layers, asked.workload.global_batch
+    count = asked.cluster.num_gpus if gpus is None else gpus
+    if isinstance(reference, str):
+        given = read_strategy(reference, gpus=count, global_batch=batch, layers=layers, flag=flag)
+    else:
+        given = given_strategy(
+            reference.strategy_of(layers, count),
+            where=reference.source,
+            gpus=count,
+            global_batch=batch,
+            layers=layers,
+        )
     pp, virtual = given.strategy.pp, given.strategy.virtual_stages
     if pp * virtual > layers:
         raise InputError(

@@ -53,22 +53,31 @@ def format_of(path: Path) -> Format:
 
 def parse(path: Path) -> tuple[str, object]:
     """Return the text of a document and the data in it."""
-    parsers = {Format.YAML: _parse_yaml, Format.TOML: _parse_toml, Format.JSON: _parse_json}
     if path.suffix.lower() not in _SUFFIXES and not os.path.exists(path):
         raise failure(path, f"no such file{_neighbour(path)}")
-    parser = parsers[format_of(path)]
-    text = _read_text(path)
+    language = format_of(path)
+    text = read_text(path)
+    return text, parse_text(path, text, language)
+
+
+def parse_text(path: Path, text: str, language: Format) -> object:
+    """Return the data in the text of a file, in whatever language it is written."""
+    parsers = {Format.YAML: _parse_yaml, Format.TOML: _parse_toml, Format.JSON: _parse_json}
     try:
-        data = parser(path, text)
+        data = parsers[language](path, text)
     except RecursionError:
         raise _too_deep(path) from None
-    _check_values(path, text, data)
-    return text, data
+    _check_values(path, text, data, language)
+    return data
 
 
-def line_of(path: Path, text: str, key: KeyPath) -> int | None:
+def has_known_suffix(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES
+
+
+def line_of(path: Path, text: str, key: KeyPath, language: Format | None = None) -> int | None:
     """Return the line of a key, or of the closest parent found; None for the whole document."""
-    if format_of(path) is Format.TOML:
+    if (language or format_of(path)) is Format.TOML:
         return line_in_toml(text, key)
     import yaml
 
@@ -79,7 +88,7 @@ def line_of(path: Path, text: str, key: KeyPath) -> int | None:
         return None  # JSON that YAML cannot read, such as escaped surrogate pairs
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Read a file of sensible size that holds text."""
     try:
         if path.is_dir():
@@ -114,7 +123,7 @@ def _neighbour(path: Path) -> str:
         return ""
 
 
-def _check_values(path: Path, text: str, data: object) -> None:
+def _check_values(path: Path, text: str, data: object, language: Format) -> None:
     """Refuse numbers that are not finite, and nesting too deep for those who read the data."""
     pending: list[tuple[KeyPath, object]] = [((), data)]
     while pending:
@@ -126,7 +135,7 @@ def _check_values(path: Path, text: str, data: object) -> None:
         elif isinstance(value, list):
             pending.extend(((*key, index), child) for index, child in enumerate(value))
         elif isinstance(value, float) and not math.isfinite(value):
-            line = line_of(path, text, key)
+            line = line_of(path, text, key, language)
             raise failure(path, f"expected a finite number, got {value}", line, key)
 
 

@@ -54,7 +54,7 @@ def explanation_report(
     yield title(f"Plan {plan.rank}")
     yield from plan_lines(plan, document.workload)
     yield title("What binds")
-    yield from _bullets(explained.binds)
+    yield from bullets(explained.binds)
     yield title(f"Time: {format_seconds(plan.iteration_seconds)} an iteration")
     rows = [(t.title, format_seconds(t.seconds), t.share, t.meaning) for t in explained.time]
     yield terms_table(rows, width)
@@ -70,14 +70,14 @@ def explanation_report(
         yield title("Memory of every stage: GiB on each GPU")
         yield memory_table(plan, width, every_stage=True)
     yield title("Money")
-    yield Padding(Text(_money(plan)), (0, 0, 0, 2))
+    yield Padding(Text(money_words(plan)), (0, 0, 0, 2))
     if plan.run is not None:
         from astrarium.report.run import run_section
 
         yield from run_section(plan, plan.run, document.cluster, width)
     if explained.remedies:
         yield title("What would change it")
-        yield from _bullets(explained.remedies)
+        yield from bullets(explained.remedies)
 
 
 def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableType]:
@@ -99,7 +99,7 @@ def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableTyp
     yield Padding(Text(speed), (0, 0, 0, 2))
 
 
-def _money(plan: PlanPart) -> str:
+def money_words(plan: PlanPart) -> str:
     if plan.usd_per_hour is None:
         return "no price is known for these GPUs"
     hourly = f"{format_usd(plan.usd_per_hour)} per hour for {plan.num_gpus:,} GPUs"
@@ -109,7 +109,7 @@ def _money(plan: PlanPart) -> str:
     return f"{hourly}; {days} make {dollars(plan.usd_total)}"
 
 
-def _bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
+def bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
     for line in lines:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(no_wrap=True)

@@ -95,7 +95,7 @@ def fit_report(document: FitDocument, width: int, *, chosen: bool) -> Iterator[R
     yield title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width, every_stage=True)
     if not plan.fits and chosen:
-        yield from _changes(document, plan)
+        yield from changes_section(document, plan)
 
 
 def _smallest(document: FitDocument) -> Iterator[RenderableType]:
@@ -109,7 +109,7 @@ def _smallest(document: FitDocument) -> Iterator[RenderableType]:
     yield Padding(Text(f"the smallest count on which some strategy fits: {text}"), (0, 0, 0, 2))
 
 
-def _changes(document: FitDocument, plan: PlanPart) -> Iterator[RenderableType]:
+def changes_section(document: FitDocument, plan: PlanPart) -> Iterator[RenderableType]:
     """Single changes that make it fit, the fastest first."""
     changes = document.changes
     if not changes:

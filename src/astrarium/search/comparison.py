@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
@@ -34,11 +35,12 @@ def compared(
     objective: Objective,
     limits: Limits,
     terms: RunTerms,
+    runtime: Runtime | None = None,
     tuning: Tuning = NEUTRAL,
 ) -> Compared:
     """Predict and price a strategy as if it were one of the answers; limits need not be kept."""
     try:
-        plan = predict(workload, cluster, strategy, tuning=tuning)
+        plan = predict(workload, cluster, strategy, runtime=runtime, tuning=tuning)
     except InputError as error:
         return Compared(cluster, None, str(error))
     runs = Runs(workload, cluster, terms, tuning)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
@@ -58,9 +59,17 @@ class FitReport:
 
 
 def fit(
-    workload: Workload, cluster: Cluster, strategy: Strategy | None, *, tuning: Tuning = NEUTRAL
+    workload: Workload,
+    cluster: Cluster,
+    strategy: Strategy | None,
+    *,
+    runtime: Runtime | None = None,
+    tuning: Tuning = NEUTRAL,
 ) -> FitReport:
-    """Whether a strategy fits or, without one, any: then the fastest, else the leanest."""
+    """Whether a strategy fits or, without one, any: then the fastest, else the leanest.
+
+    A strategy is looked at under a runtime, by default Megatron; any is one of Megatron's.
+    """
     workload = runnable(workload, *cluster.pools)
     fewest: dict[str, int | None] = {}
     for pool in cluster.pools:
@@ -68,13 +77,14 @@ def fit(
             fewest[pool.gpu.name] = smallest_count(workload, pool, tuning=tuning)
     if strategy is None:
         return _any_that_fits(workload, cluster, fewest, tuning)
-    model = ClusterModel(workload, cluster, tuning=tuning)
+    runtime = runtime or find_runtime()
+    model = ClusterModel(workload, cluster, runtime, tuning)
     strategy = with_split(model, strategy)
-    reasons = why_refused(workload, cluster.pools, strategy)
+    reasons = why_refused(workload, cluster.pools, strategy) if runtime.megatron_rules else ()
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
     asked = estimate(model, [strategy])[0]
-    changes = () if asked.fits else _helpful_changes(model, strategy)
+    changes = () if asked.fits else _helpful_changes(model, strategy, runtime)
     return FitReport(workload, asked, fewest, changes)
 
 
@@ -91,13 +101,17 @@ def _any_that_fits(
     return FitReport(workload, best.plans[0], fewest)
 
 
-def _helpful_changes(model: ClusterModel, strategy: Strategy) -> tuple[Change, ...]:
+def _helpful_changes(
+    model: ClusterModel, strategy: Strategy, runtime: Runtime
+) -> tuple[Change, ...]:
     """Single changes that make the strategy fit the same GPUs, the fastest first."""
     workload, pools = model.workload, model.cluster.pools
     tried: dict[Strategy, str] = {}
     for text, changed in _single_changes(workload, strategy):
         adjusted = _adjusted(workload, strategy, changed)
-        if adjusted is not None and not why_refused(workload, pools, adjusted):
+        if adjusted is None:
+            continue
+        if not (runtime.megatron_rules and why_refused(workload, pools, adjusted)):
             tried.setdefault(adjusted, text)
     plans = estimate(model, list(tried))
     changes = [

@@ -29,9 +29,28 @@ class Treatment(StrEnum):
     NEUTRAL = "neutral"
 
 
+class Takes(StrEnum):
+    """What follows an option on the command line."""
+
+    ON = "on"
+    OFF = "off"
+    SWITCH = "switch"
+    INT = "int"
+    FLOAT = "float"
+    TEXT = "text"
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether nothing follows."""
+        return self in (Takes.ON, Takes.OFF, Takes.SWITCH)
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: how Megatron calls it, what is done with it, and why."""
+    """One option: how Megatron calls it, what is done with it, and why.
+
+    `many` is how many values it takes if not one: a number, "+" or "*".
+    """
 
     dest: str
     flags: tuple[str, ...]
@@ -42,6 +61,10 @@ class Option:
     category: str = ""
     differs_from_default: bool = False
     is_alias: bool = False
+    takes: Takes = Takes.TEXT
+    many: int | str | None = None
+    choices: tuple[object, ...] = ()
+    default: object = None  # Megatron's own, where `differs_from_default`
 
 
 @cache
@@ -58,9 +81,25 @@ def megatron_options() -> tuple[Option, ...]:
             entry.get("category", ""),
             "default" in entry,
             entry.get("alias", False),
+            Takes(entry.get("takes", "text")),
+            entry.get("many"),
+            tuple(entry.get("choices", ())),
+            entry.get("default"),
         )
         for entry in _document()["options"]
     )
+
+
+@cache
+def options_by_flag() -> Mapping[str, Option]:
+    """Options by each of their spellings."""
+    return {flag: option for option in megatron_options() for flag in option.flags}
+
+
+def megatron_version() -> str:
+    """The version of Megatron-LM whose parser is described."""
+    version: str = _document()["runtime"].rpartition(" ")[2]
+    return version
 
 
 def implied_fields() -> Mapping[str, str]:

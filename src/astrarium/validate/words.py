@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Final
 
 from astrarium.catalog.runtimes import ReportedMemory, Runtime
+from astrarium.configs.recomputation import recompute_of
 from astrarium.errors import InputError
 from astrarium.strategy.types import (
     Granularity,
-    Method,
     Overlap,
     Recompute,
     RecomputeModule,
@@ -124,33 +124,6 @@ def recompute_choices(
         Recompute(Granularity.SELECTIVE, modules=modules) if modules else Recompute()
         for modules in CHEAP_MODULES
     )
-
-
-def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
-    """Recomputation in words; `chunks` are the runs of layers the pipeline makes.
-
-    Dropping every second operator, as torchtitan can, costs about what dropping every second
-    layer does.
-    """
-    lowered = text.lower()
-    if re.search(r"^$|none|^no\b|false|off$", lowered):
-        return Recompute()
-    number = re.search(r"\d+", lowered)
-    if "block" in lowered and number:
-        return Recompute(Granularity.FULL, Method.BLOCK, int(number[0]))
-    if re.search(r"layer|\bop\b|per-op|sac", lowered) and "select" in lowered:
-        return Recompute(Granularity.FULL, Method.BLOCK, max(layers // (2 * chunks), 1))
-    if "select" in lowered or "core_attn" in lowered:
-        return Recompute(Granularity.SELECTIVE, modules=_modules(lowered))
-    if re.search(r"full|true|^yes|^on$|uniform|activation checkpoint", lowered):
-        each = int(number[0]) if "uniform" in lowered and number else 1
-        return Recompute(Granularity.FULL, Method.UNIFORM, each)
-    raise InputError(f"recompute '{text}' is not understood; write none, selective or full")
-
-
-def _modules(text: str) -> tuple[RecomputeModule, ...]:
-    named = tuple(module for module in RecomputeModule if re.search(rf"\b{module}\b", text))
-    return named or (RecomputeModule.CORE_ATTN,)
 
 
 def overlap_of(row: MeasuredRow, program: Program, zero_stage: int, interleaved: bool) -> Overlap:

@@ -1,0 +1,207 @@
+"""`astrarium explain` of a configuration: whether it runs, what it takes, what would be better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from astrarium.cli import imports, money, output, request
+from astrarium.errors import InputError, NoFeasiblePlanError
+
+if TYPE_CHECKING:
+    from astrarium.catalog.runtimes import Runtime
+    from astrarium.cli.request import Request
+    from astrarium.configs.imported import Imported
+    from astrarium.cost.tuning import Tuning
+    from astrarium.plans.document import PlanDocument
+    from astrarium.report.fit import FitDocument
+    from astrarium.report.imported import ImportDocument
+    from astrarium.strategy.types import Strategy
+
+# Flags that are about a configuration; a plan has all of it in its file.
+ONLY_FOR_CONFIGS = (
+    "model",
+    "gpus",
+    "cluster",
+    "seq_length",
+    "global_batch",
+    "tokens",
+    "precision",
+    "runtime",
+    "profile",
+    "market",
+    "region",
+    "prices",
+    "price",
+    "discount",
+    "power_price",
+    "power_utilisation",
+    "out",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A configuration, completed and looked at."""
+
+    imported: Imported
+    asked: Request
+    reference: str
+    runtime: Runtime
+    tuning: Tuning
+    strategy: Strategy | None
+    conflicts: tuple[str, ...]
+
+
+def check_plan_flags(ctx: typer.Context, plan: str) -> None:
+    """Refuse flags that mean nothing for a plan."""
+    given = [name for name in ONLY_FOR_CONFIGS if imports.is_given(ctx, name)]
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise InputError(
+            f"{plan} is a plan, which is explained from itself alone; drop {flags}, or name a"
+            " launch script or configuration"
+        )
+
+
+def answer(ctx: typer.Context, imported: Imported) -> None:
+    """Judge a configuration; the exit code is 1 if it does not run."""
+    for name in ("against", "rank"):
+        if imports.is_given(ctx, name):
+            raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
+    case = _case(ctx, imported)
+    with output.progress("searching"):
+        document = _document(case)
+    if document.answer is not None:
+        from astrarium.plans.document import PLAN_FILE, to_dict
+
+        output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document.answer))
+    if ctx.params["json"]:
+        from astrarium.report.imported import import_to_dict
+
+        output.print_json(import_to_dict(document))
+    else:
+        from astrarium.report.imported import import_report
+
+        output.show(lambda width: import_report(document, width))
+    if not document.runs:
+        raise typer.Exit(1)
+
+
+def _case(ctx: typer.Context, imported: Imported) -> Case:
+    from astrarium.catalog.runtimes import find_runtime
+
+    filled = imports.completed(ctx, imported)
+    if filled.gpus is None and filled.cluster is None:
+        count = imported.described.gpus or "N"
+        raise InputError(
+            f"{imported.source}: on which GPUs? Add --gpus TYPE:{count} such as h100:{count}"
+        )
+    if filled.global_batch is None:
+        raise InputError(
+            f"{imported.source} does not state the batch; add --global-batch SEQUENCES"
+        )
+    asked = filled.read(money.terms(ctx.params))
+    runtime = find_runtime(filled.runtime)
+    asked = request.under(asked, runtime)
+    asked, tuning = request.tuned(asked, ctx.params["profile"], runtime.name)
+    strategy, conflicts = _strategy(imported, asked, runtime)
+    return Case(imported, asked, filled.reference, runtime, tuning, strategy, conflicts)
+
+
+def _strategy(
+    imported: Imported, asked: Request, runtime: Runtime
+) -> tuple[Strategy | None, tuple[str, ...]]:
+    """The strategy, and all that speaks against it."""
+    from astrarium.search.planner import why_refused
+
+    try:
+        strategy = request.strategy(imported, asked)
+    except InputError as error:
+        return None, imported.conflicts or (str(error),)  # which often says the same again
+    reasons: tuple[str, ...] = ()
+    if runtime.megatron_rules:
+        reasons = why_refused(asked.workload, asked.cluster.pools, strategy)
+    return strategy, tuple(dict.fromkeys((*imported.conflicts, *reasons)))
+
+
+def _document(case: Case) -> ImportDocument:
+    from astrarium.report.build import cluster_part, workload_part
+    from astrarium.report.imported import SCHEMA, ImportDocument, faster_than, options_part
+
+    fit = _fit(case)
+    answer, error = _answer(case)
+    asked, imported = case.asked, case.imported
+    return ImportDocument(
+        SCHEMA,
+        imported.source,
+        imported.program,
+        case.runtime.name,
+        workload_part(asked.workload, case.reference),
+        cluster_part(asked.cluster),
+        options_part(imported),
+        case.conflicts,
+        fit is not None and fit.fits,
+        fit,
+        answer,
+        faster_than(fit, answer),
+        error,
+        _notes(case),
+    )
+
+
+def _notes(case: Case) -> tuple[str, ...]:
+    """The notes without what the lists of options say in full."""
+    listed = set(case.imported.summary) - set(case.imported.notes)
+    return tuple(note for note in case.asked.notes if note not in listed)
+
+
+def _fit(case: Case) -> FitDocument | None:
+    from astrarium.report.fit import fit_document
+    from astrarium.search.fit import fit
+
+    if case.strategy is None or case.conflicts:
+        return None
+    asked = case.asked
+    report = fit(
+        asked.workload, asked.cluster, case.strategy, runtime=case.runtime, tuning=case.tuning
+    )
+    return fit_document(report, asked.cluster, case.reference, ())
+
+
+def _answer(case: Case) -> tuple[PlanDocument | None, str]:
+    """The best plan for the same GPUs and workload, with the configuration beside it."""
+    from astrarium.cost.training_run import RunTerms
+    from astrarium.report.build import compare_part, document_of
+    from astrarium.search.comparison import Compared, compared
+    from astrarium.search.outcome import Limits, Objective
+    from astrarium.search.planner import Mode, plan
+
+    asked, objective, limits = case.asked, Objective.THROUGHPUT, Limits()
+    try:
+        planned = plan(asked.workload, asked.cluster, objective=objective, tuning=case.tuning)
+    except NoFeasiblePlanError as error:
+        return None, str(error)
+    if case.strategy is None or case.conflicts:
+        own = Compared(asked.cluster, None, "; ".join(case.conflicts))
+    else:
+        own = compared(
+            asked.workload,
+            asked.cluster,
+            case.strategy,
+            objective=objective,
+            limits=limits,
+            terms=RunTerms(),
+            runtime=case.runtime,
+            tuning=case.tuning,
+        )
+    return document_of(
+        planned,
+        reference=case.reference,
+        objective=objective,
+        mode=Mode.EXACT,
+        notes=asked.notes,
+        compare=compare_part(own, planned.plans[0]),
+    ), ""

@@ -1,0 +1,128 @@
+"""Whose configuration a text is, by what it says; file names decide nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from astrarium.configs.imported import Imported
+from astrarium.errors import InputError
+
+_SECTION: Final = re.compile(r"^\s*\[{1,2}[\w.\"'-]+\]{1,2}\s*(#.*)?$", re.MULTILINE)
+_ASSIGNMENT: Final = re.compile(
+    r"^\s*[\w.\"'-]+\s+=\s|^\s*[\w.\"'-]+\s*=\s*[\[\"'\d{tf]", re.MULTILINE
+)
+_FLAG: Final = re.compile(r"(?:^|[\s\"'(=])--[a-z][a-z0-9]+(?:[-_][a-z0-9]+)*", re.MULTILINE)
+_KEY: Final = re.compile(r"^\s*(?:- )?[\w.\"'-]+\s*:(?:\s|$)", re.MULTILINE)
+_ARGUMENTS: Final = re.compile(r"\s*--[A-Za-z]")
+_OF_STRATEGY: Final = ("plans", "strategy", "tp", "pp", "dp", "micro_batch", "groups")
+
+SHELL: Final = "shell"
+
+Reader = Callable[[Mapping[str, Any], str], Imported]
+
+
+def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
+    """The configuration of another program; None if this is a strategy or a plan of ours."""
+    if _ARGUMENTS.match(reference):
+        from astrarium.configs.megatron_import import read_arguments
+
+        return read_arguments(reference, flag)
+    from astrarium.configs.overrides import is_overrides, read_overrides
+
+    if "=" in reference:
+        if is_overrides(reference):
+            return read_overrides(reference, flag)
+        if "," in reference or not Path(reference).is_file():
+            return None
+    path = Path(reference)
+    if not reference.strip() or not path.is_file():
+        return None
+    return _of_file(path)
+
+
+def _of_file(path: Path) -> Imported | None:
+    from astrarium.configs.overrides import is_overrides, read_overrides
+    from astrarium.documents.parsing import read_text
+
+    source, text = str(path), read_text(path)
+    if is_overrides(text) and not (_FLAG.search(text) or _SECTION.search(text)):
+        return read_overrides(text, source)
+    language = language_of(text)
+    if language == SHELL:
+        from astrarium.configs.megatron_import import read_launch_script
+
+        return read_launch_script(text, source)
+    content = _content(path, text, language)
+    if not isinstance(content, Mapping):
+        return None
+    reader = reader_of(content)
+    return None if reader is None else reader(content, source)
+
+
+def _content(path: Path, text: str, language: str) -> object:
+    """The data of a file; where its name promises another language than it has, that counts."""
+    from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text
+
+    promised = format_of(path) if has_known_suffix(path) else Format(language)
+    try:
+        return parse_text(path, text, promised)
+    except InputError:
+        if promised == language:
+            raise
+    return parse_text(path, text, Format(language))
+
+
+def language_of(text: str) -> str:
+    """The language of a text: JSON, TOML, YAML or shell."""
+    begin = text.lstrip()[:1]
+    if begin == "{":
+        return "JSON"
+    if text.startswith("#!") or _reads_as_shell(text):
+        return SHELL
+    if _SECTION.search(text) and _ASSIGNMENT.search(text):
+        return "TOML"
+    return "YAML" if _KEY.search(text) or not _ASSIGNMENT.search(text) else "TOML"
+
+
+def _reads_as_shell(text: str) -> bool:
+    """Options outside of comments, in a text that is no table of keys."""
+    code = re.sub(r"(?m)^\s*#.*$", "", text)
+    lines = [line for line in code.splitlines() if line.strip()]
+    keys = sum(bool(_KEY.match(line)) for line in lines)
+    return bool(_FLAG.search(code)) and keys * 2 < len(lines)
+
+
+def reader_of(content: Mapping[str, Any]) -> Reader | None:
+    """Who reads a document with such keys; None for strategies, plans and what nobody knows."""
+    if any(key in content for key in _OF_STRATEGY):
+        return None
+    from astrarium.configs import accelerate, deepspeed, overrides, torchtitan_file
+
+    if "parallelism" in content and "tokens" in content:
+        from astrarium.configs.nanotron_file import read_nanotron
+
+        return read_nanotron
+    if any(key in content for key in deepspeed.MARKS):
+        return deepspeed.read_deepspeed
+    if any(key in content for key in accelerate.MARKS):
+        return accelerate.read_accelerate
+    if any(key in content for key in ("language_model", "model_parallel")):
+        return overrides.read_yaml_cfg
+    if "model" in content and ("train" in content or "ddp" in content):
+        return overrides.read_bridge_file
+    tables = [key for key in torchtitan_file.MARKS if isinstance(content.get(key), Mapping)]
+    if len(tables) > 1 or "parallelism" in tables:
+        return torchtitan_file.read_torchtitan
+    return overrides.read_yaml_cfg if _names_megatron(content) else None
+
+
+def _names_megatron(content: Mapping[str, Any]) -> bool:
+    """Whether most keys are settings of Megatron, and some of them say how to split."""
+    from astrarium.strategy.options import megatron_options
+
+    known = {option.dest for option in megatron_options()}
+    found = [key for key in content if key in known]
+    return 2 * len(found) > len(content) and any(str(key).endswith("_size") for key in found)

@@ -1,0 +1,181 @@
+"""What was read from a user's configuration, in a form that commands and reports can use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from astrarium.configs.settings import Described
+from astrarium.errors import InputError
+from astrarium.model.blocks import Block, Model
+from astrarium.model.build import Architecture, assemble
+
+_KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
+_AS_IF_SHOWN: Final = 3
+MOST_LAYERS: Final = 10_000  # a larger number is a typing error
+_PADDING: Final = 0.05  # of a vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """An option that decides something; `sets` is the field or fact it decides."""
+
+    option: str
+    value: str
+    sets: str
+
+
+@dataclass(frozen=True, slots=True)
+class AsIf:
+    """An option whose effect is not modelled: what it is, what is predicted instead, and why."""
+
+    option: str
+    given: str
+    assumed: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.option} is {self.given}; predicted as if {self.assumed}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An option that the program does not have, and what it makes of it."""
+
+    option: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A configuration: what it says, and what became of each of its options.
+
+    `strategy_of` gives the keys of the strategy for a number of layers and, where it is known, of
+    GPUs.
+    """
+
+    source: str
+    program: str  # with the version that it was read for
+    described: Described
+    strategy_of: Callable[..., dict[str, Any]]
+    used: tuple[Used, ...] = ()
+    neutral: tuple[str, ...] = ()
+    as_if: tuple[AsIf, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The program without its version."""
+        return self.program.rpartition(" ")[0]
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """What became of the options, in a few lines."""
+        counts = [f"{len(self.used)} decide", f"{len(self.neutral)} change nothing"]
+        if self.unknown:
+            names = ", ".join(one.option for one in self.unknown)
+            counts.append(f"{len(self.unknown)} unknown: {names}")
+        read = f"{self.source} read for {self.program}; of its options {', '.join(counts)}"
+        more = len(self.as_if) - _AS_IF_SHOWN
+        rest = [f"{more} more predicted as if; `astrarium explain` lists them"] if more > 0 else []
+        shown = [one.text for one in self.as_if[:_AS_IF_SHOWN]]
+        return (read, *shown, *rest, *self.notes)
+
+    def model(self) -> Model:
+        """The model that the configuration states in full, or names."""
+        described = self.described
+        if described.model is not None:
+            from astrarium.model import load_model
+
+            return load_model(described.model)
+        if described.shape is None:
+            raise InputError(f"{self.source}: {described.why_no_shape}; name the model")
+        if described.shape.layers > MOST_LAYERS:
+            raise InputError(
+                f"{self.source}: {described.shape.layers:,} layers; at most {MOST_LAYERS:,} are"
+                " read"
+            )
+        if not described.shape.vocab:
+            raise InputError(
+                f"{self.source}: the vocabulary is not stated (--vocab-size), as it comes with the"
+                " tokenizer; name the model, or add the option"
+            )
+        from astrarium.configs.model_config import with_config
+
+        model = assemble(self.source, "config", Architecture.DECODER, described.shape)
+        return with_config(model, described.shape)
+
+    def batch(self, gpus: int) -> int | None:
+        """Sequences of an iteration; on so many GPUs, where only a replica's are stated."""
+        described = self.described
+        if described.global_batch is not None or described.batch_of_replica is None:
+            return described.global_batch
+        strategy = described.strategy
+        replicas = gpus // max(
+            strategy.get("tp", 1) * strategy.get("pp", 1) * strategy.get("cp", 1), 1
+        )
+        return described.batch_of_replica * max(replicas, 1)
+
+    def disagreements(self, stated: Mapping[str, tuple[int, str]]) -> list[str]:
+        """Facts of the configuration that a flag contradicts: by name, value and who says so."""
+        facts = {
+            "gpus": ("GPUs", self.described.gpus),
+            "seq_length": ("a sequence length of", self.described.seq_length),
+            "global_batch": ("a global batch of", self.described.global_batch),
+        }
+        out = []
+        for name, (value, who) in stated.items():
+            words, own = facts[name]
+            if own is not None and own != value:
+                said = f"{own:,} {words}" if name == "gpus" else f"{words} {own:,}"
+                out.append(f"{self.source} has {said}, but {who} says {value:,}")
+        return out
+
+    def model_disagreements(self, model: Model) -> list[str]:
+        """Sizes that the configuration states and a model contradicts."""
+        shape = self.described.shape
+        if shape is None:
+            return []
+        theirs = sizes_of(model)
+        own = {
+            "layers": shape.layers,
+            "hidden size": shape.hidden,
+            "attention heads": shape.heads,
+            "key/value heads": shape.kv_heads,
+            "experts": shape.experts.count if shape.experts else 0,
+        }
+        found = [name for name in own if name in theirs and theirs[name] != own[name]]
+        # Vocabularies are padded in one place or another.
+        own["entries of the vocabulary"] = shape.vocab or model.embedding.vocab
+        theirs["entries of the vocabulary"] = model.embedding.vocab
+        apart = abs(own["entries of the vocabulary"] - model.embedding.vocab)
+        if apart > _PADDING * model.embedding.vocab:
+            found.append("entries of the vocabulary")
+        return [
+            f"{self.source} has {own[name]:,} {name}, {model.name} has {theirs[name]:,}"
+            for name in found
+        ]
+
+
+def known_keys(program: str) -> Mapping[str, Any]:
+    """The keys that a program's files may have, and the version that has them."""
+    import json
+
+    keys: Mapping[str, Any] = json.loads(_KNOWN_KEYS.read_text(encoding="utf-8"))[program]
+    return keys
+
+
+def sizes_of(model: Model) -> dict[str, int]:
+    """The sizes of a model that a configuration states as well."""
+    kinds = [kind for kind in model.kinds if isinstance(kind, Block) and kind.attentions]
+    out = {"layers": model.num_layers, "hidden size": model.hidden}
+    if kinds:
+        out["attention heads"] = kinds[0].attentions[0].heads
+        out["key/value heads"] = kinds[0].attentions[0].kv_heads
+        out["experts"] = max(kind.experts for kind in kinds)
+    return out

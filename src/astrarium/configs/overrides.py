@@ -1,0 +1,136 @@
+"""Megatron's settings in other spellings: its `--yaml-cfg`, and overrides of Megatron-Bridge."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from astrarium.configs.imported import Imported, Unknown
+from astrarium.configs.megatron_import import of_settings
+from astrarium.errors import InputError, did_you_mean
+from astrarium.strategy.options import megatron_options, megatron_version
+
+BRIDGE: Final = "Megatron-Bridge 0.6.2"
+_SECTIONS: Final = (
+    "model",
+    "train",
+    "ddp",
+    "optimizer",
+    "scheduler",
+    "dataset",
+    "comm_overlap",
+    "checkpoint",
+    "logger",
+    "dist",
+    "rng",
+    "tokenizer",
+    "profiling",
+    "mixed_precision",
+    "rerun_state_machine",
+    "straggler",
+    "ft",
+    "validation",
+)
+_OVERRIDE: Final = re.compile(rf"\+*(?:{'|'.join(_SECTIONS)})(?:\.\w+)*=")
+# What Bridge calls differently from Megatron's namespace.
+_RENAMED: Final = {
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+    "num_moe_experts": "num_experts",
+    "gated_linear_unit": "swiglu",
+    "overlap_p2p_communication": "overlap_p2p_comm",
+    "sequence_length": "seq_length",
+}
+# Settings of a file that no option has, and what they are among the options.
+_MEANT: Final = {("activation_func", "swiglu"): {"swiglu": "True"}, ("activation_func", "gelu"): {}}
+_PRECISIONS: Final = {"bf16": {"bf16": "True"}, "fp16": {"fp16": "True"}}
+
+
+def is_overrides(text: str) -> bool:
+    """Whether a text is a list of overrides such as model.tensor_model_parallel_size=8."""
+    return bool(_OVERRIDE.match(text.strip())) or bool(
+        re.search(rf"(?:^|\s){_OVERRIDE.pattern}", text)
+    )
+
+
+def read_overrides(text: str, source: str) -> Imported:
+    """`model.tensor_model_parallel_size=8 train.micro_batch_size=1 ...`."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise InputError(f"{source}: {str(error).lower()}") from None
+    pairs = [word.lstrip("+").partition("=") for word in words if _OVERRIDE.match(word)]
+    return _read([(key, value) for key, _, value in pairs], source)
+
+
+def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
+    """A YAML file of Megatron-Bridge, with the sections of its configuration."""
+    return _read(list(_leaves(content)), source)
+
+
+def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
+    values: dict[str, str] = {}
+    unknown: list[Unknown] = []
+    known = {option.dest for option in megatron_options()}
+    for key, value in pairs:
+        section, _, leaf = key.rpartition(".")
+        name = _RENAMED.get(leaf, leaf)
+        if key == "mixed_precision":
+            values |= _precision(value)
+        elif section.partition(".")[0] not in ("model", "train", "ddp", "optimizer", "dataset"):
+            continue  # what other sections hold changes neither time nor memory
+        elif name in known or name == "use_custom_fsdp":
+            values[name] = _text(value)
+        else:
+            says = f"read as Megatron-LM's, which has no such setting{did_you_mean(leaf, known)}"
+            unknown.append(Unknown(key, says))
+    return of_settings(values, source, unknown, BRIDGE)
+
+
+def _precision(name: str) -> dict[str, str]:
+    """Of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
+    out = {
+        key: value for word, on in _PRECISIONS.items() if word in name for key, value in on.items()
+    }
+    return out | ({"fp8": "hybrid"} if "fp8" in name else {})
+
+
+def _leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", _text(value)
+
+
+def _text(value: object) -> str:
+    """A value as Megatron's namespace would print it."""
+    if isinstance(value, bool) or str(value).lower() in ("true", "false"):
+        return str(str(value).lower() == "true")
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    text = str(value)
+    if re.fullmatch(r"\[.*\]", text):
+        return ", ".join(part.strip(" '\"") for part in text[1:-1].split(","))
+    return "" if value is None else text
+
+
+def read_yaml_cfg(content: Mapping[str, Any], source: str) -> Imported:
+    """The file of Megatron's --yaml-cfg: the settings of its namespace, some of them in groups."""
+    known = {option.dest for option in megatron_options()}
+    values: dict[str, str] = {}
+    unknown = []
+    for key, value in _leaves(content):
+        leaf = _RENAMED.get(key.rpartition(".")[2], key.rpartition(".")[2])
+        if leaf in known:
+            values[leaf] = _text(value)
+        elif (leaf, value) in _MEANT:
+            values |= _MEANT[leaf, value]
+        elif value:
+            version = megatron_version()
+            says = f"not a setting of Megatron-LM {version}{did_you_mean(leaf, known)}"
+            unknown.append(Unknown(key, says))
+    return of_settings(values, source, unknown)

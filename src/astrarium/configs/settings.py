@@ -1,0 +1,69 @@
+"""Settings of a training program as names and texts, and what they describe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from astrarium.model.build import Shape
+from astrarium.model.workload import Precision
+
+_NONE: Final = frozenset({"", "None", "none", "null", "-1"})
+_TRUE: Final = frozenset({"True", "true"})
+_WHOLE: Final = re.compile(r"[0-9]{1,18}")
+
+
+class Settings:
+    """Typed access to settings."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name, "None") not in _NONE
+
+    def text(self, name: str) -> str:
+        value = self._values.get(name, "")
+        return "" if value in _NONE else value
+
+    def flag(self, name: str) -> bool:
+        return self._values.get(name) in _TRUE
+
+    def count(self, *names: str) -> int | None:
+        """The first of the names that is a whole number above zero."""
+        for name in names:
+            text = self.text(name)
+            if _WHOLE.fullmatch(text) and int(text) > 0:
+                return int(text)
+        return None
+
+    def number(self, name: str) -> float | None:
+        try:
+            return float(self.text(name))
+        except ValueError:
+            return None
+
+
+@dataclass(slots=True)
+class Described:
+    """Settings in the words of the project; None and missing keys: not stated.
+
+    A batch that is stated for each replica alone is `batch_of_replica`. `model` is a name of the
+    catalog, `shape` what the settings say of the model by themselves.
+    """
+
+    runtime: str
+    shape: Shape | None = None
+    why_no_shape: str = "the log does not state the model"
+    model: str | None = None
+    gpus: int | None = None
+    seq_length: int | None = None
+    global_batch: int | None = None
+    batch_of_replica: int | None = None
+    tokens: int | None = None
+    iterations: int | None = None  # of the run, where its tokens depend on the batch
+    precision: Precision = Precision.BF16
+    strategy: dict[str, Any] = field(default_factory=dict)
+    recompute: str = ""  # words for it, where the strategy depends on the number of layers

@@ -1,0 +1,270 @@
+"""Files of other programs, and Megatron's settings in other spellings."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium import documents
+from astrarium.configs.accelerate import read_accelerate
+from astrarium.configs.deepspeed import read_deepspeed
+from astrarium.configs.detect import read_config
+from astrarium.configs.imported import Imported
+from astrarium.configs.nanotron_file import read_nanotron
+from astrarium.configs.overrides import read_bridge_file, read_overrides, read_yaml_cfg
+from astrarium.configs.torchtitan_file import read_torchtitan
+from astrarium.errors import InputError
+
+EXAMPLES = Path(__file__).parent / "examples"
+PIPELINE = {"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "1F1B"}
+
+
+def example(name: str) -> Imported:
+    found = read_config(str(EXAMPLES / name))
+    assert found is not None
+    return found
+
+
+def deepspeed(**changes: Any) -> Imported:
+    content = json.loads((EXAMPLES / "deepspeed.json").read_text(encoding="utf-8"))
+    return read_deepspeed({**content, **changes}, "ds.json")
+
+
+def titan(**sections: dict[str, Any]) -> Imported:
+    content = tomllib.loads((EXAMPLES / "torchtitan.toml").read_text(encoding="utf-8"))
+    merged = {**content, **{k: {**content.get(k, {}), **v} for k, v in sections.items()}}
+    return read_torchtitan(merged, "t.toml")
+
+
+def accelerate(**changes: Any) -> Imported:
+    content = {"distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 16}
+    return read_accelerate({**content, **changes}, "a.yaml")
+
+
+def test_deepspeed() -> None:
+    read = example("deepspeed.json")
+    keys = read.strategy_of(32)
+    assert (keys["micro_batch"], keys["zero_stage"], keys["offload_optimizer"]) == (2, 3, True)
+    assert read.batch(16) == 2 * 4 * 16
+    assert [*read.unknown, *read.conflicts, *read.as_if] == []
+    assert "optimizer" in read.neutral
+
+
+def test_deepspeed_fills_in_what_the_batch_leaves_open() -> None:
+    whole = {"train_batch_size": 256, "train_micro_batch_size_per_gpu": None}
+    assert deepspeed(**whole).strategy_of(32, 16)["micro_batch"] == 256 // 16 // 4
+    assert deepspeed(train_batch_size=256).strategy_of(32, 16)["num_micro_batches"] == 4
+
+
+def test_typos_of_deepspeed() -> None:
+    """At the top they are ignored, inside zero_optimization refused."""
+    read = deepspeed(gradient_cliping=1.0, zero_optimization={"stage": 2, "reduce_bucket": 5})
+    says = {one.option: one.says for one in read.unknown}
+    assert "DeepSpeed would ignore it" in says["gradient_cliping"]
+    assert "'gradient_clipping'" in says["gradient_cliping"]
+    assert "refuses it" in says["zero_optimization.reduce_bucket"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"fp16": {"enabled": True}}, "cannot both be enabled"),
+        ({"train_batch_size": 100}, "train_batch_size 100 is not micro batch 2"),
+        ({"amp": {"enabled": True}}, "no longer supported"),
+        ({"train_micro_batch_size_per_gpu": None}, "needs to be provided"),
+    ],
+)
+def test_conflicts_of_deepspeed(changes: dict[str, Any], reason: str) -> None:
+    assert reason in "; ".join(deepspeed(**changes).conflicts)
+
+
+def test_what_deepspeed_leaves_open() -> None:
+    auto = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}
+    read = deepspeed(**auto, gradient_accumulation_steps="auto", activation_checkpointing={})
+    assert read.batch(8) is None
+    assert read.conflicts == ()
+    assert len(read.notes) == 3
+    zero = {"stage": 3, "offload_param": {"device": "cpu"}, "zero_hpz_partition_size": 8}
+    as_if = deepspeed(zero_optimization=zero, sequence_parallel_size=4, bf16={}).as_if
+    assert [one.option for one in as_if] == [
+        "zero_optimization.offload_param",
+        "zero_optimization.zero_hpz_partition_size",
+        "bf16",
+        "sequence_parallel_size",
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_batch_size": -1},
+        {"train_batch_size": "many"},
+        {"train_batch_size": 10**30},
+        {"zero_optimization": {"stage": 7}},
+        {"zero_optimization": [1]},
+        {"bf16": True},
+    ],
+)
+def test_deepspeed_refuses(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"ds\.json: "):
+        deepspeed(**changes)
+
+
+def test_torchtitan() -> None:
+    read = example("torchtitan.toml")
+    said = read.described
+    assert (said.model, said.gpus, said.seq_length, said.global_batch) == (
+        "Llama-3.1-70B",
+        64,
+        8192,
+        32,
+    )
+    assert said.runtime == "torchtitan"
+    keys = read.strategy_of(80)
+    assert (keys["tp"], keys["pp"], keys["dp"], keys["micro_batch"]) == (8, 4, 2, 1)
+    assert keys["recompute"] == "full"
+    assert [b - a for a, b in (s["layers"] for s in keys["stages"])] == [20, 21, 20, 19]
+    assert [*read.unknown, *read.conflicts, *read.as_if] == []
+
+
+def test_pipelines_of_torchtitan() -> None:
+    looped = {**PIPELINE, "pipeline_parallel_schedule": "Interleaved1F1B"}
+    assert titan(parallelism=looped).strategy_of(80)["virtual_stages"] == 2
+    deeper = {**looped, "pipeline_parallel_layers_per_stage": 7}
+    assert titan(parallelism=deeper).strategy_of(80)["virtual_stages"] == 3
+    with pytest.raises(InputError, match="no multiple of pipeline_parallel_degree 4"):
+        titan(parallelism={**looped, "pipeline_parallel_layers_per_stage": 9}).strategy_of(80)
+    one = {**PIPELINE, "pipeline_parallel_layers_per_stage": 7}
+    with pytest.raises(InputError, match="3 stages on each rank, and 1f1b takes exactly one"):
+        titan(parallelism=one).strategy_of(80)
+    named = [["tok_embeddings", "layers.0"], ["layers.1", "layers.2"], ["layers.3", "norm"]]
+    own = {"pipeline_parallel_degree": 3, "module_fqns_per_model_part": named}
+    stages = titan(parallelism=own).strategy_of(4)["stages"]
+    assert [stage["layers"] for stage in stages] == [[0, 1], [1, 3], [3, 4]]
+    zero_bubble = {**PIPELINE, "pipeline_parallel_schedule": "ZBVZeroBubble"}
+    assert titan(parallelism=zero_bubble).as_if[0].assumed == "Interleaved1F1B"
+
+
+def test_what_torchtitan_recomputes() -> None:
+    def recompute(**options: Any) -> Any:
+        keys = titan(activation_checkpoint=options, parallelism={"pipeline_parallel_degree": 1})
+        return keys.strategy_of(80)["recompute"]
+
+    assert recompute(mode="none") == "none"
+    assert recompute(mode="selective", selective_ac_option="op")["layers"] == 40
+    assert recompute(mode="selective", selective_ac_option="2")["layers"] == 40
+    assert recompute(mode="selective", selective_ac_option="4")["layers"] == 20
+
+
+def test_torchtitan_names_what_it_refuses() -> None:
+    read = titan(parallelism={"tensor_paralel_degree": 2}, trainning={"seq_len": 1})
+    assert [one.option for one in read.unknown] == [
+        "parallelism.tensor_paralel_degree",
+        "trainning",
+    ]
+    assert "'tensor_parallel_degree'" in read.unknown[0].says
+    assert titan(training={"global_batch_size": 33}).conflicts
+    assert titan(training={"local_batch_size": 2}).conflicts
+    with pytest.raises(InputError, match=r"t\.toml: parallelism\.tensor_parallel_degree is 0"):
+        titan(parallelism={"tensor_parallel_degree": 0})
+    with pytest.raises(InputError, match=r"no model of the catalog is llama3 debugmodel"):
+        titan(model={"flavor": "debugmodel"}).model()
+
+
+def test_accelerate() -> None:
+    read = example("accelerate.yaml")
+    assert read.described.gpus == 16
+    keys = read.strategy_of(32)
+    assert (keys["tp"], keys["zero_stage"], keys["recompute"]) == (2, 3, "full")
+    assert [*read.unknown, *read.conflicts, *read.as_if] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"fsdp_config": {"fsdp_reshard_after_forward": False}}, {"zero_stage": 2}),
+        ({"fsdp_config": {"fsdp_sharding_strategy": "NO_SHARD"}}, {"zero_stage": 0}),
+        ({"distributed_type": "MULTI_GPU"}, {"zero_stage": 0}),
+        (
+            {
+                "distributed_type": "DEEPSPEED",
+                "deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "cpu"},
+            },
+            {"zero_stage": 2, "offload_optimizer": True},
+        ),
+        (
+            {
+                "distributed_type": "MEGATRON_LM",
+                "megatron_lm_config": {
+                    "megatron_lm_tp_degree": "4",
+                    "megatron_lm_pp_degree": 2,
+                    "megatron_lm_sequence_parallelism": True,
+                    "megatron_lm_use_distributed_optimizer": "true",
+                },
+            },
+            {"tp": 4, "pp": 2, "sequence_parallel": True, "zero_stage": 1},
+        ),
+    ],
+)
+def test_accelerate_wraps(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    keys = accelerate(**changes).strategy_of(32)
+    assert {name: keys[name] for name in expected} == expected
+
+
+def test_accelerate_names_what_is_wrong() -> None:
+    assert "'mixed_precision'" in accelerate(mixed_precison="bf16").unknown[0].says
+    sizes = {"parallelism_config_cp_size": 2, "parallelism_config_sp_size": 2}
+    assert "takes one of them" in accelerate(parallelism_config=sizes).conflicts[0]
+    odd = {"parallelism_config_tp_size": 3}
+    assert "num_processes is 16" in accelerate(parallelism_config=odd).conflicts[0]
+    with pytest.raises(InputError, match="fsdp_reshard_after_forward is 'maybe'"):
+        accelerate(fsdp_config={"fsdp_reshard_after_forward": "maybe"})
+    elsewhere = {"deepspeed_config_file": "zero.json"}
+    with pytest.raises(InputError, match=r"are in zero\.json; name that file"):
+        accelerate(distributed_type="DEEPSPEED", deepspeed_config=elsewhere)
+
+
+def test_nanotron() -> None:
+    read = example("nanotron.yaml")
+    assert (read.described.gpus, read.described.global_batch) == (16, 128)
+    assert read.model().num_layers == 24
+    assert read.strategy_of(24)["sequence_parallel"]
+    assert "train_steps" in read.neutral
+    content = documents.read(EXAMPLES / "nanotron.yaml")
+    assert isinstance(content, dict)
+    content["model"]["model_config"]["num_hidden_layers"] = 10**12
+    with pytest.raises(InputError, match="at most 10,000 are read"):
+        read_nanotron(content, "n.yaml").model()
+    with pytest.raises(InputError, match="nanotron needs"):
+        read_nanotron({**content, "parallelism": {"tp": 0}}, "n.yaml")
+
+
+def test_yaml_cfg() -> None:
+    read = example("megatron.yaml")
+    keys = read.strategy_of(24)
+    assert (keys["tp"], keys["pp"], keys["zero_stage"]) == (2, 2, 1)
+    shape = read.described.shape
+    assert shape is not None
+    assert (shape.gated, shape.mlp_bias) == (True, False)
+    assert read.unknown == ()
+    typo = read_yaml_cfg({"micro_batch_size": 1, "sequence_paralel": True}, "m.yaml")
+    assert "'sequence_parallel'" in typo.unknown[0].says
+
+
+def test_overrides_of_bridge() -> None:
+    read = example("bridge.txt")
+    assert read.described.runtime == "megatron-bridge"
+    keys = read.strategy_of(32)
+    assert (keys["tp"], keys["virtual_stages"]) == (4, 4)
+    assert keys["recompute"]["modules"] == ["core_attn", "layernorm"]
+    assert [*read.conflicts, *read.as_if, *read.unknown] == []
+    one = read_overrides("model.tensor_model_paralel_size=8", "--strategy")
+    assert "'tensor_model_parallel_size'" in one.unknown[0].says
+    file = read_bridge_file({"model": {"context_parallel_size": 2}, "train": {}}, "b.yaml")
+    assert file.strategy_of(8)["cp"] == 2
+    with pytest.raises(InputError, match="no closing quotation"):
+        read_overrides("model.x='8", "--strategy")
