@@ -8,6 +8,7 @@ import pytest
 from measured import row_of
 
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
+from astrarium.configs.recomputation import recompute_of
 from astrarium.errors import InputError
 from astrarium.strategy.types import Granularity, Method, Overlap, RecomputeModule
 from astrarium.validate.names import resolve_program
@@ -19,7 +20,6 @@ from astrarium.validate.words import (
     overlap_of,
     ran_out_of_memory,
     recompute_choices,
-    recompute_of,
     zero_stage_of,
 )
 
