@@ -45,5 +45,5 @@ def root(
 
 
 for _command in (plan, predict, fit, explain, export, validate, calibrate):
-    app.command(cls=Command)(_command)
+    app.command(_command.__name__, cls=Command)(_command)
 app.add_typer(catalog, name="catalog")
