@@ -1,0 +1,100 @@
+"""`astrarium export`: a plan as the files that training software and schedulers read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from astrarium.cli import options
+
+if TYPE_CHECKING:
+    from astrarium.export.target import Target
+    from astrarium.plans.job import Job
+
+
+def complete_target(incomplete: str) -> list[str]:
+    from astrarium.export.target import target_names
+
+    return [name for name in target_names() if name.startswith(incomplete.lower())]
+
+
+def export(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET",
+            help="Software or launcher: megatron, bridge, torchtitan, deepspeed, accelerate,"
+            " torchrun, slurm, kubernetes, skypilot, ray.",
+            autocompletion=complete_target,
+        ),
+    ],
+    out: Annotated[str, typer.Option(metavar="DIR", help="The folder to write.")],
+    program: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET",
+            help="What a launcher starts.",
+            autocompletion=complete_target,
+        ),
+    ] = "megatron",
+    rank: Annotated[
+        str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")
+    ] = "1",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files of the same names in DIR.")
+    ] = False,
+    json: options.JSON = False,
+) -> None:
+    """Write a plan as configuration, launch script and README.
+
+    What the target cannot express is refused with the reason.
+    """
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from astrarium.cli import output, request
+    from astrarium.export import result
+    from astrarium.export.folder import check_folder, folder_of, write_folder
+    from astrarium.export.target import find_target
+    from astrarium.plans.document import PLAN_FILE
+    from astrarium.plans.files import load_document
+    from astrarium.plans.job import job_of
+
+    number = request.count("--rank", rank, request.MOST_PLANS)
+    target = find_target(to)
+    software = find_target(program) if target.is_launcher else target
+    check_folder(out, force=force)
+    output.check_not_read("--out", Path(out) / PLAN_FILE, (plan, Path(plan) / PLAN_FILE))
+    job = job_of(load_document(Path(plan)), number, plan)
+    _check_expressible(job, target, software, out, as_json=json)
+    folder = folder_of(job, target, software)
+    write_folder(out, folder.files, force=force)
+    done = result.written(target, number, out, folder)
+    if json:
+        output.print_json(asdict(done))
+    else:
+        output.show(lambda width: result.lines(done))
+
+
+def _check_expressible(
+    job: Job, target: Target, software: Target, out: str, *, as_json: bool
+) -> None:
+    """Refuse what the target, or the software that it starts, has no words for."""
+    from dataclasses import asdict
+
+    from astrarium.cli import output
+    from astrarium.errors import InputError
+    from astrarium.export import result
+    from astrarium.export.target import refusals
+
+    both = (software, target) if target is not software else (target,)
+    for one in both:
+        found = refusals(job, one)
+        if not found:
+            continue
+        if as_json:
+            output.print_json(asdict(result.refused(target, software, job.plan.rank, out, found)))
+        reasons = "".join(f"\n  - {reason}" for reason in found)
+        raise InputError(f"{one.label} cannot express plan {job.plan.rank}:{reasons}")
