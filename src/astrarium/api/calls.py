@@ -13,7 +13,6 @@ from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
-from astrarium import units
 from astrarium.api import planning
 from astrarium.api.plans import Plans, StrPath
 from astrarium.api.request import ClusterGiven, ModelGiven
@@ -157,7 +156,7 @@ def _text(name: str, value: Any) -> Any:  # noqa: ANN401
     if name in ("gpus", "compare_gpus") and isinstance(value, Mapping):
         return ",".join(f"{gpu}:{number}" for gpu, number in value.items())
     if name == "deadline_seconds":
-        return f"{units.parse_seconds(str(value), bare_unit='s')!r} s"
+        return str(value) if _has_unit(str(value)) else f"{value} s"
     if name in _SEVERAL:
         return _texts(value)
     return fspath(value) if isinstance(value, Path) else str(value)
@@ -174,6 +173,10 @@ def _strategy_keys(part: StrategyPart) -> dict[str, Any]:
     if not part.groups:
         del keys["num_micro_batches"]
     return keys
+
+
+def _has_unit(text: str) -> bool:
+    return text.strip()[-1:].isalpha()
 
 
 def _texts(value: Any) -> list[str]:  # noqa: ANN401

@@ -77,15 +77,17 @@ class Plan:
         return self.part.train_seconds
 
     def export(
-        self, to: str, out: StrPath, *, program: str | None = None, force: bool = False
+        self, to: str, out: StrPath, *, program: str = "megatron", force: bool = False
     ) -> Path:
         """Write what starts the plan into a folder, as `astrarium export` does.
 
-        `to` is training software or a launcher, which starts `program` (by default Megatron-LM).
+        `to` is training software or a launcher, which starts `program`.
         A folder that holds something is left alone unless `force` is set. What the target cannot
         express is refused with InputError.
         """
-        raise NotImplementedError
+        from astrarium.api.exporting import export
+
+        return export(self.document, self.rank, to, Path(out), program=program, force=force)
 
     def __repr__(self) -> str:
         gpus = ", ".join(f"{number} x {gpu}" for gpu, number in self.gpus.items())

@@ -489,7 +489,9 @@ def under(asked: Request, runtime: RuntimeProfile) -> Request:
 def strategy(
     reference: str | Mapping[str, Any],
     asked: Request,
-    *, flag: str = "--strategy", gpus: int | None = None
+    *,
+    flag: str = "--strategy",
+    gpus: int | None = None,
 ) -> Strategy:
     """The strategy of a flag, or of its keys, completed for the GPUs (by default all) and the batch."""
     from astrarium.search.planner import with_permitted_overlap

@@ -54,7 +54,8 @@ def export(
     from dataclasses import asdict
     from pathlib import Path
 
-    from astrarium.cli import output, request
+    from astrarium.api import request
+    from astrarium.cli import output
     from astrarium.export import result
     from astrarium.export.folder import check_folder, folder_of, write_folder
     from astrarium.export.target import find_target
