@@ -26,7 +26,7 @@ def launch(job: Job, program: Program) -> Launch:
     variables = "".join(f"{name}=<{name.lower()}> " for name in program.variables)
     last = job.num_nodes - 1
     where = "" if alone else f"on every node, numbered from 0 to {last}"
-    notes = (*node_notes(job), *_mixed_notes(job))
+    notes = (*node_notes(job), *mixed_notes(job))
     return Launch(
         {SCRIPT: script(job, program)}, f"{variables}{numbers}./{SCRIPT}", where, tuple(notes)
     )
@@ -107,7 +107,7 @@ def _stages(job: Job, first: int, last: int) -> str:
     return f", stages {begin} to {end}" if end > begin else f", stage {begin}"
 
 
-def _mixed_notes(job: Job) -> Iterator[str]:
+def mixed_notes(job: Job) -> Iterator[str]:
     types = list(dict.fromkeys(group.pool.gpu.name for group in job.nodes))
     if len(types) > 1:
         yield (
