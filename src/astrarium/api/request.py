@@ -493,7 +493,7 @@ def strategy(
     flag: str = "--strategy",
     gpus: int | None = None,
 ) -> Strategy:
-    """The strategy of a flag or of its keys, completed for the GPUs (default: all) and the batch."""
+    """The strategy of a flag or of its keys, completed for the GPUs (all) and the batch."""
     from astrarium.search.planner import with_permitted_overlap
     from astrarium.strategy.document import given_strategy, read_strategy
 
