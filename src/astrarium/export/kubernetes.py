@@ -28,6 +28,7 @@ JOBSET_FILE: Final = "jobset.yaml"
 TRAINJOB_FILE: Final = "trainjob.yaml"
 KUSTOMIZE_FILE: Final = "kustomization.yaml"
 IMAGE: Final = "training:latest"
+TRAINER: Final = "Kubeflow Trainer v1alpha1"
 RUNTIME: Final = "torch-distributed"  # that Kubeflow Trainer ships
 RUNTIME_JOB: Final = "node"  # the names of its replicated job and container
 PLAN_FOLDER, RUN_FOLDER, SHARED_MEMORY = "/plan", "/run/plan", "/dev/shm"
@@ -68,13 +69,14 @@ def launch(job: Job, program: Program) -> Launch:
     start = {torchrun.SCRIPT: torchrun.script(job, program)}
     read = {**program.files, **start}
     software = f"{TARGET.label}, {program.software}"
+    trainer = f"{TRAINER}, {program.software}"
     files = {
         **start,
         JOBSET_FILE: yaml_text(job, software, [jobset(job, program)]),
         KUSTOMIZE_FILE: yaml_text(job, software, [_kustomization(job, read)]),
     }
     if len(job.nodes) == 1:
-        files[TRAINJOB_FILE] = yaml_text(job, software, [trainjob(job, program)])
+        files[TRAINJOB_FILE] = yaml_text(job, trainer, [trainjob(job, program)])
     return Launch(files, "kubectl apply -k .", "", tuple(_notes(job, program)))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pprint import pformat
 from typing import Any, Final
 
 from astrarium.errors import InputError
@@ -89,7 +88,7 @@ if __name__ == "__main__":
     TorchTrainer(
         run_node,
         torch_config=TorchConfig(backend="gloo"),  # the GPUs belong to {launch}
-        scaling_config=ScalingConfig(**SCALING),
+        scaling_config=ScalingConfig(use_gpu=True, **SCALING),
     ).fit()
 '''
 
@@ -105,19 +104,18 @@ def script(job: Job, program: Program) -> str:
     """The text of the script."""
     text = _TEXT.format(
         launch=torchrun.SCRIPT,
-        scaling=pformat(scaling(job), width=96, sort_dicts=False),
+        scaling=json.dumps(scaling(job), indent=4),
         port=torchrun.PORT,
     )
     return commented(header_lines(job, f"{TARGET.label}, {program.software}")) + text
 
 
 def scaling(job: Job) -> dict[str, Any]:
-    """The arguments of ScalingConfig: a selector for each worker, in the order of ranks."""
+    """What ScalingConfig takes beside GPUs: a selector for each worker, in the order of ranks."""
     _check_labels(job)
     selectors = [_selector(block.gpu) for block in blocks(job) for _ in range(block.group.nodes)]
     return {
         "num_workers": job.num_nodes,
-        "use_gpu": True,
         "resources_per_worker": {"GPU": job.nodes[0].gpus_per_node},
         "placement_strategy": "STRICT_SPREAD",
         "label_selector": selectors,

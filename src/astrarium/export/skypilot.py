@@ -7,6 +7,7 @@ find each other by name. Cloud, region and instance are those of the plan's pric
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import Any, Final
 
 from astrarium.catalog.prices import offers
@@ -29,6 +30,8 @@ from astrarium.plans.job import Job
 
 TASK_FILE: Final = "task.yaml"
 CATALOG: Final = "skypilot-catalog"  # the source of prices whose names of instances are SkyPilot's
+COMMENT_WIDTH: Final = 90
+WITHOUT_GPUS: Final = "n1-"  # instances of Google to which GPUs are added
 # Short names of theirs that mean another card here, or that are not the beginning of ours.
 ACCELERATORS: Final[Mapping[str, str]] = {
     "A100-PCIe-40GB": "A100",
@@ -140,9 +143,12 @@ def _resources(job: Job, block: Block) -> Iterator[tuple[str, Any]]:
     if pool.cloud:
         place = "" if pool.region in ("", ANY_REGION, *REGIONS) else f"/{pool.region}"
         yield "infra", f"{pool.cloud}{place}"
-    if _instance_gpus(block) == block.group.gpus_per_node:
+    known = _instance_gpus(block) == block.group.gpus_per_node
+    if known:
         yield "instance_type", pool.instance
-    yield "accelerators", f"{accelerator(block.gpu)}:{block.group.gpus_per_node}"
+    # An instance brings its GPUs, under a name that differs between clouds; some take them apart.
+    if not known or pool.instance.startswith(WITHOUT_GPUS):
+        yield "accelerators", f"{accelerator(block.gpu)}:{block.group.gpus_per_node}"
     yield "use_spot", spot_gpus(job, block.gpu) > 0
 
 
@@ -173,7 +179,8 @@ def _envs(program: Program) -> dict[str, str]:
 
 def _setup(program: Program) -> str:
     """What is missing shows before the GPUs are waited for."""
-    wanted = "".join(f"# It needs {need}.\n" for need in program.needs)
+    needs = [line for need in program.needs for line in wrap(f"Needs {need}", COMMENT_WIDTH)]
+    wanted = "".join(f"# {line}\n" for line in needs)
     paths = [name for name in program.variables if usual_value(name)]
     return wanted + "".join(f'test -e "${name}"\n' for name in paths)
 

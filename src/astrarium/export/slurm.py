@@ -74,8 +74,9 @@ def _master(job: Job) -> Iterator[str]:
     if job.num_nodes == 1:
         return
     nodes = "SLURM_JOB_NODELIST" + ("_HET_GROUP_0" if len(job.nodes) > 1 else "")
-    yield f'MASTER_ADDR="$(scontrol show hostnames "${nodes}" | head -n 1)"\n'
-    yield f'export MASTER_ADDR MASTER_PORT="${{MASTER_PORT:-{torchrun.PORT}}}"\n'
+    yield f'mapfile -t hosts < <(scontrol show hostnames "${nodes}")\n'
+    port = f'MASTER_PORT="${{MASTER_PORT:-{torchrun.PORT}}}"'
+    yield f'export MASTER_ADDR="${{hosts[0]}}" {port}\n'
 
 
 def _start(job: Job) -> Iterator[str]:
