@@ -15,13 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from hypothesis import strategies as st
+
 from astrarium.api.calls import predict
+from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.export.folder import folder_of, write_folder
 from astrarium.export.program import Data, Launch, Program
 from astrarium.export.target import Target, find_target
 from astrarium.plans.document import RunPart
-from astrarium.plans.job import Job, job_of
+from astrarium.plans.job import Job, NodeGroup, job_of
 
 GOLDEN: Final = Path(__file__).parent / "export" / "golden"
 LAUNCHERS: Final = ("torchrun", "slurm", "kubernetes", "skypilot", "ray")
@@ -55,12 +58,19 @@ def _planned(cluster: Cluster, stages: list[tuple[int, dict[str, int]]]) -> Job:
     memory = tuple(
         replace(m, peak_bytes=60.0 * 2**30, capacity_bytes=80 * 2**30) for m in job.plan.memory
     )
-    figures = {"iteration_seconds": 2.0, "interval_seconds": (1.8, 2.4), "usd_per_hour": 100.0}
-    plan = replace(job.plan, memory=memory, tokens_per_second=196608.0, **figures)
+    plan = replace(
+        job.plan,
+        memory=memory,
+        iteration_seconds=2.0,
+        interval_seconds=(1.8, 2.4),
+        tokens_per_second=196608.0,
+        usd_per_hour=100.0,
+    )
     return replace(job, plan=plan)
 
 
 H100, A100 = "H100-SXM5-80GB", "A100-SXM4-80GB"
+TYPES: Final = (H100, A100, "H200-SXM5-141GB", "V100-SXM2-32GB", "L40S-48GB", "B200-SXM6-180GB")
 CASES: Final[Mapping[str, tuple[str, list[tuple[int, dict[str, int]]]]]] = {
     "one-node": ("h100:8", [(32, {})]),
     "alike": ("h100:16", [(32, {})]),
@@ -74,6 +84,29 @@ def job(case: str) -> Job:
     """The plan of a case, with four GPUs for each tensor."""
     gpus, stages = CASES[case]
     return _planned(parse_gpus(gpus), stages)
+
+
+Nodes = list[tuple[str, int, int]]  # GPU type, nodes, GPUs in use on each
+
+any_nodes: Final = st.lists(
+    st.tuples(st.sampled_from(TYPES), st.integers(1, 40), st.sampled_from([4, 8])),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda group: group[0],
+)
+
+
+def job_on(nodes: Nodes) -> Job:
+    """A plan on these nodes, as far as launchers read it."""
+    base = job("mixed")
+    pool = base.nodes[0].pool
+    groups = [
+        NodeGroup(
+            replace(pool, name=f"pool of {gpu}", gpu=find_gpu(gpu), nodes=number), number, gpus
+        )
+        for gpu, number, gpus in nodes
+    ]
+    return replace(base, nodes=tuple(groups))
 
 
 def with_spot(one: Job, gpus: Mapping[str, int]) -> Job:
@@ -174,6 +207,9 @@ def check_ranks(one: Job, starts: list[Start], address: str) -> None:
         assert start.environment["QUEUES"] == "1"
 
 
+_ASIDE: Final = {".py": ".txt"}  # nothing for the checks of this project's own code
+
+
 def golden(target: str) -> dict[str, str]:
     """The launcher's own files for every case that it takes."""
     found = {}
@@ -182,7 +218,7 @@ def golden(target: str) -> dict[str, str]:
             continue
         for name, text in launch_of(target, job(case)).files.items():
             if target == "torchrun" or name != "launch.sh":
-                found[f"{target}/{case}/{name}"] = text
+                found[f"{target}/{case}/{name}{_ASIDE.get(Path(name).suffix, '')}"] = text
     return found
 
 

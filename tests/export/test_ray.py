@@ -55,8 +55,8 @@ for module in (train, collective, torch):
 def scaling(case: str) -> dict[str, Any]:
     """What the script hands to ScalingConfig."""
     tree = ast.parse(launch_of("ray", job(case)).files["train.py"])
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    value = ast.literal_eval(next(n.value for n in assigned if n.targets[0].id == "SCALING"))
+    (assigned,) = [node for node in tree.body if isinstance(node, ast.Assign)]
+    value = ast.literal_eval(assigned.value)
     assert isinstance(value, dict)
     return value
 
