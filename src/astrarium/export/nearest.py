@@ -107,7 +107,9 @@ def _listed(job: Job, targets: Sequence[Target]) -> Iterator[tuple[float, Job, i
             return
 
 
-def _made(job: Job, targets: Sequence[Target], lacking: set[Feature]) -> Iterator[tuple[Job, None]]:
+def _made(
+    job: Job, targets: Sequence[Target], lacking: set[Feature]
+) -> Iterator[tuple[float, Job, int | None]]:
     """The best strategy without what is lacking."""
     plans = [plan for cluster in _clusters(job, lacking) for plan in _plans(job, cluster, lacking)]
     for plan in sorted(plans, key=lambda plan: plan.iteration_seconds):

@@ -136,7 +136,8 @@ def lines(result: Exported) -> Iterator[str]:
         changed = ", ".join(result.nearest.changed)
         yield f"Instead of plan {result.plan}, the nearest that {result.target} can express:"
         yield f"  {changed}; {result.nearest.slower:.2f} times its predicted time"
-    yield f"Plan {result.plan} is written to {result.folder}: {', '.join(result.files)}"
+    subject = "It" if result.nearest else f"Plan {result.plan}"
+    yield f"{subject} is written to {result.folder}: {', '.join(result.files)}"
     yield f"Start it in that folder{f', {result.where}' if result.where else ''}:"
     yield f"  {result.command}"
     for title, sentences in (("Needs:", result.needs), ("Note:", result.notes)):
