@@ -46,12 +46,15 @@ def test_skypilot_reads_offers_and_spot(skypilot: Driver) -> None:
     offer = next(o for o in offers(H100, ["aws"]) if o.gpus == 8 and o.source == CATALOG)
     pool = {"cloud": "aws", "instance": offer.instance, "price_origin": CATALOG}
     one = with_spot(with_offer(job("alike"), region="us-east-1", **pool), {H100: 16})
-    (task,) = skypilot.ask(text=task_text(one))["tasks"]
-    resources = task["resources"]
-    assert resources["instance_type"] == offer.instance
-    assert resources["use_spot"] is True
-    assert resources["infra"] == "aws/us-east-1"
-    assert task["envs"] == {"TRAINER_PATH": "/opt/trainer"}
+    text = task_text(one)
+    (task,) = skypilot.ask(schema=text)
+    assert task["resources"] == {
+        "infra": "aws/us-east-1",
+        "instance_type": offer.instance,
+        "use_spot": True,
+    }
+    with pytest.raises(Refused, match="instance_typ"):
+        skypilot.ask(schema=text.replace("instance_type:", "instance_typ:"))
 
 
 def test_skypilot_refuses_what_it_does_not_know(skypilot: Driver) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument
+
+if TYPE_CHECKING:
+    from astrarium.export.result import Refused
+    from astrarium.export.target import Target
+    from astrarium.plans.job import Job
 
 
 def export(
@@ -13,18 +19,30 @@ def export(
 ) -> Path:
     """Write the folder; InputError says what the target, or what it starts, cannot express."""
     from astrarium.export.folder import check_folder, folder_of, write_folder
-    from astrarium.export.target import find_target, refusals
+    from astrarium.export.target import find_target
     from astrarium.plans.job import job_of
 
     target = find_target(to)
     software = find_target(program) if target.is_launcher else target
     check_folder(str(out), force=force)
     job = job_of(document, rank)
-    for one in dict.fromkeys((software.name, target.name)):
-        lacking = find_target(one)
-        found = refusals(job, lacking)
-        if found:
-            reasons = "".join(f"\n  - {reason}" for reason in found)
-            raise InputError(f"{lacking.label} cannot express plan {rank}:{reasons}")
+    refused = refused_by(job, target, software)
+    if refused:
+        raise InputError(refused.message(rank))
     write_folder(str(out), folder_of(job, target, software).files, force=force)
     return out
+
+
+def refused_by(job: Job, target: Target, software: Target) -> Refused | None:
+    """Why the target, or the software that it starts, has no words for the plan."""
+    from astrarium.export.result import Refused
+    from astrarium.export.target import refusals
+
+    both = (software, target) if target is not software else (target,)
+    for one in both:
+        reasons = refusals(job, one)
+        if reasons:
+            from astrarium.export.nearest import nearest
+
+            return Refused(one, reasons, nearest(job, both))
+    return None

@@ -86,8 +86,6 @@ def _refused(model: Model, seq_length: int) -> str:
     named = _ARCHITECTURES.get(model.architecture) or _FAMILIES.get(model.family)
     if named:
         return named
-    if model.family not in FAMILIES:
-        return f"it is not known how models of type {model.family} are written for Megatron"
     found = next((why for when, why in _STRUCTURE if when(model, seq_length)), "")
     return found or difference(model, seq_length, dict(flags_of(model, seq_length)))
 
@@ -171,6 +169,10 @@ _STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
     ),
     (lambda m, s: _has(m, "position"), "Megatron has no relative positions as in Transformer-XL"),
     (lambda m, s: m.head.bias, "Megatron's output layer has no bias"),
+    (
+        lambda m, s: m.family not in FAMILIES,
+        "it is not known how models of this type are written for Megatron",
+    ),
     (
         lambda m, s: _activation(m) not in ACTIVATIONS,
         "its activation has no option in Megatron (there are SwiGLU, squared ReLU and GELU)",
