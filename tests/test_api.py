@@ -193,3 +193,32 @@ def test_importing_the_package_loads_nothing() -> None:
     assert set(astrarium.__all__) <= set(dir(astrarium))
     with pytest.raises(AttributeError, match="no attribute 'plam'"):
         astrarium.plam  # noqa: B018  # type: ignore[attr-defined]
+
+
+def test_plans_are_exported_as_the_command_does(plans: astrarium.Plans, tmp_path: Path) -> None:
+    plans.save(tmp_path / "plan.json")
+    folder = plans.best.export("slurm", tmp_path / "python")
+    run = ["export", "plan.json", "--to", "slurm", "--out", "command"]
+    assert run_command(run)[0] == 0
+    assert {path.name for path in folder.iterdir()} >= {"job.sbatch", "launch.sh", "README.md"}
+    for path in folder.iterdir():
+        assert path.read_text() == (tmp_path / "command" / path.name).read_text()
+    with pytest.raises(InputError, match="the folder is not empty"):
+        plans.best.export("slurm", folder)
+    assert plans[1].export("torchrun", str(folder), force=True) == folder
+    assert astrarium.load(folder).best.strategy == plans[1].strategy
+
+
+def test_what_a_launcher_or_its_program_lacks_is_refused(tmp_path: Path) -> None:
+    spot = astrarium.plan("llama-2-7b", **SMALL, tokens="1T", spot="always", market="aws")
+    with pytest.raises(InputError, match="cannot express plan 1") as refused:
+        spot.best.export("slurm", tmp_path / "out")
+    assert "8 x H100-SXM5-80GB as spot: it uses nodes that are there" in str(refused.value)
+    assert "--" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="did you mean 'slurm'"):
+        spot.best.export("slrum", tmp_path / "out")
+    folder = spot.best.export("slurm", tmp_path / "out", nearest=True)
+    assert (folder / "job.sbatch").is_file()
+    with pytest.raises(InputError, match="starts programs and is none"):
+        spot.best.export("skypilot", tmp_path / "other", program="torchrun")

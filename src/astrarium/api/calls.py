@@ -6,9 +6,7 @@ code that reads the flags, so that the two cannot disagree; only messages are pu
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
@@ -16,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 from astrarium.api import planning
 from astrarium.api.plans import Plans, StrPath
 from astrarium.api.request import ClusterGiven, ModelGiven
-from astrarium.errors import AstrariumError, did_you_mean
+from astrarium.api.wording import FLAGS, in_words_of_python
+from astrarium.errors import did_you_mean
 
 if TYPE_CHECKING:
     from astrarium.plans.document import StrategyPart
@@ -62,12 +61,6 @@ class RunTerms(PriceTerms, total=False):
     sensitivity: bool
 
 
-# Arguments whose names say their unit, or that there may be several; the others are called alike.
-_FLAGS: Final[Mapping[str, str]] = {
-    "budget_usd": "budget",
-    "deadline_seconds": "deadline",
-    "rules": "rule",
-}
 _SEVERAL: Final = ("rules", "prices", "price", "discount", "interruptions")
 _DEFAULTS: Final[Mapping[str, str]] = {"spot": "never"}
 
@@ -99,7 +92,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     given = {**locals(), **terms}
     del given["terms"]
     _check_names("plan", terms, RunTerms)
-    with _in_words_of_python():
+    with in_words_of_python():
         question = planning.read(_as_flags(given, RunTerms))
         planned = planning.search(question)
         changes = planning.changes(question, planned) if terms.get("sensitivity") else None
@@ -127,7 +120,7 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     given = {**locals(), **terms}
     del given["terms"]
     _check_names("predict", terms, PriceTerms)
-    with _in_words_of_python():
+    with in_words_of_python():
         return Plans(planning.prediction(_as_flags(given, PriceTerms)))
 
 
@@ -144,7 +137,7 @@ def _as_flags(given: Mapping[str, Any], further: type) -> dict[str, Any]:
     flags: dict[str, Any] = dict.fromkeys(further.__annotations__)
     flags |= _DEFAULTS
     for name, value in given.items():
-        flags[_FLAGS.get(name, name)] = None if value is None else _text(name, value)
+        flags[FLAGS.get(name, name)] = None if value is None else _text(name, value)
     return flags
 
 
@@ -184,21 +177,3 @@ def _texts(value: Any) -> list[str]:  # noqa: ANN401
     if isinstance(value, Mapping):
         return [f"{name}={amount}" for name, amount in value.items()]
     return [value] if isinstance(value, str) else [str(one) for one in value]
-
-
-_FLAG_IN_TEXT: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])")
-_ARGUMENTS: Final = {flag: name for name, flag in _FLAGS.items()}
-
-
-@contextmanager
-def _in_words_of_python() -> Iterator[None]:
-    """Messages call flags by the names that they have as arguments."""
-    try:
-        yield
-    except AstrariumError as error:
-        raise type(error)(_FLAG_IN_TEXT.sub(_argument, str(error))) from None
-
-
-def _argument(match: re.Match[str]) -> str:
-    name = match[1].replace("-", "_")
-    return _ARGUMENTS.get(name, name)

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 
 def export(
-    document: PlanDocument, rank: int, to: str, out: Path, *, program: str, force: bool
+    document: PlanDocument,
+    rank: int,
+    to: str,
+    out: Path,
+    *,
+    program: str,
+    nearest: bool,
+    force: bool,
 ) -> Path:
     """Write the folder; InputError says what the target, or what it starts, cannot express."""
     from astrarium.export.folder import check_folder, folder_of, write_folder
@@ -27,8 +34,10 @@ def export(
     check_folder(str(out), force=force)
     job = job_of(document, rank)
     refused = refused_by(job, target, software)
-    if refused:
+    if refused and not (nearest and refused.nearest):
         raise InputError(refused.message(rank))
+    if refused and refused.nearest:
+        job = refused.nearest.job
     write_folder(str(out), folder_of(job, target, software).files, force=force)
     return out
 

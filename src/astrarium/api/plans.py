@@ -77,17 +77,26 @@ class Plan:
         return self.part.train_seconds
 
     def export(
-        self, to: str, out: StrPath, *, program: str = "megatron", force: bool = False
+        self,
+        to: str,
+        out: StrPath,
+        *,
+        program: str = "megatron",
+        nearest: bool = False,
+        force: bool = False,
     ) -> Path:
         """Write what starts the plan into a folder, as `astrarium export` does.
 
-        `to` is training software or a launcher, which starts `program`.
-        A folder that holds something is left alone unless `force` is set. What the target cannot
-        express is refused with InputError.
+        `to` is training software or a launcher, which starts `program`. What the target cannot
+        express is refused with InputError, or, with `nearest`, the nearest plan that it can express
+        is written. A folder that holds something is left alone unless `force` is set.
         """
         from astrarium.api.exporting import export
+        from astrarium.api.wording import in_words_of_python
 
-        return export(self.document, self.rank, to, Path(out), program=program, force=force)
+        with in_words_of_python():
+            place = self.document, self.rank, to, Path(out)
+            return export(*place, program=program, nearest=nearest, force=force)
 
     def __repr__(self) -> str:
         gpus = ", ".join(f"{number} x {gpu}" for gpu, number in self.gpus.items())

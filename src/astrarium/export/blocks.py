@@ -20,7 +20,7 @@ from astrarium.plans.job import Job, NodeGroup
 LONGEST_NAME: Final = 24  # leaves room for what launchers append, of 63 letters
 NO_SPOT: Final = (
     "it uses nodes that are there and rents none; which of them may be taken away is not its to"
-    " say. Take --to skypilot, or plan with --spot never"
+    " say. The target skypilot rents; or plan with --spot never"
 )
 
 

@@ -140,7 +140,7 @@ def _check_labels(job: Job) -> None:
     if len(types) > 1 and ("" in names or len(set(names)) < len(names)):
         raise InputError(
             f"{TARGET.label} does not tell {' and '.join(types)} apart by the label {TYPE_LABEL};"
-            " take --to slurm or kubernetes"
+            " export to slurm or kubernetes"
         )
 
 

@@ -117,7 +117,7 @@ def _check_one_cloud(job: Job) -> None:
         if cloud not in CLOUDS:
             raise InputError(
                 f"{TARGET.label} does not rent from '{cloud}', whose prices the plan has; plan with"
-                " --market and clouds that it knows, or take --to slurm or kubernetes"
+                " --market and clouds that it knows, or export to slurm or kubernetes"
             )
     if len(clouds) > 1:
         raise InputError(
@@ -160,7 +160,7 @@ def accelerator(gpu: str) -> str:
     if short in SAME_NAME:
         return short
     raise InputError(
-        f"it is not known what {TARGET.label} calls {gpu}; take --to torchrun, slurm or kubernetes"
+        f"it is not known what {TARGET.label} calls {gpu}; export to torchrun, slurm or kubernetes"
     )
 
 
