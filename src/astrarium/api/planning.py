@@ -62,16 +62,8 @@ def read(flags: Flags) -> Question:
         money_decides=_money_decides(goal, how, limits),
         elsewhere=() if given is None else given.types,
     )
-    asked = request.read(
-        flags["model"],
-        flags["gpus"],
-        flags["cluster"],
-        flags["seq_length"],
-        flags["global_batch"],
-        request.run_length(flags["tokens"], flags["epochs"], flags["dataset_tokens"]),
-        flags["precision"],
-        terms,
-    )
+    length = request.run_length(flags["tokens"], flags["epochs"], flags["dataset_tokens"])
+    asked = _asked(flags, length, terms)
     if flags["sensitivity"]:
         _check_open(how, asked)
     run = request.run_terms(flags, asked.workload)
@@ -155,16 +147,7 @@ def prediction(flags: Flags) -> PlanDocument:
     from astrarium.report.build import document_of_prediction
     from astrarium.search import planner
 
-    asked = request.read(
-        flags["model"],
-        flags["gpus"],
-        flags["cluster"],
-        flags["seq_length"],
-        flags["global_batch"],
-        request.run_length(flags["tokens"]),
-        flags["precision"],
-        money.terms(flags),
-    )
+    asked = _asked(flags, request.run_length(flags["tokens"]), money.terms(flags))
     chosen = request.strategy(flags["strategy"], asked)
     program = find_runtime(flags["runtime"])
     asked = request.under(asked, program)
@@ -174,6 +157,20 @@ def prediction(flags: Flags) -> PlanDocument:
     )
     name = request.reference_of(flags["model"], asked.workload.model)
     return document_of_prediction(asked.workload, asked.cluster, predicted, name, asked.notes)
+
+
+def _asked(flags: Flags, tokens: int | None, terms: money.Terms) -> Request:
+    """The workload and the cluster."""
+    return request.read(
+        flags["model"],
+        flags["gpus"],
+        flags["cluster"],
+        flags["seq_length"],
+        flags["global_batch"],
+        tokens,
+        flags["precision"],
+        terms,
+    )
 
 
 def _compared(question: Question, planned: Planned) -> ComparePart | None:
