@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from typing import Any
 
-# SkyPilot keeps its state under the home folder; a test must leave none behind.
-HOME = tempfile.TemporaryDirectory()
-os.environ["HOME"] = HOME.name
-os.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
-
-import sky  # noqa: E402
-import yaml  # noqa: E402
-from sky.utils import common_utils, dag_utils, schemas  # noqa: E402
-from upstream.drivers.serving import serve  # noqa: E402
+import sky
+import yaml
+from sky.utils import common_utils, dag_utils, schemas
+from upstream.drivers.serving import serve
 
 
 def answer(request: dict[str, Any]) -> Any:
