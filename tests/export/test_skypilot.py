@@ -81,8 +81,11 @@ def test_spot_nodes_are_asked_for() -> None:
     spot = with_spot(job("alike"), {H100: 16})
     assert refusals(spot, find_target("skypilot")) == ()
     assert tasks(spot)[0]["resources"]["use_spot"] is True
-    assert launch_of("skypilot", spot).command == "sky jobs launch task.yaml"
-    assert launch_of("skypilot", job("alike")).command == "sky launch task.yaml"
+    commands = [launch_of("skypilot", one).command for one in (spot, job("alike"))]
+    given = " task.yaml --env TRAINER_PATH=<trainer_path>"
+    assert commands == [f"sky jobs launch{given}", f"sky launch{given}"]
+    kept = "keep checkpoints, as the plan counts, one after every 300 iterations"
+    assert any(kept in note for note in launch_of("skypilot", spot).notes)
 
 
 @pytest.mark.parametrize(("case", "gpus"), [("alike", {H100: 8}), ("mixed", {H100: 16})])

@@ -8,7 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launched import CASES, Bench, check_ranks, job, launch_of, with_spot, written
+from hypothesis import given
+from launched import (
+    CASES,
+    Bench,
+    Nodes,
+    any_nodes,
+    check_ranks,
+    job,
+    job_on,
+    launch_of,
+    with_spot,
+    written,
+)
 
 from astrarium.catalog import find_gpu
 from astrarium.export.features import Feature
@@ -43,6 +55,14 @@ def test_components_are_the_nodes_of_the_plan(case: str) -> None:
     assert found[0]["job-name"] == "llama-3-8b"
 
 
+@given(any_nodes)
+def test_components_are_any_nodes(nodes: Nodes) -> None:
+    found = components(launch_of("slurm", job_on(nodes)).files["job.sbatch"])
+    asked = [(int(part["nodes"]), int(part["gpus-per-node"].split(":")[-1])) for part in found]
+    assert asked == [(number, gpus) for _, number, gpus in nodes]
+    assert len({part["gpus-per-node"].split(":")[0] for part in found}) == len(nodes)
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case != "one-node"])
 def test_tasks_are_nodes_in_rank_order(case: str, tmp_path: Path) -> None:
     bench, one = Bench(tmp_path), job(case)
@@ -50,14 +70,14 @@ def test_tasks_are_nodes_in_rank_order(case: str, tmp_path: Path) -> None:
     bench.tool("scontrol", SCONTROL)
     folder = written("slurm", one, tmp_path / "out")
     nodes = "SLURM_JOB_NODELIST" + ("_HET_GROUP_0" if len(one.nodes) > 1 else "")
-    given = {
+    values = {
         "COMPONENTS": str(len(one.nodes)),
         "NODES": str(one.num_nodes),
         "SLURM_SUBMIT_DIR": str(folder),
         "TRAINER_PATH": "/opt/trainer",
         nodes: "n1,n2",
     }
-    bench.run("bash", str(folder / "job.sbatch"), cwd=tmp_path, **given)
+    bench.run("bash", str(folder / "job.sbatch"), cwd=tmp_path, **values)
     check_ranks(one, bench.starts(), "n1")
 
 

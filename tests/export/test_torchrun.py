@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launched import CASES, GOLDEN, LAUNCHERS, PROGRAM, Bench, check_ranks, golden, job, launch_of
+from launched import (
+    CASES,
+    GOLDEN,
+    LAUNCHERS,
+    PROGRAM,
+    Bench,
+    check_ranks,
+    golden,
+    job,
+    launch_of,
+    written,
+)
 
+from astrarium.catalog import gpus
+from astrarium.export.blocks import LONGEST_NAME, family
 from astrarium.export.program import Data, Program
+from astrarium.plans.files import load_document
+from astrarium.plans.job import job_of
 
 
 @pytest.mark.parametrize("target", LAUNCHERS)
@@ -22,6 +38,23 @@ def test_files_are_as_they_should_be(target: str) -> None:
         if path.is_file()
     }
     assert made == kept, "run `python tests/launched.py` if the change is meant"
+
+
+@pytest.mark.parametrize("target", LAUNCHERS)
+def test_the_readme_has_the_command_and_what_to_set(target: str, tmp_path: Path) -> None:
+    one = job("mixed")
+    folder = written(target, one, tmp_path / "out")
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    launch = launch_of(target, one)
+    assert f"```\n{launch.command}\n```" in text
+    assert all(note in text for note in launch.notes)
+    assert "TRAINER_PATH" in launch.command or "TRAINER_PATH is `/opt/trainer` in" in text
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert names == {*launch.files, *PROGRAM.files, "plan.json", "README.md"}
+    assert all(f"`{name}`" in text for name in names)
+    for name, script in launch.files.items():
+        assert "Predicted: 2.00 s an iteration (1.80 s to 2.40 s)" in script, name
+    assert job_of(load_document(folder)).strategy == one.strategy
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "one-node"])
@@ -65,3 +98,10 @@ def test_words_reach_the_program_as_they_are(arguments: list[str], generated: li
     shown = text.replace("exec torchrun", "printf '%s\\0'").replace('cd "$(dirname', 'true "$(echo')
     done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True)
     assert done.stdout.split("\0")[4:-1] == [*arguments, *generated]
+
+
+def test_names_are_labels_of_dns() -> None:
+    names = [family(gpu.name) for gpu in gpus()]
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name) for name in names)
+    room = 63 - len("-1-0-9999-abcde") - LONGEST_NAME  # two blocks of a type, a job, a pod
+    assert max(map(len, names)) < room

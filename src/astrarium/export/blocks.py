@@ -79,7 +79,7 @@ def usual_value(variable: str) -> str:
 def variable_notes(program: Program, where: str) -> tuple[str, ...]:
     """Which variables a file sets to what may not be so."""
     return tuple(
-        f"{name} is set to `{usual_value(name)}` in {where}: {meaning}."
+        f"{name} is `{usual_value(name)}` in {where}, unless you write another: {meaning}."
         for name, meaning in program.variables.items()
     )
 

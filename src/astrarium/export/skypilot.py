@@ -106,8 +106,9 @@ def launch(job: Job, program: Program) -> Launch:
         TASK_FILE: yaml_text(job, f"{TARGET.label}, {program.software}", [*header, *tasks]),
     }
     comes_back = group or any(spot_gpus(job, block.gpu) for block in blocks(job))
-    command = f"sky jobs launch {TASK_FILE}" if comes_back else f"sky launch {TASK_FILE}"
-    return Launch(files, command, "", tuple(_notes(job, program)))
+    given = "".join(f" --env {name}=<{name.lower()}>" for name in program.variables)
+    verb = "jobs launch" if comes_back else "launch"
+    return Launch(files, f"sky {verb} {TASK_FILE}{given}", "", tuple(_notes(job, program)))
 
 
 def _check_one_cloud(job: Job) -> None:
@@ -219,6 +220,7 @@ def _notes(job: Job, program: Program) -> Iterator[str]:
     if len(job.nodes) > 1:
         yield "Job groups, which mixed plans need, are experimental in SkyPilot."
     yield from torchrun.mixed_notes(job)
+    yield from torchrun.spot_notes(job)
 
 
 TARGET = Target(
