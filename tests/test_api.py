@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -182,6 +183,31 @@ def test_every_flag_is_an_argument_with_its_default(
     for name, default in own.items():
         expected = flags[name].default
         assert default == expected or default == () or str(default) == expected
+
+
+def test_a_document_without_plans_says_why(plans: astrarium.Plans) -> None:
+    code, text = run_command(
+        ["plan", "llama-2-70b", "--gpus", "t4:1", "--global-batch", "8", "--json"]
+    )
+    assert code == 1
+    Path("none.json").write_text(text[text.index("{") : text.rindex("}") + 1])
+    empty = astrarium.load("none.json")
+    assert len(empty) == 0
+    with pytest.raises(NoFeasiblePlanError, match="does not fit"):
+        empty.best  # noqa: B018
+
+
+def test_the_page_names_everything() -> None:
+    page = (Path(__file__).parents[1] / "docs/python.md").read_text(encoding="utf-8")
+    members = {
+        name
+        for kind in (astrarium.Plan, astrarium.Plans)
+        for name in dir(kind)
+        if not name.startswith("_") and name not in dir(tuple)
+    }
+    asked = inspect.signature(astrarium.plan).parameters
+    for name in {*astrarium.__all__, *members, *asked} - {"__version__", "terms"}:
+        assert re.search(rf"\b{name}\b", page), name
 
 
 def test_importing_the_package_loads_nothing() -> None:

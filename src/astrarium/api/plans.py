@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from astrarium.errors import NoFeasiblePlanError
 from astrarium.plans.document import PLAN_FILE, PlanDocument, PlanPart, StrategyPart, to_dict
 
 StrPath = str | os.PathLike[str]
@@ -113,6 +114,9 @@ class Plans(Sequence[Plan]):
 
     @property
     def best(self) -> Plan:
+        """The first; NoFeasiblePlanError if the document holds none."""
+        if not self.document.plans:
+            raise NoFeasiblePlanError(self.document.error or "the document holds no plans")
         return self[0]
 
     @property
