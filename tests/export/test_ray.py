@@ -28,12 +28,14 @@ class ScalingConfig:
         self.__dict__ |= given
 
 class TorchTrainer:
-    def __init__(self, function, *, torch_config, scaling_config):
+    def __init__(self, function, *, train_loop_config, torch_config, scaling_config):
         self.function, self.workers = function, scaling_config.num_workers
+        self.config = train_loop_config
     def fit(self):
         global RANK
         for RANK in range(self.workers):
-            self.function()
+            os.chdir("/")  # Ray moves its workers, too
+            self.function(self.config)
 
 context = types.SimpleNamespace(
     get_world_rank=lambda: RANK,
@@ -55,7 +57,7 @@ for module in (train, collective, torch):
 def scaling(case: str) -> dict[str, Any]:
     """What the script hands to ScalingConfig."""
     tree = ast.parse(launch_of("ray", job(case)).files["train.py"])
-    (assigned,) = [node for node in tree.body if isinstance(node, ast.Assign)]
+    assigned = next(node for node in tree.body if isinstance(node, ast.Assign))
     value = ast.literal_eval(assigned.value)
     assert isinstance(value, dict)
     return value
@@ -66,7 +68,7 @@ def start(case: str, labels: str, folder: Path) -> Bench:
     out = written("ray", job(case), folder / "out")
     (folder / "ray.py").write_text(STAND_IN)
     given = {"PYTHONPATH": str(folder), "LABELS": labels, "TRAINER_PATH": "/opt/trainer"}
-    bench.run(sys.executable, "train.py", cwd=out, **given)
+    bench.run(sys.executable, str(out / "train.py"), cwd=folder, **given)
     return bench
 
 

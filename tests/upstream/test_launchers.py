@@ -108,7 +108,7 @@ def test_ray_reads_the_nodes_of_the_plan(ray: Driver, nodes: Nodes) -> None:
         assert refusals(one, find_target("ray"))[0].feature is Feature.UNEQUAL_NODES
         return
     tree = ast.parse(launch_of("ray", one).files["train.py"])
-    (assigned,) = [node for node in tree.body if isinstance(node, ast.Assign)]
+    assigned = next(node for node in tree.body if isinstance(node, ast.Assign))
     read = ray.ask(config={"use_gpu": True, **ast.literal_eval(assigned.value)})
     assert read["num_workers"] == one.num_nodes
     assert read["total_resources"]["GPU"] == sum(group.gpus for group in one.nodes)

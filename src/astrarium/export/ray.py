@@ -56,6 +56,8 @@ _TEXT: Final = '''\
 
 import os
 import subprocess
+import tempfile
+from pathlib import Path
 
 import ray
 import ray.train
@@ -64,15 +66,22 @@ from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
 SCALING = {scaling}
+FILES = {files}
 
 
-def run_node():
-    """Run all processes of this node."""
+def run_node(texts):
+    """Run all processes of this node, from a copy of the files."""
     rank = ray.train.get_context().get_world_rank()
     check_labels(rank)
     address = broadcast_from_rank_zero(ray.util.get_node_ip_address())
     numbers = {{"NODE_RANK": str(rank), "MASTER_ADDR": address, "MASTER_PORT": "{port}"}}
-    subprocess.run(["bash", "{launch}"], check=True, env={{**os.environ, **numbers}})
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in texts.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        command = ["bash", f"{{folder}}/{launch}"]
+        subprocess.run(command, check=True, env={{**os.environ, **numbers}})
 
 
 def check_labels(rank):
@@ -85,8 +94,10 @@ def check_labels(rank):
 
 
 if __name__ == "__main__":
+    here = Path(__file__).parent
     TorchTrainer(
         run_node,
+        train_loop_config={{name: (here / name).read_text() for name in FILES}},
         torch_config=TorchConfig(backend="gloo"),  # the GPUs belong to {launch}
         scaling_config=ScalingConfig(use_gpu=True, **SCALING),
     ).fit()
@@ -105,6 +116,7 @@ def script(job: Job, program: Program) -> str:
     text = _TEXT.format(
         launch=torchrun.SCRIPT,
         scaling=json.dumps(scaling(job), indent=4),
+        files=json.dumps([torchrun.SCRIPT, *program.files]),
         port=torchrun.PORT,
     )
     return commented(header_lines(job, f"{TARGET.label}, {program.software}")) + text
