@@ -134,7 +134,7 @@ INTERLEAVED: Final[Mapping[str, Any]] = {"pp": 4, "virtual_stages": 3, "overlap_
 FSDP_PARTS: Final[Mapping[str, Any]] = {"zero_stage": 3, "overlap_param_gather": True}
 
 CASES: Final = (
-    case("degrees_positive", "", pp=0, gpus=0),
+    case("degrees_positive", "by zero", pp=0, gpus=0),
     case("world_size", "is not divisible by total_model_size", tp=4, gpus=6),
     case("expert_grid", "is not divisible by expert_tensor", model="experts", ep=4),
     case("micro_batch_positive", "args.micro_batch_size > 0", micro_batch=0),
