@@ -240,6 +240,7 @@ def test_what_a_launcher_or_its_program_lacks_is_refused(tmp_path: Path) -> None
     with pytest.raises(InputError, match="cannot express plan 1") as refused:
         spot.best.export("slurm", tmp_path / "out")
     assert "8 x H100-SXM5-80GB as spot: it uses nodes that are there" in str(refused.value)
+    assert "8 GPUs as spot -> on demand" in str(refused.value)
     assert "--" not in str(refused.value)
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="did you mean 'slurm'"):
