@@ -10,6 +10,7 @@ from astrarium import __version__
 from astrarium.cli.calibrate import calibrate
 from astrarium.cli.catalog import catalog
 from astrarium.cli.explain import explain
+from astrarium.cli.export import export
 from astrarium.cli.fit import fit
 from astrarium.cli.plan import plan
 from astrarium.cli.predict import predict
@@ -44,6 +45,6 @@ def root(
     """Which GPUs, how many, and how to split a Transformer across them."""
 
 
-for _command in (plan, predict, fit, explain, run, validate, calibrate):
-    app.command(cls=Command)(_command)
+for _command in (plan, predict, fit, explain, export, run, validate, calibrate):
+    app.command(_command.__name__, cls=Command)(_command)
 app.add_typer(catalog, name="catalog")

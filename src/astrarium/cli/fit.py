@@ -32,12 +32,14 @@ def fit(  # noqa: PLR0913  one parameter per flag
     """
     from dataclasses import asdict
 
+    from astrarium.api import imports, money, request
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.cli import imports, money, output, request
+    from astrarium.cli import output
+    from astrarium.cli.shell import typed
     from astrarium.report.fit import fit_document, fit_report
     from astrarium.search import fit as search
 
-    filled = imports.filled(ctx, strategy)
+    filled = imports.filled(ctx.params, typed(ctx))
     asked = filled.read(money.terms(ctx.params))
     if filled.imported is not None:
         imports.check_accepted(filled.imported)
@@ -46,7 +48,7 @@ def fit(  # noqa: PLR0913  one parameter per flag
     asked, tuning = request.tuned(request.under(asked, program), profile, program.name)
     with output.progress("searching"):
         report = search.fit(asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning)
-    document = fit_document(report, asked.cluster, filled.reference, asked.notes)
+    document = fit_document(report, asked.cluster, filled.called(asked), asked.notes)
     if json:
         output.print_json(asdict(document))
     else:

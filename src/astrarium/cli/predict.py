@@ -30,29 +30,12 @@ def predict(  # noqa: PLR0913  one parameter per flag
     out: options.OUT = None,
 ) -> None:
     """One strategy: time, memory, money, and where they go."""
-    from astrarium.catalog.runtimes import find_runtime
-    from astrarium.cli import imports, money, output, request
-    from astrarium.errors import InputError
+    from astrarium.api.planning import prediction
+    from astrarium.cli import output
+    from astrarium.cli.shell import typed
     from astrarium.plans.document import PLAN_FILE, to_dict
-    from astrarium.report.build import document_of_prediction
-    from astrarium.search import planner
 
-    filled = imports.filled(ctx, strategy)
-    if filled.global_batch is None:
-        raise InputError("Missing option '--global-batch': sequences in an iteration")
-    asked = filled.read(money.terms(ctx.params))
-    if filled.imported is not None:
-        imports.check_accepted(filled.imported)
-    chosen = request.strategy(filled.imported or strategy, asked)
-    program = find_runtime(filled.runtime)
-    asked = request.under(asked, program)
-    asked, tuning = request.tuned(asked, profile, program.name)
-    predicted = planner.predict(
-        asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
-    )
-    document = document_of_prediction(
-        asked.workload, asked.cluster, predicted, filled.reference, asked.notes
-    )
+    document = prediction(ctx.params, typed(ctx))
     output.write_document(out, PLAN_FILE, to_dict(document))
     if json:
         output.print_json(to_dict(document))

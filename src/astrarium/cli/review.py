@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from astrarium.cli import imports, money, output, request
+from astrarium.api import imports, money, request
+from astrarium.cli import output
+from astrarium.cli.shell import typed
 from astrarium.errors import InputError, NoFeasiblePlanError
 
 if TYPE_CHECKING:
+    from astrarium.api.request import Request
     from astrarium.catalog.runtimes import Runtime
-    from astrarium.cli.request import Request
     from astrarium.configs.imported import Imported
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import PlanDocument
@@ -57,7 +59,7 @@ class Case:
 
 def check_plan_flags(ctx: typer.Context, plan: str) -> None:
     """Refuse flags that mean nothing for a plan."""
-    given = [name for name in ONLY_FOR_CONFIGS if imports.is_given(ctx, name)]
+    given = [name for name in ONLY_FOR_CONFIGS if name in typed(ctx)]
     if given:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
         raise InputError(
@@ -69,7 +71,7 @@ def check_plan_flags(ctx: typer.Context, plan: str) -> None:
 def answer(ctx: typer.Context, imported: Imported) -> None:
     """Judge a configuration; the exit code is 1 if it does not run."""
     for name in ("against", "rank"):
-        if imports.is_given(ctx, name):
+        if name in typed(ctx):
             raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
     case = _case(ctx, imported)
     with output.progress("searching"):
@@ -93,7 +95,7 @@ def answer(ctx: typer.Context, imported: Imported) -> None:
 def _case(ctx: typer.Context, imported: Imported) -> Case:
     from astrarium.catalog.runtimes import find_runtime
 
-    filled = imports.completed(ctx, imported)
+    filled = imports.completed(ctx.params, imported, typed(ctx))
     if filled.gpus is None and filled.cluster is None:
         count = imported.described.gpus or "N"
         raise InputError(
@@ -108,7 +110,7 @@ def _case(ctx: typer.Context, imported: Imported) -> Case:
     asked = request.under(asked, runtime)
     asked, tuning = request.tuned(asked, ctx.params["profile"], runtime.name)
     strategy, conflicts = _strategy(imported, asked, runtime)
-    return Case(imported, asked, filled.reference, runtime, tuning, strategy, conflicts)
+    return Case(imported, asked, filled.called(asked), runtime, tuning, strategy, conflicts)
 
 
 def _strategy(

@@ -60,7 +60,8 @@ def run(
     from dataclasses import asdict
     from pathlib import Path
 
-    from astrarium.cli import output, request
+    from astrarium.api import request
+    from astrarium.cli import output
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
     from astrarium.runtime.job import Device

@@ -63,3 +63,9 @@ def knows(ctx: typer.Context, command: str) -> bool:
     """Tell whether the program has a command of this name."""
     root = ctx.find_root()
     return isinstance(root.command, TyperGroup) and command in root.command.list_commands(root)
+
+
+def typed(ctx: typer.Context) -> frozenset[str]:
+    """The flags that were typed, and not left at their defaults."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return frozenset(name for name, one in sources.items() if one and one.name == "COMMANDLINE")

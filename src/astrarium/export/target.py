@@ -9,9 +9,8 @@ from typing import Final
 
 from astrarium.errors import InputError, did_you_mean
 from astrarium.export.features import Feature, asked_by
+from astrarium.export.program import Launch, Program
 from astrarium.plans.job import Job
-
-Files = Mapping[str, str]  # name -> text
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +18,26 @@ class Target:
     """Software, in the version that what is written was checked with.
 
     `lacks` says of features why they cannot be expressed, for the user to read. `model_refused`
-    says why a model cannot be built there, "" if it can. A launcher starts a training program;
-    its own files stand beside those of that program.
+    says why a model cannot be built there, "" if it can. Training software has a `program`; it is
+    started by torchrun, unless it has a `launch` of its own. A launcher only has a `launch`, which
+    starts any program; its files stand beside those of the program.
     """
 
     name: str
     title: str
     version: str
-    files: Callable[[Job], Files]
+    program: Callable[[Job], Program] | None = None
+    launch: Callable[[Job, Program], Launch] | None = None
     lacks: Mapping[Feature, str] = field(default_factory=dict)
     model_refused: Callable[[Job], str] = lambda job: ""
-    is_launcher: bool = False
+
+    @property
+    def is_launcher(self) -> bool:
+        return self.program is None
+
+    @property
+    def label(self) -> str:
+        return f"{self.title} {self.version}".strip()
 
 
 @dataclass(frozen=True, slots=True)

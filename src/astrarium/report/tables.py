@@ -425,7 +425,8 @@ def next_steps(
         return
     if not exports:
         yield Text("  not there yet, will come with the exporters:", style="dim")
-    yield _command(["astrarium", "export", plan, "--to", "megatron", "--out", folder], width)
+    to = ["--to", "megatron", "--out", f"{folder}/megatron"]
+    yield _command(["astrarium", "export", plan, *to], width)
 
 
 def _command(words: Sequence[str], width: int) -> Text:

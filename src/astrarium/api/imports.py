@@ -1,4 +1,4 @@
-"""Configurations of other programs on the command line: what they state needs no flag.
+"""Configurations of other programs as strategies: what they state needs no flag.
 
 Where a flag says it too, both must agree: two answers to one question are a mistake that would
 cost days.
@@ -6,18 +6,16 @@ cost days.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
-    from astrarium.cli.money import Terms
-    from astrarium.cli.request import Request
+    from astrarium.api.money import Terms
+    from astrarium.api.request import ClusterGiven, ModelGiven, Request
     from astrarium.configs.imported import Imported
-    from astrarium.model import Model
 
 FROM_CONFIG = "-"  # in place of a model: the one that the configuration states
 
@@ -27,19 +25,25 @@ class Filled:
     """Flags of a command, completed by a configuration."""
 
     imported: Imported | None
-    model: str | Model
-    reference: str  # what the document calls the model as given
+    model: ModelGiven
+    reference: str | None  # what the document calls the model; None: as it was given
     gpus: str | None
-    cluster: str | None
+    cluster: ClusterGiven | None
     seq_length: str | None
     global_batch: str | None
     tokens: int | None
     precision: str
     runtime: str
 
+    def called(self, asked: Request) -> str:
+        """What the document calls the model."""
+        from astrarium.api.request import reference_of
+
+        return self.reference or reference_of(self.model, asked.workload.model)
+
     def read(self, terms: Terms) -> Request:
         """What is asked about; the configuration agrees with it."""
-        from astrarium.cli import request
+        from astrarium.api import request
 
         asked = request.read(
             self.model,
@@ -57,21 +61,27 @@ class Filled:
         return replace(asked, notes=(*asked.notes, *self.imported.summary))
 
 
-def filled(ctx: typer.Context, strategy: str | None) -> Filled:
-    """The flags of a command whose strategy may be a configuration."""
-    from astrarium.cli import request
+Flags = Mapping[str, Any]  # by name: texts, or None
+
+
+def filled(flags: Flags, typed: Collection[str] = ()) -> Filled:
+    """The flags of a command whose strategy may be a configuration.
+
+    `typed` are those that were given, and not left at their defaults.
+    """
+    from astrarium.api import request
     from astrarium.configs.detect import read_config
 
-    flags, model = ctx.params, ctx.params["model"]
-    imported = None if strategy is None else read_config(strategy)
+    strategy, model = flags["strategy"], flags["model"]
+    imported = read_config(strategy) if isinstance(strategy, str) else None
     if imported is not None:
-        return completed(ctx, imported)
-    if model in (None, FROM_CONFIG):
+        return completed(flags, imported, typed)
+    if model is None or model == FROM_CONFIG:
         raise InputError("Missing argument 'MODEL'; only a configuration can state the model")
     return Filled(
         None,
         model,
-        model,
+        None,
         flags["gpus"],
         flags["cluster"],
         flags["seq_length"],
@@ -82,13 +92,12 @@ def filled(ctx: typer.Context, strategy: str | None) -> Filled:
     )
 
 
-def completed(ctx: typer.Context, imported: Imported) -> Filled:
+def completed(flags: Flags, imported: Imported, typed: Collection[str]) -> Filled:
     """The flags of a command, and for those left out what a configuration states."""
-    from astrarium.cli import request
+    from astrarium.api import request
 
-    flags, model = ctx.params, ctx.params["model"]
-    described = imported.described
-    names = model not in (None, FROM_CONFIG)
+    model, described = flags["model"], imported.described
+    is_named = model is not None and model != FROM_CONFIG
     length: str | None = flags["seq_length"]
     if length is None and described.seq_length is not None:
         length = str(described.seq_length)
@@ -96,22 +105,16 @@ def completed(ctx: typer.Context, imported: Imported) -> Filled:
     batch = flags["global_batch"] or _batch(imported, gpus, flags["cluster"])
     return Filled(
         imported,
-        model if names else imported.model(),
-        model if names else imported.source,
+        model if is_named else imported.model(),
+        None if is_named else imported.source,
         gpus,
         flags["cluster"],
         length,
         batch,
         request.run_length(flags.get("tokens")) or _tokens(imported, length, batch),
-        _precision(ctx, imported),
-        flags["runtime"] if is_given(ctx, "runtime") else described.runtime,
+        _precision(flags["precision"], imported, is_typed="precision" in typed),
+        flags["runtime"] if "runtime" in typed else described.runtime,
     )
-
-
-def is_given(ctx: typer.Context, name: str) -> bool:
-    """Whether a flag was typed, and not left at its default."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _counted(gpus: str | None, count: int | None) -> str | None:
@@ -121,19 +124,15 @@ def _counted(gpus: str | None, count: int | None) -> str | None:
     return f"{gpus}:{count}"
 
 
-def _batch(imported: Imported, gpus: str | None, cluster: str | None) -> str | None:
+def _batch(imported: Imported, gpus: str | None, cluster_given: ClusterGiven | None) -> str | None:
     """The batch that a configuration states; for a replica alone, times the replicas."""
-    from pathlib import Path
-
-    from astrarium.cluster import load_cluster, parse_gpus
+    from astrarium.api import request
 
     described = imported.described
     if described.global_batch is not None or described.batch_of_replica is None:
         count = 1
-    elif gpus is not None:
-        count = parse_gpus(gpus).num_gpus
-    elif cluster is not None:
-        count = load_cluster(Path(cluster)).num_gpus
+    elif gpus is not None or cluster_given is not None:
+        count = request.cluster(gpus, cluster_given)[0].num_gpus
     else:
         return None
     batch = imported.batch(count)
@@ -142,7 +141,7 @@ def _batch(imported: Imported, gpus: str | None, cluster: str | None) -> str | N
 
 def _tokens(imported: Imported, seq_length: str | None, batch: str | None) -> int | None:
     """The length of the run; where it is stated in iterations, for the batch asked about."""
-    from astrarium.cli import request
+    from astrarium.api import request
 
     described = imported.described
     if described.tokens or not (described.iterations and seq_length and batch):
@@ -152,10 +151,9 @@ def _tokens(imported: Imported, seq_length: str | None, batch: str | None) -> in
     return described.iterations * sequences * length
 
 
-def _precision(ctx: typer.Context, imported: Imported) -> str:
-    asked: str = ctx.params["precision"]
+def _precision(asked: str, imported: Imported, *, is_typed: bool) -> str:
     own = imported.described.precision.value
-    if is_given(ctx, "precision") and asked.lower() != own:
+    if is_typed and asked.lower() != own:
         raise InputError(f"{imported.source} has {own}, but --precision says {asked}; keep one")
     return own
 

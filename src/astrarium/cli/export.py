@@ -1,0 +1,92 @@
+"""`astrarium export`: a plan as the files that training software and schedulers read."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from astrarium.cli import options
+
+
+def complete_target(incomplete: str) -> list[str]:
+    from astrarium.export.target import target_names
+
+    return [name for name in target_names() if name.startswith(incomplete.lower())]
+
+
+PLAN: TypeAlias = Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")]
+TO: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="TARGET",
+        help="Software or launcher: megatron, bridge, torchtitan, deepspeed, accelerate,"
+        " torchrun, slurm, kubernetes, skypilot, ray.",
+        autocompletion=complete_target,
+    ),
+]
+OUT: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="The folder to write.")]
+PROGRAM: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="TARGET", help="What a launcher starts.", autocompletion=complete_target),
+]
+RANK: TypeAlias = Annotated[
+    str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")
+]
+FORCE: TypeAlias = Annotated[
+    bool, typer.Option("--force", help="Replace files of the same names in DIR.")
+]
+NEAREST: TypeAlias = Annotated[
+    bool,
+    typer.Option("--nearest", help="If it cannot be expressed, write the nearest that can."),
+]
+
+
+def export(
+    plan: PLAN,
+    to: TO,
+    out: OUT,
+    program: PROGRAM = "megatron",
+    rank: RANK = "1",
+    force: FORCE = False,
+    nearest: NEAREST = False,
+    json: options.JSON = False,
+) -> None:
+    """Write a plan as configuration, launch script and README.
+
+    What the target cannot express is refused with the reason and the nearest plan that it can.
+    """
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from astrarium.api import request
+    from astrarium.api.exporting import refused_by
+    from astrarium.cli import output
+    from astrarium.errors import InputError
+    from astrarium.export import result
+    from astrarium.export.folder import check_folder, folder_of, write_folder
+    from astrarium.export.target import find_target
+    from astrarium.plans.document import PLAN_FILE
+    from astrarium.plans.files import load_document
+    from astrarium.plans.job import job_of
+
+    number = request.count("--rank", rank, request.MOST_PLANS)
+    target = find_target(to)
+    software = find_target(program) if target.is_launcher else target
+    check_folder(out, force=force)
+    output.check_not_read("--out", Path(out) / PLAN_FILE, (plan, Path(plan) / PLAN_FILE))
+    job = job_of(load_document(Path(plan)), number, plan)
+    with output.progress("looking for the nearest plan"):
+        refused = refused_by(job, target, software)
+    if refused and not (nearest and refused.nearest):
+        if json:
+            output.print_json(asdict(result.refused(software, number, out, refused)))
+        raise InputError(refused.message(number))
+    written = refused.nearest.job if refused and refused.nearest else job
+    folder = folder_of(written, target, software)
+    write_folder(out, folder.files, force=force)
+    done = result.written(target, number, out, folder, refused)
+    if json:
+        output.print_json(asdict(done))
+    else:
+        output.show(lambda width: result.lines(done))

@@ -1,0 +1,134 @@
+"""Exported folders: put together from program, launcher and plan, and written whole or not at all.
+
+A folder that holds something is left alone unless the user says otherwise; then only files of the
+same names are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from astrarium.documents import write_atomic
+from astrarium.errors import InputError
+from astrarium.export.program import Files, Launch, Program
+from astrarium.export.readme import readme
+from astrarium.export.target import Target, find_target
+from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
+from astrarium.plans.job import Job
+
+README = "README.md"
+SCRIPT_MODE = 0o755
+NAMES_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What is written for a plan: its files, and how it is started."""
+
+    files: Files
+    launch: Launch
+    program: Program
+
+
+def folder_of(job: Job, target: Target, software: Target) -> Folder:
+    """All files of an exported plan; `software` is the target itself, or what a launcher starts."""
+    if software.program is None:
+        raise InputError(
+            f"{software.name} starts programs and is none: name training software, such as megatron"
+        )
+    program = software.program(job)
+    start = target.launch or find_target("torchrun").launch
+    assert start is not None  # launchers have one
+    launch = start(job, program)
+    files = {**program.files, **launch.files, PLAN_FILE: plan_text(job)}
+    files[README] = readme(job, target, program, launch, sorted({*files, README}))
+    return Folder(files, launch, program)
+
+
+def plan_text(job: Job) -> str:
+    """The document reduced to the plan, as a file."""
+    return json.dumps(to_dict(reduced(job)), indent=2, allow_nan=False) + "\n"
+
+
+def reduced(job: Job) -> PlanDocument:
+    """The document with this plan only, as its first."""
+    document = job.document
+    search = document.search and replace(document.search, listed=1)
+    rank = job.plan.rank
+    note = (f"This was plan {rank} of {len(document.plans)}.",) if rank > 1 else ()
+    return replace(
+        document,
+        search=search,
+        plans=(replace(job.plan, rank=1),),
+        pareto=(),
+        notes=(*document.notes, *note),
+        compare=None,
+        sensitivity=None,
+    )
+
+
+def check_folder(out: str, *, force: bool) -> None:
+    """Refuse a place where the files cannot go, before any work is done."""
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out {out}: is a file; name a folder")
+    held = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    if held and not force:
+        more = len(held) - NAMES_SHOWN
+        shown = ", ".join(held[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        raise InputError(
+            f"--out {out}: the folder is not empty (it holds {shown}); name another one, or replace"
+            " files of the same names with --force"
+        )
+
+
+def write_folder(out: str, files: Files, *, force: bool = False) -> None:
+    """Write the files; nothing half-written stays."""
+    check_folder(out, force=force)
+    path = Path(out).resolve()
+    with _explained(out):
+        if path.is_dir() and any(path.iterdir()):
+            _replace_files(path, files)
+        else:
+            _make_folder(path, files)
+
+
+def _replace_files(path: Path, files: Files) -> None:
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path / name, text)
+        _make_executable(path / name)
+
+
+def _make_folder(path: Path, files: Files) -> None:
+    """Fill a folder beside the place it is for, and rename it; an empty folder gives way."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        aside.mkdir()
+        _replace_files(aside, files)
+        aside.rename(path)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _make_executable(path: Path) -> None:
+    if path.suffix == ".sh":
+        path.chmod(SCRIPT_MODE)
+
+
+@contextmanager
+def _explained(out: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"--out {out}: cannot be written: {error.strerror}; choose another place"
+        ) from None
