@@ -155,8 +155,8 @@ def program(job: Job) -> Program:
         ),
         notes=(
             estimate_note(job, RUNTIME, "FSDP with eager kernels"),
-            "How many micro-batches there are, and that gradients are reduced after each, is said by"
-            f" the script: the YAML has no words for it. `{SCRIPT}` builds the whole model in the"
+            "How many micro-batches there are, and that gradients are reduced after each, the"
+            f" script says: the YAML has no words for it. `{SCRIPT}` builds the whole model in the"
             " host memory of every process.",
             *script_notes(job),
         ),

@@ -30,6 +30,10 @@ RUNTIME: Final = "deepspeed"
 # Models whose experts AutoEP finds.
 EXPERT_TYPES: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 
+_ADAM: Final = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+
+_COMPILER: Final = ("a C++ compiler: the optimizer in host memory is built at the first start",)
+
 _LACKS: Final[Mapping[Feature, str]] = {
     Feature.PIPELINE: "pipelines are made in code (PipelineModule), which splits layers by weight;"
     " the JSON has no words for them",
@@ -68,8 +72,6 @@ def settings(job: Job) -> dict[str, Any]:
         "contiguous_gradients": True,
         "reduce_scatter": True,
     }
-    if s.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     written: dict[str, Any] = {
         # With AutoTP the parser counts ranks, not replicas, and would refuse the true number.
         **({"train_batch_size": job.workload.global_batch} if s.tp == 1 else {}),
@@ -79,11 +81,12 @@ def settings(job: Job) -> dict[str, Any]:
         "bf16": {"enabled": job.workload.precision is Precision.BF16},
         "fp16": {"enabled": job.workload.precision is Precision.FP16},
         "zero_optimization": zero,
-        "optimizer": {
-            "type": "AdamW",
-            "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1},
-        },
+        "optimizer": {"type": "AdamW", "params": _ADAM},
     }
+    if s.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    else:
+        written["optimizer"]["params"] = {**_ADAM, "torch_adam": True}  # nothing to compile
     if s.tp > 1:
         written["tensor_parallel"] = {"autotp_size": s.tp}
     if s.ep > 1:
@@ -103,8 +106,9 @@ def program(job: Job) -> Program:
         script=SCRIPT,
         files=files,
         needs=(
-            f"DeepSpeed {VERSION} (`pip install deepspeed=={VERSION}`) with CUDA's compiler, which"
-            f" its optimizer is built by, and Transformers {TRANSFORMERS}, on every node",
+            f"DeepSpeed {VERSION} (`pip install deepspeed=={VERSION}`) and Transformers"
+            f" {TRANSFORMERS}, on every node",
+            *(_COMPILER if job.strategy.offload_optimizer else ()),
         ),
         notes=(
             estimate_note(job, RUNTIME, "DeepSpeed without fused kernels"),
