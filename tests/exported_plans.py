@@ -145,6 +145,14 @@ MODELS: Final = (
 SEQUENCE: Final = 2048
 
 
+class Drawn(Job):
+    """A plan that is shown by what was drawn."""
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        work = self.workload
+        printer.text(f"{self.model.name}, {work.precision}, {work.tokens} tokens, {self.strategy}")
+
+
 @st.composite
 def jobs(draw: st.DrawFn, models: tuple[str, ...] = MODELS) -> Job:
     """A valid plan on GPUs of one type, or with the last stages on another."""
@@ -164,7 +172,7 @@ def jobs(draw: st.DrawFn, models: tuple[str, ...] = MODELS) -> Job:
         for pool in cluster.pools
         if (count := used[pool.name])
     )
-    return Job(lent.document, plan, workload, cluster, strategy, nodes)
+    return Drawn(lent.document, plan, workload, cluster, strategy, nodes)
 
 
 _tokens = st.sampled_from((None, 10**9, 10**12))

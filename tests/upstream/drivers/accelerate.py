@@ -15,7 +15,6 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
-
 from upstream.drivers.serving import serve
 
 # Sections whose keys are options of the launcher, with the prefix that it adds where it is missing.

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepspeed.runtime import config as deepspeed_config
-
 from upstream.drivers.serving import serve
-
 
 FREE = ("params",)  # of optimizers and schedulers, handed on as they are
 

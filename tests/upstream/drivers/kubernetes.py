@@ -11,7 +11,6 @@ from typing import Any
 
 from kubeflow_trainer_api import models
 from pydantic import BaseModel
-
 from upstream.drivers.serving import serve
 
 KINDS: dict[tuple[str, str], type[Any]] = {

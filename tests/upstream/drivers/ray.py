@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ray.train.v2.api.config import ScalingConfig
-
 from upstream.drivers.serving import serve
 
 

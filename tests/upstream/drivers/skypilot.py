@@ -12,7 +12,6 @@ os.environ["HOME"] = HOME.name
 os.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
 
 import sky  # noqa: E402
-
 from upstream.drivers.serving import serve  # noqa: E402
 
 

@@ -8,7 +8,6 @@ import typing
 from typing import Any
 
 import typeguard
-
 from upstream.drivers.serving import serve, without_kernels
 
 without_kernels()
