@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from astrarium.report.build import strategy_part
+from astrarium.plans.parts import strategy_part
 from astrarium.report.words import strategy_words
 from astrarium.search.plan import Plan
 from astrarium.validate.scenario import Scenario

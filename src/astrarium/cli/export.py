@@ -9,6 +9,7 @@ import typer
 from astrarium.cli import options
 
 if TYPE_CHECKING:
+    from astrarium.export.result import Refused
     from astrarium.export.target import Target
     from astrarium.plans.job import Job
 
@@ -45,16 +46,21 @@ def export(
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
     ] = False,
+    nearest: Annotated[
+        bool,
+        typer.Option("--nearest", help="If it cannot be expressed, write the nearest that can."),
+    ] = False,
     json: options.JSON = False,
 ) -> None:
     """Write a plan as configuration, launch script and README.
 
-    What the target cannot express is refused with the reason.
+    What the target cannot express is refused with the reason and the nearest plan that it can.
     """
     from dataclasses import asdict
     from pathlib import Path
 
     from astrarium.cli import output, request
+    from astrarium.errors import InputError
     from astrarium.export import result
     from astrarium.export.folder import check_folder, folder_of, write_folder
     from astrarium.export.target import find_target
@@ -68,33 +74,33 @@ def export(
     check_folder(out, force=force)
     output.check_not_read("--out", Path(out) / PLAN_FILE, (plan, Path(plan) / PLAN_FILE))
     job = job_of(load_document(Path(plan)), number, plan)
-    _check_expressible(job, target, software, out, as_json=json)
-    folder = folder_of(job, target, software)
+    refused = _refused(job, target, software)
+    if refused and not (nearest and refused.nearest):
+        if json:
+            output.print_json(asdict(result.refused(software, number, out, refused)))
+        raise InputError(refused.message(number))
+    written = refused.nearest.job if refused and refused.nearest else job
+    folder = folder_of(written, target, software)
     write_folder(out, folder.files, force=force)
-    done = result.written(target, number, out, folder)
+    done = result.written(target, number, out, folder, refused)
     if json:
         output.print_json(asdict(done))
     else:
         output.show(lambda width: result.lines(done))
 
 
-def _check_expressible(
-    job: Job, target: Target, software: Target, out: str, *, as_json: bool
-) -> None:
-    """Refuse what the target, or the software that it starts, has no words for."""
-    from dataclasses import asdict
-
-    from astrarium.cli import output
-    from astrarium.errors import InputError
-    from astrarium.export import result
+def _refused(job: Job, target: Target, software: Target) -> Refused | None:
+    """Why the target, or the software that it starts, has no words for the plan."""
+    from astrarium.export.result import Refused
     from astrarium.export.target import refusals
 
     both = (software, target) if target is not software else (target,)
     for one in both:
-        found = refusals(job, one)
-        if not found:
-            continue
-        if as_json:
-            output.print_json(asdict(result.refused(target, software, job.plan.rank, out, found)))
-        reasons = "".join(f"\n  - {reason}" for reason in found)
-        raise InputError(f"{one.label} cannot express plan {job.plan.rank}:{reasons}")
+        reasons = refusals(job, one)
+        if reasons:
+            from astrarium.cli import output
+            from astrarium.export.nearest import nearest
+
+            with output.progress("looking for the nearest plan"):
+                return Refused(one, reasons, nearest(job, both))
+    return None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from astrarium.export.folder import Folder
+from astrarium.export.nearest import Nearest
 from astrarium.export.target import Refusal, Target
+from astrarium.strategy.document import strategy_to_dict
+from astrarium.units import format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +23,22 @@ class RefusalPart:
 
 
 @dataclass(frozen=True, slots=True)
+class NearestPart:
+    """The nearest plan that the target can express; `plan` is its rank, null for a new one."""
+
+    plan: int | None
+    changed: tuple[str, ...]
+    iteration_seconds: float
+    slower: float  # over the refused plan's time, both predicted anew
+    strategy: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Exported:
-    """One export; without files it was refused."""
+    """One export; without files it was refused.
+
+    `nearest` stands for the refused plan: to be written on demand, or already in these files.
+    """
 
     target: str
     version: str
@@ -33,10 +51,23 @@ class Exported:
     needs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     refused: tuple[RefusalPart, ...] = ()
+    nearest: NearestPart | None = None
 
 
-def written(target: Target, rank: int, out: str, folder: Folder) -> Exported:
-    """The result of an export that was written."""
+def nearest_part(found: Nearest) -> NearestPart:
+    return NearestPart(
+        found.rank,
+        found.changed,
+        found.job.plan.iteration_seconds,
+        found.slower,
+        strategy_to_dict(found.job.strategy),
+    )
+
+
+def written(
+    target: Target, rank: int, out: str, folder: Folder, instead: Refused | None = None
+) -> Exported:
+    """The result of an export that was written; `instead` of a plan that was refused."""
     return Exported(
         target=target.name,
         version=target.version,
@@ -48,21 +79,65 @@ def written(target: Target, rank: int, out: str, folder: Folder) -> Exported:
         where=folder.launch.where,
         needs=folder.program.needs,
         notes=(*folder.launch.notes, *folder.program.notes),
+        refused=instead.parts if instead else (),
+        nearest=nearest_part(instead.nearest) if instead and instead.nearest else None,
     )
 
 
-def refused(
-    target: Target, software: Target, rank: int, out: str, found: tuple[Refusal, ...]
-) -> Exported:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a plan cannot be written for `target`, and what could be instead."""
+
+    target: Target
+    reasons: tuple[Refusal, ...]
+    nearest: Nearest | None
+
+    @property
+    def parts(self) -> tuple[RefusalPart, ...]:
+        return tuple(
+            RefusalPart(one.feature or "model", one.asked, one.why) for one in self.reasons
+        )
+
+    def message(self, rank: int) -> str:
+        """The refusal in words, with the way out."""
+        reasons = "".join(f"\n  - {reason}" for reason in self.reasons)
+        return f"{self.target.label} cannot express plan {rank}:{reasons}\n{self._way_out()}"
+
+    def _way_out(self) -> str:
+        if any(one.feature is None for one in self.reasons):
+            return "No other plan of this model can be expressed either: choose another target."
+        if self.nearest is None:
+            return "No plan near it can be expressed and fits: choose another target."
+        seconds, slower = self.nearest.job.plan.iteration_seconds, self.nearest.slower
+        of_document = f", which is plan {self.nearest.rank}" if self.nearest.rank else ""
+        return (
+            f"The nearest that it can{of_document}: {', '.join(self.nearest.changed)}. Predicted:"
+            f" {format_seconds(seconds)} an iteration, {slower:.2f} times that of the refused plan."
+            " Add --nearest to export it."
+        )
+
+
+def refused(software: Target, rank: int, out: str, why: Refused) -> Exported:
     """The result of an export that the target has no words for."""
-    parts = (RefusalPart(one.feature or "model", one.asked, one.why) for one in found)
-    label, version = software.label, target.version
-    return Exported(target.name, version, label, rank, out, refused=tuple(parts))
+    return Exported(
+        why.target.name,
+        why.target.version,
+        software.label,
+        rank,
+        out,
+        refused=why.parts,
+        nearest=nearest_part(why.nearest) if why.nearest else None,
+    )
 
 
 def lines(result: Exported) -> Iterator[str]:
     """The export in words."""
-    yield f"Plan {result.plan} is written to {result.folder}: {', '.join(result.files)}"
+    if result.nearest:
+        changed = ", ".join(result.nearest.changed)
+        yield f"Instead of plan {result.plan}, the nearest that {result.target} can express:"
+        yield f"  {changed}; {result.nearest.slower:.2f} times its predicted time"
+    subject = "It" if result.nearest else f"Plan {result.plan}"
+    yield f"{subject} is written to {result.folder}: {', '.join(result.files)}"
     yield f"Start it in that folder{f', {result.where}' if result.where else ''}:"
     yield f"  {result.command}"
     for title, sentences in (("Needs:", result.needs), ("Note:", result.notes)):

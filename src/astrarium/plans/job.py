@@ -6,6 +6,7 @@ edited by hand is checked again: the degrees, the stages, where they lie, the ru
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -73,7 +74,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     plan = plan_of_rank(document, rank, where)
     workload = _workload(document.workload, plan, where)
     cluster = Cluster.from_dict(asdict(document.cluster))
-    written = asdict(plan.strategy)
+    written = json.loads(json.dumps(asdict(plan.strategy)))  # as a file has it: lists, not tuples
     drop_absent(written)
     strategy = strategy_from_dict(
         written,

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from astrarium.report.build import strategy_part
+from astrarium.plans.parts import strategy_part
 from astrarium.report.layout import Field, listing, new_table, title
 from astrarium.report.words import strategy_words
 from astrarium.validate.metrics import (

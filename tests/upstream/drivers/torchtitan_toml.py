@@ -1,0 +1,56 @@
+"""torchtitan 0.2.2: a TOML file read by its ConfigManager; degrees checked by its ParallelDims."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import typing
+from typing import Any
+
+import typeguard
+from upstream.drivers.serving import serve, without_kernels
+
+without_kernels()
+
+from torchtitan.config import ConfigManager  # noqa: E402
+from torchtitan.distributed import ParallelDims  # noqa: E402
+
+
+def answer(request: dict[str, Any]) -> Any:
+    """`text` of the file, and `world_size`."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
+        file.write(request["text"])
+        file.flush()
+        config = ConfigManager().parse_args([f"--job.config_file={file.name}"])
+    refuse_other_types(config, "")
+    degrees = config.parallelism
+    dims = ParallelDims(
+        dp_replicate=degrees.data_parallel_replicate_degree,
+        dp_shard=degrees.data_parallel_shard_degree,
+        cp=degrees.context_parallel_degree,
+        tp=degrees.tensor_parallel_degree,
+        pp=degrees.pipeline_parallel_degree,
+        ep=degrees.expert_parallel_degree,
+        etp=degrees.expert_tensor_parallel_degree,
+        world_size=request["world_size"],
+    )
+    names = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", "etp")
+    return {"config": config, "degrees": {name: getattr(dims, name) for name in names}}
+
+
+def refuse_other_types(section: Any, path: str) -> None:
+    """torchtitan takes a text for a number; the run would fail later."""
+    hints = typing.get_type_hints(type(section))
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        place = f"{path}{field.name}"
+        if dataclasses.is_dataclass(value):
+            refuse_other_types(value, f"{place}.")
+            continue
+        try:
+            typeguard.check_type(value, hints[field.name])
+        except typeguard.TypeCheckError as error:
+            raise TypeError(f"{place}: {value!r} {error}") from error
+
+
+serve(answer)
