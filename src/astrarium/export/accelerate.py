@@ -120,6 +120,11 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def text(job: Job) -> str:
+    """The YAML file."""
+    return f"{commented(header_lines(job, TARGET.label))}\n{_yaml(settings(job))}"
+
+
 def _yaml(values: Mapping[str, Any], indent: str = "") -> str:
     """Mappings of plain words; text that YAML would read as something else is quoted."""
     lines = []
@@ -140,12 +145,11 @@ def program(job: Job) -> Program:
         # Otherwise whole gradients would be kept from micro-batch to micro-batch.
         "SYNC_EACH_BATCH": _is_sharded(job),
     }
-    head = commented(header_lines(job, TARGET.label))
     return Program(
         software=TARGET.label,
         script=SCRIPT,
         files={
-            FILE: f"{head}\n{_yaml(settings(job))}",
+            FILE: text(job),
             **training_files(job, TARGET.label, "train_accelerate.txt", constants),
         },
         environment=environment(job),
