@@ -97,10 +97,15 @@ def _fsdp(job: Job) -> dict[str, Any]:
 
 def _degrees(job: Job) -> dict[str, Any]:
     """Degrees; keys and values travel round the ring, as the plan has it."""
-    degrees = {"dp_replicate_size": 1, "dp_shard_size": job.strategy.dp, "tp_size": 1}
-    context = {"cp_size": job.strategy.cp, "cp_backend": "torch", "cp_comm_strategy": "alltoall"}
-    every: dict[str, Any] = {**degrees, **context}
-    return {f"parallelism_config_{name}": value for name, value in every.items()}
+    cp = job.strategy.cp
+    degrees: dict[str, Any] = {
+        "dp_replicate_size": 1,
+        "dp_shard_size": job.strategy.dp,
+        "tp_size": 1,
+        "cp_size": cp,
+        **({"cp_backend": "torch", "cp_comm_strategy": "alltoall"} if cp > 1 else {}),
+    }
+    return {f"parallelism_config_{name}": value for name, value in degrees.items()}
 
 
 def environment(job: Job) -> dict[str, str]:
