@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.export.causal_models import (
+    KERNELS,
+    RUNTIME,
     SCRIPT,
     TRANSFORMERS,
     causal_refused,
@@ -33,7 +35,6 @@ from astrarium.strategy.types import Granularity
 VERSION: Final = "1.15.0"
 FILE: Final = "accelerate.yaml"
 LAUNCH: Final = "launch.sh"
-RUNTIME: Final = "fsdp"
 
 _LACKS: Final[Mapping[Feature, str]] = {
     Feature.PIPELINE: "it has no pipelines of its own; Megatron-LM can be exported to directly",
@@ -163,7 +164,7 @@ def program(job: Job) -> Program:
             f" {TRANSFORMERS}, on every node",
         ),
         notes=(
-            estimate_note(job, RUNTIME, "FSDP with eager kernels"),
+            estimate_note(job, RUNTIME, KERNELS),
             "How many micro-batches there are, and that gradients are reduced after each, the"
             f" script says: the YAML has no words for it. `{SCRIPT}` builds the whole model in the"
             " host memory of every process.",

@@ -19,6 +19,9 @@ from astrarium.plans.job import Job
 CONFIG: Final = "config.json"
 SCRIPT: Final = "train.py"
 TRANSFORMERS: Final = "5.22.2"  # with which the models were built and counted
+# What comes closest to how these models run: torch's own kernels, flash attention among them.
+RUNTIME: Final = "fsdp"
+KERNELS: Final = "eager kernels of torch, which models of Transformers run"
 TRIAL_STEPS: Final = 100  # where the plan does not say for how many tokens to train
 
 # The class of a layer, by the model_type of config.json.

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.export.causal_models import (
+    KERNELS,
+    RUNTIME,
     SCRIPT,
     TRANSFORMERS,
     causal_refused,
@@ -26,7 +28,6 @@ from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.19.8"
 FILE: Final = "ds_config.json"
-RUNTIME: Final = "deepspeed"
 # Models whose experts AutoEP finds.
 EXPERT_TYPES: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 
@@ -111,7 +112,7 @@ def program(job: Job) -> Program:
             *(_COMPILER if job.strategy.offload_optimizer else ()),
         ),
         notes=(
-            estimate_note(job, RUNTIME, "DeepSpeed without fused kernels"),
+            estimate_note(job, RUNTIME, KERNELS),
             f"`{FILE}` holds all that the plan decides but recomputation, which is the model's: the"
             " script switches it on. The learning rate is not part of the plan.",
             *script_notes(job),

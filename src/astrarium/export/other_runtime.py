@@ -15,7 +15,7 @@ def estimate_note(job: Job, runtime: str, title: str) -> str:
     low, high = map(format_seconds, plan.interval_seconds)
     fits = "" if plan.fits else ", which does not fit"
     return (
-        f"The figures above are for Megatron-LM, for which plans are made. For {title}"
+        f"The plan's figures are for Megatron-LM, for which plans are made. For {title}"
         f" (`astrarium predict --runtime {runtime}`) the same strategy is expected to take"
         f" {format_seconds(plan.iteration_seconds)} an iteration ({low} to {high}) and"
         f" {format_bytes(plan.peak_bytes)} on the fullest GPU{fits}."
