@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from astrarium.export.folder import Folder
 from astrarium.export.nearest import Nearest
 from astrarium.export.target import Refusal, Target
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.units import format_seconds
+
+SCHEMA: Final = "astrarium.export/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Exported:
     `nearest` stands for the refused plan: to be written on demand, or already in these files.
     """
 
+    schema: str = field(default=SCHEMA, kw_only=True)
     target: str
     version: str
     software: str
