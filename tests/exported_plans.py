@@ -41,7 +41,7 @@ from astrarium.strategy.types import (
 )
 
 GOLDEN: Final = Path(__file__).parent / "export" / "golden"
-TARGETS: Final = ("megatron",)
+TARGETS: Final = ("megatron", "bridge")
 GPU: Final = "H100-SXM5-80GB"
 
 # Name -> model, GPUs, what is trained, strategy.

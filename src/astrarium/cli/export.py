@@ -86,7 +86,7 @@ def export(
     if json:
         output.print_json(asdict(done))
     else:
-        output.show(lambda width: result.lines(done))
+        output.show(lambda width: result.lines(done, width))
 
 
 def _refused(job: Job, target: Target, software: Target) -> Refused | None:
