@@ -89,4 +89,4 @@ def export(
     if json:
         output.print_json(asdict(done))
     else:
-        output.show(lambda width: result.lines(done))
+        output.show(lambda width: result.lines(done, width))

@@ -78,6 +78,9 @@ def strategy_flags(job: Job) -> Iterator[tuple[str, object]]:
         yield "sequence-parallel", True
     if strategy.pipeline_inside:
         yield "use-tp-pp-dp-mapping", True
+        if strategy.cp > 1:
+            # Megatron lays out ranks for experts that are not there, with as many replicas.
+            yield "expert-tensor-parallel-size", strategy.tp * strategy.cp
     yield "micro-batch-size", strategy.micro_batch
     yield "global-batch-size", job.workload.global_batch
     yield from _stages(job)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from astrarium.export.folder import Folder
 from astrarium.export.nearest import Nearest
 from astrarium.export.target import Refusal, Target
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.units import format_seconds
+
+SCHEMA: Final = "astrarium.export/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Exported:
     `nearest` stands for the refused plan: to be written on demand, or already in these files.
     """
 
+    schema: str = field(default=SCHEMA, kw_only=True)
     target: str
     version: str
     software: str
@@ -130,15 +134,28 @@ def refused(software: Target, rank: int, out: str, why: Refused) -> Exported:
     )
 
 
-def lines(result: Exported) -> Iterator[str]:
-    """The export in words."""
+def lines(result: Exported, width: int) -> Iterator[str]:
+    """The export in words, with a command that can be copied."""
     if result.nearest:
         changed = ", ".join(result.nearest.changed)
-        yield f"Instead of plan {result.plan}, the nearest that {result.target} can express:"
-        yield f"  {changed}; {result.nearest.slower:.2f} times its predicted time"
+        yield (
+            f"Instead of plan {result.plan}, the nearest that {result.target} can express:"
+            f" {changed}; {result.nearest.slower:.2f} times its predicted time"
+        )
     subject = "It" if result.nearest else f"Plan {result.plan}"
     yield f"{subject} is written to {result.folder}: {', '.join(result.files)}"
     yield f"Start it in that folder{f', {result.where}' if result.where else ''}:"
-    yield f"  {result.command}"
+    yield _broken(result.command, width)
     for title, sentences in (("Needs:", result.needs), ("Note:", result.notes)):
         yield from (f"{title} {sentence}" for sentence in sentences)
+
+
+def _broken(command: str, width: int) -> str:
+    """A command, broken with backslashes where the line ends; `<what to fill in>` is one word."""
+    lines = ["  "]
+    for word in re.findall(r"(?:<[^>]*>|\S)+", command):
+        if len(lines[-1]) + len(word) + len(" \\") > width and lines[-1].strip():
+            lines[-1] += "\\"
+            lines.append("      ")
+        lines[-1] += word + " "
+    return "\n".join(line.rstrip() for line in lines)

@@ -27,6 +27,7 @@ from megatron.core.models.common.embeddings import rope_utils  # noqa: E402
 from megatron.core.num_microbatches_calculator import (  # noqa: E402
     ConstantNumMicroBatchesCalculator,
 )
+from megatron.core.transformer.moe import moe_utils  # noqa: E402
 from megatron.core.transformer.transformer_block import get_num_layers_to_build  # noqa: E402
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset  # noqa: E402
 from megatron.training import arguments  # noqa: E402
@@ -46,6 +47,14 @@ def pretend_gpu(capability: tuple[int, int]) -> None:
 
 core_utils._te_version = Version("2.12.0")
 rope_utils.fused_apply_rotary_pos_emb = lambda *_: None
+for kernel in (
+    "fused_permute",
+    "fused_permute_with_probs",
+    "fused_sort_chunks_by_index",
+    "fused_sort_chunks_by_index_with_probs",
+    "fused_unpermute",
+):
+    setattr(moe_utils, kernel, lambda *_: None)
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,0 +1,120 @@
+"""`astrarium export`: writes a folder that says how it is started, or says why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from exported_plans import document
+from typer.testing import Result
+
+from astrarium.plans.document import to_dict
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def plan_files(project: Path) -> None:
+    """A plan that Megatron runs, one of unlike stages, and one of a model it cannot build."""
+    fast, slow = "H100-SXM5-80GB", "A100-SXM4-80GB"
+    stages = [
+        {"layers": [0, 20], "pools": {fast: 8}, "tp": 2, "dp": 4, "micro_batch": 1},
+        {"layers": [20, 32], "pools": {slow: 8}, "tp": 4, "dp": 2, "micro_batch": 2},
+    ]
+    unlike = {"tp": 2, "pp": 2, "dp": 4, "stages": stages}
+    for name, made in (
+        ("good", document("llama-3-8b", "h100:16", {"tp": 2, "pp": 2})),
+        ("unlike", document("llama-3-8b", "h100:8,a100:8", unlike)),
+        ("gemma", document("gemma-2-9b", "h100:16", {"tp": 2})),
+    ):
+        (project / f"{name}.json").write_text(json.dumps(to_dict(made)))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_folder_is_written(run: Run, project: Path) -> None:
+    result = run("export", "good.json", "--to", "megatron", "--out", "out")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "Plan 1 is written to out: README.md, launch.sh, plan.json" in words(result.stdout)
+    assert "./launch.sh" in result.stdout
+    assert {path.name for path in (project / "out").iterdir()} == {
+        "README.md",
+        "launch.sh",
+        "plan.json",
+    }
+    assert run("explain", "out").exit_code == 0
+
+
+def test_json(run: Run) -> None:
+    result = run("export", "good.json", "--to", "bridge", "--out", "out", "--json")
+    done = json.loads(result.stdout)
+    assert done["schema"] == "astrarium.export/1"
+    assert (done["target"], done["plan"], done["refused"]) == ("bridge", 1, [])
+    assert "overrides.txt" in done["files"]
+    assert done["nearest"] is None
+
+
+def test_a_full_folder_asks_for_force(run: Run, project: Path) -> None:
+    (project / "out").mkdir()
+    (project / "out" / "mine").write_text("kept")
+    arguments = ("export", "good.json", "--to", "megatron", "--out", "out")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "it holds mine" in result.stderr
+    assert run(*arguments, "--force").exit_code == 0
+    assert (project / "out" / "mine").read_text() == "kept"
+
+
+def test_the_plan_that_is_read_is_not_replaced(run: Run, project: Path) -> None:
+    (project / "here").mkdir()
+    (project / "good.json").rename(project / "here" / "plan.json")
+    result = run("export", "here", "--to", "megatron", "--out", "here", "--force")
+    assert result.exit_code == 2
+    assert "which is read" in result.stderr
+
+
+def test_a_refusal_names_the_reason_and_the_nearest_plan(run: Run, project: Path) -> None:
+    result = run("export", "unlike.json", "--to", "megatron", "--out", "out", "--json")
+    assert result.exit_code == 2
+    assert "every stage has the same tp and dp" in result.stderr
+    assert "The nearest that it can" in result.stderr
+    refused = json.loads(result.stdout)
+    assert refused["files"] == []
+    assert refused["refused"][0]["feature"] == "stages with degrees of their own"
+    assert refused["nearest"]["changed"]
+    assert refused["nearest"]["iteration_seconds"] > 0
+    assert not (project / "out").exists()
+
+
+def test_the_nearest_plan_is_written_on_demand(run: Run, project: Path) -> None:
+    result = run("export", "unlike.json", "--to", "megatron", "--out", "out", "--nearest")
+    assert result.exit_code == 0
+    assert "Instead of plan 1" in result.stdout
+    assert (project / "out" / "launch.sh").exists()
+
+
+def test_a_model_that_cannot_be_built_has_no_nearest_plan(run: Run) -> None:
+    result = run("export", "gemma.json", "--to", "megatron", "--out", "out", "--nearest")
+    assert result.exit_code == 2
+    assert "norms behind the sublayers" in result.stderr
+    assert "choose another target" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("good.json", "--to", "megatrn", "--out", "out"), "did you mean 'megatron'"),
+        (("good.json", "--to", "megatron", "--out", "good.json"), "is a file"),
+        (("good.json", "--to", "megatron", "--out", "out", "--rank", "7"), "no plan of rank 7"),
+        (("absent.json", "--to", "megatron", "--out", "out"), "absent.json"),
+        (("good.json", "--to", "torchrun", "--out", "out", "--program", "torchrun"), "is none"),
+    ],
+)
+def test_bad_input(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    result = run("export", *arguments)
+    assert result.exit_code == 2
+    assert message in words(result.stderr)

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Written by Astrarium 0.1.0 for Megatron-Bridge 0.6.2.
+# gpt-oss-20b, 20.91B parameters, on 8 x B200-SXM6-180GB; 64 sequences of 2048 tokens an iteration, bf16.
+# Predicted: 2.00 s an iteration (1.80 s to 2.40 s), 65,536 tokens/s;
+# 60.0 GiB of 80.0 GiB on the fullest GPU (B200-SXM6-180GB, stage 0);
+# $100.00 an hour.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+: "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge, tag v0.6.2}"
+
+nodes=1
+processes=8
+
+arguments=(
+  --recipe gpt_oss_20b_pretrain_16gpu_h100_bf16_config model.tensor_model_parallel_size=1 model.pipeline_model_parallel_size=1 model.virtual_pipeline_model_parallel_size=null model.pipeline_model_parallel_layout=null model.context_parallel_size=1 model.sequence_parallel=false model.expert_model_parallel_size=8 model.expert_tensor_parallel_size=1 dist.use_tp_pp_dp_mapping=false train.micro_batch_size=1 train.global_batch_size=64 model.recompute_granularity=null model.recompute_method=null model.recompute_num_layers=null model.recompute_modules=null ddp.use_distributed_optimizer=true optimizer.use_distributed_optimizer=true ddp.use_megatron_fsdp=false ddp.data_parallel_sharding_strategy=no_shard checkpoint.ckpt_format=torch_dist optimizer.optimizer_cpu_offload=false optimizer.use_precision_aware_optimizer=false ddp.overlap_grad_reduce=true ddp.overlap_param_gather=true optimizer.overlap_param_gather=true model.overlap_p2p_comm=false model.batch_p2p_comm=true model.tp_comm_overlap=false comm_overlap=null model.hidden_dropout=0.0 model.attention_dropout=0.0 model.cross_entropy_loss_fusion=false model.cuda_graph_impl=none model.fine_grained_activation_offloading=false model.mtp_num_layers=null model.num_layers_in_first_pipeline_stage=null model.num_layers_in_last_pipeline_stage=null model.account_for_embedding_in_pipeline_split=false model.account_for_loss_in_pipeline_split=false model.cp_comm_type=p2p ddp.grad_reduce_in_fp32=true ddp.average_in_collective=false validation.eval_iters=0 model.moe_grouped_gemm=true model.moe_permute_fusion=true model.moe_token_dispatcher_type=alltoall model.moe_router_dtype=fp32 model.moe_router_fusion=false model.moe_router_force_load_balancing=false model.moe_router_padding_for_fp8=false model.moe_shared_expert_overlap=false model.overlap_moe_expert_parallel_comm=false model.delay_wgrad_compute=false mixed_precision=bf16_mixed model.seq_length=2048 dataset.seq_length=2048 model.vocab_size=201088 model.should_pad_vocab=true model.make_vocab_size_divisible_by=128 tokenizer.vocab_size=201088 train.train_iters=100 scheduler.lr_warmup_iters=1 logger.log_interval=10
+)
+
+# Generated data, unless DATA_PATH names your own.
+if [[ -n "${DATA_PATH:-}" ]]; then
+  data=(--dataset llm-pretrain "dataset.blend=[[$DATA_PATH],null]")
+else
+  data=(--dataset llm-pretrain-mock)
+fi
+
+exec torchrun --nnodes="$nodes" --nproc-per-node="$processes" --standalone \
+  "$BRIDGE_PATH"/scripts/training/run_recipe.py \
+  "${arguments[@]}" ${data[@]+"${data[@]}"} "$@"

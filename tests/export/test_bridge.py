@@ -1,0 +1,75 @@
+"""Megatron-Bridge: recipes that there are, and overrides that leave nothing of their strategy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from exported_plans import CASES, GOLDEN, golden, job, jobs
+from hypothesis import given, settings
+
+from astrarium.catalog.models import model_entries, model_names
+from astrarium.export.bridge import RECIPES, TARGET, overrides, program, recipe_of, word
+from astrarium.export.target import refusals
+from astrarium.model import load_model
+from astrarium.plans.job import Job
+
+
+def test_files_are_as_they_should_be() -> None:
+    kept = {
+        path.relative_to(GOLDEN).as_posix(): path.read_text(encoding="utf-8")
+        for path in (GOLDEN / "bridge").rglob("*")
+        if path.is_file()
+    }
+    assert golden("bridge") == kept, "run `python tests/exported_plans.py` if the change is meant"
+
+
+def with_model(name: str) -> Job:
+    lent = job("even")
+    return replace(lent, workload=replace(lent.workload, model=load_model(name)))
+
+
+def test_recipes_are_found_by_family_and_size() -> None:
+    assert set(RECIPES) <= set(model_names())
+    for entry in model_entries():
+        if entry.name in RECIPES:
+            assert recipe_of(with_model(entry.name)) == RECIPES[entry.name]
+
+
+@pytest.mark.parametrize("model", ["llama-2-13b", "gpt3-175b", "bert-base-uncased"])
+def test_models_without_a_recipe_are_refused(model: str) -> None:
+    (found,) = refusals(with_model(model), TARGET)
+    assert "no recipe" in found.why
+
+
+@settings(max_examples=60)
+@given(jobs(models=("llama-3-8b", "qwen3-30b-a3b")))
+def test_all_keys_are_said_whatever_the_plan(one: Job) -> None:
+    """A recipe's own value must not stay for what the plan does not use."""
+    said, other = overrides(one), overrides(job("even"))
+    optional = ("expert", "moe_", "init_model", "optimizer_offload", "delay_wgrad")
+    for key in said.keys() ^ other.keys():
+        assert any(part in key for part in optional), key
+    strategy = one.strategy
+    assert said["model.tensor_model_parallel_size"] == strategy.tp
+    assert said["model.pipeline_model_parallel_size"] == strategy.pp
+    assert (said["model.virtual_pipeline_model_parallel_size"] or 1) == strategy.virtual_stages
+    assert said["train.micro_batch_size"] == strategy.micro_batch
+    assert said["ddp.use_megatron_fsdp"] == (strategy.zero_stage > 1)
+    assert said["model.recompute_num_layers"] == (strategy.recompute.layers or None)
+    words = program(one).arguments
+    assert len(words) == len(set(words)) == len(said) + 2
+
+
+def test_values_are_written_in_the_grammar_of_overrides() -> None:
+    assert word("a.b", None) == "a.b=null"
+    assert word("a.b", True) == "a.b=true"
+    assert word("a.b", ["core_attn", "mlp"]) == "a.b=[core_attn,mlp]"
+    assert word("a.b", "Et*7|t*9L") == "a.b='Et*7|t*9L'"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not refusals(job(case), TARGET)])
+def test_the_file_lists_the_overrides_of_the_command(case: str) -> None:
+    made = program(job(case))
+    lines = made.files["overrides.txt"].splitlines()
+    assert [line for line in lines if not line.startswith("#")] == list(made.arguments[2:])

@@ -1,0 +1,97 @@
+"""Folders are written whole or not at all, and what lies there is not touched unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from exported_plans import job
+
+from astrarium.errors import InputError
+from astrarium.export.folder import folder_of, reduced, write_folder
+from astrarium.export.target import find_target, refusals, target_names
+from astrarium.plans.files import load_document
+from astrarium.plans.job import job_of
+
+FILES = {"launch.sh": "#!/bin/sh\n", "config/model.json": "{}\n"}
+
+
+def test_a_new_folder_holds_the_files(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "folder"
+    write_folder(str(out), FILES)
+    assert {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()} == set(FILES)
+    assert os.access(out / "launch.sh", os.X_OK)
+    assert [p.name for p in out.parent.iterdir()] == ["folder"]
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    write_folder(str(tmp_path), FILES)
+    assert (tmp_path / "config" / "model.json").read_text() == "{}\n"
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        (tmp_path / name).write_text(name)
+    with pytest.raises(InputError, match=r"it holds a, b, c, d and 1 more.*--force"):
+        write_folder(str(tmp_path), FILES)
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_force_replaces_files_of_the_same_names_only(tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text("old")
+    (tmp_path / "mine").write_text("kept")
+    write_folder(str(tmp_path), FILES, force=True)
+    assert (tmp_path / "launch.sh").read_text() == FILES["launch.sh"]
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        write_folder(str(tmp_path / "file"), FILES, force=True)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_folder(str(tmp_path / "file" / "inside"), FILES)
+
+
+def test_nothing_stays_of_a_folder_that_could_not_be_filled(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        write_folder(str(tmp_path / "new"), {"first": "written", "x" * 1000: ""})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_of_a_folder_is_a_plan_again(tmp_path: Path) -> None:
+    target = find_target("megatron")
+    folder = folder_of(job("even"), target, target)
+    assert {"launch.sh", "plan.json", "README.md"} <= set(folder.files)
+    write_folder(str(tmp_path / "out"), folder.files)
+    again = job_of(load_document(tmp_path / "out"))
+    assert again.strategy == job("even").strategy
+    assert again.plan.rank == 1
+    assert folder.launch.command in folder.files["README.md"]
+
+
+def test_a_document_is_reduced_to_its_plan() -> None:
+    from dataclasses import replace
+
+    one = job("even")
+    plans = tuple(replace(one.plan, rank=rank) for rank in (1, 2, 3))
+    third = replace(one, document=replace(one.document, plans=plans), plan=plans[2])
+    document = reduced(third)
+    assert [plan.rank for plan in document.plans] == [1]
+    assert "This was plan 3 of 3." in document.notes
+    json.dumps(document.notes)
+
+
+def test_a_launcher_is_no_program() -> None:
+    launcher = find_target("torchrun")
+    with pytest.raises(InputError, match="starts programs and is none"):
+        folder_of(job("even"), launcher, launcher)
+
+
+def test_unknown_targets_are_refused_with_a_guess() -> None:
+    with pytest.raises(InputError, match="did you mean 'megatron'"):
+        find_target("megatrn")
+    assert not refusals(job("even"), find_target("MEGATRON"))
+    assert "megatron" in target_names()

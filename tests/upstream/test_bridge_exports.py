@@ -1,0 +1,31 @@
+"""Keys of overrides are fields of the configuration classes that Megatron-Bridge takes over.
+
+Megatron-Bridge itself cannot be imported without a GPU's libraries.
+"""
+
+from __future__ import annotations
+
+from exported_plans import job
+from upstream.client import Driver
+
+from astrarium.export.bridge import overrides
+
+# Of Megatron-Bridge's own classes, read in its package 0.6.2: training/config.py for the sections,
+# models/gpt_provider.py for the model.
+OWN = {
+    "comm_overlap",
+    "mixed_precision",
+    "dataset.seq_length",
+    "model.seq_length",
+    "model.vocab_size",
+    "model.should_pad_vocab",
+    "model.make_vocab_size_divisible_by",
+}
+
+
+def test_keys_are_fields(megatron: Driver) -> None:
+    sections = megatron.ask(operation="keys")
+    for case in ("even", "uneven", "experts", "sinks", "sharded"):
+        for key in overrides(job(case)).keys() - OWN:
+            section, _, field = key.partition(".")
+            assert field in sections[section], key

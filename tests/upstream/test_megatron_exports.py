@@ -1,0 +1,214 @@
+"""Megatron-LM's own parser, validation and rank groups take what is exported, and read the plan."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from exported_plans import CASES, MODELS, job, jobs
+from hypothesis import HealthCheck, given, settings
+from upstream.client import Driver, Refused
+
+from astrarium.catalog.models import model_entries
+from astrarium.export.megatron import flags, program
+from astrarium.export.megatron_model import model_refused
+from astrarium.model import model_of_entry
+from astrarium.plans.job import Job
+from astrarium.strategy.types import Granularity
+
+OLD, NEW = (9, 0), (10, 0)  # compute capability before and from Blackwell on
+SLOW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+
+
+def parsed(megatron: Driver, one: Job, **changes: Any) -> Any:
+    """What Megatron makes of the exported arguments."""
+    made = program(one)
+    blackwell = all(group.pool.gpu.architecture.startswith("Blackwell") for group in one.nodes)
+    return megatron.ask(
+        operation="arguments",
+        argv=list(made.all_arguments),
+        world_size=one.world_size,
+        env=dict(made.environment),
+        capability=NEW if blackwell else OLD,
+        **changes,
+    )
+
+
+def check_equal(one: Job, read: Any) -> None:
+    strategy, args, config = one.strategy, read["args"], read["config"]
+    assert args["tensor_model_parallel_size"] == strategy.tp
+    assert args["pipeline_model_parallel_size"] == strategy.pp
+    assert args["context_parallel_size"] == strategy.cp
+    assert args["data_parallel_size"] == strategy.dp
+    assert args["expert_model_parallel_size"] == strategy.ep
+    if one.model.max_experts:
+        assert args["expert_tensor_parallel_size"] == strategy.etp
+    assert config["sequence_parallel"] == strategy.sequence_parallel
+    assert args["micro_batch_size"] == strategy.micro_batch
+    assert args["global_batch_size"] == one.workload.global_batch
+    assert read["num_micro_batches"] == strategy.num_micro_batches
+    assert args["use_tp_pp_dp_mapping"] == strategy.pipeline_inside
+    check_stages(one, read["stages"])
+    check_recompute(one, config)
+    check_memory(one, args)
+    overlap = strategy.overlap
+    assert args["overlap_grad_reduce"] == overlap.grad_reduce
+    assert args["overlap_param_gather"] == overlap.param_gather
+    assert args["overlap_p2p_comm"] == overlap.p2p
+    assert args["tp_comm_overlap"] == overlap.tp
+    assert args["seq_length"] == one.workload.seq_length
+
+
+def check_stages(one: Job, stages: list[list[list[int]]]) -> None:
+    held = {(stage.rank, stage.chunk): stage for stage in one.strategy.stages}
+    assert len(stages) == one.strategy.pp
+    for rank, chunks in enumerate(stages):
+        assert len(chunks) == one.strategy.virtual_stages
+        for chunk, layers in enumerate(chunks):
+            stage = held[rank, chunk]
+            assert layers == list(range(stage.first_layer, stage.last_layer))
+
+
+def check_recompute(one: Job, config: Any) -> None:
+    recompute = one.strategy.recompute
+    if recompute.granularity is Granularity.NONE:
+        assert config["recompute_granularity"] is None
+        return
+    assert config["recompute_granularity"] == recompute.granularity.value
+    if recompute.granularity is Granularity.SELECTIVE:
+        assert config["recompute_modules"] == [module.value for module in recompute.modules]
+        return
+    assert config["recompute_method"] == recompute.method.value
+    assert config["recompute_num_layers"] == recompute.layers
+
+
+def check_memory(one: Job, args: Any) -> None:
+    zero = one.strategy.zero_stage
+    assert args["use_distributed_optimizer"] == (zero > 0)
+    assert args["use_megatron_fsdp"] == (zero > 1)
+    if zero > 1:
+        shared = {2: "optim_grads", 3: "optim_grads_params"}[zero]
+        assert args["data_parallel_sharding_strategy"] == shared
+    assert args["optimizer_cpu_offload"] == one.strategy.offload_optimizer
+    assert args["accumulate_allreduce_grads_in_fp32"]
+    assert (args["fp16"], args["bf16"]) == (
+        one.workload.precision == "fp16",
+        one.workload.precision != "fp16",
+    )
+    assert (args["fp8"] is not None) == (one.workload.precision == "fp8")
+
+
+def check_model(one: Job, read: Any) -> None:
+    """Sizes of the model as the configuration has them."""
+    config, model = read["config"], one.model
+    block = model.blocks[-1]
+    assert config["num_layers"] == model.num_layers
+    assert config["hidden_size"] == model.hidden
+    attention = block.attentions[0]  # type: ignore[union-attr]
+    assert config["num_attention_heads"] == attention.heads
+    if not config["multi_latent_attention"]:
+        assert config["num_query_groups"] == attention.kv_heads
+        assert config["kv_channels"] == attention.key_dim
+    assert (config["num_moe_experts"] or 0) == model.max_experts
+    assert read["args"]["vocab_size"] == model.vocab
+
+
+@SLOW
+@given(one=jobs())
+def test_drawn_plans_are_read_back(megatron: Driver, one: Job) -> None:
+    read = parsed(megatron, one)
+    check_equal(one, read)
+    check_model(one, read)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_written_plans_are_read_back(megatron: Driver, case: str) -> None:
+    read = parsed(megatron, job(case))
+    check_equal(job(case), read)
+    check_model(job(case), read)
+
+
+def first_of_each_family() -> list[str]:
+    return list({entry.family: entry.name for entry in reversed(model_entries())}.values())
+
+
+@pytest.mark.parametrize("name", first_of_each_family())
+def test_every_family_is_taken_or_refused(megatron: Driver, name: str) -> None:
+    """On one GPU: what is not refused here, Megatron takes."""
+    model = next(model_of_entry(entry) for entry in model_entries() if entry.name == name)
+    lent = job("sinks")
+    length = min(model.max_seq_length or 512, 4096)
+    strategy = replace(lent.strategy, ep=1, dp=8)
+    one = replace(
+        lent,
+        workload=replace(lent.workload, model=model, seq_length=length),
+        strategy=replace(
+            strategy,
+            stages=(replace(strategy.stages[0], first_layer=0, last_layer=model.num_layers),),
+        ),
+    )
+    if model_refused(one):
+        return
+    check_model(one, parsed(megatron, one))
+
+
+def test_what_megatron_refuses_is_told(megatron: Driver) -> None:
+    """The test above can fail: another world size, a layout that misses a layer."""
+    one = job("uneven")
+    argv = list(program(one).all_arguments)
+    env = dict(program(one).environment)
+    with pytest.raises(Refused, match="not divisible"):
+        megatron.ask(operation="arguments", argv=argv, world_size=12, env=env)
+    at = argv.index("--pipeline-model-parallel-layout") + 1
+    argv[at] = "Et*20|t*11L"
+    with pytest.raises(Refused):
+        megatron.ask(operation="arguments", argv=argv, world_size=16, env=env)
+
+
+def groups_of(megatron: Driver, one: Job) -> Any:
+    strategy = one.strategy
+    order = "tp-cp-ep-pp-dp" if strategy.pipeline_inside else "tp-cp-ep-dp-pp"
+    degrees: dict[str, object] = {
+        "tensor_model_parallel_size": strategy.tp,
+        "pipeline_model_parallel_size": strategy.pp,
+        "virtual_pipeline_model_parallel_size": (
+            strategy.virtual_stages if strategy.virtual_stages > 1 else None
+        ),
+        "context_parallel_size": strategy.cp,
+        "order": order,
+    }
+    said = flags(one)
+    for key in ("expert-model-parallel-size", "expert-tensor-parallel-size"):
+        if key in said:
+            degrees[key.replace("-", "_")] = said[key]
+    return megatron.ask(operation="groups", world_size=one.world_size, degrees=degrees)
+
+
+@SLOW
+@given(one=jobs(models=MODELS[:5]))
+def test_ranks_lie_where_the_plan_puts_them(megatron: Driver, one: Job) -> None:
+    """Every stage's ranks are on the nodes of its pool; neighbours are as the plan counts on."""
+    strategy, groups = one.strategy, groups_of(megatron, one)
+    pools = [group.pool.name for group in one.nodes for _ in range(group.gpus)]
+    assert len(pools) == one.world_size
+    for ranks in groups["PIPELINE_MODEL_PARALLEL_GROUP"]:
+        for stage, rank in enumerate(ranks):
+            held = next(s for s in strategy.stages if s.rank == stage)
+            assert pools[rank] in dict(held.pools)
+    for ranks in groups["TENSOR_MODEL_PARALLEL_GROUP"]:
+        assert ranks == list(range(ranks[0], ranks[0] + strategy.tp))
+    step = strategy.tp * strategy.cp * (strategy.pp if strategy.pipeline_inside else 1)
+    for ranks in groups["DATA_PARALLEL_GROUP"]:
+        assert ranks == list(range(ranks[0], ranks[0] + step * strategy.dp, step))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script_gives_megatron_the_same_words(case: str) -> None:
+    """What is parsed above is what a shell makes of launch.sh."""
+    from astrarium.export.torchrun import script
+
+    made = program(job(case))
+    body = script(job(case), made).split("arguments=(\n", 1)[1].split("\n)\n", 1)[0]
+    assert tuple(shlex.split(body)) == made.arguments
