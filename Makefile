@@ -15,8 +15,8 @@ help:  ## list the commands
 plan: $(VENV)/.installed  ## plan the training of Llama-2-70B on 64 H100
 	$(BIN)/astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T
 
-test: lint  ## check the code, then run all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: lint $(VENV)/.installed-upstream  ## check the code, then run all tests
+	ASTRARIUM_REQUIRE_UPSTREAM=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-dev  ## style, types, layers, sizes
 	$(BIN)/ruff check .
@@ -51,3 +51,8 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.installed
+
+# The programs whose parsers read what is exported, for tests alone: each in a folder of its own.
+$(VENV)/.installed-upstream: tests/upstream/packages.toml tools/install_upstream.py | $(VENV)/.installed-dev
+	$(BIN)/python tools/install_upstream.py $(VENV)/upstream
+	touch $@

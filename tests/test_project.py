@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
+UPSTREAM = "tools/install_upstream.py"
+MAKE_READS = ("Makefile", "pyproject.toml", UPSTREAM, "tests/upstream/packages.toml")
 PLAN = "astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T"
 CORE_MODULES = ("errors", "units", "documents")
 
@@ -73,14 +75,15 @@ def test_the_makefile_has_the_commands() -> None:
     ("command", "steps"),
     [
         ("plan", ["-m venv", "pip install --quiet --editable .", PLAN]),
-        ("test", ["pip install --quiet torch", "[dev]", "ruff check", "mypy", "pytest"]),
+        ("test", ["pip install --quiet torch", "[dev]", "ruff check", "mypy", UPSTREAM, "pytest"]),
         ("bench", ["pip install --quiet --editable .", "benchmarks/search.py"]),
         ("accuracy", ["pip install --quiet --editable .", "benchmarks/accuracy.py"]),
     ],
 )
 def test_commands_set_everything_up(tmp_path: Path, command: str, steps: list[str]) -> None:
     """On a fresh machine each command first makes its environment, in this order."""
-    for name in ("Makefile", "pyproject.toml"):
+    for name in MAKE_READS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     dry_run = make(tmp_path, "--dry-run", command)
     positions = [dry_run.find(step) for step in steps]

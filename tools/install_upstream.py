@@ -1,8 +1,9 @@
 """Installs the programs whose parsers tests use, each into a folder of its own.
 
-`python tools/install_upstream.py FOLDER` puts them under FOLDER; what `tests/upstream/packages.toml`
-lists is installed as it stands, without dependencies. A folder that already holds what is listed
-stays as it is, so a second call ends at once. A folder appears only when it is complete.
+`python tools/install_upstream.py FOLDER` puts them under FOLDER; what is listed in
+`tests/upstream/packages.toml` is installed as it stands, without dependencies. A folder that
+already holds it stays as it is, so a second call ends at once. A folder appears only when it is
+complete.
 """
 
 from __future__ import annotations

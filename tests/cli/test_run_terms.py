@@ -9,7 +9,8 @@ import typer
 from small import small_model
 from typer.testing import CliRunner
 
-from astrarium.cli import options, request
+from astrarium.api import request
+from astrarium.cli import options
 from astrarium.cluster import parse_gpus
 from astrarium.cost.checkpoints import Storage
 from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR

@@ -1,7 +1,7 @@
 """Talks to the real parsers: one process for each, started when it is first asked.
 
 A driver (`drivers/NAME.py`) reads requests as lines of JSON and answers each with one line. What
-the parser refuses is raised here as `Refused`, with the parser's own words.
+the parser refuses is raised here as `RefusedError`, with the parser's own words.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOLDERS: Final[Mapping[str, str]] = {
 }
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """What the real parser says about a configuration it does not take."""
 
 
@@ -43,11 +43,13 @@ class Driver:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8")
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (until `close`)
+        self._home = tempfile.TemporaryDirectory()  # some keep state there, or read settings
         # PYTHONPATH comes before the main environment, so what a folder brings wins there.
         environment = {
             **os.environ,
             "PYTHONPATH": f"{folder}{os.pathsep}{TESTS}",
+            "HOME": self._home.name,
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }
@@ -66,7 +68,7 @@ class Driver:
         self._answers = os.fdopen(answers, encoding="utf-8")
 
     def ask(self, **request: Any) -> Any:
-        """The parser's answer; `Refused` if it does not take what is asked."""
+        """The parser's answer; `RefusedError` if it does not take what is asked."""
         process = self._process
         assert process.stdin
         alarm = threading.Timer(SECONDS, process.kill)
@@ -83,7 +85,7 @@ class Driver:
             raise RuntimeError(f"the {self.name} driver ended or hung:\n{self._last_words()}")
         reply = json.loads(line)
         if "error" in reply:
-            raise Refused(reply["error"])
+            raise RefusedError(reply["error"])
         return reply["result"]
 
     def close(self) -> None:
@@ -96,6 +98,7 @@ class Driver:
             self._process.wait()
         self._answers.close()
         self._log.close()
+        self._home.cleanup()
 
     def _last_words(self) -> str:
         self._log.seek(0)

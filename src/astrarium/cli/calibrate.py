@@ -122,8 +122,8 @@ def _measure(
     again: bool,
 ) -> tuple[Contents, Outcome]:
     """Read the flags and measure; Ctrl-C says how to go on."""
+    from astrarium.api import request
     from astrarium.calibrate.sections import SECTIONS, check_sections
-    from astrarium.cli import request
     from astrarium.units import parse_seconds
 
     journal = path.with_name(f"{path.name}.jsonl")

@@ -94,7 +94,8 @@ def prices(
 ) -> None:
     """Prices per GPU and hour: least, most, age; with NAME every offer."""
     from astrarium import catalog as data
-    from astrarium.cli import money, output
+    from astrarium.api import money
+    from astrarium.cli import output
     from astrarium.report import prices as report
     from astrarium.report.catalog import SCHEMA, gpu_named, instance_to_dict
 

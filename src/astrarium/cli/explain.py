@@ -23,7 +23,8 @@ def explain(
     from dataclasses import asdict
     from pathlib import Path
 
-    from astrarium.cli import output, request
+    from astrarium.api import request
+    from astrarium.cli import output
     from astrarium.plans.files import load_document, plan_of_rank
     from astrarium.report.explain import compare
     from astrarium.report.explain import explain as explained_plan

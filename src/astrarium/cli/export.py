@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from astrarium.cli import options
-
-if TYPE_CHECKING:
-    from astrarium.export.result import Refused
-    from astrarium.export.target import Target
-    from astrarium.plans.job import Job
 
 
 def complete_target(incomplete: str) -> list[str]:
@@ -59,7 +54,9 @@ def export(
     from dataclasses import asdict
     from pathlib import Path
 
-    from astrarium.cli import output, request
+    from astrarium.api import request
+    from astrarium.api.exporting import refused_by
+    from astrarium.cli import output
     from astrarium.errors import InputError
     from astrarium.export import result
     from astrarium.export.folder import check_folder, folder_of, write_folder
@@ -74,7 +71,8 @@ def export(
     check_folder(out, force=force)
     output.check_not_read("--out", Path(out) / PLAN_FILE, (plan, Path(plan) / PLAN_FILE))
     job = job_of(load_document(Path(plan)), number, plan)
-    refused = _refused(job, target, software)
+    with output.progress("looking for the nearest plan"):
+        refused = refused_by(job, target, software)
     if refused and not (nearest and refused.nearest):
         if json:
             output.print_json(asdict(result.refused(software, number, out, refused)))
@@ -87,20 +85,3 @@ def export(
         output.print_json(asdict(done))
     else:
         output.show(lambda width: result.lines(done, width))
-
-
-def _refused(job: Job, target: Target, software: Target) -> Refused | None:
-    """Why the target, or the software that it starts, has no words for the plan."""
-    from astrarium.export.result import Refused
-    from astrarium.export.target import refusals
-
-    both = (software, target) if target is not software else (target,)
-    for one in both:
-        reasons = refusals(job, one)
-        if reasons:
-            from astrarium.cli import output
-            from astrarium.export.nearest import nearest
-
-            with output.progress("looking for the nearest plan"):
-                return Refused(one, reasons, nearest(job, both))
-    return None

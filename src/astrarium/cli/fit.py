@@ -32,7 +32,8 @@ def fit(  # noqa: PLR0913  one parameter per flag
     """
     from dataclasses import asdict
 
-    from astrarium.cli import money, output, request
+    from astrarium.api import money, request
+    from astrarium.cli import output
     from astrarium.report.fit import fit_document, fit_report
     from astrarium.search import fit as search
 

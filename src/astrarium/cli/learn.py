@@ -161,8 +161,8 @@ def _runs_of_logs(
 
 
 def _given(flags: OfLogs, runtime: str | None) -> Given:
+    from astrarium.api import request
     from astrarium.calibrate.logs_settings import Given
-    from astrarium.cli import request
     from astrarium.model import load_model
     from astrarium.search.planner import only_pool
     from astrarium.strategy.document import read_strategy_keys

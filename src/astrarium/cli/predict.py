@@ -30,22 +30,11 @@ def predict(  # noqa: PLR0913  one parameter per flag
     out: options.OUT = None,
 ) -> None:
     """One strategy: time, memory, money, and where they go."""
-    from astrarium.catalog.runtimes import find_runtime
-    from astrarium.cli import money, output, request
+    from astrarium.api.planning import prediction
+    from astrarium.cli import output
     from astrarium.plans.document import PLAN_FILE, to_dict
-    from astrarium.report.build import document_of_prediction
-    from astrarium.search import planner
 
-    terms, length = money.terms(ctx.params), request.run_length(tokens)
-    asked = request.read(model, gpus, cluster, seq_length, global_batch, length, precision, terms)
-    chosen = request.strategy(strategy, asked)
-    program = find_runtime(runtime)
-    asked = request.under(asked, program)
-    asked, tuning = request.tuned(asked, profile, program.name)
-    predicted = planner.predict(
-        asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
-    )
-    document = document_of_prediction(asked.workload, asked.cluster, predicted, model, asked.notes)
+    document = prediction(ctx.params)
     output.write_document(out, PLAN_FILE, to_dict(document))
     if json:
         output.print_json(to_dict(document))

@@ -51,7 +51,8 @@ def validate(
     """Predictions against measurements: errors by source, the rows behind them."""
     from dataclasses import asdict
 
-    from astrarium.cli import output, request
+    from astrarium.api import request
+    from astrarium.cli import output
     from astrarium.report import scatter, validation
     from astrarium.validate.metrics import Scoring
     from astrarium.validate.predictions import predict_rows

@@ -48,6 +48,7 @@ class Feature(StrEnum):
     UNLIKE_STAGES = "stages with degrees of their own"
     OWN_RECOMPUTE = "stages that recompute unlike the others"
     SPOT = "nodes that may be taken away"
+    SPOT_BESIDE = "nodes that may be taken away beside other nodes"
 
 
 Words = Callable[[Job], str]  # what the plan asks for, with its values; "" if it does not
@@ -126,6 +127,14 @@ def _spot(job: Job) -> str:
     return ", ".join(f"{n} x {gpu} as spot" for gpu, n in gpus.items() if n)
 
 
+def _spot_beside(job: Job) -> str:
+    """Some spot nodes and some that are not, or spot nodes of several sorts."""
+    gpus = job.plan.run.spot_gpus if job.plan.run else {}
+    alone = len(job.nodes) == 1 and sum(gpus.values()) == job.plan.num_gpus
+    asked = _spot(job)
+    return f"{asked}, of {job.plan.num_gpus} GPUs in all" if asked and not alone else ""
+
+
 _FULL: Final = Granularity.FULL
 ASKED: Final[Mapping[Feature, Words]] = {
     Feature.TENSOR_PARALLEL: _degree("tp"),
@@ -175,6 +184,7 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.UNLIKE_STAGES: _says("tp or dp of a stage's own", lambda s: s.has_unlike_stages),
     Feature.OWN_RECOMPUTE: _says("recompute of a stage's own", lambda s: s.has_own_recompute),
     Feature.SPOT: _spot,
+    Feature.SPOT_BESIDE: _spot_beside,
 }
 
 

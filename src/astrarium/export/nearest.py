@@ -79,7 +79,15 @@ def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
     if not found:
         return None
     seconds, best, rank = min(found, key=lambda one: one[0])
-    return Nearest(best, rank, tuple(_changes(job.strategy, best.strategy)), seconds / before)
+    changed = (*_changes(job.strategy, best.strategy), *_on_demand(job, best))
+    return Nearest(best, rank, changed, seconds / before)
+
+
+def _on_demand(asked: Job, found: Job) -> Iterator[str]:
+    """Spot nodes that are none any more."""
+    spot = sum(asked.plan.run.spot_gpus.values()) if asked.plan.run else 0
+    if spot and not (found.plan.run and sum(found.plan.run.spot_gpus.values())):
+        yield f"{spot} GPUs as spot -> on demand"
 
 
 def _seconds(job: Job) -> float:

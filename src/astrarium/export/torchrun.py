@@ -26,7 +26,7 @@ def launch(job: Job, program: Program) -> Launch:
     variables = "".join(f"{name}=<{name.lower()}> " for name in program.variables)
     last = job.num_nodes - 1
     where = "" if alone else f"on every node, numbered from 0 to {last}"
-    notes = (*node_notes(job), *_mixed_notes(job))
+    notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job))
     return Launch(
         {SCRIPT: script(job, program)}, f"{variables}{numbers}./{SCRIPT}", where, tuple(notes)
     )
@@ -107,13 +107,29 @@ def _stages(job: Job, first: int, last: int) -> str:
     return f", stages {begin} to {end}" if end > begin else f", stage {begin}"
 
 
-def _mixed_notes(job: Job) -> Iterator[str]:
+def mixed_notes(job: Job) -> Iterator[str]:
     types = list(dict.fromkeys(group.pool.gpu.name for group in job.nodes))
     if len(types) > 1:
         yield (
             f"NCCL between {' and '.join(types)} is not something its makers promise: try a"
             " collective over all nodes first."
         )
+
+
+def spot_notes(job: Job) -> Iterator[str]:
+    """How to live with nodes that are taken away."""
+    run = job.plan.run
+    if run is None or not any(run.spot_gpus.values()):
+        return
+    spot = " and ".join(f"{count} x {gpu}" for gpu, count in run.spot_gpus.items() if count)
+    often = ""
+    if run.checkpoint_interval_seconds:
+        steps = max(round(run.checkpoint_interval_seconds / job.plan.iteration_seconds), 1)
+        often = f", as the plan counts, one after every {steps} iterations"
+    yield (
+        f"The plan has {spot} as spot, which may be taken away: keep checkpoints{often}, and start"
+        " from the last one."
+    )
 
 
 def _data(data: Data) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -289,10 +290,16 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
 
 
 def _plain(config: Mapping[str, object] | None) -> dict[str, Any] | None:
-    """A config as JSON can hold it: dates that YAML reads become text again."""
-    import msgspec
+    """A config as JSON can hold it: keys are texts, and so are dates, which YAML reads."""
+    return None if config is None else {str(key): _value(one) for key, one in config.items()}
 
-    return None if config is None else msgspec.to_builtins(dict(config), str_keys=True)
+
+def _value(value: object) -> Any:  # noqa: ANN401  whatever JSON can hold
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, list | tuple):
+        return [_value(one) for one in value]
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def cluster_part(cluster: Cluster) -> ClusterPart:

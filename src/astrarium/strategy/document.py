@@ -139,11 +139,20 @@ def read_strategy(
     given = read_strategy_keys(reference, flag)
     where = flag if "=" in reference else reference
     try:
-        strategy = strategy_from_dict(
+        return given_strategy(
             given, where=where, gpus=gpus, global_batch=global_batch, layers=layers
         )
     except StrategyKeyError as error:
         raise error if "=" in reference else _with_line(Path(reference), error) from None
+
+
+def given_strategy(
+    given: Mapping[str, Any], *, where: str, gpus: int, global_batch: int, layers: int
+) -> GivenStrategy:
+    """A strategy of its keys, and which of its overlaps were among them."""
+    strategy = strategy_from_dict(
+        given, where=where, gpus=gpus, global_batch=global_batch, layers=layers
+    )
     return GivenStrategy(strategy, frozenset(_nested(given, where).get("overlap", {})))
 
 

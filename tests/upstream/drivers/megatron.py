@@ -17,7 +17,7 @@ from typing import Any
 import typing_extensions
 from upstream.drivers.serving import serve, without_kernels
 
-typing.override = typing_extensions.override  # the wheel is for Python 3.12
+vars(typing)["override"] = typing_extensions.override  # the wheel is for Python 3.12
 torch = without_kernels()
 HOPPER = (9, 0)
 
@@ -31,6 +31,10 @@ from megatron.core.transformer.moe import moe_utils  # noqa: E402
 from megatron.core.transformer.transformer_block import get_num_layers_to_build  # noqa: E402
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset  # noqa: E402
 from megatron.training import arguments  # noqa: E402
+from megatron.training.training import (  # noqa: E402
+    get_megatron_ddp_config,
+    get_megatron_optimizer_config,
+)
 from packaging.version import Version  # noqa: E402
 
 
@@ -86,6 +90,8 @@ def arguments_of(request: dict[str, Any]) -> dict[str, Any]:
         return {
             "args": vars(args),
             "config": config,
+            "optimizer": get_megatron_optimizer_config(args)[0],
+            "ddp": get_megatron_ddp_config(args),
             "num_micro_batches": batches.get(),
             "stages": stages_of(config),
         }

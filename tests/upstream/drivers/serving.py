@@ -23,6 +23,7 @@ def serve(answer: Callable[[dict[str, Any]], Any]) -> None:
     for line in sys.stdin:
         channel.write(json.dumps(_reply(answer, json.loads(line))) + "\n")
         channel.flush()
+    os._exit(0)  # threads of libraries have nothing left to do
 
 
 def _reply(answer: Callable[[dict[str, Any]], Any], request: dict[str, Any]) -> dict[str, Any]:

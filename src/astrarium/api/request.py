@@ -1,4 +1,7 @@
-"""From the text of flags to a workload and a cluster, with messages that name the flag."""
+"""From the texts of flags to a workload and a cluster, with messages that name the flag.
+
+The model and the cluster may also be objects, which is how they come from Python.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from astrarium import units
-from astrarium.cli.money import Terms
+from astrarium.api.money import Terms
 from astrarium.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -57,6 +60,12 @@ class Request:
     cluster: Cluster
     notes: tuple[str, ...]
 
+
+# A catalog name, a path, the content of a config.json or model file, or a model.
+ModelGiven: TypeAlias = "str | Path | Mapping[str, Any] | Model"
+ClusterGiven: TypeAlias = "str | Path | Cluster"  # a cluster file, or a cluster
+NAME_KEY = "_name_or_path"  # where a config.json says what its model is called
+NAMELESS = "model"
 
 Choice = TypeVar("Choice", bound=StrEnum)
 Number = TypeVar("Number", int, float)
@@ -129,28 +138,46 @@ def check_planned(runtime: str) -> None:
     )
 
 
+def model(given: ModelGiven) -> Model:
+    """A model that was built, or is built of what it is called or of the content of a file."""
+    from astrarium.model import Model, load_model
+    from astrarium.model.load import model_of_config
+
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, Mapping):
+        return model_of_config(given, str(given.get(NAME_KEY) or NAMELESS), NAMELESS)
+    return load_model(str(given))
+
+
+def reference_of(given: ModelGiven, loaded: Model) -> str:
+    """What a document says the model was called."""
+    return str(given) if isinstance(given, str | Path) else loaded.name
+
+
 def cluster(
-    gpus: str | None, file: str | None, terms: Terms = NO_TERMS
+    gpus: str | None, file: ClusterGiven | None, terms: Terms = NO_TERMS
 ) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster of --gpus, --cluster or --market, at the terms of the flags, and notes on it."""
-    from astrarium.cli import money
-    from astrarium.cluster import load_cluster, parse_gpus
+    from astrarium.api import money
+    from astrarium.cluster import Cluster, load_cluster, parse_gpus
 
     if gpus is not None and file is not None:
         raise InputError("--gpus and --cluster are both given; keep one")
     if gpus is not None:
         return money.priced(parse_gpus(gpus), terms)
     if file is not None:
-        return money.priced(load_cluster(Path(file)), terms)
+        there = file if isinstance(file, Cluster) else load_cluster(Path(file))
+        return money.priced(there, terms)
     if terms.market is not None:
         return money.market(terms)
     raise InputError("no GPUs are given; use --gpus TYPE:N such as h100:64, or --cluster FILE")
 
 
 def read(
-    model: str,
+    given: ModelGiven,
     gpus: str | None,
-    cluster_file: str | None,
+    cluster_given: ClusterGiven | None,
     seq_length: str | None,
     global_batch: str | None,
     tokens: int | None,
@@ -158,7 +185,6 @@ def read(
     terms: Terms = NO_TERMS,
 ) -> Request:
     """Everything a command is asked about. Flags first: their mistakes cost least to find."""
-    from astrarium.model import load_model
     from astrarium.model.workload import Precision, Workload
 
     notes = []
@@ -168,9 +194,9 @@ def read(
     batch = count("--global-batch", global_batch, MOST_GLOBAL_BATCH)
     length = None if seq_length is None else count("--seq-length", seq_length, MOST_SEQ_LENGTH)
     number_format = choice("--precision", precision, Precision)
-    pools, on_prices = cluster(gpus, cluster_file, terms)
+    pools, on_prices = cluster(gpus, cluster_given, terms)
     notes += on_prices
-    loaded = load_model(model)
+    loaded = model(given)
     if length is None:
         length, why = _default_length(loaded)
         notes.append(f"--seq-length not given: {length:,} taken, {why}")
@@ -186,7 +212,7 @@ def read(
             " pipeline layout has no place: plans with pp > 1 need another program"
         )
     asked = Workload(loaded, length, batch, tokens, number_format)
-    if gpus is None and cluster_file is None:
+    if gpus is None and cluster_given is None:
         pools, unable = _able(asked, pools)
         return Request(asked, pools, (*notes, *unable))
     used, fallbacks = _usable_format(asked, pools)
@@ -461,20 +487,26 @@ def under(asked: Request, runtime: RuntimeProfile) -> Request:
 
 
 def strategy(
-    reference: str, asked: Request, *, flag: str = "--strategy", gpus: int | None = None
+    reference: str | Mapping[str, Any],
+    asked: Request,
+    *,
+    flag: str = "--strategy",
+    gpus: int | None = None,
 ) -> Strategy:
-    """The strategy of a flag, completed for the GPUs (by default all) and the batch."""
+    """The strategy of a flag or of its keys, completed for the GPUs (all) and the batch."""
     from astrarium.search.planner import with_permitted_overlap
-    from astrarium.strategy.document import read_strategy
+    from astrarium.strategy.document import given_strategy, read_strategy
 
     layers = asked.workload.model.num_layers
-    given = read_strategy(
-        reference,
-        gpus=asked.cluster.num_gpus if gpus is None else gpus,
-        global_batch=asked.workload.global_batch,
-        layers=layers,
-        flag=flag,
-    )
+    known = {
+        "gpus": asked.cluster.num_gpus if gpus is None else gpus,
+        "global_batch": asked.workload.global_batch,
+        "layers": layers,
+    }
+    if isinstance(reference, str):
+        given = read_strategy(reference, flag=flag, **known)
+    else:
+        given = given_strategy(reference, where=flag, **known)
     pp, virtual = given.strategy.pp, given.strategy.virtual_stages
     if pp * virtual > layers:
         raise InputError(

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astrarium.cli.money import Terms
+from astrarium.api.money import Terms
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
-    from astrarium.cli.request import Request
+    from astrarium.api.request import Request
     from astrarium.cluster import Cluster
     from astrarium.cost.tuning import Tuning
     from astrarium.strategy.types import Strategy
@@ -89,7 +89,7 @@ def _of_plan_file(reference: str) -> Given | None:
 
 def read(given: Given, asked: Request, terms: Terms, tuning: Tuning) -> Yours:
     """The strategy for the same workload, on its own cluster at the terms of the answer's."""
-    from astrarium.cli import money, request
+    from astrarium.api import money, request
 
     own = replace(asked, notes=())
     if given.cluster is not None:

@@ -1,0 +1,57 @@
+"""A plan of a document, written as the folder that starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astrarium.errors import InputError
+from astrarium.plans.document import PlanDocument
+
+if TYPE_CHECKING:
+    from astrarium.export.result import Refused
+    from astrarium.export.target import Target
+    from astrarium.plans.job import Job
+
+
+def export(
+    document: PlanDocument,
+    rank: int,
+    to: str,
+    out: Path,
+    *,
+    program: str,
+    nearest: bool,
+    force: bool,
+) -> Path:
+    """Write the folder; InputError says what the target, or what it starts, cannot express."""
+    from astrarium.export.folder import check_folder, folder_of, write_folder
+    from astrarium.export.target import find_target
+    from astrarium.plans.job import job_of
+
+    target = find_target(to)
+    software = find_target(program) if target.is_launcher else target
+    check_folder(str(out), force=force)
+    job = job_of(document, rank)
+    refused = refused_by(job, target, software)
+    if refused and not (nearest and refused.nearest):
+        raise InputError(refused.message(rank))
+    if refused and refused.nearest:
+        job = refused.nearest.job
+    write_folder(str(out), folder_of(job, target, software).files, force=force)
+    return out
+
+
+def refused_by(job: Job, target: Target, software: Target) -> Refused | None:
+    """Why the target, or the software that it starts, has no words for the plan."""
+    from astrarium.export.result import Refused
+    from astrarium.export.target import refusals
+
+    both = (software, target) if target is not software else (target,)
+    for one in both:
+        reasons = refusals(job, one)
+        if reasons:
+            from astrarium.export.nearest import nearest
+
+            return Refused(one, reasons, nearest(job, both))
+    return None

@@ -1,0 +1,230 @@
+"""The question of a plan: what is asked, by flags or by arguments, and its answer as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from astrarium.api import comparison, money, request
+from astrarium.errors import InputError
+
+if TYPE_CHECKING:
+    from astrarium.api.request import Request
+    from astrarium.cost.training_run import RunTerms
+    from astrarium.cost.tuning import Tuning
+    from astrarium.plans.document import ComparePart, PlanDocument
+    from astrarium.search.outcome import Limits, Objective
+    from astrarium.search.planner import Mode, Planned
+    from astrarium.search.rules import UserRule
+    from astrarium.search.sensitivity import Change
+
+Flags = Mapping[str, Any]  # of `astrarium plan`, by name: texts, or None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of the search, and about what."""
+
+    asked: Request
+    reference: str  # what the model was called
+    runtime: request.Runtime
+    objective: Objective
+    mode: Mode
+    most_types: int | None
+    limits: Limits
+    top: int
+    rules: Sequence[UserRule]
+    terms: RunTerms
+    tuning: Tuning
+    yours: comparison.Yours | None
+
+
+def read(flags: Flags) -> Question:
+    """What the flags ask; whatever is wrong with them is found here, before the search."""
+    from astrarium.search.outcome import Limits, Objective
+    from astrarium.search.rules import user_rules
+
+    request.check_planned(flags["runtime"])
+    goal = request.choice("--objective", flags["objective"], Objective, without=(Objective.GPUS,))
+    no_cluster = flags["gpus"] is None and flags["cluster"] is None
+    market_alone = no_cluster and flags["market"] is not None
+    how = _mode(flags["mode"], market_alone=market_alone)
+    limits = Limits(
+        request.usd("--budget", flags["budget"]), request.seconds("--deadline", flags["deadline"])
+    )
+    top = request.count("--top", flags["top"], request.MOST_PLANS)
+    most_types = _most_types(flags["mix"], market_alone=market_alone)
+    rules = user_rules(flags["rule"] or ())
+    given = comparison.given(flags["compare"], flags["compare_gpus"], has_cluster=not market_alone)
+    terms = money.terms(
+        flags,
+        money_decides=_money_decides(goal, how, limits),
+        elsewhere=() if given is None else given.types,
+    )
+    length = request.run_length(flags["tokens"], flags["epochs"], flags["dataset_tokens"])
+    asked = _asked(flags, length, terms)
+    if flags["sensitivity"]:
+        _check_open(how, asked)
+    run = request.run_terms(flags, asked.workload)
+    on_spot = request.spot_notes(run, asked.cluster)
+    asked = replace(asked, notes=(*asked.notes, *on_spot))
+    asked, tuning = request.tuned(asked, flags["profile"], request.Runtime.MEGATRON)
+    yours = None if given is None else comparison.read(given, asked, terms, tuning)
+    return Question(
+        asked=asked,
+        reference=request.reference_of(flags["model"], asked.workload.model),
+        runtime=request.Runtime(flags["runtime"].lower()),
+        objective=goal,
+        mode=how,
+        most_types=most_types,
+        limits=limits,
+        top=top,
+        rules=rules,
+        terms=run,
+        tuning=tuning,
+        yours=yours,
+    )
+
+
+def search(question: Question) -> Planned:
+    """Ask the search; NoFeasiblePlanError says what bound if nothing is feasible."""
+    from astrarium.search.planner import plan as find
+
+    if question.runtime is request.Runtime.ANY:
+        from astrarium.search.beyond import plan_beyond as find
+    return find(
+        question.asked.workload,
+        question.asked.cluster,
+        objective=question.objective,
+        mode=question.mode,
+        rules=question.rules,
+        top=question.top,
+        limits=question.limits,
+        tuning=question.tuning,
+        terms=question.terms,
+        most_types=question.most_types,
+    )
+
+
+def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
+    """Which price or network, changed by how much, changes the answer."""
+    from astrarium.search.runs import Runs
+    from astrarium.search.sensitivity import Sensitivity
+
+    asked = question.asked
+    runs = Runs(asked.workload, asked.cluster, question.terms, question.tuning)
+    return Sensitivity(
+        runs,
+        question.objective,
+        question.limits,
+        (*question.rules, *runs.rules),
+        (*planned.plans, *planned.front),
+    ).changes()
+
+
+def document(
+    question: Question, planned: Planned, changes: Sequence[Change] | None = None
+) -> PlanDocument:
+    """What was found, compared with what the user has if that was asked."""
+    from astrarium.report.build import document_of
+
+    return document_of(
+        planned,
+        reference=question.reference,
+        objective=question.objective,
+        mode=question.mode,
+        limits=question.limits,
+        notes=question.asked.notes,
+        compare=_compared(question, planned),
+        changes=changes,
+    )
+
+
+def prediction(flags: Flags) -> PlanDocument:
+    """The document of one strategy, by the flags of `astrarium predict`."""
+    from astrarium.catalog.runtimes import find_runtime
+    from astrarium.report.build import document_of_prediction
+    from astrarium.search import planner
+
+    asked = _asked(flags, request.run_length(flags["tokens"]), money.terms(flags))
+    chosen = request.strategy(flags["strategy"], asked)
+    program = find_runtime(flags["runtime"])
+    asked = request.under(asked, program)
+    asked, tuning = request.tuned(asked, flags["profile"], program.name)
+    predicted = planner.predict(
+        asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
+    )
+    name = request.reference_of(flags["model"], asked.workload.model)
+    return document_of_prediction(asked.workload, asked.cluster, predicted, name, asked.notes)
+
+
+def _asked(flags: Flags, tokens: int | None, terms: money.Terms) -> Request:
+    """The workload and the cluster."""
+    return request.read(
+        flags["model"],
+        flags["gpus"],
+        flags["cluster"],
+        flags["seq_length"],
+        flags["global_batch"],
+        tokens,
+        flags["precision"],
+        terms,
+    )
+
+
+def _compared(question: Question, planned: Planned) -> ComparePart | None:
+    yours = question.yours
+    if yours is None:
+        return None
+    from astrarium.report.build import compare_part
+    from astrarium.search.comparison import compared
+
+    own = compared(
+        yours.asked.workload,
+        yours.asked.cluster,
+        yours.strategy,
+        objective=question.objective,
+        limits=question.limits,
+        terms=question.terms,
+        tuning=yours.tuning,
+    )
+    return compare_part(own, planned.plans[0], yours.asked.notes)
+
+
+def _check_open(mode: Mode, asked: Request) -> None:
+    """Refuse --sensitivity where the answer cannot change, or where its money is not known."""
+    if mode == "exact":
+        raise InputError(
+            "--sensitivity asks what would change the GPUs of the answer, and --mode exact uses all"
+            " of them; add --mode up-to"
+        )
+    unpriced = [pool for pool in asked.cluster.pools if pool.usd_per_gpu_hour is None]
+    if unpriced:
+        names = ", ".join(dict.fromkeys(pool.gpu.name for pool in unpriced))
+        given = unpriced[0].requested or unpriced[0].gpu.name
+        raise InputError(
+            f"--sensitivity needs prices, and none is known for {names}; --price {given}=USD sets"
+            " one"
+        )
+
+
+def _mode(text: str, *, market_alone: bool) -> Mode:
+    """The mode of --mode; a market has more than anybody rents."""
+    from astrarium.search.planner import Mode
+
+    asked = request.choice("--mode", text, Mode)
+    return Mode.UP_TO if market_alone else asked
+
+
+def _most_types(text: str | None, *, market_alone: bool) -> int | None:
+    """Pools that one job may use; of a market, offers of different clouds among them, one."""
+    if text is None:
+        return 1 if market_alone else None
+    return request.count("--mix", text, request.MOST_POOLS)
+
+
+def _money_decides(objective: Objective, mode: Mode, limits: Limits) -> bool:
+    """Whether GPUs without a price are of no use, and others may be taken."""
+    cheap = objective == "cost" or limits.budget_usd is not None
+    return cheap and mode == "up-to"

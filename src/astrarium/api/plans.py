@@ -1,0 +1,174 @@
+"""What the functions of the package return: a plan document, and the plans in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from astrarium.errors import NoFeasiblePlanError
+from astrarium.plans.document import PLAN_FILE, PlanDocument, PlanPart, StrategyPart, to_dict
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A strategy with its estimate. `part` holds all of it, as in the plan document."""
+
+    document: PlanDocument
+    part: PlanPart
+
+    @property
+    def rank(self) -> int:
+        """1 is the best."""
+        return self.part.rank
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """GPUs in use by type."""
+        return dict(self.part.gpus)
+
+    @property
+    def strategy(self) -> StrategyPart:
+        return self.part.strategy
+
+    @property
+    def iteration_seconds(self) -> float:
+        return self.part.iteration_seconds
+
+    @property
+    def interval_seconds(self) -> tuple[float, float]:
+        """Between which seconds an iteration is expected to be."""
+        return self.part.interval_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.part.tokens_per_second
+
+    @property
+    def mfu(self) -> float:
+        """Share of the peak FLOP/s that trains the model."""
+        return self.part.mfu
+
+    @property
+    def peak_bytes(self) -> float:
+        """Memory on the GPU that is fullest for its size."""
+        return self.part.fullest.peak_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.part.fits
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """None if a price is not known."""
+        return self.part.usd_per_hour
+
+    @property
+    def usd_total(self) -> float | None:
+        """Of the whole run; None without tokens or prices."""
+        return self.part.usd_total
+
+    @property
+    def train_seconds(self) -> float | None:
+        """Of the whole run; None without tokens."""
+        return self.part.train_seconds
+
+    def export(
+        self,
+        to: str,
+        out: StrPath,
+        *,
+        program: str = "megatron",
+        nearest: bool = False,
+        force: bool = False,
+    ) -> Path:
+        """Write what starts the plan into a folder, as `astrarium export` does.
+
+        `to` is training software or a launcher, which starts `program`. What the target cannot
+        express is refused with InputError, or, with `nearest`, the nearest plan that it can express
+        is written. A folder that holds something is left alone unless `force` is set.
+        """
+        from astrarium.api.exporting import export
+        from astrarium.api.wording import in_words_of_python
+
+        with in_words_of_python():
+            place = self.document, self.rank, to, Path(out)
+            return export(*place, program=program, nearest=nearest, force=force)
+
+    def __repr__(self) -> str:
+        gpus = ", ".join(f"{number} x {gpu}" for gpu, number in self.gpus.items())
+        s = self.strategy
+        degrees = f"tp={s.tp}, pp={s.pp}, dp={s.dp}"
+        return f"<Plan {self.rank}: {gpus}, {degrees}, {self.iteration_seconds:.3g} s>"
+
+
+@dataclass(frozen=True, slots=True)
+class Plans(Sequence[Plan]):
+    """The plans of a document, the best first; `document` is what `--json` prints."""
+
+    document: PlanDocument
+
+    @property
+    def best(self) -> Plan:
+        """The first; NoFeasiblePlanError if the document holds none."""
+        if not self.document.plans:
+            raise NoFeasiblePlanError(self.document.error or "the document holds no plans")
+        return self[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, and what should be known about the answer."""
+        return self.document.notes
+
+    @property
+    def pareto(self) -> tuple[Plan, ...]:
+        """The plans of the front of time against money: none beats another in both."""
+        return tuple(
+            Plan(self.document, self.document.plans[point.plan]) for point in self.document.pareto
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> Plan: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Plan, ...]: ...
+    def __getitem__(self, index: int | slice) -> Plan | tuple[Plan, ...]:
+        if isinstance(index, slice):
+            return tuple(Plan(self.document, part) for part in self.document.listed[index])
+        return Plan(self.document, self.document.listed[index])
+
+    def __len__(self) -> int:
+        return len(self.document.listed)
+
+    def __iter__(self) -> Iterator[Plan]:
+        return (Plan(self.document, part) for part in self.document.listed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as plain data, ready for JSON."""
+        return to_dict(self.document)
+
+    def save(self, path: StrPath) -> Path:
+        """Write the document to a .json file, or as plan.json into a folder; returns the file."""
+        import json
+
+        from astrarium.documents import write_atomic
+
+        target = Path(path)
+        if target.suffix.lower() != ".json":
+            target.mkdir(parents=True, exist_ok=True)
+            target /= PLAN_FILE
+        write_atomic(target, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
+        return target
+
+    def __repr__(self) -> str:
+        return f"<Plans: {len(self)} for {self.document.workload.model}>"
+
+
+def load(path: StrPath) -> Plans:
+    """The plans of a plan.json, or of the folder of one; InputError says what is wrong with it."""
+    from astrarium.plans.files import load_document
+
+    return Plans(load_document(Path(path)))

@@ -1,0 +1,118 @@
+"""What launchers of clusters share: names, blocks of nodes that are alike, YAML with a header.
+
+A block is a run of nodes in the order of ranks. A launcher that asks for nodes asks for each block
+by itself, and numbers its nodes from the block's first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from astrarium.export.features import Feature
+from astrarium.export.header import commented, header_lines
+from astrarium.export.program import Program
+from astrarium.plans.job import Job, NodeGroup
+
+LONGEST_NAME: Final = 24  # leaves room for what launchers append, of 63 letters
+NO_SPOT: Final = (
+    "it uses nodes that are there and rents none; which of them may be taken away is not its to"
+    " say. The target skypilot rents; or plan with --spot never"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Nodes that are asked for together: `first` is the number of the first one."""
+
+    name: str
+    first: int
+    group: NodeGroup
+
+    @property
+    def gpu(self) -> str:
+        return self.group.pool.gpu.name
+
+    @property
+    def words(self) -> str:
+        """For a comment beside it."""
+        last = self.first + self.group.nodes - 1
+        nodes = f"nodes {self.first} to {last}" if last > self.first else f"node {self.first}"
+        return f"{nodes}: {self.group.gpus_per_node} x {self.gpu} each"
+
+
+def blocks(job: Job) -> tuple[Block, ...]:
+    """All blocks in the order of ranks, with names of their own."""
+    short = [family(group.pool.gpu.name) for group in job.nodes]
+    found, first = [], 0
+    seen: Counter[str] = Counter()
+    for name, group in zip(short, job.nodes, strict=True):
+        seen[name] += 1
+        alone = short.count(name) == 1
+        found.append(Block(name if alone else f"{name}-{seen[name]}", first, group))
+        first += group.nodes
+    return tuple(found)
+
+
+def family(gpu: str) -> str:
+    """The short name of a GPU type: "h100" of H100-SXM5-80GB."""
+    return label(re.split(r"-(?:SXM|PCIe|NVL|\d+GB)", gpu)[0])
+
+
+def job_name(job: Job) -> str:
+    return label(job.model.name)[:LONGEST_NAME].strip("-") or "training"
+
+
+def label(text: str) -> str:
+    """A text as a label of DNS: lower case letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def usual_value(variable: str) -> str:
+    """What a variable is set to where a file needs a value: a folder of the image."""
+    return f"/opt/{label(variable.removesuffix('_PATH'))}" if variable.endswith("_PATH") else ""
+
+
+def variable_notes(program: Program, where: str) -> tuple[str, ...]:
+    """Which variables a file sets to what may not be so."""
+    return tuple(
+        f"{name} is `{usual_value(name)}` in {where}, unless you write another: {meaning}."
+        for name, meaning in program.variables.items()
+    )
+
+
+def spot_gpus(job: Job, gpu: str) -> int:
+    """GPUs of a type that may be taken away."""
+    return job.plan.run.spot_gpus.get(gpu, 0) if job.plan.run else 0
+
+
+def yaml_text(job: Job, software: str, documents: Sequence[Mapping[str, Any]]) -> str:
+    """Documents of a YAML file under the header of the plan."""
+    import yaml
+
+    texts = [
+        yaml.dump(document, Dumper=_dumper(), sort_keys=False, width=100) for document in documents
+    ]
+    return commented(header_lines(job, software)) + "---\n".join(texts)
+
+
+def _dumper() -> Any:  # noqa: ANN401  a class made from one of yaml's
+    """Texts of several lines are written as blocks, as a person would."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ANN401
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in value else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return Dumper
+
+
+RENTS_NOTHING: Final[Mapping[Feature, str]] = {Feature.SPOT: NO_SPOT}

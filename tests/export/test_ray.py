@@ -1,0 +1,102 @@
+"""The Ray script, run with a stand-in for Ray that calls every worker in turn."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launched import Bench, check_ranks, job, launch_of, written
+
+from astrarium.catalog import find_gpu
+from astrarium.errors import InputError
+from astrarium.export.features import Feature
+from astrarium.export.target import find_target, refusals
+
+STAND_IN = """
+import os, sys, types
+
+RANK = 0
+LABELS = os.environ["LABELS"].split(",")
+
+class ScalingConfig:
+    def __init__(self, **given):
+        assert given.pop("use_gpu") is True
+        self.__dict__ |= given
+
+class TorchTrainer:
+    def __init__(self, function, *, train_loop_config, torch_config, scaling_config):
+        self.function, self.workers = function, scaling_config.num_workers
+        self.config = train_loop_config
+    def fit(self):
+        global RANK
+        for RANK in range(self.workers):
+            os.chdir("/")  # Ray moves its workers, too
+            self.function(self.config)
+
+context = types.SimpleNamespace(
+    get_world_rank=lambda: RANK,
+    get_node_labels=lambda: {"ray.io/accelerator-type": LABELS[RANK]},
+)
+get_runtime_context = lambda: context
+util = types.SimpleNamespace(get_node_ip_address=lambda: f"10.0.0.{RANK}")
+train = types.ModuleType("ray.train")
+train.get_context, train.ScalingConfig = get_runtime_context, ScalingConfig
+collective = types.ModuleType("ray.train.collective")
+collective.broadcast_from_rank_zero = lambda value: "10.0.0.0"
+torch = types.ModuleType("ray.train.torch")
+torch.TorchTrainer, torch.TorchConfig = TorchTrainer, dict
+for module in (train, collective, torch):
+    sys.modules[module.__name__] = module
+"""
+
+
+def scaling(case: str) -> dict[str, Any]:
+    """What the script hands to ScalingConfig."""
+    tree = ast.parse(launch_of("ray", job(case)).files["train.py"])
+    assigned = next(node for node in tree.body if isinstance(node, ast.Assign))
+    value = ast.literal_eval(assigned.value)
+    assert isinstance(value, dict)
+    return value
+
+
+def start(case: str, labels: str, folder: Path) -> Bench:
+    bench = Bench(folder)
+    out = written("ray", job(case), folder / "out")
+    (folder / "ray.py").write_text(STAND_IN)
+    given = {"PYTHONPATH": str(folder), "LABELS": labels, "TRAINER_PATH": "/opt/trainer"}
+    bench.run(sys.executable, str(out / "train.py"), cwd=folder, **given)
+    return bench
+
+
+@pytest.mark.parametrize(("case", "labels"), [("alike", "H100,H100"), ("mixed", "A100,H100,H100")])
+def test_workers_are_nodes_in_rank_order(case: str, labels: str, tmp_path: Path) -> None:
+    check_ranks(job(case), start(case, labels, tmp_path).starts(), "10.0.0.0")
+    asked = scaling(case)
+    assert asked["num_workers"] == job(case).num_nodes
+    assert asked["resources_per_worker"] == {"GPU": 8}
+    assert [s["ray.io/accelerator-type"] for s in asked["label_selector"]] == labels.split(",")
+
+
+def test_a_node_of_another_pool_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"node 0: its label .* is H100, not A100"):
+        start("mixed", "H100,A100,H100", tmp_path)
+
+
+def test_unequal_nodes_are_refused() -> None:
+    (refusal,) = refusals(job("unequal"), find_target("ray"))
+    assert refusal.feature is Feature.UNEQUAL_NODES
+    assert "nodes with 8 and 4 GPUs in use" in str(refusal)
+
+
+def test_types_that_ray_does_not_tell_apart_are_refused() -> None:
+    one = job("mixed")
+    small = replace(one.nodes[1].pool, gpu=find_gpu("a100-40gb"))
+    twins = replace(one, nodes=(one.nodes[0], replace(one.nodes[1], pool=small)))
+    with pytest.raises(InputError, match="does not tell A100-SXM4-80GB and A100-SXM4-40GB apart"):
+        launch_of("ray", twins)
+    known = launch_of("ray", job("alike")).command
+    assert '{"env_vars": {"TRAINER_PATH": "<trainer_path>"}}' in known

@@ -1,0 +1,144 @@
+"""The real Megatron-LM 0.19.2 answers: arguments, layers of stages, groups of ranks, keys."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from upstream.client import Driver, RefusedError
+
+from astrarium.strategy.columns import degrees_of
+from astrarium.strategy.types import Strategy
+
+SMALL = """
+    --num-layers 8 --hidden-size 128 --num-attention-heads 8 --seq-length 128
+    --max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 32 --bf16 --lr 1e-4
+    --train-iters 10 --tokenizer-type NullTokenizer --vocab-size 1000
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+"""
+ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def parsed(megatron: Driver, *more: str, world_size: int = 8, **named: Any) -> Any:
+    named.setdefault("env", ONE_CONNECTION)
+    return megatron.ask(
+        operation="arguments", argv=[*SMALL.split(), *more], world_size=world_size, **named
+    )
+
+
+def test_arguments_are_read_back(megatron: Driver) -> None:
+    read = parsed(megatron, "--use-distributed-optimizer", "--overlap-grad-reduce")
+    assert read["args"]["data_parallel_size"] == 2
+    assert read["num_micro_batches"] == 16
+    assert read["stages"] == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+    assert read["config"]["tensor_model_parallel_size"] == 2
+    assert read["optimizer"]["use_distributed_optimizer"] is True
+    assert read["ddp"]["overlap_grad_reduce"] is True
+
+
+def test_layouts_give_the_layers_of_every_chunk(megatron: Driver) -> None:
+    read = parsed(megatron, "--pipeline-model-parallel-layout", "Et|tt|ttt|ttL")
+    assert read["args"]["virtual_pipeline_model_parallel_size"] == 2
+    assert read["stages"] == [[[0], [3, 4, 5]], [[1, 2], [6, 7]]]
+
+
+@pytest.mark.parametrize(
+    ("more", "named", "message"),
+    [
+        (["--tensor-parallel", "2"], {}, "unrecognized arguments: --tensor-parallel 2"),
+        (["--bf17"], {}, "unrecognized arguments: --bf17"),
+        ([], {"world_size": 6}, r"world size \(6\) is not divisible by total_model_size"),
+        (["--pipeline-model-parallel-layout", "Et|ttL"], {}, "num_layers"),
+        ([], {"env": {}}, "CUDA_DEVICE_MAX_CONNECTIONS to 1"),
+        (["--optimizer-cpu-offload"], {}, "precision"),
+        (["--fp16"], {}, "AssertionError: assert not args.bf16"),
+    ],
+)
+def test_megatron_refuses(
+    megatron: Driver, more: list[str], named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RefusedError, match=message):
+        parsed(megatron, *more, **named)
+
+
+def test_requests_do_not_know_of_each_other(megatron: Driver) -> None:
+    before = parsed(megatron)
+    parsed(
+        megatron, "--use-megatron-fsdp", "--ckpt-format", "fsdp_dtensor", env={}, capability=[10, 0]
+    )
+    with pytest.raises(RefusedError):
+        parsed(megatron, "--pipeline-model-parallel-layout", "Et|ttL")
+    assert parsed(megatron) == before
+
+
+DEGREES = [
+    (tp, pp, cp, dp, inside)
+    for tp, pp, cp, dp, inside in itertools.product(
+        (1, 2, 4), (1, 2, 4), (1, 2), (1, 2, 3), (False, True)
+    )
+    if tp * pp * cp * dp in (4, 8, 12, 24, 48)
+]
+
+
+@pytest.mark.parametrize("degrees", DEGREES, ids=lambda d: "-".join(map(str, d)))
+def test_ranks_lie_where_we_put_them(
+    megatron: Driver, degrees: tuple[int, int, int, int, bool]
+) -> None:
+    tp, pp, cp, dp, inside = degrees
+    ours = Strategy(tp=tp, pp=pp, cp=cp, dp=dp, pipeline_inside=inside)
+    request = {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "context_parallel_size": cp,
+        "expert_tensor_parallel_size": tp * cp,
+        "order": "tp-cp-ep-pp-dp" if inside else "tp-cp-ep-dp-pp",
+    }
+    groups = megatron.ask(operation="groups", world_size=ours.gpus, degrees=request)
+    strides = {
+        "TENSOR_MODEL_PARALLEL_GROUP": (tp, 1),
+        "CONTEXT_PARALLEL_GROUP": (cp, tp),
+        "DATA_PARALLEL_GROUP": (dp, tp * cp * (pp if inside else 1)),
+        "PIPELINE_MODEL_PARALLEL_GROUP": (pp, int(degrees_of([ours]).stage_stride[0])),
+    }
+    for name, (size, stride) in strides.items():
+        ranks = np.array(groups[name])
+        assert ranks.shape == (ours.gpus // size, size)
+        assert (np.diff(ranks, axis=1) == stride).all()
+        assert sorted(ranks.ravel()) == list(range(ours.gpus))
+
+
+def test_groups_of_experts(megatron: Driver) -> None:
+    request = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 4}
+    request |= {"expert_tensor_parallel_size": 1}
+    groups = megatron.ask(operation="groups", world_size=8, degrees=request)
+    assert groups["EXPERT_MODEL_PARALLEL_GROUP"] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(RefusedError, match=r"world_size \(8\) is not divisible by"):
+        megatron.ask(
+            operation="groups", world_size=8, degrees={**request, "expert_model_parallel_size": 3}
+        )
+    with pytest.raises(RefusedError, match="unexpected keyword argument"):
+        megatron.ask(operation="groups", world_size=8, degrees={"tensor_parallel": 2})
+
+
+BRIDGE_KEYS = (
+    "model.tensor_model_parallel_size",
+    "model.pipeline_model_parallel_layout",
+    "model.virtual_pipeline_model_parallel_size",
+    "model.recompute_modules",
+    "model.q_lora_rank",
+    "train.micro_batch_size",
+    "train.global_batch_size",
+    "ddp.use_distributed_optimizer",
+    "ddp.data_parallel_sharding_strategy",
+    "optimizer.optimizer_cpu_offload",
+)
+
+
+def test_keys_of_configuration_sections(megatron: Driver) -> None:
+    keys = megatron.ask(operation="keys")
+    known = {f"{section}.{key}" for section, names in keys.items() for key in names}
+    assert set(BRIDGE_KEYS) <= known
+    assert "model.tensor_parallel_size" not in known
+    assert "train.micro_batch" not in known
