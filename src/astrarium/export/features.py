@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
+from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity, Method, Recompute, Strategy
@@ -27,9 +28,20 @@ class Feature(StrEnum):
     CONTEXT_PARALLEL = "context parallelism"
     EXPERT_PARALLEL = "expert parallelism"
     EXPERT_TENSOR_PARALLEL = "a tensor-parallel degree of the experts' own"
+    EXPERT_TENSOR_ALONE = "experts split unlike the rest, without expert parallelism"
+    EXPERT_TENSOR_BESIDE = "experts both dealt out and split"
+    EXPERT_TENSOR_BETWEEN = "experts split less than the rest, but split"
+    KV_HEADS_COPIED = "more tensor-parallel ranks than key/value heads"
+    SEQUENCE_REMAINDER = "a sequence that is not divided into halves of all ranks"
+    TIED_PIPELINE = "tied embeddings in a pipeline"
+    FEW_MICRO_BATCHES = "fewer micro-batches than stages"
+    LONE_REPLICA = "a split model without replicas"
     PIPELINE_INSIDE = "stages of a replica on neighbouring ranks"
     ZERO_0 = "replicas that share no state"
+    ZERO_0_SPLIT = "replicas that share no state, of a model that is split"
+    ZERO_0_GROUPS = "replicas that share no state, with context or expert parallelism"
     ZERO_1 = "a distributed optimizer"
+    ZERO_1_ALONE = "a distributed optimizer without a pipeline"
     ZERO_2 = "distributed gradients"
     ZERO_3 = "distributed parameters"
     ZERO_3_PIPELINE = "distributed parameters in a pipeline"
@@ -72,6 +84,15 @@ def _zero(stage: int) -> Words:
     return words
 
 
+def _zero_where(stage: int, text: str, condition: Callable[[Strategy], bool]) -> Words:
+    words = _zero(stage)
+
+    def where(job: Job) -> str:
+        return f"{words(job)} {text}" if words(job) and condition(job.strategy) else ""
+
+    return where
+
+
 def _precision(precision: Precision) -> Words:
     return lambda job: f"precision {precision}" if job.workload.precision is precision else ""
 
@@ -104,6 +125,45 @@ def _uneven(job: Job) -> str:
 def _experts_own_tp(job: Job) -> str:
     own, tp = job.strategy.etp, job.strategy.tp
     return f"etp {own} beside tp {tp}" if job.model.max_experts and own != tp else ""
+
+
+def _expert_tensor(condition: Callable[[Strategy], bool]) -> Words:
+    def words(job: Job) -> str:
+        s = job.strategy
+        asked = bool(job.model.max_experts) and condition(s)
+        return f"etp {s.etp} beside tp {s.tp} and ep {s.ep}" if asked else ""
+
+    return words
+
+
+def _kv_heads_copied(job: Job) -> str:
+    blocks = (block for block in job.model.kinds if isinstance(block, Block))
+    fewest = min((a.kv_heads for block in blocks for a in block.attentions), default=0)
+    copied = fewest and fewest % job.strategy.tp
+    return f"tp {job.strategy.tp} with {fewest} key/value heads" if copied else ""
+
+
+def _sequence_remainder(job: Job) -> str:
+    ranks, length = job.strategy.tp * job.strategy.cp, job.workload.seq_length
+    return f"{length} tokens over tp x cp = {ranks}" if ranks > 1 and length % (2 * ranks) else ""
+
+
+def _tied_pipeline(job: Job) -> str:
+    return (
+        f"tied embeddings with pp {job.strategy.pp}"
+        if (job.model.head.tied and job.strategy.pp > 1)
+        else ""
+    )
+
+
+def _few_micro_batches(job: Job) -> str:
+    number, stages = job.strategy.num_micro_batches, job.strategy.pp
+    return f"num_micro_batches {number} with pp {stages}" if number < stages else ""
+
+
+def _lone_replica(job: Job) -> str:
+    s = job.strategy
+    return f"tp {s.tp} x pp {s.pp} with dp 1" if s.dp * s.cp == 1 and s.tp * s.pp > 1 else ""
 
 
 def _gpu_types(job: Job) -> str:
@@ -148,11 +208,22 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.CONTEXT_PARALLEL: _degree("cp"),
     Feature.EXPERT_PARALLEL: _degree("ep"),
     Feature.EXPERT_TENSOR_PARALLEL: _experts_own_tp,
+    Feature.EXPERT_TENSOR_ALONE: _expert_tensor(lambda s: s.ep == 1 and s.etp != s.tp),
+    Feature.EXPERT_TENSOR_BESIDE: _expert_tensor(lambda s: s.ep > 1 and s.etp > 1),
+    Feature.EXPERT_TENSOR_BETWEEN: _expert_tensor(lambda s: s.ep > 1 and 1 < s.etp < s.tp),
+    Feature.KV_HEADS_COPIED: _kv_heads_copied,
+    Feature.SEQUENCE_REMAINDER: _sequence_remainder,
+    Feature.TIED_PIPELINE: _tied_pipeline,
+    Feature.FEW_MICRO_BATCHES: _few_micro_batches,
+    Feature.LONE_REPLICA: _lone_replica,
     Feature.PIPELINE_INSIDE: _says(
         "pipeline_inside", lambda s: s.pipeline_inside and s.pp > 1 and s.dp > 1
     ),
     Feature.ZERO_0: _zero(0),
+    Feature.ZERO_0_SPLIT: _zero_where(0, "with tp, pp or cp", lambda s: s.tp * s.pp * s.cp > 1),
+    Feature.ZERO_0_GROUPS: _zero_where(0, "with cp or ep", lambda s: s.cp * s.ep > 1),
     Feature.ZERO_1: _zero(1),
+    Feature.ZERO_1_ALONE: _zero_where(1, "without pp", lambda s: s.pp == 1),
     Feature.ZERO_2: _zero(2),
     Feature.ZERO_3: _zero(3),
     Feature.ZERO_3_PIPELINE: _says(

@@ -39,6 +39,7 @@ def answer(request: dict[str, Any]) -> Any:
             "config": vars(config),
             "arguments": {k: v for k, v in vars(args).items() if not callable(v)},
             "parallelism": sizes() if args.use_parallelism_config else None,
+            "environment": {k: v for k, v in os.environ.items() if before.get(k) != v},
             "fsdp": vars(FullyShardedDataParallelPlugin()) if args.use_fsdp else None,
         }
     finally:

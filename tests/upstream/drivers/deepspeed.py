@@ -49,12 +49,15 @@ class Watched(dict[str, Any]):
         return self
 
     def unasked(self, path: str = "") -> list[str]:
-        """Keys that nobody asked for, of this mapping and those in it."""
+        """Keys that nobody asked for, of this mapping and those in it.
+
+        An inner one that is handed on whole is read by pydantic, which refuses unknown keys.
+        """
         found = []
         for key, value in super().items():
             if key not in self.asked:
                 found.append(path + key)
-            elif isinstance(value, Watched):
+            elif isinstance(value, Watched) and (value.asked or not path):
                 found += value.unasked(f"{path}{key}.")
         return found
 

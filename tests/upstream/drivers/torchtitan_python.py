@@ -9,14 +9,44 @@ from typing import Any
 
 from upstream.drivers.serving import serve, without_kernels
 
-without_kernels("torch._functorch.partitioners")  # brings the whole compiler
+torch = without_kernels("torch._functorch.partitioners")  # brings the whole compiler
 
 from torchtitan.config import ConfigManager  # noqa: E402
 from torchtitan.distributed import ParallelDims  # noqa: E402
 
 
 def answer(request: dict[str, Any]) -> Any:
-    """`path` of the module, the `function` to call, and `world_size`."""
+    """A module, or the sizes of a model of the registry."""
+    return flavor(request) if "flavor" in request else configuration(request)
+
+
+def flavor(request: dict[str, Any]) -> Any:
+    """`family` and `flavor`; parameters are counted where `build` is asked for."""
+    registry = importlib.import_module(f"torchtitan.models.{request['family']}")
+    model = registry.model_registry(request["flavor"], attn_backend="flex").model
+    attention = model.first_attention
+    return {
+        "layers": len(model.layers),
+        "hidden": model.dim,
+        "heads": attention.n_heads,
+        "kv_heads": getattr(attention, "n_kv_heads", None) or attention.n_heads,
+        "vocab": model.vocab_size,
+        "longest": model.max_seq_len,
+        "parameters": parameters(model) if request["build"] else None,
+    }
+
+
+def parameters(model: Any) -> int:
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in model.build().parameters())
+
+
+def configuration(request: dict[str, Any]) -> Any:
+    """`path` of the module, the `function` to call, and `world_size`.
+
+    Where `build` is asked for, the model checks the degrees as the trainer has it do, and its
+    parameters are counted.
+    """
     module = Path(request["path"])
     sys.path.insert(0, str(module.parent))
     try:
@@ -30,8 +60,13 @@ def answer(request: dict[str, Any]) -> Any:
         sys.modules.pop(module.stem, None)
     dims = ParallelDims.from_config(config.parallelism, request["world_size"])
     names = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
+    count = None
+    if request.get("build"):
+        config.model_spec.model.update_from_config(config=config)
+        count = parameters(config.model_spec.model)
     config.model_spec.model = None  # every tensor of every layer
-    return {"config": config, "degrees": {name: getattr(dims, name) for name in names}}
+    degrees = {name: getattr(dims, name) for name in names}
+    return {"config": config, "degrees": degrees, "parameters": count}
 
 
 serve(answer)

@@ -3,20 +3,70 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import sys
 import tempfile
 import typing
+from types import ModuleType
 from typing import Any
 
+import torch
 import typeguard
 from upstream.drivers.serving import serve, without_kernels
 
 without_kernels()
 
-from torchtitan.config import ConfigManager  # noqa: E402
+from torchtitan.config import ConfigManager, JobConfig  # noqa: E402
 from torchtitan.distributed import ParallelDims  # noqa: E402
 
 
 def answer(request: dict[str, Any]) -> Any:
+    """A file, or the sizes of a model of the registry."""
+    return flavor(request) if "flavor" in request else configuration(request)
+
+
+STAND_INS = (
+    "datasets",
+    "datasets.distributed",
+    "torch.utils.tensorboard",
+    "torchdata",
+    "torchdata.stateful_dataloader",
+)
+
+
+class StandIn(ModuleType):
+    """A module that reads data or writes logs; models need nothing but its names."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def flavor(request: dict[str, Any]) -> Any:
+    """`family` and `flavor`; parameters are counted where `build` is asked for."""
+    for name in STAND_INS:
+        sys.modules.setdefault(name, StandIn(name))
+    spec = importlib.import_module(f"torchtitan.models.{request['family']}").get_train_spec()
+    model = spec.model_args[request["flavor"]]
+    model.update_from_config(JobConfig())
+    count = None
+    if request["build"]:
+        with torch.device("meta"):
+            count = sum(weight.numel() for weight in spec.model_cls(model).parameters())
+    return {
+        "layers": model.n_layers,
+        "hidden": model.dim,
+        "heads": model.n_heads,
+        "kv_heads": getattr(model, "n_kv_heads", None) or model.n_heads,
+        "vocab": model.vocab_size,
+        "parameters": count,
+        "pipeline": spec.pipelining_fn is not None,
+        "context": request["family"] != "gpt_oss" and getattr(model, "attn_type", "sdpa") == "sdpa",
+    }
+
+
+def configuration(request: dict[str, Any]) -> Any:
     """`text` of the file, and `world_size`."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
         file.write(request["text"])

@@ -1,0 +1,155 @@
+"""Models of the Llama kind for torchtitan 0.3.0, put together from its blocks.
+
+Only what those blocks do is taken: gated SiLU, RMS norms, no biases, full attention, rotary
+positions over whole heads, plain or scaled as in Llama 3.1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from astrarium.model.blocks import Attention, Block, Model
+
+_TYPES: Final = ("llama", "mistral")
+# Where config.json does not say: the defaults of these model types.
+_THETA: Final = 10000.0
+_EPS: Final = 1e-6
+# Names in config.json -> names in torchtitan.
+_SCALING: Final = {
+    "factor": "scaling_factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "original_max_position_embeddings": "original_max_position_embeddings",
+}
+
+IMPORTS: Final = (
+    "from dataclasses import replace",
+    "from functools import partial",
+    "from torch import nn",
+    "from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm",
+    "from torchtitan.models.common.config_utils import (\n"
+    "    get_attention_config,\n    make_ffn_config,\n    make_gqa_config,\n)",
+    "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init",
+    "from torchtitan.models.llama3 import model_registry",
+    "from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock",
+    "from torchtitan.protocols.model_spec import ModelSpec",
+)
+
+_SPEC: Final = '''\
+def model() -> ModelSpec:
+    """The planned model: {parameters:,} parameters."""
+    plain = {{"weight": partial(nn.init.trunc_normal_, std=0.02)}}
+    ones = {{"weight": nn.init.ones_}}
+    norm = RMSNorm.Config(normalized_shape={hidden}, eps={eps}, param_init=ones)
+    rope = ComplexRoPE.Config({rope})
+
+    def layer(number: int) -> Llama3TransformerBlock.Config:
+        std = depth_scaled_std(0.02, number)
+        deep = {{"weight": partial(nn.init.trunc_normal_, std=std)}}
+        return Llama3TransformerBlock.Config(
+            attention_norm=replace(norm),
+            ffn_norm=replace(norm),
+            attention=make_gqa_config(
+                dim={hidden},
+                n_heads={heads},
+                n_kv_heads={kv_heads},
+                head_dim={head_dim},
+                fuse_qkv=True,
+                wqkv_param_init=plain,
+                wo_param_init=deep,
+                inner_attention=get_attention_config("flex"),
+                rope=rope,
+            ),
+            feed_forward=make_ffn_config(
+                dim={hidden}, hidden_dim={ffn}, w1_param_init=plain, w2w3_param_init=deep
+            ),
+        )
+
+    return replace(
+        model_registry("8B"),
+        flavor={name},
+        model=Llama3Model.Config(
+            dim={hidden},
+            vocab_size={vocab},
+            enable_weight_tying={tied},
+            tok_embeddings=Embedding.Config(
+                num_embeddings={vocab},
+                embedding_dim={hidden},
+                param_init={table},
+            ),
+            norm=norm,
+            lm_head=Linear.Config(
+                in_features={hidden}, out_features={vocab}, param_init=plain
+            ),
+            layers=[layer(number) for number in range({layers})],
+        ),
+    )
+'''
+
+
+def llama_refused(model: Model) -> str:
+    """Why the model is not of this kind, "" if it is."""
+    config: Mapping[str, Any] = model.config or {}
+    if config.get("model_type") not in _TYPES:
+        return f"only models of type {' and '.join(_TYPES)} are put together from its blocks"
+    if config.get("attention_bias") or config.get("mlp_bias"):
+        return "its Llama blocks have no biases"
+    if config.get("hidden_act", "silu") != "silu":
+        return "its Llama blocks have SiLU"
+    if any(a.window is not None for a in _attentions(model)):
+        return "its Llama blocks have no sliding window"
+    kind = _rope(config).get("rope_type", "default")
+    if kind not in ("default", "llama3"):
+        return f"its rotary positions are not scaled as rope_type '{kind}'"
+    return ""
+
+
+def llama_spec(model: Model, seq_length: int) -> str:
+    """A function that returns the model, for sequences of a length, as Python text."""
+    config: Mapping[str, Any] = model.config or {}
+    attention = _attentions(model)[0]
+    return _SPEC.format(
+        name=json.dumps(model.name),
+        parameters=model.parameters,
+        hidden=model.hidden,
+        layers=model.num_layers,
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.key_dim,
+        ffn=config["intermediate_size"],
+        vocab=model.vocab,
+        eps=config.get("rms_norm_eps", _EPS),
+        tied=model.head.tied,
+        table='{"weight": skip_param_init}' if model.head.tied else '{"weight": nn.init.normal_}',
+        rope=", ".join(
+            f"{key}={value!r}" for key, value in _rope_settings(model, seq_length).items()
+        ),
+    )
+
+
+def _attentions(model: Model) -> list[Attention]:
+    blocks = (block for block in model.kinds if isinstance(block, Block))
+    return [attention for block in blocks for attention in block.attentions]
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.json says of rotary positions, in its older and newer spelling."""
+    said = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    said.setdefault("rope_theta", config.get("rope_theta", _THETA))
+    said["rope_type"] = said.get("rope_type") or said.get("type") or "default"
+    return said
+
+
+def _rope_settings(model: Model, seq_length: int) -> dict[str, Any]:
+    said = _rope(model.config or {})
+    settings = {
+        "dim": _attentions(model)[0].key_dim,
+        "max_seq_len": max(model.max_seq_length, seq_length),
+        "theta": said["rope_theta"],
+    }
+    if said["rope_type"] == "llama3":
+        settings["scaling"] = "llama"
+        settings |= {ours: said[key] for key, ours in _SCALING.items() if key in said}
+    return settings

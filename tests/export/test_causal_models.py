@@ -1,0 +1,37 @@
+"""Models that are left to Transformers: it has them, with layers of these names."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from astrarium.catalog.models import model_entries
+from astrarium.export.causal_models import LAYERS, TRANSFORMERS
+from astrarium.model import model_of_entry
+
+
+def sources(model_type: str) -> str:
+    """The modelling code of a type, read and not imported."""
+    spec = find_spec("transformers")
+    assert spec
+    assert spec.origin
+    models = Path(spec.origin).parent / "models"
+    folder = models / model_type.removesuffix("_text")
+    return "".join(path.read_text("utf-8") for path in sorted(folder.glob("modeling_*.py")))
+
+
+@pytest.mark.parametrize("model_type", LAYERS)
+def test_layers_have_these_names(model_type: str) -> None:
+    assert f"class {LAYERS[model_type]}(" in sources(model_type)
+
+
+def test_the_version_is_the_one_of_the_tests() -> None:
+    assert version("transformers") == TRANSFORMERS
+
+
+def test_every_type_is_one_that_plans_can_have() -> None:
+    types = {(model_of_entry(entry).config or {}).get("model_type") for entry in model_entries()}
+    assert LAYERS.keys() <= types

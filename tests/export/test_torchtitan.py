@@ -1,0 +1,241 @@
+"""torchtitan 0.3.0 and 0.2.2: configurations say what the plan says, or are refused."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from exported_others import expressible, job, kept, written
+from exported_plans import document, jobs
+from hypothesis import given, settings
+
+from astrarium.errors import InputError
+from astrarium.export import torchtitan, torchtitan_toml
+from astrarium.export.features import Feature
+from astrarium.export.folder import folder_of
+from astrarium.export.target import refusals
+from astrarium.model.workload import Precision
+from astrarium.plans.job import Job, job_of
+from astrarium.strategy.types import Granularity
+
+MODELS = ("llama-3-8b", "llama-2-7b", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite")
+OLD_MODELS = ("llama-3-8b", "qwen3-30b-a3b", "deepseek-v2-lite")
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.2"])
+def test_files_are_as_they_should_be(target: str) -> None:
+    assert written(target) == kept(target), "run `python tests/exported_others.py` if it is meant"
+
+
+class Recorded(dict[str, Any]):
+    """What a name of torchtitan was called with."""
+
+    def __getattr__(self, name: str) -> Recorded:
+        return self
+
+    def __call__(self, *arguments: object, **named: object) -> Recorded:
+        return Recorded(named, arguments=arguments)
+
+
+def read_module(text: str) -> Any:
+    """The configuration that the module's function returns, with torchtitan's names recorded."""
+    body = ast.parse(text).body
+    foreign = [node for node in body if isinstance(node, ast.ImportFrom)]
+    names: dict[str, Any] = {alias.name: Recorded() for node in foreign for alias in node.names}
+    own = [node for node in body if node not in foreign]
+    exec(compile(ast.Module(own, []), "planned.py", "exec"), names)
+    return names[torchtitan.FUNCTION]()
+
+
+def check_shared(one: Job, parallelism: Any, training: Any, head: str) -> None:
+    """What both versions say alike."""
+    s = one.strategy
+    replicas = parallelism["data_parallel_replicate_degree"]
+    shards = parallelism["data_parallel_shard_degree"]
+    assert (replicas, shards) == ((s.dp, 1) if s.zero_stage == 0 else (1, s.dp))
+    assert parallelism["tensor_parallel_degree"] == s.tp
+    assert parallelism["pipeline_parallel_degree"] == s.pp
+    assert parallelism["context_parallel_degree"] == s.cp
+    assert parallelism["expert_parallel_degree"] == s.ep
+    kept_whole = parallelism["fsdp_reshard_after_forward"] == "never"
+    assert kept_whole == (s.zero_stage < 3)
+    local, total = training["local_batch_size"], training["global_batch_size"]
+    assert total == one.workload.global_batch
+    accumulated = total // (local * replicas * shards)
+    micro = parallelism.get("pipeline_parallel_microbatch_size", local)
+    assert micro == s.micro_batch
+    assert accumulated * (local // micro) == s.num_micro_batches
+    assert training["seq_len"] == one.workload.seq_length
+    if s.pp > 1:
+        assert accumulated == 1
+        check_stages(one, parallelism, head)
+
+
+def check_stages(one: Job, parallelism: Any, head: str) -> None:
+    s = one.strategy
+    parts = parallelism["module_fqns_per_model_part"]
+    interleaved = parallelism["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert interleaved == (s.virtual_stages > 1)
+    held = {(stage.rank, stage.chunk): stage for stage in s.stages}
+    for index, names in enumerate(parts):
+        stage = held[index % s.pp, index // s.pp]  # as torchtitan deals parts to ranks
+        layers = [f"layers.{n}" for n in range(stage.first_layer, stage.last_layer)]
+        assert [name for name in names if name.startswith("layers.")] == layers
+    assert [n for names in parts for n in names if not n.startswith("layers.")] == [
+        "tok_embeddings",
+        "norm",
+        head,
+    ]
+    assert (parts[0][0], parts[-1][-1]) == ("tok_embeddings", head)
+
+
+@settings(max_examples=40)
+@given(expressible(torchtitan.TARGET, MODELS))
+def test_a_module_says_what_the_plan_says(one: Job) -> None:
+    found = read_module(torchtitan.module(one))
+    check_shared(one, found["parallelism"], found["training"], "lm_head")
+    s = one.strategy
+    assert found["parallelism"]["enable_sequence_parallel"] == (s.sequence_parallel or s.tp == 1)
+    assert found["compile"]["enable_async_tensor_parallel"] == (s.tp > 1 and s.overlap.tp)
+    recomputed = found["activation_checkpoint"] is not None
+    assert recomputed == (s.recompute.granularity is Granularity.FULL)
+    assert found["training"]["disable_cuda_graphs"]
+    assert s.ep == 1 or s.etp == 1
+
+
+@settings(max_examples=40)
+@given(expressible(torchtitan_toml.TARGET, OLD_MODELS))
+def test_a_file_says_what_the_plan_says(one: Job) -> None:
+    text = torchtitan_toml.text(one, torchtitan_toml.settings(one))
+    found = tomllib.loads(text)
+    assert found == torchtitan_toml.settings(one)
+    check_shared(one, found["parallelism"], found["training"], "output")
+    s = one.strategy
+    assert s.sequence_parallel or s.tp == 1
+    assert found["parallelism"]["enable_async_tensor_parallel"] == (s.tp > 1 and s.overlap.tp)
+    assert found["parallelism"]["expert_tensor_parallel_degree"] == (s.etp if s.ep > 1 else 1)
+    full = found["activation_checkpoint"]["mode"] == "full"
+    assert full == (s.recompute.granularity is Granularity.FULL)
+
+
+@settings(max_examples=40)
+@given(jobs())
+def test_whatever_is_not_refused_is_written(one: Job) -> None:
+    for target, write in (
+        (torchtitan.TARGET, torchtitan.module),
+        (torchtitan_toml.TARGET, lambda x: torchtitan_toml.text(x, torchtitan_toml.settings(x))),
+    ):
+        found = refusals(one, target)
+        assert all(refusal.why and refusal.asked for refusal in found)
+        if not found:
+            assert write(one)
+
+
+def features(one: Job, target: str = "torchtitan") -> set[Feature | None]:
+    module = torchtitan if target == "torchtitan" else torchtitan_toml
+    return {refusal.feature for refusal in refusals(one, module.TARGET)}
+
+
+def planned(model: str, gpus: str, work: dict[str, Any] | None = None, **strategy: Any) -> Job:
+    return job_of(document(model, gpus, strategy, **(work or {})))
+
+
+def test_stages_of_zero_exist_where_torch_keeps_as_much_whole() -> None:
+    alone = planned("llama-3-8b", "h100:8", zero_stage=1)
+    assert features(alone) == {Feature.ZERO_1_ALONE}
+    assert not features(planned("llama-3-8b", "h100:8", zero_stage=2))
+    assert not features(planned("llama-3-8b", "h100:8", pp=2, zero_stage=1))
+    assert not features(planned("llama-3-8b", "h100:8", zero_stage=0))
+    assert features(planned("llama-3-8b", "h100:8", cp=2, zero_stage=0)) == {Feature.ZERO_0_GROUPS}
+
+
+def test_the_older_version_lacks_more() -> None:
+    split = planned("llama-3-8b", "h100:8", tp=2, zero_stage=0)
+    assert not features(split)
+    assert features(split, "torchtitan-0.2") == {Feature.ZERO_0_SPLIT}
+    lone = planned("llama-3-8b", "h100:8", tp=8)
+    assert not features(lone)
+    assert features(lone, "torchtitan-0.2") == {Feature.LONE_REPLICA}
+    whole = planned("llama-3-8b", "h100:8", tp=2, zero_stage=2, sequence_parallel=False)
+    assert not features(whole)
+    assert features(whole, "torchtitan-0.2") == {Feature.TENSOR_WITHOUT_SEQUENCE}
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "why"),
+    [
+        ("gpt3-1.3b", {"zero_stage": 2}, "only models of type llama and mistral"),
+        ("mistral-7b-v0.1", {"zero_stage": 2}, "no sliding window"),
+        ("qwen2.5-7b", {"zero_stage": 2}, "llama3 1B, 3B, 8B, 70B, 405B"),
+    ],
+)
+def test_models_without_a_builder_are_refused_with_those_there_are(
+    model: str, strategy: dict[str, Any], why: str
+) -> None:
+    (refusal,) = refusals(planned(model, "h100:8", **strategy), torchtitan.TARGET)
+    assert refusal.feature is None
+    assert why in refusal.why
+
+
+def test_limits_of_a_family_are_said() -> None:
+    pipeline = planned("qwen3-8b", "h100:8", pp=2)
+    (refusal,) = refusals(pipeline, torchtitan_toml.TARGET)
+    assert refusal.why == "pp 2: 0.2.2 has no pipeline for this family"
+    assert not refusals(pipeline, torchtitan.TARGET)
+    long = planned("deepseek-v2-lite", "h100:8", {"seq_length": 32768}, zero_stage=2)
+    (refusal,) = refusals(long, torchtitan.TARGET)
+    assert refusal.why == "deepseek_v3 16B takes sequences of up to 16384 tokens, not 32768"
+
+
+def test_the_rest_of_what_torch_refuses() -> None:
+    few = planned("llama-3-8b", "h100:8", {"global_batch": 8}, pp=4, dp=2, micro_batch=2)
+    assert features(few) == {Feature.FEW_MICRO_BATCHES}
+    tied = planned("llama-3.2-1b", "h100:8", pp=2)
+    assert features(tied) == {Feature.TIED_PIPELINE}
+    copied = planned("qwen3-30b-a3b", "h100:8", tp=8, ep=8, etp=1, zero_stage=2)
+    assert features(copied) == {Feature.KV_HEADS_COPIED}
+    odd = planned("llama-3-8b", "h100:8", {"seq_length": 2056}, tp=2, cp=4, zero_stage=2)
+    assert features(odd) == {Feature.SEQUENCE_REMAINDER}
+    halved = replace(copied.workload, precision=Precision.FP16)
+    assert Feature.FP16 in features(replace(copied, workload=halved))
+
+
+def test_positions_are_scaled_as_the_config_says() -> None:
+    one = job("torchtitan", "own-model")
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    for config, expected in (
+        ({"rope_theta": 5e5}, "theta=500000.0)"),
+        ({"rope_theta": 5e5, "rope_scaling": scaling}, "scaling='llama', scaling_factor=32.0"),
+        ({"rope_parameters": {**scaling, "rope_theta": 7e5}}, "theta=700000.0, scaling="),
+    ):
+        model = replace(one.model, config={**one.config, **config})
+        changed = replace(one, workload=replace(one.workload, model=model))
+        assert expected in torchtitan.module(changed)
+    scaled = {**one.config, "rope_scaling": {"type": "yarn", "factor": 4.0}}
+    model = replace(one.model, config=scaled)
+    assert "yarn" in torchtitan.model_refused(
+        replace(one, workload=replace(one.workload, model=model))
+    )
+
+
+def test_a_readme_has_the_figures_of_the_runtime() -> None:
+    one = job("torchtitan", "flavor")
+    folder = folder_of(one, torchtitan.TARGET, torchtitan.TARGET)
+    assert "astrarium predict --runtime torchtitan" in folder.files["README.md"]
+    assert "  --module planned\n  --config plan\n" in folder.files["launch.sh"]
+
+
+def test_a_plan_without_its_stages_is_refused() -> None:
+    one = job("torchtitan", "flavor")
+    bare = replace(one, strategy=replace(one.strategy, stages=()))
+    with pytest.raises(InputError, match="which layers each stage holds"):
+        torchtitan.module(bare)

@@ -1,0 +1,166 @@
+"""Plans for software other than Megatron-LM, and the files that are written for them.
+
+`python tests/exported_others.py` writes tests/export/golden for these targets anew, after a change
+that is meant. READMEs are left out: they hold predictions for another runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from exported_plans import GOLDEN, document, jobs
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from astrarium.export.features import Feature
+from astrarium.export.target import Target, find_target, refusals
+from astrarium.model.workload import Precision
+from astrarium.plans.job import Job, job_of
+from astrarium.search.planner import why_refused
+from astrarium.strategy.types import Granularity, LayerSplit, Method, Recompute
+
+FULL: Final = {"recompute": "full", "recompute_layers": 1}
+
+# Target -> name -> model, GPUs, strategy.
+CASES: Final[Mapping[str, Mapping[str, tuple[str, str, dict[str, Any]]]]] = {
+    "torchtitan": {
+        "flavor": ("llama-3.1-8b", "h100:16", {"tp": 2, "pp": 2}),
+        "uneven": (
+            "llama-3-8b",
+            "h100:8,a100:8",
+            {
+                "tp": 4,
+                "pp": 2,
+                "stages": [
+                    {"layers": [0, 20], "pools": {"H100-SXM5-80GB": 8}},
+                    {"layers": [20, 32], "pools": {"A100-SXM4-80GB": 8}},
+                ],
+            },
+        ),
+        "own-model": (
+            "llama-2-70b",
+            "h100:64",
+            {"tp": 4, "pp": 8, "virtual_stages": 5, **FULL},
+        ),
+        "experts": ("qwen3-30b-a3b", "h100:16", {"tp": 2, "ep": 8, "etp": 1, "zero_stage": 2}),
+    },
+    "torchtitan-0.2": {
+        "uneven": ("llama-3-8b", "h100:16", {"tp": 4, "pp": 2, "split": "balanced"}),
+        "context": ("llama-3-8b", "h100:16", {"tp": 2, "cp": 2, "zero_stage": 3, **FULL}),
+    },
+    "deepspeed": {
+        "weights": ("llama-3-8b", "h100:16", {"zero_stage": 3, **FULL}),
+        "tensors": (
+            "llama-3-8b",
+            "h100:8",
+            {"tp": 4, "sequence_parallel": False, "overlap_tp": False, "zero_stage": 1},
+        ),
+        "experts": ("mixtral-8x7b", "h100:16", {"ep": 8, "etp": 1, "zero_stage": 2}),
+        "offload": ("llama-3-8b", "h100:8", {"zero_stage": 1, "offload_optimizer": True}),
+    },
+    "accelerate": {
+        "weights": ("llama-3-8b", "h100:8", {"zero_stage": 3, **FULL}),
+        "context": ("qwen2.5-7b", "h100:16", {"zero_stage": 2, "cp": 4}),
+        "replicas": ("gpt2-xl", "h100:8", {"zero_stage": 0}),
+    },
+}
+
+
+@cache
+def job(target: str, case: str) -> Job:
+    """A plan with round figures in place of predicted ones."""
+    model, gpus, strategy = CASES[target][case]
+    made = job_of(document(model, gpus, strategy))
+    stages = tuple(
+        replace(stage, peak_bytes=60.0 * 2**30, capacity_bytes=80 * 2**30)
+        for stage in made.plan.memory
+    )
+    plan = replace(
+        made.plan,
+        memory=stages,
+        iteration_seconds=2.0,
+        interval_seconds=(1.8, 2.4),
+        tokens_per_second=65536.0,
+        usd_per_hour=100.0,
+    )
+    return replace(made, plan=plan)
+
+
+def written(target: str) -> dict[str, str]:
+    """The files of all cases, by case and name."""
+    software = find_target(target)
+    assert software.program
+    found: dict[str, str] = {}
+    for case in CASES[target]:
+        made = software.program(job(target, case))
+        files = dict(made.files)
+        if software.launch:
+            files |= software.launch(job(target, case), made).files
+        found |= {f"{target}/{case}/{_kept_as(name)}": text for name, text in files.items()}
+    return found
+
+
+def _kept_as(name: str) -> str:
+    """Python is kept as text: it is no code of this project."""
+    return f"{name}.txt" if name.endswith(".py") else name
+
+
+def kept(target: str) -> dict[str, str]:
+    """The files as they should be."""
+    files = (path for path in (GOLDEN / target).rglob("*") if path.is_file())
+    return {path.relative_to(GOLDEN).as_posix(): path.read_text("utf-8") for path in files}
+
+
+@st.composite
+def expressible(draw: st.DrawFn, target: Target, models: tuple[str, ...]) -> Job:
+    """A plan that the target can express: most of what it lacks is taken out of a drawn one."""
+    one = draw(jobs(models))
+    fully = Recompute(Granularity.FULL, Method.UNIFORM, 1)
+    strategy = replace(
+        one.strategy,
+        pipeline_inside=False,
+        offload_optimizer=False,
+        recompute=draw(st.sampled_from((Recompute(), fully))),
+    )
+    work = replace(one.workload, precision=Precision.BF16)
+    plain = replace(one, strategy=strategy, workload=work)
+    made = plain
+    for _ in range(2):  # a plan without stages may lack other things than one with them
+        made = _mended(made, {refusal.feature for refusal in refusals(made, target)})
+    assume(not refusals(made, target))
+    assume(not why_refused(made.workload, made.cluster.pools, made.strategy))
+    return made
+
+
+def _mended(one: Job, lacking: set[Feature | None]) -> Job:
+    """The plan with replicas for what cannot be split, another stage of ZeRO, and the like."""
+    s = one.strategy
+    if Feature.PIPELINE in lacking:
+        overlap = replace(s.overlap, p2p=False)
+        s = replace(s, pp=1, virtual_stages=1, dp=s.dp * s.pp, overlap=overlap)
+        s = replace(s, split=LayerSplit.EVEN, stages=())
+    if Feature.TENSOR_PARALLEL in lacking:
+        overlap = replace(s.overlap, tp=False)
+        s = replace(s, tp=1, sequence_parallel=False, dp=s.dp * s.tp, overlap=overlap)
+    if any(feature and feature.name.startswith("ZERO") for feature in lacking):
+        overlap = replace(s.overlap, grad_reduce=True)
+        s = replace(s, zero_stage=1 if s.pp > 1 else 2, overlap=overlap)
+    if Feature.TENSOR_WITHOUT_SEQUENCE in lacking:
+        s = replace(s, sequence_parallel=True)
+    if Feature.SEQUENCE_PARALLEL in lacking:
+        s = replace(s, sequence_parallel=False, overlap=replace(s.overlap, tp=False))
+    if Feature.FEW_MICRO_BATCHES in lacking:
+        s = replace(s, num_micro_batches=s.pp)
+    work = replace(one.workload, global_batch=s.sequences)
+    return replace(one, strategy=s, workload=work)
+
+
+if __name__ == "__main__":
+    for name in CASES:
+        for path, text in written(name).items():
+            (GOLDEN / path).parent.mkdir(parents=True, exist_ok=True)
+            Path(GOLDEN / path).write_text(text, encoding="utf-8")

@@ -1,0 +1,116 @@
+"""torchtitan's own parsers and models take what is exported, and read the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exported_others import CASES, expressible, job
+from hypothesis import HealthCheck, given, settings
+from upstream.client import Driver
+
+from astrarium.export import torchtitan, torchtitan_toml
+from astrarium.export.torchtitan_models import DATA
+from astrarium.plans.job import Job
+from astrarium.strategy.types import Granularity
+
+MODELS = ("llama-3-8b", "llama-2-7b", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite")
+OLD_MODELS = ("llama-3-8b", "qwen3-30b-a3b", "deepseek-v2-lite")
+SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+REGISTRY: Any = json.loads(DATA.read_bytes())
+SIZES = ("layers", "hidden", "heads", "kv_heads", "vocab")
+COUNTED = 5e9  # parameters; larger models take seconds to build
+
+
+def check(one: Job, read: Any, head: str) -> None:
+    """What torchtitan makes of a configuration, against the plan."""
+    s, config, degrees = one.strategy, read["config"], read["degrees"]
+    found = {name: degrees[name] for name in ("tp", "cp", "pp", "ep")}
+    assert found == {name: getattr(s, name) for name in found}
+    replicas, shards = degrees["dp_replicate"], degrees["dp_shard"]
+    assert replicas * shards == s.dp
+    assert (shards > 1) == (s.dp > 1 and s.zero_stage > 0)
+    training, parallelism = config["training"], config["parallelism"]
+    assert training["global_batch_size"] == one.workload.global_batch
+    assert training["seq_len"] == one.workload.seq_length
+    parts = parallelism["module_fqns_per_model_part"]
+    if s.pp == 1:
+        assert parts is None
+        assert training["local_batch_size"] == s.micro_batch
+        return
+    micro = parallelism["pipeline_parallel_microbatch_size"]
+    assert (micro, training["local_batch_size"] // micro) == (s.micro_batch, s.num_micro_batches)
+    stages = sorted(s.stages, key=lambda stage: (stage.chunk, stage.rank))
+    layers = [[name for name in part if name.startswith("layers.")] for part in parts]
+    assert list(map(len, layers)) == [stage.last_layer - stage.first_layer for stage in stages]
+    assert [name for part in layers for name in part] == [
+        f"layers.{n}" for n in range(one.model.num_layers)
+    ]
+    assert (parts[0][0], parts[-1][-2:]) == ("tok_embeddings", ["norm", head])
+
+
+def ask_python(driver: Driver, one: Job, folder: Path, *, build: bool) -> Any:
+    path = folder / f"{torchtitan.MODULE}.py"
+    path.write_text(torchtitan.module(one), encoding="utf-8")
+    return driver.ask(
+        path=str(path), function=torchtitan.FUNCTION, world_size=one.world_size, build=build
+    )
+
+
+@pytest.mark.parametrize("case", CASES["torchtitan"])
+def test_exported_models_are_those_of_the_plan(
+    torchtitan_python: Driver, tmp_path: Path, case: str
+) -> None:
+    one = job("torchtitan", case)
+    read = ask_python(torchtitan_python, one, tmp_path, build=True)
+    check(one, read, "lm_head")
+    assert read["parameters"] == one.model.parameters
+
+
+@settings(max_examples=15, suppress_health_check=SHARED)
+@given(one=expressible(torchtitan.TARGET, MODELS))
+def test_modules_are_taken(torchtitan_python: Driver, tmp_path: Path, one: Job) -> None:
+    read = ask_python(torchtitan_python, one, tmp_path, build=False)
+    check(one, read, "lm_head")
+    recomputed = read["config"]["activation_checkpoint"] is not None
+    assert recomputed == (one.strategy.recompute.granularity is Granularity.FULL)
+
+
+@settings(max_examples=15, suppress_health_check=SHARED)
+@given(one=expressible(torchtitan_toml.TARGET, OLD_MODELS))
+def test_files_are_taken(torchtitan_toml: Driver, one: Job) -> None:
+    from astrarium.export import torchtitan_toml as exporter
+
+    text = exporter.text(one, exporter.settings(one))
+    read = torchtitan_toml.ask(text=text, world_size=one.world_size)
+    check(one, read, "output")
+    mode = read["config"]["activation_checkpoint"]["mode"]
+    full = one.strategy.recompute.granularity is Granularity.FULL
+    assert mode == ("full" if full else "none")
+    experts = one.strategy.etp if one.strategy.ep > 1 else 1
+    assert read["degrees"]["etp"] == experts
+
+
+def check_flavors(driver: Driver, version: str) -> None:
+    """The table of models against torchtitan's registry."""
+    for row in REGISTRY["flavors"]:
+        if version in row["names"]:
+            build = row["parameters"] < COUNTED
+            name = row["names"][version]
+            found = driver.ask(family=row["family"], flavor=name, build=build)
+            assert {key: found[key] for key in SIZES} == {key: row[key] for key in SIZES}
+            assert found["parameters"] == (row["parameters"] if build else None)
+            limits = REGISTRY["families"][version][row["family"]]
+            assert found.get("longest") == limits.get("longest")
+            assert found.get("pipeline", True) == ("no_pipeline" not in limits)
+            assert found.get("context", True) == ("no_context" not in limits)
+
+
+def test_flavors_are_those_of_the_registry(torchtitan_python: Driver) -> None:
+    check_flavors(torchtitan_python, "0.3.0")
+
+
+def test_flavors_are_those_of_the_older_registry(torchtitan_toml: Driver) -> None:
+    check_flavors(torchtitan_toml, "0.2.2")
