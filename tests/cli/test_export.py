@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from astrarium.plans.document import to_dict
 Run = Callable[..., Result]
 
 
-@pytest.fixture(autouse=True)
-def plan_files(project: Path) -> None:
+@cache
+def plans() -> dict[str, str]:
     """A plan that Megatron runs, one of unlike stages, and one of a model it cannot build."""
     fast, slow = "H100-SXM5-80GB", "A100-SXM4-80GB"
     stages = [
@@ -24,12 +25,18 @@ def plan_files(project: Path) -> None:
         {"layers": [20, 32], "pools": {slow: 8}, "tp": 4, "dp": 2, "micro_batch": 2},
     ]
     unlike = {"tp": 2, "pp": 2, "dp": 4, "stages": stages}
-    for name, made in (
-        ("good", document("llama-3-8b", "h100:16", {"tp": 2, "pp": 2})),
-        ("unlike", document("llama-3-8b", "h100:8,a100:8", unlike)),
-        ("gemma", document("gemma-2-9b", "h100:16", {"tp": 2})),
-    ):
-        (project / f"{name}.json").write_text(json.dumps(to_dict(made)))
+    made = {
+        "good.json": document("llama-3-8b", "h100:16", {"tp": 2, "pp": 2}),
+        "unlike.json": document("llama-3-8b", "h100:8,a100:8", unlike),
+        "gemma.json": document("gemma-2-9b", "h100:16", {"tp": 2}),
+    }
+    return {name: json.dumps(to_dict(one)) for name, one in made.items()}
+
+
+@pytest.fixture(autouse=True)
+def plan_files(project: Path) -> None:
+    for name, text in plans().items():
+        (project / name).write_text(text)
 
 
 def words(text: str) -> str:

@@ -55,6 +55,23 @@ def test_nodes_of_a_mixed_plan_stand_in_the_order_of_the_pipeline() -> None:
     assert nodes(job) == [("A100-SXM4-80GB", 1, 8), ("H100-SXM5-80GB", 1, 8)]
 
 
+def test_a_pool_may_come_again_behind_another() -> None:
+    fast, slow = (pool.name for pool in parse_gpus("h100:16,a100:8").pools)
+    cuts = ((0, 12, fast), (12, 20, slow), (20, 32, fast))
+    stages = [{"layers": [a, b], "pools": {name: 8}} for a, b, name in cuts]
+    job = job_of(document_of("llama-3-8b", "h100:16,a100:8", tp=4, pp=3, stages=stages))
+    assert [name for name, _, _ in nodes(job)] == [fast, slow, fast]
+
+
+def test_ranks_of_a_node_are_neighbours() -> None:
+    fast, slow = (pool.name for pool in parse_gpus("h100:8,a100:4").pools)
+    cuts = ((0, 12, fast), (12, 20, slow), (20, 32, fast))
+    stages = [{"layers": [a, b], "pools": {name: 4}} for a, b, name in cuts]
+    document = document_of("llama-3-8b", "h100:8,a100:4", tp=4, pp=3, stages=stages)
+    with pytest.raises(InputError, match="are not neighbours and share a node"):
+        job_of(document)
+
+
 def test_a_node_in_part_is_a_group_of_its_own() -> None:
     job = job_of(document_of("llama-3-8b", "h100:8", tp=4))
     pool = replace(job.cluster.pools[0], nodes=3)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from exported_plans import CASES, MODELS, job, jobs
 from hypothesis import HealthCheck, given, settings
-from upstream.client import Driver, Refused
+from upstream.client import Driver, RefusedError
 
 from astrarium.catalog.models import model_entries
 from astrarium.export.megatron import flags, program
@@ -159,11 +159,11 @@ def test_what_megatron_refuses_is_told(megatron: Driver) -> None:
     one = job("uneven")
     argv = list(program(one).all_arguments)
     env = dict(program(one).environment)
-    with pytest.raises(Refused, match="not divisible"):
+    with pytest.raises(RefusedError, match="not divisible"):
         megatron.ask(operation="arguments", argv=argv, world_size=12, env=env)
     at = argv.index("--pipeline-model-parallel-layout") + 1
     argv[at] = "Et*20|t*11L"
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         megatron.ask(operation="arguments", argv=argv, world_size=16, env=env)
 
 

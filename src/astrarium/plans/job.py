@@ -7,7 +7,7 @@ edited by hand is checked again: the degrees, the stages, where they lie, the ru
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -83,8 +83,11 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
         global_batch=workload.global_batch,
         layers=workload.model.num_layers,
     )
+    _check_gpus(plan, strategy, where)
     _check(workload, cluster, strategy, where)
-    return Job(document, plan, workload, cluster, strategy, tuple(_nodes(plan, cluster)))
+    nodes = tuple(_nodes(plan, cluster))
+    _check_nodes(nodes, where)
+    return Job(document, plan, workload, cluster, strategy, nodes)
 
 
 def _workload(part: WorkloadPart, plan: PlanPart, where: str) -> Workload:
@@ -124,6 +127,18 @@ def _model(part: WorkloadPart, where: str) -> Model:
     return replace(model, name=part.model)
 
 
+def _check_gpus(plan: PlanPart, strategy: Strategy, where: str) -> None:
+    """A plan uses all the GPUs that it names."""
+    if strategy.gpus == plan.num_gpus:
+        return
+    product = f"tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} x dp {strategy.dp}"
+    alike = not (strategy.groups or strategy.has_unlike_stages)
+    raise InputError(
+        f"{where}: {product if alike else 'the strategy'} = {strategy.gpus} GPUs, but"
+        f" {plan.num_gpus} are given"
+    )
+
+
 def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str) -> None:
     """Refuse what was edited into something that no runtime takes."""
     from astrarium.catalog.runtimes import find_runtime
@@ -145,11 +160,36 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
 
 def _nodes(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
     """Pools in the order of the pipeline, whole nodes first; the last node may be used in part."""
-    used = plan.pools or {cluster.pools[0].name: plan.num_gpus}
-    for name, gpus in used.items():
+    for name, gpus in _runs(plan, cluster):
         pool = cluster.pool(name)
         whole, rest = divmod(gpus, pool.gpus_per_node)
         if whole:
             yield NodeGroup(pool, whole, pool.gpus_per_node)
         if rest:
             yield NodeGroup(pool, 1, rest)
+
+
+def _runs(plan: PlanPart, cluster: Cluster) -> list[tuple[str, int]]:
+    """Pools and their GPUs in the order of ranks; a pool may come again behind another."""
+    strategy = plan.strategy
+    if strategy.groups or not plan.pools:
+        return list((plan.pools or {cluster.pools[0].name: plan.num_gpus}).items())
+    runs: list[tuple[str, int]] = []
+    first = [stage for stage in strategy.stages if stage.chunk == 0]
+    for stage in sorted(first, key=lambda stage: stage.pipeline_rank):
+        for name, gpus in stage.pools.items():
+            before = runs.pop()[1] if runs and runs[-1][0] == name else 0
+            runs.append((name, before + gpus))
+    return runs
+
+
+def _check_nodes(nodes: Sequence[NodeGroup], where: str) -> None:
+    """Ranks of a node are neighbours; a pool that comes again must not need a node twice."""
+    for pool in {group.pool.name: group.pool for group in nodes}.values():
+        needed = sum(group.nodes for group in nodes if group.pool.name == pool.name)
+        if needed > pool.nodes:
+            raise InputError(
+                f"{where}: stages on pool {pool.name} are not neighbours and share a node, whose"
+                f" ranks would have to be apart ({needed} nodes instead of {pool.nodes}); put the"
+                " stages of a pool next to each other"
+            )
