@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
+from typing import Any
 
 from astrarium.report.document import PlanPart, RecomputePart, StagePart, StrategyPart
 from astrarium.strategy.types import Granularity, Method, Reach, RecomputeModule
@@ -206,13 +207,14 @@ def by_part(strategy: StrategyPart, text: Callable[[StrategyPart], str]) -> str:
     if strategy.groups:
         of_groups = [by_part(group, text) for group in strategy.groups]
         return PARTS.join(of_groups if len(set(of_groups)) > 1 else of_groups[:1])
-    stages = [_as_stage(strategy, stage) for stage in strategy.stages]
+    own = dict.fromkeys(map(_own_choices, strategy.stages))  # most stages have none
+    stages = [replace(strategy, **dict(choices)) for choices in own if choices]
     return ", ".join(dict.fromkeys(text(part) for part in (strategy, *stages)))
 
 
-def _as_stage(strategy: StrategyPart, stage: StagePart) -> StrategyPart:
+def _own_choices(stage: StagePart) -> tuple[tuple[str, Any], ...]:
     keys = ("tp", "dp", "micro_batch", "recompute")
-    return replace(strategy, **{key: own for key in keys if (own := getattr(stage, key))})
+    return tuple((key, own) for key in keys if (own := getattr(stage, key)))
 
 
 def has_own_recompute(strategy: StrategyPart) -> bool:
