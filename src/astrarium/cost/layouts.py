@@ -110,6 +110,8 @@ class EndSeconds:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
+    """Rows to be priced: degrees with their ranks, and what every rank holds."""
+
     models: tuple[CostModel, ...]  # of the GPUs that ranks run on
     model_of: Ints  # which of them: as `shard`
     degrees: Degrees  # where pools have degrees of their own, those of one of them
