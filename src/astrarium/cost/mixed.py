@@ -307,13 +307,15 @@ class ClusterModel:
         Of all runs of layers, or only of the `contents` given.
         """
         contents = contents or self.contents
-        rows = np.arange(len(pool_gpus))
+        # Rows often differ in their options only, which layouts do not know.
+        first, rows = _distinct(degrees, pool_gpus)
+        degrees, pool_gpus = _taken(degrees, first), pool_gpus[first]
         ones = np.ones(len(pool_gpus), np.int64)
         one, two = contents.stages(1), contents.stages(2)
         columns: dict[str, list[Floats]] = {name: [] for name in _TABLES}
         every = []
         for stage_class in classes:
-            part = self._part(stage_class, degrees, ones, one, 0 * rows, pool_gpus)
+            part = self._part(stage_class, degrees, ones, one, 0 * ones, pool_gpus)
             layouts = part.layouts
             parts = rank_parts(layouts, rows, options)
             forward, backward = pass_seconds(layouts, rows, parts)
@@ -329,7 +331,7 @@ class ClusterModel:
             every.append(part)
         stacked = {name: np.stack(values, axis=1) for name, values in columns.items()}
         capacity = np.array([self.capacity(stage_class) for stage_class in classes])
-        hop, tied = self._between(every)
+        hop, tied = (between[rows] for between in self._between(every))
         return StageTables(contents=contents, **stacked, capacity=capacity, hop=hop, tied=tied)
 
     def layouts(
@@ -439,6 +441,20 @@ class ClusterModel:
                     fabric, gradient * _tied_table(fabric, one, other), ends
                 )
         return hop, tied
+
+
+def _distinct(degrees: AnyDegrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
+    """Where each combination of degrees and GPUs first occurs, and which of them every row is."""
+    given = [degrees] if isinstance(degrees, Degrees) else degrees.values()
+    columns = [column for of_class in given for column in of_class.columns()]
+    unlike = [column for column in (*columns, *pool_gpus.T) if (column != column[:1]).any()]
+    return distinct_rows(np.zeros(len(pool_gpus), np.int64), *unlike)
+
+
+def _taken(degrees: AnyDegrees, rows: Ints) -> AnyDegrees:
+    if isinstance(degrees, Degrees):
+        return degrees.take(rows)
+    return {stage_class: own.take(rows) for stage_class, own in degrees.items()}
 
 
 def _of_class(degrees: AnyDegrees, stage_class: StageClass) -> Degrees:
