@@ -256,11 +256,15 @@ def send_seconds(
     crosses: Bools = np.asarray(crosses_domain, dtype=np.bool_)
     lines = fabric.link.operations[Collective.ALL_TO_ALL].lines
     nothing = np.zeros(())
-    inside = _Path(1.0, 0.0, data / fabric.peer_bandwidth, nothing)
-    share = fabric.inter_bandwidth / fabric.gpus_per_node
-    contended = data if senders is None else data * adapter_share(fabric, senders)
-    outside = _Path(0.0, 1.0, nothing, contended / share)
-    seconds = np.where(crosses, _fastest(fabric, lines, outside), _fastest(fabric, lines, inside))
+    seconds = nothing
+    if not crosses.all():
+        inside = _Path(1.0, 0.0, data / fabric.peer_bandwidth, nothing)
+        seconds = _fastest(fabric, lines, inside)
+    if crosses.any():
+        share = fabric.inter_bandwidth / fabric.gpus_per_node
+        contended = data if senders is None else data * adapter_share(fabric, senders)
+        outside = _fastest(fabric, lines, _Path(0.0, 1.0, nothing, contended / share))
+        seconds = np.where(crosses, outside, seconds)
     return np.where(data > 0.0, seconds, 0.0)
 
 

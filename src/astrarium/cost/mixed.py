@@ -151,8 +151,7 @@ class _KnownShards:
             self._place.update({keys[i]: known + n for n, i in enumerate(new)})
         assert self._costs is not None
         places = np.array([self._place[key] for key in keys])
-        layers, ends = _rows_of(self._costs.layers, places), _rows_of(self._costs.ends, places)
-        return ShardCosts(layers, ends, shard_of)
+        return replace(self._costs, shard_of=places[shard_of])
 
     def _add(self, costs: ShardCosts) -> None:
         layers = _rows_of(costs.layers, costs.shard_of)
@@ -389,7 +388,9 @@ class ClusterModel:
         layouts = priced.model.priced(
             degrees, virtual, split, shards, stages, stage_row, gpus, every
         )
-        hop = priced.model.hop_seconds(degrees, gpus, shards)
+        hop = layouts.hop_seconds
+        if shards.ends.boundary_bytes.shape[1] > 1:  # layouts have those at the cuts of ranks only
+            hop = priced.model.hop_seconds(degrees, gpus, shards)
         return _Part(stage_class, shards, layouts, hop, priced.model.pool.domain_of(gpus))
 
     def _class(self, stage_class: StageClass) -> _Priced:
