@@ -15,7 +15,7 @@ better, and nothing of it has to be listed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
-from astrarium.cost.mixed import ClusterModel, Contents, StageClass
+from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.search.mixed_bounds import least_sum, warm_up_passes
 from astrarium.search.mixed_cases import in_flight_of_layers
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
@@ -138,25 +138,46 @@ def layer_figures(
     pool_gpus: Ints,
     masks: Sequence[int],
     work: Floats,
-    *,
-    offload: bool,
-) -> LayerFigures:
-    """`work` (rows, kinds): what a layer of each kind counts; figures are of one such unit."""
-    kinds = work.shape[1]
+) -> tuple[LayerFigures, ...]:
+    """Without and with offload.
+
+    `work` (rows, kinds): what a layer of each kind counts; figures are of one such unit.
+    """
     policies = [(_NONE, _NO_METHOD, 0, 0), *((_SELECTIVE, _NO_METHOD, 0, m) for m in masks)]
     policies.append((_FULL, _BLOCK, 1, 0))
-    rows = np.tile(np.arange(len(degrees)), len(policies))
-    once = _after(model, degrees, classes, pool_gpus, kinds, offload=offload)
+    copies, kinds = len(degrees), work.shape[1]
+    # Optimizer states that are not divided need not be gathered, which can be worth the longer
+    # update; what else they change is not asked for.
+    whole = _options(policies[:1], copies)
+    whole = replace(whole, zero_stage=np.zeros(copies, np.int64))
+    of_one = Options.joined([_options(policies, copies), whole])
+    offloaded = replace(of_one, offload_optimizer=np.ones(len(of_one), bool))
+    rows = np.tile(np.arange(copies), 2 * len(policies) + 2)
     tables = model.stage_tables(
         degrees.take(rows),
-        _options(policies, len(degrees), offload=offload),
+        Options.joined([of_one, offloaded]),
         classes,
         pool_gpus[rows],
         _probes(kinds),
     )
-    shape = (len(policies), len(degrees), len(classes), kinds, len(PROBES))
-    seconds = (tables.forward + tables.backward).reshape(shape)
-    fixed, flight = tables.fixed_bytes.reshape(shape), tables.flight_bytes.reshape(shape)
+    shape = (2, len(policies) + 1, copies, len(classes), kinds, len(PROBES))
+    every = {name: getattr(tables, name).reshape(shape) for name in _ASKED}
+    hop = np.moveaxis(tables.hop[:copies].min(axis=3), 1, 0)
+    return tuple(
+        _figures({name: values[offload] for name, values in every.items()}, tables, work, hop)
+        for offload in (0, 1)
+    )
+
+
+_ASKED = ("forward", "backward", "after", "fixed_bytes", "flight_bytes")
+
+
+def _figures(
+    of: Mapping[str, Floats], tables: StageTables, work: Floats, hop: Floats
+) -> LayerFigures:
+    """From arrays of (policies and undivided states, rows, classes, kinds, probes)."""
+    forward, fixed, flight = (of[n][:-1] for n in ("forward", "fixed_bytes", "flight_bytes"))
+    seconds = forward + of["backward"][:-1]
     unit = work[:, None, :]
     weight = (fixed[..., 1] - fixed[..., 0]) / unit
     room = tables.capacity[:, None] - (2 * fixed[..., 0] - fixed[..., 1])
@@ -164,7 +185,6 @@ def layer_figures(
     few, many = (seconds[-1, ..., i] - PROBES[i] * seconds[0, ..., 0] for i in (-2, -1))
     again = np.maximum(2 * many - few, 1e-3 * seconds[0, ..., 0]) / unit
     act = flight[..., 0] / unit
-    forward = tables.forward.reshape(shape)
     return LayerFigures(
         seconds=(seconds[:-1, ..., 0] / unit).min(axis=3),
         forward=((forward / np.array(PROBES)).min(axis=(0, 4)) / unit).min(axis=2),
@@ -178,29 +198,9 @@ def layer_figures(
         all_again=(seconds[-1, ..., 0] / unit).min(axis=2),
         least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
         most_room=room.max(axis=(0, 3)),
-        after=np.minimum(np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0), once),
-        hop=np.moveaxis(tables.hop[: len(degrees)].min(axis=3), 1, 0),
+        after=np.moveaxis(of["after"].min(axis=(0, 3)), -1, 0),
+        hop=hop,
     )
-
-
-def _after(
-    model: ClusterModel,
-    degrees: Degrees,
-    classes: Sequence[StageClass],
-    pool_gpus: Ints,
-    kinds: int,
-    *,
-    offload: bool,
-) -> Floats:
-    """Seconds once an iteration if optimizer states are not divided: (probes, rows, classes).
-
-    Then nothing has to be gathered, which can be worth the longer update.
-    """
-    options = _options([(_NONE, _NO_METHOD, 0, 0)], len(degrees), offload=offload)
-    whole = replace(options, zero_stage=np.zeros(len(degrees), np.int64))
-    after = model.stage_tables(degrees, whole, classes, pool_gpus, _probes(kinds)).after
-    shape = (len(degrees), len(classes), kinds, len(PROBES))
-    return np.moveaxis(after.reshape(shape).min(axis=2), -1, 0)
 
 
 def _probes(kinds: int) -> Contents:
@@ -211,7 +211,7 @@ def _probes(kinds: int) -> Contents:
     return Contents(np.zeros((0, 0), np.int64), layers, nowhere, nowhere)
 
 
-def _options(policies: Sequence[tuple[int, ...]], copies: int, *, offload: bool) -> Options:
+def _options(policies: Sequence[tuple[int, ...]], copies: int) -> Options:
     """Each policy for all rows; optimizer states divided, all hidden that can be."""
     granularity, method, layers, modules = (
         np.repeat(np.array(column, np.int64), copies) for column in zip(*policies, strict=True)
@@ -224,7 +224,7 @@ def _options(policies: Sequence[tuple[int, ...]], copies: int, *, offload: bool)
         method=method,
         recompute_layers=layers,
         recompute_modules=modules,
-        offload_optimizer=np.full(count, offload),
+        offload_optimizer=np.zeros(count, bool),
         **on,
     )
 

@@ -349,19 +349,12 @@ class RowBounds:
         """Of layers on every pool, whatever part of it is used; without and with offload."""
         classes = [(number,) for number in range(len(self.cluster.pools))]
         masks = self.space.module_masks
-        found = []
-        for offload in (False, True):
-            parts = []
-            for i in range(max(len(gpus) for gpus in self._domains)):
-                gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
-                pool_gpus = np.tile(gpus, (len(degrees), 1))
-                parts.append(
-                    layer_figures(
-                        self.model, degrees, classes, pool_gpus, masks, work, offload=offload
-                    )
-                )
-            found.append(reduce(LayerFigures.faster_of, parts))
-        return tuple(found)
+        parts = []
+        for i in range(max(len(gpus) for gpus in self._domains)):
+            gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
+            pool_gpus = np.tile(gpus, (len(degrees), 1))
+            parts.append(layer_figures(self.model, degrees, classes, pool_gpus, masks, work))
+        return tuple(reduce(LayerFigures.faster_of, of) for of in zip(*parts, strict=True))
 
     @cached_property
     def _domains(self) -> list[list[int]]:
