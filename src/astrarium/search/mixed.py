@@ -433,17 +433,23 @@ class PartitionSearch:
         rows = rows.take(index)
         degrees, virtual, work = rows.degrees, rows.virtual, rows.work
         in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
-        figures = [of.take(rows.place) for of in rows.figures]
+        figures = rows.figures
         # A block on several pools is no faster than on the slowest of them.
         pool_of = np.array(
             [[min(of, key=lambda p: mean[p]) for of in order.classes] for order in orders]
         )
         layers = -(-self.space.planner.num_layers // degrees.pp)
-        after = np.stack([of.least_after(layers) for of in figures])
+        after = np.stack([of.least_after(layers, rows.place) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
         passes = least_passes_of_options(
             OptionRoom(
-                figures, options, self.space.module_masks, virtual, in_flight[:, ::-1], work
+                figures,
+                rows.place,
+                options,
+                self.space.module_masks,
+                virtual,
+                in_flight[:, ::-1],
+                work,
             ),
             degrees.num_micro_batches,
             pool_of,

@@ -15,7 +15,7 @@ better, and nothing of it has to be listed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,10 +66,10 @@ class LayerFigures:
 
         return LayerFigures(*(chosen(name) for name in self.__slots__))
 
-    def least_after(self, layers: Ints) -> Floats:
-        """Once an iteration, if some stage holds at least so many layers: (rows,)."""
+    def least_after(self, layers: Ints, rows: Ints | None = None) -> Floats:
+        """Once an iteration, if some stage holds at least so many layers: of all or some rows."""
         probe = np.searchsorted(PROBES, layers, side="right") - 1
-        return self.after.min(axis=2)[probe, np.arange(len(layers))]
+        return self.after.min(axis=2)[probe, np.arange(len(layers)) if rows is None else rows]
 
     def faster_of(self, other: LayerFigures) -> LayerFigures:
         """The shorter seconds of both; bytes are the same."""
@@ -320,30 +320,34 @@ def least_passes_of_options(
     done = warm_up_passes(stages, virtual, batches)[:, None, :] - 1
     rest = batches[:, None, None] - (1 + done * held.share[..., None]) / v[..., None]
     rest = np.maximum(rest, 1e-9)
+    places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
 
-    def enough(passes: Floats, cases: Ints) -> Bools:
-        at_work = (passes - through[cases])[:, None, None] / rest[cases]
-        alone = (passes / batches[cases])[:, None, None]
+    def asking(cases: Ints) -> Callable[[Floats], Bools]:
+        """Whether some passes are enough for these cases."""
+        room, at_rest, before, turns = held.take(cases), rest[cases], through[cases], batches[cases]
         # The embedding is only in the first chunk of the first stage, which may have done more.
         first = (np.arange(stages) == 0) & (virtual[cases] > 1)[:, None, None]
-        turn = np.where(first, alone, np.minimum(at_work, alone))
-        layers = held.take(cases).layers(turn)
-        if ends is not None:
-            layers = ends.at_most(layers, alone, cases)
-        able = np.einsum("cps,osp->co", layers, laid) >= whole[cases]
-        if asked is not None:
-            able &= asked[cases]
-        return np.asarray(able.any(axis=1))
 
-    every = np.arange(len(batches))
-    within = np.isfinite(through)
-    within[within] = enough(most[within], every[within])
+        def enough(passes: Floats) -> Bools:
+            at_work = (passes - before)[:, None, None] / at_rest
+            alone = (passes / turns)[:, None, None]
+            layers = room.layers(np.where(first, alone, np.minimum(at_work, alone)))
+            if ends is not None:
+                layers = ends.at_most(layers, alone, cases)
+            able = layers.reshape(len(cases), len(places)) @ places >= whole[cases]
+            if asked is not None:
+                able &= asked[cases]
+            return np.asarray(able.any(axis=1))
+
+        return enough
+
+    cases = np.flatnonzero(np.isfinite(through))
+    cases = cases[asking(cases)(most[cases])]
     found = np.where(np.isfinite(worst), np.inf, most)
-    cases = every[within]
-    low, high = least[cases], most[cases]
-    for _ in range(HALVINGS):
+    low, high, enough = least[cases], most[cases], asking(cases)
+    for _ in range(HALVINGS if len(cases) else 0):
         middle = (low + high) / 2
-        able = enough(middle, cases)
+        able = enough(middle)
         high, low = np.where(able, middle, high), np.where(able, low, middle)
     found[cases] = low
     return found
@@ -370,13 +374,14 @@ class EndRoom:
 class OptionRoom:
     """How many layers stages of cases can hold: arrays of (cases, pools, 1 or stages).
 
-    figures: of each case, without and with offload; in_flight: (cases, stages) from the first on;
-    work: (cases, kinds), what a layer of each kind counts.
+    figures: without and with offload, `place` being the row of each case; in_flight: (cases,
+    stages) from the first on; work: (cases, kinds), what a layer of each kind counts.
     """
 
     def __init__(
         self,
         figures: Sequence[LayerFigures],
+        place: Ints,
         options: Options,
         masks: Sequence[int],
         virtual: Ints,
@@ -384,7 +389,6 @@ class OptionRoom:
         work: Floats,
     ) -> None:
         lightest, heaviest = (x[:, None, None] for x in (work.min(axis=1), work.max(axis=1)))
-        rows = np.arange(len(options))
         kept = options.offload_optimizer.astype(np.int64)
         full = (options.granularity == _FULL)[:, None, None]
         # The policy of a case: none, or its set of modules.
@@ -393,7 +397,7 @@ class OptionRoom:
 
         def at(name: str) -> Floats:
             every = np.stack([getattr(of, name) for of in figures])
-            found = every[kept, policy, rows] if every.ndim == 4 else every[kept, rows]
+            found = every[kept, policy, place] if every.ndim == 4 else every[kept, place]
             return np.asarray(found[..., None])
 
         self.seconds, self.again, self.all_again = at("seconds"), at("again"), at("all_again")
@@ -405,6 +409,7 @@ class OptionRoom:
         self.alike = np.full(self.least.shape, work.shape[1] == 1)
         # Of layers that differ, the lightest are redone at least, the heaviest at most.
         self.redone = np.where(full, each * self.least, 0)
+        self.twice, self.redoing = self.seconds + self.again, self.redone * self.again
         spared = np.where(full, each * self.virtual * heaviest, 0)
         self.grouped = full & (options.method != _BLOCK)[:, None, None]
         room = np.where(full, at("most_room"), at("room"))
@@ -426,8 +431,7 @@ class OptionRoom:
     def layers(self, turn: Floats) -> Floats:
         """Of a stage that takes so long: (cases, pools, stages)."""
         some = np.maximum(
-            np.minimum(self.redone, turn / (self.seconds + self.again)),
-            (turn - self.redone * self.again) / self.seconds,
+            np.minimum(self.redone, turn / self.twice), (turn - self.redoing) / self.seconds
         )
         some = np.where(self.grouped, turn / self.all_again, some)
         most = np.minimum(some, self.fitting) * (1 + 1e-9)
