@@ -180,10 +180,11 @@ def place(size: ArrayLike, stride: ArrayLike, domain: ArrayLike) -> Group:
     Ranks fill domains in order. Where groups do not fit into domains evenly, the result is the
     group that is cut most often: it is the slowest, and the others wait for it.
     """
-    sizes, strides, domains = np.broadcast_arrays(
-        *(np.asarray(value, dtype=np.int64) for value in (size, stride, domain))
-    )
-    per_domain = np.clip(np.gcd(sizes * strides, domains) // strides, 1, sizes)
+    sizes, strides, domains = (np.asarray(x, dtype=np.int64) for x in (size, stride, domain))
+    together = np.gcd(sizes * strides, domains) // strides
+    per_domain = np.asarray(np.minimum(np.maximum(together, 1), sizes))
+    if sizes.shape != per_domain.shape:
+        sizes = np.broadcast_to(sizes, per_domain.shape)
     return Group(sizes, per_domain)
 
 

@@ -42,7 +42,7 @@ from astrarium.cost.layouts import (
     Layouts,
     ShardCosts,
 )
-from astrarium.cost.memory import bytes_of_recompute, bytes_of_sharding, bytes_of_update
+from astrarium.cost.memory import bytes_of_phases, bytes_of_recompute
 from astrarium.cost.stages import StageTable, layers_before, stages_of_bounds
 from astrarium.cost.step import after_parts, pass_seconds, rank_parts
 from astrarium.cost.tally import LayerCosts
@@ -318,10 +318,9 @@ class ClusterModel:
             layouts = part.layouts
             parts = rank_parts(layouts, rows, options)
             forward, backward = pass_seconds(layouts, rows, parts)
-            always = bytes_of_sharding(layouts, rows, options)
+            always, update = bytes_of_phases(layouts, rows, options)
             alone = bytes_of_recompute(layouts, rows, options)
             both = bytes_of_recompute(replace(layouts, stages=two), rows, options)
-            update = bytes_of_update(layouts, rows, options)
             after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
             fixed = always + 2 * alone - both
             found = (forward, backward, after, fixed, both - alone, update)

@@ -312,7 +312,8 @@ def least_passes_of_options(
     # The whole of one micro-batch through all chunks, and through one on the way back.
     v = virtual[:, None]
     once = held.seconds[:, :, 0] / v + (1 - 1 / v) * held.forward
-    full = np.einsum("cps,osp->cop", held.layers((most / batches)[:, None, None]), laid)
+    layers = held.layers((most / batches)[:, None, None]).transpose(1, 0, 2)
+    full = np.matmul(layers, laid.transpose(2, 1, 0)).transpose(1, 2, 0)  # (cases, orders, pools)
     able = full.sum(axis=2) >= whole
     if asked is not None:
         able &= asked
