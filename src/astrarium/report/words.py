@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from astrarium.report.document import PlanPart, RecomputePart, StagePart, StrategyPart
+from astrarium.plans.document import PlanPart, RecomputePart, StagePart, StrategyPart
 from astrarium.strategy.types import Granularity, Method, Reach, RecomputeModule
 
 SHORTEST_RUN = 3  # equal numbers in a row that are written once, with their count
