@@ -415,13 +415,15 @@ class OptionRoom:
         self.grouped = full & (options.method != _BLOCK)[:, None, None]
         room = np.where(full, at("most_room"), at("room"))
         weight = np.where(full, at("least_weight"), at("weight"))
-        inputs, saved = at("least_act"), at("saved")
-        beyond = (room + spared * f * saved) / (weight + f * at("act"))
-        within = np.minimum(spared, room / (weight + f * inputs))
-        in_groups = room / (weight + f * inputs / np.maximum(each, 1))
-        either = np.where(self.alike, beyond, np.maximum(beyond, within))
-        fitting = np.where(beyond >= self.redone, either, within)
-        self.fitting = np.where(self.grouped, in_groups, fitting)
+        inputs, saved, act = at("least_act"), at("saved"), at("act")
+        self.fitting = np.empty(np.broadcast_shapes(room.shape, f.shape))
+        grouped = self.grouped[:, 0, 0]
+        g, n = np.flatnonzero(grouped), np.flatnonzero(~grouped)
+        self.fitting[g] = room[g] / (weight[g] + f[g] * inputs[g] / np.maximum(each[g], 1))
+        beyond = (room[n] + spared[n] * f[n] * saved[n]) / (weight[n] + f[n] * act[n])
+        within = np.minimum(spared[n], room[n] / (weight[n] + f[n] * inputs[n]))
+        either = np.where(self.alike[n], beyond, np.maximum(beyond, within))
+        self.fitting[n] = np.where(beyond >= self.redone[n], either, within)
 
     def take(self, cases: Ints) -> OptionRoom:
         found = copy(self)
