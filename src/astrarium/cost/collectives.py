@@ -180,10 +180,11 @@ def place(size: ArrayLike, stride: ArrayLike, domain: ArrayLike) -> Group:
     Ranks fill domains in order. Where groups do not fit into domains evenly, the result is the
     group that is cut most often: it is the slowest, and the others wait for it.
     """
-    sizes, strides, domains = np.broadcast_arrays(
-        *(np.asarray(value, dtype=np.int64) for value in (size, stride, domain))
-    )
-    per_domain = np.clip(np.gcd(sizes * strides, domains) // strides, 1, sizes)
+    sizes, strides, domains = (np.asarray(x, dtype=np.int64) for x in (size, stride, domain))
+    together = np.gcd(sizes * strides, domains) // strides
+    per_domain = np.asarray(np.minimum(np.maximum(together, 1), sizes))
+    if sizes.shape != per_domain.shape:
+        sizes = np.broadcast_to(sizes, per_domain.shape)
     return Group(sizes, per_domain)
 
 
@@ -256,11 +257,15 @@ def send_seconds(
     crosses: Bools = np.asarray(crosses_domain, dtype=np.bool_)
     lines = fabric.link.operations[Collective.ALL_TO_ALL].lines
     nothing = np.zeros(())
-    inside = _Path(1.0, 0.0, data / fabric.peer_bandwidth, nothing)
-    share = fabric.inter_bandwidth / fabric.gpus_per_node
-    contended = data if senders is None else data * adapter_share(fabric, senders)
-    outside = _Path(0.0, 1.0, nothing, contended / share)
-    seconds = np.where(crosses, _fastest(fabric, lines, outside), _fastest(fabric, lines, inside))
+    seconds = nothing
+    if not crosses.all():
+        inside = _Path(1.0, 0.0, data / fabric.peer_bandwidth, nothing)
+        seconds = _fastest(fabric, lines, inside)
+    if crosses.any():
+        share = fabric.inter_bandwidth / fabric.gpus_per_node
+        contended = data if senders is None else data * adapter_share(fabric, senders)
+        outside = _fastest(fabric, lines, _Path(0.0, 1.0, nothing, contended / share))
+        seconds = np.where(crosses, outside, seconds)
     return np.where(data > 0.0, seconds, 0.0)
 
 

@@ -110,6 +110,8 @@ class EndSeconds:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
+    """Rows to be priced: degrees with their ranks, and what every rank holds."""
+
     models: tuple[CostModel, ...]  # of the GPUs that ranks run on
     model_of: Ints  # which of them: as `shard`
     degrees: Degrees  # where pools have degrees of their own, those of one of them
@@ -331,12 +333,8 @@ class CostModel:
                 continue
             group = Group(sharing.size[:, None], sharing.per_domain[:, None])
             ranks = group.size
-            calls = np.ones_like(parameters)
-            whole = parts = self._exchange(parameters, group, calls)
-            if self.runtime.message_parameters:
-                calls = message_calls(self.runtime, parameters, ranks)
-                parts = self._exchange(parameters, group, calls)
-                last = np.maximum(last, 1.0 / calls)
+            whole, parts, of_last = self._exchanges(parameters, group)
+            last = np.maximum(last, of_last)
             at_once, in_buckets = _together(at_once, whole), _together(in_buckets, parts)
             slowed = slowed + whole.reduce * compute_slowdown(fabric, group)
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
@@ -371,10 +369,13 @@ class CostModel:
         table = np.where(crosses_domains(group), contended, table)
         return np.where(table > 0, all_reduce_seconds(self.fabric, table, group), 0.0)
 
-    def _exchange(self, parameters: Floats, group: Group, calls: Floats) -> Exchange:
-        """Messages with `parameters` on each rank of a group, in equal parts.
+    def _exchanges(
+        self, parameters: Floats, group: Group
+    ) -> tuple[Exchange, Exchange, Floats | float]:
+        """Messages with `parameters` on each rank of a group, whole and in equal parts.
 
-        Layouts differ by much that does not matter here: each distinct message is priced once.
+        And the share that the last part is, where there are parts. Layouts differ by much that
+        does not matter here: each distinct message is priced once.
         """
         shape = parameters.shape
         sizes, per_domain = (
@@ -384,16 +385,24 @@ class CostModel:
         values, size = np.unique(parameters, return_inverse=True)
         first, row_of = distinct_rows(size.reshape(-1), sizes, per_domain)
         row_of = row_of.reshape(shape)
-        held, calls = values[size.reshape(-1)[first]], calls.reshape(-1)[first]
+        held = values[size.reshape(-1)[first]]
         group = Group(sizes[first], per_domain[first])
+        calls = np.ones((1, len(held)))
+        if self.runtime.message_parameters:
+            calls = np.stack([calls[0], message_calls(self.runtime, held, group.size)])
         gradients = self.runtime.reduced_gradient_bytes * held / calls
         weights = self.runtime.weight_bytes * held / calls
         through = calls * (_sharing(group) if self.runtime.one_adapter else 1)
-        return Exchange(
-            (calls * all_reduce_seconds(self.fabric, gradients, group))[row_of],
-            (through * reduce_scatter_seconds(self.fabric, gradients, group))[row_of],
-            (through * all_gather_seconds(self.fabric, weights, group))[row_of],
+        found = (
+            calls * all_reduce_seconds(self.fabric, gradients, group),
+            through * reduce_scatter_seconds(self.fabric, gradients, group),
+            through * all_gather_seconds(self.fabric, weights, group),
         )
+        whole = parts = Exchange(*(seconds[0][row_of] for seconds in found))
+        if len(calls) == 1:
+            return whole, parts, 0.0
+        parts = Exchange(*(seconds[1][row_of] for seconds in found))
+        return whole, parts, (1.0 / calls[1])[row_of]
 
     def _largest_unit(self, shards: ShardCosts, ends: PlacedEnds) -> Floats:
         costs, e = shards.layers, shards.ends

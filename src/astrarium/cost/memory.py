@@ -9,6 +9,7 @@ in flight. What the driver, the libraries and the allocator take is shown as `re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -68,17 +69,30 @@ def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
 
 def bytes_of_sharding(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """The share of `Memory.by_rank` that ZeRO and offload decide, reserve included."""
-    weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
-    moving = gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
-    moving = moving * (1 + layouts.runtime.fragmentation)
-    return (
-        weights + gradients + optimizer + moving + _always_reserved(layouts.runtime, layouts.tuning)
-    )
+    return _in_passes(layouts, rows, _parameter_bytes(layouts, rows, options))
 
 
 def bytes_of_update(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """`Memory.by_rank` while the optimizer runs; the larger of it and the passes is the peak."""
-    weights, gradients, optimizer, _ = _parameter_bytes(layouts, rows, options)
+    return _in_update(layouts, _parameter_bytes(layouts, rows, options))
+
+
+def bytes_of_phases(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """`bytes_of_sharding` and `bytes_of_update`."""
+    held = _parameter_bytes(layouts, rows, options)
+    return _in_passes(layouts, rows, held), _in_update(layouts, held)
+
+
+def _in_passes(layouts: Layouts, rows: Ints, held: Sequence[Floats]) -> Floats:
+    weights, gradients, optimizer, gathered = held
+    moving = gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
+    moving = moving * (1 + layouts.runtime.fragmentation)
+    reserved = _always_reserved(layouts.runtime, layouts.tuning)
+    return weights + gradients + optimizer + moving + reserved
+
+
+def _in_update(layouts: Layouts, held: Sequence[Floats]) -> Floats:
+    weights, gradients, optimizer, _ = held
     moving = _update_bytes(layouts, optimizer) * (1 + layouts.runtime.fragmentation)
     reserved = _always_reserved(layouts.runtime, layouts.tuning)
     return weights + gradients + optimizer + moving + reserved

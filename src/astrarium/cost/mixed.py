@@ -42,7 +42,7 @@ from astrarium.cost.layouts import (
     Layouts,
     ShardCosts,
 )
-from astrarium.cost.memory import bytes_of_recompute, bytes_of_sharding, bytes_of_update
+from astrarium.cost.memory import bytes_of_phases, bytes_of_recompute
 from astrarium.cost.stages import StageTable, layers_before, stages_of_bounds
 from astrarium.cost.step import after_parts, pass_seconds, rank_parts
 from astrarium.cost.tally import LayerCosts
@@ -151,8 +151,7 @@ class _KnownShards:
             self._place.update({keys[i]: known + n for n, i in enumerate(new)})
         assert self._costs is not None
         places = np.array([self._place[key] for key in keys])
-        layers, ends = _rows_of(self._costs.layers, places), _rows_of(self._costs.ends, places)
-        return ShardCosts(layers, ends, shard_of)
+        return replace(self._costs, shard_of=places[shard_of])
 
     def _add(self, costs: ShardCosts) -> None:
         layers = _rows_of(costs.layers, costs.shard_of)
@@ -307,20 +306,21 @@ class ClusterModel:
         Of all runs of layers, or only of the `contents` given.
         """
         contents = contents or self.contents
-        rows = np.arange(len(pool_gpus))
+        # Rows often differ in their options only, which layouts do not know.
+        first, rows = _distinct(degrees, pool_gpus)
+        degrees, pool_gpus = _taken(degrees, first), pool_gpus[first]
         ones = np.ones(len(pool_gpus), np.int64)
         one, two = contents.stages(1), contents.stages(2)
         columns: dict[str, list[Floats]] = {name: [] for name in _TABLES}
         every = []
         for stage_class in classes:
-            part = self._part(stage_class, degrees, ones, one, 0 * rows, pool_gpus)
+            part = self._part(stage_class, degrees, ones, one, 0 * ones, pool_gpus)
             layouts = part.layouts
             parts = rank_parts(layouts, rows, options)
             forward, backward = pass_seconds(layouts, rows, parts)
-            always = bytes_of_sharding(layouts, rows, options)
+            always, update = bytes_of_phases(layouts, rows, options)
             alone = bytes_of_recompute(layouts, rows, options)
             both = bytes_of_recompute(replace(layouts, stages=two), rows, options)
-            update = bytes_of_update(layouts, rows, options)
             after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
             fixed = always + 2 * alone - both
             found = (forward, backward, after, fixed, both - alone, update)
@@ -329,7 +329,7 @@ class ClusterModel:
             every.append(part)
         stacked = {name: np.stack(values, axis=1) for name, values in columns.items()}
         capacity = np.array([self.capacity(stage_class) for stage_class in classes])
-        hop, tied = self._between(every)
+        hop, tied = (between[rows] for between in self._between(every))
         return StageTables(contents=contents, **stacked, capacity=capacity, hop=hop, tied=tied)
 
     def layouts(
@@ -387,7 +387,9 @@ class ClusterModel:
         layouts = priced.model.priced(
             degrees, virtual, split, shards, stages, stage_row, gpus, every
         )
-        hop = priced.model.hop_seconds(degrees, gpus, shards)
+        hop = layouts.hop_seconds
+        if shards.ends.boundary_bytes.shape[1] > 1:  # layouts have those at the cuts of ranks only
+            hop = priced.model.hop_seconds(degrees, gpus, shards)
         return _Part(stage_class, shards, layouts, hop, priced.model.pool.domain_of(gpus))
 
     def _class(self, stage_class: StageClass) -> _Priced:
@@ -439,6 +441,20 @@ class ClusterModel:
                     fabric, gradient * _tied_table(fabric, one, other), ends
                 )
         return hop, tied
+
+
+def _distinct(degrees: AnyDegrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
+    """Where each combination of degrees and GPUs first occurs, and which of them every row is."""
+    given = [degrees] if isinstance(degrees, Degrees) else degrees.values()
+    columns = [column for of_class in given for column in of_class.columns()]
+    unlike = [column for column in (*columns, *pool_gpus.T) if (column != column[:1]).any()]
+    return distinct_rows(np.zeros(len(pool_gpus), np.int64), *unlike)
+
+
+def _taken(degrees: AnyDegrees, rows: Ints) -> AnyDegrees:
+    if isinstance(degrees, Degrees):
+        return degrees.take(rows)
+    return {stage_class: own.take(rows) for stage_class, own in degrees.items()}
 
 
 def _of_class(degrees: AnyDegrees, stage_class: StageClass) -> Degrees:

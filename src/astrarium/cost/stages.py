@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -157,9 +157,22 @@ def stages_of_bounds(
 ) -> StageTable:
     """Rows whose chunks are given: pp x virtual + 1 ascending numbers each; all ranks."""
     held = layers_before(model)
+    kinds, content = held.shape[1], held.tobytes()
     given = zip(bounds, virtual.tolist(), num_micro_batches.tolist(), strict=True)
-    rows = [_row_of(held, one, chunks, batches, all_ranks=True) for one, chunks, batches in given]
+    rows = [
+        _row_of_cuts(content, kinds, tuple(cuts.tolist()), chunks, batches)
+        for cuts, chunks, batches in given
+    ]
     return _stack(rows, virtual)
+
+
+@lru_cache(maxsize=4096)
+def _row_of_cuts(
+    held: bytes, kinds: int, bounds: tuple[int, ...], virtual: int, num_micro_batches: int
+) -> dict[str, Floats]:
+    """A search deals layers in the same way to many GPUs and with many options."""
+    layers = np.frombuffer(held).reshape(-1, kinds)
+    return _row_of(layers, np.array(bounds), virtual, num_micro_batches, all_ranks=True)
 
 
 def _row_of(

@@ -223,6 +223,8 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """What ZeRO-2 and 3 add to every micro-batch: gradients scattered, weights gathered."""
     messages = layouts.messages
     forward = layouts.on_rank.forward[rows]
+    if not (options.zero_stage > 1).any():
+        return np.zeros_like(forward)
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
     backward = layouts.on_rank.backward[rows] + _recompute(layouts, rows, options)
     at_once = messages.at_once

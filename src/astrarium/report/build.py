@@ -35,7 +35,6 @@ from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned
-from astrarium.search.room import pools_without_room
 from astrarium.units import HOUR, format_bytes
 
 if TYPE_CHECKING:
@@ -234,13 +233,19 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
         return (f"plan 1 leaves out GPUs of {len(left)} of {total} pools",)
     unused = tuple(pool for pool in left if not used[pool.name])
     workload = runnable(planned.workload, *planned.cluster.pools)
-    rooms = pools_without_room(workload, Cluster(unused)) if unused else ()
-    why = {room.pool.name: f": {room.text}" for room in rooms}
+    why = _why_unused(workload, unused) if unused else {}
     notes = []
     for pool in left:
         idle = _of_pool(pool, pool.num_gpus - used[pool.name])
         notes.append(f"plan 1 leaves out {idle}{why.get(pool.name, '')}")
     return tuple(notes)
+
+
+def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
+    from astrarium.search.room import pools_without_room
+
+    rooms = pools_without_room(workload, Cluster(pools))
+    return {room.pool.name: f": {room.text}" for room in rooms}
 
 
 def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:

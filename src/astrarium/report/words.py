@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
+from operator import attrgetter
+from typing import Any
 
 from astrarium.plans.document import PlanPart, RecomputePart, StagePart, StrategyPart
 from astrarium.strategy.types import Granularity, Method, Reach, RecomputeModule
@@ -195,6 +197,7 @@ def unit_price(amount: float | None) -> str:
     return f"${whole}.{digits.rstrip('0'):0<2}"
 
 
+OWN_CHOICES = ("tp", "dp", "micro_batch", "recompute")  # that a stage may have of its own
 PARTS = " | "  # stands between what parts of a strategy have of their own
 
 
@@ -206,13 +209,14 @@ def by_part(strategy: StrategyPart, text: Callable[[StrategyPart], str]) -> str:
     if strategy.groups:
         of_groups = [by_part(group, text) for group in strategy.groups]
         return PARTS.join(of_groups if len(set(of_groups)) > 1 else of_groups[:1])
-    stages = [_as_stage(strategy, stage) for stage in strategy.stages]
+    own = dict.fromkeys(map(attrgetter(*OWN_CHOICES), strategy.stages))  # most stages have none
+    stages = [_with_choices(strategy, choices) for choices in own if any(choices)]
     return ", ".join(dict.fromkeys(text(part) for part in (strategy, *stages)))
 
 
-def _as_stage(strategy: StrategyPart, stage: StagePart) -> StrategyPart:
-    keys = ("tp", "dp", "micro_batch", "recompute")
-    return replace(strategy, **{key: own for key in keys if (own := getattr(stage, key))})
+def _with_choices(strategy: StrategyPart, choices: Iterable[object]) -> StrategyPart:
+    changes: dict[str, Any] = dict(zip(OWN_CHOICES, choices, strict=True))
+    return replace(strategy, **{key: own for key, own in changes.items() if own})
 
 
 def has_own_recompute(strategy: StrategyPart) -> bool:

@@ -106,6 +106,7 @@ class Arrangements:
         self._alike = alike(cluster)
         self.straddling = Straddling(cluster.pools)
         self.of = cache(self._of)
+        self.count = cache(self._count)
         self.stage_counts = cache(self._stage_counts)
         self._choices = cache(self._ways_to_choose)
         self._whole_choices = cache(self._ways_to_choose_nodes)
@@ -122,7 +123,7 @@ class Arrangements:
         """Whether all GPUs together can be laid out, no tp * cp group on two pools."""
         return sum(self.sizes) % block == 0 and all(size % tp_cp == 0 for size in self.sizes)
 
-    def count(self, tp_cp: int, block: int, num_stages: int) -> int:
+    def _count(self, tp_cp: int, block: int, num_stages: int) -> int:
         """Arrangements of so many stages, every order of the pools counted.
 
         A single stage on a single pool leaves nothing to arrange: `engine` looks at those.

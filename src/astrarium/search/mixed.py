@@ -320,9 +320,8 @@ class PartitionSearch:
 
         links: seconds that transfers alone take.
         """
-        row, one = choice.row, np.ones(len(taken), np.int64)
-        speed = np.broadcast_to(row.speed, taken.shape)
-        done = interleaved_speed(speed, taken, row.batches * one, row.virtual * one)
+        row = choice.row
+        done = interleaved_speed(row.speed, taken, np.array(row.batches), np.array(row.virtual))
         seconds = np.maximum(row.batches / done, links)
         bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
         return np.maximum(bound, choice.bound).tolist()
@@ -433,17 +432,23 @@ class PartitionSearch:
         rows = rows.take(index)
         degrees, virtual, work = rows.degrees, rows.virtual, rows.work
         in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
-        figures = [of.take(rows.place) for of in rows.figures]
+        figures = rows.figures
         # A block on several pools is no faster than on the slowest of them.
-        pool_of = np.array(
-            [[min(of, key=lambda p: mean[p]) for of in order.classes] for order in orders]
-        )
+        classes = {of for order in orders for of in order.classes}
+        slowest = {of: min(of, key=lambda p: mean[p]) for of in classes}
+        pool_of = np.array([[slowest[of] for of in order.classes] for order in orders])
         layers = -(-self.space.planner.num_layers // degrees.pp)
-        after = np.stack([of.least_after(layers) for of in figures])
+        after = np.stack([of.least_after(layers, rows.place) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
         passes = least_passes_of_options(
             OptionRoom(
-                figures, options, self.space.module_masks, virtual, in_flight[:, ::-1], work
+                figures,
+                rows.place,
+                options,
+                self.space.module_masks,
+                virtual,
+                in_flight[:, ::-1],
+                work,
             ),
             degrees.num_micro_batches,
             pool_of,

@@ -171,15 +171,19 @@ def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
 def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtual: Ints) -> Floats:
     """What stages do together, from speeds and numbers of stages by class: (rows,).
 
-    `interleaved_bound` is the micro-batches over it if the fastest stages come first.
+    Speeds, micro-batches and chunks may be those of all rows. `interleaved_bound` is the
+    micro-batches over it if the fastest stages come first.
     """
     order = np.argsort(-speed, axis=-1, kind="stable")
     rate = np.take_along_axis(speed, order, axis=-1)
-    ends = np.cumsum(np.take_along_axis(counts, order, axis=-1), axis=-1)
+    shared = speed.ndim == 1
+    taken = counts[:, order] if shared else np.take_along_axis(counts, order, axis=-1)
     fall = -np.log1p(-1.0 / np.maximum(batches * virtual, 1 + 1e-9))[..., None]
-    left = np.exp(-fall * ends)
-    shares = -np.diff(left, axis=-1, prepend=1.0) / -np.expm1(-fall)
-    return np.asarray((rate * shares).sum(axis=-1))
+    left = np.exp(-fall * np.cumsum(taken, axis=-1))
+    shares = np.empty_like(left)
+    shares[..., 0] = 1.0 - left[..., 0]
+    np.subtract(left[..., :-1], left[..., 1:], out=shares[..., 1:])
+    return np.asarray((rate * (shares / -np.expm1(-fall))).sum(axis=-1))
 
 
 def links_bound(

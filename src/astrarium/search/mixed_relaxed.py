@@ -15,7 +15,7 @@ better, and nothing of it has to be listed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
-from astrarium.cost.mixed import ClusterModel, Contents, StageClass
+from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.search.mixed_bounds import least_sum, warm_up_passes
 from astrarium.search.mixed_cases import in_flight_of_layers
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
@@ -66,10 +66,10 @@ class LayerFigures:
 
         return LayerFigures(*(chosen(name) for name in self.__slots__))
 
-    def least_after(self, layers: Ints) -> Floats:
-        """Once an iteration, if some stage holds at least so many layers: (rows,)."""
+    def least_after(self, layers: Ints, rows: Ints | None = None) -> Floats:
+        """Once an iteration, if some stage holds at least so many layers: of all or some rows."""
         probe = np.searchsorted(PROBES, layers, side="right") - 1
-        return self.after.min(axis=2)[probe, np.arange(len(layers))]
+        return self.after.min(axis=2)[probe, np.arange(len(layers)) if rows is None else rows]
 
     def faster_of(self, other: LayerFigures) -> LayerFigures:
         """The shorter seconds of both; bytes are the same."""
@@ -138,25 +138,46 @@ def layer_figures(
     pool_gpus: Ints,
     masks: Sequence[int],
     work: Floats,
-    *,
-    offload: bool,
-) -> LayerFigures:
-    """`work` (rows, kinds): what a layer of each kind counts; figures are of one such unit."""
-    kinds = work.shape[1]
+) -> tuple[LayerFigures, ...]:
+    """Without and with offload.
+
+    `work` (rows, kinds): what a layer of each kind counts; figures are of one such unit.
+    """
     policies = [(_NONE, _NO_METHOD, 0, 0), *((_SELECTIVE, _NO_METHOD, 0, m) for m in masks)]
     policies.append((_FULL, _BLOCK, 1, 0))
-    rows = np.tile(np.arange(len(degrees)), len(policies))
-    once = _after(model, degrees, classes, pool_gpus, kinds, offload=offload)
+    copies, kinds = len(degrees), work.shape[1]
+    # Optimizer states that are not divided need not be gathered, which can be worth the longer
+    # update; what else they change is not asked for.
+    whole = _options(policies[:1], copies)
+    whole = replace(whole, zero_stage=np.zeros(copies, np.int64))
+    of_one = Options.joined([_options(policies, copies), whole])
+    offloaded = replace(of_one, offload_optimizer=np.ones(len(of_one), bool))
+    rows = np.tile(np.arange(copies), 2 * len(policies) + 2)
     tables = model.stage_tables(
         degrees.take(rows),
-        _options(policies, len(degrees), offload=offload),
+        Options.joined([of_one, offloaded]),
         classes,
         pool_gpus[rows],
         _probes(kinds),
     )
-    shape = (len(policies), len(degrees), len(classes), kinds, len(PROBES))
-    seconds = (tables.forward + tables.backward).reshape(shape)
-    fixed, flight = tables.fixed_bytes.reshape(shape), tables.flight_bytes.reshape(shape)
+    shape = (2, len(policies) + 1, copies, len(classes), kinds, len(PROBES))
+    every = {name: getattr(tables, name).reshape(shape) for name in _ASKED}
+    hop = np.moveaxis(tables.hop[:copies].min(axis=3), 1, 0)
+    return tuple(
+        _figures({name: values[offload] for name, values in every.items()}, tables, work, hop)
+        for offload in (0, 1)
+    )
+
+
+_ASKED = ("forward", "backward", "after", "fixed_bytes", "flight_bytes")
+
+
+def _figures(
+    of: Mapping[str, Floats], tables: StageTables, work: Floats, hop: Floats
+) -> LayerFigures:
+    """From arrays of (policies and undivided states, rows, classes, kinds, probes)."""
+    forward, fixed, flight = (of[n][:-1] for n in ("forward", "fixed_bytes", "flight_bytes"))
+    seconds = forward + of["backward"][:-1]
     unit = work[:, None, :]
     weight = (fixed[..., 1] - fixed[..., 0]) / unit
     room = tables.capacity[:, None] - (2 * fixed[..., 0] - fixed[..., 1])
@@ -164,7 +185,6 @@ def layer_figures(
     few, many = (seconds[-1, ..., i] - PROBES[i] * seconds[0, ..., 0] for i in (-2, -1))
     again = np.maximum(2 * many - few, 1e-3 * seconds[0, ..., 0]) / unit
     act = flight[..., 0] / unit
-    forward = tables.forward.reshape(shape)
     return LayerFigures(
         seconds=(seconds[:-1, ..., 0] / unit).min(axis=3),
         forward=((forward / np.array(PROBES)).min(axis=(0, 4)) / unit).min(axis=2),
@@ -178,29 +198,9 @@ def layer_figures(
         all_again=(seconds[-1, ..., 0] / unit).min(axis=2),
         least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
         most_room=room.max(axis=(0, 3)),
-        after=np.minimum(np.moveaxis(tables.after.reshape(shape).min(axis=(0, 3)), -1, 0), once),
-        hop=np.moveaxis(tables.hop[: len(degrees)].min(axis=3), 1, 0),
+        after=np.moveaxis(of["after"].min(axis=(0, 3)), -1, 0),
+        hop=hop,
     )
-
-
-def _after(
-    model: ClusterModel,
-    degrees: Degrees,
-    classes: Sequence[StageClass],
-    pool_gpus: Ints,
-    kinds: int,
-    *,
-    offload: bool,
-) -> Floats:
-    """Seconds once an iteration if optimizer states are not divided: (probes, rows, classes).
-
-    Then nothing has to be gathered, which can be worth the longer update.
-    """
-    options = _options([(_NONE, _NO_METHOD, 0, 0)], len(degrees), offload=offload)
-    whole = replace(options, zero_stage=np.zeros(len(degrees), np.int64))
-    after = model.stage_tables(degrees, whole, classes, pool_gpus, _probes(kinds)).after
-    shape = (len(degrees), len(classes), kinds, len(PROBES))
-    return np.moveaxis(after.reshape(shape).min(axis=2), -1, 0)
 
 
 def _probes(kinds: int) -> Contents:
@@ -211,7 +211,7 @@ def _probes(kinds: int) -> Contents:
     return Contents(np.zeros((0, 0), np.int64), layers, nowhere, nowhere)
 
 
-def _options(policies: Sequence[tuple[int, ...]], copies: int, *, offload: bool) -> Options:
+def _options(policies: Sequence[tuple[int, ...]], copies: int) -> Options:
     """Each policy for all rows; optimizer states divided, all hidden that can be."""
     granularity, method, layers, modules = (
         np.repeat(np.array(column, np.int64), copies) for column in zip(*policies, strict=True)
@@ -224,7 +224,7 @@ def _options(policies: Sequence[tuple[int, ...]], copies: int, *, offload: bool)
         method=method,
         recompute_layers=layers,
         recompute_modules=modules,
-        offload_optimizer=np.full(count, offload),
+        offload_optimizer=np.zeros(count, bool),
         **on,
     )
 
@@ -312,7 +312,8 @@ def least_passes_of_options(
     # The whole of one micro-batch through all chunks, and through one on the way back.
     v = virtual[:, None]
     once = held.seconds[:, :, 0] / v + (1 - 1 / v) * held.forward
-    full = np.einsum("cps,osp->cop", held.layers((most / batches)[:, None, None]), laid)
+    layers = held.layers((most / batches)[:, None, None]).transpose(1, 0, 2)
+    full = np.matmul(layers, laid.transpose(2, 1, 0)).transpose(1, 2, 0)  # (cases, orders, pools)
     able = full.sum(axis=2) >= whole
     if asked is not None:
         able &= asked
@@ -320,30 +321,34 @@ def least_passes_of_options(
     done = warm_up_passes(stages, virtual, batches)[:, None, :] - 1
     rest = batches[:, None, None] - (1 + done * held.share[..., None]) / v[..., None]
     rest = np.maximum(rest, 1e-9)
+    places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
 
-    def enough(passes: Floats, cases: Ints) -> Bools:
-        at_work = (passes - through[cases])[:, None, None] / rest[cases]
-        alone = (passes / batches[cases])[:, None, None]
+    def asking(cases: Ints) -> Callable[[Floats], Bools]:
+        """Whether some passes are enough for these cases."""
+        room, at_rest, before, turns = held.take(cases), rest[cases], through[cases], batches[cases]
         # The embedding is only in the first chunk of the first stage, which may have done more.
         first = (np.arange(stages) == 0) & (virtual[cases] > 1)[:, None, None]
-        turn = np.where(first, alone, np.minimum(at_work, alone))
-        layers = held.take(cases).layers(turn)
-        if ends is not None:
-            layers = ends.at_most(layers, alone, cases)
-        able = np.einsum("cps,osp->co", layers, laid) >= whole[cases]
-        if asked is not None:
-            able &= asked[cases]
-        return np.asarray(able.any(axis=1))
 
-    every = np.arange(len(batches))
-    within = np.isfinite(through)
-    within[within] = enough(most[within], every[within])
+        def enough(passes: Floats) -> Bools:
+            at_work = (passes - before)[:, None, None] / at_rest
+            alone = (passes / turns)[:, None, None]
+            layers = room.layers(np.where(first, alone, np.minimum(at_work, alone)))
+            if ends is not None:
+                layers = ends.at_most(layers, alone, cases)
+            able = layers.reshape(len(cases), len(places)) @ places >= whole[cases]
+            if asked is not None:
+                able &= asked[cases]
+            return np.asarray(able.any(axis=1))
+
+        return enough
+
+    cases = np.flatnonzero(np.isfinite(through))
+    cases = cases[asking(cases)(most[cases])]
     found = np.where(np.isfinite(worst), np.inf, most)
-    cases = every[within]
-    low, high = least[cases], most[cases]
-    for _ in range(HALVINGS):
+    low, high, enough = least[cases], most[cases], asking(cases)
+    for _ in range(HALVINGS if len(cases) else 0):
         middle = (low + high) / 2
-        able = enough(middle, cases)
+        able = enough(middle)
         high, low = np.where(able, middle, high), np.where(able, low, middle)
     found[cases] = low
     return found
@@ -370,13 +375,14 @@ class EndRoom:
 class OptionRoom:
     """How many layers stages of cases can hold: arrays of (cases, pools, 1 or stages).
 
-    figures: of each case, without and with offload; in_flight: (cases, stages) from the first on;
-    work: (cases, kinds), what a layer of each kind counts.
+    figures: without and with offload, `place` being the row of each case; in_flight: (cases,
+    stages) from the first on; work: (cases, kinds), what a layer of each kind counts.
     """
 
     def __init__(
         self,
         figures: Sequence[LayerFigures],
+        place: Ints,
         options: Options,
         masks: Sequence[int],
         virtual: Ints,
@@ -384,7 +390,6 @@ class OptionRoom:
         work: Floats,
     ) -> None:
         lightest, heaviest = (x[:, None, None] for x in (work.min(axis=1), work.max(axis=1)))
-        rows = np.arange(len(options))
         kept = options.offload_optimizer.astype(np.int64)
         full = (options.granularity == _FULL)[:, None, None]
         # The policy of a case: none, or its set of modules.
@@ -393,7 +398,7 @@ class OptionRoom:
 
         def at(name: str) -> Floats:
             every = np.stack([getattr(of, name) for of in figures])
-            found = every[kept, policy, rows] if every.ndim == 4 else every[kept, rows]
+            found = every[kept, policy, place] if every.ndim == 4 else every[kept, place]
             return np.asarray(found[..., None])
 
         self.seconds, self.again, self.all_again = at("seconds"), at("again"), at("all_again")
@@ -405,17 +410,20 @@ class OptionRoom:
         self.alike = np.full(self.least.shape, work.shape[1] == 1)
         # Of layers that differ, the lightest are redone at least, the heaviest at most.
         self.redone = np.where(full, each * self.least, 0)
+        self.twice, self.redoing = self.seconds + self.again, self.redone * self.again
         spared = np.where(full, each * self.virtual * heaviest, 0)
         self.grouped = full & (options.method != _BLOCK)[:, None, None]
         room = np.where(full, at("most_room"), at("room"))
         weight = np.where(full, at("least_weight"), at("weight"))
-        inputs, saved = at("least_act"), at("saved")
-        beyond = (room + spared * f * saved) / (weight + f * at("act"))
-        within = np.minimum(spared, room / (weight + f * inputs))
-        in_groups = room / (weight + f * inputs / np.maximum(each, 1))
-        either = np.where(self.alike, beyond, np.maximum(beyond, within))
-        fitting = np.where(beyond >= self.redone, either, within)
-        self.fitting = np.where(self.grouped, in_groups, fitting)
+        inputs, saved, act = at("least_act"), at("saved"), at("act")
+        self.fitting = np.empty(np.broadcast_shapes(room.shape, f.shape))
+        grouped = self.grouped[:, 0, 0]
+        g, n = np.flatnonzero(grouped), np.flatnonzero(~grouped)
+        self.fitting[g] = room[g] / (weight[g] + f[g] * inputs[g] / np.maximum(each[g], 1))
+        beyond = (room[n] + spared[n] * f[n] * saved[n]) / (weight[n] + f[n] * act[n])
+        within = np.minimum(spared[n], room[n] / (weight[n] + f[n] * inputs[n]))
+        either = np.where(self.alike[n], beyond, np.maximum(beyond, within))
+        self.fitting[n] = np.where(beyond >= self.redone[n], either, within)
 
     def take(self, cases: Ints) -> OptionRoom:
         found = copy(self)
@@ -426,8 +434,7 @@ class OptionRoom:
     def layers(self, turn: Floats) -> Floats:
         """Of a stage that takes so long: (cases, pools, stages)."""
         some = np.maximum(
-            np.minimum(self.redone, turn / (self.seconds + self.again)),
-            (turn - self.redone * self.again) / self.seconds,
+            np.minimum(self.redone, turn / self.twice), (turn - self.redoing) / self.seconds
         )
         some = np.where(self.grouped, turn / self.all_again, some)
         most = np.minimum(some, self.fitting) * (1 + 1e-9)

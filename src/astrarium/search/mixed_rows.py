@@ -10,18 +10,20 @@ from math import factorial
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints, distinct
+from astrarium.arrays import Bools, Floats, Ints, distinct, distinct_rows
+from astrarium.cost.layouts import slowest_of
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed_bounds import (
+    LayerParts,
     crossing_bound,
     fastest_blocks,
     fastest_first,
     fastest_stages,
     interleaved_bound,
     interleaved_speed,
+    layer_parts,
     least_crossing,
-    least_seconds_of_layers,
     pipeline_bound,
     speeds,
 )
@@ -73,6 +75,23 @@ class RowTable:
     counts: Ints  # strategies
 
 
+@dataclass(frozen=True, slots=True)
+class ShardParts:
+    """What layers take on every pool, of shards that many rows share."""
+
+    of_pools: Sequence[Sequence[LayerParts]]  # one for each size of fast domain
+    shard_of: Ints  # of every row
+    numbers: Floats  # of layers of each kind, embeddings and heads
+
+    def seconds(self, pace: Floats, shards: Ints) -> Floats:
+        """One layer of every kind, the embedding, the head: (rows, pools, kinds + 2)."""
+        found = [
+            np.minimum.reduce([of.take(shards).seconds(pace, self.numbers) for of in of_pool])
+            for of_pool in self.of_pools
+        ]
+        return np.stack(found, axis=1)
+
+
 class RowBounds:
     """Bounds of degrees, coarse ones of all and finer ones of those worth it."""
 
@@ -100,10 +119,13 @@ class RowBounds:
         degrees, counts = degrees.take(alive), counts[alive]
         fits = self._may_fit(degrees, counts)
         degrees, counts = degrees.take(fits), counts[fits]
-        seconds = np.stack(
-            [self._least_of_pool(i, degrees) for i in range(len(self.plans.prices))], 1
-        )
-        speed = speeds(seconds, np.append(self.numbers, (1.0, 1.0)))
+        shards = self._shards(degrees)
+        near = self._may_be_better(degrees, shards)
+        self.state.rejected[Rejection.BOUND] += int(counts[~near].sum())
+        degrees, counts = degrees.take(near), counts[near]
+        pace = self.model.pools[0].tuning.compute * slowest_of(degrees.gpus)
+        seconds = shards.seconds(pace, shards.shard_of[near])
+        speed = speeds(seconds, shards.numbers)
         # A single stage lies on several pools, or on all, and goes at the pace of the slowest.
         fewest = len(self.plans.prices) if self.space.exact else min(2, len(self.plans.prices))
         pace = -np.sort(-speed, axis=1)[:, fewest - 1 : fewest]
@@ -154,14 +176,37 @@ class RowBounds:
         cheapest = (self.plans.prices / speed).min(axis=1)
         return np.asarray(degrees.num_micro_batches * block * cheapest)
 
-    def _least_of_pool(self, number: int, degrees: Degrees) -> Floats:
-        """Over all sizes of fast domains that a part of the pool can have."""
-        model = self.model.pools[number]
-        found = [
-            least_seconds_of_layers(model, degrees, np.full(len(degrees), gpus))
-            for gpus in self._domains[number]
+    def _shards(self, degrees: Degrees) -> ShardParts:
+        """What layers take on all sizes of fast domains that a part of each pool can have."""
+        d = degrees
+        columns = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel)
+        first, shard_of = distinct_rows(*columns)
+        few = degrees.take(first)
+        of_pools = [
+            [layer_parts(model, few, np.full(len(few), gpus)) for gpus in domains]
+            for model, domains in zip(self.model.pools, self._domains, strict=True)
         ]
-        return np.minimum.reduce(found)
+        return ShardParts(of_pools, shard_of, np.append(self.numbers, (1.0, 1.0)))
+
+    def _may_be_better(self, degrees: Degrees, shards: ShardParts) -> Bools:
+        """Whether the fastest stages could beat the plans known; most degrees use too few GPUs.
+
+        What they cost is left to finer bounds.
+        """
+        limit = self.plans.limit
+        priced = self.plans.limits.budget_usd is not None or self.objective not in TIMES
+        if priced or not np.isfinite(limit):
+            return np.ones(len(degrees), bool)
+        pace = self.model.pools[0].tuning.compute * slowest_of(degrees.gpus[:1].clip(max=1))
+        every = np.arange(len(shards.of_pools[0][0].sent))
+        speed = speeds(shards.seconds(np.broadcast_to(pace, every.shape), every), shards.numbers)
+        order = np.argsort(-speed, axis=1, kind="stable")
+        rate = np.take_along_axis(speed, order, axis=1)[shards.shard_of]
+        sizes = np.array([pool.num_gpus for pool in self.cluster.pools])[order]
+        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        within = np.minimum(np.cumsum(sizes, axis=1)[shards.shard_of] / block, degrees.pp[:, None])
+        done = (rate * np.diff(within, axis=1, prepend=0.0)).sum(axis=1)
+        return np.asarray(degrees.num_micro_batches <= limit * (1 + 1e-9) * done)
 
     def _row_bounds(self, degrees: Degrees, speed: Floats) -> Floats:
         taken = self._fastest(degrees, speed)
@@ -304,19 +349,12 @@ class RowBounds:
         """Of layers on every pool, whatever part of it is used; without and with offload."""
         classes = [(number,) for number in range(len(self.cluster.pools))]
         masks = self.space.module_masks
-        found = []
-        for offload in (False, True):
-            parts = []
-            for i in range(max(len(gpus) for gpus in self._domains)):
-                gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
-                pool_gpus = np.tile(gpus, (len(degrees), 1))
-                parts.append(
-                    layer_figures(
-                        self.model, degrees, classes, pool_gpus, masks, work, offload=offload
-                    )
-                )
-            found.append(reduce(LayerFigures.faster_of, parts))
-        return tuple(found)
+        parts = []
+        for i in range(max(len(gpus) for gpus in self._domains)):
+            gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
+            pool_gpus = np.tile(gpus, (len(degrees), 1))
+            parts.append(layer_figures(self.model, degrees, classes, pool_gpus, masks, work))
+        return tuple(reduce(LayerFigures.faster_of, of) for of in zip(*parts, strict=True))
 
     @cached_property
     def _domains(self) -> list[list[int]]:

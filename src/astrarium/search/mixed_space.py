@@ -46,8 +46,10 @@ class MixedSpace(Space):
         usable = gpus == total if self.exact else gpus <= total
         chosen = np.flatnonzero(usable)
         tp_cp = (rows["tp"] * rows["cp"])[chosen]
-        counts = self._arrangement_counts(tp_cp, tp_cp * rows["dp"][chosen], rows["pp"][chosen])
-        usable[chosen] = counts > 0
+        columns = tp_cp, tp_cp * rows["dp"][chosen], rows["pp"][chosen]
+        first, index = distinct_rows(*columns)
+        counts = self._arrangement_counts(*(column[first] for column in columns))
+        usable[chosen] = (counts > 0)[index]
         return usable
 
     def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
@@ -56,18 +58,18 @@ class MixedSpace(Space):
             return super()._with_orders(rows)
         return rows | {"pipeline_inside": np.zeros(len(rows["pp"]), bool)}
 
-    def _arrangement_counts(self, tp_cp: Ints, block: Ints, num_stages: Ints) -> Ints:
-        """As Python's integers: there may be very many."""
-        first, index = distinct_rows(tp_cp, block, num_stages)
-        every = zip(tp_cp[first], block[first], num_stages[first], strict=True)
-        found = [self.arrangements.count(int(t), int(b), int(s)) for t, b, s in every]
-        return np.array([*found, None], object)[:-1][index]
+    def _arrangement_counts(self, *columns: Ints) -> Ints:
+        """Of tp x cp, blocks and stages, as Python's integers: there may be very many."""
+        every = zip(*(column.tolist() for column in columns), strict=True)
+        return np.array([*(self.arrangements.count(*of) for of in every), None], object)[:-1]
 
     def sizes(self, degrees: Degrees) -> Ints:
         """Strategies behind each row of degrees, as Python's integers."""
         tp_cp = degrees.tp * degrees.cp
-        arrangements = self._arrangement_counts(tp_cp, tp_cp * degrees.dp, degrees.pp)
-        return arrangements * self.counts(degrees.pp).astype(object)
+        columns = tp_cp, tp_cp * degrees.dp, degrees.pp
+        first, index = distinct_rows(*columns)
+        arrangements = self._arrangement_counts(*(column[first] for column in columns))
+        return (arrangements * self.counts(degrees.pp[first]).astype(object))[index]
 
     @cached_property
     def _expert_degrees(self) -> dict[str, Ints]:

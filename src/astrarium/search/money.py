@@ -15,7 +15,6 @@ from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.archive import Archive, Point
 from astrarium.search.formats import runnable
-from astrarium.search.front import PoolFront
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.runs import Runs
@@ -82,6 +81,8 @@ def enter_pool(
     equal_splits: bool = False,
 ) -> SearchResult:
     """Enter what the GPUs of one pool can add to the archive."""
+    from astrarium.search.front import PoolFront
+
     space = Space(
         model.workload,
         model.pool,

@@ -194,17 +194,13 @@ class PairBounds:
 
     def figures(self, rows: Ints, sites: Ints) -> tuple[LayerFigures, ...]:
         """Of layers on the GPUs of sites; without and with offload."""
-        return tuple(
-            layer_figures(
-                self.model,
-                self.degrees.take(rows),
-                [(0,), (1,)],
-                self.sites.gpus(sites),
-                self.table.space.module_masks,
-                self.work[rows],
-                offload=offload,
-            )
-            for offload in (False, True)
+        return layer_figures(
+            self.model,
+            self.degrees.take(rows),
+            [(0,), (1,)],
+            self.sites.gpus(sites),
+            self.table.space.module_masks,
+            self.work[rows],
         )
 
     def refined(self, c: Candidates, figures: Sequence[LayerFigures], limits: Floats) -> Candidates:

@@ -262,15 +262,14 @@ class PairFront:
         degrees = self.bounds.degrees.take(units.row[index])
         batches, virtual = degrees.num_micro_batches, units.virtual[index]
         in_flight = places_in_flight(degrees.pp, batches, virtual, stages)
-        of_cases = [of.take(at[index]) for of in figures]
         slower = self.bounds.slower_of(units.row)
         pool_of = np.array([[of[0] if len(of) == 1 else slower for of in x.classes] for x in lines])
         layers = -(-self.bounds.num_layers // degrees.pp)
-        after = np.stack([of.least_after(layers) for of in of_cases])
+        after = np.stack([of.least_after(layers, at[index]) for of in figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
         work = self.bounds.work[units.row[index]]
         masks = self.table.space.module_masks
-        room = OptionRoom(of_cases, options, masks, virtual, in_flight[:, ::-1], work)
+        room = OptionRoom(figures, at[index], options, masks, virtual, in_flight[:, ::-1], work)
         if (
             stages == 1
         ):  # what can divide parameters needs less memory and time than the figures say

@@ -80,6 +80,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """A strategy with its estimate."""
+
     strategy: Strategy
     gpus: Mapping[str, int]
     precision: Precision  # one that all of these GPUs have

@@ -35,6 +35,7 @@ class Straddling:
         spanned = any(pool.nvlink_domain > pool.gpus_per_node for pool in pools)
         self._alike = len(set(self._nodes)) == 1 and not spanned
         self._ways_of = cache(ordered_ways)
+        self._ways_by_units = cache(self._all_ways)
         self.slots = cache(self._slots)
         self.occurs = cache(self._occurs)
 
@@ -52,12 +53,16 @@ class Straddling:
 
         Times the orders of the pools in use.
         """
+        unit, ways = self._ways_by_units(tp_cp)
+        number, rest = divmod(gpus, unit)
+        return 0 if rest or number >= len(ways) else int(ways[number])
+
+    def _all_ways(self, tp_cp: int) -> tuple[int, Ints]:
+        """A unit of GPUs, and the ways to take each number of units."""
         steps = self.steps(tp_cp)
         unit = gcd(*steps)
         most = tuple(size // step for size, step in zip(self._sizes, steps, strict=True))
-        ways = self._ways_of(tuple(step // unit for step in steps), most)
-        number, rest = divmod(gpus, unit)
-        return 0 if rest or number >= len(ways) else int(ways[number])
+        return unit, self._ways_of(tuple(step // unit for step in steps), most)
 
     def _slots(self, tp_cp: int, block: int) -> tuple[Ints, ...]:
         """Of each pool those that whole nodes can have, zero included."""

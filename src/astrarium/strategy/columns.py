@@ -58,8 +58,11 @@ class _Columns:
         every = ([getattr(part, name) for part in parts] for name in cls._names())
         return cls(*map(np.concatenate, every))
 
+    def columns(self) -> list[Any]:
+        return [getattr(self, name) for name in self._names()]
+
     def take(self, rows: Ints | Bools) -> Self:
-        return type(self)(*[getattr(self, name)[rows] for name in self._names()])
+        return type(self)(*[column[rows] for column in self.columns()])
 
     def __len__(self) -> int:
         first: NDArray[np.generic] = getattr(self, self._names()[0])

@@ -9,6 +9,7 @@ the lighter stages first, where most micro-batches are in flight.
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 
 import numpy as np
 
@@ -90,16 +91,26 @@ def _contiguous(weights: Floats, head_weight: float, pp: int) -> Ints:
     """Exact bottleneck partition: the least limit under which filling from the end succeeds."""
     total = [0.0, *np.cumsum(weights).tolist()]
     low = max(float(weights.max()), float(weights[-1]) + head_weight)
-    high = total[-1] + head_weight
     if _fill(total, head_weight, pp, low)[0] == 0:
         return np.array(_fill(total, head_weight, pp, low))
-    while high - low > HALVING_TOLERANCE * high:
-        middle = (low + high) / 2
-        if _fill(total, head_weight, pp, middle)[0] == 0:  # the first stage starts at layer 0
-            high = middle
-        else:
-            low = middle
-    return np.array(_fill(total, head_weight, pp, high))
+    loads = _loads(tuple(total), head_weight)
+
+    def is_enough(limit: float) -> bool:
+        return _fill(total, head_weight, pp, limit)[0] == 0  # the first stage starts at layer 0
+
+    least = bisect_left(loads, True, bisect_left(loads, low), len(loads) - 1, key=is_enough)
+    return np.array(_fill(total, head_weight, pp, loads[least]))
+
+
+@lru_cache(maxsize=64)
+def _loads(total: tuple[float, ...], head_weight: float) -> list[float]:
+    """What a stage can hold, ascending; of those that count as equal the largest."""
+    sums = np.array(total)
+    inside = (sums - sums[:, None])[np.triu_indices(len(sums), 1)]
+    every = np.sort(np.concatenate([inside, sums[-1] - sums[:-1] + head_weight]))
+    apart = np.diff(every, append=np.inf) > HALVING_TOLERANCE * every[-1]
+    found: list[float] = every[apart].tolist()
+    return found
 
 
 def _fill(total: list[float], head_weight: float, pp: int, limit: float) -> list[int]:
