@@ -8,6 +8,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from astrarium.calibrate.bench import Bench
 from astrarium.calibrate.cases import Case, scale_for
 from astrarium.calibrate.cases_collectives import collective_cases
 from astrarium.calibrate.collectives import Ranks
+from astrarium.calibrate.cores import one_core, physical_cores
 from astrarium.calibrate.journal import Contents, Journal
 from astrarium.calibrate.kernels import OPERATORS
 from astrarium.calibrate.run import Outcome, Progress, failure_text, header, run
@@ -55,16 +57,17 @@ def calibrate(asked: Request, progress: Progress) -> tuple[Contents, Outcome]:
         share = 1.0 - COLLECTIVES_SHARE if together and cases else 1.0
         outcome = Outcome()
         if _waiting(cases, journal):
-            bench = _bench(device)
-            outcome += run(
-                cases,
-                journal,
-                bench,
-                measurer(bench),
-                seconds=asked.seconds * share,
-                progress=progress,
-            )
-            del bench
+            with one_core() if device.type == "cpu" else nullcontext():
+                bench = _bench(device)
+                outcome += run(
+                    cases,
+                    journal,
+                    bench,
+                    measurer(bench),
+                    seconds=asked.seconds * share,
+                    progress=progress,
+                )
+                del bench
         if _waiting(together, journal):
             left = asked.seconds - (time.monotonic() - began)
             with Ranks(device.type, ranks) as all_ranks:
@@ -140,8 +143,14 @@ def describe(device: torch.device) -> dict[str, Any]:
     return {
         "kind": "cpu",
         "name": _processor(),
-        "threads": torch.get_num_threads(),
+        "cores": len(physical_cores()),
+        "memory_bytes": _memory_bytes(),
     }
+
+
+def _memory_bytes() -> int:
+    """Memory of the machine, all of it."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _processor() -> str:
