@@ -167,7 +167,7 @@ def read(
         notes.append(f"--global-batch not given: {global_batch} taken; memory hardly depends on it")
     batch = count("--global-batch", global_batch, MOST_GLOBAL_BATCH)
     length = None if seq_length is None else count("--seq-length", seq_length, MOST_SEQ_LENGTH)
-    number_format = choice("--precision", precision, Precision)
+    number_format = choice("--precision", precision, Precision, without=(Precision.FP32,))
     pools, on_prices = cluster(gpus, cluster_file, terms)
     notes += on_prices
     loaded = load_model(model)

@@ -32,9 +32,9 @@ from astrarium.cost.collectives import (
     reduce_scatter_seconds,
     send_seconds,
 )
-from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
+from astrarium.cost.laws import LawModel, operators_of
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
 from astrarium.cost.tally import LayerCosts, Shards
@@ -162,9 +162,9 @@ class CostModel:
     ) -> None:
         self.workload = workload
         self.pool = pool
-        self.runtime = runtime or find_runtime()
+        self.runtime = find_runtime(tuning.runtime) if tuning.runtime else runtime or find_runtime()
         self.tuning = tuning
-        self.ops: OperatorModel = operator_model(pool.gpu).tuned(tuning.operators)
+        self.ops = operators_of(pool.gpu, tuning)
         self.fabric: Fabric = replace(
             fabric_of(pool),
             intra_time_ratio=tuning.intra_link,
@@ -175,6 +175,13 @@ class CostModel:
         )
         kinds = np.array(workload.model.kind_of_layer)
         self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
+
+    @property
+    def tensor_seconds(self) -> float:
+        """What an update takes for each tensor, beside what it takes for its elements."""
+        if isinstance(self.ops, LawModel):
+            return self.ops.tensor_seconds
+        return self.runtime.optimizer_tensor_seconds
 
     def with_fabric(self, fabric: Fabric) -> CostModel:
         """The same GPUs with other links between them."""

@@ -288,11 +288,11 @@ def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     dense, expert = layouts.dense_parameters[rows], layouts.expert_parameters[rows]
     updated = dense / np.where(divided, layouts.dense_ranks[rows], 1)
     updated = updated + expert / np.where(divided, layouts.expert_ranks[rows], 1)
-    tensors = layouts.weight_tensors[rows] * layouts.runtime.optimizer_tensor_seconds
+    tensors = layouts.weight_tensors[rows]
     model_of = layouts.model_of[rows]
     seconds = np.zeros_like(updated)
     for index, model in enumerate(layouts.models):
-        on_gpu = tensors + _update_on_gpu(model, updated, dense + expert)
+        on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, dense + expert)
         sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
         on_host = _update_on_host(model, updated, sharing)
         one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)

@@ -1,0 +1,202 @@
+"""Operators of a device as straight lines through its own measurements.
+
+A core of a processor has no tiles, waves or power limit to model. What it measured itself
+(`astrarium calibrate --device cpu`) is enough: for each operator a few seconds per call, FLOP or
+element, never negative, so that more work is never faster. The classes have the interface of
+`OperatorModel`, and everything else of the cost model is the same.
+
+Names of laws: `linear`; `attention_forward` and `_backward`; a kind of `Pointwise` with either
+ending; `update`. Not modelled: caches that hold operands from one operator to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from astrarium.arrays import Floats
+from astrarium.catalog import Gpu
+from astrarium.catalog.profiles import Profile, ProfileSource, training_factors
+from astrarium.cost.efficiency import (
+    GRADIENT_BYTES,
+    AttentionKernel,
+    GemmRole,
+    OperatorModel,
+    Pointwise,
+    operator_model,
+)
+from astrarium.cost.tuning import Tuning
+from astrarium.errors import InputError
+
+Laws = Mapping[str, tuple[float, ...]]
+
+LINEAR = "linear"
+UPDATE = "update"
+ATTENTION = "attention"
+PASS_NAMES = ("forward", "backward")
+# Chains that no model of a processor's runtime has, and what stands for them.
+STAND_INS = {"complex_rotary": "rotary", "dropout_residual": "residual"}
+RESIDUAL_BYTES = 12.0  # read and written for an element of a residual addition, in fp32
+
+
+def linear_terms(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> list[Floats]:
+    """What a product of a weight w[n,k] with m tokens costs: a call, FLOPs, elements."""
+    rows, columns, depth = (np.asarray(size, np.float64) for size in (m, n, k))
+    moved = rows * depth + columns * depth + rows * columns
+    return [np.ones_like(moved), 2.0 * rows * columns * depth, moved]
+
+
+def attention_terms(
+    batch: ArrayLike, heads: ArrayLike, q_length: ArrayLike, kv_length: ArrayLike, dims: ArrayLike
+) -> list[Floats]:
+    """The same of attention that stores its scores: a call, scores, FLOPs, elements of heads."""
+    sizes = (np.asarray(size, np.float64) for size in (batch, heads, q_length, kv_length, dims))
+    sequences, count, queries, keys, width = sizes
+    scores = sequences * count * queries * keys
+    return [
+        np.ones_like(scores * width),
+        scores,
+        2.0 * scores * width,
+        sequences * count * (queries + keys) * width / 2.0,
+    ]
+
+
+@dataclass(frozen=True)
+class LawModel(OperatorModel):
+    """Operator times of a device that is known by its laws alone."""
+
+    laws: Laws = field(default_factory=dict)
+
+    @property
+    def launch_seconds(self) -> float:
+        return 0.0
+
+    @property
+    def tensor_seconds(self) -> float:
+        """Of an update, for each tensor."""
+        return self._law(UPDATE)[0] / self.gpu.share
+
+    def gemm(
+        self,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        *,
+        dtype: str = "fp32",
+        role: GemmRole = GemmRole.FORWARD,
+        settled: bool = True,
+        gradient_bytes: float = GRADIENT_BYTES,
+    ) -> Floats:
+        return self._seconds(LINEAR, linear_terms(m, n, k))
+
+    def grouped_gemm(
+        self,
+        groups: ArrayLike,
+        m_per_group: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        *,
+        dtype: str = "fp32",
+        role: GemmRole = GemmRole.FORWARD,
+        settled: bool = True,
+        gradient_bytes: float = GRADIENT_BYTES,
+    ) -> Floats:
+        """One product after another."""
+        return np.asarray(groups, np.float64) * self.gemm(m_per_group, n, k)
+
+    def attention(  # noqa: PLR0913
+        self,
+        batch: ArrayLike,
+        heads: ArrayLike,
+        kv_heads: ArrayLike,
+        q_length: ArrayLike,
+        kv_length: ArrayLike,
+        key_dim: ArrayLike,
+        value_dim: ArrayLike,
+        *,
+        causal: bool,
+        backward: bool,
+        kernel: AttentionKernel = AttentionKernel.FUSED,
+        settled: bool = True,
+    ) -> Floats:
+        """Scores, softmax and values. All scores are computed, whatever the mask."""
+        dims = np.asarray(key_dim, np.float64) + np.asarray(value_dim, np.float64)
+        terms = attention_terms(batch, heads, q_length, kv_length, dims)
+        return self._seconds(f"{ATTENTION}_{PASS_NAMES[backward]}", terms)
+
+    def streaming(self, num_bytes: ArrayLike) -> Floats:
+        elements = np.asarray(num_bytes, np.float64) / RESIDUAL_BYTES
+        return self.pointwise(Pointwise.RESIDUAL, elements, backward=False, fused=False)
+
+    def pointwise(
+        self, kind: Pointwise, elements: ArrayLike, *, backward: bool, fused: bool
+    ) -> Floats:
+        count = np.asarray(elements, np.float64)
+        name = f"{STAND_INS.get(kind, kind)}_{PASS_NAMES[backward]}"
+        if name not in self.laws:  # it does nothing in this pass
+            return np.zeros_like(count)
+        return self._seconds(name, [np.ones_like(count), count])
+
+    def optimizer_step(self, parameters: ArrayLike, moved_bytes: float | None = None) -> Floats:
+        count = np.asarray(parameters, np.float64)
+        return self._seconds(UPDATE, [np.zeros_like(count), count])
+
+    def settled_seconds(
+        self, flops: ArrayLike, dtype: str, role: GemmRole = GemmRole.FORWARD
+    ) -> Floats:
+        """No power limit is known."""
+        return np.zeros_like(np.asarray(flops, np.float64))
+
+    def settled_attention_seconds(self, flops: ArrayLike, *, backward: bool) -> Floats:
+        return np.zeros_like(np.asarray(flops, np.float64))
+
+    @property
+    def fills_multiprocessors(self) -> bool:
+        return False
+
+    def _law(self, name: str) -> tuple[float, ...]:
+        law = self.laws.get(name)
+        if law is None:
+            raise InputError(
+                f"the profile of this {self.gpu.name} has no law of '{name}';"
+                " measure it again: astrarium calibrate --device cpu"
+            )
+        return law
+
+    def _seconds(self, name: str, terms: list[Floats]) -> Floats:
+        """Nothing takes no time; everything else what its law says, longer on a part of a core."""
+        total = sum(
+            (term * each for term, each in zip(terms, self._law(name), strict=True)),
+            np.zeros_like(terms[-1]),
+        )
+        return np.where(terms[-1] > 0, total / self.gpu.share, 0.0)
+
+
+def operators_of(gpu: Gpu, tuning: Tuning) -> OperatorModel:
+    """The operator model of a device, with what its profile says."""
+    if gpu.is_processor:
+        return law_model(gpu, tuning.laws, tuning.law_error)
+    return operator_model(gpu).tuned(tuning.operators)
+
+
+def law_model(gpu: Gpu, laws: Laws, relative_error: float) -> LawModel:
+    """The operator model of a device with these laws."""
+    if not laws:
+        raise InputError(
+            f"{gpu.name}: cores differ, so one needs a profile of its own; measure it with"
+            " `astrarium calibrate --device cpu --ranks 2`, then give --profile"
+        )
+    empty = Profile(gpu.name, ProfileSource.MEASURED, "", "", relative_error, {}, {}, 1.0)
+    return LawModel(
+        gpu=gpu,
+        source=ProfileSource.MEASURED,
+        relative_error=relative_error,
+        profile=empty,
+        factors=training_factors(),
+        multiprocessors=1,
+        design="",
+        laws=laws,
+    )
