@@ -19,7 +19,7 @@ from astrarium.catalog.profiles import ProfileSource
 from astrarium.cli.app import app
 from astrarium.cost.efficiency import operator_model
 from astrarium.cost.step import SECONDS_CAUSES
-from astrarium.report import document
+from astrarium.plans import document
 from astrarium.report.fit import FitDocument
 from astrarium.search.outcome import Rejection
 from astrarium.strategy.columns import Degrees

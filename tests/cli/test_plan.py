@@ -14,7 +14,8 @@ from typer.models import CommandInfo
 from typer.testing import Result
 
 from astrarium.cli.app import app
-from astrarium.report.document import from_dict, load_document
+from astrarium.plans.document import from_dict
+from astrarium.plans.files import load_document
 
 Run = Callable[..., Result]
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from astrarium.report.compare import compare_section, saved_words
-from astrarium.report.document import (
+from astrarium.plans.document import (
     ComparePart,
     PlanDocument,
     PlanPart,
@@ -18,6 +17,7 @@ from astrarium.report.document import (
     from_dict,
     to_dict,
 )
+from astrarium.report.compare import compare_section, saved_words
 from astrarium.report.sensitivity import neighbour_lines, sensitivity_section
 
 DAY = 86400.0

@@ -16,10 +16,11 @@ from astrarium.cluster import Cluster, Link, parse_gpus
 from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
+from astrarium.plans.document import PlanDocument, from_dict, to_dict
+from astrarium.plans.files import load_document
 from astrarium.report import tables
 from astrarium.report.build import document_of_prediction
 from astrarium.report.contributions import losses, passes_seconds, pool_shares, slowest_link
-from astrarium.report.document import PlanDocument, from_dict, load_document, to_dict
 from astrarium.report.explain import compare, explain
 from astrarium.report.explanation import comparison_report, explanation_report
 from astrarium.report.pools import numbers_words

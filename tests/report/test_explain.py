@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from astrarium.report.document import PlanDocument
+from astrarium.plans.document import PlanDocument
 from astrarium.report.explain import Comparison, compare, explain
 from astrarium.report.explanation import comparison_report, explanation_report
 

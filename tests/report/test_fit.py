@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from astrarium.report.document import PlanDocument
+from astrarium.plans.document import PlanDocument
 from astrarium.report.fit import SCHEMA, FitDocument, fit_report
 
 

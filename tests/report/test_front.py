@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from astrarium.report.document import ParetoPart, PlanDocument, pareto_of, with_ties
+from astrarium.plans.document import ParetoPart, PlanDocument
+from astrarium.plans.pareto import pareto_of, with_ties
 from astrarium.report.front import Front, Kind, front_of
 from astrarium.report.front_plot import FrontPlot
 from astrarium.report.front_table import ROWS, front_section, front_table, thinned

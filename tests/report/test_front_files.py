@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from astrarium.errors import InputError
+from astrarium.plans.document import PlanDocument
 from astrarium.report import front_files
-from astrarium.report.document import PlanDocument
 from astrarium.report.front import front_of
 from astrarium.report.front_files import KINDS, check_front, front_rows, write_front
 from astrarium.report.front_picture import HEIGHT, PLOT, WIDTH, front_drawing

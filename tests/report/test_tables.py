@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from astrarium.report import tables
-from astrarium.report.document import (
+from astrarium.plans.document import (
     ClusterPart,
     MemoryPart,
     PlanDocument,
@@ -20,6 +19,7 @@ from astrarium.report.document import (
     RecomputePart,
     StagePart,
 )
+from astrarium.report import tables
 from astrarium.report.stages import memory_table
 from astrarium.strategy.types import Granularity, Method, RecomputeModule
 

@@ -8,8 +8,8 @@ import pytest
 
 from astrarium.cost.memory import MEMORY_CAUSES
 from astrarium.cost.step import SECONDS_CAUSES
+from astrarium.plans.document import MEMORY_KEYS, PlanDocument, RecomputePart
 from astrarium.report import words
-from astrarium.report.document import MEMORY_KEYS, PlanDocument, RecomputePart
 from astrarium.search.outcome import Rejection
 from astrarium.strategy.types import Granularity, Method, Overlap, RecomputeModule
 

@@ -69,7 +69,8 @@ def _of_plan_file(reference: str) -> Given | None:
     """The pools that the best plan of a plan file uses; None if this is no plan file."""
     from astrarium import documents
     from astrarium.cluster import Cluster
-    from astrarium.report.document import load_document, to_dict
+    from astrarium.plans.document import to_dict
+    from astrarium.plans.files import load_document
 
     path = Path(reference)
     if "=" in reference or not path.is_file():

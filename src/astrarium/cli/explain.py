@@ -24,7 +24,7 @@ def explain(
     from pathlib import Path
 
     from astrarium.cli import output, request
-    from astrarium.report.document import load_document, plan_of_rank
+    from astrarium.plans.files import load_document, plan_of_rank
     from astrarium.report.explain import compare
     from astrarium.report.explain import explain as explained_plan
 

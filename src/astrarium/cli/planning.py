@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from astrarium.cli.request import Request
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
-    from astrarium.report.document import ComparePart, PlanDocument
+    from astrarium.plans.document import ComparePart, PlanDocument
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.planner import Mode, Planned
     from astrarium.search.rules import UserRule
@@ -207,7 +207,7 @@ def _money_decides(objective: Objective, mode: Mode, limits: Limits) -> bool:
 def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str]) -> None:
     """Write the document where --out and --front say, and print it as --json or as text."""
     from astrarium.cli.shell import ARGUMENTS, knows
-    from astrarium.report.document import PLAN_FILE, to_dict
+    from astrarium.plans.document import PLAN_FILE, to_dict
 
     written = output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document))
     if files:
@@ -237,8 +237,8 @@ def _refusal_as_json(asked: Request, model: str, wanted: bool) -> Iterator[None]
         yield
     except NoFeasiblePlanError as error:
         if wanted:
+            from astrarium.plans.document import to_dict
             from astrarium.report.build import document_without_plans
-            from astrarium.report.document import to_dict
 
             why = asked.workload, asked.cluster, model, str(error), asked.notes
             output.print_json(to_dict(document_without_plans(*why)))

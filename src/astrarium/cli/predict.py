@@ -32,8 +32,8 @@ def predict(  # noqa: PLR0913  one parameter per flag
     """One strategy: time, memory, money, and where they go."""
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cli import money, output, request
+    from astrarium.plans.document import PLAN_FILE, to_dict
     from astrarium.report.build import document_of_prediction
-    from astrarium.report.document import PLAN_FILE, to_dict
     from astrarium.search import planner
 
     terms, length = money.terms(ctx.params), request.run_length(tokens)

@@ -327,6 +327,8 @@ class Model:
     """An ordered list of blocks between an embedding and a head.
 
     `carried` are outputs that skip layers: what an encoder made for every cross attention.
+    `config` is what it was built from, the content of a config.json or a model file: what decides
+    neither time nor memory, such as the base of rotary positions, is found there.
     """
 
     name: str
@@ -338,6 +340,7 @@ class Model:
     blocks: tuple[Block | CustomBlock, ...]
     head: Head
     carried: tuple[Carried, ...] = ()
+    config: Mapping[str, object] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def vocab(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from astrarium.catalog.models import ModelEntry, find_model_entry, is_model_name
@@ -41,6 +42,11 @@ def model_of_entry(entry: ModelEntry) -> Model:
     return _build(entry.config, entry.name, entry.place, None)
 
 
+def model_of_config(values: Mapping[str, object], name: str, label: str) -> Model:
+    """Build the model of the content of a config.json or of a model file."""
+    return _build(values, name, label, None)
+
+
 def _hub_hint(reference: str) -> str:
     """What to do with the name of a model on a hub: nothing is downloaded."""
     _, slash, name = reference.partition("/")
@@ -68,19 +74,20 @@ def _from_file(path: Path, name: str) -> Model:
     values = documents.read(path)
     if not isinstance(values, Mapping):
         raise InputError(f"{path}: expected a mapping with 'layers' or 'model_type', got a list")
-    if "layers" in values and "model_type" not in values:
-        from astrarium.model.modelfile import load_model_file
-
-        return load_model_file(path)
     return _build(values, name, str(path), path)
 
 
 def _build(values: Mapping[str, object], name: str, label: str, path: Path | None) -> Model:
-    if "layers" in values and "model_type" not in values:
-        from astrarium.model.modelfile import model_from_mapping
+    return replace(_described(values, name, label, path), config=values)
 
-        return model_from_mapping(values, name, label)
-    if "model_type" not in values:
+
+def _described(values: Mapping[str, object], name: str, label: str, path: Path | None) -> Model:
+    if "model_type" in values:
+        return from_config(values, name, label, path)
+    if "layers" not in values:
         what = "neither 'model_type' (a config.json) nor 'layers' (a model file) is there"
         raise InputError(f"{label}: {what}")
-    return from_config(values, name, label, path)
+    from astrarium.model.modelfile import load_model_file, model_from_mapping
+
+    # From the file itself complaints name the line.
+    return model_from_mapping(values, name, label) if path is None else load_model_file(path)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from astrarium.catalog.regions import ANY_REGION
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.model.workload import Workload
-from astrarium.report.document import (
+from astrarium.plans.document import (
     SCHEMA,
     ClusterPart,
     ComparePart,
@@ -31,10 +31,8 @@ from astrarium.report.document import (
     StageTimePart,
     StrategyPart,
     WorkloadPart,
-    pareto_of,
-    pareto_part,
-    with_ties,
 )
+from astrarium.plans.pareto import pareto_of, pareto_part, with_ties
 from astrarium.report.measured import measured_notes
 from astrarium.search.formats import runnable
 from astrarium.search.money import money_of, time_of
@@ -293,7 +291,15 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         global_batch=workload.global_batch,
         tokens=workload.tokens,
         precision=workload.precision.value,
+        model_config=_plain(workload.model.config),
     )
+
+
+def _plain(config: Mapping[str, object] | None) -> dict[str, Any] | None:
+    """A config as JSON can hold it: dates that YAML reads become text again."""
+    import msgspec
+
+    return None if config is None else msgspec.to_builtins(dict(config), str_keys=True)
 
 
 def cluster_part(cluster: Cluster) -> ClusterPart:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.report.document import ClusterPart, ComparePart, PlanDocument, PlanPart
+from astrarium.plans.document import ClusterPart, ComparePart, PlanDocument, PlanPart
 from astrarium.report.front import gpus_of
 from astrarium.report.layout import HUNDRED, dollars, gib, new_table, percent, title
 from astrarium.report.words import short_types, strategy_words

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astrarium.report.document import ClusterPart, PlanPart, PoolPart, StageTimePart
+from astrarium.plans.document import ClusterPart, PlanPart, PoolPart, StageTimePart
 from astrarium.strategy.types import Reach
 
 ROUNDING = 1e-9  # of an iteration

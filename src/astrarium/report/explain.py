@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from astrarium.plans.document import MEMORY_KEYS, ClusterPart, PlanDocument, PlanPart, WorkloadPart
 from astrarium.report.contributions import (
     Loss,
     PoolShare,
@@ -16,13 +17,6 @@ from astrarium.report.contributions import (
     losses,
     pool_shares,
     slowest_link,
-)
-from astrarium.report.document import (
-    MEMORY_KEYS,
-    ClusterPart,
-    PlanDocument,
-    PlanPart,
-    WorkloadPart,
 )
 from astrarium.report.words import (
     MEMORY_CAUSES,

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.report.document import PlanDocument, PlanPart, WorkloadPart
+from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
 from astrarium.report.explain import Comparison, Difference, Explanation
 from astrarium.report.layout import (
     dollars,

@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from astrarium.cluster import Cluster
+from astrarium.plans.document import ClusterPart, PlanPart, WorkloadPart
 from astrarium.report.build import cluster_part, plan_part, workload_part
-from astrarium.report.document import ClusterPart, PlanPart, WorkloadPart
 from astrarium.report.layout import gib, new_table, title
 from astrarium.report.stages import memory_table
 from astrarium.report.tables import header, verdict

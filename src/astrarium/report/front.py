@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
 from astrarium.report.axes import Axis, Quantity, axis_of, count, duration, money
-from astrarium.report.document import ParetoPart, PlanDocument, PlanPart
 from astrarium.report.layout import dollars
 from astrarium.report.words import short_types
 from astrarium.units import HOUR, format_seconds

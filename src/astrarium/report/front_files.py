@@ -17,7 +17,7 @@ from typing import Final
 
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
-from astrarium.report.document import ParetoPart, PlanDocument, PlanPart, StrategyPart
+from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart, StrategyPart
 from astrarium.report.front import front_of
 from astrarium.report.front_picture import front_drawing
 from astrarium.report.picture import to_png, to_svg

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from astrarium.plans.document import WorkloadPart
 from astrarium.report.axes import Axis
-from astrarium.report.document import WorkloadPart
 from astrarium.report.front import Front, Kind, Point, gpus_of
 from astrarium.report.picture import Anchor, Box, Dot, Drawing, Form, Label, Path, Role, Shape
 from astrarium.units import format_count, format_seconds

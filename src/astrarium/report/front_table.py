@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.report.document import PlanDocument, StrategyPart
+from astrarium.plans.document import PlanDocument, StrategyPart
 from astrarium.report.front import Front, Point, front_of, gpus_of
 from astrarium.report.front_plot import FrontPlot
 from astrarium.report.layout import Field, interval, listing, percent, title

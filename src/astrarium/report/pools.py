@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from astrarium.plans.document import PlanPart, StageTimePart
 from astrarium.report.contributions import Loss, PoolShare, SlowestLink
-from astrarium.report.document import PlanPart, StageTimePart
 from astrarium.report.explain import Explanation
 from astrarium.report.layout import Field, listing, percent, terms_table, title
 from astrarium.report.words import LINKS, layers_of_stages, link_words, stage_gpus

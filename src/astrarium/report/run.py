@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from astrarium.plans.document import ClusterPart, PlanPart, RunPart
 from astrarium.report.bars import Bar
-from astrarium.report.document import ClusterPart, PlanPart, RunPart
 from astrarium.report.layout import dollars, percent
 from astrarium.report.words import unit_price
 from astrarium.units import HOUR, format_count, format_seconds

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from astrarium.report.document import PlanDocument, SearchPart, SensitivityPart
+from astrarium.plans.document import PlanDocument, SearchPart, SensitivityPart
 from astrarium.report.front import Front, Point, front_of, gpus_of
 from astrarium.report.layout import Field, listing, percent, title
 from astrarium.report.words import short_types, unit_price

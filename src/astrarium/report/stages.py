@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from astrarium.plans.document import MEMORY_KEYS, MemoryPart, PlanPart
 from astrarium.report.bars import Bar
-from astrarium.report.document import MEMORY_KEYS, MemoryPart, PlanPart
 from astrarium.report.layout import GAP, gib, natural_width, new_table
 from astrarium.report.words import (
     has_own_recompute,

@@ -16,8 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.report.bars import Bar
-from astrarium.report.document import (
+from astrarium.plans.document import (
     ClusterPart,
     MemoryPart,
     PlanDocument,
@@ -27,6 +26,7 @@ from astrarium.report.document import (
     StrategyPart,
     WorkloadPart,
 )
+from astrarium.report.bars import Bar
 from astrarium.report.layout import GAP, dollars, gib, interval, new_table, percent, title
 from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
-from astrarium.report.document import PlanPart, RecomputePart, StagePart, StrategyPart
+from astrarium.plans.document import PlanPart, RecomputePart, StagePart, StrategyPart
 from astrarium.strategy.types import Granularity, Method, Reach, RecomputeModule
 
 SHORTEST_RUN = 3  # equal numbers in a row that are written once, with their count

@@ -14,17 +14,10 @@ import pytest
 from astrarium.catalog import find_gpu
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
+from astrarium.plans.document import PlanDocument, PlanPart, drop_absent, from_dict, to_dict
+from astrarium.plans.files import load_document, plan_of_rank
+from astrarium.plans.pareto import pareto_of
 from astrarium.report.build import cluster_part, price_source, room_notes, strategy_part
-from astrarium.report.document import (
-    PlanDocument,
-    PlanPart,
-    drop_absent,
-    from_dict,
-    load_document,
-    pareto_of,
-    plan_of_rank,
-    to_dict,
-)
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.strategy.types import (
     Granularity,

@@ -7,12 +7,10 @@ explained later from itself alone. Keys that a newer version added are ignored w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from astrarium.errors import InputError
 from astrarium.strategy.types import (
     Granularity,
     LayerSplit,
@@ -22,33 +20,17 @@ from astrarium.strategy.types import (
     RecomputeModule,
     Schedule,
 )
-from astrarium.units import LARGEST_QUANTITY
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 SCHEMA = "astrarium.plan/1"
 PLAN_FILE = "plan.json"
 
-_AGAIN = "write the file again with `astrarium plan ... --out DIR`"
-_DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
-_POSITIVE = frozenset(
-    (
-        *_DEGREES,
-        "virtual_stages",
-        "capacity_bytes",
-        "iteration_seconds",
-        "tokens_per_second",
-        "ideal_seconds",
-        "model_seconds",
-    )
-)
-
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPart:
-    """What is trained; `model_as_given` is what the user called it: a name or a path."""
+    """What is trained; `model_as_given` is what the user called it: a name or a path.
+
+    `model_config` is the config.json or model file it was built from; null in older files.
+    """
 
     model: str
     model_as_given: str
@@ -59,6 +41,7 @@ class WorkloadPart:
     global_batch: int
     tokens: int | None
     precision: str
+    model_config: dict[str, Any] | None = None
 
     @property
     def has_experts(self) -> bool:
@@ -387,84 +370,6 @@ class PlanDocument:
         return self.plans if self.search is None else self.plans[: self.search.listed]
 
 
-def pareto_of(plans: Sequence[PlanPart]) -> tuple[ParetoPart, ...]:
-    """The plans that no other beats in time and money; without prices time alone decides."""
-    points = [_time_and_money(plan) for plan in plans]
-    return with_ties(
-        [
-            pareto_part(plan, index)
-            for index, plan in enumerate(plans)
-            if not any(_beats(other, points[index]) for other in points)
-        ]
-    )
-
-
-def _time_and_money(plan: PlanPart) -> tuple[float, float]:
-    seconds = plan.iteration_seconds if plan.train_seconds is None else plan.train_seconds
-    return seconds, seconds * (plan.usd_per_hour or 0.0)
-
-
-def _beats(first: tuple[float, float], second: tuple[float, float]) -> bool:
-    return first != second and first[0] <= second[0] and first[1] <= second[1]
-
-
-def pareto_part(
-    plan: PlanPart, index: int, clouds: Mapping[str, tuple[str, str]] | None = None
-) -> ParetoPart:
-    """A plan as a point: run and money are as uncertain as the iteration they are made of.
-
-    `clouds` has GPU type and cloud of the pools that are offers.
-    """
-    clouds = clouds or {}
-    spread = [bound / plan.iteration_seconds for bound in plan.interval_seconds]
-
-    def interval(middle: float | None) -> tuple[float, float] | None:
-        return None if middle is None else (middle * spread[0], middle * spread[1])
-
-    run = plan.run
-    return ParetoPart(
-        gpus=plan.gpus,
-        tokens_per_second=plan.tokens_per_second,
-        usd_total=plan.usd_total,
-        train_seconds=plan.train_seconds,
-        plan=index,
-        usd_per_hour=plan.usd_per_hour,
-        spot_gpus={} if run is None else run.spot_gpus,
-        cloud={clouds[pool][0]: clouds[pool][1] for pool in plan.pools if pool in clouds},
-        goodput=1.0 if run is None else run.goodput,
-        kwh=None if run is None else run.kwh,
-        train_seconds_interval=interval(plan.train_seconds),
-        usd_interval=interval(plan.usd_total),
-    )
-
-
-def with_ties(front: Sequence[ParetoPart]) -> tuple[ParetoPart, ...]:
-    """The points with `tied_with`: two are tied if each lies within the interval of the other.
-
-    That is asked of the time and, where all have prices, of the money.
-    """
-    if any(part.train_seconds_interval is None for part in front):
-        return tuple(front)
-    tied = _within_each_other([(p.train_seconds, p.train_seconds_interval) for p in front])
-    if all(part.usd_interval is not None for part in front):
-        tied &= _within_each_other([(part.usd_total, part.usd_interval) for part in front])
-    return tuple(
-        replace(part, tied_with=tuple(other for other in row.nonzero()[0].tolist() if other != own))
-        for own, (part, row) in enumerate(zip(front, tied, strict=True))
-    )
-
-
-def _within_each_other(
-    spans: Sequence[tuple[float | None, tuple[float, float] | None]],
-) -> NDArray[np.bool_]:
-    import numpy as np  # plans are explained without it
-
-    middles = np.array([middle for middle, _ in spans], dtype=float)
-    bounds = np.array([interval for _, interval in spans], dtype=float).reshape(-1, 2)
-    inside = (bounds[:, :1] <= middles) & (middles <= bounds[:, 1:])
-    return inside & inside.T
-
-
 def to_dict(document: PlanDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
     data = asdict(document)
@@ -492,108 +397,3 @@ def from_dict(data: Mapping[str, Any]) -> PlanDocument:
     import msgspec
 
     return msgspec.convert(data, PlanDocument)
-
-
-def load_document(path: Path) -> PlanDocument:
-    """Read a plan file, or that of a folder; InputError says what is wrong and where."""
-    from astrarium import documents
-
-    path = _plan_file(path)
-    content = documents.read(path)
-    schema = content.get("schema") if isinstance(content, Mapping) else None
-    if schema != SCHEMA:
-        found = f"its schema is '{schema}'" if schema else "it has no schema"
-        raise InputError(
-            f"{path}: not a plan ({found}, expected '{SCHEMA}');"
-            " `astrarium plan ... --out DIR` writes one"
-        )
-    document = documents.load(path, PlanDocument)
-    for key, value in _numbers(to_dict(document)):
-        _check_number(key, value, path)
-    own = document.compare.plan if document.compare else None
-    for plan in (*document.plans, *([own] if own else [])):
-        _check_plan(plan, path)
-    for index, point in enumerate(document.pareto):
-        _check_point(document, point, f"{path}: pareto[{index}]")
-    return document
-
-
-def _plan_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    if not (path / PLAN_FILE).is_file():
-        raise InputError(
-            f"{path}: is a folder without {PLAN_FILE}; `astrarium plan ... --out {path}` writes one"
-        )
-    return path / PLAN_FILE
-
-
-def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:  # noqa: ANN401
-    """Every number of a document under its key, such as plans[0].mfu."""
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _numbers(part, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for index, part in enumerate(value):
-            yield from _numbers(part, f"{key}[{index}]")
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield key, value
-
-
-def _check_number(key: str, value: float, path: Path) -> None:
-    """Refuse numbers that no plan has: NaN, infinite, negative, zero where it is divided by."""
-    name = key.rpartition(".")[2]
-    if not abs(value) <= LARGEST_QUANTITY:
-        raise InputError(f"{path}: {key}: expected a number up to {LARGEST_QUANTITY:.0e}; {_AGAIN}")
-    # Rounding may leave -1e-17 of a cause; what is saved may be a loss.
-    signed = ".breakdown_seconds." in key or name.startswith("saved_")
-    if value < 0 and not signed:
-        expected = "a number that is not negative"
-    elif value == 0 and name in _POSITIVE:
-        expected = "a number above zero"
-    else:
-        return
-    raise InputError(f"{path}: {key}: expected {expected}, got {value:g}; {_AGAIN}")
-
-
-def _check_plan(plan: PlanPart, path: Path) -> None:
-    if not plan.memory:
-        raise InputError(f"{path}: plan {plan.rank} has no memory entries; {_AGAIN}")
-    groups = plan.strategy.pipelines
-    ranks = sum(len({stage.pipeline_rank for stage in group.stages}) for group in groups)
-    if plan.stage_seconds and ranks != len(plan.stage_seconds):
-        raise InputError(
-            f"{path}: plan {plan.rank} has {len(plan.stage_seconds)} entries of stage_seconds for"
-            f" {ranks} pipeline ranks; {_AGAIN}"
-        )
-    chunks = {group.virtual_stages for group in groups}
-    for stage in plan.stage_seconds:
-        found = {len(stage.chunk_forward_seconds), len(stage.chunk_backward_seconds)}
-        if len(found) > 1 or not found <= chunks:
-            expected = " or ".join(map(str, sorted(chunks)))
-            raise InputError(
-                f"{path}: plan {plan.rank}, stage {stage.stage}: expected {expected} entries of"
-                f" chunk_forward_seconds and chunk_backward_seconds; {_AGAIN}"
-            )
-
-
-def _check_point(document: PlanDocument, point: ParetoPart, where: str) -> None:
-    if point.plan >= len(document.plans):
-        raise InputError(
-            f"{where}.plan: expected the index of one of {len(document.plans)} plans,"
-            f" got {point.plan}; {_AGAIN}"
-        )
-    if any(other >= len(document.pareto) for other in point.tied_with):
-        raise InputError(
-            f"{where}.tied_with: expected indices of {len(document.pareto)} points; {_AGAIN}"
-        )
-
-
-def plan_of_rank(document: PlanDocument, rank: int, where: str) -> PlanPart:
-    """The plan of a rank."""
-    for plan in document.plans:
-        if plan.rank == rank:
-            return plan
-    ranks = [plan.rank for plan in document.plans]
-    listed = f"{min(ranks)} to {max(ranks)}" if len(ranks) > 1 else ", ".join(map(str, ranks))
-    raise InputError(f"{where}: there is no plan of rank {rank}; it holds rank {listed or 'none'}")

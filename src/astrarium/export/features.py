@@ -1,0 +1,183 @@
+"""What a plan may ask of the software that runs it, and how each is recognised.
+
+Targets name the features they lack (`Target.lacks`). `asked_by` gives those of a plan, in words
+with the plan's own values, so that a refusal says what is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from astrarium.model.workload import Precision
+from astrarium.plans.job import Job
+from astrarium.strategy.types import Granularity, Method, Recompute, Strategy
+
+
+class Feature(StrEnum):
+    """What not every target can express."""
+
+    TENSOR_PARALLEL = "tensor parallelism"
+    SEQUENCE_PARALLEL = "sequence parallelism"
+    TENSOR_WITHOUT_SEQUENCE = "tensor parallelism without sequence parallelism"
+    PIPELINE = "a pipeline"
+    UNEVEN_STAGES = "stages of unequal numbers of layers"
+    VIRTUAL_STAGES = "virtual stages"
+    CONTEXT_PARALLEL = "context parallelism"
+    EXPERT_PARALLEL = "expert parallelism"
+    EXPERT_TENSOR_PARALLEL = "a tensor-parallel degree of the experts' own"
+    PIPELINE_INSIDE = "stages of a replica on neighbouring ranks"
+    ZERO_0 = "replicas that share no state"
+    ZERO_1 = "a distributed optimizer"
+    ZERO_2 = "distributed gradients"
+    ZERO_3 = "distributed parameters"
+    ZERO_3_PIPELINE = "distributed parameters in a pipeline"
+    RECOMPUTE_MODULES = "recomputation of parts of a layer"
+    RECOMPUTE_ALL = "recomputation of all layers"
+    RECOMPUTE_GROUPS = "recomputation in groups of layers"
+    RECOMPUTE_SOME = "recomputation of some layers"
+    OFFLOAD_OPTIMIZER = "an optimizer in host memory"
+    OVERLAP_TENSOR = "tensor-parallel communication beside matrix products"
+    FP16 = "fp16"
+    FP8 = "fp8"
+    MIXED_GPUS = "GPUs of several types"
+    STRADDLING = "a stage on two pools"
+    UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use"
+    REPLICA_GROUPS = "replicas that are not alike"
+    UNLIKE_STAGES = "stages with degrees of their own"
+    OWN_RECOMPUTE = "stages that recompute unlike the others"
+    SPOT = "nodes that may be taken away"
+
+
+Words = Callable[[Job], str]  # what the plan asks for, with its values; "" if it does not
+
+
+def _degree(name: str) -> Words:
+    def words(job: Job) -> str:
+        value = getattr(job.strategy, name)
+        return f"{name} {value}" if value > 1 else ""
+
+    return words
+
+
+def _zero(stage: int) -> Words:
+    """A stage of ZeRO; with one replica there is nothing to share."""
+
+    def words(job: Job) -> str:
+        shared = job.strategy.dp * job.strategy.cp > 1
+        return f"zero_stage {stage}" if shared and job.strategy.zero_stage == stage else ""
+
+    return words
+
+
+def _precision(precision: Precision) -> Words:
+    return lambda job: f"precision {precision}" if job.workload.precision is precision else ""
+
+
+def _says(text: str, condition: Callable[[Strategy], bool]) -> Words:
+    return lambda job: text if condition(job.strategy) else ""
+
+
+def _recompute(text: str, condition: Callable[[Recompute], bool]) -> Words:
+    def words(job: Job) -> str:
+        one = job.strategy.recompute
+        names = ", ".join(one.modules)
+        filled = text.format(layers=one.layers, modules=names)
+        return filled if condition(one) else ""
+
+    return words
+
+
+def layers_of_stages(strategy: Strategy) -> list[int]:
+    """Layers of every (virtual) stage in model order; empty if the split is not written out."""
+    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+    return [stage.last_layer - stage.first_layer for stage in stages]
+
+
+def _uneven(job: Job) -> str:
+    layers = layers_of_stages(job.strategy)
+    return "stages of " + ", ".join(map(str, layers)) + " layers" if len(set(layers)) > 1 else ""
+
+
+def _experts_own_tp(job: Job) -> str:
+    own, tp = job.strategy.etp, job.strategy.tp
+    return f"etp {own} beside tp {tp}" if job.model.max_experts and own != tp else ""
+
+
+def _gpu_types(job: Job) -> str:
+    names = list(dict.fromkeys(group.pool.gpu.name for group in job.nodes))
+    return " and ".join(names) if len(names) > 1 else ""
+
+
+def _straddling(job: Job) -> str:
+    stages = [stage for group in job.strategy.pipelines for stage in group.stages]
+    found = next((stage for stage in stages if len(stage.pools) > 1), None)
+    return f"stage {found.rank} on {' and '.join(n for n, _ in found.pools)}" if found else ""
+
+
+def _unequal_nodes(job: Job) -> str:
+    counts = list(dict.fromkeys(group.gpus_per_node for group in job.nodes))
+    return f"nodes with {' and '.join(map(str, counts))} GPUs in use" if len(counts) > 1 else ""
+
+
+def _spot(job: Job) -> str:
+    gpus = job.plan.run.spot_gpus if job.plan.run else {}
+    return ", ".join(f"{n} x {gpu} as spot" for gpu, n in gpus.items() if n)
+
+
+_FULL: Final = Granularity.FULL
+ASKED: Final[Mapping[Feature, Words]] = {
+    Feature.TENSOR_PARALLEL: _degree("tp"),
+    Feature.SEQUENCE_PARALLEL: _says("sequence_parallel", lambda s: s.sequence_parallel),
+    Feature.TENSOR_WITHOUT_SEQUENCE: _says(
+        "tp without sequence_parallel", lambda s: s.tp > 1 and not s.sequence_parallel
+    ),
+    Feature.PIPELINE: _degree("pp"),
+    Feature.UNEVEN_STAGES: _uneven,
+    Feature.VIRTUAL_STAGES: _degree("virtual_stages"),
+    Feature.CONTEXT_PARALLEL: _degree("cp"),
+    Feature.EXPERT_PARALLEL: _degree("ep"),
+    Feature.EXPERT_TENSOR_PARALLEL: _experts_own_tp,
+    Feature.PIPELINE_INSIDE: _says(
+        "pipeline_inside", lambda s: s.pipeline_inside and s.pp > 1 and s.dp > 1
+    ),
+    Feature.ZERO_0: _zero(0),
+    Feature.ZERO_1: _zero(1),
+    Feature.ZERO_2: _zero(2),
+    Feature.ZERO_3: _zero(3),
+    Feature.ZERO_3_PIPELINE: _says(
+        "zero_stage 3 with pp", lambda s: s.zero_stage == 3 and s.pp > 1
+    ),
+    Feature.RECOMPUTE_MODULES: _recompute(
+        "recompute.modules {modules}", lambda r: r.granularity is Granularity.SELECTIVE
+    ),
+    Feature.RECOMPUTE_ALL: _recompute(
+        "recompute of every layer",
+        lambda r: r.granularity is _FULL and r.method is Method.UNIFORM and r.layers == 1,
+    ),
+    Feature.RECOMPUTE_GROUPS: _recompute(
+        "recompute in groups of {layers} layers",
+        lambda r: r.granularity is _FULL and r.method is Method.UNIFORM and r.layers > 1,
+    ),
+    Feature.RECOMPUTE_SOME: _recompute(
+        "recompute of {layers} layers of each stage",
+        lambda r: r.granularity is _FULL and r.method is Method.BLOCK,
+    ),
+    Feature.OFFLOAD_OPTIMIZER: _says("offload_optimizer", lambda s: s.offload_optimizer),
+    Feature.OVERLAP_TENSOR: _says("overlap.tp", lambda s: s.tp > 1 and s.overlap.tp),
+    Feature.FP16: _precision(Precision.FP16),
+    Feature.FP8: _precision(Precision.FP8),
+    Feature.MIXED_GPUS: _gpu_types,
+    Feature.STRADDLING: _straddling,
+    Feature.UNEQUAL_NODES: _unequal_nodes,
+    Feature.REPLICA_GROUPS: _says("groups", lambda s: len(s.groups) > 1),
+    Feature.UNLIKE_STAGES: _says("tp or dp of a stage's own", lambda s: s.has_unlike_stages),
+    Feature.OWN_RECOMPUTE: _says("recompute of a stage's own", lambda s: s.has_own_recompute),
+    Feature.SPOT: _spot,
+}
+
+
+def asked_by(job: Job) -> dict[Feature, str]:
+    """The features that a plan asks for, in its own words."""
+    return {feature: said for feature, words in ASKED.items() if (said := words(job))}

@@ -1,0 +1,81 @@
+"""What a target is: software that a plan can be written for, and what that cannot express."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Final
+
+from astrarium.errors import InputError, did_you_mean
+from astrarium.export.features import Feature, asked_by
+from astrarium.plans.job import Job
+
+Files = Mapping[str, str]  # name -> text
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Software, in the version that what is written was checked with.
+
+    `lacks` says of features why they cannot be expressed, for the user to read. `model_refused`
+    says why a model cannot be built there, "" if it can. A launcher starts a training program;
+    its own files stand beside those of that program.
+    """
+
+    name: str
+    title: str
+    version: str
+    files: Callable[[Job], Files]
+    lacks: Mapping[Feature, str] = field(default_factory=dict)
+    model_refused: Callable[[Job], str] = lambda job: ""
+    is_launcher: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What of a plan a target cannot express, with the plan's values, and why."""
+
+    feature: Feature | None  # None: the model itself
+    asked: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.asked}: {self.why}"
+
+
+# Each is a module of this package with a `TARGET`; only the one asked for is imported.
+_MODULES: Final[Mapping[str, str]] = {
+    "megatron": "megatron",
+    "bridge": "bridge",
+    "torchtitan": "torchtitan",
+    "torchtitan-0.2": "torchtitan_toml",
+    "deepspeed": "deepspeed",
+    "accelerate": "accelerate",
+    "torchrun": "torchrun",
+    "slurm": "slurm",
+    "kubernetes": "kubernetes",
+    "skypilot": "skypilot",
+    "ray": "ray",
+}
+
+
+def target_names() -> tuple[str, ...]:
+    return tuple(_MODULES)
+
+
+def find_target(name: str) -> Target:
+    """The target of this name."""
+    if name.lower() not in _MODULES:
+        hint = did_you_mean(name, target_names())
+        raise InputError(f"--to '{name}': expected one of {', '.join(_MODULES)}{hint}")
+    target: Target = import_module(f"astrarium.export.{_MODULES[name.lower()]}").TARGET
+    return target
+
+
+def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
+    """What of the plan the target cannot express; empty if it can be written."""
+    asked = asked_by(job)
+    found = [Refusal(f, asked[f], why) for f, why in target.lacks.items() if f in asked]
+    model = target.model_refused(job)
+    return (*([Refusal(None, job.model.name, model)] if model else []), *found)

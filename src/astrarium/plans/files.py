@@ -1,0 +1,132 @@
+"""Plan files: read with checks that name the key, so that what is read can be relied on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from astrarium.errors import InputError
+from astrarium.plans.document import PLAN_FILE, SCHEMA, ParetoPart, PlanDocument, PlanPart, to_dict
+from astrarium.units import LARGEST_QUANTITY
+
+_AGAIN = "write the file again with `astrarium plan ... --out DIR`"
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
+_POSITIVE = frozenset(
+    (
+        *_DEGREES,
+        "virtual_stages",
+        "capacity_bytes",
+        "iteration_seconds",
+        "tokens_per_second",
+        "ideal_seconds",
+        "model_seconds",
+    )
+)
+
+
+def load_document(path: Path) -> PlanDocument:
+    """Read a plan file, or that of a folder; InputError says what is wrong and where."""
+    from astrarium import documents
+
+    path = _plan_file(path)
+    content = documents.read(path)
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    if schema != SCHEMA:
+        found = f"its schema is '{schema}'" if schema else "it has no schema"
+        raise InputError(
+            f"{path}: not a plan ({found}, expected '{SCHEMA}');"
+            " `astrarium plan ... --out DIR` writes one"
+        )
+    document = documents.load(path, PlanDocument)
+    plain = to_dict(document)
+    del plain["workload"]["model_config"]  # has its own checks, where a model is made of it
+    for key, value in _numbers(plain):
+        _check_number(key, value, path)
+    own = document.compare.plan if document.compare else None
+    for plan in (*document.plans, *([own] if own else [])):
+        _check_plan(plan, path)
+    for index, point in enumerate(document.pareto):
+        _check_point(document, point, f"{path}: pareto[{index}]")
+    return document
+
+
+def _plan_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if not (path / PLAN_FILE).is_file():
+        raise InputError(
+            f"{path}: is a folder without {PLAN_FILE}; `astrarium plan ... --out {path}` writes one"
+        )
+    return path / PLAN_FILE
+
+
+def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:  # noqa: ANN401
+    """Every number of a document under its key, such as plans[0].mfu."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _numbers(part, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _numbers(part, f"{key}[{index}]")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield key, value
+
+
+def _check_number(key: str, value: float, path: Path) -> None:
+    """Refuse numbers that no plan has: NaN, infinite, negative, zero where it is divided by."""
+    name = key.rpartition(".")[2]
+    if not abs(value) <= LARGEST_QUANTITY:
+        raise InputError(f"{path}: {key}: expected a number up to {LARGEST_QUANTITY:.0e}; {_AGAIN}")
+    # Rounding may leave -1e-17 of a cause; what is saved may be a loss.
+    signed = ".breakdown_seconds." in key or name.startswith("saved_")
+    if value < 0 and not signed:
+        expected = "a number that is not negative"
+    elif value == 0 and name in _POSITIVE:
+        expected = "a number above zero"
+    else:
+        return
+    raise InputError(f"{path}: {key}: expected {expected}, got {value:g}; {_AGAIN}")
+
+
+def _check_plan(plan: PlanPart, path: Path) -> None:
+    if not plan.memory:
+        raise InputError(f"{path}: plan {plan.rank} has no memory entries; {_AGAIN}")
+    groups = plan.strategy.pipelines
+    ranks = sum(len({stage.pipeline_rank for stage in group.stages}) for group in groups)
+    if plan.stage_seconds and ranks != len(plan.stage_seconds):
+        raise InputError(
+            f"{path}: plan {plan.rank} has {len(plan.stage_seconds)} entries of stage_seconds for"
+            f" {ranks} pipeline ranks; {_AGAIN}"
+        )
+    chunks = {group.virtual_stages for group in groups}
+    for stage in plan.stage_seconds:
+        found = {len(stage.chunk_forward_seconds), len(stage.chunk_backward_seconds)}
+        if len(found) > 1 or not found <= chunks:
+            expected = " or ".join(map(str, sorted(chunks)))
+            raise InputError(
+                f"{path}: plan {plan.rank}, stage {stage.stage}: expected {expected} entries of"
+                f" chunk_forward_seconds and chunk_backward_seconds; {_AGAIN}"
+            )
+
+
+def _check_point(document: PlanDocument, point: ParetoPart, where: str) -> None:
+    if point.plan >= len(document.plans):
+        raise InputError(
+            f"{where}.plan: expected the index of one of {len(document.plans)} plans,"
+            f" got {point.plan}; {_AGAIN}"
+        )
+    if any(other >= len(document.pareto) for other in point.tied_with):
+        raise InputError(
+            f"{where}.tied_with: expected indices of {len(document.pareto)} points; {_AGAIN}"
+        )
+
+
+def plan_of_rank(document: PlanDocument, rank: int, where: str) -> PlanPart:
+    """The plan of a rank."""
+    for plan in document.plans:
+        if plan.rank == rank:
+            return plan
+    ranks = [plan.rank for plan in document.plans]
+    listed = f"{min(ranks)} to {max(ranks)}" if len(ranks) > 1 else ", ".join(map(str, ranks))
+    raise InputError(f"{where}: there is no plan of rank {rank}; it holds rank {listed or 'none'}")

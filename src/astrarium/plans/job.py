@@ -1,0 +1,154 @@
+"""A plan as exporters and runtimes read it: its workload, its strategy, and nodes in rank order.
+
+Everything comes from the document, so that a plan file is enough, on whatever machine. What was
+edited by hand is checked again: the degrees, the stages, where they lie, the runtime's own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from astrarium.cluster import Cluster, Pool
+from astrarium.errors import InputError
+from astrarium.model.blocks import Model
+from astrarium.model.workload import Precision, Workload
+from astrarium.plans.document import (
+    PlanDocument,
+    PlanPart,
+    WorkloadPart,
+    drop_absent,
+)
+from astrarium.plans.files import plan_of_rank
+from astrarium.strategy.types import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes that are alike, next to each other in the order of ranks."""
+
+    pool: Pool
+    nodes: int
+    gpus_per_node: int  # in use on each of them: one process each
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One plan of a document."""
+
+    document: PlanDocument
+    plan: PlanPart
+    workload: Workload
+    cluster: Cluster
+    strategy: Strategy
+    nodes: tuple[NodeGroup, ...]
+
+    @property
+    def model(self) -> Model:
+        return self.workload.model
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What the model was built from: the content of a config.json or a model file."""
+        return self.model.config or {}
+
+    @property
+    def world_size(self) -> int:
+        return self.strategy.gpus
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(group.nodes for group in self.nodes)
+
+
+def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Job:
+    """The plan of a rank with all that it refers to; InputError names what does not fit."""
+    from astrarium.strategy.document import strategy_from_dict
+
+    plan = plan_of_rank(document, rank, where)
+    workload = _workload(document.workload, plan, where)
+    cluster = Cluster.from_dict(asdict(document.cluster))
+    written = asdict(plan.strategy)
+    drop_absent(written)
+    strategy = strategy_from_dict(
+        written,
+        where=where,
+        gpus=plan.num_gpus,
+        global_batch=workload.global_batch,
+        layers=workload.model.num_layers,
+    )
+    _check(workload, cluster, strategy, where)
+    return Job(document, plan, workload, cluster, strategy, tuple(_nodes(plan, cluster)))
+
+
+def _workload(part: WorkloadPart, plan: PlanPart, where: str) -> Workload:
+    try:
+        precision = Precision(plan.precision or part.precision)
+    except ValueError:
+        known = ", ".join(Precision)
+        raise InputError(
+            f"{where}: precision is '{plan.precision or part.precision}'; expected one of {known}"
+        ) from None
+    model = _model(part, where)
+    return Workload(model, part.seq_length, part.global_batch, part.tokens, precision)
+
+
+def _model(part: WorkloadPart, where: str) -> Model:
+    """The model of the plan; it must still be the one that was planned."""
+    from astrarium.model.load import load_model, model_of_config
+
+    if part.model_config is None:
+        try:
+            model = load_model(part.model_as_given)
+        except InputError as error:
+            raise InputError(
+                f"{where}: it does not hold the model's config, and {error}; make the plan again"
+            ) from None
+    else:
+        model = model_of_config(part.model_config, part.model, f"{where}: workload.model_config")
+    for what, now, then in (
+        ("parameters", model.parameters, part.parameters),
+        ("layers", model.num_layers, part.layers),
+    ):
+        if now != then:
+            raise InputError(
+                f"{where}: workload.{what} is {then:,}, but the model has {now:,}: it is not the"
+                " one that was planned; make the plan again"
+            )
+    return replace(model, name=part.model)
+
+
+def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str) -> None:
+    """Refuse what was edited into something that no runtime takes."""
+    from astrarium.catalog.runtimes import find_runtime
+    from astrarium.cost.mixed import ClusterModel
+    from astrarium.search.plan import with_split
+    from astrarium.search.planner import why_refused
+    from astrarium.strategy.placement import placement
+
+    try:
+        for group in strategy.pipelines:
+            placement(group, cluster)
+        with_split(ClusterModel(workload, cluster, find_runtime()), strategy)
+        reasons = why_refused(workload, cluster.pools, strategy)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if reasons:
+        raise InputError(f"{where}: Megatron would refuse this strategy: {'; '.join(reasons)}")
+
+
+def _nodes(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
+    """Pools in the order of the pipeline, whole nodes first; the last node may be used in part."""
+    used = plan.pools or {cluster.pools[0].name: plan.num_gpus}
+    for name, gpus in used.items():
+        pool = cluster.pool(name)
+        whole, rest = divmod(gpus, pool.gpus_per_node)
+        if whole:
+            yield NodeGroup(pool, whole, pool.gpus_per_node)
+        if rest:
+            yield NodeGroup(pool, 1, rest)

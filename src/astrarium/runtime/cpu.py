@@ -1,0 +1,99 @@
+"""Lets megatron-core run on a CPU, where it asks for CUDA by name.
+
+Nothing is computed differently: tensors are made on the CPU, streams do nothing as everything is
+in order anyway, and the random states of the GPU are those of the CPU. The patches stay for the
+life of the process, which does nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+FACTORIES = ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")
+
+
+def run_without_gpu() -> None:
+    """Send what asks for a GPU to the CPU."""
+    for name in FACTORIES:
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+    _replace_tensor_methods()
+    _replace_streams()
+    _replace_random_states()
+    _replace_host_copies()
+    torch.compiler.set_stance("force_eager")  # compiling takes longer than a few small steps
+
+
+def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(factory)
+    def made(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  the factory's own
+        if "cuda" in str(kwargs.get("device")):
+            kwargs["device"] = "cpu"
+        kwargs.pop("pin_memory", None)
+        return factory(*args, **kwargs)
+
+    return made
+
+
+def _replace_tensor_methods() -> None:
+    named = torch.Tensor.type
+
+    def type_on_gpu(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        given = named(self, *args, **kwargs)
+        # Optimizers tell formats by names such as torch.cuda.FloatTensor.
+        return given if args or kwargs else given.replace("torch.", "torch.cuda.")
+
+    def itself(self: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401
+        return self
+
+    torch.Tensor.type = type_on_gpu
+    torch.Tensor.cuda = itself
+    torch.nn.Module.cuda = itself
+
+
+class _Stream:
+    """A queue of work that is always done."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def wait_stream(self, _: object) -> None: ...
+
+    def wait_event(self, _: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def record_event(self, *_: object) -> _Stream:
+        return self
+
+
+def _replace_streams() -> None:
+    stream = _Stream()
+    torch.cuda.Stream = _Stream
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.current_stream = lambda *_: stream
+    torch.cuda.default_stream = lambda *_: stream
+    torch.cuda.stream = lambda *_: contextlib.nullcontext()
+    torch.cuda.synchronize = lambda *_: None
+    torch.cuda.empty_cache = lambda: None
+
+
+def _replace_random_states() -> None:
+    from megatron.core.tensor_parallel import random
+
+    random.CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
+    random._get_cuda_rng_state = lambda **_: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, **_: torch.set_rng_state(state)
+
+
+def _replace_host_copies() -> None:
+    """Counts that a GPU would copy to the host are there already, but are wanted as arrays."""
+    from megatron.core.transformer.moe import token_dispatcher
+
+    def on_host(tensor: Any, as_numpy: bool = False, **_: object) -> Any:  # noqa: ANN401
+        return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+    token_dispatcher.maybe_move_tensor_to_cpu = on_host

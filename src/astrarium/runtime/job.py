@@ -1,0 +1,93 @@
+"""What the ranks of a run are told: a model, a strategy, how many steps; and what they answer.
+
+Jobs and answers travel as JSON. A job is complete: the same job gives the same losses, whatever
+its degrees, as its weights and tokens are made from the seed by name and by position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from astrarium.model.build import Shape
+from astrarium.strategy.types import Overlap, Recompute, Strategy
+
+
+class Device(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """A few iterations of one model under one strategy, done by processes 0 to `ranks` - 1.
+
+    The strategy's stages say which layers each chunk holds; without stages all hold as many.
+    """
+
+    name: str
+    shape: Shape
+    seq_length: int
+    strategy: Strategy
+    steps: int = 4
+    seed: int = 1
+    learning_rate: float = 3e-3
+
+    @property
+    def ranks(self) -> int:
+        return self.strategy.gpus
+
+    @property
+    def chunk_sizes(self) -> tuple[int, ...]:
+        """Layers of every chunk, in the order of the model: chunk c is on rank c % pp."""
+        strategy = self.strategy
+        chunks = strategy.pp * strategy.virtual_stages
+        if not strategy.stages:
+            return (self.shape.layers // chunks,) * chunks
+        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+        return tuple(stage.last_layer - stage.first_layer for stage in ordered)
+
+    @property
+    def layout(self) -> str:
+        """The chunks as Megatron writes them: E embedding, t layer, L loss."""
+        return "E" + "|".join("t" * size for size in self.chunk_sizes) + "L"
+
+    def alone(self) -> TrainingJob:
+        """The same training by one process: all micro-batches of all replicas, one by one."""
+        whole = self.strategy
+        single = Strategy(
+            micro_batch=whole.micro_batch,
+            num_micro_batches=whole.dp * whole.num_micro_batches,
+            zero_stage=0,
+            recompute=Recompute(),
+            overlap=Overlap(grad_reduce=False, param_gather=False, p2p=False, tp=False),
+        )
+        return replace(self, name=f"{self.name}, one process", strategy=single)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of the parts of one iteration on one rank; `seconds` is all of it."""
+
+    seconds: float
+    zero_seconds: float
+    passes_seconds: float
+    optimizer_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """What one rank saw: losses only where the last stage is, times and memory everywhere.
+
+    `peak_bytes` is the most the process ever held (CPU) or the device had allocated (CUDA) during
+    the job; `parameters` are those of the rank's own shard.
+    """
+
+    job: int
+    rank: int
+    losses: tuple[float, ...]
+    gradient_norms: tuple[float, ...]
+    steps: tuple[StepTime, ...]
+    peak_bytes: int
+    parameters: int
+    where: dict[str, int] = field(default_factory=dict)  # tp, pp, dp, cp, ep rank

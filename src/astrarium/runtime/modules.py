@@ -1,0 +1,97 @@
+"""Parts of a layer that megatron-core leaves to TransformerEngine: attention and norms, by torch.
+
+Context parallelism gathers keys and values of all ranks. That is one of the ways TransformerEngine
+exchanges them, not the fastest; the result is the same.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+class CausalAttention(torch.nn.Module):
+    """Core attention: [s, b, heads, d] in, [s, b, heads * d] out."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        softmax_scale: float | None = None,
+        **_: object,
+    ) -> None:
+        super().__init__()
+        self.context_ranks = config.context_parallel_size
+        self.scale = softmax_scale
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
+    ) -> torch.Tensor:
+        mask = None
+        if self.context_ranks > 1:
+            key, value, mask = self._of_all_ranks(key, value)
+        q, k, v = (part.permute(1, 2, 0, 3) for part in (query, key, value))
+        out = functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=self.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
+
+    def _of_all_ranks(
+        self, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        from megatron.core import parallel_state
+        from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+
+        group = parallel_state.get_context_parallel_group()
+        gathered = (gather_from_sequence_parallel_region(x, group=group) for x in (key, value))
+        rank = parallel_state.get_context_parallel_rank()
+        mask = _seen(key.shape[0], rank, self.context_ranks).to(key.device)
+        return *gathered, mask
+
+
+@cache
+def _seen(length: int, rank: int, ranks: int) -> torch.Tensor:
+    """Which of all tokens, rank after rank, each token of this rank may see."""
+    places = [context_places(length * ranks, other, ranks) for other in range(ranks)]
+    return places[rank][:, None] >= torch.cat(places)[None, :]
+
+
+def context_places(length: int, rank: int, ranks: int) -> torch.Tensor:
+    """The places of a sequence that a rank holds: one part from the front, one from the back.
+
+    Later tokens see more; so every rank does the same work.
+    """
+    parts = torch.arange(length).chunk(2 * ranks)
+    return torch.cat([parts[rank], parts[2 * ranks - 1 - rank]])
+
+
+class Norm:
+    """RMSNorm or LayerNorm of torch, whose gradients sequence parallelism sums over tp."""
+
+    def __new__(
+        cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object
+    ) -> Norm:
+        rms = config.normalization == "RMSNorm"
+        made = (torch.nn.RMSNorm if rms else torch.nn.LayerNorm)(hidden_size, eps=eps)
+        for parameter in made.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return made
+
+
+def complete_without_transformer_engine() -> None:
+    """Define what megatron-core 0.16.1 looks up, but imports only with TransformerEngine."""
+    from megatron.core.transformer.moe import moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None

@@ -1,0 +1,130 @@
+"""What one rank runs: `python -m astrarium.runtime.worker FOLDER`, with RANK and DEVICE set.
+
+Does the jobs of FOLDER/jobs.json one after another, each on as many ranks as it asks for; the
+others wait for the next. Answers go to standard output, one JSON object per line: `step` while a
+job goes on, `result` at its end, `failed` with a traceback if it cannot. Everything else that is
+printed goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from astrarium.runtime.guard import leave_with_parent
+from astrarium.runtime.job import Device, RankResult, TrainingJob
+
+if TYPE_CHECKING:
+    from astrarium.runtime.training import Training
+
+JOBS_FILE = "jobs.json"
+# A machine without a network has this interface alone, and ranks of one machine need no other.
+LOOPBACK = "lo"
+
+
+def main() -> None:
+    """Do all jobs; leave with code 1 where one fails."""
+    leave_with_parent()
+    answers = _own_output()
+    try:
+        _work(Path(sys.argv[1]), answers)
+    except BaseException:
+        import traceback
+
+        _say(answers, failed=traceback.format_exc(), at=time.monotonic())
+        os._exit(1)  # threads of the communication library may wait for ranks that are gone
+    os._exit(0)
+
+
+def _own_output() -> TextIO:
+    """Standard output for answers alone; what libraries print there goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return answers
+
+
+def _say(answers: TextIO, **content: Any) -> None:  # noqa: ANN401  whatever JSON can hold
+    import msgspec
+
+    answers.write(msgspec.json.encode(content).decode() + "\n")
+    answers.flush()
+
+
+def _work(folder: Path, answers: TextIO) -> None:
+    import msgspec
+
+    rank, device = int(os.environ["RANK"]), Device(os.environ["DEVICE"])
+    jobs = msgspec.json.decode((folder / JOBS_FILE).read_bytes(), type=list[TrainingJob])
+    import warnings
+
+    warnings.filterwarnings("ignore")
+    import torch
+
+    torch.set_num_threads(1)
+    if device is Device.CPU:
+        from astrarium.runtime.cpu import run_without_gpu
+
+        run_without_gpu()
+    else:
+        torch.cuda.set_device(rank)
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", LOOPBACK)
+    for number, job in enumerate(jobs):
+        if rank < job.ranks:
+            store = f"file://{folder}/store-{number}"
+            result = _trained(job, number, rank, (device, store), answers)
+            _say(answers, result=result)
+
+
+def _trained(
+    job: TrainingJob, number: int, rank: int, place: tuple[Device, str], answers: TextIO
+) -> RankResult:
+    import torch
+    from megatron.core import parallel_state
+
+    from astrarium.runtime.training import Training, make_groups
+
+    device, store = place
+    backend = "gloo" if device is Device.CPU else "nccl"
+    torch.distributed.init_process_group(backend, store, world_size=job.ranks, rank=rank)
+    try:
+        make_groups(job, device)
+        training = Training(job, device)
+        losses, norms, times = [], [], []
+        for step in range(job.steps):
+            loss, norm, seconds = training.step()
+            norms.append(norm)
+            times.append(seconds)
+            if loss is not None:
+                losses.append(loss)
+            _say(answers, step={"job": number, "step": step, "loss": loss})
+        return RankResult(
+            job=number,
+            rank=rank,
+            losses=tuple(losses),
+            gradient_norms=tuple(norms),
+            steps=tuple(times),
+            peak_bytes=_peak_bytes(device),
+            parameters=training.parameters,
+            where=training.where,
+        )
+    finally:
+        parallel_state.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
+
+
+def _peak_bytes(device: Device) -> int:
+    if device is Device.CUDA:
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""A plan file is enough: model, strategy and nodes come back from it, and edits are noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.cluster import Cluster, parse_gpus
+from astrarium.errors import InputError
+from astrarium.model import load_model
+from astrarium.model.workload import Workload
+from astrarium.plans.document import PlanDocument, from_dict, to_dict
+from astrarium.plans.job import Job, NodeGroup, job_of
+from astrarium.report.build import document_of_prediction
+from astrarium.search.planner import predict
+from astrarium.strategy.document import strategy_from_dict
+
+
+def document_of(model: str, gpus: str, **keys: Any) -> PlanDocument:
+    cluster, workload = parse_gpus(gpus), Workload(load_model(model), 2048, 64)
+    asked = strategy_from_dict(
+        keys, where="test", gpus=cluster.num_gpus, global_batch=64, layers=workload.model.num_layers
+    )
+    return document_of_prediction(workload, cluster, predict(workload, cluster, asked), model, ())
+
+
+def nodes(job: Job) -> list[tuple[str, int, int]]:
+    return [(group.pool.gpu.name, group.nodes, group.gpus_per_node) for group in job.nodes]
+
+
+def test_everything_comes_back_from_the_document() -> None:
+    document = document_of("llama-3-8b", "h100:16", tp=4, pp=2)
+    job = job_of(from_dict(json.loads(json.dumps(to_dict(document)))))
+    assert (job.strategy.tp, job.strategy.pp, job.strategy.dp) == (4, 2, 2)
+    assert [(s.first_layer, s.last_layer) for s in job.strategy.stages] == [(0, 16), (16, 32)]
+    assert job.model.parameters == load_model("llama-3-8b").parameters
+    assert job.model.name == load_model("llama-3-8b").name
+    assert job.config["model_type"] == "llama"
+    assert nodes(job) == [("H100-SXM5-80GB", 2, 8)]
+    assert (job.world_size, job.num_nodes) == (16, 2)
+
+
+def test_nodes_of_a_mixed_plan_stand_in_the_order_of_the_pipeline() -> None:
+    fast, slow = (pool.name for pool in parse_gpus("h100:8,a100:8").pools)
+    stages = [
+        {"layers": [0, 12], "pools": {slow: 8}},
+        {"layers": [12, 32], "pools": {fast: 8}},
+    ]
+    job = job_of(document_of("llama-3-8b", "h100:8,a100:8", tp=4, pp=2, stages=stages))
+    assert nodes(job) == [("A100-SXM4-80GB", 1, 8), ("H100-SXM5-80GB", 1, 8)]
+
+
+def test_a_node_in_part_is_a_group_of_its_own() -> None:
+    job = job_of(document_of("llama-3-8b", "h100:8", tp=4))
+    pool = replace(job.cluster.pools[0], nodes=3)
+    part = replace(
+        job.plan,
+        gpus={pool.gpu.name: 20},
+        strategy=replace(job.plan.strategy, dp=5, stages=()),
+    )
+    from astrarium.plans.job import _nodes
+
+    assert list(_nodes(part, Cluster((pool,)))) == [NodeGroup(pool, 2, 8), NodeGroup(pool, 1, 4)]
+
+
+def edited(document: PlanDocument, change: Callable[[dict[str, Any]], object]) -> PlanDocument:
+    data = json.loads(json.dumps(to_dict(document)))
+    change(data)
+    return from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["plans"][0]["strategy"].update(tp=3), "tp 3 x pp 2 x cp 1 x dp 2"),
+        (lambda d: d["plans"][0]["strategy"]["stages"][0].update(layers=[0, 15]), "must cover"),
+        (lambda d: d["plans"][0]["strategy"].update(num_micro_batches=7), "num_micro_batches is 7"),
+        (
+            lambda d: d["plans"][0]["strategy"].update(tp=1, dp=8, num_micro_batches=8),
+            "Megatron would refuse",
+        ),
+        (lambda d: d["workload"]["model_config"].update(hidden_size=2048), "parameters is 8,030"),
+        (lambda d: d["workload"]["model_config"].update(model_type="lama"), "did you mean"),
+        (lambda d: d["plans"][0].update(precision="fp12"), "precision is 'fp12'"),
+    ],
+)
+def test_what_was_edited_into_nonsense_is_refused(
+    change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    document = edited(document_of("llama-3-8b", "h100:16", tp=4, pp=2), change)
+    with pytest.raises(InputError, match=r"^plan\.json: ") as refused:
+        job_of(document, where="plan.json")
+    assert message in str(refused.value)
+
+
+def test_an_older_file_loads_its_model_again(tmp_path: Path) -> None:
+    document = document_of("llama-3-8b", "h100:16", tp=4, pp=2)
+    old = replace(document, workload=replace(document.workload, model_config=None))
+    assert job_of(old).model.parameters == document.workload.parameters
+    gone = replace(old.workload, model_as_given=str(tmp_path / "config.json"))
+    with pytest.raises(InputError, match="does not hold the model's config, and no such file"):
+        job_of(replace(old, workload=gone))
