@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from astrarium.calibrate.cases import Case, Scale, working_dtype
+from astrarium.calibrate.cases import WINDOW_SECONDS, Case, Scale, working_dtype
 from astrarium.calibrate.sections import COLLECTIVES
 
+# Between cores a message waits for threads to wake up, now longer, now shorter.
+CORES_SECONDS: Final = 0.05
 GROUPED: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 SEND: Final = "send"
 BACKENDS: Final = {"cuda": "nccl", "cpu": "gloo"}
@@ -41,6 +43,7 @@ def collective_cases(scale: Scale, device: str, ranks: int) -> list[Case]:
                 "num_bytes": size,
                 "ranks": group,
             },
+            WINDOW_SECONDS if device == "cuda" else CORES_SECONDS,
         )
         for size, (name, group) in itertools.product(sizes, picked)
     ]

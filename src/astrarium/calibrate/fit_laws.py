@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.cases_collectives import SEND
+from astrarium.calibrate.cases_collectives import GROUPED, SEND
 from astrarium.calibrate.cases_processor import (
     ATTENTION,
     LINEAR,
@@ -32,6 +32,9 @@ CORE: Final = "CPU-core"  # the name of a core in the catalog
 RUNTIME: Final = "megatron-cpu"  # whose operators are measured
 # What one operator took to dispatch where constants of that runtime were measured.
 REFERENCE_DISPATCH: Final = 1.0e-6
+RANKS: Final = 2  # of the groups that laws of messages are made of
+LARGE_MESSAGE: Final = 1 << 20  # bytes; smaller ones take the time of a call
+LEAST_MESSAGES: Final = 2  # of either kind
 LEAST_ROWS: Final = 3  # of an operator and pass; fewer leave its law undetermined
 
 
@@ -43,8 +46,7 @@ class CoreFit:
     relative_error: float  # typical, of single operators
     flops: float  # FLOP/s that no product exceeds
     host: float  # time to dispatch an operator against that where the runtime was measured
-    latency: float | None  # seconds of the smallest message between two cores
-    bandwidth: float | None  # bytes/s of large ones
+    messages: laws.Laws  # between two cores, by operation: seconds of a call, and of a byte
 
 
 def fit_core(rows: Sequence[Row]) -> CoreFit | None:
@@ -60,14 +62,12 @@ def fit_core(rows: Sequence[Row]) -> CoreFit | None:
         errors += off
     if not _expected() <= set(found):
         return None
-    latency, bandwidth = fit_link(rows)
     return CoreFit(
         laws=found,
         relative_error=float(np.median(errors)),
         flops=1.0 / found[laws.LINEAR][1],
         host=_dispatch_seconds(rows) / REFERENCE_DISPATCH,
-        latency=latency,
-        bandwidth=bandwidth,
+        messages=fit_messages(rows),
     )
 
 
@@ -76,14 +76,23 @@ def _dispatch_seconds(rows: Iterable[Row]) -> float:
     return min(gaps, default=REFERENCE_DISPATCH)
 
 
-def fit_link(rows: Iterable[Row]) -> tuple[float | None, float | None]:
-    """Latency and bandwidth of messages from one core to another."""
-    sent = [row for row in rows if row["operator"] == SEND]
-    if len(sent) < LEAST_ROWS:
-        return None, None
-    terms = np.asarray([[1.0, row["num_bytes"]] for row in sent])
-    law, _ = fitted(terms, np.asarray([_seconds(row) for row in sent]))
-    return float(law[0]), float(1.0 / law[1]) if law[1] > 0 else None
+def fit_messages(rows: Sequence[Row]) -> laws.Laws:
+    """What messages between two cores take, by operation; none where they were not measured.
+
+    Medians: how long a message waits for the threads of both ranks to wake up is a part of it.
+    """
+    found: dict[str, tuple[float, ...]] = {}
+    for name in (*GROUPED, SEND):
+        sent = [row for row in rows if row["operator"] == name and row["ranks"] == RANKS]
+        sizes = np.array([float(row["num_bytes"]) for row in sent])
+        seconds = np.array([float(row["median_us"]) * 1e-6 for row in sent])
+        large = sizes >= LARGE_MESSAGE
+        if min(large.sum(), (~large).sum()) >= LEAST_MESSAGES:
+            call = float(np.median(seconds[~large]))
+            byte = float(np.median((seconds - call)[large] / sizes[large]))
+            if byte > 0.0:
+                found[name] = (call, byte)
+    return found if len(found) == len(GROUPED) + 1 else {}
 
 
 def fitted(terms: Floats, seconds: Floats) -> tuple[list[float], list[float]]:

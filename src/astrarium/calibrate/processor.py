@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from astrarium.calibrate.cases_collectives import SEND
 from astrarium.cluster import Cluster, Pool
 
 
@@ -26,9 +27,10 @@ def _measured(pool: Pool, header: Mapping[str, Any]) -> Pool:
         peak_flops={"fp32": core["flops"]},
         memory_bytes=memory or pool.gpu.memory_bytes,
     )
-    if "bandwidth" not in core:
+    if not core["messages"]:
         return replace(pool, gpu=gpu)
-    rate, latency = core["bandwidth"] * share, core["latency"] / share
+    call, byte = core["messages"][SEND]
+    rate, latency = share / byte, call / share
     return replace(
         pool,
         gpu=gpu,

@@ -81,10 +81,18 @@ class DeviceProfile:
         origin = f"{self.path.name}: {self.device}, {self.header['date']}"
         core = self.core
         if core is not None:
-            laws = {name: tuple(law) for name, law in core["laws"].items()}
-            error, host = core["relative_error"], core["host"]
-            of_core = {"laws": laws, "law_error": error, "host": host, "runtime": RUNTIME}
-            return {"origin": origin, **of_core}
+            laws, messages = (
+                {name: tuple(law) for name, law in core[part].items()}
+                for part in ("laws", "messages")
+            )
+            return {
+                "origin": origin,
+                "laws": laws,
+                "messages": messages,
+                "law_error": core["relative_error"],
+                "host": core["host"],
+                "runtime": RUNTIME,
+            }
         return {"origin": origin, "operators": operators, **links}
 
     @property
@@ -148,10 +156,12 @@ def _fit_columns(fit: DeviceFit) -> dict[str, Any]:
 
 def _core_columns(core: CoreFit) -> dict[str, Any]:
     """The core of a processor as JSON."""
-    figures = {name: value for name, value in asdict(core).items() if name != "laws"}
-    rounded = {name: [_digits(each) for each in law] for name, law in core.laws.items()}
-    known = {name: value for name, value in figures.items() if value is not None}
-    return {"laws": rounded, **_rounded(known)}
+    laws, messages = (
+        {name: [_digits(each) for each in law] for name, law in of.items()}
+        for of in (core.laws, core.messages)
+    )
+    figures = {name: _digits(getattr(core, name)) for name in ("relative_error", "flops", "host")}
+    return {"laws": laws, "messages": messages, **figures}
 
 
 def _digits(value: float) -> float:

@@ -45,6 +45,7 @@ class LinkKind(StrEnum):
 
 
 PCIE: Final = (LinkKind.PCIE, LinkKind.PCIE_HOST)
+TO_ANY_PEER: Final = (*PCIE, LinkKind.GLOO)  # one peer can have the whole rate
 
 
 class Network(StrEnum):

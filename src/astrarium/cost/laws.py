@@ -12,14 +12,16 @@ ending; `update`. Not modelled: caches that hold operands from one operator to t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
 from astrarium.catalog import Gpu
+from astrarium.cluster.interconnect import Collective, Line, LinkKind, OperationProfile
 from astrarium.catalog.profiles import Profile, ProfileSource, training_factors
+from astrarium.cost.collectives import Fabric
 from astrarium.cost.efficiency import (
     GRADIENT_BYTES,
     AttentionKernel,
@@ -173,6 +175,29 @@ class LawModel(OperatorModel):
             np.zeros_like(terms[-1]),
         )
         return np.where(terms[-1] > 0, total / self.gpu.share, 0.0)
+
+
+def measured_links(fabric: Fabric, messages: Laws) -> Fabric:
+    """The links with what messages between two cores took, where that was measured.
+
+    Larger groups pass on more messages of the same kind. A rate of the link's own is not needed:
+    bytes are held against that of a send, which the pool has.
+    """
+    if not messages or fabric.link.kind is not LinkKind.GLOO:
+        return fabric
+    send_call, send_byte = messages["send"]
+    # Hops, and shares of the data that a rank of two sends; see `astrarium.cost.collectives`.
+    known = {
+        Collective.ALL_REDUCE: (messages["all_reduce"], 2.0, 1.0),
+        Collective.ALL_GATHER: (messages["all_gather"], 1.0, 0.5),
+        Collective.REDUCE_SCATTER: (messages["reduce_scatter"], 1.0, 0.5),
+        Collective.ALL_TO_ALL: (messages["send"], 1.0, 1.0),
+    }
+    operations = {
+        name: OperationProfile((Line(0.0, call / hops, sent * send_byte / byte),), 0.0, ())
+        for name, ((call, byte), hops, sent) in known.items()
+    }
+    return replace(fabric, link=replace(fabric.link, hop=send_call, operations=operations))
 
 
 def operators_of(gpu: Gpu, tuning: Tuning) -> OperatorModel:

@@ -34,7 +34,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
-from astrarium.cost.laws import LawModel, operators_of
+from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
 from astrarium.cost.tally import LayerCosts, Shards
@@ -166,7 +166,7 @@ class CostModel:
         self.tuning = tuning
         self.ops = operators_of(pool.gpu, tuning)
         self.fabric: Fabric = replace(
-            fabric_of(pool),
+            measured_links(fabric_of(pool), tuning.messages),
             intra_time_ratio=tuning.intra_link,
             inter_time_ratio=tuning.inter_link,
         )

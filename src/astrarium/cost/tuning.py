@@ -33,6 +33,8 @@ class Tuning:
     # typical error, and the runtime that trains on it.
     laws: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     law_error: float = 0.0
+    # The same of messages between two cores: by operation, seconds of a call and of a byte.
+    messages: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     runtime: str = ""
 
     def of(self, operator_class: str) -> float:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +33,7 @@ ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
 
 Answer = dict[str, Any]
 Listener = Callable[[int, Answer], None]
+Beside = Callable[[Sequence[int]], AbstractContextManager[None]]
 
 
 class RankError(AstrariumError):
@@ -88,10 +89,12 @@ def launch(
     timeout_seconds: float,
     command: Sequence[str] = WORKER,
     listener: Listener = lambda rank, answer: None,
+    beside: Beside = lambda pids: nullcontext(),
 ) -> tuple[tuple[Answer, ...], ...]:
     """Run `command FOLDER` once per rank; what each rank answered, in the order of ranks.
 
-    `files` are put into the folder, which is removed at the end.
+    `files` are put into the folder, which is removed at the end; `beside` is entered with the
+    processes of all ranks while they work.
     """
     deadline = monotonic() + timeout_seconds
     with _signals_end(), TemporaryDirectory(prefix="astrarium-run-") as name:
@@ -102,7 +105,8 @@ def launch(
         try:
             for number in range(ranks):
                 started.append(_started(number, ranks, folder, command, environment))
-            _follow(started, deadline, timeout_seconds, listener)
+            with beside([rank.process.pid for rank in started]):
+                _follow(started, deadline, timeout_seconds, listener)
             return tuple(tuple(rank.answers) for rank in started)
         finally:
             _end(started)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from astrarium.calibrate.cores import stay_on
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import Device, RankResult, TrainingJob
 
@@ -57,6 +58,8 @@ def _work(folder: Path, answers: TextIO) -> None:
     import msgspec
 
     rank, device = int(os.environ["RANK"]), Device(os.environ["DEVICE"])
+    if "CORES" in os.environ:  # before any thread is started
+        stay_on(int(os.environ["CORES"].split(",")[rank]))
     jobs = msgspec.json.decode((folder / JOBS_FILE).read_bytes(), type=list[TrainingJob])
     import warnings
 
