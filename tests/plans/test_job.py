@@ -105,3 +105,16 @@ def test_an_older_file_loads_its_model_again(tmp_path: Path) -> None:
     gone = replace(old.workload, model_as_given=str(tmp_path / "config.json"))
     with pytest.raises(InputError, match="does not hold the model's config, and no such file"):
         job_of(replace(old, workload=gone))
+
+
+def test_modules_that_are_recomputed_come_back() -> None:
+    document = document_of(
+        "llama-3-8b",
+        "h100:16",
+        tp=4,
+        pp=2,
+        recompute_modules=["layernorm", "mlp"],
+        recompute="selective",
+    )
+    recompute = job_of(document).strategy.recompute
+    assert [module.value for module in recompute.modules] == ["layernorm", "mlp"]

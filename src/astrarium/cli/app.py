@@ -13,6 +13,7 @@ from astrarium.cli.explain import explain
 from astrarium.cli.fit import fit
 from astrarium.cli.plan import plan
 from astrarium.cli.predict import predict
+from astrarium.cli.run import run
 from astrarium.cli.shell import Command, Group
 from astrarium.cli.validate import validate
 
@@ -43,6 +44,6 @@ def root(
     """Which GPUs, how many, and how to split a Transformer across them."""
 
 
-for _command in (plan, predict, fit, explain, validate, calibrate):
+for _command in (plan, predict, fit, explain, run, validate, calibrate):
     app.command(cls=Command)(_command)
 app.add_typer(catalog, name="catalog")

@@ -25,6 +25,7 @@ def run_without_gpu() -> None:
     _replace_streams()
     _replace_random_states()
     _replace_host_copies()
+    _replace_uneven_collectives()
     torch.compiler.set_stance("force_eager")  # compiling takes longer than a few small steps
 
 
@@ -97,3 +98,30 @@ def _replace_host_copies() -> None:
         return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
     token_dispatcher.maybe_move_tensor_to_cpu = on_host
+
+
+def _replace_uneven_collectives() -> None:
+    """Parts of unequal size, which experts divided by etp exchange and gloo refuses."""
+    gather, scatter = torch.distributed.all_gather, torch.distributed.reduce_scatter
+
+    def all_gather(parts: list[Any], own: Any, group: Any = None, **options: Any) -> Any:  # noqa: ANN401
+        if len({part.shape for part in parts}) == 1:
+            return gather(parts, own, group=group, **options)
+        for rank, part in enumerate(parts):
+            if rank == torch.distributed.get_rank(group):
+                part.copy_(own)
+            torch.distributed.broadcast(part, group=group, group_src=rank)
+        return None
+
+    def reduce_scatter(own: Any, parts: list[Any], group: Any = None, **options: Any) -> Any:  # noqa: ANN401
+        if len({part.shape for part in parts}) == 1:
+            return scatter(own, parts, group=group, **options)
+        for rank, part in enumerate(parts):
+            summed = part.contiguous().clone()
+            torch.distributed.reduce(summed, group=group, group_dst=rank)
+            if rank == torch.distributed.get_rank(group):
+                own.copy_(summed)
+        return None
+
+    torch.distributed.all_gather = all_gather
+    torch.distributed.reduce_scatter = reduce_scatter

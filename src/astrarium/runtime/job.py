@@ -12,6 +12,8 @@ from enum import StrEnum
 from astrarium.model.build import Shape
 from astrarium.strategy.types import Overlap, Recompute, Strategy
 
+JOBS_FILE = "jobs.json"  # where workers find them, in the folder of the run
+
 
 class Device(StrEnum):
     CPU = "cpu"

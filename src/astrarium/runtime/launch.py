@@ -28,6 +28,7 @@ from astrarium.errors import AstrariumError
 WORKER = (sys.executable, "-P", "-m", "astrarium.runtime.worker")
 TAIL_LINES = 12  # of a rank's error that are shown
 GRACE_SECONDS = 0.5  # after the first failure: which rank failed before it?
+LOOK_SECONDS = 0.2  # between two looks at processes that say nothing
 READ_BYTES = 1 << 16
 ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
 
@@ -104,7 +105,8 @@ def launch(
         started: list[_Rank] = []
         try:
             for number in range(ranks):
-                started.append(_started(number, ranks, folder, command, environment))
+                rank = _started(number, ranks, folder, command, environment)
+                started.append(rank)
             with beside([rank.process.pid for rank in started]):
                 _follow(started, deadline, timeout_seconds, listener)
             return tuple(tuple(rank.answers) for rank in started)
@@ -136,40 +138,49 @@ def _follow(
     with selectors.DefaultSelector() as selector:
         for rank in ranks:
             selector.register(rank.process.stdout, selectors.EVENT_READ, rank)  # type: ignore[arg-type]
-        while selector.get_map():
-            left = deadline - monotonic()
-            if left <= 0:
+        # Not by the end of their output alone: what a rank started may hold that open.
+        while not _heard(selector, deadline, listener) or not _done(ranks):
+            if any(rank.process.poll() for rank in ranks):
+                _hear_the_others(selector)
+                raise RankError(_blame(ranks))
+            if monotonic() > deadline:
                 raise RankError(_too_late(ranks, timeout_seconds))
-            for key, _ in selector.select(left):
-                rank = key.data
-                if not rank.read(listener):
-                    selector.unregister(key.fileobj)
-                    if rank.process.wait() != 0:
-                        _hear_the_others(selector)
-                        raise RankError(_blame(ranks))
+
+
+def _done(ranks: Sequence[_Rank]) -> bool:
+    return all(rank.process.poll() == 0 for rank in ranks)
+
+
+def _heard(selector: selectors.BaseSelector, until: float, listener: Listener) -> bool:
+    """Take in what ranks say within a moment; True if none says anything more."""
+    ready = selector.select(max(0.0, min(until - monotonic(), LOOK_SECONDS)))
+    for key, _ in ready:
+        if not key.data.read(listener):
+            selector.unregister(key.fileobj)
+    return not ready
 
 
 def _hear_the_others(selector: selectors.BaseSelector) -> None:
     """Shortly let other ranks say what befell them, so that the first to fail can be told."""
     until = monotonic() + GRACE_SECONDS
-    while selector.get_map() and (left := until - monotonic()) > 0:
-        for key, _ in selector.select(left):
-            if not key.data.read(lambda rank, answer: None):
-                selector.unregister(key.fileobj)
-                with suppress(subprocess.TimeoutExpired):
-                    key.data.process.wait(GRACE_SECONDS)
+    while selector.get_map() and monotonic() < until:
+        _heard(selector, until, lambda rank, answer: None)
 
 
 def _blame(ranks: Sequence[_Rank]) -> str:
     """The error of the rank that failed first: one that died without a word, or the earliest."""
-    failed = [rank for rank in ranks if rank.process.poll() not in (None, 0)]
+    failed = [rank for rank in ranks if rank.failure or rank.process.poll()]
     first = min(failed, key=lambda rank: rank.failure["at"] if rank.failure else 0.0)
-    failure = first.failure
-    text = failure["failed"] if failure else first.log.read_text(errors="replace")
-    code = first.process.returncode
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with code {code}"
+    if first.failure:
+        how, text = "failed", first.failure["failed"]
+    else:
+        how, text = _death(first.process.returncode), first.log.read_text(errors="replace")
     tail = "\n".join(f"  {line}" for line in text.strip().splitlines()[-TAIL_LINES:])
     return f"rank {first.number} {how}; all ranks were ended" + (f"\n{tail}" if tail else "")
+
+
+def _death(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"left with code {code}"
 
 
 def _too_late(ranks: Sequence[_Rank], timeout_seconds: float) -> str:
@@ -181,11 +192,10 @@ def _too_late(ranks: Sequence[_Rank], timeout_seconds: float) -> str:
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
-    """Kill what still runs, and everything that it started."""
+    """Kill what still runs, and everything that ranks started."""
     for rank in ranks:
-        if rank.process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(rank.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(rank.process.pid, signal.SIGKILL)
     for rank in ranks:
         rank.process.wait()
         for pipe in (rank.process.stdin, rank.process.stdout):
@@ -198,6 +208,8 @@ def _signals_end() -> Iterator[None]:
     """Let signals that would end us at once go through the clean-up first."""
 
     def leave(number: int, _: FrameType | None) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)  # once is enough
         raise EndedBySignalError(number)
 
     if current_thread() is not main_thread():  # only there can signals be handled

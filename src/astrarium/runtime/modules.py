@@ -6,6 +6,7 @@ exchanges them, not the fastest; the result is the same.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 
-class CausalAttention(torch.nn.Module):
+class CausalAttention(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
     """Core attention: [s, b, heads, d] in, [s, b, heads * d] out."""
 
     def __init__(
@@ -89,9 +90,40 @@ class Norm:
         return made
 
 
+class Replicated(torch.nn.Module):  # type: ignore[misc]  # as above
+    """The narrowing projection of latent attention, whole on every tensor-parallel rank."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, config: TransformerConfig, **_: object
+    ) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(outputs, inputs, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return functional.linear(tokens, self.weight), None
+
+
+class _NoFp8:
+    """Whether fp8 is used right now: never."""
+
+    @staticmethod
+    def is_fp8_enabled() -> bool:
+        return False
+
+
 def complete_without_transformer_engine() -> None:
     """Define what megatron-core 0.16.1 looks up, but imports only with TransformerEngine."""
+    from megatron.core.tensor_parallel import random
+    from megatron.core.transformer import multi_latent_attention
     from megatron.core.transformer.moe import moe_utils
 
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
+    if not hasattr(random, "FP8GlobalStateManager"):
+        random.FP8GlobalStateManager = _NoFp8
+        random.activation_recompute_forward = lambda **_: nullcontext()
+        random.fp8_autocast = lambda **_: nullcontext()
+    # The kind of projection that it asks to be whole on every rank. Its own column-parallel one
+    # in that place loses gradients of the keys' positions.
+    multi_latent_attention.TELinear = Replicated

@@ -12,6 +12,7 @@ from astrarium.runtime.job import Device, TrainingJob
 from astrarium.runtime.modules import (
     CausalAttention,
     Norm,
+    Replicated,
     complete_without_transformer_engine,
 )
 from astrarium.strategy.types import Granularity
@@ -84,6 +85,9 @@ def _with_own_parts(spec: TransformerBlockSubmodules) -> TransformerBlockSubmodu
         for owner, name in places:
             if getattr(owner, name, IdentityOp) is not IdentityOp:
                 setattr(owner, name, Norm)
+        for name in ("linear_q_down_proj", "linear_kv_down_proj"):
+            if hasattr(attention, name):
+                setattr(attention, name, Replicated)
     return spec
 
 

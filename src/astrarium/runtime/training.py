@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,7 +84,7 @@ class Training:
         marks.append(self._now())
         norm = float(self.optimizer.step()[1])
         marks.append(self._now())
-        zero, passes, update = (after - before for before, after in zip(marks, marks[1:]))
+        zero, passes, update = (after - before for before, after in pairwise(marks))
         mean = float(torch.stack([entry["loss"] for entry in losses]).mean()) if losses else None
         return mean, norm, StepTime(marks[-1] - marks[0], zero, passes, update)
 
@@ -137,9 +138,7 @@ def _mean(losses: torch.Tensor, *, parts: int) -> tuple[torch.Tensor, dict[str, 
     return mean / parts, {"loss": mean.detach()}
 
 
-def _wrapped(
-    chunk: torch.nn.Module, job: TrainingJob, device: Device
-) -> DistributedDataParallel:
+def _wrapped(chunk: torch.nn.Module, job: TrainingJob, device: Device) -> DistributedDataParallel:
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.transformer.module import Float16Module
 

@@ -18,11 +18,11 @@ NORM_SPREAD = 0.1  # around one, so that a norm's weights are told apart
 BIAS_SPREAD = 0.02
 
 
-@torch.no_grad()
 def fill(model: torch.nn.Module, seed: int) -> None:
     """Overwrite all parameters of a GPTModel with their parts of the whole."""
-    for name, parameter in model.named_parameters():
-        parameter.copy_(_part(_whole_name(model, name, parameter), parameter, model, seed))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(_part(_whole_name(model, name, parameter), parameter, model, seed))
 
 
 def _whole_name(model: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> str:

@@ -12,16 +12,12 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from astrarium.calibrate.cores import stay_on
 from astrarium.runtime.guard import leave_with_parent
-from astrarium.runtime.job import Device, RankResult, TrainingJob
+from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
 
-if TYPE_CHECKING:
-    from astrarium.runtime.training import Training
-
-JOBS_FILE = "jobs.json"
 # A machine without a network has this interface alone, and ranks of one machine need no other.
 LOOPBACK = "lo"
 

@@ -440,7 +440,7 @@ def _recompute(reader: _Reader, values: Mapping[str, Any]) -> Recompute:
     layers = reader.number_in(values, "layers", 1 if full else 0, least=0, most=2**16)
     names = values.get("modules") or []
     names = names.split(",") if isinstance(names, str) else names
-    if not isinstance(names, list):
+    if not isinstance(names, list | tuple):
         raise reader.fail("recompute.modules", names, "names of modules")
     modules = tuple(
         reader.choice({"modules": name}, "modules", RecomputeModule, RecomputeModule.CORE_ATTN)

@@ -1,0 +1,106 @@
+"""`astrarium run`: execute a plan with the real megatron-core, scaled down where need be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from astrarium.cli import options
+
+if TYPE_CHECKING:
+    from astrarium.runtime.execute import Progress
+
+MOST_RANKS = 64
+MOST_STEPS = 1000
+MOST_SECONDS = 86400.0
+NOT_EQUAL = 1  # the exit code where losses differ
+
+PLAN = Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")]
+RANK = Annotated[str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")]
+DEVICE = Annotated[
+    str,
+    typer.Option(
+        metavar="cpu|cuda",
+        help="Where it runs; with as many GPUs as planned, in its own size.",
+        autocompletion=options.one_of("cpu", "cuda"),
+    ),
+]
+STEPS = Annotated[str, typer.Option(metavar="N", help="Iterations.")]
+RANKS = Annotated[str, typer.Option(metavar="MAX", help="Most processes at once.")]
+TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
+
+
+def run(
+    plan: PLAN,
+    rank: RANK = "1",
+    device: DEVICE = "cpu",
+    steps: STEPS = "4",
+    ranks: RANKS = "8",
+    timeout: TIMEOUT = "600",
+    json: options.JSON = False,
+) -> None:
+    """Execute a plan with megatron-core, scaled down to this machine.
+
+    One process per rank trains a small model under the plan's strategy; a single process trains
+    the same model. Exit code 1 if their losses differ.
+    """
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from astrarium.cli import output, request
+    from astrarium.plans.files import load_document
+    from astrarium.plans.job import job_of
+    from astrarium.runtime.job import Device
+    from astrarium.runtime.plan_run import Limits, run_plan
+    from astrarium.units import parse_seconds
+
+    where = request.choice("--device", device, Device)
+    seconds = request.parse(
+        "--timeout", timeout, lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
+    )
+    limits = Limits(
+        request.count("--ranks", ranks, MOST_RANKS),
+        request.count("--steps", steps, MOST_STEPS),
+        seconds,
+    )
+    number = request.count("--rank", rank, request.MOST_PLANS)
+    job = job_of(load_document(Path(plan)), number, plan)
+    with _bar() as progress:
+        done = run_plan(job, where, limits, progress)
+    if json:
+        output.print_json(asdict(done))
+    else:
+        from astrarium.report.execution import execution_report
+
+        output.show(lambda width: execution_report(done, width))
+    if not done.is_equal:
+        raise typer.Exit(NOT_EQUAL)
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A progress bar on a terminal's stderr, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeElapsedColumn as Elapsed
+
+    columns: tuple[Any, ...] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Elapsed(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting processes", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield show

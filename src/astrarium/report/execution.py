@@ -1,0 +1,90 @@
+"""A plan that ran, as text: what was scaled, the losses beside those of one process, the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from astrarium.report.layout import Field, listing, title
+from astrarium.runtime.plan_run import PlanRun
+from astrarium.units import format_bytes, format_count, format_seconds
+
+
+def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
+    """All of a run that a person wants to know, the verdict last."""
+    software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
+    processes = "process" if run.ranks == 1 else "processes"
+    yield Text(
+        f"{run.model}, plan {run.plan_rank} for {run.planned_gpus} GPUs, run by {run.ranks}"
+        f" {processes} on {run.device} ({software})"
+    )
+    yield Text(f"layout {run.layout}", style="dim")
+    yield from _changes(run, width)
+    for note in run.notes:
+        yield Text(f"note: {note}")
+    yield from _ranks(run, width)
+    yield from _losses(run, width)
+    yield Text(_verdict(run))
+
+
+def _changes(run: PlanRun, width: int) -> Iterator[RenderableType]:
+    if not run.changes:
+        return
+    yield title("Scaled down")
+    yield from listing(
+        [
+            Field("what", [change["what"] for change in run.changes]),
+            Field("planned", [change["planned"] for change in run.changes], prose=True),
+            Field("run", [change["run"] for change in run.changes], prose=True),
+        ],
+        width,
+    )
+
+
+def _ranks(run: PlanRun, width: int) -> Iterator[RenderableType]:
+    yield title("Processes")
+    parts = run.processes
+    used = [axis for axis in parts[0].places if any(part.places[axis] for part in parts)]
+    fields = [Field("rank", [str(part.rank) for part in parts], right=True)]
+    fields += [Field(axis, [str(p.places[axis]) for p in parts], right=True) for axis in used]
+    if any(part.pools for part in parts):
+        fields.append(Field("pool", [", ".join(part.pools) for part in parts], drop=3))
+    fields += [
+        Field("layers", [str(part.layers) for part in parts], right=True),
+        Field("weights", [format_count(part.parameters) for part in parts], right=True, drop=2),
+        Field("peak", [format_bytes(part.peak_bytes) for part in parts], right=True, drop=1),
+        Field("step", [format_seconds(part.mean_step_seconds) for part in parts], right=True),
+    ]
+    yield from listing(fields, width)
+
+
+def _losses(run: PlanRun, width: int) -> Iterator[RenderableType]:
+    yield title("Losses")
+    fields = [
+        Field("step", [str(i + 1) for i in range(len(run.losses))], right=True),
+        Field("loss", [f"{loss:.6f}" for loss in run.losses], right=True),
+    ]
+    alone = run.single_process
+    if alone is not None:
+        gaps = [abs(a - b) for a, b in zip(run.losses, alone.losses, strict=True)]
+        fields += [
+            Field("one process", [f"{loss:.6f}" for loss in alone.losses], right=True),
+            Field("difference", [f"{gap:.1e}" for gap in gaps], right=True),
+        ]
+    fields += [
+        Field("gradient norm", [f"{n:.4f}" for n in run.gradient_norms], right=True, drop=2),
+        Field("seconds", [format_seconds(s) for s in run.step_seconds], right=True, drop=1),
+    ]
+    yield from listing(fields, width)
+
+
+def _verdict(run: PlanRun) -> str:
+    alone = run.single_process
+    if alone is None:
+        return "ran as planned; one process cannot hold it, so nothing is compared"
+    gap, limit = f"{alone.largest_difference:.1e}", f"{alone.tolerance:.0e}"
+    if alone.equal:
+        return f"equal: losses differ by {gap} at most (tolerance {limit} of each)"
+    return f"NOT equal: losses differ by up to {gap}; they or norms of gradients by over {limit}"

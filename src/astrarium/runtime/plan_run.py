@@ -1,0 +1,126 @@
+"""`astrarium run`: a plan becomes a job, the job runs, and what came of it is one document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from astrarium.errors import InputError
+from astrarium.plans.job import Job
+from astrarium.runtime.execute import (
+    Comparison,
+    Progress,
+    compared,
+    mean_losses,
+    run_jobs,
+    step_seconds,
+    versions,
+    visible_gpus,
+)
+from astrarium.runtime.job import Device, RankResult
+from astrarium.runtime.scaled import ScaledJob, as_planned, scaled
+from astrarium.strategy.document import strategy_to_dict
+
+SCHEMA = "astrarium.run/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a run may take."""
+
+    ranks: int
+    steps: int
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """One process: where it is along the axes, on which pools its stage is, what it used."""
+
+    rank: int
+    places: dict[str, int]
+    pools: tuple[str, ...]
+    layers: int
+    parameters: int
+    peak_bytes: int
+    mean_step_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRun:
+    """What ran and what came of it; `single_process` is null where one cannot do it alone."""
+
+    schema: str
+    model: str
+    plan_rank: int
+    device: str
+    versions: dict[str, str]
+    planned_gpus: int
+    ranks: int
+    strategy: dict[str, Any]
+    layout: str
+    changes: tuple[dict[str, str], ...]
+    notes: tuple[str, ...]
+    losses: tuple[float, ...]
+    gradient_norms: tuple[float, ...]
+    single_process: Comparison | None
+    step_seconds: tuple[float, ...]
+    processes: tuple[RankPart, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.single_process is None or self.single_process.equal
+
+
+def run_plan(job: Job, device: Device, limits: Limits, progress: Progress) -> PlanRun:
+    """Execute a plan, scaled down to the processes there are."""
+    installed = versions()
+    made, whole = _made(job, device, limits)
+    jobs = [made.job] if whole else [made.job.alone(), made.job]
+    results = run_jobs(jobs, device, timeout_seconds=limits.timeout_seconds, progress=progress)
+    ranks = results[-1]
+    return PlanRun(
+        schema=SCHEMA,
+        model=job.model.name,
+        plan_rank=job.plan.rank,
+        device=device.value,
+        versions=installed,
+        planned_gpus=job.world_size,
+        ranks=made.job.ranks,
+        strategy=strategy_to_dict(made.job.strategy),
+        layout=made.job.layout,
+        changes=tuple(asdict(change) for change in made.changes),
+        notes=made.notes,
+        losses=mean_losses(ranks),
+        gradient_norms=ranks[0].gradient_norms,
+        single_process=None if whole else compared(ranks, results[0], device),
+        step_seconds=step_seconds(ranks),
+        processes=tuple(_process(rank, made) for rank in ranks),
+    )
+
+
+def _made(job: Job, device: Device, limits: Limits) -> tuple[ScaledJob, bool]:
+    """The job, and whether it is the plan in its own size: on as many GPUs as it asks for."""
+    most = limits.ranks
+    if device is Device.CUDA:
+        gpus = visible_gpus()
+        if gpus == 0:
+            raise InputError("--device cuda: torch sees no GPU here; use --device cpu")
+        if gpus >= job.world_size:
+            return as_planned(job.workload, job.strategy, limits.steps), True
+        most = min(most, gpus)
+    return scaled(job.workload, job.strategy, most, limits.steps), False
+
+
+def _process(rank: RankResult, made: ScaledJob) -> RankPart:
+    own = [stage for stage in made.job.strategy.stages if stage.rank == rank.where["pp"]]
+    return RankPart(
+        rank=rank.rank,
+        places=rank.where,
+        pools=tuple(name for name, _ in own[0].pools) if own else (),
+        layers=sum(stage.last_layer - stage.first_layer for stage in own),
+        parameters=rank.parameters,
+        peak_bytes=rank.peak_bytes,
+        mean_step_seconds=sum(step.seconds for step in rank.steps) / len(rank.steps),
+    )
