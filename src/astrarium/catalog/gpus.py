@@ -76,6 +76,11 @@ class Gpu:
         return self.architecture == PROCESSOR
 
     @property
+    def whole_name(self) -> str:
+        """Of the type that this is a share of; mostly its own."""
+        return self.name.partition("@")[0]
+
+    @property
     def doubts(self) -> str:
         return join_doubts(self.doubts_by_figure)
 

@@ -379,6 +379,7 @@ class UsedProfile:
     runtime: str | None
     tuning: Tuning
     note: str
+    header: Mapping[str, Any] | None = None  # of the profile of a device
 
     def concerns(self, scenario: Scenario | None) -> bool:
         """Whether a row of a table is of its GPU type, and of its runtime if it has one."""
@@ -394,7 +395,7 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
     if profile is None:
         return asked, NEUTRAL
     read = used_profile(profile)
-    others = [pool.gpu.name for pool in asked.cluster.pools if pool.gpu.name != read.gpu]
+    others = [pool.gpu.name for pool in asked.cluster.pools if pool.gpu.whole_name != read.gpu]
     if others:
         raise InputError(
             f"--profile {profile}: learned on {read.gpu}, but asked about {', '.join(others)};"
@@ -403,6 +404,10 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
     notes = [read.note]
     if read.runtime not in (runtime, None):
         notes.append(f"{profile} was learned under {read.runtime}, and is used for {runtime}")
+    if read.header is not None:
+        from astrarium.calibrate.processor import with_measured_cores
+
+        asked = replace(asked, cluster=with_measured_cores(asked.cluster, read.header))
     return replace(asked, notes=(*asked.notes, *notes)), read.tuning
 
 
@@ -444,12 +449,19 @@ def _device_profile(path: Path) -> UsedProfile:
 
     read = read_profile(path)
     if read.gpu is None:
+        way = (
+            "measure all sections with --ranks 2 and without --quick"
+            if read.header["device"].get("kind") == "cpu"
+            else "add it to astrarium.toml, then measure again"
+        )
         raise InputError(
-            f"--profile {path}: measured on {read.device}, which is no GPU of the catalog; add it"
-            " to astrarium.toml, then measure again"
+            f"--profile {path}: measured on {read.device}, which is no GPU of the catalog; {way}"
         )
     tuning = Tuning(**read.tuning)
-    return UsedProfile(read.gpu, None, tuning, f"operators as measured: {tuning.origin}")
+    note = f"operators as measured: {tuning.origin}"
+    if tuning.runtime:
+        note += f"; predicted under {tuning.runtime}"
+    return UsedProfile(read.gpu, None, tuning, note, read.header)
 
 
 def under(asked: Request, runtime: RuntimeProfile) -> Request:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from astrarium.cli import options
+from astrarium.errors import InputError
 
 if TYPE_CHECKING:
+    from astrarium.plans.job import Job
     from astrarium.runtime.execute import Progress
+    from astrarium.runtime.job import Device
 
 MOST_RANKS = 64
 MOST_STEPS = 1000
@@ -31,6 +34,12 @@ DEVICE = Annotated[
 ]
 STEPS = Annotated[str, typer.Option(metavar="N", help="Iterations.")]
 RANKS = Annotated[str, typer.Option(metavar="MAX", help="Most processes at once.")]
+MEASURE = Annotated[
+    bool,
+    typer.Option(
+        "--measure", help="Time the plan as it is, on cores of this machine, against its estimate."
+    ),
+]
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 
 
@@ -41,6 +50,8 @@ def run(
     steps: STEPS = "4",
     ranks: RANKS = "8",
     timeout: TIMEOUT = "600",
+    measure: MEASURE = False,
+    profile: options.PROFILE = None,
     json: options.JSON = False,
 ) -> None:
     """Execute a plan with megatron-core, scaled down to this machine.
@@ -69,6 +80,11 @@ def run(
     )
     number = request.count("--rank", rank, request.MOST_PLANS)
     job = job_of(load_document(Path(plan)), number, plan)
+    if measure:
+        _measure(job, where, profile, seconds, json=json)
+        return
+    if profile is not None:
+        raise InputError("--profile: only with --measure, which predicts the plan's time by it")
     with _bar() as progress:
         done = run_plan(job, where, limits, progress)
     if json:
@@ -79,6 +95,43 @@ def run(
         output.show(lambda width: execution_report(done, width))
     if not done.is_equal:
         raise typer.Exit(NOT_EQUAL)
+
+
+def _measure(
+    job: Job, device: Device, profile: str | None, seconds: float, *, json: bool
+) -> None:
+    """Time iterations of the plan beside its prediction."""
+    from dataclasses import asdict
+
+    from astrarium.cli import output
+    from astrarium.runtime.job import Device
+    from astrarium.runtime.measure import measure_plan
+
+    if device is not Device.CPU:
+        raise InputError("--measure: on processors so far; use --device cpu")
+    expected = job.plan.iteration_seconds if profile is None else _predicted(job, profile)
+    with _bar() as progress:
+        done = measure_plan(job, expected, seconds, progress)
+    if json:
+        output.print_json({**asdict(done), "error": done.error})
+        return
+    from astrarium.report.execution import measured_report
+
+    output.show(lambda width: measured_report(done, width))
+
+
+def _predicted(job: Job, profile: str) -> float:
+    """The plan's iteration by another profile than that it was made with."""
+    from astrarium.calibrate.processor import with_measured_cores
+    from astrarium.cli import request
+    from astrarium.search import planner
+
+    used = request.used_profile(profile)
+    if used.header is None:
+        raise InputError(f"--profile {profile}: --measure takes the profile of a processor")
+    cluster = with_measured_cores(job.cluster, used.header)
+    plan = planner.predict(job.workload, cluster, job.strategy, tuning=used.tuning)
+    return plan.iteration_seconds
 
 
 @contextmanager

@@ -162,9 +162,10 @@ class LawModel(OperatorModel):
     def _law(self, name: str) -> tuple[float, ...]:
         law = self.laws.get(name)
         if law is None:
+            lacking = f"a profile with '{name}'" if self.laws else "a profile"
             raise InputError(
-                f"the profile of this {self.gpu.name} has no law of '{name}';"
-                " measure it again: astrarium calibrate --device cpu"
+                f"{self.gpu.name}: cores differ, and this one has no time without {lacking}; measure"
+                " it with `astrarium calibrate --device cpu --ranks 2`, then give --profile"
             )
         return law
 
@@ -208,12 +209,7 @@ def operators_of(gpu: Gpu, tuning: Tuning) -> OperatorModel:
 
 
 def law_model(gpu: Gpu, laws: Laws, relative_error: float) -> LawModel:
-    """The operator model of a device with these laws."""
-    if not laws:
-        raise InputError(
-            f"{gpu.name}: cores differ, so one needs a profile of its own; measure it with"
-            " `astrarium calibrate --device cpu --ranks 2`, then give --profile"
-        )
+    """The operator model of a device with these laws; without any, no operator has a time."""
     empty = Profile(gpu.name, ProfileSource.MEASURED, "", "", relative_error, {}, {}, 1.0)
     return LawModel(
         gpu=gpu,

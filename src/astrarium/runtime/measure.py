@@ -12,21 +12,24 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from astrarium.calibrate.cores import physical_cores
 from astrarium.cluster import Cluster
 from astrarium.errors import InputError
-from astrarium.runtime.job import Device, RankResult, TrainingJob
-from astrarium.runtime.launch import launch
-from astrarium.runtime.shapes import shape_of
+from astrarium.plans.job import Job
+from astrarium.runtime.execute import Progress, run_jobs, step_seconds, versions
+from astrarium.runtime.job import Device, TrainingJob
+from astrarium.runtime.scaled import as_planned
 from astrarium.runtime.slowed import slowed
+from astrarium.strategy.document import strategy_to_dict
 from astrarium.strategy.types import Strategy
+
+SCHEMA: Final = "astrarium.measured/1"
 
 WARM_UP_STEPS: Final = 2
 TIMED_STEPS: Final = 5
 TIMEOUT_SECONDS: Final = 600.0
-JOBS_FILE: Final = "jobs.json"
 # Of glibc: blocks of any size come from memory that the process keeps.
 _KEEP_MEMORY: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -43,42 +46,49 @@ class Timed:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A plan that was run as it is, with the time of its iterations."""
+
+    schema: str
+    model: str
+    plan_rank: int
+    versions: dict[str, str]
+    strategy: dict[str, Any]
+    layout: str
+    shares_of_cores: tuple[float, ...]  # by rank
+    notes: tuple[str, ...]
+    predicted_seconds: float
+    measured_seconds: float
+    measured_range_seconds: tuple[float, float]
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, relative to what was measured."""
+        return self.predicted_seconds / self.measured_seconds - 1.0
+
+
 def jobs_seconds(
     jobs: Sequence[TrainingJob],
     shares: Sequence[float],
     *,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    progress: Progress = lambda what, done, total: None,
 ) -> list[Timed]:
     """Do the jobs one after another on as many ranks as there are shares of cores."""
-    import msgspec
-
-    cores = _cores(len(shares))
-    timed = [replace(job, steps=WARM_UP_STEPS + TIMED_STEPS) for job in jobs]
-    environment = {
-        "DEVICE": Device.CPU.value,
-        "CORES": ",".join(map(str, cores)),
-        **_KEEP_MEMORY,
-    }
-    answers = launch(
-        {JOBS_FILE: msgspec.json.encode(timed)},
-        len(shares),
-        environment=environment,
+    cores = ",".join(map(str, _cores(len(shares))))
+    results = run_jobs(
+        [replace(job, steps=WARM_UP_STEPS + TIMED_STEPS) for job in jobs],
+        Device.CPU,
         timeout_seconds=timeout_seconds,
+        progress=progress,
+        environment={"CORES": cores, **_KEEP_MEMORY},
         beside=partial(slowed, shares=shares),
     )
-    results = [
-        msgspec.convert(answer["result"], RankResult)
-        for rank in answers
-        for answer in rank
-        if "result" in answer
-    ]
-    return [_timed([r for r in results if r.job == number]) for number in range(len(jobs))]
+    return [_timed(step_seconds(ranks)[WARM_UP_STEPS:]) for ranks in results]
 
 
-def _timed(ranks: Sequence[RankResult]) -> Timed:
-    """An iteration lasts until the last rank is done."""
-    steps = zip(*(rank.steps[WARM_UP_STEPS:] for rank in ranks), strict=True)
-    seconds = [max(step.seconds for step in of_ranks) for of_ranks in steps]
+def _timed(seconds: Sequence[float]) -> Timed:
     return Timed(statistics.median(seconds), min(seconds), max(seconds))
 
 
@@ -90,6 +100,38 @@ def _cores(ranks: int) -> list[int]:
             " is measured needs one of its own; plan for fewer"
         )
     return cores[:ranks]
+
+
+def measure_plan(
+    job: Job, predicted_seconds: float, timeout_seconds: float, progress: Progress
+) -> MeasuredRun:
+    """Train as the plan says, on a core for each of its ranks."""
+    installed = versions()
+    strangers = {pool.gpu.name for pool in job.cluster.pools if not pool.gpu.is_processor}
+    if strangers:
+        raise InputError(
+            f"--measure: the plan is for {', '.join(sorted(strangers))}, and its times are not those"
+            " of a processor; make one for cores: --gpus cpu:2 --profile FILE, where FILE is of"
+            " `astrarium calibrate --device cpu --ranks 2`"
+        )
+    shares = shares_of(job.cluster, job.strategy)
+    planned = as_planned(job.workload, job.strategy, TIMED_STEPS)
+    timed = jobs_seconds(
+        [planned.job], shares, timeout_seconds=timeout_seconds, progress=progress
+    )[0]
+    return MeasuredRun(
+        schema=SCHEMA,
+        model=job.model.name,
+        plan_rank=job.plan.rank,
+        versions=installed,
+        strategy=strategy_to_dict(job.strategy),
+        layout=planned.job.layout,
+        shares_of_cores=tuple(shares),
+        notes=planned.notes,
+        predicted_seconds=predicted_seconds,
+        measured_seconds=timed.seconds,
+        measured_range_seconds=(timed.low, timed.high),
+    )
 
 
 def shares_of(cluster: Cluster, strategy: Strategy) -> list[float]:
