@@ -219,11 +219,12 @@ def rows_of(
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield f"{'case':22} {'cores':14} {'m x b':>6} {'measured ms':>12} {'predicted':>10} {'error':>8}"
+    names = f"{'measured ms':>12} {'predicted':>10} {'error':>8}"
+    yield f"{'case':22} {'cores':15} {'m x b':>6} {names}"
     for row in rows:
         batches = f"{row['micro_batches']} x {row['micro_batch']}"
         yield (
-            f"{row['case']:22} {row['cores']:14} {batches:>6} {1e3 * row['measured_seconds']:12.1f}"
+            f"{row['case']:22} {row['cores']:15} {batches:>6} {1e3 * row['measured_seconds']:12.1f}"
             f" {1e3 * row['predicted_seconds']:10.1f} {100 * row['error']:+7.1f} %"
         )
     errors = np.array([row["error"] for row in rows])

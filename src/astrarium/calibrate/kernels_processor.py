@@ -134,9 +134,7 @@ def prepare_nothing(bench: Bench, case: Case) -> Call:
 def prepare_linear(bench: Bench, case: Case) -> Call:
     m, n, k = numbers(case, "m", "n", "k")
     sets = _sets(m * n + n * k + m * k)
-    x, w, y = (
-        [bench.take(*shape) for _ in range(sets)] for shape in ((m, k), (n, k), (m, n))
-    )
+    x, w, y = ([bench.take(*shape) for _ in range(sets)] for shape in ((m, k), (n, k), (m, n)))
     calls: dict[str, Call] = {
         "forward": lambda i: torch.matmul(x[i % sets], w[i % sets].t()),
         "dgrad": lambda i: y[i % sets].matmul(w[i % sets]),

@@ -43,7 +43,7 @@ MEASURE = Annotated[
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 
 
-def run(
+def run(  # noqa: PLR0913  one parameter per flag
     plan: PLAN,
     rank: RANK = "1",
     device: DEVICE = "cpu",
@@ -97,9 +97,7 @@ def run(
         raise typer.Exit(NOT_EQUAL)
 
 
-def _measure(
-    job: Job, device: Device, profile: str | None, seconds: float, *, json: bool
-) -> None:
+def _measure(job: Job, device: Device, profile: str | None, seconds: float, *, json: bool) -> None:
     """Time iterations of the plan beside its prediction."""
     from dataclasses import asdict
 

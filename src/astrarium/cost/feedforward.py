@@ -97,7 +97,9 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
         if layer.runtime.accumulates_in_product:
-            layer.add("stand_ins", linear.inputs * linear.outputs * layer.element_bytes / shards.etp)
+            layer.add(
+                "stand_ins", linear.inputs * linear.outputs * layer.element_bytes / shards.etp
+            )
     inner = _feed_forward(layer, block, Module.EXPERTS, worked, shards.etp)
     _add_expert_messages(layer, block, routed)
     if inner is not None:

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
 from astrarium.catalog import Gpu
-from astrarium.cluster.interconnect import Collective, Line, LinkKind, OperationProfile
 from astrarium.catalog.profiles import Profile, ProfileSource, training_factors
+from astrarium.cluster.interconnect import Collective, Line, LinkKind, OperationProfile
 from astrarium.cost.collectives import Fabric
 from astrarium.cost.efficiency import (
     GRADIENT_BYTES,
@@ -164,8 +164,8 @@ class LawModel(OperatorModel):
         if law is None:
             lacking = f"a profile with '{name}'" if self.laws else "a profile"
             raise InputError(
-                f"{self.gpu.name}: cores differ, and this one has no time without {lacking}; measure"
-                " it with `astrarium calibrate --device cpu --ranks 2`, then give --profile"
+                f"{self.gpu.name}: cores differ, and this one has no time without {lacking};"
+                " measure it with `astrarium calibrate --device cpu --ranks 2`, then give --profile"
             )
         return law
 
@@ -194,8 +194,9 @@ def measured_links(fabric: Fabric, messages: Laws) -> Fabric:
         Collective.REDUCE_SCATTER: (messages["reduce_scatter"], 1.0, 0.5),
         Collective.ALL_TO_ALL: (messages["send"], 1.0, 1.0),
     }
+    lines = len(fabric.network.lines)
     operations = {
-        name: OperationProfile((Line(0.0, call / hops, sent * send_byte / byte),), 0.0, ())
+        name: OperationProfile((Line(0.0, call / hops, sent * send_byte / byte),) * lines, 0.0, ())
         for name, ((call, byte), hops, sent) in known.items()
     }
     return replace(fabric, link=replace(fabric.link, hop=send_call, operations=operations))

@@ -34,7 +34,9 @@ def measured_report(run: MeasuredRun, width: int) -> Iterator[RenderableType]:
     """An iteration as it was timed beside its prediction."""
     software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
     ranks = len(run.shares_of_cores)
-    yield Text(f"{run.model}, plan {run.plan_rank}, run by {ranks} ranks on a core each ({software})")
+    yield Text(
+        f"{run.model}, plan {run.plan_rank}, run by {ranks} ranks on a core each ({software})"
+    )
     yield Text(f"layout {run.layout}", style="dim")
     for rank, share in enumerate(run.shares_of_cores):
         if share < 1.0:

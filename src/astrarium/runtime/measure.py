@@ -110,15 +110,15 @@ def measure_plan(
     strangers = {pool.gpu.name for pool in job.cluster.pools if not pool.gpu.is_processor}
     if strangers:
         raise InputError(
-            f"--measure: the plan is for {', '.join(sorted(strangers))}, and its times are not those"
-            " of a processor; make one for cores: --gpus cpu:2 --profile FILE, where FILE is of"
+            f"--measure: the plan is for {', '.join(sorted(strangers))}, and its times are not"
+            " those of a processor; make one for cores: --gpus cpu:2 --profile FILE, FILE of"
             " `astrarium calibrate --device cpu --ranks 2`"
         )
     shares = shares_of(job.cluster, job.strategy)
     planned = as_planned(job.workload, job.strategy, TIMED_STEPS)
-    timed = jobs_seconds(
-        [planned.job], shares, timeout_seconds=timeout_seconds, progress=progress
-    )[0]
+    timed = jobs_seconds([planned.job], shares, timeout_seconds=timeout_seconds, progress=progress)[
+        0
+    ]
     return MeasuredRun(
         schema=SCHEMA,
         model=job.model.name,
