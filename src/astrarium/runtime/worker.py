@@ -8,6 +8,7 @@ printed goes to standard error.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -75,6 +76,7 @@ def _work(folder: Path, answers: TextIO) -> None:
         if rank < job.ranks:
             store = f"file://{folder}/store-{number}"
             result = _trained(job, number, rank, (device, store), answers)
+            gc.collect()  # modules and their hooks refer to each other
             _say(answers, result=result)
 
 

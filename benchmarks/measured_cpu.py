@@ -1,7 +1,7 @@
 """Measured against predicted: real megatron-core on two cores, with and without a slow one.
 
-    python benchmarks/measured.py --calibrate --out FOLDER      measure the processor first
-    python benchmarks/measured.py --journal cpu.jsonl --out FOLDER
+    python benchmarks/measured_cpu.py --calibrate --out FOLDER      measure the processor first
+    python benchmarks/measured_cpu.py --journal cpu.jsonl --out FOLDER
 
 Trains two small models on two ranks pinned to a core each, under every way of dividing them that
 two ranks have, and for every split of eight layers into two stages, with both cores whole and with
@@ -43,6 +43,7 @@ from astrarium.strategy.types import Strategy
 
 LAYERS = 8
 SEQ_LENGTH = 256
+AT_ONCE = 6  # cases that a set of processes does: old ones become slower
 SECTIONS = ("processor", "host", "collectives")
 MODELS: dict[str, dict[str, Any]] = {
     # The head is worth two layers, so that even stages are not the best.
@@ -183,11 +184,13 @@ def job_of(case: Case) -> TrainingJob:
 
 
 def measured(every: Sequence[Case]) -> Iterator[Timed]:
-    """Times in the order of the cases; those with the same shares of cores run in one go."""
+    """Times in the order of the cases; a few with the same shares of cores run in one go."""
     for shares, group in groupby(every, key=lambda case: case.shares):
-        began = time.monotonic()
-        yield from jobs_seconds([job_of(case) for case in group], shares)
-        print(f"ranks with {shares}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+        jobs = [job_of(case) for case in group]
+        for first in range(0, len(jobs), AT_ONCE):
+            began = time.monotonic()
+            yield from jobs_seconds(jobs[first : first + AT_ONCE], shares)
+            print(f"ranks with {shares}: {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
 def calibrated(journal: Path) -> None:
