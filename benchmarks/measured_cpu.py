@@ -43,7 +43,7 @@ from astrarium.strategy.types import Strategy
 
 LAYERS = 8
 SEQ_LENGTH = 256
-AT_ONCE = 6  # cases that a set of processes does: old ones become slower
+AT_ONCE = 8  # cases that a set of processes does: old ones become slower
 SECTIONS = ("processor", "host", "collectives")
 MODELS: dict[str, dict[str, Any]] = {
     # The head is worth two layers, so that even stages are not the best.

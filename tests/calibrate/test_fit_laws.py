@@ -10,7 +10,15 @@ import pytest
 from astrarium.calibrate import fit_laws
 from astrarium.calibrate.cases import Scale
 from astrarium.calibrate.cases_collectives import collective_cases
-from astrarium.calibrate.cases_processor import ATTENTION, LINEAR, LOSS, NOTHING, PREFIX
+from astrarium.calibrate.cases_processor import (
+    ATTENTION,
+    LINEAR,
+    LOOKUP,
+    LOSS,
+    NOTHING,
+    PREFIX,
+    UPDATE,
+)
 from astrarium.calibrate.fit import fit_rows
 from astrarium.calibrate.processor import with_measured_cores
 from astrarium.calibrate.profile import DeviceProfile, make_header
@@ -42,9 +50,9 @@ def _seconds(columns: dict[str, Any]) -> float:
         terms = laws.attention_terms(columns["batch"], columns["heads"], length, length, dims)
         plain = float(np.dot([CALL, ELEMENT, FLOP, ELEMENT], terms))
         return plain + (AUTOGRAD if role == "backward" else 0.0)
-    if operator == fit_laws.UPDATE:
+    if operator == UPDATE:
         return CALL * columns["groups"] + ELEMENT * columns["groups"] * columns["parameters"]
-    size = columns["m"] * columns["k" if operator == fit_laws.LOOKUP else "n"]
+    size = columns["m"] * columns["k" if operator == LOOKUP else "n"]
     plain = CALL + ELEMENT * size
     if operator == LOSS and role == "both":
         return 2 * plain + AUTOGRAD

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,9 +93,9 @@ def test_a_rank_is_stopped_for_its_share_and_goes_on_in_the_end(
     def kill(pid: int, number: signal.Signals) -> None:
         sent.append((round(now, 6), number))
 
-    monkeypatch.setattr(slowed.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(slowed.time, "sleep", sleep)
-    monkeypatch.setattr(slowed.os, "kill", kill)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(os, "kill", kill)
     slowed._hold_back(7, 0.25, 0.004, lambda: now > 0.0079)
     stop, go = signal.SIGSTOP, signal.SIGCONT
     turns = [(0.0, stop), (0.003, go), (0.004, stop), (0.007, go), (0.008, go)]
@@ -104,7 +106,7 @@ def test_whole_cores_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(slowed.os, "kill", kill)
+    monkeypatch.setattr(os, "kill", kill)
     with slowed.slowed((1, 2), (1.0, 1.0)):
         pass
 

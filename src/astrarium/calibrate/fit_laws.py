@@ -25,6 +25,7 @@ from astrarium.calibrate.cases_processor import (
     UPDATE,
 )
 from astrarium.cost import laws
+from astrarium.cost.laws import Laws
 
 Row = Mapping[str, Any]
 
@@ -42,11 +43,11 @@ LEAST_ROWS: Final = 3  # of an operator and pass; fewer leave its law undetermin
 class CoreFit:
     """What a calibration of a processor teaches about one of its cores."""
 
-    laws: laws.Laws
+    laws: Laws
     relative_error: float  # typical, of single operators
     flops: float  # FLOP/s that no product exceeds
     host: float  # time to dispatch an operator against that where the runtime was measured
-    messages: laws.Laws  # between two cores, by operation: seconds of a call, and of a byte
+    messages: Laws  # between two cores, by operation: seconds of a call, and of a byte
 
 
 def fit_core(rows: Sequence[Row]) -> CoreFit | None:
@@ -76,7 +77,7 @@ def _dispatch_seconds(rows: Iterable[Row]) -> float:
     return min(gaps, default=REFERENCE_DISPATCH)
 
 
-def fit_messages(rows: Sequence[Row]) -> laws.Laws:
+def fit_messages(rows: Sequence[Row]) -> Laws:
     """What messages between two cores take, by operation; none where they were not measured.
 
     Medians: how long a message waits for the threads of both ranks to wake up is a part of it.
@@ -102,7 +103,7 @@ def fitted(terms: Floats, seconds: Floats) -> tuple[list[float], list[float]]:
     """
     scaled = terms / seconds[:, None]
     kept = list(range(terms.shape[1]))
-    solution = np.zeros(len(kept))
+    solution: Floats = np.zeros(len(kept))
     while kept:
         solution = np.linalg.lstsq(scaled[:, kept], np.ones(len(seconds)), rcond=None)[0]
         if solution.min() >= 0.0:

@@ -154,10 +154,9 @@ def prepare_attention(bench: Bench, case: Case) -> Call:
     )
 
     def forward(_: int) -> torch.Tensor:
+        queries, keys, values = (part.permute(1, 2, 0, 3) for part in (q, k, v))
         out = functional.scaled_dot_product_attention(
-            *(part.permute(1, 2, 0, 3) for part in (q, k, v)),
-            is_causal=True,
-            enable_gqa=heads != kv_heads,
+            queries, keys, values, is_causal=True, enable_gqa=heads != kv_heads
         )
         return out.permute(2, 0, 1, 3).reshape(length, batch, -1)
 
