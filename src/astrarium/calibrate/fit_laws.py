@@ -105,7 +105,8 @@ def fitted(terms: Floats, seconds: Floats) -> tuple[list[float], list[float]]:
     kept = list(range(terms.shape[1]))
     solution: Floats = np.zeros(len(kept))
     while kept:
-        solution = np.linalg.lstsq(scaled[:, kept], np.ones(len(seconds)), rcond=None)[0]
+        found = np.linalg.lstsq(scaled[:, kept], np.ones(len(seconds)), rcond=None)[0]
+        solution = np.asarray(found, np.float64)
         if solution.min() >= 0.0:
             break
         kept.pop(int(np.argmin(solution)))
