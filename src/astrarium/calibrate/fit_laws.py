@@ -51,7 +51,7 @@ class CoreFit:
 
 
 def fit_core(rows: Sequence[Row]) -> CoreFit | None:
-    """The laws of a core; None if not all of them were measured."""
+    """The laws of a core; None if not all of them, or no messages, were measured."""
     own = [row for row in rows if row.get("section") == SECTION]
     found: dict[str, tuple[float, ...]] = {}
     errors: list[float] = []
@@ -61,14 +61,15 @@ def fit_core(rows: Sequence[Row]) -> CoreFit | None:
         law, off = fitted(np.asarray(terms), np.asarray(seconds))
         found[name] = tuple(law)
         errors += off
-    if not _expected() <= set(found):
+    messages = fit_messages(rows)
+    if not _expected() <= set(found) or not messages:
         return None
     return CoreFit(
         laws=found,
         relative_error=float(np.median(errors)),
         flops=1.0 / found[laws.LINEAR][1],
         host=_dispatch_seconds(rows) / REFERENCE_DISPATCH,
-        messages=fit_messages(rows),
+        messages=messages,
     )
 
 

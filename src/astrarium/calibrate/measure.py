@@ -29,6 +29,7 @@ from astrarium.errors import InputError
 
 DEFAULT_SECONDS: Final = 600.0
 # Of a calibration's time that collectives may take, where there are several devices.
+CORES_BY_DEFAULT: Final = 2  # of a processor that exchange messages
 COLLECTIVES_SHARE: Final = 0.25
 
 
@@ -95,10 +96,14 @@ def _bench(device: torch.device) -> Bench:
 
 
 def _ranks(asked: Request, device: torch.device) -> int:
-    """How many devices take part in collectives; none where there is only one."""
+    """How many devices take part in collectives; none where there is only one.
+
+    A quick run of a processor is a trial: it leaves them out.
+    """
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     if asked.ranks is None:
-        return gpus if gpus > 1 else 0
+        cores = 0 if gpus or asked.quick else min(len(physical_cores()), CORES_BY_DEFAULT)
+        return max((n for n in (gpus, cores) if n > 1), default=0)
     most, what = (gpus, "GPUs") if gpus else (os.cpu_count() or 1, "cores")
     if asked.ranks < 2:
         raise InputError(f"--ranks {asked.ranks}: collectives need at least 2")

@@ -27,8 +27,6 @@ def _measured(pool: Pool, header: Mapping[str, Any]) -> Pool:
         peak_flops={"fp32": core["flops"]},
         memory_bytes=memory or pool.gpu.memory_bytes,
     )
-    if not core["messages"]:
-        return replace(pool, gpu=gpu)
     call, byte = core["messages"][SEND]
     rate, latency = share / byte, call / share
     return replace(

@@ -450,7 +450,7 @@ def _device_profile(path: Path) -> UsedProfile:
     read = read_profile(path)
     if read.gpu is None:
         way = (
-            "measure all sections with --ranks 2 and without --quick"
+            "measure all sections, without --quick"
             if read.header["device"].get("kind") == "cpu"
             else "add it to astrarium.toml, then measure again"
         )

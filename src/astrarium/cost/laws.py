@@ -28,9 +28,7 @@ from astrarium.cost.efficiency import (
     GemmRole,
     OperatorModel,
     Pointwise,
-    operator_model,
 )
-from astrarium.cost.tuning import Tuning
 from astrarium.errors import InputError
 
 Laws = Mapping[str, tuple[float, ...]]
@@ -165,7 +163,7 @@ class LawModel(OperatorModel):
             lacking = f"a profile with '{name}'" if self.laws else "a profile"
             raise InputError(
                 f"{self.gpu.name}: cores differ, and this one has no time without {lacking};"
-                " measure it with `astrarium calibrate --device cpu --ranks 2`, then give --profile"
+                " measure it with `astrarium calibrate --device cpu`, then give --profile"
             )
         return law
 
@@ -200,13 +198,6 @@ def measured_links(fabric: Fabric, messages: Laws) -> Fabric:
         for name, ((call, byte), hops, sent) in known.items()
     }
     return replace(fabric, link=replace(fabric.link, hop=send_call, operations=operations))
-
-
-def operators_of(gpu: Gpu, tuning: Tuning) -> OperatorModel:
-    """The operator model of a device, with what its profile says."""
-    if gpu.is_processor:
-        return law_model(gpu, tuning.laws, tuning.law_error)
-    return operator_model(gpu).tuned(tuning.operators)
 
 
 def law_model(gpu: Gpu, laws: Laws, relative_error: float) -> LawModel:

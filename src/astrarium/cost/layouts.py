@@ -32,9 +32,10 @@ from astrarium.cost.collectives import (
     reduce_scatter_seconds,
     send_seconds,
 )
+from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
-from astrarium.cost.laws import LawModel, measured_links, operators_of
+from astrarium.cost.laws import LawModel, law_model, measured_links
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
 from astrarium.cost.tally import LayerCosts, Shards
@@ -164,7 +165,11 @@ class CostModel:
         self.pool = pool
         self.runtime = find_runtime(tuning.runtime) if tuning.runtime else runtime or find_runtime()
         self.tuning = tuning
-        self.ops = operators_of(pool.gpu, tuning)
+        self.ops: OperatorModel = (
+            law_model(pool.gpu, tuning.laws, tuning.law_error)
+            if pool.gpu.is_processor
+            else operator_model(pool.gpu).tuned(tuning.operators)
+        )
         self.fabric: Fabric = replace(
             measured_links(fabric_of(pool), tuning.messages),
             intra_time_ratio=tuning.intra_link,

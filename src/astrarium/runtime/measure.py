@@ -112,7 +112,7 @@ def measure_plan(
         raise InputError(
             f"--measure: the plan is for {', '.join(sorted(strangers))}, and its times are not"
             " those of a processor; make one for cores: --gpus cpu:2 --profile FILE, FILE of"
-            " `astrarium calibrate --device cpu --ranks 2`"
+            " `astrarium calibrate --device cpu`"
         )
     shares = shares_of(job.cluster, job.strategy)
     planned = as_planned(job.workload, job.strategy, TIMED_STEPS)
