@@ -113,8 +113,8 @@ def cases(quick: bool) -> list[Case]:
                 Case(model, tp=2, micro_batches=micro_batches),
                 Case(model, micro_batches=micro_batches),
                 Case(model, pp=2, split=4, micro_batches=micro_batches),
-                Case(model, pp=2, split=2, micro_batches=micro_batches),
             ]
+        found += [Case(model, pp=2, split=2, micro_batches=2)]
         found += [
             Case(model, tp=2, micro_batch=2),
             Case(model, pp=2, split=5, micro_batch=2),
@@ -183,13 +183,13 @@ def job_of(case: Case) -> TrainingJob:
     return TrainingJob(case.name, shape_of(model_of(case.model)), SEQ_LENGTH, strategy_of(case))
 
 
-def measured(every: Sequence[Case]) -> Iterator[Timed]:
+def measured(every: Sequence[Case]) -> Iterator[list[Timed]]:
     """Times in the order of the cases; a few with the same shares of cores run in one go."""
     for shares, group in groupby(every, key=lambda case: case.shares):
         jobs = [job_of(case) for case in group]
         for first in range(0, len(jobs), AT_ONCE):
             began = time.monotonic()
-            yield from jobs_seconds(jobs[first : first + AT_ONCE], shares)
+            yield jobs_seconds(jobs[first : first + AT_ONCE], shares)
             print(f"ranks with {shares}: {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
@@ -270,11 +270,15 @@ def main() -> None:
     tuning = Tuning(**DeviceProfile(journal, header).tuning)
     every = cases(options.quick)
     expected = [predicted(case, header, tuning) for case in every]
-    rows = rows_of(every, expected, list(measured(every)))
-    text = "\n".join([*table(rows), *best_splits(rows)])
+    timed: list[Timed] = []
+    for some in measured(every):  # what there is is kept, should the time be up
+        timed += some
+        known = len(timed)
+        rows = rows_of(every[:known], expected[:known], timed)
+        text = "\n".join([*table(rows), *best_splits(rows)])
+        (options.out / "measured.json").write_text(json.dumps(rows, indent=1))
+        (options.out / "measured.txt").write_text(text + "\n")
     print(text)
-    (options.out / "measured.json").write_text(json.dumps(rows, indent=1))
-    (options.out / "measured.txt").write_text(text + "\n")
 
 
 if __name__ == "__main__":
