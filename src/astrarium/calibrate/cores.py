@@ -52,11 +52,11 @@ def stay_on(core: int) -> None:
 
 
 @contextlib.contextmanager
-def one_core() -> Iterator[None]:
+def one_core(*, disturbed: bool = False) -> Iterator[None]:
     """Work on the first core with one thread; afterwards everything is as it was.
 
-    The second core is kept busy meanwhile, as another rank would: cores share caches, memory and
-    power, and on rented machines two of them may be one, which no system tells.
+    If `disturbed`, the second core is kept busy meanwhile, as another rank would: cores share
+    caches, memory and power, and on rented machines two of them may be one, which no system tells.
     """
     import torch
 
@@ -66,7 +66,7 @@ def one_core() -> Iterator[None]:
     cores = physical_cores()
     stay_on(cores[0])
     try:
-        with _busy(cores[1]) if len(cores) > 1 else contextlib.nullcontext():
+        with _busy(cores[1]) if disturbed and len(cores) > 1 else contextlib.nullcontext():
             yield
     finally:
         torch.set_num_threads(threads)

@@ -19,6 +19,7 @@ from astrarium import __version__
 from astrarium.calibrate.bench import Bench
 from astrarium.calibrate.cases import Case, scale_for
 from astrarium.calibrate.cases_collectives import collective_cases
+from astrarium.calibrate.cases_processor import SECTION as PROCESSOR
 from astrarium.calibrate.collectives import Ranks
 from astrarium.calibrate.cores import one_core, physical_cores
 from astrarium.calibrate.journal import Contents, Journal
@@ -58,7 +59,8 @@ def calibrate(asked: Request, progress: Progress) -> tuple[Contents, Outcome]:
         share = 1.0 - COLLECTIVES_SHARE if together and cases else 1.0
         outcome = Outcome()
         if _waiting(cases, journal):
-            with one_core() if device.type == "cpu" else nullcontext():
+            disturbed = PROCESSOR in names and not asked.quick
+            with one_core(disturbed=disturbed) if device.type == "cpu" else nullcontext():
                 bench = _bench(device)
                 outcome += run(
                     cases,
