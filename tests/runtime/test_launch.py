@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from astrarium import runtime
 from astrarium.runtime.launch import EndedBySignalError, RankError, launch
 
 # A rank that needs no torch. It leaves a file named like its process, so that tests find it.
@@ -84,6 +85,15 @@ def test_answers_come_in_the_order_of_ranks(pids: Path) -> None:
     assert len(heard) == 6
     assert running(pids) == []
     assert left_over(pids) == []
+
+
+def test_ranks_run_the_same_code_wherever_they_start(
+    pids: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    monkeypatch.chdir(pids)
+    ((answer,),) = ranks("import astrarium.runtime\nsay(at=astrarium.runtime.__file__)", count=1)
+    assert answer["at"] == runtime.__file__
 
 
 def test_long_answers_arrive_whole(pids: Path) -> None:

@@ -15,19 +15,20 @@ from astrarium.units import format_bytes, format_count, format_seconds
 
 def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
     """All of a run that a person wants to know, the verdict last."""
-    software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
     processes = "process" if run.ranks == 1 else "processes"
     yield Text(
         f"{run.model}, plan {run.plan_rank} for {run.planned_gpus} GPUs, run by {run.ranks}"
-        f" {processes} on {run.device} ({software})"
+        f" {processes} on {run.device} in {run.precision}"
     )
     yield Text(f"layout {run.layout}", style="dim")
-    yield from _changes(run, width)
     for note in run.notes:
         yield Text(f"note: {note}")
+    yield from _changes(run, width)
     yield from _ranks(run, width)
     yield from _losses(run, width)
     yield Text(_verdict(run))
+    software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
+    yield Text(software, style="dim")
 
 
 def measured_report(run: MeasuredRun, width: int) -> Iterator[RenderableType]:

@@ -12,6 +12,7 @@ from astrarium.errors import InputError
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
 
 PACKAGES = {"torch": "torch", "megatron.core": "megatron-core"}
+CHECKED = "0.16.1"  # the megatron-core whose inner parts are replaced by name
 INSTALL = "pip install 'astrarium[run]'"
 PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 PROBE_SECONDS = 120.0

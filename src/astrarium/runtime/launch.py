@@ -26,6 +26,7 @@ from typing import Any
 from astrarium.errors import AstrariumError
 
 WORKER = (sys.executable, "-P", "-m", "astrarium.runtime.worker")
+PACKAGES = Path(__file__).parents[2]  # where ranks find the code that we are
 TAIL_LINES = 12  # of a rank's error that are shown
 GRACE_SECONDS = 0.5  # after the first failure: which rank failed before it?
 LOOK_SECONDS = 0.2  # between two looks at processes that say nothing
@@ -118,7 +119,12 @@ def _started(
     number: int, ranks: int, folder: Path, command: Sequence[str], environment: Mapping[str, str]
 ) -> _Rank:
     log = folder / f"rank-{number}.log"
-    own = {"RANK": str(number), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    own = {
+        "RANK": str(number),
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")])),
+    }
     with log.open("wb") as errors:
         process = subprocess.Popen(
             [*command, str(folder)],

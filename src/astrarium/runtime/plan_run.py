@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import (
+    CHECKED,
     Comparison,
     Progress,
     compared,
@@ -22,6 +24,7 @@ from astrarium.runtime.scaled import ScaledJob, as_planned, scaled
 from astrarium.strategy.document import strategy_to_dict
 
 SCHEMA = "astrarium.run/1"
+PRECISION = {Device.CPU: "fp32", Device.CUDA: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class PlanRun:
     model: str
     plan_rank: int
     device: str
+    precision: str
     versions: dict[str, str]
     planned_gpus: int
     ranks: int
@@ -85,13 +89,14 @@ def run_plan(job: Job, device: Device, limits: Limits, progress: Progress) -> Pl
         model=job.model.name,
         plan_rank=job.plan.rank,
         device=device.value,
+        precision=PRECISION[device],
         versions=installed,
         planned_gpus=job.world_size,
         ranks=made.job.ranks,
         strategy=strategy_to_dict(made.job.strategy),
         layout=made.job.layout,
         changes=tuple(asdict(change) for change in made.changes),
-        notes=made.notes,
+        notes=(*made.notes, *_notes(job, device, installed)),
         losses=mean_losses(ranks),
         gradient_norms=ranks[0].gradient_norms,
         single_process=None if whole else compared(ranks, results[0], device),
@@ -111,6 +116,14 @@ def _made(job: Job, device: Device, limits: Limits) -> tuple[ScaledJob, bool]:
             return as_planned(job.workload, job.strategy, limits.steps), True
         most = min(most, gpus)
     return scaled(job.workload, job.strategy, most, limits.steps), False
+
+
+def _notes(job: Job, device: Device, installed: dict[str, str]) -> Iterator[str]:
+    planned = job.workload.precision.value
+    if device is Device.CUDA and planned != PRECISION[device]:
+        yield f"computes in {PRECISION[device]}, not in {planned} as planned"
+    if installed["megatron-core"] != CHECKED:
+        yield f"checked with megatron-core {CHECKED}; installed is {installed['megatron-core']}"
 
 
 def _process(rank: RankResult, made: ScaledJob) -> RankPart:

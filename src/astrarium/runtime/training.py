@@ -43,6 +43,15 @@ def make_groups(job: TrainingJob, device: Device) -> None:
         tensor_parallel.model_parallel_cuda_manual_seed(job.seed)
 
 
+def forget_groups() -> None:
+    """Make room for the next job: groups, and what megatron-core notes layer by layer."""
+    from megatron.core import parallel_state
+    from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
+
+    parallel_state.destroy_model_parallel()
+    get_moe_layer_wise_logging_tracker().clear()
+
+
 def places() -> dict[str, int]:
     """Where this rank is along every axis."""
     from megatron.core import parallel_state as state

@@ -20,7 +20,7 @@ from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
 
 # A machine without a network has this interface alone, and ranks of one machine need no other.
-LOOPBACK = "lo"
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def main() -> None:
@@ -84,12 +84,13 @@ def _trained(
     job: TrainingJob, number: int, rank: int, place: tuple[Device, str], answers: TextIO
 ) -> RankResult:
     import torch
-    from megatron.core import parallel_state
 
-    from astrarium.runtime.training import Training, make_groups
+    from astrarium.runtime.training import Training, forget_groups, make_groups
 
     device, store = place
     backend = "gloo" if device is Device.CPU else "nccl"
+    if device is Device.CUDA:
+        torch.cuda.reset_peak_memory_stats()
     torch.distributed.init_process_group(backend, store, world_size=job.ranks, rank=rank)
     try:
         make_groups(job, device)
@@ -113,8 +114,9 @@ def _trained(
             where=training.where,
         )
     finally:
-        parallel_state.destroy_model_parallel()
+        forget_groups()
         torch.distributed.destroy_process_group()
+        gc.collect()  # buffers and hooks hold each other
 
 
 def _peak_bytes(device: Device) -> int:
@@ -124,7 +126,8 @@ def _peak_bytes(device: Device) -> int:
         return int(torch.cuda.max_memory_allocated())
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 if __name__ == "__main__":
