@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from astrarium.errors import InputError
 from astrarium.runtime import measure, slowed
 from astrarium.runtime.job import Device, RankResult, StepTime, TrainingJob
 from astrarium.strategy.document import strategy_from_dict
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.types import Stage, Strategy
 
 
 def _strategy(**given: object) -> Strategy:
@@ -38,6 +39,19 @@ def test_shares_follow_the_order_of_ranks() -> None:
     assert measure.shares_of(mixed, _strategy(**_stages(fast, slow))) == [1.0, 0.5]
     assert measure.shares_of(mixed, _strategy(**_stages(slow, fast))) == [0.5, 1.0]
     assert measure.shares_of(parse_gpus("cpu@25%:2"), _strategy(dp=2)) == [0.25, 0.25]
+
+
+def test_chunks_of_a_rank_count_once_and_replicas_may_come_first() -> None:
+    one, two = (
+        Stage("", layer, layer + 1, 2, rank, chunk, pools=((name, 2),))
+        for layer, (rank, chunk, name) in enumerate(((0, 0, "CPU-core"), (1, 0, "CPU-core@50%")))
+    )
+    later = (replace(one, chunk=1), replace(two, chunk=1))
+    mixed = parse_gpus("cpu:2,cpu@50%:2")
+    plain = Strategy(pp=2, dp=2, virtual_stages=2, stages=(one, two, *later))
+    assert measure.shares_of(mixed, plain) == [1.0, 1.0, 0.5, 0.5]
+    inside = replace(plain, pipeline_inside=True)
+    assert measure.shares_of(mixed, inside) == [1.0, 0.5, 1.0, 0.5]
 
 
 def test_an_iteration_lasts_as_long_as_its_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,11 +136,17 @@ def measure_plan(
 
 def shares_of(cluster: Cluster, strategy: Strategy) -> list[float]:
     """The share of a core that each rank has, in the order of ranks."""
-    whole = {pool.name: pool for pool in cluster.pools}
-    if len(whole) == 1:
-        return [cluster.pools[0].gpu.share] * strategy.gpus
-    shares: list[float] = []
-    for stage in sorted(strategy.stages, key=lambda stage: stage.rank):
-        for name, gpus in stage.pools:
-            shares += [whole[name].gpu.share] * gpus
-    return shares
+    shares = {pool.name: pool.gpu.share for pool in cluster.pools}
+    if len(shares) == 1:
+        return [*shares.values()] * strategy.gpus
+    first = sorted((s for s in strategy.stages if s.chunk == 0), key=lambda stage: stage.rank)
+    by_stage = [[shares[n] for n, gpus in stage.pools for _ in range(gpus)] for stage in first]
+    if not strategy.pipeline_inside:
+        return [share for stage in by_stage for share in stage]
+    block = strategy.tp * strategy.cp
+    return [
+        share
+        for replica in range(strategy.dp)
+        for stage in by_stage
+        for share in stage[replica * block : (replica + 1) * block]
+    ]
