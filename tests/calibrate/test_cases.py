@@ -11,6 +11,7 @@ import pytest
 from astrarium.calibrate.cases import IDENTITY, Case, Scale, case_key, scale_for
 from astrarium.calibrate.cases_collectives import GROUPED, collective_cases
 from astrarium.calibrate.cases_matrix import MAX_ELEMENTS, MAX_FLOPS
+from astrarium.calibrate.cases_processor import SECTION as PROCESSOR
 from astrarium.calibrate.sections import (
     HEATING,
     ON_ONE_DEVICE,
@@ -33,7 +34,9 @@ TINY = list_cases(SECTIONS, Scale.TINY, "cpu")
 def test_every_case_stands_once(cases: list[Case]) -> None:
     assert len({case.key for case in cases}) == len(cases)
     assert all(set(case.columns) <= set(IDENTITY) for case in cases)
-    assert {case.section for case in cases} == set(ON_ONE_DEVICE)
+    on_gpu = cases[0].key in {case.key for case in FULL}
+    without = {PROCESSOR} if on_gpu else set()
+    assert {case.section for case in cases} == set(ON_ONE_DEVICE) - without
 
 
 def test_quick_runs_are_part_of_full_ones() -> None:
@@ -68,7 +71,7 @@ def test_the_shapes_are_those_of_real_layers() -> None:
 
 def test_sections_are_dealt_evenly_and_heat_comes_last() -> None:
     first = FULL[: len(FULL) // 5]
-    assert {case.section for case in first} == set(ON_ONE_DEVICE) - {HEATING}
+    assert {case.section for case in first} == set(ON_ONE_DEVICE) - {HEATING, PROCESSOR}
     hot = [index for index, case in enumerate(FULL) if case.section == HEATING]
     assert hot == list(range(len(FULL) - len(hot), len(FULL)))
     a, b = [Case("a", str(i)) for i in range(2)], [Case("b", str(i)) for i in range(4)]

@@ -278,3 +278,18 @@ def test_records_can_be_keys_and_travel_between_processes() -> None:
     gpu = find_gpu("a100")
     assert {gpu: 1}[find_gpu("A100-80GB")] == 1
     assert pickle.loads(pickle.dumps(gpu)) == gpu
+
+
+def test_a_core_is_found_but_not_listed() -> None:
+    core, half = find_gpu("cpu"), find_gpu("CPU-core@50%")
+    assert core.is_processor
+    assert core.name not in {gpu.name for gpu in gpus()}
+    assert (half.share, half.whole_name) == (0.5, core.name)
+    assert half.link_bandwidth == core.link_bandwidth / 2
+    assert find_gpu(half.name) == half
+
+
+@pytest.mark.parametrize("share", ["0", "101", "1.2.3"])
+def test_a_share_is_a_part(share: str) -> None:
+    with pytest.raises(InputError, match="above 0 and at most 100"):
+        find_gpu(f"cpu@{share}%")

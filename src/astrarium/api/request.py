@@ -194,7 +194,7 @@ def read(
         notes.append(f"--global-batch not given: {global_batch} taken; memory hardly depends on it")
     batch = count("--global-batch", global_batch, MOST_GLOBAL_BATCH)
     length = None if seq_length is None else count("--seq-length", seq_length, MOST_SEQ_LENGTH)
-    number_format = choice("--precision", precision, Precision)
+    number_format = choice("--precision", precision, Precision, without=(Precision.FP32,))
     pools, on_prices = cluster(gpus, cluster_given, terms)
     notes += on_prices
     loaded = model(given)
@@ -406,6 +406,7 @@ class UsedProfile:
     runtime: str | None
     tuning: Tuning
     note: str
+    header: Mapping[str, Any] | None = None  # of the profile of a device
 
     def concerns(self, scenario: Scenario | None) -> bool:
         """Whether a row of a table is of its GPU type, and of its runtime if it has one."""
@@ -421,7 +422,7 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
     if profile is None:
         return asked, NEUTRAL
     read = used_profile(profile)
-    others = [pool.gpu.name for pool in asked.cluster.pools if pool.gpu.name != read.gpu]
+    others = [pool.gpu.name for pool in asked.cluster.pools if pool.gpu.whole_name != read.gpu]
     if others:
         raise InputError(
             f"--profile {profile}: learned on {read.gpu}, but asked about {', '.join(others)};"
@@ -430,6 +431,10 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
     notes = [read.note]
     if read.runtime not in (runtime, None):
         notes.append(f"{profile} was learned under {read.runtime}, and is used for {runtime}")
+    if read.header is not None:
+        from astrarium.calibrate.processor import with_measured_cores
+
+        asked = replace(asked, cluster=with_measured_cores(asked.cluster, read.header))
     return replace(asked, notes=(*asked.notes, *notes)), read.tuning
 
 
@@ -471,12 +476,19 @@ def _device_profile(path: Path) -> UsedProfile:
 
     read = read_profile(path)
     if read.gpu is None:
+        way = (
+            "measure all sections, without --quick"
+            if read.header["device"].get("kind") == "cpu"
+            else "add it to astrarium.toml, then measure again"
+        )
         raise InputError(
-            f"--profile {path}: measured on {read.device}, which is no GPU of the catalog; add it"
-            " to astrarium.toml, then measure again"
+            f"--profile {path}: measured on {read.device}, which is no GPU of the catalog; {way}"
         )
     tuning = Tuning(**read.tuning)
-    return UsedProfile(read.gpu, None, tuning, f"operators as measured: {tuning.origin}")
+    note = f"operators as measured: {tuning.origin}"
+    if tuning.runtime:
+        note += f"; predicted under {tuning.runtime}"
+    return UsedProfile(read.gpu, None, tuning, note, read.header)
 
 
 def under(asked: Request, runtime: RuntimeProfile) -> Request:

@@ -26,6 +26,7 @@ import torch.multiprocessing
 from astrarium.calibrate.bench import BATCHES, MAX_CALLS, Timing
 from astrarium.calibrate.cases import Case
 from astrarium.calibrate.cases_collectives import BACKENDS, SEND
+from astrarium.calibrate.cores import physical_cores, stay_on
 from astrarium.calibrate.run import failure_text
 
 START_SECONDS: Final = 120.0  # for processes to find each other
@@ -115,7 +116,9 @@ def work(rank: int, count: int, device: str, meeting: str, pipe: Connection) -> 
     if device == "cuda":
         torch.cuda.set_device(place)
     else:
-        torch.set_num_threads(1)  # ranks share the processor
+        torch.set_num_threads(1)  # a core for each rank
+        cores = physical_cores()
+        stay_on(cores[rank % len(cores)])
     dist.init_process_group(
         BACKENDS[device],
         init_method=meeting,

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astrarium.arrays import Floats
+from astrarium.calibrate.fit_laws import CORE, CoreFit, fit_core
 from astrarium.calibrate.fit_links import link_ratios
 from astrarium.catalog import Gpu, find_gpu
 from astrarium.catalog.profiles import training_factors
@@ -98,10 +99,12 @@ class DeviceFit:
     intra_link: ClassFit | None  # messages inside a node
     host: Mapping[str, float]
     specification: Specification | None
+    core: CoreFit | None = None  # of a processor
 
 
 def fit_rows(rows: Sequence[Row], device: Mapping[str, Any]) -> DeviceFit:
     """The factors of a device from its measured rows."""
+    core = fit_core(rows) if device.get("kind") == "cpu" else None
     known = recognise(str(device.get("name", "")))
     if known:
         check_rates(rows, known)
@@ -109,11 +112,12 @@ def fit_rows(rows: Sequence[Row], device: Mapping[str, Any]) -> DeviceFit:
     gpu = known or (None if made_up is None else stranger(str(device.get("name", "")), made_up))
     links = link_ratios(rows, known) if known else []
     return DeviceFit(
-        gpu=known.name if known else None,
+        gpu=CORE if core else known.name if known else None,
         intra_link=summarised(np.asarray(links)) if len(links) >= LEAST_ROWS else None,
         operators={} if gpu is None else class_fits(rows, operator_model(gpu)),
         host=host_seconds(rows),
         specification=made_up,
+        core=core,
     )
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from astrarium.calibrate import kernels_layers, kernels_matrix, kernels_memory
+from astrarium.calibrate import (
+    kernels_layers,
+    kernels_matrix,
+    kernels_memory,
+    kernels_processor,
+)
 from astrarium.calibrate.bench import Prepare
 
 OPERATORS: dict[str, Prepare] = {
@@ -22,4 +27,5 @@ OPERATORS: dict[str, Prepare] = {
     "layer_host": kernels_layers.prepare_layer,
     "launch": kernels_layers.prepare_launch,
     **{name: kernels_memory.prepare_pointwise for name in kernels_memory.FUNCTIONS},
+    **kernels_processor.PREPARE,
 }

@@ -8,6 +8,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,9 @@ from astrarium import __version__
 from astrarium.calibrate.bench import Bench
 from astrarium.calibrate.cases import Case, scale_for
 from astrarium.calibrate.cases_collectives import collective_cases
+from astrarium.calibrate.cases_processor import SECTION as PROCESSOR
 from astrarium.calibrate.collectives import Ranks
+from astrarium.calibrate.cores import one_core, physical_cores
 from astrarium.calibrate.journal import Contents, Journal
 from astrarium.calibrate.kernels import OPERATORS
 from astrarium.calibrate.run import Outcome, Progress, failure_text, header, run
@@ -27,6 +30,7 @@ from astrarium.errors import InputError
 
 DEFAULT_SECONDS: Final = 600.0
 # Of a calibration's time that collectives may take, where there are several devices.
+CORES_BY_DEFAULT: Final = 2  # of a processor that exchange messages
 COLLECTIVES_SHARE: Final = 0.25
 
 
@@ -55,16 +59,18 @@ def calibrate(asked: Request, progress: Progress) -> tuple[Contents, Outcome]:
         share = 1.0 - COLLECTIVES_SHARE if together and cases else 1.0
         outcome = Outcome()
         if _waiting(cases, journal):
-            bench = _bench(device)
-            outcome += run(
-                cases,
-                journal,
-                bench,
-                measurer(bench),
-                seconds=asked.seconds * share,
-                progress=progress,
-            )
-            del bench
+            disturbed = PROCESSOR in names and not asked.quick
+            with one_core(disturbed=disturbed) if device.type == "cpu" else nullcontext():
+                bench = _bench(device)
+                outcome += run(
+                    cases,
+                    journal,
+                    bench,
+                    measurer(bench),
+                    seconds=asked.seconds * share,
+                    progress=progress,
+                )
+                del bench
         if _waiting(together, journal):
             left = asked.seconds - (time.monotonic() - began)
             with Ranks(device.type, ranks) as all_ranks:
@@ -92,10 +98,14 @@ def _bench(device: torch.device) -> Bench:
 
 
 def _ranks(asked: Request, device: torch.device) -> int:
-    """How many devices take part in collectives; none where there is only one."""
+    """How many devices take part in collectives; none where there is only one.
+
+    A quick run of a processor is a trial: it leaves them out.
+    """
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     if asked.ranks is None:
-        return gpus if gpus > 1 else 0
+        cores = 0 if gpus or asked.quick else min(len(physical_cores()), CORES_BY_DEFAULT)
+        return max((n for n in (gpus, cores) if n > 1), default=0)
     most, what = (gpus, "GPUs") if gpus else (os.cpu_count() or 1, "cores")
     if asked.ranks < 2:
         raise InputError(f"--ranks {asked.ranks}: collectives need at least 2")
@@ -140,8 +150,14 @@ def describe(device: torch.device) -> dict[str, Any]:
     return {
         "kind": "cpu",
         "name": _processor(),
-        "threads": torch.get_num_threads(),
+        "cores": len(physical_cores()),
+        "memory_bytes": _memory_bytes(),
     }
+
+
+def _memory_bytes() -> int:
+    """Memory of the machine, all of it."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _processor() -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astrarium.calibrate.cases import IDENTITY, TEXTS, TIMES
 from astrarium.calibrate.fit import BOUNDS, DeviceFit, fit_rows
+from astrarium.calibrate.fit_laws import RUNTIME, CoreFit
 from astrarium.calibrate.journal import Contents
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
@@ -78,7 +79,26 @@ class DeviceProfile:
             for part in ("operators", "links")
         )
         origin = f"{self.path.name}: {self.device}, {self.header['date']}"
+        core = self.core
+        if core is not None:
+            laws, messages = (
+                {name: tuple(law) for name, law in core[part].items()}
+                for part in ("laws", "messages")
+            )
+            return {
+                "origin": origin,
+                "laws": laws,
+                "messages": messages,
+                "law_error": core["relative_error"],
+                "host": core["host"],
+                "runtime": RUNTIME,
+            }
         return {"origin": origin, "operators": operators, **links}
+
+    @property
+    def core(self) -> Mapping[str, Any] | None:
+        """What the profile of a processor says of one core; None for other devices."""
+        return self.header.get("core")
 
     @property
     def host(self) -> Mapping[str, float]:
@@ -130,7 +150,22 @@ def _fit_columns(fit: DeviceFit) -> dict[str, Any]:
         "operators": {name: _rounded(asdict(entry)) for name, entry in fit.operators.items()},
         "links": {} if link is None else {"intra_link": _rounded(asdict(link))},
         "host": _rounded(fit.host),
+        **({} if fit.core is None else {"core": _core_columns(fit.core)}),
     }
+
+
+def _core_columns(core: CoreFit) -> dict[str, Any]:
+    """The core of a processor as JSON."""
+    laws, messages = (
+        {name: [_digits(each) for each in law] for name, law in of.items()}
+        for of in (core.laws, core.messages)
+    )
+    figures = {name: _digits(getattr(core, name)) for name in ("relative_error", "flops", "host")}
+    return {"laws": laws, "messages": messages, **figures}
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:

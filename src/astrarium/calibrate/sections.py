@@ -23,6 +23,7 @@ from astrarium.calibrate.cases_memory import (
     stream_cases,
     vocabulary_cases,
 )
+from astrarium.calibrate.cases_processor import processor_cases
 from astrarium.errors import InputError, did_you_mean
 
 # Each lists the cases of a scale for a kind of device, "cuda" or "cpu".
@@ -38,6 +39,7 @@ ON_ONE_DEVICE: Final[dict[str, Callable[[Scale, str], Iterable[Case]]]] = {
     "grouped": grouped_cases,
     "dtype": dtype_cases,
     "sustained": sustained_cases,
+    "processor": processor_cases,
 }
 HEATING: Final = "sustained"  # runs after the others: they should not meet a card it has heated
 COLLECTIVES: Final = "collectives"  # needs several devices, see `astrarium.calibrate.collectives`

@@ -5,6 +5,9 @@ reports as total. Link figures are per GPU and direction. Not here: measured eff
 are profiles), prices by cloud and region (those are `prices`, whose medians stand here), clocks
 and power behaviour.
 
+A core of a processor, `CPU-core`, is a device as well, for plans that are run before a GPU is
+rented; it is found, but not listed among the GPU types, and its times need a profile.
+
 A type is found by its name or an alias; case, spaces, hyphens, underscores, the vendor's brand
 and "GB" against "G" make no difference, so what `nvidia-smi` prints is understood too.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -65,6 +68,17 @@ class Gpu:
     rented_sizes: tuple[int, ...]  # GPUs of the instances that are offered; () if none is known
     sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
     doubts_by_figure: Mapping[str, str] = field(hash=False)
+    share: float = 1.0  # of its time that the job has
+
+    @property
+    def is_processor(self) -> bool:
+        """Whether it is a core of a processor."""
+        return self.architecture == PROCESSOR
+
+    @property
+    def whole_name(self) -> str:
+        """Of the type that this is a share of; mostly its own."""
+        return self.name.partition("@")[0]
 
     @property
     def doubts(self) -> str:
@@ -83,6 +97,9 @@ _REQUIRED: Final = (
     "inter_node_gbits_per_s",
     "release_year",
 )
+PROCESSOR: Final = "processor"
+PROCESSORS: Final = "processors.json"
+_SHARE: Final = re.compile(r"(?P<type>.+)@(?P<percent>[0-9.]+)%")
 _MEASURED: Final = (Dtype.BF16, Dtype.FP8)
 _BRANDS: Final = re.compile(r"\b(?:nvidia|amd|instinct|geforce|tesla)\b")
 _TABLES_KEPT: Final = 4
@@ -97,6 +114,8 @@ def find_gpu(name: str) -> Gpu:
     """Return the GPU type of this name or alias."""
     table, names = _table(overrides.stamps())
     found = names.get(gpu_key(name))
+    if found is None and (core := _processor(name)) is not None:
+        return core
     if found is None:
         labels = [label for gpu in table.values() for label in (gpu.name, *gpu.aliases)]
         raise InputError(
@@ -104,6 +123,40 @@ def find_gpu(name: str) -> Gpu:
             "`astrarium catalog gpus` lists all"
         )
     return table[found]
+
+
+def _processor(name: str) -> Gpu | None:
+    """A core of a processor, or the share of one that `CPU-core@50%` names."""
+    table, names = _processors()
+    part = _SHARE.fullmatch(name.strip())
+    found = names.get(gpu_key(part["type"] if part else name))
+    if found is None:
+        return None
+    whole = table[found]
+    return shared(whole, _share(name, part["percent"])) if part else whole
+
+
+def shared(gpu: Gpu, share: float) -> Gpu:
+    """A device of which the job has a share of the time: everything it does takes longer."""
+    return replace(
+        gpu,
+        name=f"{gpu.name.partition('@')[0]}@{100 * share:g}%",
+        aliases=(),
+        link_bandwidth=gpu.link_bandwidth * share,
+        link_bandwidth_to_peer=gpu.link_bandwidth_to_peer * share,
+        inter_node_bandwidth=gpu.inter_node_bandwidth * share,
+        share=share,
+    )
+
+
+def _share(name: str, percent: str) -> float:
+    try:
+        share = float(percent) / 100
+    except ValueError:
+        share = 0.0
+    if not 0.0 < share <= 1.0:
+        raise InputError(f"'{name}': the share is {percent} %; it must be above 0 and at most 100")
+    return share
 
 
 def gpu_key(name: str) -> str:
@@ -146,6 +199,13 @@ def _table(files: tuple[overrides.Stamp, ...]) -> tuple[dict[str, Gpu], dict[str
     builtin = records.to_records(records.read_table("gpus.json"))
     entries = overrides.entries(overrides.Section.GPUS, files)
     found, names = records.with_overrides(builtin, entries, gpu_key, _REQUIRED)
+    return {name: _gpu(record) for name, record in found.items()}, names
+
+
+@lru_cache(maxsize=1)
+def _processors() -> tuple[dict[str, Gpu], dict[str, str]]:
+    builtin = records.to_records(records.read_table(PROCESSORS))
+    found, names = records.with_overrides(builtin, [], gpu_key, ())
     return {name: _gpu(record) for name, record in found.items()}, names
 
 

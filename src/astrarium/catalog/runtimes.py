@@ -78,6 +78,7 @@ class Runtime:
     fuses_mask: bool  # with the softmax, where scores are stored
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
+    launches_itself: bool  # the device has no host beside it: what launches take is its own time
     waits_for_passes: bool  # the host launches nothing of a pass before the one before it is done
     pass_seconds: float  # beside each pass of a rank, if the host waits for passes
     waits_for_messages: bool  # the host launches nothing while a tensor-parallel message runs

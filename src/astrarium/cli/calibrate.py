@@ -42,7 +42,7 @@ SECTIONS = Annotated[
 SECONDS = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 RANKS = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Devices of collectives; default: all GPUs, none on cpu."),
+    typer.Option(metavar="N", help="Devices of collectives; default: all GPUs, two cores on cpu."),
 ]
 QUICK = Annotated[bool, typer.Option("--quick", help="A fifth of the cases: about a minute.")]
 AGAIN = Annotated[bool, typer.Option("--again", help="Measure anew what the journal has.")]

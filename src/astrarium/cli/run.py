@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from astrarium.cli import options
+from astrarium.errors import InputError
 
 if TYPE_CHECKING:
     from astrarium.plans.job import Job
@@ -39,10 +40,16 @@ DRY = Annotated[
         "--dry", help="Build one rank of each sort of stage in full size on one GPU: its memory."
     ),
 ]
+MEASURE = Annotated[
+    bool,
+    typer.Option(
+        "--measure", help="Time the plan as it is, on cores of this machine, against its estimate."
+    ),
+]
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 
 
-def run(
+def run(  # noqa: PLR0913  one parameter per flag
     plan: PLAN,
     rank: RANK = "1",
     device: DEVICE = None,
@@ -50,6 +57,8 @@ def run(
     ranks: RANKS = "8",
     timeout: TIMEOUT = "600",
     dry: DRY = False,
+    measure: MEASURE = False,
+    profile: options.PROFILE = None,
     json: options.JSON = False,
 ) -> None:
     """Execute a plan with megatron-core, scaled down to this machine.
@@ -79,9 +88,16 @@ def run(
     )
     number = request.count("--rank", rank, request.MOST_PLANS)
     job = job_of(load_document(Path(plan)), number, plan)
+    if dry and measure:
+        raise InputError("--dry and --measure are both given; keep one")
     if dry:
         _try_stages(job, where, seconds, json)
         return
+    if measure:
+        _measure(job, where, profile, seconds, json=json)
+        return
+    if profile is not None:
+        raise InputError("--profile: only with --measure, which predicts the plan's time by it")
     with _bar() as progress:
         done = run_plan(job, where, limits, progress)
     if json:
@@ -112,6 +128,41 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, json: bool) ->
     from astrarium.report.dry import dry_report
 
     output.show(lambda width: dry_report(done, width))
+
+
+def _measure(job: Job, device: Device, profile: str | None, seconds: float, *, json: bool) -> None:
+    """Time iterations of the plan beside its prediction."""
+    from dataclasses import asdict
+
+    from astrarium.cli import output
+    from astrarium.runtime.job import Device
+    from astrarium.runtime.measure import measure_plan
+
+    if device is not Device.CPU:
+        raise InputError("--measure: on processors so far; use --device cpu")
+    expected = job.plan.iteration_seconds if profile is None else _predicted(job, profile)
+    with _bar() as progress:
+        done = measure_plan(job, expected, seconds, progress)
+    if json:
+        output.print_json({**asdict(done), "error": done.error})
+        return
+    from astrarium.report.execution import measured_report
+
+    output.show(lambda width: measured_report(done, width))
+
+
+def _predicted(job: Job, profile: str) -> float:
+    """The plan's iteration by another profile than that it was made with."""
+    from astrarium.api import request
+    from astrarium.calibrate.processor import with_measured_cores
+    from astrarium.search import planner
+
+    used = request.used_profile(profile)
+    if used.header is None:
+        raise InputError(f"--profile {profile}: --measure takes the profile of a processor")
+    cluster = with_measured_cores(job.cluster, used.header)
+    plan = planner.predict(job.workload, cluster, job.strategy, tuning=used.tuning)
+    return plan.iteration_seconds
 
 
 @contextmanager

@@ -64,7 +64,8 @@ def build_pool(
         gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth,
     )
     inter = _first(given.inter_node_bandwidth, gpu.inter_node_bandwidth)
-    network = given.network or default_network(inter)
+    usual = Network.GLOO if gpu.is_processor else default_network(inter)
+    network = given.network or usual
     return Pool(
         name=name,
         gpu=gpu,

@@ -41,9 +41,11 @@ class LinkKind(StrEnum):
     XGMI = "xgmi"
     PCIE = "pcie"
     PCIE_HOST = "pcie-host"  # without peer access: through host memory
+    GLOO = "gloo"  # processes on the cores of one machine
 
 
 PCIE: Final = (LinkKind.PCIE, LinkKind.PCIE_HOST)
+TO_ANY_PEER: Final = (*PCIE, LinkKind.GLOO)  # one peer can have the whole rate
 
 
 class Network(StrEnum):
@@ -56,6 +58,7 @@ class Network(StrEnum):
     TCPXO = "tcpxo"
     SLINGSHOT = "slingshot"
     TCP = "tcp"
+    GLOO = "gloo"  # processes on the cores of one machine, of which each counts as a node
 
 
 class Collective(StrEnum):
@@ -125,6 +128,8 @@ class OverlapProfile:
 
 def link_kind(gpu: Gpu, gpus_per_node: int) -> LinkKind:
     """Return what joins all GPUs of a node: bridges between some of them do not count."""
+    if gpu.is_processor:
+        return LinkKind.GLOO
     if gpu.nvlink_domain < max(gpus_per_node, 2):
         return LinkKind.PCIE
     if generation := re.search(r"NVLink(\d)", gpu.link_type):

@@ -10,7 +10,7 @@ from astrarium.arrays import Floats
 from astrarium.cost.collectives import Group, compute_slowdown, place, send_seconds
 from astrarium.cost.efficiency import AttentionKernel, Pointwise
 from astrarium.cost.kernels import BACKWARD_PRODUCTS
-from astrarium.cost.tally import ELEMENT_BYTES, FLOAT_BYTES, MASK_BYTES, GemmSeconds, Tally, beside
+from astrarium.cost.tally import FLOAT_BYTES, MASK_BYTES, GemmSeconds, Tally, beside
 from astrarium.cost.tuning import Operators
 from astrarium.model.blocks import Attention, Block
 from astrarium.strategy.types import RecomputeModule
@@ -23,9 +23,10 @@ UNFUSED_ATTENTION = ("Kepler", "Pascal", "Volta", "Turing")  # no flash-class ke
 SCORE_BYTES_MOVED = (8, 14)
 # A mask that is a kernel of its own, with a byte for each score.
 PLAIN_MASK_BYTES_MOVED = (5, 5)
+SCORE_BYTES = 2  # a score that is dropped, kept in 16 bits
 # Dropout is a kernel of its own each way, with a mask; it keeps its output beside the softmax's.
 DROPPED_SCORE_BYTES_MOVED = (5, 5)
-DROPPED_SCORE_BYTES = ELEMENT_BYTES + MASK_BYTES
+DROPPED_SCORE_BYTES = SCORE_BYTES + MASK_BYTES
 
 
 def add_attention(layer: Tally, attention: Attention) -> None:
@@ -34,18 +35,18 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     forward = _add_pass(layer, attention, backward=False)
     backward = _add_pass(layer, attention, backward=True)
     read = layer.context_tokens if attention.cross else layer.tokens
-    query = layer.tokens * heads * attention.key_dim * ELEMENT_BYTES
-    keys = read * kv_heads * attention.key_dim * ELEMENT_BYTES
-    values = read * kv_heads * attention.value_dim * ELEMENT_BYTES
-    output = layer.tokens * heads * attention.value_dim * ELEMENT_BYTES
+    query = layer.tokens * heads * attention.key_dim * layer.element_bytes
+    keys = read * kv_heads * attention.key_dim * layer.element_bytes
+    values = read * kv_heads * attention.value_dim * layer.element_bytes
+    output = layer.tokens * heads * attention.value_dim * layer.element_bytes
     statistics = layer.tokens * heads * FLOAT_BYTES
     inner = statistics + _attention_extra(layer, attention, output, heads)
     layer.keep(query + keys + values + output + inner)
     if attention.kv_heads not in (1, attention.heads):
-        layer.pointwise(Pointwise.QUERY_COPY, query / ELEMENT_BYTES)
-    layer.pointwise(Pointwise.QKV_GRADIENT, (query + keys + values) / ELEMENT_BYTES)
+        layer.pointwise(Pointwise.QUERY_COPY, query / layer.element_bytes)
+    layer.pointwise(Pointwise.QKV_GRADIENT, (query + keys + values) / layer.element_bytes)
     if attention.rotary_dim:
-        rotated = (query + keys) / ELEMENT_BYTES
+        rotated = (query + keys) / layer.element_bytes
         is_complex = Pointwise.COMPLEX_ROTARY in layer.runtime.fused
         layer.pointwise(Pointwise.COMPLEX_ROTARY if is_complex else Pointwise.ROTARY, rotated)
         layer.keep(rotated * layer.runtime.rotary_kept_bytes)
@@ -128,8 +129,8 @@ def _attention_extra(layer: Tally, attention: Attention, output: Floats, heads: 
         return np.zeros(len(shards))
     count = layer.tokens * heads * _key_length(layer, attention)
     # In the backward pass the gradients of softmax and scores live together.
-    layer.pass_through(2 * count * ELEMENT_BYTES)
-    return count * (ELEMENT_BYTES + (DROPPED_SCORE_BYTES if layer.runtime.dropout else 0))
+    layer.pass_through(2 * count * layer.element_bytes)
+    return count * (layer.element_bytes + (DROPPED_SCORE_BYTES if layer.runtime.dropout else 0))
 
 
 def _score_bytes_moved(layer: Tally) -> tuple[int, int]:
@@ -168,5 +169,5 @@ def add_latent_recompute(layer: Tally, block: Block, gemms: GemmSeconds) -> None
     if not up:
         return
     seconds = sum((gemms[x.name][0] for x in up), np.zeros(len(layer.shards)))
-    spared = sum(x.outputs for x in up) * layer.tokens * ELEMENT_BYTES / layer.shards.tp
+    spared = sum(x.outputs for x in up) * layer.tokens * layer.element_bytes / layer.shards.tp
     layer.recompute(RecomputeModule.MLA_UP_PROJ, seconds, spared)

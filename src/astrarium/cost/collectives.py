@@ -45,6 +45,7 @@ from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.interconnect import (
     PCIE,
+    TO_ANY_PEER,
     Collective,
     Line,
     LinkProfile,
@@ -128,8 +129,8 @@ class _Path:
 def fabric_of(pool: Pool) -> Fabric:
     """Return the links of a pool."""
     intra = pool.intra_node_bandwidth
-    # Meshes: one peer has its own links only. PCIe reaches every peer alike.
-    peer = intra if pool.link in PCIE else min(intra, pool.gpu.link_bandwidth_to_peer)
+    # Meshes: one peer has its own links only. PCIe and memory reach every peer alike.
+    peer = intra if pool.link in TO_ANY_PEER else min(intra, pool.gpu.link_bandwidth_to_peer)
     return Fabric(
         gpus_per_domain=pool.gpus_per_domain,
         gpus_per_node=pool.gpus_per_node,

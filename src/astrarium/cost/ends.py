@@ -21,7 +21,6 @@ from astrarium.cost.kernels import under_power_limit
 from astrarium.cost.measured import measured_shards, nearest_measured
 from astrarium.cost.stages import StageTable
 from astrarium.cost.tally import (
-    ELEMENT_BYTES,
     FLOAT_BYTES,
     VOCAB_MULTIPLE,
     Shards,
@@ -60,15 +59,15 @@ class EndCosts:
 def end_costs(
     workload: Workload, shards: Shards, ops: OperatorModel, fabric: Fabric, runtime: Runtime
 ) -> EndCosts:
-    model, tp = workload.model, shards.tp
+    model, tp, element = workload.model, shards.tp, workload.precision.element_bytes
     # The ends see the tokens of the layers beside them: patches here, text there.
     first, last = (model.blocks[end].tokens(workload.seq_length) for end in (0, -1))
     tokens = shards.tokens(last)
-    residual = tokens / shards.residual_split * model.hidden * ELEMENT_BYTES
-    entered = shards.tokens(first) * _entry_width(model) * ELEMENT_BYTES
+    residual = tokens / shards.residual_split * model.hidden * element
+    entered = shards.tokens(first) * _entry_width(model) * element
     sequence = shards.sequence_parallel
     enter_reduce, enter_gather = _messages(shards, fabric, entered)
-    reduce, gather = _messages(shards, fabric, tokens * model.hidden * ELEMENT_BYTES)
+    reduce, gather = _messages(shards, fabric, tokens * model.hidden * element)
 
     pads = runtime.pads_vocabulary
     outputs = dealt(model.head.outputs, tp, pads=pads)
@@ -80,15 +79,15 @@ def end_costs(
         return ops.pointwise(kind, elements, backward=backward, fused=kind in runtime.fused)
 
     loss_forward, loss_backward = (
-        passed(Pointwise.RMS_NORM, residual / ELEMENT_BYTES, backward=backward)
+        passed(Pointwise.RMS_NORM, residual / element, backward=backward)
         + passed(Pointwise.CROSS_ENTROPY, logits, backward=backward)
         + (projection.added if backward else 0.0)
         for backward in (False, True)
     )
     return EndCosts(
-        embedding_forward=passed(Pointwise.EMBEDDING, entered / ELEMENT_BYTES, backward=False),
+        embedding_forward=passed(Pointwise.EMBEDDING, entered / element, backward=False),
         # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
-        embedding_backward=passed(Pointwise.EMBEDDING, entered / ELEMENT_BYTES, backward=True)
+        embedding_backward=passed(Pointwise.EMBEDDING, entered / element, backward=True)
         + summed_seconds(ops, runtime, table),
         # Without sequence parallelism the way back needs no message.
         embedding_message=enter_reduce + np.where(sequence, enter_gather, 0.0),
@@ -105,7 +104,7 @@ def end_costs(
         head_activations=2 * residual + logits * runtime.logit_bytes,
         # The gradient of the head's weight follows when the fp32 copy is gone.
         head_transient=np.maximum(
-            outputs * model.head.inputs * ELEMENT_BYTES - logits * FLOAT_BYTES, 0.0
+            outputs * model.head.inputs * element - logits * FLOAT_BYTES, 0.0
         ),
         # A mask goes forward only: half of it in each direction stands for that.
         boundary_bytes=boundary_bytes(workload, shards)
@@ -178,7 +177,8 @@ def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
     if len({*divided[inner]}) == 1 and len({*whole[inner]}) == 1:
         divided, whole = divided[inner][:1], whole[inner][:1]
     parts = divided / shards.residual_split[:, None] + whole
-    return parts * (shards.micro_batch / shards.cp)[:, None] * ELEMENT_BYTES
+    element = workload.precision.element_bytes
+    return parts * (shards.micro_batch / shards.cp)[:, None] * element
 
 
 def _entry_width(model: Model) -> int:

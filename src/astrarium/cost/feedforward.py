@@ -14,7 +14,6 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import GemmRole, Pointwise
 from astrarium.cost.tally import (
-    ELEMENT_BYTES,
     FLOAT_BYTES,
     GemmSeconds,
     Tally,
@@ -54,11 +53,11 @@ def _feed_forward(
     ways_out = weights_of(block, module, Split.ROW)
     if not ways_in or not ways_out:
         return None
-    wide = tokens * ways_in[0].outputs * ELEMENT_BYTES / split
-    narrow = tokens * ways_out[-1].inputs * ELEMENT_BYTES / split
+    wide = tokens * ways_in[0].outputs * layer.element_bytes / split
+    narrow = tokens * ways_out[-1].inputs * layer.element_bytes / split
     kind = Pointwise.SWIGLU if block.gated else Pointwise.GELU
-    seconds = layer.pointwise(kind, wide / ELEMENT_BYTES)
-    extra = wide / ELEMENT_BYTES * layer.runtime.gated_kept_bytes if block.gated else 0.0
+    seconds = layer.pointwise(kind, wide / layer.element_bytes)
+    extra = wide / layer.element_bytes * layer.runtime.gated_kept_bytes if block.gated else 0.0
     layer.keep(wide + narrow + extra)
     # Gradients of both are alive together in the backward pass.
     layer.pass_through(wide + narrow)
@@ -77,10 +76,10 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     scores = layer.residual_tokens * block.experts * FLOAT_BYTES
     layer.stream(4 * scores, 4 * scores)
     layer.keep(2 * scores)
-    copies = routed * block.hidden * ELEMENT_BYTES
+    copies = routed * block.hidden * layer.element_bytes
     permuted = 2 * PERMUTE_PASSES * copies / layer.runtime.permute_rate
     layer.stream(permuted, permuted)
-    layer.keep(worked * block.hidden * ELEMENT_BYTES)
+    layer.keep(worked * block.hidden * layer.element_bytes)
     for linear in (x for x in block.linears if x.module is Module.EXPERTS):
         out_split = np.where(linear.split is Split.COLUMN, shards.etp, 1)
         in_split = np.where(linear.split is Split.ROW, shards.etp, 1)
@@ -98,7 +97,9 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
         if layer.runtime.accumulates_in_product:
-            layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / shards.etp)
+            layer.add(
+                "stand_ins", linear.inputs * linear.outputs * layer.element_bytes / shards.etp
+            )
     inner = _feed_forward(layer, block, Module.EXPERTS, worked, shards.etp)
     _add_expert_messages(layer, block, routed)
     if inner is not None:
@@ -159,7 +160,7 @@ def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, topk: int) -> Fl
 def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
     """All-to-all out and back; expert-tensor-parallel ranks gather and reduce in addition."""
     shards, fabric = layer.shards, layer.fabric
-    sent = routed * block.hidden * ELEMENT_BYTES
+    sent = routed * block.hidden * layer.element_bytes
     ranks = place(shards.ep, shards.etp, shards.domain)
     exchange = 2 * _dispatch_seconds(layer, sent, ranks, block.experts_per_token)
     inner = place(shards.etp, np.ones_like(shards.etp), shards.domain)

@@ -33,7 +33,6 @@ from astrarium.cost.ends import dealt
 from astrarium.cost.feedforward import add_experts, add_mlp
 from astrarium.cost.measured import correct, measured_shards
 from astrarium.cost.tally import (
-    ELEMENT_BYTES,
     MASK_BYTES,
     PASSES,
     GemmSeconds,
@@ -113,7 +112,7 @@ def _add_block(layer: Tally, block: Block) -> None:
     layer.hold_power()
     layer.everywhere("dense_parameters", float(block.extra_parameters))
     _add_launches(layer, block)
-    layer.add("inputs", layer.residual_tokens * block.hidden * ELEMENT_BYTES)
+    layer.add("inputs", layer.residual_tokens * block.hidden * layer.element_bytes)
 
 
 def _add_embedding(layer: Tally, block: Block, embedding: Embedding) -> None:
@@ -139,21 +138,27 @@ def _add_launches(layer: Tally, block: Block) -> None:
     own = runtime.layer_forward_seconds + runtime.layer_backward_seconds
     share = runtime.layer_forward_seconds / own if own else 0.5
     forward = runtime.layer_forward_seconds + many + share * routing
-    layer.add("launch_forward", forward)
-    layer.add("launch_backward", runtime.layer_backward_seconds + many + (1 - share) * routing)
-    layer.add("launch_again", forward + runtime.layer_recompute_seconds)
+    backward = runtime.layer_backward_seconds + many + (1 - share) * routing
+    if runtime.launches_itself:
+        slower = layer.tuning.host / layer.ops.gpu.share
+        layer.add("forward", forward * slower)
+        layer.add("backward", backward * slower)
+    else:
+        layer.add("launch_forward", forward)
+        layer.add("launch_backward", backward)
+        layer.add("launch_again", forward + runtime.layer_recompute_seconds)
     tensors = sum(1 + linear.bias for linear in block.linears)
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
 
 
 def _add_norms(layer: Tally, block: Block) -> None:
     """Norms keep their input; what enters the weights behind them is kept there."""
-    residual = layer.residual_tokens * block.hidden * ELEMENT_BYTES
+    residual = layer.residual_tokens * block.hidden * layer.element_bytes
     for norm in block.norms:
         tokens = layer.tokens / layer.shards.tp if norm.per_head else layer.residual_tokens
         if norm.context:
             tokens = layer.context_tokens / layer.shards.residual_split
-        size = tokens * norm.features * ELEMENT_BYTES
+        size = tokens * norm.features * layer.element_bytes
         kind = Pointwise.RMS_NORM if norm.vectors == 1 else Pointwise.LAYER_NORM
         forward = layer.pointwise(kind, tokens * norm.features)
         layer.keep(size)
@@ -162,7 +167,7 @@ def _add_norms(layer: Tally, block: Block) -> None:
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
         layer.everywhere("dense_parameters", float(norm.parameters))
-    gathered = layer.tokens * block.hidden * ELEMENT_BYTES
+    gathered = layer.tokens * block.hidden * layer.element_bytes
     entered = gathered if layer.runtime.gathered_inputs_kept else residual
     for _ in range(_entries(block)):
         layer.keep(entered)
@@ -217,7 +222,7 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
             layer.pointwise(Pointwise.BIAS, (tokens * outputs)[shape_of])
             layer.pointwise(Pointwise.BIAS_GRADIENT, (tokens * outputs)[shape_of])
         if linear.module is not Module.ROUTER and layer.runtime.accumulates_in_product:
-            layer.add("stand_ins", linear.inputs * linear.outputs * ELEMENT_BYTES / share)
+            layer.add("stand_ins", linear.inputs * linear.outputs * layer.element_bytes / share)
     return {x.name: (forward[i], dgrad[i], wgrad[i]) for i, x in enumerate(dense)}
 
 
@@ -245,7 +250,7 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
     alone = layer.runtime.sole_products and layer.ops.fills_multiprocessors
     bulk = np.ones_like(slowdown) if alone else slowdown
     sequence, hides = shards.sequence_parallel, layer.runtime.hides_tensor_gradients
-    size = layer.tokens * block.hidden * ELEMENT_BYTES
+    size = layer.tokens * block.hidden * layer.element_bytes
     late = layer.runtime.message_seconds_per_tp_rank * shards.tp * crosses_domains(group)
     back_in = all_gather_seconds(fabric, size, group) + late
     scatter = reduce_scatter_seconds(fabric, size, group) + late
@@ -256,7 +261,7 @@ def _add_tensor_parallel(layer: Tally, block: Block, gemms: GemmSeconds) -> None
 
     for row in (x for x in block.linears if x.split is Split.ROW and x.name in gemms):
         columns = _columns_before(block, row)
-        entered = sum(layer.tokens_of(c) * c.inputs for c in columns) * ELEMENT_BYTES
+        entered = sum(layer.tokens_of(c) * c.inputs for c in columns) * layer.element_bytes
         gather = all_gather_seconds(fabric, entered, group) + late
         input_scatter = reduce_scatter_seconds(fabric, entered, group) + late
         input_whole = all_reduce_seconds(fabric, entered, group) + late

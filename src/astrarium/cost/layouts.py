@@ -35,6 +35,7 @@ from astrarium.cost.collectives import (
 from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
+from astrarium.cost.laws import LawModel, law_model, measured_links
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
 from astrarium.cost.tally import LayerCosts, Shards
@@ -164,11 +165,15 @@ class CostModel:
     ) -> None:
         self.workload = workload
         self.pool = pool
-        self.runtime = runtime or find_runtime()
+        self.runtime = find_runtime(tuning.runtime) if tuning.runtime else runtime or find_runtime()
         self.tuning = tuning
-        self.ops: OperatorModel = operator_model(pool.gpu).tuned(tuning.operators)
+        self.ops: OperatorModel = (
+            law_model(pool.gpu, tuning.laws, tuning.law_error)
+            if pool.gpu.is_processor
+            else operator_model(pool.gpu).tuned(tuning.operators)
+        )
         self.fabric: Fabric = replace(
-            fabric_of(pool),
+            measured_links(fabric_of(pool), tuning.messages),
             intra_time_ratio=tuning.intra_link,
             inter_time_ratio=tuning.inter_link,
         )
@@ -177,6 +182,13 @@ class CostModel:
         )
         kinds = np.array(workload.model.kind_of_layer)
         self.layers_of_kind = np.bincount(kinds, minlength=len(workload.model.kinds)).astype(float)
+
+    @property
+    def tensor_seconds(self) -> float:
+        """What an update takes for each tensor, beside what it takes for its elements."""
+        if isinstance(self.ops, LawModel):
+            return self.ops.tensor_seconds
+        return self.runtime.optimizer_tensor_seconds
 
     def with_fabric(self, fabric: Fabric) -> CostModel:
         """The same GPUs with other links between them."""

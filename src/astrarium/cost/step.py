@@ -230,8 +230,9 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     at_once = messages.at_once
     scatter, gather = at_once.scatter[rows], at_once.gather[rows]
     zero = options.zero_stage[:, None]
-    reduce_hidden = np.where(options.overlap_grad_reduce[:, None], backward, 0.0)
-    gather_hidden = np.where(options.overlap_param_gather[:, None], forward, 0.0)
+    reduces, gathers_ahead = _hidden(layouts, options)
+    reduce_hidden = np.where(reduces, backward, 0.0)
+    gather_hidden = np.where(gathers_ahead, forward, 0.0)
     # One layer's message, at an end of the pass, has nothing to hide behind.
     last = 1.0 / np.maximum(layouts.layer_counts[rows], 1.0)
     slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
@@ -254,8 +255,8 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     each a call of its own; the last bucket, or about one layer's share, has nothing left to hide
     behind. Others go at once, which is also the most that buckets show.
     """
-    messages, reduces = layouts.messages, options.overlap_grad_reduce[:, None]
-    gathers = options.overlap_param_gather[:, None]
+    messages = layouts.messages
+    reduces, gathers = _hidden(layouts, options)
     whole, parts = messages.at_once, messages.in_buckets
     zero = options.zero_stage[:, None]
     per_layer = 1.0 / np.maximum(layouts.layer_counts[rows], 1.0)
@@ -277,6 +278,17 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
     return reduction, gathered + layouts.runtime.broadcast_seconds * turns
 
 
+def _hidden(layouts: Layouts, options: Options) -> tuple[Bools, Bools]:
+    """Whether gradients are reduced, and weights gathered, behind computation.
+
+    Asking for it is not enough where the device that computes has to move the messages, too.
+    """
+    able = not layouts.runtime.launches_itself
+    return (options.overlap_grad_reduce & able)[:, None], (options.overlap_param_gather & able)[
+        :, None
+    ]
+
+
 def _exposed(
     message: Floats, computation: Floats, last: Floats, slowdown: Floats, others: Floats
 ) -> Floats:
@@ -290,11 +302,11 @@ def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     dense, expert = layouts.dense_parameters[rows], layouts.expert_parameters[rows]
     updated = dense / np.where(divided, layouts.dense_ranks[rows], 1)
     updated = updated + expert / np.where(divided, layouts.expert_ranks[rows], 1)
-    tensors = layouts.weight_tensors[rows] * layouts.runtime.optimizer_tensor_seconds
+    tensors = layouts.weight_tensors[rows]
     model_of = layouts.model_of[rows]
     seconds = np.zeros_like(updated)
     for index, model in enumerate(layouts.models):
-        on_gpu = tensors + _update_on_gpu(model, updated, dense + expert)
+        on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, dense + expert)
         sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
         on_host = _update_on_host(model, updated, sharing)
         one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)

@@ -19,7 +19,7 @@ from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
 from astrarium.strategy.types import RecomputeModule
 
-ELEMENT_BYTES = 2  # weights and activations in 16-bit formats
+ELEMENT_BYTES = 2  # gradients in 16-bit formats, as products write them
 MASK_BYTES = 1  # of a dropped element
 FLOAT_BYTES = 4  # router scores, softmax statistics
 # An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
@@ -111,6 +111,7 @@ class Tally:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
         self.runtime, self.tuning = runtime, tuning
         self.dtype = workload.precision.value
+        self.element_bytes = workload.precision.element_bytes
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
         # What cross attention reads, where it is not as long as what the layer works on.

@@ -29,6 +29,13 @@ class Tuning:
     step_seconds: float = 0.0  # added to every iteration
     memory_bytes: float = 0.0  # added to what is reserved on every GPU
     operators: Mapping[str, float] = field(default_factory=dict)  # by operator class
+    # Of a core of a processor: seconds of its operators (see `astrarium.cost.laws`), their
+    # typical error, and the runtime that trains on it.
+    laws: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    law_error: float = 0.0
+    # The same of messages between two cores: by operation, seconds of a call and of a byte.
+    messages: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    runtime: str = ""
 
     def of(self, operator_class: str) -> float:
         """The time ratio of one class of operators."""

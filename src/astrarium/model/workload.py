@@ -10,11 +10,21 @@ from astrarium.model.blocks import Model
 
 
 class Precision(StrEnum):
-    """Number format of the matrix products; weights and activations are kept in 16 bits."""
+    """Number format of the matrix products.
+
+    Weights and activations are kept in 16 bits; in fp32, what processors train in, everything is
+    in 32.
+    """
 
     BF16 = "bf16"
     FP16 = "fp16"
     FP8 = "fp8"
+    FP32 = "fp32"
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a weight or activation."""
+        return 4 if self is Precision.FP32 else 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.report.layout import Field, listing, title
+from astrarium.runtime.measure import MeasuredRun
 from astrarium.runtime.plan_run import PlanRun
 from astrarium.units import format_bytes, format_count, format_seconds
 
@@ -28,6 +29,24 @@ def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
     yield Text(_verdict(run))
     software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
     yield Text(software, style="dim")
+
+
+def measured_report(run: MeasuredRun, width: int) -> Iterator[RenderableType]:
+    """An iteration as it was timed beside its prediction."""
+    software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
+    ranks = len(run.shares_of_cores)
+    yield Text(
+        f"{run.model}, plan {run.plan_rank}, run by {ranks} ranks on a core each ({software})"
+    )
+    yield Text(f"layout {run.layout}", style="dim")
+    for rank, share in enumerate(run.shares_of_cores):
+        if share < 1.0:
+            yield Text(f"note: rank {rank} is held back to {100 * share:g} % of its core's time")
+    for note in run.notes:
+        yield Text(f"note: {note}")
+    low, high = (format_seconds(seconds) for seconds in run.measured_range_seconds)
+    yield Text(f"measured   {format_seconds(run.measured_seconds)} an iteration ({low} to {high})")
+    yield Text(f"predicted  {format_seconds(run.predicted_seconds)}, {100 * run.error:+.1f} %")
 
 
 def _changes(run: PlanRun, width: int) -> Iterator[RenderableType]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -19,6 +20,9 @@ PROBE_SECONDS = 120.0
 # order differ in the seventh digit, bf16 in the third; training widens that by each step.
 TOLERANCE = {Device.CPU: 1e-4, Device.CUDA: 2e-2}
 
+EMPTY: Mapping[str, str] = {}
+
+Beside = Callable[[Sequence[int]], AbstractContextManager[None]]  # given the processes of ranks
 Progress = Callable[[str, int, int], None]  # what is done, steps so far, steps in all
 
 
@@ -78,6 +82,8 @@ def run_jobs(
     *,
     timeout_seconds: float,
     progress: Progress = lambda what, done, total: None,
+    environment: Mapping[str, str] = EMPTY,
+    beside: Beside = lambda pids: nullcontext(),
 ) -> list[tuple[RankResult, ...]]:
     """Do jobs one after another in one set of processes; of each, the results rank by rank."""
     import msgspec
@@ -95,9 +101,10 @@ def run_jobs(
     answers = launch(
         {JOBS_FILE: msgspec.json.encode(list(jobs))},
         max(job.ranks for job in jobs),
-        environment={"DEVICE": device.value},
+        environment={"DEVICE": device.value, **environment},
         timeout_seconds=timeout_seconds,
         listener=heard,
+        beside=beside,
     )
     results: list[list[RankResult]] = [[] for _ in jobs]
     for said in answers:

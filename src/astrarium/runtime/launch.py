@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +36,7 @@ ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
 
 Answer = dict[str, Any]
 Listener = Callable[[int, Answer], None]
+Beside = Callable[[Sequence[int]], AbstractContextManager[None]]
 
 
 class RankError(AstrariumError):
@@ -89,10 +90,12 @@ def launch(
     timeout_seconds: float,
     command: Sequence[str] = WORKER,
     listener: Listener = lambda rank, answer: None,
+    beside: Beside = lambda pids: nullcontext(),
 ) -> tuple[tuple[Answer, ...], ...]:
     """Run `command FOLDER` once per rank; what each rank answered, in the order of ranks.
 
-    `files` are put into the folder, which is removed at the end.
+    `files` are put into the folder, which is removed at the end; `beside` is entered with the
+    processes of all ranks while they work.
     """
     deadline = monotonic() + timeout_seconds
     with _signals_end(), TemporaryDirectory(prefix="astrarium-run-") as name:
@@ -104,7 +107,8 @@ def launch(
             for number in range(ranks):
                 rank = _started(number, ranks, folder, command, environment)
                 started.append(rank)
-            _follow(started, deadline, timeout_seconds, listener)
+            with beside([rank.process.pid for rank in started]):
+                _follow(started, deadline, timeout_seconds, listener)
             return tuple(tuple(rank.answers) for rank in started)
         finally:
             _end(started)

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from astrarium.calibrate.cores import stay_on
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
 
@@ -57,6 +58,8 @@ def _work(folder: Path, answers: TextIO) -> None:
     import msgspec
 
     rank, device = int(os.environ["RANK"]), Device(os.environ["DEVICE"])
+    if "CORES" in os.environ:  # before any thread is started
+        stay_on(int(os.environ["CORES"].split(",")[rank]))
     jobs = msgspec.json.decode((folder / JOBS_FILE).read_bytes(), type=list[TrainingJob])
     import warnings
 
@@ -76,6 +79,7 @@ def _work(folder: Path, answers: TextIO) -> None:
         if rank < job.ranks:
             store = f"file://{folder}/store-{number}"
             result = _trained(job, number, rank, (device, store), answers)
+            gc.collect()  # modules and their hooks refer to each other
             _say(answers, result=result)
 
 

@@ -10,7 +10,17 @@ from astrarium.model.workload import Precision, Workload
 
 
 def runnable(workload: Workload, *pools: Pool) -> Workload:
-    """The workload in a number format all GPUs have: bf16 falls back to fp16, fp8 is refused."""
+    """The workload in a number format all GPUs have: bf16 falls back to fp16, fp8 is refused.
+
+    Processors train in fp32, whatever is asked for; GPUs do not, as nothing of it was measured.
+    """
+    if pools and all(pool.gpu.is_processor for pool in pools):
+        return replace(workload, precision=Precision.FP32)
+    if workload.precision is Precision.FP32 and pools:
+        raise InputError(
+            f"{pools[0].gpu.name}: training in fp32 is known of processors only;"
+            " ask for bf16, fp16 or fp8"
+        )
     lacking = [pool for pool in pools if workload.precision.value not in pool.gpu.peak_flops]
     if not lacking:
         return workload

@@ -1,0 +1,152 @@
+"""Times iterations on the cores of this machine, one core for each rank.
+
+Nothing is scaled down: the model is trained as the plan says, so it has to be small. Ranks keep
+to a core each, with one thread; memory that they free stays theirs, as giving it back and asking
+for it again would be timed instead of the training. Where the plan says that a rank has a share
+of a core, it is held back to that (`slowed`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from astrarium.calibrate.cores import physical_cores
+from astrarium.cluster import Cluster
+from astrarium.errors import InputError
+from astrarium.plans.job import Job
+from astrarium.runtime.execute import Progress, run_jobs, step_seconds, versions
+from astrarium.runtime.job import Device, TrainingJob
+from astrarium.runtime.scaled import as_planned
+from astrarium.runtime.slowed import slowed
+from astrarium.strategy.document import strategy_to_dict
+from astrarium.strategy.types import Strategy
+
+SCHEMA: Final = "astrarium.measured/1"
+
+WARM_UP_STEPS: Final = 2
+TIMED_STEPS: Final = 5
+TIMEOUT_SECONDS: Final = 600.0
+# Of glibc: blocks of any size come from memory that the process keeps.
+_KEEP_MEMORY: Final = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds of one iteration: the median over steps, the shortest and the longest."""
+
+    seconds: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A plan that was run as it is, with the time of its iterations."""
+
+    schema: str
+    model: str
+    plan_rank: int
+    versions: dict[str, str]
+    strategy: dict[str, Any]
+    layout: str
+    shares_of_cores: tuple[float, ...]  # by rank
+    notes: tuple[str, ...]
+    predicted_seconds: float
+    measured_seconds: float
+    measured_range_seconds: tuple[float, float]
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, relative to what was measured."""
+        return self.predicted_seconds / self.measured_seconds - 1.0
+
+
+def jobs_seconds(
+    jobs: Sequence[TrainingJob],
+    shares: Sequence[float],
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    progress: Progress = lambda what, done, total: None,
+) -> list[Timed]:
+    """Do the jobs one after another on as many ranks as there are shares of cores."""
+    cores = ",".join(map(str, _cores(len(shares))))
+    results = run_jobs(
+        [replace(job, steps=WARM_UP_STEPS + TIMED_STEPS) for job in jobs],
+        Device.CPU,
+        timeout_seconds=timeout_seconds,
+        progress=progress,
+        environment={"CORES": cores, **_KEEP_MEMORY},
+        beside=partial(slowed, shares=shares),
+    )
+    return [_timed(step_seconds(ranks)[WARM_UP_STEPS:]) for ranks in results]
+
+
+def _timed(seconds: Sequence[float]) -> Timed:
+    return Timed(statistics.median(seconds), min(seconds), max(seconds))
+
+
+def _cores(ranks: int) -> list[int]:
+    cores = physical_cores()
+    if ranks > len(cores):
+        raise InputError(
+            f"the plan has {ranks} ranks, but this machine {len(cores)} cores, and every rank that"
+            " is measured needs one of its own; plan for fewer"
+        )
+    return cores[:ranks]
+
+
+def measure_plan(
+    job: Job, predicted_seconds: float, timeout_seconds: float, progress: Progress
+) -> MeasuredRun:
+    """Train as the plan says, on a core for each of its ranks."""
+    installed = versions()
+    strangers = {pool.gpu.name for pool in job.cluster.pools if not pool.gpu.is_processor}
+    if strangers:
+        raise InputError(
+            f"--measure: the plan is for {', '.join(sorted(strangers))}, and its times are not"
+            " those of a processor; make one for cores: --gpus cpu:2 --profile FILE, FILE of"
+            " `astrarium calibrate --device cpu`"
+        )
+    shares = shares_of(job.cluster, job.strategy)
+    planned = as_planned(job.workload, job.strategy, TIMED_STEPS)
+    timed = jobs_seconds([planned.job], shares, timeout_seconds=timeout_seconds, progress=progress)[
+        0
+    ]
+    return MeasuredRun(
+        schema=SCHEMA,
+        model=job.model.name,
+        plan_rank=job.plan.rank,
+        versions=installed,
+        strategy=strategy_to_dict(job.strategy),
+        layout=planned.job.layout,
+        shares_of_cores=tuple(shares),
+        notes=planned.notes,
+        predicted_seconds=predicted_seconds,
+        measured_seconds=timed.seconds,
+        measured_range_seconds=(timed.low, timed.high),
+    )
+
+
+def shares_of(cluster: Cluster, strategy: Strategy) -> list[float]:
+    """The share of a core that each rank has, in the order of ranks."""
+    shares = {pool.name: pool.gpu.share for pool in cluster.pools}
+    if len(shares) == 1:
+        return [*shares.values()] * strategy.gpus
+    first = sorted((s for s in strategy.stages if s.chunk == 0), key=lambda stage: stage.rank)
+    by_stage = [[shares[n] for n, gpus in stage.pools for _ in range(gpus)] for stage in first]
+    if not strategy.pipeline_inside:
+        return [share for stage in by_stage for share in stage]
+    block = strategy.tp * strategy.cp
+    return [
+        share
+        for replica in range(strategy.dp)
+        for stage in by_stage
+        for share in stage[replica * block : (replica + 1) * block]
+    ]
