@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -15,36 +15,41 @@ def complete_target(incomplete: str) -> list[str]:
     return [name for name in target_names() if name.startswith(incomplete.lower())]
 
 
+PLAN: TypeAlias = Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")]
+TO: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="TARGET",
+        help="Software or launcher: megatron, bridge, torchtitan, deepspeed, accelerate,"
+        " torchrun, slurm, kubernetes, skypilot, ray.",
+        autocompletion=complete_target,
+    ),
+]
+OUT: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="The folder to write.")]
+PROGRAM: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="TARGET", help="What a launcher starts.", autocompletion=complete_target),
+]
+RANK: TypeAlias = Annotated[
+    str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")
+]
+FORCE: TypeAlias = Annotated[
+    bool, typer.Option("--force", help="Replace files of the same names in DIR.")
+]
+NEAREST: TypeAlias = Annotated[
+    bool,
+    typer.Option("--nearest", help="If it cannot be expressed, write the nearest that can."),
+]
+
+
 def export(
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")],
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="TARGET",
-            help="Software or launcher: megatron, bridge, torchtitan, deepspeed, accelerate,"
-            " torchrun, slurm, kubernetes, skypilot, ray.",
-            autocompletion=complete_target,
-        ),
-    ],
-    out: Annotated[str, typer.Option(metavar="DIR", help="The folder to write.")],
-    program: Annotated[
-        str,
-        typer.Option(
-            metavar="TARGET",
-            help="What a launcher starts.",
-            autocompletion=complete_target,
-        ),
-    ] = "megatron",
-    rank: Annotated[
-        str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")
-    ] = "1",
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace files of the same names in DIR.")
-    ] = False,
-    nearest: Annotated[
-        bool,
-        typer.Option("--nearest", help="If it cannot be expressed, write the nearest that can."),
-    ] = False,
+    plan: PLAN,
+    to: TO,
+    out: OUT,
+    program: PROGRAM = "megatron",
+    rank: RANK = "1",
+    force: FORCE = False,
+    nearest: NEAREST = False,
     json: options.JSON = False,
 ) -> None:
     """Write a plan as configuration, launch script and README.
