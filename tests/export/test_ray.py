@@ -56,7 +56,7 @@ for module in (train, collective, torch):
 
 def scaling(case: str) -> dict[str, Any]:
     """What the script hands to ScalingConfig."""
-    tree = ast.parse(launch_of("ray", job(case)).files["train.py"])
+    tree = ast.parse(launch_of("ray", job(case)).files["start_ray.py"])
     assigned = next(node for node in tree.body if isinstance(node, ast.Assign))
     value = ast.literal_eval(assigned.value)
     assert isinstance(value, dict)
@@ -68,7 +68,7 @@ def start(case: str, labels: str, folder: Path) -> Bench:
     out = written("ray", job(case), folder / "out")
     (folder / "ray.py").write_text(STAND_IN)
     given = {"PYTHONPATH": str(folder), "LABELS": labels, "TRAINER_PATH": "/opt/trainer"}
-    bench.run(sys.executable, str(out / "train.py"), cwd=folder, **given)
+    bench.run(sys.executable, str(out / "start_ray.py"), cwd=folder, **given)
     return bench
 
 

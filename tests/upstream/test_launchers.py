@@ -107,7 +107,7 @@ def test_ray_reads_the_nodes_of_the_plan(ray: Driver, nodes: Nodes) -> None:
         assert len({group.gpus_per_node for group in one.nodes}) > 1
         assert refusals(one, find_target("ray"))[0].feature is Feature.UNEQUAL_NODES
         return
-    tree = ast.parse(launch_of("ray", one).files["train.py"])
+    tree = ast.parse(launch_of("ray", one).files["start_ray.py"])
     assigned = next(node for node in tree.body if isinstance(node, ast.Assign))
     read = ray.ask(config={"use_gpu": True, **ast.literal_eval(assigned.value)})
     assert read["num_workers"] == one.num_nodes

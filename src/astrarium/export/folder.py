@@ -46,6 +46,11 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
     start = target.launch or find_target("torchrun").launch
     assert start is not None  # launchers have one
     launch = start(job, program)
+    names = ", ".join(sorted(program.files.keys() & launch.files.keys()))
+    if names:
+        raise InputError(
+            f"{target.name} and {software.name} both write {names}; choose another launcher"
+        )
     files = {**program.files, **launch.files, PLAN_FILE: plan_text(job)}
     files[README] = readme(job, target, program, launch, sorted({*files, README}))
     return Folder(files, launch, program)

@@ -19,7 +19,7 @@ from astrarium.export.program import Launch, Program
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
-SCRIPT: Final = "train.py"
+SCRIPT: Final = "start_ray.py"
 TYPE_LABEL: Final = "ray.io/accelerator-type"
 # What Ray finds out about a node by itself; forms and sizes of a card are not told apart.
 SAME_NAME: Final = frozenset(
