@@ -43,7 +43,7 @@ DRY = Annotated[
 MEASURE = Annotated[
     bool,
     typer.Option(
-        "--measure", help="Time the plan as it is, on cores of this machine, against its estimate."
+        "--measure", help="Time the plan as it is, on cores or a GPU, against its estimate."
     ),
 ]
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
@@ -90,11 +90,11 @@ def run(  # noqa: PLR0913  one parameter per flag
     job = job_of(load_document(Path(plan)), number, plan)
     if dry and measure:
         raise InputError("--dry and --measure are both given; keep one")
-    if dry:
+    if dry or (measure and where is Device.CUDA):
         _try_stages(job, where, seconds, json)
         return
     if measure:
-        _measure(job, where, profile, seconds, json=json)
+        _measure(job, profile, seconds, json=json)
         return
     if profile is not None:
         raise InputError("--profile: only with --measure, which predicts the plan's time by it")
@@ -114,7 +114,6 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, json: bool) ->
     from dataclasses import asdict
 
     from astrarium.cli import output
-    from astrarium.errors import InputError
     from astrarium.runtime.dry import dry_run
     from astrarium.runtime.job import Device
 
@@ -130,16 +129,13 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, json: bool) ->
     output.show(lambda width: dry_report(done, width))
 
 
-def _measure(job: Job, device: Device, profile: str | None, seconds: float, *, json: bool) -> None:
-    """Time iterations of the plan beside its prediction."""
+def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> None:
+    """Time iterations of the plan on cores beside its prediction."""
     from dataclasses import asdict
 
     from astrarium.cli import output
-    from astrarium.runtime.job import Device
     from astrarium.runtime.measure import measure_plan
 
-    if device is not Device.CPU:
-        raise InputError("--measure: on processors so far; use --device cpu")
     expected = job.plan.iteration_seconds if profile is None else _predicted(job, profile)
     with _bar() as progress:
         done = measure_plan(job, expected, seconds, progress)
