@@ -161,7 +161,7 @@ def jobs(draw: st.DrawFn, models: tuple[str, ...] = MODELS) -> Job:
     mixed = strategy.pp > 1 and not strategy.pipeline_inside and draw(st.booleans())
     cluster, strategy = _placed(draw, strategy, mixed=mixed)
     sixteen = (Precision.BF16, Precision.FP16)
-    precision = draw(st.sampled_from(sixteen if mixed else tuple(Precision)))
+    precision = draw(st.sampled_from(sixteen if mixed else (*sixteen, Precision.FP8)))
     workload = Workload(model, SEQUENCE, strategy.sequences, draw(_tokens), precision)
     assume(not why_refused(workload, cluster.pools, strategy))
     lent = _lent()

@@ -85,7 +85,7 @@ def test_a_plan_for_cores_is_timed_as_it_is(run: Run, profile: Path, asked: dict
     ("flags", "words"),
     [
         (("--measure",), "the plan is for H100-SXM5-80GB"),
-        (("--measure", "--device", "cuda"), "use --device cpu"),
+        (("--measure", "--device", "cuda"), "torch sees no GPU here"),
         (("--profile", "cpu.parquet"), "only with --measure"),
     ],
 )

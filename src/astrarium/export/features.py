@@ -59,6 +59,7 @@ class Feature(StrEnum):
     REPLICA_GROUPS = "replicas that are not alike"
     UNLIKE_STAGES = "stages with degrees of their own"
     OWN_RECOMPUTE = "stages that recompute unlike the others"
+    PROCESSORS = "cores of a processor"
     SPOT = "nodes that may be taken away"
     SPOT_BESIDE = "nodes that may be taken away beside other nodes"
 
@@ -171,6 +172,11 @@ def _gpu_types(job: Job) -> str:
     return " and ".join(names) if len(names) > 1 else ""
 
 
+def _processors(job: Job) -> str:
+    cores = [group.pool.gpu.name for group in job.nodes if group.pool.gpu.is_processor]
+    return f"{job.world_size} x {cores[0]}" if cores else ""
+
+
 def _straddling(job: Job) -> str:
     stages = [stage for group in job.strategy.pipelines for stage in group.stages]
     found = next((stage for stage in stages if len(stage.pools) > 1), None)
@@ -254,6 +260,7 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.REPLICA_GROUPS: _says("groups", lambda s: len(s.groups) > 1),
     Feature.UNLIKE_STAGES: _says("tp or dp of a stage's own", lambda s: s.has_unlike_stages),
     Feature.OWN_RECOMPUTE: _says("recompute of a stage's own", lambda s: s.has_own_recompute),
+    Feature.PROCESSORS: _processors,
     Feature.SPOT: _spot,
     Feature.SPOT_BESIDE: _spot_beside,
 }
