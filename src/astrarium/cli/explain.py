@@ -5,11 +5,34 @@ A launch script or configuration of another program in place of a plan is judged
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
 
 from astrarium.cli import options
+from astrarium.errors import InputError
+
+# Flags that are about a configuration; a plan has all of it in its file.
+ONLY_FOR_CONFIGS = (
+    "model",
+    "gpus",
+    "cluster",
+    "seq_length",
+    "global_batch",
+    "tokens",
+    "precision",
+    "runtime",
+    "profile",
+    "market",
+    "region",
+    "prices",
+    "price",
+    "discount",
+    "power_price",
+    "power_utilisation",
+    "out",
+)
 
 
 def explain(  # noqa: PLR0913  one parameter per flag
@@ -47,15 +70,32 @@ def explain(  # noqa: PLR0913  one parameter per flag
     out: options.OUT = None,
 ) -> None:
     """Where time, memory and money go; of a plan, or of what you launch with."""
-    from astrarium.cli import review
-    from astrarium.configs.detect import read_config
+    from pathlib import Path
 
-    imported = read_config(plan, "the arguments")
-    if imported is not None:
-        review.answer(ctx, imported)
-        return
-    review.check_plan_flags(ctx, plan)
+    from astrarium.cli.shell import typed
+    from astrarium.plans.files import is_plan
+
+    if not is_plan(Path(plan)):
+        from astrarium.cli import review
+        from astrarium.configs.detect import read_config
+
+        imported = read_config(plan, "the arguments")
+        if imported is not None:
+            review.answer(ctx, imported)
+            return
+    _check_plan_flags(plan, typed(ctx))
     _explain_plan(plan, against, rank, json=json)
+
+
+def _check_plan_flags(plan: str, typed: Collection[str]) -> None:
+    """Refuse flags that mean nothing for a plan."""
+    given = [name for name in ONLY_FOR_CONFIGS if name in typed]
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise InputError(
+            f"{plan} is a plan, which is explained from itself alone; drop {flags}, or name a"
+            " launch script or configuration"
+        )
 
 
 def _explain_plan(plan: str, against: str | None, rank: str, *, json: bool) -> None:

@@ -22,27 +22,6 @@ if TYPE_CHECKING:
     from astrarium.report.imported import ImportDocument
     from astrarium.strategy.types import Strategy
 
-# Flags that are about a configuration; a plan has all of it in its file.
-ONLY_FOR_CONFIGS = (
-    "model",
-    "gpus",
-    "cluster",
-    "seq_length",
-    "global_batch",
-    "tokens",
-    "precision",
-    "runtime",
-    "profile",
-    "market",
-    "region",
-    "prices",
-    "price",
-    "discount",
-    "power_price",
-    "power_utilisation",
-    "out",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -55,17 +34,6 @@ class Case:
     tuning: Tuning
     strategy: Strategy | None
     conflicts: tuple[str, ...]
-
-
-def check_plan_flags(ctx: typer.Context, plan: str) -> None:
-    """Refuse flags that mean nothing for a plan."""
-    given = [name for name in ONLY_FOR_CONFIGS if name in typed(ctx)]
-    if given:
-        flags = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise InputError(
-            f"{plan} is a plan, which is explained from itself alone; drop {flags}, or name a"
-            " launch script or configuration"
-        )
 
 
 def answer(ctx: typer.Context, imported: Imported) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from astrarium.configs.imported import Imported
+from astrarium.configs.override_text import is_overrides
 from astrarium.errors import InputError
+
+if TYPE_CHECKING:
+    from astrarium.configs.imported import Imported
 
 _SECTION: Final = re.compile(r"^\s*\[{1,2}[\w.\"'-]+\]{1,2}\s*(#.*)?$", re.MULTILINE)
 _ASSIGNMENT: Final = re.compile(
@@ -21,7 +24,7 @@ _OF_STRATEGY: Final = ("plans", "strategy", "tp", "pp", "dp", "micro_batch", "gr
 
 SHELL: Final = "shell"
 
-Reader = Callable[[Mapping[str, Any], str], Imported]
+Reader: TypeAlias = "Callable[[Mapping[str, Any], str], Imported]"
 
 
 def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
@@ -30,10 +33,10 @@ def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
         from astrarium.configs.megatron_import import read_arguments
 
         return read_arguments(reference, flag)
-    from astrarium.configs.overrides import is_overrides, read_overrides
-
     if "=" in reference:
         if is_overrides(reference):
+            from astrarium.configs.overrides import read_overrides
+
             return read_overrides(reference, flag)
         if "," in reference or not Path(reference).is_file():
             return None
@@ -44,11 +47,12 @@ def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
 
 
 def _of_file(path: Path) -> Imported | None:
-    from astrarium.configs.overrides import is_overrides, read_overrides
     from astrarium.documents.parsing import read_text
 
     source, text = str(path), read_text(path)
     if is_overrides(text) and not (_FLAG.search(text) or _SECTION.search(text)):
+        from astrarium.configs.overrides import read_overrides
+
         return read_overrides(text, source)
     language = language_of(text)
     if language == SHELL:

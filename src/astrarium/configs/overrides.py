@@ -9,31 +9,11 @@ from typing import Any, Final
 
 from astrarium.configs.imported import Imported, Unknown
 from astrarium.configs.megatron_import import of_settings
+from astrarium.configs.override_text import OVERRIDE
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
 
 BRIDGE: Final = "Megatron-Bridge 0.6.2"
-_SECTIONS: Final = (
-    "model",
-    "train",
-    "ddp",
-    "optimizer",
-    "scheduler",
-    "dataset",
-    "comm_overlap",
-    "checkpoint",
-    "logger",
-    "dist",
-    "rng",
-    "tokenizer",
-    "profiling",
-    "mixed_precision",
-    "rerun_state_machine",
-    "straggler",
-    "ft",
-    "validation",
-)
-_OVERRIDE: Final = re.compile(rf"\+*(?:{'|'.join(_SECTIONS)})(?:\.\w+)*=")
 # What Bridge calls differently from Megatron's namespace.
 _RENAMED: Final = {
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
@@ -49,20 +29,13 @@ _MEANT: Final = {("activation_func", "swiglu"): {"swiglu": "True"}, ("activation
 _PRECISIONS: Final = {"bf16": {"bf16": "True"}, "fp16": {"fp16": "True"}}
 
 
-def is_overrides(text: str) -> bool:
-    """Whether a text is a list of overrides such as model.tensor_model_parallel_size=8."""
-    return bool(_OVERRIDE.match(text.strip())) or bool(
-        re.search(rf"(?:^|\s){_OVERRIDE.pattern}", text)
-    )
-
-
 def read_overrides(text: str, source: str) -> Imported:
     """`model.tensor_model_parallel_size=8 train.micro_batch_size=1 ...`."""
     try:
         words = shlex.split(text, comments=True)
     except ValueError as error:
         raise InputError(f"{source}: {str(error).lower()}") from None
-    pairs = [word.lstrip("+").partition("=") for word in words if _OVERRIDE.match(word)]
+    pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
     return _read([(key, value) for key, _, value in pairs], source)
 
 

@@ -10,6 +10,7 @@ from astrarium.errors import InputError
 from astrarium.plans.document import PLAN_FILE, SCHEMA, ParetoPart, PlanDocument, PlanPart, to_dict
 from astrarium.units import LARGEST_QUANTITY
 
+BEGINNING_BYTES = 128
 _AGAIN = "write the file again with `astrarium plan ... --out DIR`"
 _DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 _POSITIVE = frozenset(
@@ -49,6 +50,17 @@ def load_document(path: Path) -> PlanDocument:
     for index, point in enumerate(document.pareto):
         _check_point(document, point, f"{path}: pareto[{index}]")
     return document
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a folder or a file is meant to be a plan: its first lines name a schema of ours."""
+    if path.is_dir():
+        return True
+    try:
+        with path.open("rb") as file:
+            return SCHEMA.partition("/")[0].encode() in file.read(BEGINNING_BYTES)
+    except OSError:
+        return False
 
 
 def _plan_file(path: Path) -> Path:

@@ -1,0 +1,35 @@
+"""Lists of overrides, recognised without loading what reads them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SECTIONS: Final = (
+    "model",
+    "train",
+    "ddp",
+    "optimizer",
+    "scheduler",
+    "dataset",
+    "comm_overlap",
+    "checkpoint",
+    "logger",
+    "dist",
+    "rng",
+    "tokenizer",
+    "profiling",
+    "mixed_precision",
+    "rerun_state_machine",
+    "straggler",
+    "ft",
+    "validation",
+)
+OVERRIDE: Final = re.compile(rf"\+*(?:{'|'.join(_SECTIONS)})(?:\.\w+)*=")
+
+
+def is_overrides(text: str) -> bool:
+    """Whether a text is a list of overrides such as model.tensor_model_parallel_size=8."""
+    return bool(OVERRIDE.match(text.strip())) or bool(
+        re.search(rf"(?:^|\s){OVERRIDE.pattern}", text)
+    )
