@@ -16,9 +16,9 @@ from astrarium.search.mixed import PartitionSearch
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_rows import RowTable
 from astrarium.search.mixed_space import MixedSpace
-from astrarium.search.outcome import Limits, Objective, Rejection
+from astrarium.search.outcome import Found, Limits, Objective, Rejection
+from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
-
 
 SMALL_POOLS = (("h100", 1, 2), ("a100", 2, 2), ("v100", 1, 4), ("t4", 3, 1), ("h100", 2, 4))
 
@@ -47,7 +47,8 @@ class Case:
 def by_degrees(rows: RowTable, limit: float) -> dict[tuple[int, ...], tuple[float, ...]]:
     """Bound, speeds and layers of the rows whose bound is within a limit."""
     d = rows.degrees
-    columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel)
+    sizes = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
+    columns = (*sizes, d.sequence_parallel, d.pipeline_inside)
     return {
         tuple(int(column[i]) for column in columns): (
             float(rows.bound[i]),
@@ -59,40 +60,39 @@ def by_degrees(rows: RowTable, limit: float) -> dict[tuple[int, ...], tuple[floa
     }
 
 
-def assert_same_rows(workload: Workload, cluster: Cluster, *, exact: bool) -> int:
-    """Strategies that were left out early."""
-    case = Case(workload, cluster, exact=exact)
+def left_out(case: Case, part: float) -> int:
+    """Strategies left out early if a plan is as fast as that part of the rows may be at best."""
     every, _ = case.search().rows.table()
-    best = case.search().run().found[0]
+    if not len(every.bound):
+        return 0
+    seconds = float(every.bound[int(part * (len(every.bound) - 1))])
     told = case.search()
-    told.plans.keep_found(best)
+    told.plans.keep_found(Found(Strategy(), seconds, seconds, 0.0))
     near, _ = told.rows.table()
-    limit = told.plans.limit
-    assert limit == best.score
-    within = by_degrees(near, limit)
-    assert within
-    assert within == by_degrees(every, limit)
+    assert told.plans.limit == seconds
+    assert by_degrees(near, seconds) == by_degrees(every, seconds)
     dropped = int(every.counts.sum() - near.counts.sum())
     assert dropped == told.state.rejected[Rejection.BOUND]
     return dropped
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     cluster=clusters(),
     number=st.integers(0, 2),
     batch=st.sampled_from((4, 6, 12)),
     exact=st.booleans(),
+    part=st.floats(0.0, 1.0),
 )
 def test_rows_that_could_be_better_are_kept(
-    cluster: Cluster, number: int, batch: int, exact: bool
+    cluster: Cluster, number: int, batch: int, exact: bool, part: float
 ) -> None:
     workload = Workload(models()[number], seq_length=1024, global_batch=batch)
-    assert_same_rows(workload, cluster, exact=exact)
+    left_out(Case(workload, cluster, exact=exact), part)
 
 
 def test_rows_on_few_gpus_are_left_out() -> None:
     """The test above says something: much is left out."""
     cluster = Cluster((pool_of("a", "h100", 2, 4), pool_of("b", "a100", 2, 4)))
     workload = Workload(models()[0], seq_length=1024, global_batch=16)
-    assert assert_same_rows(workload, cluster, exact=False) > 1000
+    assert left_out(Case(workload, cluster, exact=False), 0.1) > 0
