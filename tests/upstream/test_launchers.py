@@ -35,6 +35,8 @@ def task_text(one: Job) -> str:
 @given(any_nodes)
 def test_skypilot_reads_the_nodes_of_the_plan(skypilot: Driver, nodes: Nodes) -> None:
     one = job_on(nodes)
+    twins = len({accelerator(gpu) + str(gpus) for gpu, _, gpus in nodes}) < len(nodes)
+    assert bool(refusals(one, find_target("skypilot"))) == twins
     read = skypilot.ask(text=task_text(one))
     assert read["name"] == "llama-3-8b"
     assert read["is_group"] == (len(one.nodes) > 1)

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from astrarium.catalog.prices import offers
 from astrarium.catalog.regions import ANY_REGION, REGIONS
-from astrarium.errors import InputError
 from astrarium.export import torchrun
 from astrarium.export.blocks import (
     Block,
@@ -20,6 +19,7 @@ from astrarium.export.blocks import (
     job_name,
     spot_gpus,
     usual_value,
+    usual_values,
     variable_notes,
     yaml_text,
 )
@@ -97,7 +97,6 @@ CLOUDS: Final = frozenset(
 
 def launch(job: Job, program: Program) -> Launch:
     """The task, or the group of tasks, beside launch.sh."""
-    _check_one_cloud(job)
     group = len(job.nodes) > 1
     tasks = [_task(job, program, block) for block in blocks(job)]
     header = [{"name": job_name(job), "execution": "parallel"}] if group else []
@@ -111,20 +110,38 @@ def launch(job: Job, program: Program) -> Launch:
     return Launch(files, f"sky {verb} {TASK_FILE}{given}", "", tuple(_notes(job, program)))
 
 
-def _check_one_cloud(job: Job) -> None:
-    """Refuse what cannot be rented, or not together."""
+def nodes_refused(job: Job) -> str:
+    """Why these nodes cannot be rented, or not together; "" if they can."""
     clouds = dict.fromkeys(group.pool.cloud for group in job.nodes if group.pool.cloud)
-    for cloud in clouds:
-        if cloud not in CLOUDS:
-            raise InputError(
-                f"{TARGET.label} does not rent from '{cloud}', whose prices the plan has; plan with"
-                " --market and clouds that it knows, or export to slurm or kubernetes"
-            )
-    if len(clouds) > 1:
-        raise InputError(
-            f"the plan rents from {' and '.join(clouds)}, but tasks of a job group of"
-            f" {TARGET.label} lie in one cloud; plan with --market and one of them"
+    unknown = [cloud for cloud in clouds if cloud not in CLOUDS]
+    if unknown:
+        return (
+            f"it does not rent from {' and '.join(unknown)}, whose prices the plan has; plan with"
+            " --market and clouds that it knows, or export to slurm or kubernetes"
         )
+    if len(clouds) > 1:
+        return "tasks of a job group lie in one cloud; plan with --market and one of them"
+    unnamed = [gpu for gpu in job.gpu_types if not accelerator(gpu)]
+    if unnamed:
+        return (
+            f"it is not known what it calls {' and '.join(unnamed)}; export to torchrun, slurm or"
+            " kubernetes"
+        )
+    return _twins_refused(job)
+
+
+def _twins_refused(job: Job) -> str:
+    """Pools that would rent the same: nothing says which nodes are whose."""
+    pools: dict[str, str] = {}
+    for block in blocks(job):
+        asked = str(dict(_resources(job, block)))
+        other = pools.setdefault(asked, block.pool)
+        if other != block.pool:
+            return (
+                f"for the pools {other} and {block.pool} it would rent the same, though the plan"
+                " has them unlike; export to slurm or kubernetes, which ask for labels of nodes"
+            )
+    return ""
 
 
 def _task(job: Job, program: Program, block: Block) -> dict[str, Any]:
@@ -133,7 +150,7 @@ def _task(job: Job, program: Program, block: Block) -> dict[str, Any]:
         "num_nodes": block.group.nodes,
         "resources": dict(_resources(job, block)),
         "workdir": ".",
-        **({"envs": envs} if (envs := _envs(program)) else {}),
+        **({"envs": envs} if (envs := usual_values(program)) else {}),
         **({"setup": setup} if (setup := _setup(program)) else {}),
         "run": _run(job, block),
     }
@@ -154,15 +171,9 @@ def _resources(job: Job, block: Block) -> Iterator[tuple[str, Any]]:
 
 
 def accelerator(gpu: str) -> str:
-    """What SkyPilot calls a GPU type."""
-    if gpu in ACCELERATORS:
-        return ACCELERATORS[gpu]
+    """What SkyPilot calls a GPU type; "" if that is not known."""
     short = gpu.partition("-")[0]
-    if short in SAME_NAME:
-        return short
-    raise InputError(
-        f"it is not known what {TARGET.label} calls {gpu}; export to torchrun, slurm or kubernetes"
-    )
+    return ACCELERATORS.get(gpu, short if short in SAME_NAME else "")
 
 
 def _instance_gpus(block: Block) -> int:
@@ -172,10 +183,6 @@ def _instance_gpus(block: Block) -> int:
         return 0
     of_cloud = offers(pool.gpu.name, [pool.cloud])
     return next((offer.gpus for offer in of_cloud if offer.instance == pool.instance), 0)
-
-
-def _envs(program: Program) -> dict[str, str]:
-    return {name: usual_value(name) for name in program.variables}
 
 
 def _setup(program: Program) -> str:
@@ -228,6 +235,7 @@ TARGET = Target(
     title="SkyPilot",
     version="0.14.1",
     launch=launch,
+    nodes_refused=nodes_refused,
     lacks={
         Feature.SPOT_BESIDE: "nodes of a task are all spot or none, and tasks of a group come back"
         " one by one, while all ranks have to start again together"

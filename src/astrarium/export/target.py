@@ -18,7 +18,8 @@ class Target:
     """Software, in the version that what is written was checked with.
 
     `lacks` says of features why they cannot be expressed, for the user to read. `model_refused`
-    says why a model cannot be built there, "" if it can. Training software has a `program`; it is
+    says why a model cannot be built there, "" if it can; `nodes_refused` the same of asking for the
+    nodes of a plan. Training software has a `program`; it is
     started by torchrun, unless it has a `launch` of its own. A launcher only has a `launch`, which
     starts any program; its files stand beside those of the program.
     """
@@ -30,6 +31,7 @@ class Target:
     launch: Callable[[Job, Program], Launch] | None = None
     lacks: Mapping[Feature, str] = field(default_factory=dict)
     model_refused: Callable[[Job], str] = lambda job: ""
+    nodes_refused: Callable[[Job], str] = lambda job: ""
 
     @property
     def is_launcher(self) -> bool:
@@ -91,5 +93,7 @@ def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     """What of the plan the target cannot express; empty if it can be written."""
     asked, lacks = asked_by(job), {**_LACKED_BY_ALL, **target.lacks}
     found = [Refusal(f, asked[f], why) for f, why in lacks.items() if f in asked]
+    if nodes := target.nodes_refused(job):
+        found.append(Refusal(Feature.NODES, asked[Feature.NODES], nodes))
     model = target.model_refused(job)
     return (*([Refusal(None, job.model.name, model)] if model else []), *found)

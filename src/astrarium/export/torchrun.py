@@ -6,6 +6,7 @@ environment and knows the rest.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -17,6 +18,7 @@ from astrarium.plans.job import Job
 
 SCRIPT: Final = "launch.sh"
 PORT: Final = 29500
+OVERRIDE: Final = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 def launch(job: Job, program: Program) -> Launch:
@@ -37,7 +39,7 @@ def script(job: Job, program: Program) -> str:
     parts = [
         "#!/usr/bin/env bash\n" + commented(header_lines(job, program.software)),
         "set -euo pipefail\n" + 'cd "$(dirname "${BASH_SOURCE[0]}")"\n',
-        "".join(_variables(program)),
+        variables_asked(program),
         "".join(_nodes(job)),
         "".join(f"export {name}={shlex.quote(v)}\n" for name, v in program.environment.items()),
         f"arguments=(\n{_lines(program.arguments)})\n",
@@ -47,9 +49,11 @@ def script(job: Job, program: Program) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _variables(program: Program) -> Iterator[str]:
-    for name, meaning in program.variables.items():
-        yield f': "${{{name}:?set it to {meaning}}}"\n'
+def variables_asked(program: Program) -> str:
+    """Lines of a shell that stop where a variable is not set."""
+    return "".join(
+        f': "${{{name}:?set it to {meaning}}}"\n' for name, meaning in program.variables.items()
+    )
 
 
 def _nodes(job: Job) -> Iterator[str]:
@@ -108,10 +112,9 @@ def _stages(job: Job, first: int, last: int) -> str:
 
 
 def mixed_notes(job: Job) -> Iterator[str]:
-    types = list(dict.fromkeys(group.pool.gpu.name for group in job.nodes))
-    if len(types) > 1:
+    if len(job.gpu_types) > 1:
         yield (
-            f"NCCL between {' and '.join(types)} is not something its makers promise: try a"
+            f"NCCL between {' and '.join(job.gpu_types)} is not something its makers promise: try a"
             " collective over all nodes first."
         )
 
@@ -159,7 +162,7 @@ def _start(job: Job, program: Program) -> str:
 
 
 def _lines(arguments: Sequence[str]) -> str:
-    """One flag with its values a line."""
+    """One flag with its values, or one `key=value`, a line."""
     return "".join(f"  {line}\n" for line in _flags(arguments))
 
 
@@ -167,7 +170,7 @@ def _flags(arguments: Iterable[str]) -> list[str]:
     lines: list[str] = []
     for word in arguments:
         quoted = shlex.quote(word)
-        if word.startswith("--") or not lines:
+        if word.startswith("--") or OVERRIDE.match(word) or not lines:
             lines.append(quoted)
         else:
             lines[-1] += f" {quoted}"
