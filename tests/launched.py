@@ -39,6 +39,11 @@ PROGRAM: Final = Program(
     variables={"TRAINER_PATH": "the folder of Trainer"},
     needs=("Trainer 1.2, the same on every node",),
 )
+KEEPING: Final = replace(
+    PROGRAM,
+    checkpoints=('--keep "$CHECKPOINTS"', "--every 300"),
+    variables={**PROGRAM.variables, "CHECKPOINTS": "a folder that stays"},
+)
 SOFTWARE: Final = Target(
     name="trainer", title="Trainer", version="1.2", program=lambda job: PROGRAM
 )

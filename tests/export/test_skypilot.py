@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 import yaml
-from launched import CASES, Bench, check_ranks, job, launch_of, with_offer, with_spot, written
+from launched import (
+    CASES,
+    KEEPING,
+    PROGRAM,
+    Bench,
+    check_ranks,
+    job,
+    launch_of,
+    with_offer,
+    with_spot,
+    written,
+)
 
 from astrarium.api.calls import predict
 from astrarium.catalog import find_gpu, gpus
@@ -16,7 +27,7 @@ from astrarium.catalog.prices import offers
 from astrarium.export.features import Feature
 from astrarium.export.nearest import nearest
 from astrarium.export.skypilot import CATALOG, CLOUDS, accelerator
-from astrarium.export.target import find_target, refusals
+from astrarium.export.target import find_target, refusals, target_names
 from astrarium.plans.job import Job, job_of
 
 H100 = "H100-SXM5-80GB"
@@ -85,8 +96,34 @@ def test_spot_nodes_are_asked_for() -> None:
     commands = [launch_of("skypilot", one).command for one in (spot, job("alike"))]
     given = " task.yaml --env TRAINER_PATH=<trainer_path>"
     assert commands == [f"sky jobs launch{given}", f"sky launch{given}"]
-    kept = "keep checkpoints, as the plan counts, one after every 300 iterations"
-    assert any(kept in note for note in launch_of("skypilot", spot).notes)
+
+
+def test_spot_nodes_go_on_from_a_checkpoint_in_a_bucket(tmp_path: Path) -> None:
+    spot = with_spot(job("alike"), {H100: 16})
+    launch = launch_of("skypilot", spot, KEEPING)
+    assert launch.command.endswith(" --env TRAINER_PATH=<trainer_path> --env BUCKET=<bucket>")
+    (task,) = yaml.safe_load_all(launch.files["task.yaml"])
+    envs = {"TRAINER_PATH": "/opt/trainer", "CHECKPOINTS": "/checkpoints", "BUCKET": None}
+    assert task["envs"] == envs
+    assert task["file_mounts"] == {"${CHECKPOINTS}": {"source": "${BUCKET}", "mode": "MOUNT"}}
+    kept = "written to CHECKPOINTS after every 300 iterations, as the plan counts"
+    assert any(kept in note for note in launch.notes)
+    bench = Bench(tmp_path)
+    (tmp_path / "launch.sh").write_text(launch.files["launch.sh"])
+    (tmp_path / "launch.sh").chmod(0o755)
+    sky = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.1"}
+    given = {"TRAINER_PATH": "/opt/trainer", "CHECKPOINTS": "/my bucket"}
+    bench.run("bash", "-c", task["run"], "run", "--more", cwd=tmp_path, **sky, **given)
+    (start,) = bench.starts()
+    kept_words = ["--keep", "/my bucket", "--every", "300"]
+    assert start.words[1:] == [*PROGRAM.arguments, *kept_words, "--mock-data", "--more"]
+
+
+@pytest.mark.parametrize("name", [n for n in target_names() if not find_target(n).is_launcher])
+def test_software_that_keeps_no_checkpoints_has_no_spot_nodes(name: str) -> None:
+    spot = with_spot(job("alike"), {H100: 16})
+    found = {refusal.feature for refusal in refusals(spot, find_target(name))}
+    assert (Feature.SPOT in found) == (name != "megatron")
 
 
 @pytest.mark.parametrize(("case", "gpus"), [("alike", {H100: 8}), ("mixed", {H100: 16})])

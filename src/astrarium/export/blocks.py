@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from astrarium.export.checkpoints import CHECKPOINTS
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Program
@@ -113,7 +114,9 @@ def label(text: str) -> str:
 
 
 def usual_value(variable: str) -> str:
-    """What a variable is set to where a file needs a value: a folder of the image."""
+    """What a variable is set to where a file needs a value: a folder of the image, or mounted."""
+    if variable == CHECKPOINTS:
+        return "/checkpoints"
     return f"/opt/{label(variable.removesuffix('_PATH'))}" if variable.endswith("_PATH") else ""
 
 

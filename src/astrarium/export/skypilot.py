@@ -23,12 +23,14 @@ from astrarium.export.blocks import (
     variable_notes,
     yaml_text,
 )
+from astrarium.export.checkpoints import CHECKPOINTS
 from astrarium.export.features import Feature
 from astrarium.export.program import Launch, Program
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
 TASK_FILE: Final = "task.yaml"
+BUCKET: Final = "BUCKET"  # the variable with the address of a bucket for checkpoints
 CATALOG: Final = "skypilot-catalog"  # the source of prices whose names of instances are SkyPilot's
 COMMENT_WIDTH: Final = 90
 WITHOUT_GPUS: Final = "n1-"  # instances of Google to which GPUs are added
@@ -105,7 +107,8 @@ def launch(job: Job, program: Program) -> Launch:
         TASK_FILE: yaml_text(job, f"{TARGET.label}, {program.software}", [*header, *tasks]),
     }
     comes_back = group or any(spot_gpus(job, block.gpu) for block in blocks(job))
-    given = "".join(f" --env {name}=<{name.lower()}>" for name in program.variables)
+    names = [BUCKET if name == CHECKPOINTS else name for name in program.variables]
+    given = "".join(f" --env {name}=<{name.lower()}>" for name in names)
     verb = "jobs launch" if comes_back else "launch"
     return Launch(files, f"sky {verb} {TASK_FILE}{given}", "", tuple(_notes(job, program)))
 
@@ -121,11 +124,15 @@ def nodes_refused(job: Job) -> str:
         )
     if len(clouds) > 1:
         return "tasks of a job group lie in one cloud; plan with --market and one of them"
-    unnamed = [gpu for gpu in job.gpu_types if not accelerator(gpu)]
+    unnamed = [
+        block.gpu
+        for block in blocks(job)
+        if not accelerator(block.gpu) and "accelerators" in dict(_resources(job, block))
+    ]
     if unnamed:
         return (
-            f"it is not known what it calls {' and '.join(unnamed)}; export to torchrun, slurm or"
-            " kubernetes"
+            f"it is not known what it calls {' and '.join(dict.fromkeys(unnamed))}; export to"
+            " torchrun, slurm or kubernetes"
         )
     return _twins_refused(job)
 
@@ -145,12 +152,18 @@ def _twins_refused(job: Job) -> str:
 
 
 def _task(job: Job, program: Program, block: Block) -> dict[str, Any]:
+    envs: dict[str, str | None] = {**usual_values(program)}
+    mounts: dict[str, Any] = {}
+    if CHECKPOINTS in envs:
+        mounts = {f"${{{CHECKPOINTS}}}": {"source": f"${{{BUCKET}}}", "mode": "MOUNT"}}
+        envs[BUCKET] = None  # refused by SkyPilot until it is given
     return {
         "name": job_name(job) if len(job.nodes) == 1 else block.name,
         "num_nodes": block.group.nodes,
         "resources": dict(_resources(job, block)),
         "workdir": ".",
-        **({"envs": envs} if (envs := usual_values(program)) else {}),
+        **({"envs": envs} if envs else {}),
+        **({"file_mounts": mounts} if mounts else {}),
         **({"setup": setup} if (setup := _setup(program)) else {}),
         "run": _run(job, block),
     }
@@ -195,7 +208,7 @@ def _setup(program: Program) -> str:
 
 def _run(job: Job, block: Block) -> str:
     if job.num_nodes == 1:
-        return f"exec ./{torchrun.SCRIPT}\n"
+        return f'exec ./{torchrun.SCRIPT} "$@"\n'
     if len(job.nodes) == 1:
         address = '"$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"'
     else:
@@ -203,7 +216,7 @@ def _run(job: Job, block: Block) -> str:
     return (
         f"export MASTER_ADDR={address}\n"
         f"export NODE_RANK=$(( {block.first} + SKYPILOT_NODE_RANK ))\n"
-        f"exec ./{torchrun.SCRIPT}\n"
+        f'exec ./{torchrun.SCRIPT} "$@"\n'
     )
 
 
@@ -227,7 +240,12 @@ def _notes(job: Job, program: Program) -> Iterator[str]:
     if len(job.nodes) > 1:
         yield "Job groups, which mixed plans need, are experimental in SkyPilot."
     yield from torchrun.mixed_notes(job)
-    yield from torchrun.spot_notes(job)
+    if program.checkpoints:
+        yield (
+            f"{BUCKET} is the address of a bucket of yours, such as `s3://NAME`, which is mounted"
+            f" where {CHECKPOINTS} says."
+        )
+    yield from torchrun.spot_notes(job, program)
 
 
 TARGET = Target(

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from astrarium.export import torchrun
-from astrarium.export.blocks import RENTS_NOTHING, Block, blocks, family, job_name, pool_labels, pool_notes
+from astrarium.export.blocks import (
+    RENTS_NOTHING,
+    Block,
+    blocks,
+    family,
+    job_name,
+    pool_labels,
+    pool_notes,
+)
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Launch, Program
 from astrarium.export.target import Target

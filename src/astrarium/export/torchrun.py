@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from astrarium.export.checkpoints import CHECKPOINTS, iterations_between
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, Launch, Program
 from astrarium.export.target import Target
@@ -28,7 +29,7 @@ def launch(job: Job, program: Program) -> Launch:
     variables = "".join(f"{name}=<{name.lower()}> " for name in program.variables)
     last = job.num_nodes - 1
     where = "" if alone else f"on every node, numbered from 0 to {last}"
-    notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job))
+    notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job, program))
     return Launch(
         {SCRIPT: script(job, program)}, f"{variables}{numbers}./{SCRIPT}", where, tuple(notes)
     )
@@ -43,6 +44,7 @@ def script(job: Job, program: Program) -> str:
         "".join(_nodes(job)),
         "".join(f"export {name}={shlex.quote(v)}\n" for name, v in program.environment.items()),
         f"arguments=(\n{_lines(program.arguments)})\n",
+        f"checkpoints=({' '.join(program.checkpoints)})\n" if program.checkpoints else "",
         "".join(_data(program.data)),
         _start(job, program),
     ]
@@ -119,19 +121,17 @@ def mixed_notes(job: Job) -> Iterator[str]:
         )
 
 
-def spot_notes(job: Job) -> Iterator[str]:
+def spot_notes(job: Job, program: Program) -> Iterator[str]:
     """How to live with nodes that are taken away."""
     run = job.plan.run
-    if run is None or not any(run.spot_gpus.values()):
+    if run is None or not program.checkpoints:
         return
     spot = " and ".join(f"{count} x {gpu}" for gpu, count in run.spot_gpus.items() if count)
-    often = ""
-    if run.checkpoint_interval_seconds:
-        steps = max(round(run.checkpoint_interval_seconds / job.plan.iteration_seconds), 1)
-        often = f", as the plan counts, one after every {steps} iterations"
+    counted = ", as the plan counts" if run.checkpoint_interval_seconds else ""
     yield (
-        f"The plan has {spot} as spot, which may be taken away: keep checkpoints{often}, and start"
-        " from the last one."
+        f"The plan has {spot} as spot, which may be taken away: a checkpoint is written to"
+        f" {CHECKPOINTS} after every {iterations_between(job)} iterations{counted}, and every start"
+        " goes on from the last one there."
     )
 
 
@@ -153,12 +153,9 @@ def _start(job: Job, program: Program) -> str:
         words += ['--node-rank="$NODE_RANK"', '--master-addr="$MASTER_ADDR"', port]
     else:
         words += ["--standalone"]
-    return (
-        " \\\n  ".join(
-            [" ".join(words), program.script, '"${arguments[@]}" ${data[@]+"${data[@]}"} "$@"']
-        )
-        + "\n"
-    )
+    kept = '"${checkpoints[@]}" ' if program.checkpoints else ""
+    given = f'"${{arguments[@]}}" {kept}${{data[@]+"${{data[@]}}"}} "$@"'
+    return " \\\n  ".join([" ".join(words), program.script, given]) + "\n"
 
 
 def _lines(arguments: Sequence[str]) -> str:
