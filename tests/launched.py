@@ -22,7 +22,7 @@ from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.export.folder import folder_of, write_folder
 from astrarium.export.program import Data, Launch, Program
-from astrarium.export.target import Target, find_target
+from astrarium.export.target import Target, find_target, refusals
 from astrarium.plans.document import RunPart
 from astrarium.plans.job import Job, NodeGroup, job_of
 
@@ -38,6 +38,11 @@ PROGRAM: Final = Program(
     environment={"QUEUES": "1"},
     variables={"TRAINER_PATH": "the folder of Trainer"},
     needs=("Trainer 1.2, the same on every node",),
+)
+KEEPING: Final = replace(
+    PROGRAM,
+    checkpoints=('--keep "$CHECKPOINTS"', "--every 300"),
+    variables={**PROGRAM.variables, "CHECKPOINTS": "a folder that stays"},
 )
 SOFTWARE: Final = Target(
     name="trainer", title="Trainer", version="1.2", program=lambda job: PROGRAM
@@ -76,14 +81,24 @@ CASES: Final[Mapping[str, tuple[str, list[tuple[int, dict[str, int]]]]]] = {
     "alike": ("h100:16", [(32, {})]),
     "mixed": ("h100:16,a100:8", [(8, {A100: 8}), (12, {H100: 8}), (12, {H100: 8})]),
     "unequal": ("h100:8,a100:4", [(12, {H100: 4}), (12, {H100: 4}), (8, {A100: 4})]),
+    "twins": ("twins", [(16, {"Fast racks": 8}), (16, {"slow": 8})]),
 }
+
+
+def _cluster(gpus: str) -> Cluster:
+    """Pools of types, or two of one type that differ in their network."""
+    if gpus != "twins":
+        return parse_gpus(gpus)
+    (pool,) = parse_gpus("h100:8").pools
+    fast, slow = replace(pool, name="Fast racks"), replace(pool, name="slow")
+    return Cluster((fast, replace(slow, inter_node_bandwidth=50e9 / 8)))
 
 
 @cache
 def job(case: str) -> Job:
     """The plan of a case, with four GPUs for each tensor."""
     gpus, stages = CASES[case]
-    return _planned(parse_gpus(gpus), stages)
+    return _planned(_cluster(gpus), stages)
 
 
 Nodes = list[tuple[str, int, int]]  # GPU type, nodes, GPUs in use on each
@@ -92,7 +107,6 @@ any_nodes: Final = st.lists(
     st.tuples(st.sampled_from(TYPES), st.integers(1, 40), st.sampled_from([4, 8])),
     min_size=1,
     max_size=3,
-    unique_by=lambda group: group[0],
 )
 
 
@@ -102,9 +116,9 @@ def job_on(nodes: Nodes) -> Job:
     pool = base.nodes[0].pool
     groups = [
         NodeGroup(
-            replace(pool, name=f"pool of {gpu}", gpu=find_gpu(gpu), nodes=number), number, gpus
+            replace(pool, name=f"pool {index}", gpu=find_gpu(gpu), nodes=number), number, gpus
         )
-        for gpu, number, gpus in nodes
+        for index, (gpu, number, gpus) in enumerate(nodes)
     ]
     return replace(base, nodes=tuple(groups))
 
@@ -214,7 +228,7 @@ def golden(target: str) -> dict[str, str]:
     """The launcher's own files for every case that it takes."""
     found = {}
     for case in CASES:
-        if target == "ray" and case == "unequal":
+        if refusals(job(case), find_target(target)):
             continue
         for name, text in launch_of(target, job(case)).files.items():
             if target == "torchrun" or name != "launch.sh":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,30 @@ def test_there_is_a_job_for_each_sort_of_node(case: str) -> None:
     assert [part["parallelism"] for part in jobs] == [group.nodes for group in one.nodes]
     limits = [pod_of(part)["containers"][0]["resources"]["limits"] for part in replicated]
     assert limits == [{"nvidia.com/gpu": group.gpus_per_node} for group in one.nodes]
-    chosen = [pod_of(part).get("nodeSelector") for part in replicated]
+    chosen = [pod_of(part)["nodeSelector"] for part in replicated]
     assert len({str(selector) for selector in chosen}) == len(one.nodes)
-    assert all(chosen) == (len(one.nodes) > 1)
+    assert all("nvidia.com/gpu.product" in selector for selector in chosen)
 
 
-@pytest.mark.parametrize("case", ["alike", "mixed", "unequal"])
+def test_pools_of_one_type_are_told_apart_by_labels() -> None:
+    replicated = manifest("twins")["spec"]["replicatedJobs"]
+    pools = [pod_of(part)["nodeSelector"]["astrarium.pool"] for part in replicated]
+    assert pools == ["fast-racks", "slow"]
+    (note,) = [n for n in launch_of("kubernetes", job("twins")).notes if "kubectl label" in n]
+    assert "`fast-racks` (pool Fast racks), `slow` (pool slow)" in note
+
+
+def test_names_begin_with_a_letter() -> None:
+    """A digit, as in 3B-model, is refused where a name becomes that of a service."""
+    one = job("alike")
+    model = replace(one.model, name="7B-of-a-long-name-that-is-cut")
+    named = replace(one, workload=replace(one.workload, model=model))
+    data = yaml.safe_load(launch_of("kubernetes", named).files["jobset.yaml"])
+    assert data["metadata"]["name"] == "job-7b-of-a-long-name-th"
+    assert data["spec"]["network"]["subdomain"] == "job-7b-of-a-long-name-th"
+
+
+@pytest.mark.parametrize("case", ["alike", "mixed", "unequal", "twins"])
 def test_pods_are_nodes_in_rank_order(case: str, tmp_path: Path) -> None:
     bench, one = Bench(tmp_path), job(case)
     folder = written("kubernetes", one, tmp_path / "out")
@@ -62,7 +81,10 @@ def test_a_trainjob_is_written_where_nodes_are_alike(tmp_path: Path) -> None:
     bench, one = Bench(tmp_path), job("alike")
     folder = written("kubernetes", one, tmp_path / "out")
     (tmp_path / "copy").mkdir()
-    trainer = manifest("alike", "trainjob.yaml")["spec"]["trainer"]
+    spec = manifest("alike", "trainjob.yaml")["spec"]
+    trainer, patch = spec["trainer"], spec["runtimePatches"][0]["trainingRuntimeSpec"]
+    (patched,) = patch["template"]["spec"]["replicatedJobs"]
+    assert pod_of(patched)["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 8)
     given = {entry["name"]: entry["value"] for entry in trainer["env"]}
     for node in range(2):

@@ -12,9 +12,10 @@ import pytest
 from launched import Bench, check_ranks, job, launch_of, written
 
 from astrarium.catalog import find_gpu
-from astrarium.errors import InputError
 from astrarium.export.features import Feature
+from astrarium.export.ray import scaling as ray_scaling
 from astrarium.export.target import find_target, refusals
+from astrarium.plans.job import Job
 
 STAND_IN = """
 import os, sys, types
@@ -39,7 +40,9 @@ class TorchTrainer:
 
 context = types.SimpleNamespace(
     get_world_rank=lambda: RANK,
-    get_node_labels=lambda: {"ray.io/accelerator-type": LABELS[RANK]},
+    get_node_labels=lambda: dict(
+        zip(["ray.io/accelerator-type", "astrarium.pool"], LABELS[RANK].split("/"))
+    ),
 )
 get_runtime_context = lambda: context
 util = types.SimpleNamespace(get_node_ip_address=lambda: f"10.0.0.{RANK}")
@@ -61,6 +64,11 @@ def scaling(case: str) -> dict[str, Any]:
     value = ast.literal_eval(assigned.value)
     assert isinstance(value, dict)
     return value
+
+
+def selectors(one: Job) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = ray_scaling(one)["label_selector"]
+    return found
 
 
 def start(case: str, labels: str, folder: Path) -> Bench:
@@ -92,11 +100,24 @@ def test_unequal_nodes_are_refused() -> None:
     assert "nodes with 8 and 4 GPUs in use" in str(refusal)
 
 
-def test_types_that_ray_does_not_tell_apart_are_refused() -> None:
+def test_pools_of_one_type_are_told_apart_by_labels(tmp_path: Path) -> None:
+    bench = start("twins", "H100/fast-racks,H100/slow", tmp_path)
+    check_ranks(job("twins"), bench.starts(), "10.0.0.0")
+    assert any("ray start --labels" in note for note in launch_of("ray", job("twins")).notes)
+
+
+def test_a_node_of_the_twin_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"astrarium.pool is slow, not fast-racks"):
+        start("twins", "H100/slow,H100/fast-racks", tmp_path)
+
+
+def test_types_that_ray_does_not_tell_apart_have_labels() -> None:
     one = job("mixed")
     small = replace(one.nodes[1].pool, gpu=find_gpu("a100-40gb"))
     twins = replace(one, nodes=(one.nodes[0], replace(one.nodes[1], pool=small)))
-    with pytest.raises(InputError, match="does not tell A100-SXM4-80GB and A100-SXM4-40GB apart"):
-        launch_of("ray", twins)
+    assert one.nodes[0].pool.name == "A100-SXM4-80GB"
+    found = [selector["astrarium.pool"] for selector in selectors(twins)]
+    assert found == ["a100-sxm4-80gb", "h100-sxm5-80gb", "h100-sxm5-80gb"]
+    assert all("astrarium.pool" not in selector for selector in selectors(one))
     known = launch_of("ray", job("alike")).command
     assert '{"env_vars": {"TRAINER_PATH": "<trainer_path>"}}' in known

@@ -8,15 +8,27 @@ from typing import Any
 
 import pytest
 import yaml
-from launched import CASES, Bench, check_ranks, job, launch_of, with_offer, with_spot, written
+from launched import (
+    CASES,
+    KEEPING,
+    PROGRAM,
+    Bench,
+    check_ranks,
+    job,
+    launch_of,
+    with_offer,
+    with_spot,
+    written,
+)
 
-from astrarium.catalog import gpus
+from astrarium.api.calls import predict
+from astrarium.catalog import find_gpu, gpus
 from astrarium.catalog.prices import offers
-from astrarium.errors import InputError
 from astrarium.export.features import Feature
+from astrarium.export.nearest import nearest
 from astrarium.export.skypilot import CATALOG, CLOUDS, accelerator
-from astrarium.export.target import find_target, refusals
-from astrarium.plans.job import Job
+from astrarium.export.target import find_target, refusals, target_names
+from astrarium.plans.job import Job, job_of
 
 H100 = "H100-SXM5-80GB"
 
@@ -84,8 +96,34 @@ def test_spot_nodes_are_asked_for() -> None:
     commands = [launch_of("skypilot", one).command for one in (spot, job("alike"))]
     given = " task.yaml --env TRAINER_PATH=<trainer_path>"
     assert commands == [f"sky jobs launch{given}", f"sky launch{given}"]
-    kept = "keep checkpoints, as the plan counts, one after every 300 iterations"
-    assert any(kept in note for note in launch_of("skypilot", spot).notes)
+
+
+def test_spot_nodes_go_on_from_a_checkpoint_in_a_bucket(tmp_path: Path) -> None:
+    spot = with_spot(job("alike"), {H100: 16})
+    launch = launch_of("skypilot", spot, KEEPING)
+    assert launch.command.endswith(" --env TRAINER_PATH=<trainer_path> --env BUCKET=<bucket>")
+    (task,) = yaml.safe_load_all(launch.files["task.yaml"])
+    envs = {"TRAINER_PATH": "/opt/trainer", "CHECKPOINTS": "/checkpoints", "BUCKET": None}
+    assert task["envs"] == envs
+    assert task["file_mounts"] == {"${CHECKPOINTS}": {"source": "${BUCKET}", "mode": "MOUNT"}}
+    kept = "written to CHECKPOINTS after every 300 iterations, as the plan counts"
+    assert any(kept in note for note in launch.notes)
+    bench = Bench(tmp_path)
+    (tmp_path / "launch.sh").write_text(launch.files["launch.sh"])
+    (tmp_path / "launch.sh").chmod(0o755)
+    sky = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.1"}
+    given = {"TRAINER_PATH": "/opt/trainer", "CHECKPOINTS": "/my bucket"}
+    bench.run("bash", "-c", task["run"], "run", "--more", cwd=tmp_path, **sky, **given)
+    (start,) = bench.starts()
+    kept_words = ["--keep", "/my bucket", "--every", "300"]
+    assert start.words[1:] == [*PROGRAM.arguments, *kept_words, "--mock-data", "--more"]
+
+
+@pytest.mark.parametrize("name", [n for n in target_names() if not find_target(n).is_launcher])
+def test_software_that_keeps_no_checkpoints_has_no_spot_nodes(name: str) -> None:
+    spot = with_spot(job("alike"), {H100: 16})
+    found = {refusal.feature for refusal in refusals(spot, find_target(name))}
+    assert (Feature.SPOT in found) == (name != "megatron")
 
 
 @pytest.mark.parametrize(("case", "gpus"), [("alike", {H100: 8}), ("mixed", {H100: 16})])
@@ -95,18 +133,42 @@ def test_spot_nodes_beside_others_are_refused(case: str, gpus: dict[str, int]) -
     assert "all spot or none" in str(refusal)
 
 
+def refused(one: Job) -> str:
+    """The only refusal: of its nodes."""
+    (refusal,) = refusals(one, find_target("skypilot"))
+    assert refusal.feature is Feature.NODES
+    return str(refusal)
+
+
 def test_what_cannot_be_rented_is_refused() -> None:
-    with pytest.raises(InputError, match="does not rent from 'coreweave'"):
-        launch_of("skypilot", with_offer(job("alike"), cloud="coreweave"))
+    assert refused(with_offer(job("alike"), cloud="coreweave")).startswith(
+        f"{H100} of coreweave: it does not rent from coreweave"
+    )
     one = job("mixed")
     pools = [
         replace(g, pool=replace(g.pool, cloud=c))
         for g, c in zip(one.nodes, ("aws", "gcp"), strict=True)
     ]
-    with pytest.raises(InputError, match="rents from aws and gcp, but tasks of a job group"):
-        launch_of("skypilot", replace(one, nodes=tuple(pools)))
-    with pytest.raises(InputError, match="not known what SkyPilot"):
-        accelerator("Titan-RTX-24GB")
+    apart = refused(replace(one, nodes=tuple(pools)))
+    assert apart.startswith(f"A100-SXM4-80GB and {H100} of aws and gcp: tasks of a job group")
+    unnamed = with_offer(job("alike"), gpu=find_gpu("Titan-RTX-24GB"))
+    assert "not known what it calls Titan-RTX-24GB" in refused(unnamed)
+    assert "the pools Fast racks and slow it would rent the same" in refused(job("twins"))
+
+
+def test_the_nearest_of_nodes_that_cannot_be_rented_together_is_one_pool() -> None:
+    one = job("mixed")
+    clouds = {"A100-SXM4-80GB": "aws", H100: "gcp"}
+    pools = tuple(replace(p, cloud=clouds[p.name]) for p in one.cluster.pools)
+    cluster = replace(one.cluster, pools=pools)
+    found = predict(
+        "llama-3-8b", {"tp": 4, "pp": 3}, cluster=cluster, seq_length=4096, global_batch=96
+    )
+    target = find_target("skypilot")
+    made = nearest(job_of(found.document), [target])
+    assert made is not None
+    assert len(made.job.gpu_types) == 1
+    assert not refusals(made.job, target)
 
 
 def test_the_clouds_are_those_of_the_price_book() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from launched import (
 )
 
 from astrarium.catalog import find_gpu
+from astrarium.export.blocks import family
 from astrarium.export.features import Feature
 from astrarium.export.target import find_target, refusals
 
@@ -49,8 +51,10 @@ def components(text: str) -> list[dict[str, str]]:
 def test_components_are_the_nodes_of_the_plan(case: str) -> None:
     one = job(case)
     found = components(launch_of("slurm", one).files["job.sbatch"])
-    asked = [(int(part["nodes"]), part["gpus-per-node"].split(":")[-1]) for part in found]
-    assert asked == [(group.nodes, str(group.gpus_per_node)) for group in one.nodes]
+    asked = [(int(part["nodes"]), part["gpus-per-node"]) for part in found]
+    assert asked == [
+        (group.nodes, f"{family(group.pool.gpu.name)}:{group.gpus_per_node}") for group in one.nodes
+    ]
     assert all(part["ntasks-per-node"] == "1" and "exclusive" in part for part in found)
     assert found[0]["job-name"] == "llama-3-8b"
 
@@ -60,7 +64,10 @@ def test_components_are_any_nodes(nodes: Nodes) -> None:
     found = components(launch_of("slurm", job_on(nodes)).files["job.sbatch"])
     asked = [(int(part["nodes"]), int(part["gpus-per-node"].split(":")[-1])) for part in found]
     assert asked == [(number, gpus) for _, number, gpus in nodes]
-    assert len({part["gpus-per-node"].split(":")[0] for part in found}) == len(nodes)
+    chosen = {(part["gpus-per-node"].split(":")[0], part.get("constraint")) for part in found}
+    assert len(chosen) == len(nodes)
+    alone = Counter(gpu for gpu, _, _ in nodes)
+    assert [("constraint" in part) for part in found] == [alone[gpu] > 1 for gpu, _, _ in nodes]
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "one-node"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
-from launched import H100, Nodes, any_nodes, job, job_on, launch_of, with_offer, with_spot
+from launched import H100, KEEPING, Nodes, any_nodes, job, job_on, launch_of, with_offer, with_spot
 from upstream.client import Driver, RefusedError
 
 from astrarium.catalog.prices import offers
@@ -35,6 +35,8 @@ def task_text(one: Job) -> str:
 @given(any_nodes)
 def test_skypilot_reads_the_nodes_of_the_plan(skypilot: Driver, nodes: Nodes) -> None:
     one = job_on(nodes)
+    twins = len({accelerator(gpu) + str(gpus) for gpu, _, gpus in nodes}) < len(nodes)
+    assert bool(refusals(one, find_target("skypilot"))) == twins
     read = skypilot.ask(text=task_text(one))
     assert read["name"] == "llama-3-8b"
     assert read["is_group"] == (len(one.nodes) > 1)
@@ -53,6 +55,12 @@ def test_skypilot_reads_offers_and_spot(skypilot: Driver) -> None:
         "instance_type": offer.instance,
         "use_spot": True,
     }
+    kept = with_spot(job("alike"), {H100: 16})
+    mounted = launch_of("skypilot", kept, KEEPING).files["task.yaml"]
+    (task,) = skypilot.ask(schema=mounted)
+    assert task["file_mounts"]["${CHECKPOINTS}"]["source"] == "${BUCKET}"
+    with pytest.raises(RefusedError, match="BUCKET"):
+        skypilot.ask(text=mounted)
     with pytest.raises(RefusedError, match="instance_typ"):
         skypilot.ask(schema=text.replace("instance_type:", "instance_typ:"))
 

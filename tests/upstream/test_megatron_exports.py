@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from exported_plans import CASES, MODELS, job, jobs
 from hypothesis import HealthCheck, given, settings
+from launched import with_spot
 from upstream.client import Driver, RefusedError
 
 from astrarium.catalog.models import model_entries
@@ -34,6 +35,22 @@ def parsed(megatron: Driver, one: Job, **changes: Any) -> Any:
         capability=NEW if blackwell else OLD,
         **changes,
     )
+
+
+def test_checkpoints_of_spot_nodes_are_options_of_megatron(megatron: Driver) -> None:
+    spot = with_spot(job("even"), {"H100-SXM5-80GB": 16})
+    words = shlex.split(" ".join(program(spot).checkpoints).replace("$CHECKPOINTS", "/a b"))
+    made = program(spot)
+    assert "CHECKPOINTS" in made.variables
+    args = megatron.ask(
+        operation="arguments",
+        argv=[*made.all_arguments, *words],
+        world_size=spot.world_size,
+        env=dict(made.environment),
+        capability=OLD,
+    )["args"]
+    assert (args["save"], args["load"], args["save_interval"]) == ("/a b", "/a b", 300)
+    assert not program(job("even")).checkpoints
 
 
 def check_equal(one: Job, read: Any) -> None:

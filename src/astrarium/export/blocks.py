@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from astrarium.export.checkpoints import CHECKPOINTS
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Program
 from astrarium.plans.job import Job, NodeGroup
 
+POOL_LABEL: Final = "astrarium.pool"  # that users give to nodes of pools of one GPU type
 LONGEST_NAME: Final = 24  # leaves room for what launchers append, of 63 letters
 NO_SPOT: Final = (
     "it uses nodes that are there and rents none; which of them may be taken away is not its to"
@@ -35,6 +37,10 @@ class Block:
     @property
     def gpu(self) -> str:
         return self.group.pool.gpu.name
+
+    @property
+    def pool(self) -> str:
+        return self.group.pool.name
 
     @property
     def words(self) -> str:
@@ -59,11 +65,47 @@ def blocks(job: Job) -> tuple[Block, ...]:
 
 def family(gpu: str) -> str:
     """The short name of a GPU type: "h100" of H100-SXM5-80GB."""
-    return label(re.split(r"-(?:SXM|PCIe|NVL|\d+GB)", gpu)[0])
+    return _lettered("gpu", label(re.split(r"-(?:SXM|PCIe|NVL|\d+GB)", gpu)[0]))
+
+
+def pool_labels(job: Job, sort: Callable[[str], str]) -> dict[str, str]:
+    """Labels for pools that the launcher's names of GPU types do not tell apart, by pool.
+
+    `sort` gives what the launcher calls a GPU type, "" if that is not known. Users give the labels
+    to their nodes; pools of a type are not alike, or they would be one pool.
+    """
+    pools = {group.pool.name: sort(group.pool.gpu.name) for group in job.nodes}
+    if len(pools) == 1:
+        return {}
+    sorts = Counter(pools.values())
+    found: dict[str, str] = {}
+    for name, kind in pools.items():
+        if kind and sorts[kind] == 1:
+            continue
+        short = label(name)[:LONGEST_NAME].strip("-") or "pool"
+        again = short in found.values()
+        found[name] = f"{short}-{len(found) + 1}" if again else short
+    return found
+
+
+def pool_notes(labels: Mapping[str, str], how: str) -> Iterator[str]:
+    """Which nodes the user has to label; `how` is the way of the launcher."""
+    if labels:
+        named = ", ".join(f"`{value}` (pool {name})" for name, value in labels.items())
+        yield (
+            "GPU types do not tell all pools of this plan apart, so that nodes of these are asked"
+            f" for by labels of your own: {named}. {how}"
+        )
 
 
 def job_name(job: Job) -> str:
-    return label(job.model.name)[:LONGEST_NAME].strip("-") or "training"
+    name = _lettered("job", label(job.model.name) or "training")
+    return name[:LONGEST_NAME].strip("-")
+
+
+def _lettered(word: str, name: str) -> str:
+    """A name that begins with a letter, as those of services must."""
+    return f"{word}-{name}" if name[:1].isdigit() else name
 
 
 def label(text: str) -> str:
@@ -72,8 +114,15 @@ def label(text: str) -> str:
 
 
 def usual_value(variable: str) -> str:
-    """What a variable is set to where a file needs a value: a folder of the image."""
+    """What a variable is set to where a file needs a value: a folder of the image, or mounted."""
+    if variable == CHECKPOINTS:
+        return "/checkpoints"
     return f"/opt/{label(variable.removesuffix('_PATH'))}" if variable.endswith("_PATH") else ""
+
+
+def usual_values(program: Program) -> dict[str, str]:
+    """All variables of a program with such values."""
+    return {name: usual_value(name) for name in program.variables}
 
 
 def variable_notes(program: Program, where: str) -> tuple[str, ...]:

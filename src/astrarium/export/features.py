@@ -55,6 +55,7 @@ class Feature(StrEnum):
     FP8 = "fp8"
     MIXED_GPUS = "GPUs of several types"
     STRADDLING = "a stage on two pools"
+    NODES = "nodes of these sorts"
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use"
     REPLICA_GROUPS = "replicas that are not alike"
     UNLIKE_STAGES = "stages with degrees of their own"
@@ -168,8 +169,13 @@ def _lone_replica(job: Job) -> str:
 
 
 def _gpu_types(job: Job) -> str:
-    names = list(dict.fromkeys(group.pool.gpu.name for group in job.nodes))
-    return " and ".join(names) if len(names) > 1 else ""
+    return " and ".join(job.gpu_types) if len(job.gpu_types) > 1 else ""
+
+
+def _nodes(job: Job) -> str:
+    """Every plan asks for nodes; a launcher may have no way to ask for these together."""
+    clouds = dict.fromkeys(group.pool.cloud for group in job.nodes if group.pool.cloud)
+    return " and ".join(job.gpu_types) + (f" of {' and '.join(clouds)}" if clouds else "")
 
 
 def _processors(job: Job) -> str:
@@ -256,6 +262,7 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.FP8: _precision(Precision.FP8),
     Feature.MIXED_GPUS: _gpu_types,
     Feature.STRADDLING: _straddling,
+    Feature.NODES: _nodes,
     Feature.UNEQUAL_NODES: _unequal_nodes,
     Feature.REPLICA_GROUPS: _says("groups", lambda s: len(s.groups) > 1),
     Feature.UNLIKE_STAGES: _says("tp or dp of a stage's own", lambda s: s.has_unlike_stages),

@@ -7,16 +7,20 @@ node: its number is the block's first plus its index in the job.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.export import torchrun
 from astrarium.export.blocks import (
+    POOL_LABEL,
     RENTS_NOTHING,
     Block,
     blocks,
     job_name,
-    usual_value,
+    pool_labels,
+    pool_notes,
+    usual_values,
     variable_notes,
     yaml_text,
 )
@@ -102,7 +106,7 @@ def _replicated_job(job: Job, program: Program, block: Block) -> Yaml:
     nodes = block.group.nodes
     pod: Yaml = {
         "restartPolicy": "Never",
-        **({"nodeSelector": _selector(block)} if len(job.nodes) > 1 else {}),
+        "nodeSelector": _selector(job, block),
         "containers": [_container(job, program, block)],
         "volumes": _volumes(job, program),
     }
@@ -128,7 +132,7 @@ def _container(job: Job, program: Program, block: Block) -> Yaml:
         "FIRST_NODE": str(block.first),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(torchrun.PORT),
-        **_set_variables(program),
+        **usual_values(program),
     }
     return {
         "name": "training",
@@ -150,6 +154,7 @@ def trainjob(job: Job, program: Program) -> Yaml:
             "spec": {
                 "template": {
                     "spec": {
+                        "nodeSelector": _selector(job, block),
                         "containers": [{"name": RUNTIME_JOB, "volumeMounts": _mounts()}],
                         "volumes": _volumes(job, program),
                     }
@@ -168,7 +173,7 @@ def trainjob(job: Job, program: Program) -> Yaml:
                 "numNodes": block.group.nodes,
                 "numProcPerNode": block.group.gpus_per_node,
                 "command": _command(f"{number} MASTER_PORT=$PET_MASTER_PORT"),
-                "env": _env(_set_variables(program)),
+                "env": _env(usual_values(program)),
                 "resourcesPerNode": _resources(block),
             },
             "runtimePatches": [
@@ -189,10 +194,6 @@ def _command(numbered: str) -> list[str]:
     return ["bash", "-ec", f"{copied}\n{numbered}\nexec {RUN_FOLDER}/{torchrun.SCRIPT}\n"]
 
 
-def _set_variables(program: Program) -> dict[str, str]:
-    return {name: usual_value(name) for name in program.variables}
-
-
 def _env(values: Mapping[str, str]) -> list[Yaml]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
@@ -202,11 +203,18 @@ def _resources(block: Block) -> Yaml:
     return {"limits": {resource: block.group.gpus_per_node}}
 
 
-def _selector(block: Block) -> dict[str, str]:
-    gpu = block.group.pool.gpu
-    return {
-        PRODUCT_LABELS.get(gpu.vendor, PRODUCT_LABELS["NVIDIA"]): PRODUCTS.get(gpu.name, gpu.name)
-    }
+def _selector(job: Job, block: Block) -> dict[str, str]:
+    product = PRODUCT_LABELS.get(block.group.pool.gpu.vendor, PRODUCT_LABELS["NVIDIA"])
+    pool = _pools(job).get(block.pool)
+    return {product: _product(block.gpu), **({POOL_LABEL: pool} if pool else {})}
+
+
+def _product(gpu: str) -> str:
+    return PRODUCTS.get(gpu, re.sub(r"[^\w.]+", "-", gpu))
+
+
+def _pools(job: Job) -> dict[str, str]:
+    return pool_labels(job, _product)
 
 
 def _mounts() -> list[Yaml]:
@@ -255,14 +263,14 @@ def _notes(job: Job, program: Program) -> Iterator[str]:
             f"With Kubeflow Trainer and its runtime `{RUNTIME}`, {TRAINJOB_FILE} does the same:"
             f" name it in {KUSTOMIZE_FILE} in place of {JOBSET_FILE}."
         )
-    else:
-        wanted = ", ".join(
-            dict.fromkeys(f"`{v}`" for block in blocks(job) for v in _selector(block).values())
-        )
-        yield (
-            f"Pods find their nodes by the product labels {wanted}: compare them with"
-            " `kubectl get nodes --show-labels`. A pod whose label no node has stays pending."
-        )
+    wanted = ", ".join(f"`{_product(gpu)}`" for gpu in job.gpu_types)
+    yield (
+        f"Pods find their nodes by the product labels {wanted}: compare them with"
+        " `kubectl get nodes --show-labels`. A pod whose label no node has stays pending."
+    )
+    yield from pool_notes(
+        _pools(job), f"Give them to your nodes: `kubectl label nodes NODE {POOL_LABEL}=LABEL`."
+    )
     yield from variable_notes(program, JOBSET_FILE)
     yield (
         "Networks with RDMA need further resources and annotations, which differ from cluster to"

@@ -10,6 +10,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from astrarium.export.checkpoints import (
+    CHECKPOINTS,
+    checkpoint_variables,
+    has_spot,
+    iterations_between,
+)
 from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.megatron_model import model_flags, model_refused
 from astrarium.export.megatron_rebuilt import Flags
@@ -222,6 +228,15 @@ def environment(job: Job) -> Mapping[str, str]:
     return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if split and older else {}
 
 
+def checkpoints(job: Job) -> tuple[str, ...]:
+    """Options that go on after nodes were taken away; an empty folder starts from scratch."""
+    if not has_spot(job):
+        return ()
+    folder = f'"${CHECKPOINTS}"'
+    often = f"--save-interval {iterations_between(job)}"
+    return (f"--save {folder}", f"--load {folder}", often)
+
+
 def program(job: Job) -> Program:
     """What every process runs."""
     return Program(
@@ -229,8 +244,12 @@ def program(job: Job) -> Program:
         script='"$MEGATRON_PATH"/pretrain_gpt.py',
         arguments=words(flags(job)),
         data=data_of(job),
+        checkpoints=checkpoints(job),
         environment=environment(job),
-        variables={"MEGATRON_PATH": f"a checkout of Megatron-LM, tag core_v{VERSION}"},
+        variables={
+            "MEGATRON_PATH": f"a checkout of Megatron-LM, tag core_v{VERSION}",
+            **checkpoint_variables(job),
+        },
         needs=(
             f"Megatron-LM, tag core_v{VERSION}, with PyTorch, Transformer Engine and Apex as its"
             " own documentation asks, the same on every node.",
@@ -271,4 +290,5 @@ TARGET = Target(
     program=program,
     lacks=LACKS,
     model_refused=model_refused,
+    resumes=True,
 )

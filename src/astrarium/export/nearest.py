@@ -42,7 +42,12 @@ _UNLIKE: Final = {
     Feature.OWN_RECOMPUTE,
     Feature.STRADDLING,
 }
-_ONE_TYPE: Final = {Feature.MIXED_GPUS, Feature.STRADDLING, Feature.UNEQUAL_NODES}
+_ONE_TYPE: Final = {
+    Feature.MIXED_GPUS,
+    Feature.NODES,
+    Feature.STRADDLING,
+    Feature.UNEQUAL_NODES,
+}
 _STAGES: Final = {Feature.UNEVEN_STAGES, Feature.ZERO_3_PIPELINE, *_UNLIKE, *_ONE_TYPE}
 _RECOMPUTE: Final = {feature for feature in Feature if feature.name.startswith("RECOMPUTE")}
 _ZERO: Final = {feature for feature in Feature if feature.name.startswith("ZERO")}

@@ -31,13 +31,16 @@ class Program:
 
     `script` is what follows `torchrun ...`, as words of a shell: `"$MEGATRON_PATH"/pretrain_gpt.py`
     or `-m torchtitan.train`. `arguments` are plain words. `variables` must be set by the user, for
-    what is said. Scripts hand what they are given themselves on, behind all arguments.
+    what is said. `checkpoints` are words of a shell that keep checkpoints and go on from the last
+    one, for plans whose nodes may be taken away. Scripts hand what they are given themselves on,
+    behind all arguments.
     """
 
     software: str  # with its version: "Megatron-LM 0.19.2"
     script: str
     arguments: tuple[str, ...] = ()
     data: Data = field(default_factory=Data)
+    checkpoints: tuple[str, ...] = ()
     files: Files = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)

@@ -10,14 +10,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from astrarium.errors import InputError
 from astrarium.export import torchrun
-from astrarium.export.blocks import RENTS_NOTHING, blocks, family
+from astrarium.export.blocks import POOL_LABEL, RENTS_NOTHING, family, pool_labels, pool_notes
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Launch, Program
 from astrarium.export.target import Target
-from astrarium.plans.job import Job
+from astrarium.plans.job import Job, NodeGroup
 
 SCRIPT: Final = "start_ray.py"
 TYPE_LABEL: Final = "ray.io/accelerator-type"
@@ -124,8 +123,7 @@ def script(job: Job, program: Program) -> str:
 
 def scaling(job: Job) -> dict[str, Any]:
     """What ScalingConfig takes beside GPUs: a selector for each worker, in the order of ranks."""
-    _check_labels(job)
-    selectors = [_selector(block.gpu) for block in blocks(job) for _ in range(block.group.nodes)]
+    selectors = [_selector(job, group) for group in job.nodes for _ in range(group.nodes)]
     return {
         "num_workers": job.num_nodes,
         "resources_per_worker": {"GPU": job.nodes[0].gpus_per_node},
@@ -134,26 +132,20 @@ def scaling(job: Job) -> dict[str, Any]:
     }
 
 
-def _selector(gpu: str) -> dict[str, str]:
-    name = _accelerator_type(gpu)
-    return {TYPE_LABEL: name} if name else {}
+def _selector(job: Job, group: NodeGroup) -> dict[str, str]:
+    name = _accelerator_type(group.pool.gpu.name)
+    pool = _pools(job).get(group.pool.name)
+    return {**({TYPE_LABEL: name} if name else {}), **({POOL_LABEL: pool} if pool else {})}
+
+
+def _pools(job: Job) -> dict[str, str]:
+    return pool_labels(job, _accelerator_type)
 
 
 def _accelerator_type(gpu: str) -> str:
     """What Ray calls a GPU type; "" if that is not known."""
     short = family(gpu).upper()
     return OTHER_NAMES.get(gpu, short if short in SAME_NAME else "")
-
-
-def _check_labels(job: Job) -> None:
-    """Refuse a mixed plan whose types Ray does not tell apart."""
-    types = list(dict.fromkeys(group.pool.gpu.name for group in job.nodes))
-    names = [_accelerator_type(gpu) for gpu in types]
-    if len(types) > 1 and ("" in names or len(set(names)) < len(names)):
-        raise InputError(
-            f"{TARGET.label} does not tell {' and '.join(types)} apart by the label {TYPE_LABEL};"
-            " export to slurm or kubernetes"
-        )
 
 
 def _command(program: Program) -> str:
@@ -164,9 +156,13 @@ def _command(program: Program) -> str:
 
 
 def _notes(job: Job) -> Iterator[str]:
-    for gpu in dict.fromkeys(group.pool.gpu.name for group in job.nodes):
-        if not _accelerator_type(gpu):
+    pools = _pools(job)
+    for gpu in job.gpu_types:
+        if not _accelerator_type(gpu) and not pools:
             yield f"Ray has no label for {gpu}: any nodes with enough GPUs are taken."
+    yield from pool_notes(
+        pools, f"Give them to your nodes: `ray start --labels={POOL_LABEL}=LABEL ...`."
+    )
     yield from torchrun.node_notes(job)
     yield from torchrun.mixed_notes(job)
 

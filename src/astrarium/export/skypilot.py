@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from astrarium.catalog.prices import offers
 from astrarium.catalog.regions import ANY_REGION, REGIONS
-from astrarium.errors import InputError
 from astrarium.export import torchrun
 from astrarium.export.blocks import (
     Block,
@@ -20,15 +19,18 @@ from astrarium.export.blocks import (
     job_name,
     spot_gpus,
     usual_value,
+    usual_values,
     variable_notes,
     yaml_text,
 )
+from astrarium.export.checkpoints import CHECKPOINTS
 from astrarium.export.features import Feature
 from astrarium.export.program import Launch, Program
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
 TASK_FILE: Final = "task.yaml"
+BUCKET: Final = "BUCKET"  # the variable with the address of a bucket for checkpoints
 CATALOG: Final = "skypilot-catalog"  # the source of prices whose names of instances are SkyPilot's
 COMMENT_WIDTH: Final = 90
 WITHOUT_GPUS: Final = "n1-"  # instances of Google to which GPUs are added
@@ -97,7 +99,6 @@ CLOUDS: Final = frozenset(
 
 def launch(job: Job, program: Program) -> Launch:
     """The task, or the group of tasks, beside launch.sh."""
-    _check_one_cloud(job)
     group = len(job.nodes) > 1
     tasks = [_task(job, program, block) for block in blocks(job)]
     header = [{"name": job_name(job), "execution": "parallel"}] if group else []
@@ -106,34 +107,63 @@ def launch(job: Job, program: Program) -> Launch:
         TASK_FILE: yaml_text(job, f"{TARGET.label}, {program.software}", [*header, *tasks]),
     }
     comes_back = group or any(spot_gpus(job, block.gpu) for block in blocks(job))
-    given = "".join(f" --env {name}=<{name.lower()}>" for name in program.variables)
+    names = [BUCKET if name == CHECKPOINTS else name for name in program.variables]
+    given = "".join(f" --env {name}=<{name.lower()}>" for name in names)
     verb = "jobs launch" if comes_back else "launch"
     return Launch(files, f"sky {verb} {TASK_FILE}{given}", "", tuple(_notes(job, program)))
 
 
-def _check_one_cloud(job: Job) -> None:
-    """Refuse what cannot be rented, or not together."""
+def nodes_refused(job: Job) -> str:
+    """Why these nodes cannot be rented, or not together; "" if they can."""
     clouds = dict.fromkeys(group.pool.cloud for group in job.nodes if group.pool.cloud)
-    for cloud in clouds:
-        if cloud not in CLOUDS:
-            raise InputError(
-                f"{TARGET.label} does not rent from '{cloud}', whose prices the plan has; plan with"
-                " --market and clouds that it knows, or export to slurm or kubernetes"
-            )
-    if len(clouds) > 1:
-        raise InputError(
-            f"the plan rents from {' and '.join(clouds)}, but tasks of a job group of"
-            f" {TARGET.label} lie in one cloud; plan with --market and one of them"
+    unknown = [cloud for cloud in clouds if cloud not in CLOUDS]
+    if unknown:
+        return (
+            f"it does not rent from {' and '.join(unknown)}, whose prices the plan has; plan with"
+            " --market and clouds that it knows, or export to slurm or kubernetes"
         )
+    if len(clouds) > 1:
+        return "tasks of a job group lie in one cloud; plan with --market and one of them"
+    unnamed = [
+        block.gpu
+        for block in blocks(job)
+        if not accelerator(block.gpu) and "accelerators" in dict(_resources(job, block))
+    ]
+    if unnamed:
+        return (
+            f"it is not known what it calls {' and '.join(dict.fromkeys(unnamed))}; export to"
+            " torchrun, slurm or kubernetes"
+        )
+    return _twins_refused(job)
+
+
+def _twins_refused(job: Job) -> str:
+    """Pools that would rent the same: nothing says which nodes are whose."""
+    pools: dict[str, str] = {}
+    for block in blocks(job):
+        asked = str(dict(_resources(job, block)))
+        other = pools.setdefault(asked, block.pool)
+        if other != block.pool:
+            return (
+                f"for the pools {other} and {block.pool} it would rent the same, though the plan"
+                " has them unlike; export to slurm or kubernetes, which ask for labels of nodes"
+            )
+    return ""
 
 
 def _task(job: Job, program: Program, block: Block) -> dict[str, Any]:
+    envs: dict[str, str | None] = {**usual_values(program)}
+    mounts: dict[str, Any] = {}
+    if CHECKPOINTS in envs:
+        mounts = {f"${{{CHECKPOINTS}}}": {"source": f"${{{BUCKET}}}", "mode": "MOUNT"}}
+        envs[BUCKET] = None  # refused by SkyPilot until it is given
     return {
         "name": job_name(job) if len(job.nodes) == 1 else block.name,
         "num_nodes": block.group.nodes,
         "resources": dict(_resources(job, block)),
         "workdir": ".",
-        **({"envs": envs} if (envs := _envs(program)) else {}),
+        **({"envs": envs} if envs else {}),
+        **({"file_mounts": mounts} if mounts else {}),
         **({"setup": setup} if (setup := _setup(program)) else {}),
         "run": _run(job, block),
     }
@@ -154,15 +184,9 @@ def _resources(job: Job, block: Block) -> Iterator[tuple[str, Any]]:
 
 
 def accelerator(gpu: str) -> str:
-    """What SkyPilot calls a GPU type."""
-    if gpu in ACCELERATORS:
-        return ACCELERATORS[gpu]
+    """What SkyPilot calls a GPU type; "" if that is not known."""
     short = gpu.partition("-")[0]
-    if short in SAME_NAME:
-        return short
-    raise InputError(
-        f"it is not known what {TARGET.label} calls {gpu}; export to torchrun, slurm or kubernetes"
-    )
+    return ACCELERATORS.get(gpu, short if short in SAME_NAME else "")
 
 
 def _instance_gpus(block: Block) -> int:
@@ -172,10 +196,6 @@ def _instance_gpus(block: Block) -> int:
         return 0
     of_cloud = offers(pool.gpu.name, [pool.cloud])
     return next((offer.gpus for offer in of_cloud if offer.instance == pool.instance), 0)
-
-
-def _envs(program: Program) -> dict[str, str]:
-    return {name: usual_value(name) for name in program.variables}
 
 
 def _setup(program: Program) -> str:
@@ -188,7 +208,7 @@ def _setup(program: Program) -> str:
 
 def _run(job: Job, block: Block) -> str:
     if job.num_nodes == 1:
-        return f"exec ./{torchrun.SCRIPT}\n"
+        return f'exec ./{torchrun.SCRIPT} "$@"\n'
     if len(job.nodes) == 1:
         address = '"$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"'
     else:
@@ -196,7 +216,7 @@ def _run(job: Job, block: Block) -> str:
     return (
         f"export MASTER_ADDR={address}\n"
         f"export NODE_RANK=$(( {block.first} + SKYPILOT_NODE_RANK ))\n"
-        f"exec ./{torchrun.SCRIPT}\n"
+        f'exec ./{torchrun.SCRIPT} "$@"\n'
     )
 
 
@@ -220,7 +240,12 @@ def _notes(job: Job, program: Program) -> Iterator[str]:
     if len(job.nodes) > 1:
         yield "Job groups, which mixed plans need, are experimental in SkyPilot."
     yield from torchrun.mixed_notes(job)
-    yield from torchrun.spot_notes(job)
+    if program.checkpoints:
+        yield (
+            f"{BUCKET} is the address of a bucket of yours, such as `s3://NAME`, which is mounted"
+            f" where {CHECKPOINTS} says."
+        )
+    yield from torchrun.spot_notes(job, program)
 
 
 TARGET = Target(
@@ -228,6 +253,7 @@ TARGET = Target(
     title="SkyPilot",
     version="0.14.1",
     launch=launch,
+    nodes_refused=nodes_refused,
     lacks={
         Feature.SPOT_BESIDE: "nodes of a task are all spot or none, and tasks of a group come back"
         " one by one, while all ranks have to start again together"

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from astrarium.export import torchrun
-from astrarium.export.blocks import RENTS_NOTHING, Block, blocks, family, job_name
+from astrarium.export.blocks import (
+    RENTS_NOTHING,
+    Block,
+    blocks,
+    family,
+    job_name,
+    pool_labels,
+    pool_notes,
+)
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Launch, Program
 from astrarium.export.target import Target
@@ -39,35 +47,34 @@ def script(job: Job, program: Program) -> str:
         + commented(header_lines(job, f"{TARGET.title}, {program.software}")),
         "#SBATCH hetjob\n".join("".join(_component(job, block)) for block in blocks(job)),
         "set -euo pipefail\n" + 'cd "$SLURM_SUBMIT_DIR"\n',
-        "".join(_variables(program)) + "".join(_master(job)),
+        torchrun.variables_asked(program) + "".join(_master(job)),
         "".join(_start(job)),
     ]
     return "\n".join(part for part in parts if part)
 
 
 def _component(job: Job, block: Block) -> Iterator[str]:
-    several = len(job.nodes) > 1
-    if several:
+    if len(job.nodes) > 1:
         yield f"# {block.words}\n"
     if block.first == 0:
         yield f"#SBATCH --job-name={job_name(job)}\n#SBATCH --output=%x-%j.log\n"
     yield f"#SBATCH --nodes={block.group.nodes}\n#SBATCH --ntasks-per-node=1\n"
-    gpus = f"{_gres(job, block)}:" if several else ""
-    yield f"#SBATCH --gpus-per-node={gpus}{block.group.gpus_per_node}\n#SBATCH --exclusive\n"
+    gpus = f"{_gres(job, block.gpu)}:{block.group.gpus_per_node}"
+    yield f"#SBATCH --gpus-per-node={gpus}\n#SBATCH --exclusive\n"
+    if feature := _features(job).get(block.pool):
+        yield f"#SBATCH --constraint={feature}\n"
     yield "##SBATCH --partition=NAME\n##SBATCH --account=NAME\n##SBATCH --time=DAYS-HOURS\n"
 
 
-def _gres(job: Job, block: Block) -> str:
-    """The type of a block's GPUs; in full where the short name does not tell pools apart."""
-    types = {group.pool.gpu.name for group in job.nodes}
-    short = family(block.gpu)
-    alike = sum(family(gpu) == short for gpu in types) > 1
-    return block.gpu.lower() if alike else short
+def _gres(job: Job, gpu: str) -> str:
+    """What a GPU type is asked for as; in full where the short name does not tell types apart."""
+    short = family(gpu)
+    alike = sum(family(other) == short for other in job.gpu_types) > 1
+    return gpu.lower() if alike else short
 
 
-def _variables(program: Program) -> Iterator[str]:
-    for name, meaning in program.variables.items():
-        yield f': "${{{name}:?set it to {meaning}}}"\n'
+def _features(job: Job) -> dict[str, str]:
+    return pool_labels(job, lambda gpu: _gres(job, gpu))
 
 
 def _master(job: Job) -> Iterator[str]:
@@ -93,12 +100,16 @@ def _notes(job: Job) -> Iterator[str]:
         f"Lines of {SCRIPT} that begin with `##SBATCH` are off: where your site asks for a"
         " partition, an account or a time, take one `#` away and fill them in."
     )
-    if len(job.nodes) > 1:
-        types = ", ".join(dict.fromkeys(f"`{_gres(job, block)}`" for block in blocks(job)))
-        yield (
-            f"The GPUs are asked for as {types}. If yours have other names, which"
-            " `sinfo -o '%P %G'` shows, write those; Slurm refuses names it does not know."
-        )
+    types = ", ".join(f"`{_gres(job, gpu)}`" for gpu in job.gpu_types)
+    yield (
+        f"The GPUs are asked for as {types}. If yours have other names, which"
+        " `sinfo -o '%P %G'` shows, write those; Slurm refuses names it does not know."
+    )
+    yield from pool_notes(
+        _features(job),
+        f"They stand in {SCRIPT} as --constraint: write features of your nodes in their place,"
+        " which `sinfo -o '%N %f'` shows, or a partition for each.",
+    )
     yield from torchrun.node_notes(job)
     yield from torchrun.mixed_notes(job)
 

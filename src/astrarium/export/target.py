@@ -18,9 +18,10 @@ class Target:
     """Software, in the version that what is written was checked with.
 
     `lacks` says of features why they cannot be expressed, for the user to read. `model_refused`
-    says why a model cannot be built there, "" if it can. Training software has a `program`; it is
-    started by torchrun, unless it has a `launch` of its own. A launcher only has a `launch`, which
-    starts any program; its files stand beside those of the program.
+    says why a model cannot be built there, "" if it can; `nodes_refused` the same of asking for the
+    nodes of a plan. Software that `resumes` goes on from its checkpoints. Training software has a
+    `program`; it is started by torchrun, unless it has a `launch` of its own. A launcher only has a
+    `launch`, which starts any program; its files stand beside those of the program.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Target:
     launch: Callable[[Job, Program], Launch] | None = None
     lacks: Mapping[Feature, str] = field(default_factory=dict)
     model_refused: Callable[[Job], str] = lambda job: ""
+    nodes_refused: Callable[[Job], str] = lambda job: ""
+    resumes: bool = False
 
     @property
     def is_launcher(self) -> bool:
@@ -85,11 +88,20 @@ def find_target(name: str) -> Target:
 _LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
     Feature.PROCESSORS: "it trains on GPUs; `astrarium run --measure` runs such a plan",
 }
+# Of training software that does not resume.
+_LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
+    Feature.SPOT: "what is written for it keeps no checkpoints, so that a run would begin anew"
+    " whenever nodes are taken away; plan with --spot never, or export to megatron",
+}
 
 
 def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     """What of the plan the target cannot express; empty if it can be written."""
     asked, lacks = asked_by(job), {**_LACKED_BY_ALL, **target.lacks}
+    if target.program and not target.resumes:
+        lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}
     found = [Refusal(f, asked[f], why) for f, why in lacks.items() if f in asked]
+    if nodes := target.nodes_refused(job):
+        found.append(Refusal(Feature.NODES, asked[Feature.NODES], nodes))
     model = target.model_refused(job)
     return (*([Refusal(None, job.model.name, model)] if model else []), *found)

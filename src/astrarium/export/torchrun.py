@@ -6,10 +6,12 @@ environment and knows the rest.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from astrarium.export.checkpoints import CHECKPOINTS, iterations_between
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, Launch, Program
 from astrarium.export.target import Target
@@ -17,6 +19,7 @@ from astrarium.plans.job import Job
 
 SCRIPT: Final = "launch.sh"
 PORT: Final = 29500
+OVERRIDE: Final = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 def launch(job: Job, program: Program) -> Launch:
@@ -26,7 +29,7 @@ def launch(job: Job, program: Program) -> Launch:
     variables = "".join(f"{name}=<{name.lower()}> " for name in program.variables)
     last = job.num_nodes - 1
     where = "" if alone else f"on every node, numbered from 0 to {last}"
-    notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job))
+    notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job, program))
     return Launch(
         {SCRIPT: script(job, program)}, f"{variables}{numbers}./{SCRIPT}", where, tuple(notes)
     )
@@ -37,19 +40,22 @@ def script(job: Job, program: Program) -> str:
     parts = [
         "#!/usr/bin/env bash\n" + commented(header_lines(job, program.software)),
         "set -euo pipefail\n" + 'cd "$(dirname "${BASH_SOURCE[0]}")"\n',
-        "".join(_variables(program)),
+        variables_asked(program),
         "".join(_nodes(job)),
         "".join(f"export {name}={shlex.quote(v)}\n" for name, v in program.environment.items()),
         f"arguments=(\n{_lines(program.arguments)})\n",
+        f"checkpoints=({' '.join(program.checkpoints)})\n" if program.checkpoints else "",
         "".join(_data(program.data)),
         _start(job, program),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _variables(program: Program) -> Iterator[str]:
-    for name, meaning in program.variables.items():
-        yield f': "${{{name}:?set it to {meaning}}}"\n'
+def variables_asked(program: Program) -> str:
+    """Lines of a shell that stop where a variable is not set."""
+    return "".join(
+        f': "${{{name}:?set it to {meaning}}}"\n' for name, meaning in program.variables.items()
+    )
 
 
 def _nodes(job: Job) -> Iterator[str]:
@@ -108,27 +114,24 @@ def _stages(job: Job, first: int, last: int) -> str:
 
 
 def mixed_notes(job: Job) -> Iterator[str]:
-    types = list(dict.fromkeys(group.pool.gpu.name for group in job.nodes))
-    if len(types) > 1:
+    if len(job.gpu_types) > 1:
         yield (
-            f"NCCL between {' and '.join(types)} is not something its makers promise: try a"
+            f"NCCL between {' and '.join(job.gpu_types)} is not something its makers promise: try a"
             " collective over all nodes first."
         )
 
 
-def spot_notes(job: Job) -> Iterator[str]:
+def spot_notes(job: Job, program: Program) -> Iterator[str]:
     """How to live with nodes that are taken away."""
     run = job.plan.run
-    if run is None or not any(run.spot_gpus.values()):
+    if run is None or not program.checkpoints:
         return
     spot = " and ".join(f"{count} x {gpu}" for gpu, count in run.spot_gpus.items() if count)
-    often = ""
-    if run.checkpoint_interval_seconds:
-        steps = max(round(run.checkpoint_interval_seconds / job.plan.iteration_seconds), 1)
-        often = f", as the plan counts, one after every {steps} iterations"
+    counted = ", as the plan counts" if run.checkpoint_interval_seconds else ""
     yield (
-        f"The plan has {spot} as spot, which may be taken away: keep checkpoints{often}, and start"
-        " from the last one."
+        f"The plan has {spot} as spot, which may be taken away: a checkpoint is written to"
+        f" {CHECKPOINTS} after every {iterations_between(job)} iterations{counted}, and every start"
+        " goes on from the last one there."
     )
 
 
@@ -150,16 +153,13 @@ def _start(job: Job, program: Program) -> str:
         words += ['--node-rank="$NODE_RANK"', '--master-addr="$MASTER_ADDR"', port]
     else:
         words += ["--standalone"]
-    return (
-        " \\\n  ".join(
-            [" ".join(words), program.script, '"${arguments[@]}" ${data[@]+"${data[@]}"} "$@"']
-        )
-        + "\n"
-    )
+    kept = '"${checkpoints[@]}" ' if program.checkpoints else ""
+    given = f'"${{arguments[@]}}" {kept}${{data[@]+"${{data[@]}}"}} "$@"'
+    return " \\\n  ".join([" ".join(words), program.script, given]) + "\n"
 
 
 def _lines(arguments: Sequence[str]) -> str:
-    """One flag with its values a line."""
+    """One flag with its values, or one `key=value`, a line."""
     return "".join(f"  {line}\n" for line in _flags(arguments))
 
 
@@ -167,7 +167,7 @@ def _flags(arguments: Iterable[str]) -> list[str]:
     lines: list[str] = []
     for word in arguments:
         quoted = shlex.quote(word)
-        if word.startswith("--") or not lines:
+        if word.startswith("--") or OVERRIDE.match(word) or not lines:
             lines.append(quoted)
         else:
             lines[-1] += f" {quoted}"

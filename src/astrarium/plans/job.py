@@ -66,6 +66,11 @@ class Job:
     def num_nodes(self) -> int:
         return sum(group.nodes for group in self.nodes)
 
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types in use, in the order of ranks."""
+        return tuple(dict.fromkeys(group.pool.gpu.name for group in self.nodes))
+
 
 def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Job:
     """The plan of a rank with all that it refers to; InputError names what does not fit."""

@@ -20,7 +20,58 @@ processes=8
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 
 arguments=(
-  --recipe llama3_8b_pretrain_2gpu_h100_bf16_config model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2 model.virtual_pipeline_model_parallel_size=null 'model.pipeline_model_parallel_layout='"'"'Et*20|t*12L'"'"'' model.context_parallel_size=1 model.sequence_parallel=true dist.use_tp_pp_dp_mapping=false train.micro_batch_size=1 train.global_batch_size=64 model.recompute_granularity=null model.recompute_method=null model.recompute_num_layers=null model.recompute_modules=null ddp.use_distributed_optimizer=true optimizer.use_distributed_optimizer=true ddp.use_megatron_fsdp=false ddp.data_parallel_sharding_strategy=no_shard checkpoint.ckpt_format=torch_dist optimizer.optimizer_cpu_offload=false optimizer.use_precision_aware_optimizer=false ddp.overlap_grad_reduce=true ddp.overlap_param_gather=true optimizer.overlap_param_gather=true model.overlap_p2p_comm=false model.batch_p2p_comm=true model.tp_comm_overlap=true comm_overlap=null model.hidden_dropout=0.0 model.attention_dropout=0.0 model.cross_entropy_loss_fusion=false model.cuda_graph_impl=none model.fine_grained_activation_offloading=false model.mtp_num_layers=null model.num_layers_in_first_pipeline_stage=null model.num_layers_in_last_pipeline_stage=null model.account_for_embedding_in_pipeline_split=false model.account_for_loss_in_pipeline_split=false model.cp_comm_type=p2p ddp.grad_reduce_in_fp32=true ddp.average_in_collective=false validation.eval_iters=0 mixed_precision=bf16_mixed model.seq_length=2048 dataset.seq_length=2048 model.vocab_size=128256 model.should_pad_vocab=true model.make_vocab_size_divisible_by=128 tokenizer.vocab_size=128256 train.train_iters=100 scheduler.lr_warmup_iters=1 logger.log_interval=10
+  --recipe llama3_8b_pretrain_2gpu_h100_bf16_config
+  model.tensor_model_parallel_size=4
+  model.pipeline_model_parallel_size=2
+  model.virtual_pipeline_model_parallel_size=null
+  'model.pipeline_model_parallel_layout='"'"'Et*20|t*12L'"'"''
+  model.context_parallel_size=1
+  model.sequence_parallel=true
+  dist.use_tp_pp_dp_mapping=false
+  train.micro_batch_size=1
+  train.global_batch_size=64
+  model.recompute_granularity=null
+  model.recompute_method=null
+  model.recompute_num_layers=null
+  model.recompute_modules=null
+  ddp.use_distributed_optimizer=true
+  optimizer.use_distributed_optimizer=true
+  ddp.use_megatron_fsdp=false
+  ddp.data_parallel_sharding_strategy=no_shard
+  checkpoint.ckpt_format=torch_dist
+  optimizer.optimizer_cpu_offload=false
+  optimizer.use_precision_aware_optimizer=false
+  ddp.overlap_grad_reduce=true
+  ddp.overlap_param_gather=true
+  optimizer.overlap_param_gather=true
+  model.overlap_p2p_comm=false
+  model.batch_p2p_comm=true
+  model.tp_comm_overlap=true
+  comm_overlap=null
+  model.hidden_dropout=0.0
+  model.attention_dropout=0.0
+  model.cross_entropy_loss_fusion=false
+  model.cuda_graph_impl=none
+  model.fine_grained_activation_offloading=false
+  model.mtp_num_layers=null
+  model.num_layers_in_first_pipeline_stage=null
+  model.num_layers_in_last_pipeline_stage=null
+  model.account_for_embedding_in_pipeline_split=false
+  model.account_for_loss_in_pipeline_split=false
+  model.cp_comm_type=p2p
+  ddp.grad_reduce_in_fp32=true
+  ddp.average_in_collective=false
+  validation.eval_iters=0
+  mixed_precision=bf16_mixed
+  model.seq_length=2048
+  dataset.seq_length=2048
+  model.vocab_size=128256
+  model.should_pad_vocab=true
+  model.make_vocab_size_divisible_by=128
+  tokenizer.vocab_size=128256
+  train.train_iters=100
+  scheduler.lr_warmup_iters=1
+  logger.log_interval=10
 )
 
 # Generated data, unless DATA_PATH names your own.
