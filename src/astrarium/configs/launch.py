@@ -35,6 +35,7 @@ _PER_NODE: Final = (
     "npernode",
 )
 _NODES: Final = ("nnodes", "nodes", "num_nodes", "num_machines", "N")
+_HOSTS: Final = ("hostfile", "H")  # files that list nodes
 _IN_ALL: Final = ("ntasks", "num_processes", "np", "n")
 _VARIABLES: Final = (
     ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS", "N_GPUS", "SLURM_GPUS_PER_NODE"),
@@ -183,7 +184,7 @@ def _gpus_of(launcher: Sequence[str], header: Mapping[str, str], script: Script)
         per_node, nodes, in_all = (_first(flags, names) for names in (_PER_NODE, _NODES, _IN_ALL))
         if per_node is None:
             per_node = _whole(_of_gres(flags))
-        if per_node and "nproc_per_node" in flags:
+        if per_node and _on_one_node(flags):
             nodes = nodes or (None if _names(flags, _NODES) else 1)
             if nodes:
                 return per_node * nodes
@@ -195,6 +196,12 @@ def _gpus_of(launcher: Sequence[str], header: Mapping[str, str], script: Script)
     per_node, nodes = (_first(set_to, names) for names in _VARIABLES)
     world = _whole(set_to.get("WORLD_SIZE"))
     return world or (per_node * nodes if per_node and nodes else None)
+
+
+def _on_one_node(flags: Mapping[str, str]) -> bool:
+    """Whether a launcher that is told no number of nodes takes this one alone."""
+    of_deepspeed = "num_gpus" in flags and not _names(flags, _HOSTS)
+    return "nproc_per_node" in flags or of_deepspeed
 
 
 def _names(flags: Mapping[str, str], names: Sequence[str]) -> bool:
