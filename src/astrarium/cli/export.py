@@ -70,7 +70,7 @@ def export(
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
 
-    number = request.count("--rank", rank, request.MOST_PLANS)
+    number = request.rank(rank)
     target = find_target(to)
     software = find_target(program) if target.is_launcher else target
     check_folder(out, force=force)

@@ -25,6 +25,7 @@ _LAUNCHERS: Final = (
     "deepspeed",
     "launch",  # of accelerate
 )
+_SCRIPT: Final = re.compile(r"[\w./-]+\.sh")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+(.+)$", re.MULTILINE)
 # What launchers call processes on a node, nodes, and processes in all.
 _PER_NODE: Final = (
@@ -65,8 +66,7 @@ def read_launch(text: str, where: str) -> Launch:
         arguments = _loose_options(script)
         if not arguments:
             raise InputError(
-                f"{where}: no command here has an option of Megatron-LM; expected a launch script"
-                " such as one with `torchrun ... pretrain_gpt.py --num-layers ...`"
+                f"{where}: no command here has an option of Megatron-LM; {_way_out(commands)}"
             )
         notes.append(f"{where}: no command starts a training; its variables hold the options")
         return Launch(arguments, _gpus_of((), header, script), _environment(script), tuple(notes))
@@ -75,6 +75,16 @@ def read_launch(text: str, where: str) -> Launch:
     launcher, arguments = _parted(chosen.words)
     gpus = _gpus_of(launcher, header, script)
     return Launch(arguments, gpus, _environment(script), tuple(notes))
+
+
+def _way_out(commands: Sequence[Command]) -> str:
+    """What to name instead of a script that trains nothing itself."""
+    started = [word for one in commands for word in one.words if _SCRIPT.fullmatch(word)]
+    if started:
+        return f"it starts {started[0]}, so name that file"
+    return (
+        "expected a launch script such as one with `torchrun ... pretrain_gpt.py --num-layers ...`"
+    )
 
 
 def _left_out(ranked: Sequence[Command], where: str) -> list[str]:

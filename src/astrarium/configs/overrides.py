@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from astrarium.configs.imported import Imported, Unknown
@@ -23,7 +24,11 @@ _RENAMED: Final = {
     "gated_linear_unit": "swiglu",
     "overlap_p2p_communication": "overlap_p2p_comm",
     "sequence_length": "seq_length",
+    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
+    "average_in_collective": "ddp_average_in_collective",
 }
+# Settings of Bridge alone that follow from others, or change neither time nor memory.
+_NEUTRAL: Final = ("batch_p2p_comm", "should_pad_vocab")
 # Settings of a file that no option has, and what they are among the options.
 _MEANT: Final = {("activation_func", "swiglu"): {"swiglu": "True"}, ("activation_func", "gelu"): {}}
 _PRECISIONS: Final = {"bf16": {"bf16": "True"}, "fp16": {"fp16": "True"}}
@@ -47,6 +52,7 @@ def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
 def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
     values: dict[str, str] = {}
     unknown: list[Unknown] = []
+    neutral: list[str] = []
     known = {option.dest for option in megatron_options()}
     for key, value in pairs:
         section, _, leaf = key.rpartition(".")
@@ -55,12 +61,15 @@ def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
             values |= _precision(value)
         elif section.partition(".")[0] not in ("model", "train", "ddp", "optimizer", "dataset"):
             continue  # what other sections hold changes neither time nor memory
+        elif name in _NEUTRAL:
+            neutral.append(key)
         elif name in known or name == "use_custom_fsdp":
             values[name] = _text(value)
         else:
             says = f"read as Megatron-LM's, which has no such setting{did_you_mean(leaf, known)}"
             unknown.append(Unknown(key, says))
-    return of_settings(values, source, unknown, BRIDGE)
+    read = of_settings(values, source, unknown, BRIDGE)
+    return replace(read, neutral=(*read.neutral, *neutral))
 
 
 def _precision(name: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from astrarium.strategy.document import strategy_to_dict
 from astrarium.units import format_seconds
 
 SCHEMA: Final = "astrarium.export/1"
+_WORD: Final = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|<[^>]*>|\\.|\S)+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +152,12 @@ def lines(result: Exported, width: int) -> Iterator[str]:
 
 
 def _broken(command: str, width: int) -> str:
-    """A command, broken with backslashes where the line ends; `<what to fill in>` is one word."""
+    """A command, broken with backslashes where the line ends.
+
+    What is in quotes and `<what to fill in>` is never broken.
+    """
     lines = ["  "]
-    for word in re.findall(r"(?:<[^>]*>|\S)+", command):
+    for word in _WORD.findall(command):
         if len(lines[-1]) + len(word) + len(" \\") > width and lines[-1].strip():
             lines[-1] += "\\"
             lines.append("      ")
