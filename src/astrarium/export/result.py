@@ -140,7 +140,7 @@ def lines(result: Exported, width: int) -> Iterator[str]:
     if result.nearest:
         changed = ", ".join(result.nearest.changed)
         yield (
-            f"Instead of plan {result.plan}, the nearest that {result.target} can express:"
+            f"Instead of plan {result.plan}, the nearest for {result.software}:"
             f" {changed}; {result.nearest.slower:.2f} times its predicted time"
         )
     subject = "It" if result.nearest else f"Plan {result.plan}"
