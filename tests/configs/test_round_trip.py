@@ -1,133 +1,213 @@
-"""Strategies written as arguments of Megatron are read back as they were."""
+"""Exported plans are read back as they were, by the readers of other programs' configurations."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
-from hypothesis import given, settings
+import pytest
+from exported_others import expressible
+from exported_plans import MODELS, jobs
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from astrarium.configs.detect import read_config
+from astrarium.configs.imported import Imported, sizes_of
+from astrarium.export.features import layers_of_stages
+from astrarium.export.folder import folder_of
+from astrarium.export.target import Target, find_target, refusals
+from astrarium.model.blocks import Model
+from astrarium.plans.job import Job
 from astrarium.strategy.document import strategy_from_dict
-from astrarium.strategy.types import Granularity, LayerSplit, RecomputeModule, Strategy
+from astrarium.strategy.types import RecomputeModule, Strategy
 
-LAYERS, GPUS, BATCH, EXPERTS = 24, 64, 1024, 8
-SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-
-
-def arguments_of(s: Strategy) -> str:
-    """The options that make Megatron do what a strategy says."""
-    words = [
-        f"--tensor-model-parallel-size {s.tp} --pipeline-model-parallel-size {s.pp}",
-        f"--context-parallel-size {s.cp} --micro-batch-size {s.micro_batch}",
-        f"--global-batch-size {BATCH} --num-layers {LAYERS} --bf16",
-    ]
-    if s.ep > 1 or s.etp > 1:
-        words.append(
-            f"--num-experts {EXPERTS} --expert-model-parallel-size {s.ep}"
-            f" --expert-tensor-parallel-size {s.etp}"
-        )
-    switches = {
-        "--sequence-parallel": s.sequence_parallel,
-        "--use-tp-pp-dp-mapping": s.pipeline_inside,
-        "--overlap-grad-reduce": s.overlap.grad_reduce,
-        "--overlap-param-gather": s.overlap.param_gather,
-        "--tp-comm-overlap": s.overlap.tp,
-        "--no-overlap-p2p-communication": s.virtual_stages > 1 and not s.overlap.p2p,
-        "--use-distributed-optimizer": s.zero_stage == 1,
-        "--optimizer-cpu-offload --use-precision-aware-optimizer": s.offload_optimizer,
-    }
-    words += [flag for flag, on in switches.items() if on]
-    if s.zero_stage in SHARDING:
-        words.append(
-            f"--use-megatron-fsdp --ckpt-format fsdp_dtensor"
-            f" --data-parallel-sharding-strategy {SHARDING[s.zero_stage]}"
-        )
-    if s.recompute.granularity is not Granularity.NONE:
-        words.append(f"--recompute-granularity {s.recompute.granularity}")
-    if s.recompute.granularity is Granularity.FULL:
-        words.append(f"--recompute-method {s.recompute.method}")
-        words.append(f"--recompute-num-layers {s.recompute.layers}")
-    if s.recompute.modules:
-        words.append(f"--recompute-modules {' '.join(s.recompute.modules)}")
-    if s.stages:
-        chunks = ["t" * (stage.last_layer - stage.first_layer) for stage in s.stages]
-        words.append(f"--pipeline-model-parallel-layout 'E{'|'.join(chunks)}L'")
-    elif s.virtual_stages > 1:
-        words.append(f"--num-virtual-stages-per-pipeline-rank {s.virtual_stages}")
-    return " ".join(words)
+Facts = Mapping[str, Any]
+SLOW: Final = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+TITAN_MODELS: Final = ("llama-3-8b", "qwen3-30b-a3b", "deepseek-v2-lite")
+CAUSAL_MODELS: Final = ("llama-3-8b", "qwen2.5-7b", "mistral-7b-v0.1")
+EXPERT_MODELS: Final = ("llama-3-8b", "qwen3-30b-a3b", "mixtral-8x7b")
+NOT_REBUILT: Final = {"gpt-oss-20b": "windows in some layers are not rebuilt from options"}
 
 
-@st.composite
-def keys(draw: st.DrawFn) -> dict[str, Any]:
-    tp, pp, cp = (draw(st.sampled_from((1, 2, 4))) for _ in range(3))
-    virtual = draw(st.sampled_from((1, 2, 3))) if pp > 1 else 1
-    sequence = tp > 1 and draw(st.booleans())
-    zero = draw(st.sampled_from((0, 1, 2, 3) if pp == 1 else (0, 1)))
-    grad = zero >= 2 or draw(st.booleans())
-    out: dict[str, Any] = {
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "micro_batch": draw(st.sampled_from((1, 2, 4))),
-        "virtual_stages": virtual,
-        "sequence_parallel": sequence,
-        "pipeline_inside": draw(st.booleans()),
-        "zero_stage": zero,
-        "offload_optimizer": zero == 1 and draw(st.booleans()),
-        "split": "even",
-        "overlap": {
-            "grad_reduce": grad,
-            "param_gather": zero == 3 or (zero > 0 and grad and draw(st.booleans())),
-            "p2p": virtual > 1 and draw(st.booleans()),
-            "tp": sequence and draw(st.booleans()),
-        },
-        "recompute": draw(recomputes()),
-    }
-    if draw(st.booleans()):
-        out |= {"ep": draw(st.sampled_from((2, 4, 8))), "etp": draw(st.sampled_from((1, tp)))}
-    chunks = pp * virtual
-    if pp > 1 and draw(st.booleans()):
-        inner = draw(
-            st.lists(
-                st.integers(1, LAYERS - 1), min_size=chunks - 1, max_size=chunks - 1, unique=True
-            )
-        )
-        cuts = [0, *sorted(inner), LAYERS]
-        stages = [{"layers": [a, b]} for a, b in pairwise(cuts)]
-        out |= {"split": "free", "stages": stages}
-    return out
+@dataclass(frozen=True)
+class Written:
+    """A file of an exported folder, and what it does not state: facts, and where they are."""
 
+    target: str
+    file: str
+    models: tuple[str, ...]
+    unstated: Mapping[str, str] = field(default_factory=dict)
+    unstated_unshared: Mapping[str, str] = field(default_factory=dict)  # replicas are whole
+    unstated_alone: Mapping[str, str] = field(default_factory=dict)  # a single replica
 
-def recomputes() -> st.SearchStrategy[dict[str, Any]]:
-    full = st.fixed_dictionaries(
-        {
-            "granularity": st.just("full"),
-            "method": st.sampled_from(("uniform", "block")),
-            "layers": st.integers(1, 9),
+    def leaves_out(self, one: Job) -> Mapping[str, str]:
+        strategy = one.strategy
+        alone = strategy.dp * strategy.cp == 1
+        return {
+            **self.unstated,
+            **(self.unstated_unshared if alone or not strategy.zero_stage else {}),
+            **(self.unstated_alone if alone else {}),
+            **({"model": NOT_REBUILT[one.model.name]} if one.model.name in NOT_REBUILT else {}),
         }
+
+    @property
+    def software(self) -> Target:
+        return find_target(self.target)
+
+    def plans(self) -> st.SearchStrategy[Job]:
+        if self.target in ("megatron", "bridge"):
+            return jobs(self.models)
+        return expressible(self.software, self.models)
+
+
+REDUCED: Final = "torch decides how gradients and weights travel"
+SCRIPT: Final = "train.py"
+NOBODY: Final = "there is nobody to share with"
+FORMATS: Final = (
+    Written("megatron", "launch.sh", MODELS),
+    Written(
+        "bridge",
+        "overrides.txt",
+        ("llama-3-8b", "qwen2.5-7b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b"),
+        {"gpus": "launch.sh", "model": "the recipe"},
+    ),
+    Written(
+        "deepspeed",
+        "ds_config.json",
+        EXPERT_MODELS,
+        {
+            "gpus": "launch.sh",
+            "model": SCRIPT,
+            "seq_length": SCRIPT,
+            "recompute": SCRIPT,
+            "overlap.param_gather": "overlap_comm is for both; only stage 3 has weights to gather",
+        },
+    ),
+    Written(
+        "torchtitan-0.2",
+        "plan.toml",
+        TITAN_MODELS,
+        {
+            "overlap.grad_reduce": REDUCED,
+            "overlap.param_gather": REDUCED,
+            "overlap.p2p": REDUCED,
+        },
+        unstated_alone={"zero_stage": NOBODY},
+    ),
+    Written(
+        "accelerate",
+        "accelerate.yaml",
+        CAUSAL_MODELS,
+        {
+            "model": SCRIPT,
+            "seq_length": SCRIPT,
+            "global_batch": SCRIPT,
+            "micro_batch": SCRIPT,
+            "num_micro_batches": SCRIPT,
+            "overlap.grad_reduce": REDUCED,
+            "overlap.param_gather": REDUCED,
+        },
+        {"recompute": SCRIPT},
+        {"zero_stage": NOBODY},
+    ),
+)
+
+
+def facts_of_strategy(strategy: Strategy, layers: int) -> dict[str, Any]:
+    """What a strategy says, whichever way; without a pipeline there is one stage."""
+    names = ["tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches"]
+    names += ["virtual_stages", "sequence_parallel", "pipeline_inside", "zero_stage"]
+    chunks = strategy.pp * strategy.virtual_stages
+    stages = layers_of_stages(strategy) if strategy.stages else (layers // chunks,) * chunks
+    return {
+        **{name: getattr(strategy, name) for name in names},
+        "layers": tuple(stages),
+        "recompute": strategy.recompute,
+        "offload_optimizer": strategy.offload_optimizer,
+        **{
+            f"overlap.{name}": getattr(strategy.overlap, name)
+            for name in ("grad_reduce", "param_gather", "p2p", "tp")
+        },
+    }
+
+
+def figures_of(model: Model) -> Facts:
+    return {**sizes_of(model), "vocabulary": model.vocab, "parameters": model.parameters}
+
+
+def planned(one: Job) -> Facts:
+    work = one.workload
+    return {
+        **facts_of_strategy(one.strategy, one.model.num_layers),
+        "precision": work.precision,
+        "global_batch": work.global_batch,
+        "seq_length": work.seq_length,
+        "gpus": one.world_size,
+        "model": figures_of(one.model),
+    }
+
+
+def read_back(one: Job, read: Imported) -> Facts:
+    """What was read; of what the file leaves out, the GPUs and the batch are the plan's."""
+    described, layers = read.described, one.model.num_layers
+    gpus = described.gpus or one.world_size
+    batch = read.batch(gpus)
+    strategy = strategy_from_dict(
+        read.strategy_of(layers, gpus),
+        where="read",
+        gpus=gpus,
+        global_batch=batch or one.workload.global_batch,
+        layers=layers,
     )
-    modules = st.lists(st.sampled_from(list(RecomputeModule)), min_size=1, unique=True)
-    selective = st.fixed_dictionaries({"granularity": st.just("selective"), "modules": modules})
-    return st.one_of(st.just({"granularity": "none"}), full, selective)
+    stated = described.model or described.shape
+    return {
+        **facts_of_strategy(strategy, layers),
+        "precision": described.precision,
+        "global_batch": batch,
+        "seq_length": described.seq_length,
+        "gpus": described.gpus,
+        "model": figures_of(read.model()) if stated else None,
+    }
 
 
-def completed(given_keys: dict[str, Any]) -> Strategy:
-    return strategy_from_dict(
-        given_keys, where="test", gpus=GPUS, global_batch=BATCH, layers=LAYERS
-    )
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exported")
 
 
-@settings(max_examples=150)
-@given(keys())
-def test_round_trip(given_keys: dict[str, Any]) -> None:
-    strategy = completed(given_keys)
-    read = read_config(arguments_of(strategy))
+def imported(one: Job, written: Written, folder: Path) -> Imported:
+    made = folder_of(one, written.software, written.software)
+    path = folder / written.file
+    path.write_text(made.files[written.file], encoding="utf-8")
+    read = read_config(str(path))
     assert read is not None
-    assert not read.conflicts
+    return read
+
+
+@pytest.mark.parametrize("written", FORMATS, ids=lambda written: written.target)
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@given(data=st.data())
+def test_plans_are_read_back(written: Written, folder: Path, data: st.DataObject) -> None:
+    one = data.draw(written.plans())
+    assume(not refusals(one, written.software))
+    read = imported(one, written, folder)
     assert not read.unknown
-    assert read.described.global_batch == BATCH
-    again = completed(read.strategy_of(LAYERS))
-    assert again == strategy
-    assert (again.split is LayerSplit.FREE) == bool(strategy.stages)
+    assert not read.conflicts
+    plan, found = planned(one), read_back(one, read)
+    stated = plan.keys() - written.leaves_out(one).keys()
+    assert {key: found[key] for key in stated} == {key: plan[key] for key in stated}
+    # What is called unstated is not read from somewhere either.
+    for key in ("global_batch", "seq_length", "gpus", "model"):
+        assert (found[key] is None) == (key in written.leaves_out(one))
+
+
+def test_every_module_of_selective_recomputation_is_read() -> None:
+    """Drawn plans have those of some models only."""
+    names = [module.value for module in RecomputeModule]
+    modules = f"--recompute-granularity selective --recompute-modules {' '.join(names)}"
+    read = read_config(f"{modules} --micro-batch-size 1 --num-layers 8 --bf16")
+    assert read is not None
+    assert not read.unknown
+    assert read.strategy_of(8)["recompute"]["modules"] == names

@@ -1,4 +1,8 @@
-"""The fields of a strategy as Megatron's flags, written plainly: one line for each field."""
+"""The fields of a strategy as Megatron's flags, written plainly: one line for each field.
+
+For strategies that rules reject: the exporter never writes those. What it does write is held
+against Megatron in test_megatron_exports.py.
+"""
 
 from __future__ import annotations
 

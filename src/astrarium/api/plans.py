@@ -88,9 +88,10 @@ class Plan:
     ) -> Path:
         """Write what starts the plan into a folder, as `astrarium export` does.
 
-        `to` is training software or a launcher, which starts `program`, by default Megatron. What the target cannot
-        express is refused with InputError, or, with `nearest`, the nearest plan that it can express
-        is written. A folder that holds something is left alone unless `force` is set.
+        `to` is training software or a launcher, which starts `program`, by default Megatron. What
+        the target cannot express is refused with InputError, or, with `nearest`, the nearest plan
+        that it can express is written. A folder that holds something is left alone unless `force`
+        is set.
         """
         from astrarium.api.exporting import export
         from astrarium.api.wording import in_words_of_python

@@ -28,6 +28,7 @@ _USED: Final = {
     "fp16": "precision",
     "zero_optimization": "zero_stage",
     "tensor_parallel": "tp",
+    "expert_parallel": "ep",
     "sequence_parallel_size": "cp",
 }
 _HIGHEST_STAGE: Final = 3
@@ -119,6 +120,8 @@ def _strategy(reader: _Reader, zero: Mapping[str, Any]) -> dict[str, Any]:
             "tp": False,
         },
     }
+    if reader.enabled("expert_parallel"):
+        out["ep"] = reader.count("autoep_size", reader.table("expert_parallel")) or 1
     if _device(zero, "offload_optimizer") != "none" or zero.get("cpu_offload") is True:
         out["offload_optimizer"] = True
     return out

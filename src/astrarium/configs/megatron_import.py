@@ -115,7 +115,8 @@ def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "
 
     def strategy_of(layers: int, _: int | None = None) -> dict[str, Any]:
         whole = {"num_layers": str(layers), **values}
-        return {"split": "even", **describe_megatron(Settings(whole)).strategy}
+        experts = _experts_of_recipe(settings) if recipe else {}
+        return {"split": "even", **describe_megatron(Settings(whole)).strategy, **experts}
 
     return Imported(
         source=source,
@@ -133,6 +134,15 @@ def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "
         conflicts=tuple(conflicts),
         notes=(*launch.notes, *(f"{source}: {note}" for note in (*arguments.notes, *found))),
     )
+
+
+def _experts_of_recipe(s: Settings) -> dict[str, Any]:
+    """A recipe has experts if it says how to divide them.
+
+    Where the stages of a replica are neighbours, models without experts need the option as well.
+    """
+    etp = s.count("expert_tensor_parallel_size")
+    return {} if etp is None or s.flag("use_tp_pp_dp_mapping") else {"etp": etp}
 
 
 def _plain(values: Mapping[str, str]) -> Settings:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from astrarium.configs.imported import Imported, Unknown
 from astrarium.configs.megatron_import import of_settings
 from astrarium.configs.override_text import OVERRIDE
+from astrarium.configs.pipeline import layout_chunks
+from astrarium.configs.settings import Settings
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
 
 BRIDGE: Final = "Megatron-Bridge 0.6.2"
+_DECIDING: Final = ("model", "train", "ddp", "optimizer", "dataset")
+_PARTLY_DECIDING: Final = ("dist", "checkpoint")  # the order of ranks, what FSDP asks for
 # What Bridge calls differently from Megatron's namespace.
 _RENAMED: Final = {
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
@@ -27,8 +30,9 @@ _RENAMED: Final = {
     "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
     "average_in_collective": "ddp_average_in_collective",
 }
-# Settings of Bridge alone that follow from others, or change neither time nor memory.
-_NEUTRAL: Final = ("batch_p2p_comm", "should_pad_vocab")
+# Settings that only Bridge has, and that follow from others: how stages send, what pads.
+_FOLLOWS: Final = ("batch_p2p_comm", "should_pad_vocab")
+_UNSET: Final = ("null", "None", "")
 # Settings of a file that no option has, and what they are among the options.
 _MEANT: Final = {("activation_func", "swiglu"): {"swiglu": "True"}, ("activation_func", "gelu"): {}}
 _PRECISIONS: Final = {"bf16": {"bf16": "True"}, "fp16": {"fp16": "True"}}
@@ -52,24 +56,31 @@ def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
 def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
     values: dict[str, str] = {}
     unknown: list[Unknown] = []
-    neutral: list[str] = []
     known = {option.dest for option in megatron_options()}
     for key, value in pairs:
         section, _, leaf = key.rpartition(".")
         name = _RENAMED.get(leaf, leaf)
         if key == "mixed_precision":
             values |= _precision(value)
-        elif section.partition(".")[0] not in ("model", "train", "ddp", "optimizer", "dataset"):
+        elif (first := section.partition(".")[0]) not in (*_DECIDING, *_PARTLY_DECIDING):
             continue  # what other sections hold changes neither time nor memory
-        elif name in _NEUTRAL:
-            neutral.append(key)
         elif name in known or name == "use_custom_fsdp":
-            values[name] = _text(value)
-        else:
+            values |= {} if value in _UNSET else {name: _text(value)}
+        elif leaf not in _FOLLOWS and first in _DECIDING:
             says = f"read as Megatron-LM's, which has no such setting{did_you_mean(leaf, known)}"
             unknown.append(Unknown(key, says))
-    read = of_settings(values, source, unknown, BRIDGE)
-    return replace(read, neutral=(*read.neutral, *neutral))
+    return of_settings(_stated_once(values), source, unknown, BRIDGE)
+
+
+def _stated_once(values: Mapping[str, str]) -> dict[str, str]:
+    """Bridge takes a layout beside the number of chunks, which Megatron's options forbid."""
+    layout, number = "pipeline_model_parallel_layout", "num_virtual_stages_per_pipeline_rank"
+    if layout not in values or number not in values:
+        return dict(values)
+    settings = Settings(values)
+    stages = (settings.count("pipeline_model_parallel_size") or 1) * (settings.count(number) or 1)
+    fits = len(layout_chunks(values[layout])) == stages
+    return {key: value for key, value in values.items() if key != number or not fits}
 
 
 def _precision(name: str) -> dict[str, str]:

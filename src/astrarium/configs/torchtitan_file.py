@@ -162,8 +162,7 @@ def _described(v: _Values) -> Described:
     }
     if dp is not None:
         strategy["dp"] = dp
-    if strategy["ep"] > 1:
-        strategy["etp"] = v.degree("expert_tensor_parallel_degree")
+    strategy |= _expert_tensor(v, strategy["ep"], tp)
     return Described(
         runtime="torchtitan" if v.get("compile", "enable", False) is True else "torchtitan-eager",
         why_no_shape=f"no model of the catalog is {_model_words(v)}",
@@ -178,10 +177,30 @@ def _described(v: _Values) -> Described:
     )
 
 
+def _expert_tensor(v: _Values, ep: int, tp: int) -> dict[str, int]:
+    """How experts are divided; by tp, whatever is stated, where they are not dealt out."""
+    if ep > 1:
+        return {"etp": v.degree("expert_tensor_parallel_degree")}
+    name = _model_name(v) if tp > 1 else None
+    if name is None:
+        return {}
+    from astrarium.model import load_model
+
+    return {"etp": tp} if load_model(name).max_experts else {}
+
+
 def _zero_stage(v: _Values, shards: int | None) -> int:
-    if shards == 1:
+    """FSDP2 spans context-parallel ranks, too.
+
+    In a pipeline it keeps weights and gradients whole until the last micro-batch, unless told not
+    to: what is left is a distributed optimizer.
+    """
+    if shards == 1 and v.degree("context_parallel_degree") == 1:
         return 0
-    return 2 if v.get("parallelism", "fsdp_reshard_after_forward", "default") == "never" else 3
+    kept = str(v.get("parallelism", "fsdp_reshard_after_forward", "default"))
+    if v.pp > 1 and kept != "always":
+        return 1
+    return 2 if kept == "never" else 3
 
 
 def _model_words(v: _Values) -> str:

@@ -35,12 +35,22 @@ def make_groups(job: TrainingJob, device: Device) -> None:
         virtual_pipeline_model_parallel_size=virtual if virtual > 1 else None,
         context_parallel_size=strategy.cp,
         expert_model_parallel_size=strategy.ep,
-        expert_tensor_parallel_size=strategy.etp if job.shape.experts else None,
+        expert_tensor_parallel_size=_expert_tensor_parallel(job),
         order=STAGES_NEXT if strategy.pipeline_inside else REPLICAS_NEXT,
         create_gloo_process_groups=False,
     )
     if device is Device.CUDA:
         tensor_parallel.model_parallel_cuda_manual_seed(job.seed)
+
+
+def _expert_tensor_parallel(job: TrainingJob) -> int | None:
+    """Megatron lays out ranks for experts even if there are none: as many replicas as of the rest
+    where the stages of a replica are neighbours.
+    """
+    strategy = job.strategy
+    if job.shape.experts:
+        return strategy.etp
+    return strategy.tp * strategy.cp if strategy.pipeline_inside else None
 
 
 def forget_groups() -> None:

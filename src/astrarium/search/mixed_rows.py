@@ -216,9 +216,9 @@ class RowBounds:
         seconds = batches / np.minimum(total, ramp)
         score = self._scores_of_rows(degrees, speed, seconds)
         single = np.flatnonzero((virtual == 1) & (score <= self.plans.limit))
-        seconds[single] = pipeline_bound(
-            1 / total[single], speed[single], taken[single], batches[single]
-        )
+        # Neither bound is always the higher one.
+        of_single = pipeline_bound(1 / total[single], speed[single], taken[single], batches[single])
+        seconds[single] = np.maximum(seconds[single], of_single)
         return self._scores_of_rows(degrees, speed, seconds)
 
     def _fastest(self, degrees: Degrees, speed: Floats) -> Floats:
