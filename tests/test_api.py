@@ -156,9 +156,8 @@ def test_mistakes_are_named_as_arguments(call: dict[str, Any], message: str) -> 
 
 
 def test_a_mistake_in_a_strategy_is_an_input_error() -> None:
-    request = {"gpus": "h100:8", "global_batch": 8}
     with pytest.raises(InputError, match=r"^strategy: .*'foo'"):
-        astrarium.predict("llama-2-7b", {"tp": 2, "foo": 1}, **request)
+        astrarium.predict("llama-2-7b", {"tp": 2, "foo": 1}, gpus="h100:8", global_batch=8)
 
 
 def test_a_place_that_cannot_be_written(plans: astrarium.Plans) -> None:

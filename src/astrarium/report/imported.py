@@ -42,7 +42,8 @@ class ImportDocument:
     `conflicts` say why it would not start. `fit` is the document of whether it fits: once they
     are mended, if it has any; null if it cannot be predicted even so. `answer` is the plan
     document of a search with the same GPUs and workload, in whose `compare` the configuration
-    stands beside plan 1 (null if there is no plan at all: `error`). `faster` is how many times as fast plan 1 is.
+    stands beside plan 1 (null if there is no plan at all: `error`). `faster` is how many times as
+    fast plan 1 is.
     """
 
     schema: str
