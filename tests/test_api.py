@@ -155,6 +155,22 @@ def test_mistakes_are_named_as_arguments(call: dict[str, Any], message: str) -> 
         astrarium.plan("llama-2-7b", **call)
 
 
+def test_a_mistake_in_a_strategy_is_an_input_error() -> None:
+    with pytest.raises(InputError, match=r"^strategy: .*'foo'"):
+        astrarium.predict("llama-2-7b", {"tp": 2, "foo": 1}, gpus="h100:8", global_batch=8)
+
+
+def test_a_place_that_cannot_be_written(plans: astrarium.Plans) -> None:
+    with pytest.raises(InputError, match="cannot write /proc/x: "):
+        plans.save("/proc/x")
+
+
+def test_plans_may_be_keys(plans: astrarium.Plans) -> None:
+    assert {plans.best: 1}[plans[0]] == 1
+    assert len({plans, astrarium.Plans(plans.document)}) == 1
+    assert len(set(plans)) == len(plans)
+
+
 def test_nothing_feasible_is_an_error_of_its_own() -> None:
     with pytest.raises(NoFeasiblePlanError):
         astrarium.plan("llama-2-70b", gpus="t4:1", global_batch=8)

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from astrarium.api.plans import Plan as Plan
     from astrarium.api.plans import Plans as Plans
     from astrarium.api.plans import load as load
+    from astrarium.cluster import Cluster as Cluster
     from astrarium.errors import InputError as InputError
     from astrarium.errors import NoFeasiblePlanError as NoFeasiblePlanError
+    from astrarium.model.blocks import Model as Model
 
 _HOMES = {
     "plan": "api.calls",
@@ -27,6 +29,8 @@ _HOMES = {
     "Plan": "api.plans",
     "Plans": "api.plans",
     "load": "api.plans",
+    "Model": "model.blocks",
+    "Cluster": "cluster",
     "InputError": "errors",
     "NoFeasiblePlanError": "errors",
 }

@@ -66,7 +66,7 @@ def test_the_catalog_may_have_changed_since(run: Run, project: Path) -> None:
     ("flags", "message"),
     [
         (("--rank", "9"), "there is no plan of rank 9; it holds rank 1 to 5"),
-        (("--rank", "0"), "--rank '0'"),
+        (("--rank", "0"), "--rank '0': expected the number of a plan such as 1"),
         (("--against", "b.json"), "b.json"),
     ],
 )
@@ -89,6 +89,35 @@ def test_a_folder_stands_for_its_plan(run: Run, project: Path) -> None:
     result = run("explain", ".")
     assert result.exit_code == 2
     assert ".: is a folder without plan.json" in words(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nothere.sh", None, "nothere.sh: no such file"),
+        (".", None, ".: is a folder without plan.json"),
+        ("-", None, "-: standard input is not read"),
+        ("a.yaml", "a: 1", "a.yaml: not recognised: neither a plan, nor"),
+        ("a.json", "[]", "a.json: not recognised: neither a plan, nor"),
+        ("s.yaml", "tp: 8", "s.yaml: is a strategy; `astrarium predict MODEL"),
+        ("tp=8,pp=2", None, "tp=8,pp=2: is a strategy"),
+        ("p.json", '{"schema": "astrarium.plan/2"}', "p.json: made by another version"),
+        ("r.json", '{"runs": 1, "schema": "astrarium.run/1"}', "r.json: not a plan (its schema"),
+        (
+            "job.sh",
+            "#!/bin/sh\nsrun bash -c './launch.sh \"$@\"'",
+            "it starts ./launch.sh, so name that file",
+        ),
+    ],
+)
+def test_what_is_no_plan(
+    run: Run, project: Path, name: str, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (project / name).write_text(content, encoding="utf-8")
+    result = run("explain", name, "--gpus", "h100")
+    assert result.exit_code == 2
+    assert message in words(result.stderr)
 
 
 def test_a_length_that_differs_is_shown(plan: Run, run: Run) -> None:

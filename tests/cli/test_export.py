@@ -100,7 +100,7 @@ def test_a_refusal_names_the_reason_and_the_nearest_plan(run: Run, project: Path
 def test_the_nearest_plan_is_written_on_demand(run: Run, project: Path) -> None:
     result = run("export", "unlike.json", "--to", "megatron", "--out", "out", "--nearest")
     assert result.exit_code == 0
-    assert "Instead of plan 1" in result.stdout
+    assert "Instead of plan 1, the nearest for Megatron-LM 0.19.2:" in words(result.stdout)
     assert (project / "out" / "launch.sh").exists()
 
 
@@ -119,6 +119,15 @@ def test_a_model_that_cannot_be_built_has_no_nearest_plan(run: Run) -> None:
         (("good.json", "--to", "megatron", "--out", "out", "--rank", "7"), "no plan of rank 7"),
         (("absent.json", "--to", "megatron", "--out", "out"), "absent.json"),
         (("good.json", "--to", "torchrun", "--out", "out", "--program", "torchrun"), "is none"),
+        (
+            ("good.json", "--to", "slurm", "--out", "out", "--program", "nope"),
+            "--program 'nope': expected one of megatron, bridge, torchtitan, torchtitan-0.2,"
+            " deepspeed, accelerate",
+        ),
+        (
+            ("good.json", "--to", "megatron", "--out", "out", "--program", "deepspeed"),
+            "--program goes with a launcher, and megatron is none",
+        ),
     ],
 )
 def test_bad_input(run: Run, arguments: tuple[str, ...], message: str) -> None:

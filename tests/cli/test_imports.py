@@ -91,6 +91,40 @@ def test_what_would_not_start(run: Run, script: Path) -> None:
         assert "overlap_param_gather needs overlap_grad_reduce" in refused.stderr
 
 
+def test_a_small_mistake_hides_nothing(run: Run, script: Path) -> None:
+    script.write_text(SMALL.replace("--lr 1e-4", "--save out"), encoding="utf-8")
+    result = run("explain", "train.sh", "--gpus", "h100")
+    assert result.exit_code == 1
+    shown = words(result.stdout)
+    for part in (
+        "WOULD NOT START: Megatron-LM would refuse it - --save needs --save-interval",
+        "If that were mended FITS",
+        "predicted as if what stands against it were mended",
+        "times as fast",
+    ):
+        assert part in shown
+    document = json.loads(run("explain", "train.sh", "--gpus", "h100", "--json").stdout)
+    assert (document["runs"], document["fit"]["fits"]) == (False, True)
+    compare = document["answer"]["compare"]
+    assert compare["refused"] == document["conflicts"][0]
+    assert compare["plan"]["strategy"]["tp"] == 4
+
+
+def test_what_the_program_stops_at(run: Run, script: Path, project: Path) -> None:
+    script.write_text(SMALL.replace("--lr 1e-4", "--lrr 1e-4"), encoding="utf-8")
+    result = run("explain", "train.sh", "--gpus", "h100")
+    assert result.exit_code == 0  # a fork may have it
+    assert "would not run with Megatron-LM 0.19.2 as it is: --lrr" in words(result.stdout)
+    text = (EXAMPLES / "torchtitan.toml").read_text(encoding="utf-8")
+    changed = text.replace("[training]\n", "[training]\nlocal_batch = 1\n")
+    (project / "titan.toml").write_text(changed, encoding="utf-8")
+    result = run("explain", "titan.toml", "--gpus", "h100:64")
+    assert result.exit_code == 1
+    shown = words(result.stdout)
+    assert "WOULD NOT START: torchtitan would refuse it - training.local_batch:" in shown
+    assert "If that were mended FITS" in shown
+
+
 def test_degrees_that_do_not_divide(run: Run, script: Path) -> None:
     script.write_text(SMALL.replace("parallel-size 4", "parallel-size 3"), encoding="utf-8")
     document = json.loads(run("explain", "train.sh", "--gpus", "h100", "--json").stdout)

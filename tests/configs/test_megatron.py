@@ -276,6 +276,8 @@ def test_environment() -> None:
         ("srun --nodes 4 --gres=gpu:8 torchrun --nnodes 4 --nproc_per_node 8", 32),
         ("mpirun -np 16 python", 16),
         ("deepspeed --num_nodes 2 --num_gpus 8", 16),
+        ("deepspeed --num_gpus 8", 8),
+        ("deepspeed --hostfile nodes.txt --num_gpus 8", None),
         ("accelerate launch --num_processes 12 --num_machines 3", 12),
         ("WORLD_SIZE=64 python", 64),
         ("python", None),

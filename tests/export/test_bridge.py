@@ -9,6 +9,7 @@ from exported_plans import CASES, GOLDEN, golden, job, jobs
 from hypothesis import given, settings
 
 from astrarium.catalog.models import model_entries, model_names
+from astrarium.configs.overrides import read_overrides
 from astrarium.export.bridge import RECIPES, TARGET, overrides, program, recipe_of, word
 from astrarium.export.target import refusals
 from astrarium.model import load_model
@@ -73,3 +74,11 @@ def test_the_file_lists_the_overrides_of_the_command(case: str) -> None:
     made = program(job(case))
     lines = made.files["overrides.txt"].splitlines()
     assert [line for line in lines if not line.startswith("#")] == list(made.arguments[2:])
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not refusals(job(case), TARGET)])
+def test_what_is_written_is_known_when_it_is_read_back(case: str) -> None:
+    text = program(job(case)).files["overrides.txt"]
+    read = read_overrides(text, "overrides.txt")
+    assert not read.unknown
+    assert not any("grads_in_fp32" in one.option for one in read.as_if)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from launched import Bench, check_ranks, job, launch_of, written
 from astrarium.catalog import find_gpu
 from astrarium.export.features import Feature
 from astrarium.export.ray import scaling as ray_scaling
+from astrarium.export.result import Exported, lines
 from astrarium.export.target import find_target, refusals
 from astrarium.plans.job import Job
 
@@ -121,3 +123,11 @@ def test_types_that_ray_does_not_tell_apart_have_labels() -> None:
     assert all("astrarium.pool" not in selector for selector in selectors(one))
     known = launch_of("ray", job("alike")).command
     assert '{"env_vars": {"TRAINER_PATH": "<trainer_path>"}}' in known
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_command_is_never_broken_inside_quotes(width: int) -> None:
+    command = """ray job submit --env '{"env_vars": {"A": "<a b>"}}' -- python "x y" z\\ z"""
+    done = Exported("ray", "2", "", 1, "out", command=command)
+    shown = next(line for line in lines(done, width) if "ray job" in line)
+    assert shlex.split(shown.replace("\\\n", " ")) == shlex.split(command)

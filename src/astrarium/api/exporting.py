@@ -20,7 +20,7 @@ def export(
     to: str,
     out: Path,
     *,
-    program: str,
+    program: str | None,
     nearest: bool,
     force: bool,
 ) -> Path:
@@ -30,7 +30,7 @@ def export(
     from astrarium.plans.job import job_of
 
     target = find_target(to)
-    software = find_target(program) if target.is_launcher else target
+    software = software_of(target, program)
     check_folder(str(out), force=force)
     job = job_of(document, rank)
     refused = refused_by(job, target, software)
@@ -40,6 +40,25 @@ def export(
         job = refused.nearest.job
     write_folder(str(out), folder_of(job, target, software).files, force=force)
     return out
+
+
+def software_of(target: Target, program: str | None) -> Target:
+    """What is started: the program of a launcher, by default Megatron, or the target itself."""
+    from astrarium.errors import did_you_mean
+    from astrarium.export.target import find_target, target_names
+
+    if not target.is_launcher:
+        if program is not None and program.lower() != target.name:
+            raise InputError(
+                f"--program goes with a launcher, and {target.name} is none: drop it, or export"
+                f" --to {program}"
+            )
+        return target
+    if program is None or program.lower() in target_names():
+        return find_target(program or "megatron")
+    programs = [name for name in target_names() if not find_target(name).is_launcher]
+    hint = did_you_mean(program, programs)
+    raise InputError(f"--program '{program}': expected one of {', '.join(programs)}{hint}")
 
 
 def refused_by(job: Job, target: Target, software: Target) -> Refused | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from astrarium.errors import NoFeasiblePlanError
+from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.plans.document import PLAN_FILE, PlanDocument, PlanPart, StrategyPart, to_dict
 
 StrPath = str | os.PathLike[str]
@@ -82,15 +82,16 @@ class Plan:
         to: str,
         out: StrPath,
         *,
-        program: str = "megatron",
+        program: str | None = None,
         nearest: bool = False,
         force: bool = False,
     ) -> Path:
         """Write what starts the plan into a folder, as `astrarium export` does.
 
-        `to` is training software or a launcher, which starts `program`. What the target cannot
-        express is refused with InputError, or, with `nearest`, the nearest plan that it can express
-        is written. A folder that holds something is left alone unless `force` is set.
+        `to` is training software or a launcher, which starts `program`, by default Megatron. What
+        the target cannot express is refused with InputError, or, with `nearest`, the nearest plan
+        that it can express is written. A folder that holds something is left alone unless `force`
+        is set.
         """
         from astrarium.api.exporting import export
         from astrarium.api.wording import in_words_of_python
@@ -98,6 +99,9 @@ class Plan:
         with in_words_of_python():
             place = self.document, self.rank, to, Path(out)
             return export(*place, program=program, nearest=nearest, force=force)
+
+    def __hash__(self) -> int:
+        return hash((self.rank, self.iteration_seconds, self.tokens_per_second))
 
     def __repr__(self) -> str:
         gpus = ", ".join(f"{number} x {gpu}" for gpu, number in self.gpus.items())
@@ -158,13 +162,24 @@ class Plans(Sequence[Plan]):
 
         target = Path(path)
         if target.suffix.lower() != ".json":
-            target.mkdir(parents=True, exist_ok=True)
+            _make_folder(target)
             target /= PLAN_FILE
         write_atomic(target, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
         return target
 
+    def __hash__(self) -> int:
+        return hash((self.document.workload.model, *self))
+
     def __repr__(self) -> str:
         return f"<Plans: {len(self)} for {self.document.workload.model}>"
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if path.is_file() else error.strerror
+        raise InputError(f"cannot write {path}: {why}; choose another place") from None
 
 
 def load(path: StrPath) -> Plans:

@@ -94,6 +94,16 @@ def count(flag: str, text: str, most: int) -> int:
     return parse(flag, text, units.parse_count, most)
 
 
+def rank(text: str) -> int:
+    """Which plan of a document."""
+    try:
+        return count("--rank", text, MOST_PLANS)
+    except InputError:
+        raise InputError(
+            f"--rank '{text}': expected the number of a plan such as 1, the best"
+        ) from None
+
+
 def usd(flag: str, text: str | None) -> float | None:
     return None if text is None else parse(flag, text, units.parse_usd, MOST_USD)
 

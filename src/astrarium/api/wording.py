@@ -25,7 +25,9 @@ def in_words_of_python() -> Iterator[None]:
     try:
         yield
     except AstrariumError as error:
-        raise type(error)(_FLAG_IN_TEXT.sub(_argument, str(error))) from None
+        # Changed in place: its class stays, whatever that takes to be made.
+        error.args = (_FLAG_IN_TEXT.sub(_argument, str(error)),)
+        raise
 
 
 def _argument(match: re.Match[str]) -> str:

@@ -34,6 +34,8 @@ ONLY_FOR_CONFIGS = (
     "out",
 )
 
+_STRATEGY = "is a strategy; `astrarium predict MODEL ... --strategy` takes it"
+
 
 def explain(  # noqa: PLR0913  one parameter per flag
     ctx: typer.Context,
@@ -83,8 +85,30 @@ def explain(  # noqa: PLR0913  one parameter per flag
         if imported is not None:
             review.answer(ctx, imported)
             return
-    _check_plan_flags(plan, typed(ctx))
-    _explain_plan(plan, against, rank, json=json)
+        _check_for_plan(plan)
+    _explain_plan(plan, against, rank, typed(ctx), json=json)
+
+
+def _check_for_plan(plan: str) -> None:
+    """Refuse what is neither a configuration nor, by its keys, meant to be a plan."""
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from astrarium.configs.detect import content_of, is_strategy
+
+    if plan == "-":
+        raise InputError("-: standard input is not read; write it to a file and name that")
+    if "=" in plan and not Path(plan).exists():
+        raise InputError(f"{plan}: {_STRATEGY}")
+    content = content_of(Path(plan))
+    if isinstance(content, Mapping) and "schema" in content:
+        return
+    if isinstance(content, Mapping) and is_strategy(content):
+        raise InputError(f"{plan}: {_STRATEGY}")
+    raise InputError(
+        f"{plan}: not recognised: neither a plan, nor a launch script or configuration of"
+        " Megatron-LM, Megatron-Bridge, DeepSpeed, torchtitan, accelerate or nanotron"
+    )
 
 
 def _check_plan_flags(plan: str, typed: Collection[str]) -> None:
@@ -98,7 +122,9 @@ def _check_plan_flags(plan: str, typed: Collection[str]) -> None:
         )
 
 
-def _explain_plan(plan: str, against: str | None, rank: str, *, json: bool) -> None:
+def _explain_plan(
+    plan: str, against: str | None, rank: str, typed: Collection[str], *, json: bool
+) -> None:
     from dataclasses import asdict
     from pathlib import Path
 
@@ -108,8 +134,9 @@ def _explain_plan(plan: str, against: str | None, rank: str, *, json: bool) -> N
     from astrarium.report.explain import compare
     from astrarium.report.explain import explain as explained_plan
 
-    number = request.count("--rank", rank, request.MOST_PLANS)
     document = load_document(Path(plan))
+    _check_plan_flags(plan, typed)
+    number = request.rank(rank)
     chosen = plan_of_rank(document, number, plan)
     if against is None:
         explanation = explained_plan(chosen, document.cluster)

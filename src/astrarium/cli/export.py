@@ -20,15 +20,19 @@ TO: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="TARGET",
-        help="Software or launcher: megatron, bridge, torchtitan, deepspeed, accelerate,"
-        " torchrun, slurm, kubernetes, skypilot, ray.",
+        help="Software or launcher: megatron, bridge, torchtitan, torchtitan-0.2, deepspeed,"
+        " accelerate, torchrun, slurm, kubernetes, skypilot, ray.",
         autocompletion=complete_target,
     ),
 ]
 OUT: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="The folder to write.")]
 PROGRAM: TypeAlias = Annotated[
-    str,
-    typer.Option(metavar="TARGET", help="What a launcher starts.", autocompletion=complete_target),
+    str | None,
+    typer.Option(
+        metavar="TARGET",
+        help="What a launcher starts; megatron by default.",
+        autocompletion=complete_target,
+    ),
 ]
 RANK: TypeAlias = Annotated[
     str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")
@@ -46,7 +50,7 @@ def export(
     plan: PLAN,
     to: TO,
     out: OUT,
-    program: PROGRAM = "megatron",
+    program: PROGRAM = None,
     rank: RANK = "1",
     force: FORCE = False,
     nearest: NEAREST = False,
@@ -60,7 +64,7 @@ def export(
     from pathlib import Path
 
     from astrarium.api import request
-    from astrarium.api.exporting import refused_by
+    from astrarium.api.exporting import refused_by, software_of
     from astrarium.cli import output
     from astrarium.errors import InputError
     from astrarium.export import result
@@ -70,9 +74,9 @@ def export(
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
 
-    number = request.count("--rank", rank, request.MOST_PLANS)
+    number = request.rank(rank)
     target = find_target(to)
-    software = find_target(program) if target.is_launcher else target
+    software = software_of(target, program)
     check_folder(out, force=force)
     output.check_not_read("--out", Path(out) / PLAN_FILE, (plan, Path(plan) / PLAN_FILE))
     job = job_of(load_document(Path(plan)), number, plan)

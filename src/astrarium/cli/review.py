@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A configuration, completed and looked at."""
+    """A configuration, completed and looked at.
+
+    `conflicts` are all that speaks against it; those that leave a `strategy` are about how it is
+    written, so that what it would take without them can be predicted.
+    """
 
     imported: Imported
     asked: Request
@@ -87,14 +91,17 @@ def _strategy(
     """The strategy, and all that speaks against it."""
     from astrarium.search.planner import why_refused
 
+    unknown = tuple(f"{one.option}: {one.says}" for one in imported.unknown if one.refused)
+    written = (*imported.conflicts, *unknown)
     try:
         strategy = request.strategy(imported, asked)
     except InputError as error:
-        return None, imported.conflicts or (str(error),)  # which often says the same again
+        # Its message often says again what is a conflict already.
+        return None, written if imported.conflicts else (str(error), *unknown)
     reasons: tuple[str, ...] = ()
     if runtime.megatron_rules:
         reasons = why_refused(asked.workload, asked.cluster.pools, strategy)
-    return strategy, tuple(dict.fromkeys((*imported.conflicts, *reasons)))
+    return None if reasons else strategy, tuple(dict.fromkeys((*written, *reasons)))
 
 
 def _document(case: Case) -> ImportDocument:
@@ -113,7 +120,7 @@ def _document(case: Case) -> ImportDocument:
         cluster_part(asked.cluster),
         options_part(imported),
         case.conflicts,
-        fit is not None and fit.fits,
+        fit is not None and fit.fits and not case.conflicts,
         fit,
         answer,
         faster_than(fit, answer),
@@ -132,7 +139,7 @@ def _fit(case: Case) -> FitDocument | None:
     from astrarium.report.fit import fit_document
     from astrarium.search.fit import fit
 
-    if case.strategy is None or case.conflicts:
+    if case.strategy is None:
         return None
     asked = case.asked
     report = fit(
@@ -145,6 +152,7 @@ def _answer(case: Case) -> tuple[PlanDocument | None, str]:
     """The best plan for the same GPUs and workload, with the configuration beside it."""
     from astrarium.cost.training_run import RunTerms
     from astrarium.report.build import compare_part, document_of
+    from astrarium.report.imported import AS_IF_MENDED
     from astrarium.search.comparison import Compared, compared
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.planner import Mode, plan
@@ -154,8 +162,9 @@ def _answer(case: Case) -> tuple[PlanDocument | None, str]:
         planned = plan(asked.workload, asked.cluster, objective=objective, tuning=case.tuning)
     except NoFeasiblePlanError as error:
         return None, str(error)
-    if case.strategy is None or case.conflicts:
-        own = Compared(asked.cluster, None, "; ".join(case.conflicts))
+    refused = "; ".join(case.conflicts)
+    if case.strategy is None:
+        own = Compared(asked.cluster, None, refused)
     else:
         own = compared(
             asked.workload,
@@ -167,11 +176,13 @@ def _answer(case: Case) -> tuple[PlanDocument | None, str]:
             runtime=case.runtime,
             tuning=case.tuning,
         )
+        own = replace(own, refused=own.refused or refused)
+    mended = (AS_IF_MENDED,) if case.conflicts and own.plan is not None else ()
     return document_of(
         planned,
         reference=case.reference,
         objective=objective,
         mode=Mode.EXACT,
         notes=asked.notes,
-        compare=compare_part(own, planned.plans[0]),
+        compare=compare_part(own, planned.plans[0], mended),
     ), ""

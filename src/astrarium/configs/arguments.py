@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from astrarium.configs.expansion import shown, unset_in
-from astrarium.configs.imported import Unknown
+from astrarium.configs.imported import NOT_AN_OPTION, Unknown
 from astrarium.errors import did_you_mean
 from astrarium.strategy.options import (
     Option,
@@ -155,10 +155,10 @@ def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:
         dest, alone, now = older
         out.older[dest] = alone if alone is not None else " ".join(values[:1])
         hint = f"; it is {now} now" if now else ""
-        out.unknown.append(Unknown(flag, f"not an option of Megatron-LM {version}{hint}"))
+        out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {version}{hint}"))
         return
     hint = did_you_mean(flag, options_by_flag())
-    out.unknown.append(Unknown(flag, f"not an option of Megatron-LM {version}{hint}"))
+    out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {version}{hint}"))
 
 
 def _keep(out: Arguments, given: Given) -> None:

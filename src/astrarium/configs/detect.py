@@ -54,22 +54,29 @@ def _of_file(path: Path) -> Imported | None:
         from astrarium.configs.overrides import read_overrides
 
         return read_overrides(text, source)
-    language = language_of(text)
-    if language == SHELL:
+    if language_of(text) == SHELL:
         from astrarium.configs.megatron_import import read_launch_script
 
         return read_launch_script(text, source)
-    content = _content(path, text, language)
+    content = content_of(path)
     if not isinstance(content, Mapping):
         return None
     reader = reader_of(content)
     return None if reader is None else reader(content, source)
 
 
-def _content(path: Path, text: str, language: str) -> object:
+def content_of(path: Path) -> object:
     """The data of a file; where its name promises another language than it has, that counts."""
-    from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text
+    from astrarium.documents.parsing import (
+        Format,
+        format_of,
+        has_known_suffix,
+        parse_text,
+        read_text,
+    )
 
+    text = read_text(path)
+    language = language_of(text)
     promised = format_of(path) if has_known_suffix(path) else Format(language)
     try:
         return parse_text(path, text, promised)
@@ -99,9 +106,14 @@ def _reads_as_shell(text: str) -> bool:
     return bool(_FLAG.search(code)) and keys * 2 < len(lines)
 
 
+def is_strategy(content: Mapping[str, Any]) -> bool:
+    """Whether a document has keys of our own strategies or plans."""
+    return any(key in content for key in _OF_STRATEGY)
+
+
 def reader_of(content: Mapping[str, Any]) -> Reader | None:
     """Who reads a document with such keys; None for strategies, plans and what nobody knows."""
-    if any(key in content for key in _OF_STRATEGY):
+    if is_strategy(content):
         return None
     from astrarium.configs import accelerate, deepspeed, overrides, torchtitan_file
 

@@ -144,7 +144,12 @@ class Variables:
         default = rest[len(sign) :]
         empty = value is None or (sign.startswith(":") and "".join(value) == "")
         if sign[-1] in "-=":
-            return [self._inner(default)] if empty else value or []
+            if not empty:
+                return value or []
+            filled = self._inner(default)
+            if sign[-1] == "=":
+                self.set(name, filled)
+            return [filled]
         if sign[-1] == "+":
             return [] if empty else [self._inner(default)]
         if sign[-1] == "?":

@@ -14,6 +14,7 @@ from astrarium.model.build import Architecture, assemble
 
 _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
+NOT_AN_OPTION: Final = "not an option of"
 MOST_LAYERS: Final = 10_000  # a larger number is a typing error
 _PADDING: Final = 0.05  # of a vocabulary
 
@@ -47,6 +48,16 @@ class Unknown:
 
     option: str
     says: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether the program stops at it, as the words say; others are passed over."""
+        return "refuse" in self.says
+
+    @property
+    def of_a_fork(self) -> bool:
+        """Whether the released program stops at it, and a fork may have it."""
+        return self.says.startswith(NOT_AN_OPTION)
 
 
 @dataclass(frozen=True, slots=True)

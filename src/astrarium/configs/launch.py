@@ -25,6 +25,7 @@ _LAUNCHERS: Final = (
     "deepspeed",
     "launch",  # of accelerate
 )
+_SCRIPT: Final = re.compile(r"[\w./-]+\.sh")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+(.+)$", re.MULTILINE)
 # What launchers call processes on a node, nodes, and processes in all.
 _PER_NODE: Final = (
@@ -35,6 +36,7 @@ _PER_NODE: Final = (
     "npernode",
 )
 _NODES: Final = ("nnodes", "nodes", "num_nodes", "num_machines", "N")
+_HOSTS: Final = ("hostfile", "H")  # files that list nodes
 _IN_ALL: Final = ("ntasks", "num_processes", "np", "n")
 _VARIABLES: Final = (
     ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS", "N_GPUS", "SLURM_GPUS_PER_NODE"),
@@ -64,8 +66,7 @@ def read_launch(text: str, where: str) -> Launch:
         arguments = _loose_options(script)
         if not arguments:
             raise InputError(
-                f"{where}: no command here has an option of Megatron-LM; expected a launch script"
-                " such as one with `torchrun ... pretrain_gpt.py --num-layers ...`"
+                f"{where}: no command here has an option of Megatron-LM; {_way_out(commands)}"
             )
         notes.append(f"{where}: no command starts a training; its variables hold the options")
         return Launch(arguments, _gpus_of((), header, script), _environment(script), tuple(notes))
@@ -74,6 +75,16 @@ def read_launch(text: str, where: str) -> Launch:
     launcher, arguments = _parted(chosen.words)
     gpus = _gpus_of(launcher, header, script)
     return Launch(arguments, gpus, _environment(script), tuple(notes))
+
+
+def _way_out(commands: Sequence[Command]) -> str:
+    """What to name instead of a script that trains nothing itself."""
+    started = [word for one in commands for word in one.words if _SCRIPT.fullmatch(word)]
+    if started:
+        return f"it starts {started[0]}, so name that file"
+    return (
+        "expected a launch script such as one with `torchrun ... pretrain_gpt.py --num-layers ...`"
+    )
 
 
 def _left_out(ranked: Sequence[Command], where: str) -> list[str]:
@@ -183,7 +194,7 @@ def _gpus_of(launcher: Sequence[str], header: Mapping[str, str], script: Script)
         per_node, nodes, in_all = (_first(flags, names) for names in (_PER_NODE, _NODES, _IN_ALL))
         if per_node is None:
             per_node = _whole(_of_gres(flags))
-        if per_node and "nproc_per_node" in flags:
+        if per_node and _on_one_node(flags):
             nodes = nodes or (None if _names(flags, _NODES) else 1)
             if nodes:
                 return per_node * nodes
@@ -195,6 +206,12 @@ def _gpus_of(launcher: Sequence[str], header: Mapping[str, str], script: Script)
     per_node, nodes = (_first(set_to, names) for names in _VARIABLES)
     world = _whole(set_to.get("WORLD_SIZE"))
     return world or (per_node * nodes if per_node and nodes else None)
+
+
+def _on_one_node(flags: Mapping[str, str]) -> bool:
+    """Whether a launcher that is told no number of nodes takes this one alone."""
+    of_deepspeed = "num_gpus" in flags and not _names(flags, _HOSTS)
+    return "nproc_per_node" in flags or of_deepspeed
 
 
 def _names(flags: Mapping[str, str], names: Sequence[str]) -> bool:

@@ -142,7 +142,8 @@ class _Reader:
         if tokens[at].plain == "function":
             return True
         following = [t.operator for t in tokens[at + 1 : at + 3]]
-        return bool(tokens[at].plain) and following == ["(", ")"] and tokens[at + 1].joined
+        named = bool(tokens[at].plain) and not _ASSIGNED.match(tokens[at].plain)  # not A=()
+        return named and following == ["(", ")"] and tokens[at + 1].joined
 
     def _function(self, tokens: Sequence[Token], at: int) -> int:
         name = tokens[at + (tokens[at].plain == "function")].plain if at + 1 < len(tokens) else ""

@@ -14,6 +14,7 @@ from astrarium.strategy.document import strategy_to_dict
 from astrarium.units import format_seconds
 
 SCHEMA: Final = "astrarium.export/1"
+_WORD: Final = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|<[^>]*>|\\.|\S)+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def lines(result: Exported, width: int) -> Iterator[str]:
     if result.nearest:
         changed = ", ".join(result.nearest.changed)
         yield (
-            f"Instead of plan {result.plan}, the nearest that {result.target} can express:"
+            f"Instead of plan {result.plan}, the nearest for {result.software}:"
             f" {changed}; {result.nearest.slower:.2f} times its predicted time"
         )
     subject = "It" if result.nearest else f"Plan {result.plan}"
@@ -151,9 +152,12 @@ def lines(result: Exported, width: int) -> Iterator[str]:
 
 
 def _broken(command: str, width: int) -> str:
-    """A command, broken with backslashes where the line ends; `<what to fill in>` is one word."""
+    """A command, broken with backslashes where the line ends.
+
+    What is in quotes and `<what to fill in>` is never broken.
+    """
     lines = ["  "]
-    for word in re.findall(r"(?:<[^>]*>|\S)+", command):
+    for word in _WORD.findall(command):
         if len(lines[-1]) + len(word) + len(" \\") > width and lines[-1].strip():
             lines[-1] += "\\"
             lines.append("      ")

@@ -34,6 +34,12 @@ def load_document(path: Path) -> PlanDocument:
     content = documents.read(path)
     schema = content.get("schema") if isinstance(content, Mapping) else None
     if schema != SCHEMA:
+        family, _, version = str(schema).partition("/")
+        if version and family == SCHEMA.partition("/")[0]:
+            raise InputError(
+                f"{path}: made by another version of Astrarium (its schema is '{schema}', this one"
+                f" reads '{SCHEMA}'); {_AGAIN}"
+            )
         found = f"its schema is '{schema}'" if schema else "it has no schema"
         raise InputError(
             f"{path}: not a plan ({found}, expected '{SCHEMA}');"

@@ -22,6 +22,7 @@ from astrarium.report.tables import header, verdict
 
 SCHEMA = "astrarium.import/1"
 AS_MODELLED = "as modelled"
+AS_IF_MENDED = "yours does not run; it is predicted as if what stands against it were mended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,11 @@ class OptionsPart:
 class ImportDocument:
     """A configuration, judged.
 
-    `conflicts` say why it would not start; then `fit` is null. `fit` is the document of whether it
-    fits. `answer` is the plan document of a search with the same GPUs and workload, in whose
-    `compare` the configuration stands beside plan 1 (null if there is no plan at all: `error`).
-    `faster` is how many times as fast plan 1 is.
+    `conflicts` say why it would not start. `fit` is the document of whether it fits: once they
+    are mended, if it has any; null if it cannot be predicted even so. `answer` is the plan
+    document of a search with the same GPUs and workload, in whose `compare` the configuration
+    stands beside plan 1 (null if there is no plan at all: `error`). `faster` is how many times as
+    fast plan 1 is.
     """
 
     schema: str
@@ -101,11 +103,14 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
         program = document.program.rpartition(" ")[0]
         yield Text(f"WOULD NOT START: {program} would refuse it", style="bold red")
         yield from bullets(document.conflicts)
-        return
     if document.fit is None or document.fit.plan is None:
         return
     plan = document.fit.plan
-    yield title("Would it run?")
+    yield title("If that were mended" if document.conflicts else "Would it run?")
+    of_a_fork = [one.option for one in document.options.unknown if one.of_a_fork]
+    if of_a_fork:
+        words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"
+        yield Text(words, style="yellow")
     if plan.fits:
         yield verdict(plan)  # otherwise the first of the lines
     yield from plan_lines(plan, document.workload)
