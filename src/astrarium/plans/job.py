@@ -7,7 +7,7 @@ edited by hand is checked again: the degrees, the stages, where they lie, the ru
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from astrarium.plans.document import (
     WorkloadPart,
     drop_absent,
 )
-from astrarium.plans.files import plan_of_rank
+from astrarium.plans.files import check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
 
 
@@ -71,6 +71,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     """The plan of a rank with all that it refers to; InputError names what does not fit."""
     from astrarium.strategy.document import strategy_from_dict
 
+    check_names(document, where)
     plan = plan_of_rank(document, rank, where)
     workload = _workload(document.workload, plan, where)
     cluster = Cluster.from_dict(asdict(document.cluster))
@@ -143,14 +144,15 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
     """Refuse what was edited into something that no runtime takes."""
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cost.mixed import ClusterModel
-    from astrarium.search.plan import with_split
+    from astrarium.search.plan import chunk_bounds_of
     from astrarium.search.planner import why_refused
     from astrarium.strategy.placement import placement
 
     try:
+        model = ClusterModel(workload, cluster, find_runtime())
         for group in strategy.pipelines:
             placement(group, cluster)
-        with_split(ClusterModel(workload, cluster, find_runtime()), strategy)
+            chunk_bounds_of(model, group)
         reasons = why_refused(workload, cluster.pools, strategy)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
@@ -176,11 +178,21 @@ def _runs(plan: PlanPart, cluster: Cluster) -> list[tuple[str, int]]:
         return list((plan.pools or {cluster.pools[0].name: plan.num_gpus}).items())
     runs: list[tuple[str, int]] = []
     first = [stage for stage in strategy.stages if stage.chunk == 0]
-    for stage in sorted(first, key=lambda stage: stage.pipeline_rank):
-        for name, gpus in stage.pools.items():
+    held = [stage.pools for stage in sorted(first, key=lambda stage: stage.pipeline_rank)]
+    for pools, following in zip(held, [*held[1:], {}], strict=True):
+        last = runs[-1][0] if runs else ""
+        for name in _joined(pools, last, following):
             before = runs.pop()[1] if runs and runs[-1][0] == name else 0
-            runs.append((name, before + gpus))
+            runs.append((name, before + pools[name]))
     return runs
+
+
+def _joined(pools: Collection[str], last: str, following: Collection[str]) -> list[str]:
+    """Pools of a stage: that of the ranks before it first, that of the ranks behind it last.
+
+    A stage names its pools in the order of the cluster, which need not be that of the pipeline.
+    """
+    return sorted(pools, key=lambda name: (name != last, name in following))
 
 
 def _check_nodes(nodes: Sequence[NodeGroup], where: str) -> None:
