@@ -82,14 +82,14 @@ def find_target(name: str) -> Target:
 
 
 # What none of them has.
-_LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
+LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
     Feature.PROCESSORS: "it trains on GPUs; `astrarium run --measure` runs such a plan",
 }
 
 
 def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     """What of the plan the target cannot express; empty if it can be written."""
-    asked, lacks = asked_by(job), {**_LACKED_BY_ALL, **target.lacks}
+    asked, lacks = asked_by(job), {**LACKED_BY_ALL, **target.lacks}
     found = [Refusal(f, asked[f], why) for f, why in lacks.items() if f in asked]
     model = target.model_refused(job)
     return (*([Refusal(None, job.model.name, model)] if model else []), *found)

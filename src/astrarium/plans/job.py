@@ -59,6 +59,11 @@ class Job:
         return self.model.config or {}
 
     @property
+    def cluster_in_use(self) -> Cluster:
+        """The pools that the plan lies on: others of a market or a cluster do not touch it."""
+        return _part_in_use(self.cluster, self.strategy)
+
+    @property
     def world_size(self) -> int:
         return self.strategy.gpus
 
@@ -149,15 +154,23 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
     from astrarium.strategy.placement import placement
 
     try:
-        model = ClusterModel(workload, cluster, find_runtime())
         for group in strategy.pipelines:
             placement(group, cluster)
+        used = _part_in_use(cluster, strategy)
+        model = ClusterModel(workload, used, find_runtime())
+        for group in strategy.pipelines:
             chunk_bounds_of(model, group)
-        reasons = why_refused(workload, cluster.pools, strategy)
+        reasons = why_refused(workload, used.pools, strategy)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if reasons:
         raise InputError(f"{where}: Megatron would refuse this strategy: {'; '.join(reasons)}")
+
+
+def _part_in_use(cluster: Cluster, strategy: Strategy) -> Cluster:
+    """All pools where the stages name none."""
+    names = strategy.gpus_of_pools()
+    return cluster.part([p for p in cluster.pools if p.name in names]) if names else cluster
 
 
 def _nodes(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
