@@ -60,7 +60,7 @@ INTERLEAVED: Mapping[str, Any] = {"tp": 2, "pp": 4, "virtual_stages": 2}
         (
             [Feature.FEW_MICRO_BATCHES],
             {"tp": 2, "pp": 4, "micro_batch": 16},
-            "num_micro_batches 2 -> ",
+            "micro_batch 16 -> ",
         ),
         ([Feature.LONE_REPLICA], {"tp": 4, "pp": 4, "dp": 1}, "dp 1 -> "),
         (
@@ -163,7 +163,7 @@ def on_market(**strategy: Any) -> Job:
 
 def test_pools_that_are_not_in_use_do_not_touch_the_plan() -> None:
     """Neither its number format nor its time."""
-    strategy = {"tp": 4, "pp": 2}
+    strategy: dict[str, Any] = {"tp": 4, "pp": 2}
     one, alone = on_market(**strategy), planned(**strategy)
     assert one.workload.precision is Precision.BF16
     found = nearest(one, [lacking(Feature.PIPELINE)])

@@ -97,7 +97,8 @@ class Plan:
 
         with in_words_of_python():
             place = self.document, self.rank, to, Path(out)
-            return export(*place, program=program, nearest=nearest, force=force)
+            export(*place, program=program, nearest=nearest, force=force)
+        return Path(out)
 
     def __repr__(self) -> str:
         gpus = ", ".join(f"{number} x {gpu}" for gpu, number in self.gpus.items())
