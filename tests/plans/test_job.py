@@ -15,7 +15,7 @@ from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.plans.document import PlanDocument, from_dict, to_dict
-from astrarium.plans.job import Job, NodeGroup, job_of
+from astrarium.plans.job import Job, NodeGroup, job_of, nodes_of
 from astrarium.report.build import document_of_prediction
 from astrarium.search.planner import predict
 from astrarium.strategy.document import strategy_from_dict
@@ -80,9 +80,7 @@ def test_a_node_in_part_is_a_group_of_its_own() -> None:
         gpus={pool.gpu.name: 20},
         strategy=replace(job.plan.strategy, dp=5, stages=()),
     )
-    from astrarium.plans.job import _nodes
-
-    assert list(_nodes(part, Cluster((pool,)))) == [NodeGroup(pool, 2, 8), NodeGroup(pool, 1, 4)]
+    assert list(nodes_of(part, Cluster((pool,)))) == [NodeGroup(pool, 2, 8), NodeGroup(pool, 1, 4)]
 
 
 def edited(document: PlanDocument, change: Callable[[dict[str, Any]], object]) -> PlanDocument:

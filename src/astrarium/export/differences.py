@@ -46,16 +46,15 @@ def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
     if len(old) == len(new):
         yield from _told("layers of stages", "+".join(map(str, old)), "+".join(map(str, new)))
     for name, words in _STAGE_WORDS.items():
-        yield from _told(f"{name} of stages", _each(before, words), _each(after, words))
+        each = [_each(strategy, words) for strategy in (before, after)]
+        if any(len(own) > 1 for own in each):
+            yield from _told(f"{name} of stages", *map(", ".join, each))
 
 
-def _each(strategy: Strategy, words: Callable[[Strategy, Stage], str]) -> str:
+def _each(strategy: Strategy, words: Callable[[Strategy, Stage], str]) -> list[str]:
     """The words of all stages in their order; once for neighbours that are alike."""
     stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
-    own = [words(strategy, stage) for stage in stages]
-    if len(set(own)) < 2:
-        return "alike"
-    return ", ".join(word for word, _ in groupby(own))
+    return [word for word, _ in groupby(words(strategy, stage) for stage in stages)]
 
 
 _STAGE_WORDS: Final[Mapping[str, Callable[[Strategy, Stage], str]]] = {

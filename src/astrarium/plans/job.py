@@ -91,7 +91,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     )
     _check_gpus(plan, strategy, where)
     _check(workload, cluster, strategy, where)
-    nodes = tuple(_nodes(plan, cluster))
+    nodes = tuple(nodes_of(plan, cluster))
     _check_nodes(nodes, where)
     return Job(document, plan, workload, cluster, strategy, nodes)
 
@@ -173,7 +173,7 @@ def _part_in_use(cluster: Cluster, strategy: Strategy) -> Cluster:
     return cluster.part([p for p in cluster.pools if p.name in names]) if names else cluster
 
 
-def _nodes(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
+def nodes_of(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
     """Pools in the order of the pipeline, whole nodes first; the last node may be used in part."""
     for name, gpus in _runs(plan, cluster):
         pool = cluster.pool(name)
