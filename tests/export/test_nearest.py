@@ -153,26 +153,29 @@ def test_what_stages_have_of_their_own_is_told() -> None:
         assert any(change.startswith("layers of stages 12+20 -> ") for change in found.changed)
 
 
-def on_market(**strategy: Any) -> Job:
-    """A plan on sixteen H100, of a market that also has GPUs without bf16."""
+def on_market(precision: Precision, **strategy: Any) -> Job:
+    """A plan on sixteen H100, of a market that also has GPUs with neither bf16 nor fp8."""
     market = parse_gpus("v100:16,h100:16")
     used = market.part([market.pools[1]])
-    workload = Workload(load_model("llama-3-8b"), 4096, 64)
+    workload = Workload(load_model("llama-3-8b"), 4096, 64, precision=precision)
     asked = strategy_from_dict(strategy, where="test", gpus=16, global_batch=64, layers=32)
     plan = predict(workload, used, asked)
     return job_of(document_of_prediction(workload, market, plan, "llama-3-8b", ()))
 
 
-def test_pools_that_are_not_in_use_do_not_touch_the_plan() -> None:
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP8])
+def test_pools_that_are_not_in_use_do_not_touch_the_plan(precision: Precision) -> None:
     """Neither its number format nor its time."""
     strategy: dict[str, Any] = {"tp": 4, "pp": 2}
-    one, alone = on_market(**strategy), planned(**strategy)
-    assert one.workload.precision is Precision.BF16
+    one = on_market(precision, **strategy)
+    work: dict[str, Any] = {"seq_length": 4096, "precision": precision}
+    alone = job_of(document("llama-3-8b", "h100:16", strategy, **work))
+    assert one.workload.precision is precision
     found = nearest(one, [lacking(Feature.PIPELINE)])
     expected = nearest(alone, [lacking(Feature.PIPELINE)])
     assert found is not None
     assert expected is not None
-    assert found.job.workload.precision is Precision.BF16
+    assert found.job.workload.precision is precision
     assert found.changed == expected.changed
     assert found.slower == expected.slower
     assert found.job.plan.iteration_seconds == expected.job.plan.iteration_seconds
