@@ -24,7 +24,7 @@ from astrarium.model import load_model
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.document import PlanDocument
-from astrarium.plans.job import Job, NodeGroup, job_of
+from astrarium.plans.job import Job, job_of, nodes_of
 from astrarium.plans.parts import strategy_part
 from astrarium.report.build import document_of_prediction
 from astrarium.search.planner import predict, why_refused, with_permitted_overlap
@@ -166,12 +166,7 @@ def jobs(draw: st.DrawFn, models: tuple[str, ...] = MODELS) -> Job:
     assume(not why_refused(workload, cluster.pools, strategy))
     lent = _lent()
     plan = replace(lent.plan, strategy=strategy_part(strategy))
-    used = strategy.gpus_of_pools()
-    nodes = tuple(
-        NodeGroup(pool, count // pool.gpus_per_node or 1, min(count, pool.gpus_per_node))
-        for pool in cluster.pools
-        if (count := used[pool.name])
-    )
+    nodes = tuple(nodes_of(plan, cluster))
     return Drawn(lent.document, plan, workload, cluster, strategy, nodes)
 
 
@@ -191,6 +186,9 @@ def _placed(draw: st.DrawFn, strategy: Strategy, *, mixed: bool) -> tuple[Cluste
     known = parse_gpus("h100:8,a100:8").pools
     cluster = Cluster(tuple(_sized(p, n) for p, n in zip(known, sizes, strict=True) if n))
     pools = [cluster.pools[0]] * first + [cluster.pools[-1]] * (strategy.pp - first)
+    cluster = Cluster(
+        tuple(draw(st.permutations(cluster.pools)))
+    )  # need not be that of the pipeline
     stages = tuple(
         replace(s, gpu=pools[s.rank].gpu.name, pools=((pools[s.rank].name, block),))
         for s in strategy.stages

@@ -26,6 +26,12 @@ class NoFeasiblePlanError(AstrariumError):
     """The input is sound, but no strategy satisfies it; the message says what binds."""
 
 
+def check_printable(key: str, name: str) -> None:
+    """Refuse a name with line breaks or other control characters: it goes into scripts."""
+    if not name.isprintable():
+        raise InputError(f"{key}: {name!r} holds control characters; give a name on one line")
+
+
 BEGINNINGS_SHOWN = 3
 SHORTEST_BEGINNING = 3  # letters; shorter ones begin too many names
 ALMOST_SURE, PERHAPS = 0.85, 0.6  # likeness of two names, 1 if equal

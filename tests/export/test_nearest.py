@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from exported_plans import document
 
+from astrarium.cluster import parse_gpus
+from astrarium.export.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.features import Feature
 from astrarium.export.megatron import TARGET
 from astrarium.export.nearest import nearest
+from astrarium.export.other_runtime import estimate_note
 from astrarium.export.program import Program
 from astrarium.export.result import Refused
-from astrarium.export.target import Target, refusals
+from astrarium.export.target import LACKED_BY_ALL, Target, find_target, refusals, target_names
+from astrarium.model import load_model
+from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job, job_of
+from astrarium.report.build import document_of_prediction
+from astrarium.search.planner import predict
+from astrarium.strategy.document import strategy_from_dict
+from astrarium.strategy.types import Strategy
 
 
 def lacking(*features: Feature) -> Target:
@@ -32,23 +41,45 @@ def planned(gpus: str = "h100:16", **strategy: Any) -> Job:
     return job_of(document("llama-3-8b", gpus, strategy, seq_length=4096))
 
 
+APART: Mapping[str, Any] = {"sequence_parallel": False, "overlap_tp": False}
 INTERLEAVED: Mapping[str, Any] = {"tp": 2, "pp": 4, "virtual_stages": 2}
 
 
 @pytest.mark.parametrize(
     ("features", "strategy", "changed"),
     [
-        ([Feature.VIRTUAL_STAGES], INTERLEAVED, "virtual_stages 2 -> 1"),
         ([Feature.PIPELINE], INTERLEAVED, "pp 4 -> 1"),
         ([Feature.TENSOR_PARALLEL], INTERLEAVED, "tp 2 -> 1"),
         ([Feature.SEQUENCE_PARALLEL], {"tp": 4}, "sequence_parallel on -> off"),
-        ([Feature.ZERO_3], {"tp": 1, "zero_stage": 3}, "zero_stage 3 -> "),
+        ([Feature.TENSOR_WITHOUT_SEQUENCE], {**APART, "tp": 4}, "sequence_parallel off -> on"),
+        ([Feature.ZERO_1], {"tp": 2, "pp": 2}, "zero_stage 1 -> "),
+        ([Feature.ZERO_1_ALONE], {"tp": 4, "zero_stage": 1}, "zero_stage 1 -> "),
+        ([Feature.ZERO_0_SPLIT], {"tp": 4, "zero_stage": 0}, "zero_stage 0 -> "),
+        ([Feature.ZERO_0_GROUPS], {"cp": 2, "tp": 4, "zero_stage": 0}, "zero_stage 0 -> "),
+        ([Feature.KV_HEADS_COPIED], {"tp": 16, "overlap_tp": False}, "tp 16 -> "),
+        (
+            [Feature.FEW_MICRO_BATCHES],
+            {"tp": 2, "pp": 4, "micro_batch": 16},
+            "micro_batch 16 -> ",
+        ),
+        ([Feature.LONE_REPLICA], {"tp": 4, "pp": 4, "dp": 1}, "dp 1 -> "),
+        (
+            [Feature.PIPELINE_INSIDE],
+            {"pp": 2, "pipeline_inside": True},
+            "pipeline_inside on -> off",
+        ),
+        ([Feature.OFFLOAD_OPTIMIZER], {"tp": 2, "offload_optimizer": True}, "offload_optimizer on"),
+        ([Feature.RECOMPUTE_MODULES], {"tp": 4, "recompute": "selective"}, "recompute selective"),
+        (
+            [Feature.RECOMPUTE_GROUPS],
+            {"tp": 4, "recompute": "full", "recompute_layers": 4},
+            "recompute full uniform 4 -> ",
+        ),
         (
             [Feature.RECOMPUTE_SOME],
             {"tp": 4, "recompute": "full", "recompute_method": "block", "recompute_layers": 2},
             "recompute full block 2 -> ",
         ),
-        ([Feature.OVERLAP_TENSOR], {"tp": 4}, "overlap.tp on -> off"),
         ([Feature.CONTEXT_PARALLEL], {"tp": 2, "cp": 4}, "cp 4 -> 1"),
     ],
 )
@@ -67,13 +98,107 @@ def test_what_is_lacking_is_given_up(
     assert found.rank is None
 
 
-def test_uneven_stages_become_equal() -> None:
+def test_uneven_stages_stay_where_something_else_is_lacking() -> None:
     stages = [{"layers": [0, 12]}, {"layers": [12, 32]}]
-    one = planned(tp=4, pp=2, stages=stages)
-    found = nearest(one, [lacking(Feature.UNEVEN_STAGES)])
+    one = planned(tp=4, pp=2, stages=stages, recompute="selective")
+    found = nearest(one, [lacking(Feature.RECOMPUTE_MODULES)])
     assert found is not None
-    held = {s.last_layer - s.first_layer for s in found.job.strategy.stages}
-    assert len(held) == 1
+    held = [(s.first_layer, s.last_layer) for s in found.job.strategy.stages]
+    assert held == [(0, 12), (12, 32)]
+
+
+EXPERTS: Mapping[str, Any] = {"tp": 4, "sequence_parallel": True}
+
+
+@pytest.mark.parametrize(
+    ("feature", "strategy", "changed"),
+    [
+        (Feature.EXPERT_PARALLEL, {"ep": 8, "etp": 1}, "ep 8 -> 1"),
+        (Feature.EXPERT_TENSOR_ALONE, {"ep": 1, "etp": 1}, "etp 1 -> 4"),
+        (Feature.EXPERT_TENSOR_BESIDE, {"ep": 4, "etp": 4}, "etp 4 -> 1"),
+        (Feature.EXPERT_TENSOR_BETWEEN, {"ep": 2, "etp": 2}, "etp 2 -> "),
+    ],
+)
+def test_experts_are_split_otherwise(
+    feature: Feature, strategy: dict[str, Any], changed: str
+) -> None:
+    written = document("qwen3-30b-a3b", "h100:64", {**EXPERTS, **strategy}, global_batch=256)
+    one, target = job_of(written), lacking(feature)
+    assert refusals(one, target)
+    found = nearest(one, [target])
+    assert found is not None
+    assert not refusals(found.job, target)
+    assert any(change.startswith(changed) for change in found.changed), found.changed
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.FP8])
+def test_another_number_format_is_told(precision: Precision) -> None:
+    one = job_of(document("llama-3-8b", "h100:16", {"tp": 4}, precision=precision))
+    found = nearest(one, [lacking(Feature(precision.value))])
+    assert found is not None
+    assert found.job.workload.precision is Precision.BF16
+    assert f"precision {precision} -> bf16" in found.changed
+
+
+def test_what_stages_have_of_their_own_is_told() -> None:
+    full = {"granularity": "full", "method": "uniform", "layers": 1, "modules": []}
+    stages = [{"layers": [0, 12], "recompute": full}, {"layers": [12, 32]}]
+    one = planned(tp=4, pp=2, stages=stages)
+    found = nearest(one, [lacking(Feature.OWN_RECOMPUTE)])
+    assert found is not None
+    told = [change for change in found.changed if change.startswith("recompute of stages")]
+    assert len(told) == 1
+    assert told[0].startswith("recompute of stages full uniform 1, none -> ")
+    if found.job.strategy.pp == 2:
+        assert any(change.startswith("layers of stages 12+20 -> ") for change in found.changed)
+
+
+def on_market(precision: Precision, **strategy: Any) -> Job:
+    """A plan on sixteen H100, of a market that also has GPUs with neither bf16 nor fp8."""
+    market = parse_gpus("v100:16,h100:16")
+    used = market.part([market.pools[1]])
+    workload = Workload(load_model("llama-3-8b"), 4096, 64, precision=precision)
+    asked = strategy_from_dict(strategy, where="test", gpus=16, global_batch=64, layers=32)
+    plan = predict(workload, used, asked)
+    return job_of(document_of_prediction(workload, market, plan, "llama-3-8b", ()))
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP8])
+def test_pools_that_are_not_in_use_do_not_touch_the_plan(precision: Precision) -> None:
+    """Neither its number format nor its time."""
+    strategy: dict[str, Any] = {"tp": 4, "pp": 2}
+    one = on_market(precision, **strategy)
+    work: dict[str, Any] = {"seq_length": 4096, "precision": precision}
+    alone = job_of(document("llama-3-8b", "h100:16", strategy, **work))
+    assert one.workload.precision is precision
+    found = nearest(one, [lacking(Feature.PIPELINE)])
+    expected = nearest(alone, [lacking(Feature.PIPELINE)])
+    assert found is not None
+    assert expected is not None
+    assert found.job.workload.precision is precision
+    assert found.changed == expected.changed
+    assert found.slower == expected.slower
+    assert found.job.plan.iteration_seconds == expected.job.plan.iteration_seconds
+    noted = [estimate_note(job, "torchtitan", "torchtitan") for job in (one, alone)]
+    assert noted[0] == noted[1]
+
+
+def features_lacked() -> set[Feature]:
+    targets = [find_target(name) for name in target_names()]
+    declared = {*LACKED_BY_ALL, *(feature for target in targets for feature in target.lacks)}
+    # Of nodes a launcher says more than that it lacks them: `Target.nodes_refused`.
+    return {*declared, Feature.NODES}
+
+
+def test_every_feature_is_lacked_by_some_target() -> None:
+    assert features_lacked() == set(Feature)
+
+
+def test_every_feature_has_a_way_out_or_a_reason_why_not() -> None:
+    assert CHANGES.keys() | UNCHANGEABLE.keys() == set(Feature)
+    assert not CHANGES.keys() & UNCHANGEABLE.keys()
+    known = {field.name for field in fields(Strategy)} | {"precision", "pools"}
+    assert all(change.keys() <= known for change in CHANGES.values())
 
 
 def test_stages_of_unlike_degrees_become_alike() -> None:
@@ -94,31 +219,35 @@ def test_stages_of_unlike_degrees_become_alike() -> None:
     assert "--nearest" in message
 
 
-def test_types_of_gpus_are_taken_apart() -> None:
-    one = planned("h100:8,a100:8", tp=4, pp=2)
-    found = nearest(one, [lacking(Feature.MIXED_GPUS)])
+def test_pools_with_unequal_nodes_are_taken_apart() -> None:
+    fast, slow = "H100-SXM5-80GB", "A100-SXM4-80GB"
+    cuts = ((0, 12, fast), (12, 24, fast), (24, 32, slow))
+    stages = [{"layers": [a, b], "pools": {name: 4}} for a, b, name in cuts]
+    one = planned("h100:8,a100:4", tp=4, pp=3, stages=stages)
+    found = nearest(one, [lacking(Feature.UNEQUAL_NODES)])
     assert found is not None
-    assert found.job.plan.gpus == {"H100-SXM5-80GB": 8}
+    assert found.job.plan.gpus == {fast: 8}
+    assert f"GPUs 8 x {fast} + 4 x {slow} -> 8 x {fast}" in found.changed
 
 
 def test_a_plan_of_the_document_is_preferred_if_faster() -> None:
     one, other = planned(**INTERLEAVED), planned(tp=4, pp=1)
     both = (one.plan, replace(other.plan, rank=2))
     one = replace(one, document=replace(one.document, plans=both))
-    found = nearest(one, [lacking(Feature.VIRTUAL_STAGES)])
+    found = nearest(one, [lacking(Feature.PIPELINE)])
     assert found is not None
-    made = nearest(planned(**INTERLEAVED), [lacking(Feature.VIRTUAL_STAGES)])
+    made = nearest(planned(**INTERLEAVED), [lacking(Feature.PIPELINE)])
     assert made is not None
     assert found.slower <= made.slower
     assert found.rank == (2 if found.slower < made.slower else None)
 
 
 def test_there_may_be_none() -> None:
-    """Neither for another model, nor where nothing else fits."""
-    one = planned(**INTERLEAVED)
-    refusing = replace(lacking(Feature.VIRTUAL_STAGES), model_refused=lambda job: "no")
+    """Neither for another model, nor where nothing else is valid."""
+    one = job_of(document("llama-3-8b", "h100:16", {"tp": 8}, global_batch=8))
+    refusing = replace(lacking(Feature.TENSOR_PARALLEL), model_refused=lambda job: "no")
     assert nearest(one, [refusing]) is None
-    everything = lacking(Feature.VIRTUAL_STAGES, Feature.ZERO_0, Feature.ZERO_1, Feature.ZERO_2)
-    assert nearest(one, [everything]) is None
-    why = refusals(one, everything)
-    assert "choose another target" in Refused(everything, why, None).message(1)
+    poor = lacking(Feature.TENSOR_PARALLEL)
+    assert nearest(one, [poor]) is None  # 16 replicas for 8 sequences
+    why = refusals(one, poor)
+    assert "choose another target" in Refused(poor, why, None).message(1)

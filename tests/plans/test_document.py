@@ -244,6 +244,14 @@ def test_a_wrong_value_is_named(tmp_path: Path, document: PlanDocument) -> None:
         load_document(written_to(tmp_path, data))
 
 
+def test_a_name_that_breaks_lines_is_refused(tmp_path: Path, document: PlanDocument) -> None:
+    data = to_dict(document)
+    data["workload"]["model"] = "model\nrm -r ."
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"plan\.json: workload\.model: .* control characters"):
+        load_document(tmp_path)
+
+
 def test_a_plan_without_memory_is_refused(tmp_path: Path, document: PlanDocument) -> None:
     data = as_json(to_dict(document))
     data["plans"][0]["memory"] = []

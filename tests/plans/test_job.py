@@ -15,7 +15,7 @@ from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.plans.document import PlanDocument, from_dict, to_dict
-from astrarium.plans.job import Job, NodeGroup, job_of
+from astrarium.plans.job import Job, NodeGroup, job_of, nodes_of
 from astrarium.report.build import document_of_prediction
 from astrarium.search.planner import predict
 from astrarium.strategy.document import strategy_from_dict
@@ -80,9 +80,7 @@ def test_a_node_in_part_is_a_group_of_its_own() -> None:
         gpus={pool.gpu.name: 20},
         strategy=replace(job.plan.strategy, dp=5, stages=()),
     )
-    from astrarium.plans.job import _nodes
-
-    assert list(_nodes(part, Cluster((pool,)))) == [NodeGroup(pool, 2, 8), NodeGroup(pool, 1, 4)]
+    assert list(nodes_of(part, Cluster((pool,)))) == [NodeGroup(pool, 2, 8), NodeGroup(pool, 1, 4)]
 
 
 def edited(document: PlanDocument, change: Callable[[dict[str, Any]], object]) -> PlanDocument:
@@ -104,6 +102,11 @@ def edited(document: PlanDocument, change: Callable[[dict[str, Any]], object]) -
         (lambda d: d["workload"]["model_config"].update(hidden_size=2048), "parameters is 8,030"),
         (lambda d: d["workload"]["model_config"].update(model_type="lama"), "did you mean"),
         (lambda d: d["plans"][0].update(precision="fp12"), "precision is 'fp12'"),
+        (lambda d: d["workload"].update(model="m\nreboot"), "workload.model: 'm\\nreboot' holds"),
+        (
+            lambda d: d["cluster"]["pools"][0].update(name="p\rx"),
+            "cluster.pools[0].name: 'p\\rx' holds",
+        ),
     ],
 )
 def test_what_was_edited_into_nonsense_is_refused(
@@ -113,6 +116,94 @@ def test_what_was_edited_into_nonsense_is_refused(
     with pytest.raises(InputError, match=r"^plan\.json: ") as refused:
         job_of(document, where="plan.json")
     assert message in str(refused.value)
+
+
+def pipeline_on(pool: str, gpus: int) -> list[dict[str, Any]]:
+    return [{"layers": held, "pools": {pool: gpus}} for held in ([0, 16], [16, 32])]
+
+
+FAST, SLOW = (pool.name for pool in parse_gpus("h100:8,a100:8").pools)
+ALIKE: dict[str, Any] = {"tp": 4, "pp": 2}
+GROUPED: dict[str, Any] = {
+    "groups": [
+        {"sequences": 48, "tp": 4, "pp": 2, "dp": 1, "stages": pipeline_on(FAST, 4)},
+        {"sequences": 16, "tp": 4, "pp": 2, "dp": 1, "stages": pipeline_on(SLOW, 4)},
+    ]
+}
+
+
+def with_layers(*layers: list[int]) -> Callable[[dict[str, Any]], object]:
+    """An edit of a plan, or of its groups, into stages that are not those of a named split."""
+
+    def change(data: dict[str, Any]) -> None:
+        strategy = data["plans"][0]["strategy"]
+        groups = strategy.get("groups") or [strategy]
+        for group in (strategy, *groups):
+            group["split"] = "free"
+        for group in groups:
+            for stage, held in zip(group["stages"], layers, strict=True):
+                stage["layers"] = held
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [[0, 20], [16, 32]],  # overlap
+        [[0, 12], [16, 32]],  # gap
+        [[0, 32], [32, 32]],  # an empty stage
+        [[0, 0], [0, 32]],
+        [[0, 16], [16, 33]],  # more layers than there are
+        [[0, 16], [16, 31]],
+    ],
+)
+@pytest.mark.parametrize("keys", [ALIKE, GROUPED])
+def test_stages_that_do_not_hold_every_layer_once_are_refused(
+    layers: list[list[int]], keys: dict[str, Any]
+) -> None:
+    document = document_of("llama-3-8b", "h100:8,a100:8", **keys)
+    with pytest.raises(InputError, match=r"^plan\.json: ") as refused:
+        job_of(edited(document, with_layers(*layers)), where="plan.json")
+    assert "must cover all 32 layers" in str(refused.value)
+
+
+def on_nodes(
+    each: int, gpus: dict[str, int], stages: list[dict[str, int]]
+) -> list[tuple[str, int]]:
+    """GPUs in the order of ranks, of a plan with these stages on nodes of so many GPUs."""
+    known = {name: parse_gpus(f"{name}:8").pools[0] for name in gpus}
+    cluster = Cluster(
+        tuple(replace(known[n], nodes=gpus[n] // each, gpus_per_node=each) for n in gpus)
+    )
+    cuts = [32 * stage // len(stages) for stage in range(len(stages) + 1)]
+    written = [
+        {"layers": [a, b], "pools": {known[name].name: n for name, n in pools.items()}}
+        for a, b, pools in zip(cuts, cuts[1:], stages, strict=False)
+    ]
+    keys = {"tp": 2, "pp": len(stages), "stages": written}
+    workload, total = Workload(load_model("llama-3-8b"), 2048, 64), cluster.num_gpus
+    asked = strategy_from_dict(keys, where="test", gpus=total, global_batch=64, layers=32)
+    plan = predict(workload, cluster, asked)
+    job = job_of(document_of_prediction(workload, cluster, plan, "llama-3-8b", ()))
+    assert sum(group.nodes for group in job.nodes) == total // each
+    return [(name, count * used) for name, count, used in nodes(job)]
+
+
+@pytest.mark.parametrize("each", [4, 6, 12])
+@pytest.mark.parametrize("order", [("h100", "a100"), ("a100", "h100")])
+def test_ranks_of_a_stage_on_two_pools_go_on_where_the_stage_before_ended(
+    order: tuple[str, str], each: int
+) -> None:
+    stages = [{"h100": 8}, dict.fromkeys(order, 4), {"a100": 8}]
+    found = on_nodes(each, dict.fromkeys(order, 12), stages)
+    assert found == [(FAST, 12), (SLOW, 12)]
+
+
+@pytest.mark.parametrize("order", [("h100", "a100"), ("a100", "h100")])
+def test_the_first_stage_ends_on_the_pool_of_the_second(order: tuple[str, str]) -> None:
+    gpus = {name: {"h100": 12, "a100": 4}[name] for name in order}
+    assert on_nodes(4, gpus, [dict.fromkeys(order, 4), {"h100": 8}]) == [(SLOW, 4), (FAST, 12)]
 
 
 def test_an_older_file_loads_its_model_again(tmp_path: Path) -> None:

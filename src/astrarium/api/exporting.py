@@ -9,9 +9,17 @@ from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument
 
 if TYPE_CHECKING:
-    from astrarium.export.result import Refused
+    from astrarium.export.result import Exported, Refused
     from astrarium.export.target import Target
     from astrarium.plans.job import Job
+
+
+class RefusedError(InputError):
+    """What is asked for cannot express the plan; `result` says the same as data."""
+
+    def __init__(self, message: str, result: Exported) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def export(
@@ -23,8 +31,10 @@ def export(
     program: str | None,
     nearest: bool,
     force: bool,
-) -> Path:
-    """Write the folder; InputError says what the target, or what it starts, cannot express."""
+    where: str = "the plan",
+) -> Exported:
+    """Write the folder; RefusedError says what the target, or what it starts, cannot express."""
+    from astrarium.export import result
     from astrarium.export.folder import check_folder, folder_of, write_folder
     from astrarium.export.target import find_target
     from astrarium.plans.job import job_of
@@ -32,14 +42,16 @@ def export(
     target = find_target(to)
     software = software_of(target, program)
     check_folder(str(out), force=force)
-    job = job_of(document, rank)
-    refused = refused_by(job, target, software)
+    job = job_of(document, rank, where)
+    refused = _refused_by(job, target, software)
     if refused and not (nearest and refused.nearest):
-        raise InputError(refused.message(rank))
+        told = result.refused(software, rank, str(out), refused)
+        raise RefusedError(refused.message(rank), told)
     if refused and refused.nearest:
         job = refused.nearest.job
-    write_folder(str(out), folder_of(job, target, software).files, force=force)
-    return out
+    folder = folder_of(job, target, software)
+    write_folder(str(out), folder.files, force=force)
+    return result.written(target, rank, str(out), folder, refused)
 
 
 def software_of(target: Target, program: str | None) -> Target:
@@ -61,7 +73,7 @@ def software_of(target: Target, program: str | None) -> Target:
     raise InputError(f"--program '{program}': expected one of {', '.join(programs)}{hint}")
 
 
-def refused_by(job: Job, target: Target, software: Target) -> Refused | None:
+def _refused_by(job: Job, target: Target, software: Target) -> Refused | None:
     """Why the target, or the software that it starts, has no words for the plan."""
     from astrarium.export.result import Refused
     from astrarium.export.target import refusals

@@ -98,7 +98,8 @@ class Plan:
 
         with in_words_of_python():
             place = self.document, self.rank, to, Path(out)
-            return export(*place, program=program, nearest=nearest, force=force)
+            export(*place, program=program, nearest=nearest, force=force)
+        return Path(out)
 
     def __hash__(self) -> int:
         return hash((self.rank, self.iteration_seconds, self.tokens_per_second))

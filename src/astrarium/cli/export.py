@@ -63,34 +63,28 @@ def export(
     from dataclasses import asdict
     from pathlib import Path
 
-    from astrarium.api import request
-    from astrarium.api.exporting import refused_by, software_of
+    from astrarium.api import exporting, request
     from astrarium.cli import output
-    from astrarium.errors import InputError
-    from astrarium.export import result
-    from astrarium.export.folder import check_folder, folder_of, write_folder
+    from astrarium.export.result import lines
     from astrarium.export.target import find_target
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document
-    from astrarium.plans.job import job_of
 
     number = request.rank(rank)
-    target = find_target(to)
-    software = software_of(target, program)
-    check_folder(out, force=force)
+    # A slip of the finger is told before a large plan is read.
+    exporting.software_of(find_target(to), program)
     output.check_not_read("--out", Path(out) / PLAN_FILE, (plan, Path(plan) / PLAN_FILE))
-    job = job_of(load_document(Path(plan)), number, plan)
-    with output.progress("looking for the nearest plan"):
-        refused = refused_by(job, target, software)
-    if refused and not (nearest and refused.nearest):
+    place = load_document(Path(plan)), number, to, Path(out)
+    try:
+        with output.progress("exporting"):
+            done = exporting.export(
+                *place, program=program, nearest=nearest, force=force, where=plan
+            )
+    except exporting.RefusedError as refused:
         if json:
-            output.print_json(asdict(result.refused(software, number, out, refused)))
-        raise InputError(refused.message(number))
-    written = refused.nearest.job if refused and refused.nearest else job
-    folder = folder_of(written, target, software)
-    write_folder(out, folder.files, force=force)
-    done = result.written(target, number, out, folder, refused)
+            output.print_json(asdict(refused.result))
+        raise
     if json:
         output.print_json(asdict(done))
     else:
-        output.show(lambda width: result.lines(done, width))
+        output.show(lambda width: lines(done, width))

@@ -16,7 +16,7 @@ import numpy as np
 from astrarium.arrays import Ints
 from astrarium.catalog import Gpu, find_gpu
 from astrarium.cluster.interconnect import LinkKind, Network
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, check_printable, did_you_mean
 
 CLUSTER_FILE = "cluster file"  # origin of prices that stand in one
 LARGEST_CLUSTER = 2**24  # GPUs; sixteen times the largest search asked for
@@ -173,7 +173,8 @@ def check_cluster(cluster: Cluster) -> Cluster:
     names = [pool.name for pool in cluster.pools]
     if not names:
         raise InputError("a cluster needs at least one pool of GPUs")
-    for name in names:
+    for index, name in enumerate(names):
+        check_printable(f"pools[{index}].name", name)
         if names.count(name) > 1:
             raise InputError(f"two pools are called '{name}'; give each a name of its own")
     if cluster.num_gpus > LARGEST_CLUSTER:

@@ -23,11 +23,8 @@ class Feature(StrEnum):
     SEQUENCE_PARALLEL = "sequence parallelism"
     TENSOR_WITHOUT_SEQUENCE = "tensor parallelism without sequence parallelism"
     PIPELINE = "a pipeline"
-    UNEVEN_STAGES = "stages of unequal numbers of layers"
-    VIRTUAL_STAGES = "virtual stages"
     CONTEXT_PARALLEL = "context parallelism"
     EXPERT_PARALLEL = "expert parallelism"
-    EXPERT_TENSOR_PARALLEL = "a tensor-parallel degree of the experts' own"
     EXPERT_TENSOR_ALONE = "experts split unlike the rest, without expert parallelism"
     EXPERT_TENSOR_BESIDE = "experts both dealt out and split"
     EXPERT_TENSOR_BETWEEN = "experts split less than the rest, but split"
@@ -37,24 +34,16 @@ class Feature(StrEnum):
     FEW_MICRO_BATCHES = "fewer micro-batches than stages"
     LONE_REPLICA = "a split model without replicas"
     PIPELINE_INSIDE = "stages of a replica on neighbouring ranks"
-    ZERO_0 = "replicas that share no state"
     ZERO_0_SPLIT = "replicas that share no state, of a model that is split"
     ZERO_0_GROUPS = "replicas that share no state, with context or expert parallelism"
     ZERO_1 = "a distributed optimizer"
     ZERO_1_ALONE = "a distributed optimizer without a pipeline"
-    ZERO_2 = "distributed gradients"
-    ZERO_3 = "distributed parameters"
-    ZERO_3_PIPELINE = "distributed parameters in a pipeline"
     RECOMPUTE_MODULES = "recomputation of parts of a layer"
-    RECOMPUTE_ALL = "recomputation of all layers"
     RECOMPUTE_GROUPS = "recomputation in groups of layers"
     RECOMPUTE_SOME = "recomputation of some layers"
     OFFLOAD_OPTIMIZER = "an optimizer in host memory"
-    OVERLAP_TENSOR = "tensor-parallel communication beside matrix products"
     FP16 = "fp16"
     FP8 = "fp8"
-    MIXED_GPUS = "GPUs of several types"
-    STRADDLING = "a stage on two pools"
     NODES = "nodes of these sorts"
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use"
     REPLICA_GROUPS = "replicas that are not alike"
@@ -119,16 +108,6 @@ def layers_of_stages(strategy: Strategy) -> list[int]:
     return [stage.last_layer - stage.first_layer for stage in stages]
 
 
-def _uneven(job: Job) -> str:
-    layers = layers_of_stages(job.strategy)
-    return "stages of " + ", ".join(map(str, layers)) + " layers" if len(set(layers)) > 1 else ""
-
-
-def _experts_own_tp(job: Job) -> str:
-    own, tp = job.strategy.etp, job.strategy.tp
-    return f"etp {own} beside tp {tp}" if job.model.max_experts and own != tp else ""
-
-
 def _expert_tensor(condition: Callable[[Strategy], bool]) -> Words:
     def words(job: Job) -> str:
         s = job.strategy
@@ -168,10 +147,6 @@ def _lone_replica(job: Job) -> str:
     return f"tp {s.tp} x pp {s.pp} with dp 1" if s.dp * s.cp == 1 and s.tp * s.pp > 1 else ""
 
 
-def _gpu_types(job: Job) -> str:
-    return " and ".join(job.gpu_types) if len(job.gpu_types) > 1 else ""
-
-
 def _nodes(job: Job) -> str:
     """Every plan asks for nodes; a launcher may have no way to ask for these together."""
     clouds = dict.fromkeys(group.pool.cloud for group in job.nodes if group.pool.cloud)
@@ -181,12 +156,6 @@ def _nodes(job: Job) -> str:
 def _processors(job: Job) -> str:
     cores = [group.pool.gpu.name for group in job.nodes if group.pool.gpu.is_processor]
     return f"{job.world_size} x {cores[0]}" if cores else ""
-
-
-def _straddling(job: Job) -> str:
-    stages = [stage for group in job.strategy.pipelines for stage in group.stages]
-    found = next((stage for stage in stages if len(stage.pools) > 1), None)
-    return f"stage {found.rank} on {' and '.join(n for n, _ in found.pools)}" if found else ""
 
 
 def _unequal_nodes(job: Job) -> str:
@@ -215,11 +184,8 @@ ASKED: Final[Mapping[Feature, Words]] = {
         "tp without sequence_parallel", lambda s: s.tp > 1 and not s.sequence_parallel
     ),
     Feature.PIPELINE: _degree("pp"),
-    Feature.UNEVEN_STAGES: _uneven,
-    Feature.VIRTUAL_STAGES: _degree("virtual_stages"),
     Feature.CONTEXT_PARALLEL: _degree("cp"),
     Feature.EXPERT_PARALLEL: _degree("ep"),
-    Feature.EXPERT_TENSOR_PARALLEL: _experts_own_tp,
     Feature.EXPERT_TENSOR_ALONE: _expert_tensor(lambda s: s.ep == 1 and s.etp != s.tp),
     Feature.EXPERT_TENSOR_BESIDE: _expert_tensor(lambda s: s.ep > 1 and s.etp > 1),
     Feature.EXPERT_TENSOR_BETWEEN: _expert_tensor(lambda s: s.ep > 1 and 1 < s.etp < s.tp),
@@ -231,22 +197,12 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.PIPELINE_INSIDE: _says(
         "pipeline_inside", lambda s: s.pipeline_inside and s.pp > 1 and s.dp > 1
     ),
-    Feature.ZERO_0: _zero(0),
     Feature.ZERO_0_SPLIT: _zero_where(0, "with tp, pp or cp", lambda s: s.tp * s.pp * s.cp > 1),
     Feature.ZERO_0_GROUPS: _zero_where(0, "with cp or ep", lambda s: s.cp * s.ep > 1),
     Feature.ZERO_1: _zero(1),
     Feature.ZERO_1_ALONE: _zero_where(1, "without pp", lambda s: s.pp == 1),
-    Feature.ZERO_2: _zero(2),
-    Feature.ZERO_3: _zero(3),
-    Feature.ZERO_3_PIPELINE: _says(
-        "zero_stage 3 with pp", lambda s: s.zero_stage == 3 and s.pp > 1
-    ),
     Feature.RECOMPUTE_MODULES: _recompute(
         "recompute.modules {modules}", lambda r: r.granularity is Granularity.SELECTIVE
-    ),
-    Feature.RECOMPUTE_ALL: _recompute(
-        "recompute of every layer",
-        lambda r: r.granularity is _FULL and r.method is Method.UNIFORM and r.layers == 1,
     ),
     Feature.RECOMPUTE_GROUPS: _recompute(
         "recompute in groups of {layers} layers",
@@ -257,11 +213,8 @@ ASKED: Final[Mapping[Feature, Words]] = {
         lambda r: r.granularity is _FULL and r.method is Method.BLOCK,
     ),
     Feature.OFFLOAD_OPTIMIZER: _says("offload_optimizer", lambda s: s.offload_optimizer),
-    Feature.OVERLAP_TENSOR: _says("overlap.tp", lambda s: s.tp > 1 and s.overlap.tp),
     Feature.FP16: _precision(Precision.FP16),
     Feature.FP8: _precision(Precision.FP8),
-    Feature.MIXED_GPUS: _gpu_types,
-    Feature.STRADDLING: _straddling,
     Feature.NODES: _nodes,
     Feature.UNEQUAL_NODES: _unequal_nodes,
     Feature.REPLICA_GROUPS: _says("groups", lambda s: len(s.groups) > 1),

@@ -50,4 +50,9 @@ def _money(job: Job) -> str:
 
 def commented(lines: tuple[str, ...], sign: str = "#") -> str:
     """The lines as comments, each ended."""
-    return "".join(f"{sign} {line}".rstrip() + "\n" for line in lines)
+    return "".join(f"{sign} {one_line(line)}".rstrip() + "\n" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """The text on one line: a name with a line break must not end a comment."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

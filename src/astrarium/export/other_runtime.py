@@ -11,7 +11,7 @@ def estimate_note(job: Job, runtime: str, title: str) -> str:
     """The same strategy priced for another runtime, beside the figures of the plan."""
     from astrarium.search.planner import predict
 
-    plan = predict(job.workload, job.cluster, job.strategy, runtime=find_runtime(runtime))
+    plan = predict(job.workload, job.cluster_in_use, job.strategy, runtime=find_runtime(runtime))
     low, high = map(format_seconds, plan.interval_seconds)
     fits = "" if plan.fits else ", which does not fit"
     return (

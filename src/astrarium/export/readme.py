@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from astrarium.export.header import header_lines
+from astrarium.export.header import header_lines, one_line
 from astrarium.export.program import Launch, Program
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
@@ -20,8 +20,8 @@ def readme(job: Job, target: Target, program: Program, launch: Launch, names: Se
     software = program.software if target.label == program.software else target.label
     where = f" {launch.where}" if launch.where else ""
     parts = [
-        f"# {job.model.name} with {program.software}",
-        "\n".join(header_lines(job, software)),
+        one_line(f"# {job.model.name} with {program.software}"),
+        "\n".join(map(one_line, header_lines(job, software))),
         _section("Start it", f"In this folder{where}:\n\n```\n{launch.command}\n```"),
         _listed("What it needs", program.needs),
         _listed("Set in the environment", _variables(program)),
@@ -45,5 +45,5 @@ def _section(title: str, text: str) -> str:
 
 
 def _listed(title: str, lines: Iterable[str]) -> str:
-    items = "\n".join(f"- {line}" for line in lines)
+    items = "\n".join(f"- {one_line(line)}" for line in lines)
     return _section(title, items) if items else ""

@@ -85,7 +85,7 @@ def find_target(name: str) -> Target:
 
 
 # What none of them has.
-_LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
+LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
     Feature.PROCESSORS: "it trains on GPUs; `astrarium run --measure` runs such a plan",
 }
 # Of training software that does not resume.
@@ -97,7 +97,7 @@ _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
 
 def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     """What of the plan the target cannot express; empty if it can be written."""
-    asked, lacks = asked_by(job), {**_LACKED_BY_ALL, **target.lacks}
+    asked, lacks = asked_by(job), {**LACKED_BY_ALL, **target.lacks}
     if target.program and not target.resumes:
         lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}
     found = [Refusal(f, asked[f], why) for f, why in lacks.items() if f in asked]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from astrarium.errors import InputError
+from astrarium.errors import InputError, check_printable
 from astrarium.plans.document import PLAN_FILE, SCHEMA, ParetoPart, PlanDocument, PlanPart, to_dict
 from astrarium.units import LARGEST_QUANTITY
 
@@ -46,6 +46,7 @@ def load_document(path: Path) -> PlanDocument:
             " `astrarium plan ... --out DIR` writes one"
         )
     document = documents.load(path, PlanDocument)
+    check_names(document, str(path))
     plain = to_dict(document)
     del plain["workload"]["model_config"]  # has its own checks, where a model is made of it
     for key, value in _numbers(plain):
@@ -56,6 +57,13 @@ def load_document(path: Path) -> PlanDocument:
     for index, point in enumerate(document.pareto):
         _check_point(document, point, f"{path}: pareto[{index}]")
     return document
+
+
+def check_names(document: PlanDocument, where: str) -> None:
+    """Names go into the comments of scripts: none of them may end a line."""
+    check_printable(f"{where}: workload.model", document.workload.model)
+    for index, pool in enumerate(document.cluster.pools):
+        check_printable(f"{where}: cluster.pools[{index}].name", pool.name)
 
 
 def is_plan(path: Path) -> bool:

@@ -7,7 +7,7 @@ edited by hand is checked again: the degrees, the stages, where they lie, the ru
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from astrarium.plans.document import (
     WorkloadPart,
     drop_absent,
 )
-from astrarium.plans.files import plan_of_rank
+from astrarium.plans.files import check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
 
 
@@ -59,6 +59,11 @@ class Job:
         return self.model.config or {}
 
     @property
+    def cluster_in_use(self) -> Cluster:
+        """The pools that the plan lies on: others of a market or a cluster do not touch it."""
+        return _part_in_use(self.cluster, self.strategy)
+
+    @property
     def world_size(self) -> int:
         return self.strategy.gpus
 
@@ -76,6 +81,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     """The plan of a rank with all that it refers to; InputError names what does not fit."""
     from astrarium.strategy.document import strategy_from_dict
 
+    check_names(document, where)
     plan = plan_of_rank(document, rank, where)
     workload = _workload(document.workload, plan, where)
     cluster = Cluster.from_dict(asdict(document.cluster))
@@ -90,7 +96,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     )
     _check_gpus(plan, strategy, where)
     _check(workload, cluster, strategy, where)
-    nodes = tuple(_nodes(plan, cluster))
+    nodes = tuple(nodes_of(plan, cluster))
     _check_nodes(nodes, where)
     return Job(document, plan, workload, cluster, strategy, nodes)
 
@@ -148,22 +154,31 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
     """Refuse what was edited into something that no runtime takes."""
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cost.mixed import ClusterModel
-    from astrarium.search.plan import with_split
+    from astrarium.search.plan import chunk_bounds_of
     from astrarium.search.planner import why_refused
     from astrarium.strategy.placement import placement
 
     try:
         for group in strategy.pipelines:
             placement(group, cluster)
-        with_split(ClusterModel(workload, cluster, find_runtime()), strategy)
-        reasons = why_refused(workload, cluster.pools, strategy)
+        used = _part_in_use(cluster, strategy)
+        model = ClusterModel(workload, used, find_runtime())
+        for group in strategy.pipelines:
+            chunk_bounds_of(model, group)
+        reasons = why_refused(workload, used.pools, strategy)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if reasons:
         raise InputError(f"{where}: Megatron would refuse this strategy: {'; '.join(reasons)}")
 
 
-def _nodes(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
+def _part_in_use(cluster: Cluster, strategy: Strategy) -> Cluster:
+    """All pools where the stages name none."""
+    names = strategy.gpus_of_pools()
+    return cluster.part([p for p in cluster.pools if p.name in names]) if names else cluster
+
+
+def nodes_of(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
     """Pools in the order of the pipeline, whole nodes first; the last node may be used in part."""
     for name, gpus in _runs(plan, cluster):
         pool = cluster.pool(name)
@@ -181,11 +196,21 @@ def _runs(plan: PlanPart, cluster: Cluster) -> list[tuple[str, int]]:
         return list((plan.pools or {cluster.pools[0].name: plan.num_gpus}).items())
     runs: list[tuple[str, int]] = []
     first = [stage for stage in strategy.stages if stage.chunk == 0]
-    for stage in sorted(first, key=lambda stage: stage.pipeline_rank):
-        for name, gpus in stage.pools.items():
+    held = [stage.pools for stage in sorted(first, key=lambda stage: stage.pipeline_rank)]
+    for pools, following in zip(held, [*held[1:], {}], strict=True):
+        last = runs[-1][0] if runs else ""
+        for name in _joined(pools, last, following):
             before = runs.pop()[1] if runs and runs[-1][0] == name else 0
-            runs.append((name, before + gpus))
+            runs.append((name, before + pools[name]))
     return runs
+
+
+def _joined(pools: Collection[str], last: str, following: Collection[str]) -> list[str]:
+    """Pools of a stage: that of the ranks before it first, that of the ranks behind it last.
+
+    A stage names its pools in the order of the cluster, which need not be that of the pipeline.
+    """
+    return sorted(pools, key=lambda name: (name != last, name in following))
 
 
 def _check_nodes(nodes: Sequence[NodeGroup], where: str) -> None:

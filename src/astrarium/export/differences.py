@@ -1,0 +1,82 @@
+"""In what a plan differs from another, in the keys of a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from itertools import groupby
+from typing import Final
+
+from astrarium.export.features import layers_of_stages
+from astrarium.export.header import gpus_words
+from astrarium.plans.job import Job
+from astrarium.strategy.types import Granularity, Method, Overlap, Recompute, Stage, Strategy
+
+# Told apart, or by the layers of stages.
+_APART: Final = ("stages", "groups", "overlap", "split")
+
+
+def differences(asked: Job, found: Job) -> Iterator[str]:
+    """What is another than asked for."""
+    before, after = asked.strategy, found.strategy
+    yield from _told("GPUs", gpus_words(asked), gpus_words(found))
+    yield from _told("precision", asked.workload.precision, found.workload.precision)
+    if before.groups:
+        yield "one pipeline and its replicas instead of groups"
+    if before.has_unlike_stages and not after.has_unlike_stages:
+        yield "stages with the same degrees instead of their own"
+    names = [field.name for field in fields(Strategy) if field.name not in _APART]
+    for name in names:
+        yield from _told(name, getattr(before, name), getattr(after, name))
+    for name in (field.name for field in fields(Overlap)):
+        old, new = getattr(before.overlap, name), getattr(after.overlap, name)
+        yield from _told(f"overlap.{name}", old, new)
+    yield from _stages(before, after)
+    yield from _on_demand(asked, found)
+
+
+def _told(name: str, old: object, new: object) -> Iterator[str]:
+    if old != new:
+        yield f"{name} {_words(old)} -> {_words(new)}"
+
+
+def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
+    """Layers, where as many stages are cut in other places; what stages have of their own."""
+    old, new = (layers_of_stages(strategy) for strategy in (before, after))
+    if len(old) == len(new):
+        yield from _told("layers of stages", "+".join(map(str, old)), "+".join(map(str, new)))
+    for name, words in _STAGE_WORDS.items():
+        each = [_each(strategy, words) for strategy in (before, after)]
+        if any(len(own) > 1 for own in each):
+            yield from _told(f"{name} of stages", *map(", ".join, each))
+
+
+def _each(strategy: Strategy, words: Callable[[Strategy, Stage], str]) -> list[str]:
+    """The words of all stages in their order; once for neighbours that are alike."""
+    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+    return [word for word, _ in groupby(words(strategy, stage) for stage in stages)]
+
+
+_STAGE_WORDS: Final[Mapping[str, Callable[[Strategy, Stage], str]]] = {
+    "recompute": lambda strategy, stage: _words(stage.recompute or strategy.recompute),
+    "pools": lambda _, stage: " and ".join(name for name, _ in stage.pools),
+}
+
+
+def _on_demand(asked: Job, found: Job) -> Iterator[str]:
+    """Spot nodes that are none any more."""
+    spot = sum(asked.plan.run.spot_gpus.values()) if asked.plan.run else 0
+    if spot and not (found.plan.run and sum(found.plan.run.spot_gpus.values())):
+        yield f"{spot} GPUs as spot -> on demand"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if not isinstance(value, Recompute):
+        return str(value)
+    if value.granularity is Granularity.NONE:
+        return "none"
+    parts = [value.granularity.value, value.method.value if value.method is not Method.NONE else ""]
+    parts += [str(value.layers) if value.layers else "", ",".join(value.modules)]
+    return " ".join(part for part in parts if part)
