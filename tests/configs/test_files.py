@@ -160,6 +160,65 @@ def test_what_torchtitan_recomputes() -> None:
     assert recompute(mode="selective", selective_ac_option="4")["layers"] == 20
 
 
+def test_torchtitan_recomputes_in_every_chunk() -> None:
+    looped = {**PIPELINE, "pipeline_parallel_schedule": "Interleaved1F1B"}
+    for option, layers in (("op", 80 // 8 // 2), ("5", 80 // 8 // 5)):
+        read = titan(
+            parallelism=looped,
+            activation_checkpoint={"mode": "selective", "selective_ac_option": option},
+        )
+        assert read.strategy_of(80)["recompute"]["layers"] == layers
+
+
+@pytest.mark.parametrize(
+    ("pp", "policy", "stage"),
+    [
+        (1, "default", 3),
+        (1, "always", 3),
+        (1, "never", 2),
+        (4, "default", 1),
+        (4, "never", 1),
+        (4, "always", 3),
+    ],
+)
+def test_what_ranks_of_torchtitan_share(pp: int, policy: str, stage: int) -> None:
+    parallelism = {"pipeline_parallel_degree": pp, "fsdp_reshard_after_forward": policy}
+    assert titan(parallelism=parallelism).strategy_of(80)["zero_stage"] == stage
+
+
+def test_copies_of_torchtitan_share_nothing() -> None:
+    alone = {"tensor_parallel_degree": 1, "pipeline_parallel_degree": 1}
+    copies = {**alone, "data_parallel_replicate_degree": 8, "data_parallel_shard_degree": -1}
+    read = titan(parallelism=copies)
+    assert read.strategy_of(80, 8)["zero_stage"] == 0
+    assert read.strategy_of(80, 16)["zero_stage"] == 3
+    around = titan(parallelism={**copies, "context_parallel_degree": 2})
+    assert around.strategy_of(80, 16)["zero_stage"] == 3
+    split = {"data_parallel_replicate_degree": 8, "data_parallel_shard_degree": 1}
+    assert "must be sharded" in titan(parallelism=split).conflicts[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("parallelism", "pipeline_parallel_first_stage_less_layers", "x"),
+        ("parallelism", "pipeline_parallel_last_stage_less_layers", -2),
+        ("parallelism", "module_fqns_per_model_part", 3),
+        ("parallelism", "module_fqns_per_model_part", [3]),
+        ("parallelism", "enable_async_tensor_parallel", "yes"),
+        ("parallelism", "fsdp_reshard_after_forward", "sometimes"),
+        ("parallelism", "pipeline_parallel_schedule", ["1F1B"]),
+        ("model", "converters", 5),
+        ("model", "converters", [5]),
+        ("training", "seq_len", True),
+        ("compile", "enable", {"on": 1}),
+    ],
+)
+def test_values_of_torchtitan_that_are_none(section: str, key: str, value: Any) -> None:
+    with pytest.raises(InputError, match=rf"t\.toml: {section}\.{key} is "):
+        titan(**{section: {key: value}}).strategy_of(80)
+
+
 def test_torchtitan_names_what_it_refuses() -> None:
     read = titan(parallelism={"tensor_paralel_degree": 2}, trainning={"seq_len": 1})
     assert [one.option for one in read.unknown] == [
