@@ -245,7 +245,16 @@ def test_accelerate() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"fsdp_config": {"fsdp_reshard_after_forward": False}}, {"zero_stage": 2}),
+        (
+            {"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": False}},
+            {"zero_stage": 2},
+        ),
+        (
+            {"fsdp_config": {"fsdp_version": "2", "fsdp_sharding_strategy": "NO_SHARD"}},
+            {"zero_stage": 3},
+        ),
+        ({"fsdp_config": {"fsdp_reshard_after_forward": False}}, {"zero_stage": 3}),
+        ({"fsdp_config": {"sharding_strategy": 2}}, {"zero_stage": 2}),
         ({"fsdp_config": {"fsdp_sharding_strategy": "NO_SHARD"}}, {"zero_stage": 0}),
         ({"distributed_type": "MULTI_GPU"}, {"zero_stage": 0}),
         (
@@ -254,6 +263,10 @@ def test_accelerate() -> None:
                 "deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "cpu"},
             },
             {"zero_stage": 2, "offload_optimizer": True},
+        ),
+        (
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": "3"}},
+            {"zero_stage": 3},
         ),
         (
             {
@@ -280,11 +293,42 @@ def test_accelerate_names_what_is_wrong() -> None:
     assert "takes one of them" in accelerate(parallelism_config=sizes).conflicts[0]
     odd = {"parallelism_config_tp_size": 3}
     assert "num_processes is 16" in accelerate(parallelism_config=odd).conflicts[0]
+    half = {"parallelism_config_tp_size": 8}
+    assert "make 8, num_processes is 16" in accelerate(parallelism_config=half).conflicts[0]
     with pytest.raises(InputError, match="fsdp_reshard_after_forward is 'maybe'"):
-        accelerate(fsdp_config={"fsdp_reshard_after_forward": "maybe"})
+        accelerate(fsdp_config={"fsdp_version": 2, "fsdp_reshard_after_forward": "maybe"})
+    with pytest.raises(InputError, match="fsdp_sharding_strategy is 'MAYBE'"):
+        accelerate(fsdp_config={"fsdp_sharding_strategy": "maybe"})
+    with pytest.raises(InputError, match=r"deepspeed_config\.zero_stage is 'three'"):
+        accelerate(distributed_type="DEEPSPEED", deepspeed_config={"zero_stage": "three"})
     elsewhere = {"deepspeed_config_file": "zero.json"}
     with pytest.raises(InputError, match=r"are in zero\.json; name that file"):
         accelerate(distributed_type="DEEPSPEED", deepspeed_config=elsewhere)
+
+
+def test_what_accelerate_says_and_nothing_models() -> None:
+    offloaded = {"zero_stage": 3, "offload_param_device": "cpu"}
+    (one,) = accelerate(distributed_type="DEEPSPEED", deepspeed_config=offloaded).as_if
+    assert (one.option, one.given, one.assumed) == ("offload_param_device", "cpu", "none")
+    both = {"fsdp_version": 2, "fsdp_sharding_strategy": "NO_SHARD"}
+    notes = accelerate(fsdp_config=both).notes
+    assert any("reads fsdp_reshard_after_forward, not fsdp_sharding" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "meant"),
+    [
+        ("fsdp_config", "fsdp_reshard_after_foward", "fsdp_reshard_after_forward"),
+        ("deepspeed_config", "zero_stag", "zero_stage"),
+        ("parallelism_config", "parallelism_config_tp_siz", "parallelism_config_tp_size"),
+        ("megatron_lm_config", "megatron_lm_tp_degre", "megatron_lm_tp_degree"),
+    ],
+)
+def test_typos_in_the_tables_of_accelerate(table: str, key: str, meant: str) -> None:
+    (one,) = accelerate(**{table: {key: 2}}).unknown
+    assert one.option == f"{table}.{key}"
+    assert "would ignore it" in one.says
+    assert f"'{meant}'" in one.says
 
 
 def test_nanotron() -> None:
