@@ -336,7 +336,8 @@ def test_nanotron() -> None:
     assert (read.described.gpus, read.described.global_batch) == (16, 128)
     assert read.model().num_layers == 24
     assert read.strategy_of(24)["sequence_parallel"]
-    assert "train_steps" in read.neutral
+    assert "tokens.train_steps" in read.neutral
+    assert [*read.unknown, *read.as_if] == []
     content = documents.read(EXAMPLES / "nanotron.yaml")
     assert isinstance(content, dict)
     content["model"]["model_config"]["num_hidden_layers"] = 10**12
@@ -344,6 +345,38 @@ def test_nanotron() -> None:
         read_nanotron(content, "n.yaml").model()
     with pytest.raises(InputError, match="nanotron needs"):
         read_nanotron({**content, "parallelism": {"tp": 0}}, "n.yaml")
+
+
+def nanotron(**sections: dict[str, Any]) -> Imported:
+    content = documents.read(EXAMPLES / "nanotron.yaml")
+    assert isinstance(content, dict)
+    merged = {**content, **{k: {**content.get(k, {}), **v} for k, v in sections.items()}}
+    return read_nanotron(merged, "n.yaml")
+
+
+def test_the_same_name_in_two_sections_of_nanotron() -> None:
+    data = {"dataset": {"vocab_size": 7, "sequence_length": 5}, "dp": 3}
+    read = nanotron(profiler=data)
+    assert read.described.seq_length == 4096
+    assert read.described.shape is not None
+    assert read.described.shape.vocab == 49152
+    assert read.strategy_of(24)["dp"] == 4
+
+
+def test_what_nanotron_refuses_is_listed() -> None:
+    read = nanotron(parallelism={"recompute_layers": True}, tokenss={"micro_batch_size": 3})
+    says = {one.option: one.says for one in read.unknown}
+    assert "'recompute_layer'" in says["parallelism.recompute_layers"]
+    assert "'tokens'" in says["tokenss"]
+    assert not {"parallelism.recompute_layers", "tokenss.micro_batch_size"} & set(read.neutral)
+
+
+def test_what_nanotron_does_and_nothing_models() -> None:
+    read = nanotron(parallelism={"pp_engine": "afab", "context_parallel_size": 2})
+    assert [one.given for one in read.as_if] == ["afab", "2"]
+    experts = {"model_config": {"moe_config": {"num_experts": 8}}}
+    with pytest.raises(InputError, match=r"a model with experts \(model\.model_config\.moe"):
+        nanotron(model=experts).model()
 
 
 def test_yaml_cfg() -> None:
