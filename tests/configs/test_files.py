@@ -374,6 +374,8 @@ def test_what_nanotron_refuses_is_listed() -> None:
 def test_what_nanotron_does_and_nothing_models() -> None:
     read = nanotron(parallelism={"pp_engine": "afab", "context_parallel_size": 2})
     assert [one.given for one in read.as_if] == ["afab", "2"]
+    assert nanotron(parallelism={"pp_engine": None}).as_if[0].given == "afab by default"
+    assert nanotron(parallelism={"pp_engine": "afab", "pp": 1}).as_if == ()
     experts = {"model_config": {"moe_config": {"num_experts": 8}}}
     with pytest.raises(InputError, match=r"a model with experts \(model\.model_config\.moe"):
         nanotron(model=experts).model()

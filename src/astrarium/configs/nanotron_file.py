@@ -34,9 +34,10 @@ _USED: Final = {
     f"{_SHAPE}tie_word_embeddings": "model",
     f"{_SHAPE}max_position_embeddings": "model",
 }
+_ENGINE: Final = "parallelism.pp_engine"
 # What is modelled, and why nothing else is.
 _AS_IF: Final = {
-    "parallelism.pp_engine": ("1f1b", "the order of its passes is not modelled"),
+    _ENGINE: ("1f1b", "the order of its passes is not modelled"),
     "parallelism.context_parallel_size": ("1", "its context parallelism is not measured"),
     "parallelism.moe_layer_recompute": ("False", "recomputation of experts alone is not measured"),
     "optimizer.optimizer_factory.name": ("adamW", "the optimizer's states are those of Adam"),
@@ -62,9 +63,10 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
     unknown = list(_unknown(content, keys))
     names = tuple(one.option for one in unknown)
     as_if = [
-        AsIf(path, leaves[path], modelled, why)
+        AsIf(path, given, modelled, why)
         for path, (modelled, why) in _AS_IF.items()
-        if leaves.get(path, modelled).lower() not in (modelled.lower(), "none")
+        for given in [_given(leaves, path) or modelled]
+        if given.lower() != modelled.lower()
     ]
     return Imported(
         source=source,
@@ -84,6 +86,15 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
         as_if=tuple(as_if),
         unknown=tuple(unknown),
     )
+
+
+def _given(leaves: Mapping[str, str], path: str) -> str:
+    """A value, or what nanotron takes for it; "" where nothing depends on it."""
+    given = leaves.get(path, "None")
+    if path == _ENGINE:
+        default = "afab by default" if given == "None" else given
+        return default if leaves["parallelism.pp"] != "1" else ""
+    return "" if given == "None" else given
 
 
 def _unknown(content: Mapping[str, Any], keys: Mapping[str, Any]) -> Iterator[Unknown]:
