@@ -140,6 +140,12 @@ def test_bad_input_is_refused(plan: Run, flags: tuple[str, ...], message: str) -
     assert message in result.stderr
 
 
+def test_cores_and_gpus_do_not_mix(plan: Run) -> None:
+    result = plan(gpus="h100:8,cpu:2")
+    assert result.exit_code == 2
+    assert "processor cores and GPUs do not mix" in result.stderr
+
+
 def test_a_whole_market_needs_your_gpus(run: Run) -> None:
     flags = ("--market", "aws", "--global-batch", "64", "--compare", "tp=8")
     result = run("plan", "llama-2-7b", *flags)

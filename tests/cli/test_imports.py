@@ -203,6 +203,27 @@ def test_plan_beside_a_script(run: Run, script: Path) -> None:
     assert (result.exit_code, "a global batch of 64" in result.stderr) == (2, True)
 
 
+def test_a_script_says_what_both_sides_train_on(run: Run, script: Path) -> None:
+    longer = {**CONFIG, "max_position_embeddings": 8192}
+    (script.parent / "config.json").write_text(json.dumps(longer), encoding="utf-8")
+    text = script.read_text(encoding="utf-8").replace("--bf16", "--fp16")
+    script.write_text(text, encoding="utf-8")
+    common = ("plan", "config.json", "--gpus", "h100:8", "--global-batch", "64", "--top", "1")
+    result = run(*common, "--compare", "train.sh", "--compare-gpus", "a100", "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["workload"]["seq_length"] == 2048
+    assert document["workload"]["tokens"] == 1000 * 64 * 2048
+    assert any("2,048 taken, as train.sh has it" in note for note in document["notes"])
+    compare = document["compare"]
+    assert compare["plan"]["gpus"] == {"A100-SXM4-80GB": 8}
+    assert "train.sh trains in fp16, the plan in bf16" in compare["notes"]
+    result = run(*common, "--compare", "train.sh", "--seq-length", "4096")
+    assert (result.exit_code, "--seq-length says 4,096" in result.stderr) == (2, True)
+    result = run(*common, "--compare", "train.sh", "--compare-gpus", "a100:16")
+    assert (result.exit_code, "--compare-gpus says 16" in result.stderr) == (2, True)
+
+
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 2048,

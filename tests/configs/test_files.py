@@ -160,6 +160,65 @@ def test_what_torchtitan_recomputes() -> None:
     assert recompute(mode="selective", selective_ac_option="4")["layers"] == 20
 
 
+def test_torchtitan_recomputes_in_every_chunk() -> None:
+    looped = {**PIPELINE, "pipeline_parallel_schedule": "Interleaved1F1B"}
+    for option, layers in (("op", 80 // 8 // 2), ("5", 80 // 8 // 5)):
+        read = titan(
+            parallelism=looped,
+            activation_checkpoint={"mode": "selective", "selective_ac_option": option},
+        )
+        assert read.strategy_of(80)["recompute"]["layers"] == layers
+
+
+@pytest.mark.parametrize(
+    ("pp", "policy", "stage"),
+    [
+        (1, "default", 3),
+        (1, "always", 3),
+        (1, "never", 2),
+        (4, "default", 1),
+        (4, "never", 1),
+        (4, "always", 3),
+    ],
+)
+def test_what_ranks_of_torchtitan_share(pp: int, policy: str, stage: int) -> None:
+    parallelism = {"pipeline_parallel_degree": pp, "fsdp_reshard_after_forward": policy}
+    assert titan(parallelism=parallelism).strategy_of(80)["zero_stage"] == stage
+
+
+def test_copies_of_torchtitan_share_nothing() -> None:
+    alone = {"tensor_parallel_degree": 1, "pipeline_parallel_degree": 1}
+    copies = {**alone, "data_parallel_replicate_degree": 8, "data_parallel_shard_degree": -1}
+    read = titan(parallelism=copies)
+    assert read.strategy_of(80, 8)["zero_stage"] == 0
+    assert read.strategy_of(80, 16)["zero_stage"] == 3
+    around = titan(parallelism={**copies, "context_parallel_degree": 2})
+    assert around.strategy_of(80, 16)["zero_stage"] == 3
+    split = {"data_parallel_replicate_degree": 8, "data_parallel_shard_degree": 1}
+    assert "must be sharded" in titan(parallelism=split).conflicts[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("parallelism", "pipeline_parallel_first_stage_less_layers", "x"),
+        ("parallelism", "pipeline_parallel_last_stage_less_layers", -2),
+        ("parallelism", "module_fqns_per_model_part", 3),
+        ("parallelism", "module_fqns_per_model_part", [3]),
+        ("parallelism", "enable_async_tensor_parallel", "yes"),
+        ("parallelism", "fsdp_reshard_after_forward", "sometimes"),
+        ("parallelism", "pipeline_parallel_schedule", ["1F1B"]),
+        ("model", "converters", 5),
+        ("model", "converters", [5]),
+        ("training", "seq_len", True),
+        ("compile", "enable", {"on": 1}),
+    ],
+)
+def test_values_of_torchtitan_that_are_none(section: str, key: str, value: Any) -> None:
+    with pytest.raises(InputError, match=rf"t\.toml: {section}\.{key} is "):
+        titan(**{section: {key: value}}).strategy_of(80)
+
+
 def test_torchtitan_names_what_it_refuses() -> None:
     read = titan(parallelism={"tensor_paralel_degree": 2}, trainning={"seq_len": 1})
     assert [one.option for one in read.unknown] == [
@@ -186,7 +245,16 @@ def test_accelerate() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"fsdp_config": {"fsdp_reshard_after_forward": False}}, {"zero_stage": 2}),
+        (
+            {"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": False}},
+            {"zero_stage": 2},
+        ),
+        (
+            {"fsdp_config": {"fsdp_version": "2", "fsdp_sharding_strategy": "NO_SHARD"}},
+            {"zero_stage": 3},
+        ),
+        ({"fsdp_config": {"fsdp_reshard_after_forward": False}}, {"zero_stage": 3}),
+        ({"fsdp_config": {"sharding_strategy": 2}}, {"zero_stage": 2}),
         ({"fsdp_config": {"fsdp_sharding_strategy": "NO_SHARD"}}, {"zero_stage": 0}),
         ({"distributed_type": "MULTI_GPU"}, {"zero_stage": 0}),
         (
@@ -195,6 +263,10 @@ def test_accelerate() -> None:
                 "deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "cpu"},
             },
             {"zero_stage": 2, "offload_optimizer": True},
+        ),
+        (
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": "3"}},
+            {"zero_stage": 3},
         ),
         (
             {
@@ -221,11 +293,42 @@ def test_accelerate_names_what_is_wrong() -> None:
     assert "takes one of them" in accelerate(parallelism_config=sizes).conflicts[0]
     odd = {"parallelism_config_tp_size": 3}
     assert "num_processes is 16" in accelerate(parallelism_config=odd).conflicts[0]
+    half = {"parallelism_config_tp_size": 8}
+    assert "make 8, num_processes is 16" in accelerate(parallelism_config=half).conflicts[0]
     with pytest.raises(InputError, match="fsdp_reshard_after_forward is 'maybe'"):
-        accelerate(fsdp_config={"fsdp_reshard_after_forward": "maybe"})
+        accelerate(fsdp_config={"fsdp_version": 2, "fsdp_reshard_after_forward": "maybe"})
+    with pytest.raises(InputError, match="fsdp_sharding_strategy is 'MAYBE'"):
+        accelerate(fsdp_config={"fsdp_sharding_strategy": "maybe"})
+    with pytest.raises(InputError, match=r"deepspeed_config\.zero_stage is 'three'"):
+        accelerate(distributed_type="DEEPSPEED", deepspeed_config={"zero_stage": "three"})
     elsewhere = {"deepspeed_config_file": "zero.json"}
     with pytest.raises(InputError, match=r"are in zero\.json; name that file"):
         accelerate(distributed_type="DEEPSPEED", deepspeed_config=elsewhere)
+
+
+def test_what_accelerate_says_and_nothing_models() -> None:
+    offloaded = {"zero_stage": 3, "offload_param_device": "cpu"}
+    (one,) = accelerate(distributed_type="DEEPSPEED", deepspeed_config=offloaded).as_if
+    assert (one.option, one.given, one.assumed) == ("offload_param_device", "cpu", "none")
+    both = {"fsdp_version": 2, "fsdp_sharding_strategy": "NO_SHARD"}
+    notes = accelerate(fsdp_config=both).notes
+    assert any("reads fsdp_reshard_after_forward, not fsdp_sharding" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "meant"),
+    [
+        ("fsdp_config", "fsdp_reshard_after_foward", "fsdp_reshard_after_forward"),
+        ("deepspeed_config", "zero_stag", "zero_stage"),
+        ("parallelism_config", "parallelism_config_tp_siz", "parallelism_config_tp_size"),
+        ("megatron_lm_config", "megatron_lm_tp_degre", "megatron_lm_tp_degree"),
+    ],
+)
+def test_typos_in_the_tables_of_accelerate(table: str, key: str, meant: str) -> None:
+    (one,) = accelerate(**{table: {key: 2}}).unknown
+    assert one.option == f"{table}.{key}"
+    assert "would ignore it" in one.says
+    assert f"'{meant}'" in one.says
 
 
 def test_nanotron() -> None:
@@ -233,7 +336,8 @@ def test_nanotron() -> None:
     assert (read.described.gpus, read.described.global_batch) == (16, 128)
     assert read.model().num_layers == 24
     assert read.strategy_of(24)["sequence_parallel"]
-    assert "train_steps" in read.neutral
+    assert "tokens.train_steps" in read.neutral
+    assert [*read.unknown, *read.as_if] == []
     content = documents.read(EXAMPLES / "nanotron.yaml")
     assert isinstance(content, dict)
     content["model"]["model_config"]["num_hidden_layers"] = 10**12
@@ -241,6 +345,40 @@ def test_nanotron() -> None:
         read_nanotron(content, "n.yaml").model()
     with pytest.raises(InputError, match="nanotron needs"):
         read_nanotron({**content, "parallelism": {"tp": 0}}, "n.yaml")
+
+
+def nanotron(**sections: dict[str, Any]) -> Imported:
+    content = documents.read(EXAMPLES / "nanotron.yaml")
+    assert isinstance(content, dict)
+    merged = {**content, **{k: {**content.get(k, {}), **v} for k, v in sections.items()}}
+    return read_nanotron(merged, "n.yaml")
+
+
+def test_the_same_name_in_two_sections_of_nanotron() -> None:
+    data = {"dataset": {"vocab_size": 7, "sequence_length": 5}, "dp": 3}
+    read = nanotron(profiler=data)
+    assert read.described.seq_length == 4096
+    assert read.described.shape is not None
+    assert read.described.shape.vocab == 49152
+    assert read.strategy_of(24)["dp"] == 4
+
+
+def test_what_nanotron_refuses_is_listed() -> None:
+    read = nanotron(parallelism={"recompute_layers": True}, tokenss={"micro_batch_size": 3})
+    says = {one.option: one.says for one in read.unknown}
+    assert "'recompute_layer'" in says["parallelism.recompute_layers"]
+    assert "'tokens'" in says["tokenss"]
+    assert not {"parallelism.recompute_layers", "tokenss.micro_batch_size"} & set(read.neutral)
+
+
+def test_what_nanotron_does_and_nothing_models() -> None:
+    read = nanotron(parallelism={"pp_engine": "afab", "context_parallel_size": 2})
+    assert [one.given for one in read.as_if] == ["afab", "2"]
+    assert nanotron(parallelism={"pp_engine": None}).as_if[0].given == "afab by default"
+    assert nanotron(parallelism={"pp_engine": "afab", "pp": 1}).as_if == ()
+    experts = {"model_config": {"moe_config": {"num_experts": 8}}}
+    with pytest.raises(InputError, match=r"a model with experts \(model\.model_config\.moe"):
+        nanotron(model=experts).model()
 
 
 def test_yaml_cfg() -> None:

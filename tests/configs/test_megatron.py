@@ -204,10 +204,44 @@ def test_embedding_and_loss_as_layers() -> None:
             "--decoder-first-pipeline-num-layers 3",
             "cannot share evenly",
         ),
+        (
+            "--num-layers 32 --pipeline-model-parallel-size 4"
+            " --num-layers-per-virtual-pipeline-stage 3",
+            "32 layers cannot be dealt to 4 stages in chunks of 3",
+        ),
+        (
+            "--recompute-granularity selective --recompute-num-layers 2",
+            "selective recomputation takes no --recompute-num-layers",
+        ),
+        (
+            "--recompute-activations --recompute-granularity full --recompute-method uniform",
+            "selective recomputation takes no --recompute-method",
+        ),
+        ("--hybrid-context-parallel", "needs --calculate-per-token-loss"),
+        (
+            "--hybrid-context-parallel --pipeline-model-parallel-size 2",
+            "--hybrid-context-parallel is not supported with pipeline parallelism",
+        ),
+        ("--num-layers 4 --num-experts 8 --moe-layer-freq [1]*3", "is of 3 layers"),
+        ("--num-layers 4 --num-experts 8 --moe-layer-freq all", "cannot be read"),
     ],
 )
 def test_conflicts_are_named(text: str, reason: str) -> None:
     assert reason in "; ".join(arguments(text).conflicts)
+
+
+def test_layers_that_the_model_brings_are_checked_too() -> None:
+    options = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3"
+    assert arguments(options).strategy_of(24)["virtual_stages"] == 2
+    with pytest.raises(InputError, match="32 layers cannot be dealt to 4 stages"):
+        arguments(options).strategy_of(32)
+
+
+def test_recompute_activations_overrules_the_granularity() -> None:
+    read = arguments("--recompute-activations --recompute-granularity full")
+    assert read.conflicts == ()
+    assert read.strategy_of(32)["recompute"]["granularity"] == "selective"
+    assert any("makes the granularity selective" in note for note in read.notes)
 
 
 def test_the_micro_batch_is_needed() -> None:

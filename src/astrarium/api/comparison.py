@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astrarium.api.money import Terms
 from astrarium.errors import InputError
@@ -35,6 +36,14 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
+class Stated:
+    """What both sides of a comparison train on."""
+
+    seq_length: str | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Yours:
     """The user's strategy, where it runs and under what, and notes on it."""
 
@@ -58,8 +67,11 @@ def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Give
 
     whose = read_config(reference, FLAG) or reference
     if gpus is not None:
+        from astrarium.api.imports import counted
+
+        started = None if isinstance(whose, str) else whose.described.gpus
         try:
-            return Given(whose, parse_gpus(gpus), None)
+            return Given(whose, parse_gpus(counted(gpus, started) or gpus), None)
         except InputError as error:
             raise InputError(f"{GPUS_FLAG} '{gpus}': {error}") from None
     found = _of_plan_file(reference) if isinstance(whose, str) else None
@@ -93,6 +105,29 @@ def _of_plan_file(reference: str) -> Given | None:
     return Given(reference, cluster.part(pools), best.num_gpus)
 
 
+def stated(given: Given | None, flags: Mapping[str, Any]) -> tuple[Stated, tuple[str, ...]]:
+    """Length of sequences and of the run: those of the flags, else of a configuration, and notes.
+
+    Both sides of a comparison do the same work, so what the user's file says of it needs no flag.
+    """
+    from astrarium.api import imports, request
+
+    length = flags["seq_length"]
+    tokens = request.run_length(flags["tokens"], flags["epochs"], flags["dataset_tokens"])
+    if given is None or isinstance(given.reference, str):
+        return Stated(length, tokens), ()
+    imported, notes = given.reference, []
+    own = imported.described.seq_length
+    if length is None and own is not None:
+        length = str(own)
+        notes.append(f"--seq-length not given: {own:,} taken, as {imported.source} has it")
+    if tokens is None:
+        tokens = imports.run_tokens(imported, length, flags["global_batch"])
+        if tokens is not None:
+            notes.append(f"--tokens not given: {tokens:,} taken, as {imported.source} has it")
+    return Stated(length, tokens), tuple(notes)
+
+
 def read(given: Given, asked: Request, terms: Terms, tuning: Tuning) -> Yours:
     """The strategy for the same workload, on its own cluster at the terms of the answer's."""
     from astrarium.api import money, request
@@ -122,9 +157,17 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
     from astrarium.api import imports, request
     from astrarium.catalog.runtimes import find_runtime
 
-    imports.check_agreement(imported, own)
+    imports.check_agreement(imported, own, GPUS_FLAG)
     imports.check_accepted(imported)
-    noted = replace(own, notes=(*own.notes, *imported.summary))
+    workload = replace(own.workload, precision=imported.described.precision)
+    workload, fallbacks = request.usable_format(workload, own.cluster)
+    notes = [*own.notes, *fallbacks]
+    if workload.precision is not own.workload.precision:
+        notes.append(
+            f"{imported.source} trains in {workload.precision}, the plan in"
+            f" {own.workload.precision}"
+        )
+    noted = replace(own, workload=workload, notes=(*notes, *imported.summary))
     runtime = find_runtime(imported.described.runtime)
     return request.under(noted, runtime), runtime.name
 

@@ -101,7 +101,7 @@ def completed(flags: Flags, imported: Imported, typed: Collection[str]) -> Fille
     length: str | None = flags["seq_length"]
     if length is None and described.seq_length is not None:
         length = str(described.seq_length)
-    gpus = _counted(flags["gpus"], described.gpus)
+    gpus = counted(flags["gpus"], described.gpus)
     batch = flags["global_batch"] or _batch(imported, gpus, flags["cluster"])
     return Filled(
         imported,
@@ -111,13 +111,13 @@ def completed(flags: Flags, imported: Imported, typed: Collection[str]) -> Fille
         flags["cluster"],
         length,
         batch,
-        request.run_length(flags.get("tokens")) or _tokens(imported, length, batch),
+        request.run_length(flags.get("tokens")) or run_tokens(imported, length, batch),
         _precision(flags["precision"], imported, is_typed="precision" in typed),
         flags["runtime"] if "runtime" in typed else described.runtime,
     )
 
 
-def _counted(gpus: str | None, count: int | None) -> str | None:
+def counted(gpus: str | None, count: int | None) -> str | None:
     """--gpus with a type alone means as many as the configuration starts."""
     if gpus is None or count is None or ":" in gpus or "," in gpus:
         return gpus
@@ -139,7 +139,7 @@ def _batch(imported: Imported, gpus: str | None, cluster_given: ClusterGiven | N
     return None if batch is None else str(batch)
 
 
-def _tokens(imported: Imported, seq_length: str | None, batch: str | None) -> int | None:
+def run_tokens(imported: Imported, seq_length: str | None, batch: str | None) -> int | None:
     """The length of the run; where it is stated in iterations, for the batch asked about."""
     from astrarium.api import request
 
@@ -158,11 +158,13 @@ def _precision(asked: str, imported: Imported, *, is_typed: bool) -> str:
     return own
 
 
-def check_agreement(imported: Imported, asked: Request) -> None:
+def check_agreement(
+    imported: Imported, asked: Request, gpus_flag: str = "--gpus or --cluster"
+) -> None:
     """InputError where a configuration and the flags contradict each other."""
     workload = asked.workload
     stated = {
-        "gpus": (asked.cluster.num_gpus, "--gpus or --cluster"),
+        "gpus": (asked.cluster.num_gpus, gpus_flag),
         "seq_length": (workload.seq_length, "--seq-length"),
         "global_batch": (workload.global_batch, "--global-batch"),
     }

@@ -62,8 +62,9 @@ def read(flags: Flags) -> Question:
         money_decides=_money_decides(goal, how, limits),
         elsewhere=() if given is None else given.types,
     )
-    length = request.run_length(flags["tokens"], flags["epochs"], flags["dataset_tokens"])
-    asked = _asked(flags, length, terms)
+    stated, from_yours = comparison.stated(given, flags)
+    asked = _asked(flags, stated, terms)
+    asked = replace(asked, notes=(*asked.notes, *from_yours))
     if flags["sensitivity"]:
         _check_open(how, asked)
     run = request.run_terms(flags, asked.workload)
@@ -168,15 +169,15 @@ def prediction(flags: Flags, typed: Collection[str] = ()) -> PlanDocument:
     return document_of_prediction(asked.workload, asked.cluster, predicted, name, asked.notes)
 
 
-def _asked(flags: Flags, tokens: int | None, terms: money.Terms) -> Request:
+def _asked(flags: Flags, stated: comparison.Stated, terms: money.Terms) -> Request:
     """The workload and the cluster."""
     return request.read(
         flags["model"],
         flags["gpus"],
         flags["cluster"],
-        flags["seq_length"],
+        stated.seq_length,
         flags["global_batch"],
-        tokens,
+        stated.tokens,
         flags["precision"],
         terms,
     )

@@ -226,7 +226,7 @@ def read(
     if gpus is None and cluster_given is None:
         pools, unable = _able(asked, pools)
         return Request(asked, pools, (*notes, *unable))
-    used, fallbacks = _usable_format(asked, pools)
+    used, fallbacks = usable_format(asked, pools)
     return Request(used, pools, (*notes, *fallbacks))
 
 
@@ -249,7 +249,7 @@ def _able(asked: Workload, market: Cluster) -> tuple[Cluster, list[str]]:
     return market.part(able), notes
 
 
-def _usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]]:
+def usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]]:
     """The workload in the number format that all GPUs use, if they agree, and notes on others."""
     from astrarium.search.formats import runnable
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used, known_keys
 from astrarium.configs.settings import Described
+from astrarium.configs.values import Values
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.workload import Precision
 
@@ -21,38 +22,41 @@ _USED: Final = {
     "megatron_lm_config": "tp, pp, recompute",
 }
 _FULL, _GRADIENTS, _NONE = 3, 2, 0
+# Of FSDP1, by name or number; FSDP2 has a truth value instead.
 _STRATEGIES: Final = {
-    "1": _FULL,
     "FULL_SHARD": _FULL,
-    "2": _GRADIENTS,
     "SHARD_GRAD_OP": _GRADIENTS,
-    "3": _NONE,
     "NO_SHARD": _NONE,
-    "4": _FULL,
     "HYBRID_SHARD": _FULL,
-    "5": _GRADIENTS,
     "HYBRID_SHARD_ZERO2": _GRADIENTS,
-    "TRUE": _FULL,
-    "FALSE": _GRADIENTS,
 }
 _PRECISIONS: Final = {"bf16": Precision.BF16, "fp16": Precision.FP16, "fp8": Precision.FP8}
+_SIZE: Final = "parallelism_config_{}_size"
+_ONE_LEVEL: Final = "one level of sharding over all data-parallel ranks"
+_ON_HOST: Final = "weights on the host are not modelled"
+_HIGHEST_STAGE: Final = 3
+_DEFAULT_STAGE: Final = 2
+# Of megatron_lm_config: what is not modelled.
+_MEGATRON_AS_IF: Final = {
+    "megatron_lm_use_custom_fsdp": "its sharding is not read here",
+    "megatron_lm_decoder_last_pipeline_num_layers": "stages are taken to be alike",
+}
 
 
 def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
     """One process is one GPU; batch and model are in the user's script."""
     keys = known_keys("accelerate")
-    reader = _Reader(content, source)
-    kind = str(content.get("distributed_type", "NO")).upper()
+    file = _File(content, source)
     strategy = {
         "FSDP": _sharded,
         "DEEPSPEED": _deepspeed,
         "MEGATRON_LM": _megatron,
-    }.get(kind, _replicated)(reader)
+    }.get(file.kind, _replicated)(file)
     described = Described(
-        runtime="megatron" if kind == "MEGATRON_LM" else "fsdp",
+        runtime="megatron" if file.kind == "MEGATRON_LM" else "fsdp",
         why_no_shape="accelerate's file does not state the model",
-        gpus=reader.count("num_processes", content),
-        precision=_PRECISIONS.get(str(content.get("mixed_precision")), Precision.BF16),
+        gpus=file.top.count("num_processes"),
+        precision=_PRECISIONS.get(file.top.text("mixed_precision"), Precision.BF16),
         strategy=strategy,
     )
     note = f"{source}: the micro-batch is set in the training script; predicted with 1"
@@ -67,141 +71,200 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
             if key in content
         ),
         neutral=tuple(key for key in content if key in keys["top"] and key not in _USED),
-        as_if=tuple(_as_if(reader, kind)),
-        unknown=tuple(
-            Unknown(
-                str(key),
-                f"accelerate {keys['version']} refuses it{did_you_mean(str(key), keys['top'])}",
-            )
-            for key in content
-            if key not in keys["top"]
-        ),
-        conflicts=tuple(_conflicts(reader)),
-        notes=(note,),
+        as_if=tuple(_as_if(file)),
+        unknown=tuple(_unknown(file, keys)),
+        conflicts=tuple(_conflicts(file)),
+        notes=(note, *_notes(file)),
     )
 
 
-class _Reader:
+class _File:
+    """The tables of a file."""
+
     def __init__(self, content: Mapping[str, Any], source: str) -> None:
-        self.content, self.source = content, source
+        self.source = source
+        self.top = Values(content, source, open_values=(-1, "-1", "auto"), as_text=True)
+        self.kind = self.top.text("distributed_type", "NO").upper()
+        fsdp = self.top.section("fsdp_config")
+        named = {_with_prefix(key): value for key, value in fsdp.content.items()}
+        self.fsdp = self.top.of(named, "fsdp_config")
+        self.parallelism = self.top.section("parallelism_config")
+        self.deepspeed = self.top.section("deepspeed_config")
+        self.megatron = self.top.section("megatron_lm_config")
 
-    def table(self, key: str, prefix: str = "") -> dict[str, Any]:
-        """A section, without what all its keys begin with."""
-        value = self.content.get(key) or {}
-        if not isinstance(value, Mapping):
-            raise InputError(f"{self.source}: {key} is {value!r}; expected a table")
-        return {str(name).removeprefix(prefix): inner for name, inner in value.items()}
+    def size(self, axis: str) -> int:
+        return self.parallelism.count(_SIZE.format(axis), 1) or 1
 
-    def count(self, key: str, values: Mapping[str, Any], default: int | None = None) -> int | None:
-        value = values.get(key)
-        if value is None or value == -1 or value == "auto":
-            return default
-        if isinstance(value, str) and value.isdigit():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**40:
-            raise InputError(f"{self.source}: {key} is {value!r}; expected a whole number above 0")
-        return value
+    @property
+    def fsdp_version(self) -> int:
+        return self.fsdp.between("fsdp_version", 1, 2, 1)
 
 
-def _is_on(value: object) -> bool:
-    return str(value).lower() == "true"
+def _with_prefix(key: str) -> str:
+    """Keys of fsdp_config may be written without what they all begin with."""
+    return key if key.startswith("fsdp") else f"fsdp_{key}"
 
 
-def _degrees(reader: _Reader) -> dict[str, Any]:
-    sizes = reader.table("parallelism_config", "parallelism_config_")
-    context = max(reader.count(f"{name}_size", sizes, 1) or 1 for name in ("cp", "sp"))
+def _degrees(file: _File) -> dict[str, Any]:
     return {
-        "tp": reader.count("tp_size", sizes, 1),
-        "cp": context,
+        "tp": file.size("tp"),
+        "cp": max(file.size("cp"), file.size("sp")),
         "micro_batch": 1,
         "sequence_parallel": False,
     }
 
 
-def _sharded(reader: _Reader) -> dict[str, Any]:
-    fsdp = reader.table("fsdp_config", "fsdp_")
-    stated = fsdp.get("reshard_after_forward", fsdp.get("sharding_strategy", "FULL_SHARD"))
-    stage = _STRATEGIES.get(str(stated).upper())
-    if stage is None:
-        raise InputError(
-            f"{reader.source}: fsdp_reshard_after_forward is {stated!r}; expected true, false or"
-            f" one of {', '.join(name for name in _STRATEGIES if name.isupper())}"
-        )
-    out = {**_degrees(reader), "zero_stage": stage}
-    if _is_on(fsdp.get("activation_checkpointing")):
+def _sharded(file: _File) -> dict[str, Any]:
+    if file.fsdp_version == 2:
+        reshards = file.fsdp.flag("fsdp_reshard_after_forward", default=True)
+        stage = _FULL if reshards else _GRADIENTS
+    else:
+        stage = _STRATEGIES[_sharding_strategy(file)]
+    out = {**_degrees(file), "zero_stage": stage}
+    if file.fsdp.flag("fsdp_activation_checkpointing"):
         out["recompute"] = "full"
     return out
 
 
-def _deepspeed(reader: _Reader) -> dict[str, Any]:
-    values = reader.table("deepspeed_config")
-    if values.get("deepspeed_config_file"):
+def _sharding_strategy(file: _File) -> str:
+    """FSDP1's strategy by name; a number counts them from 1."""
+    names = list(_STRATEGIES)
+    stated = file.fsdp.text("fsdp_sharding_strategy", names[0]).upper()
+    by_number = {str(number): name for number, name in enumerate(names, 1)}
+    name = by_number.get(stated, stated)
+    if name not in _STRATEGIES:
         raise InputError(
-            f"{reader.source}: DeepSpeed's settings are in {values['deepspeed_config_file']};"
-            " name that file"
+            f"{file.source}: fsdp_sharding_strategy is '{stated}'; expected one of"
+            f" {', '.join(names)}"
         )
-    stage = values.get("zero_stage", 2)
-    out = {**_degrees(reader), "zero_stage": stage if isinstance(stage, int) else 2}
-    if str(values.get("offload_optimizer_device", "none")) != "none":
+    return name
+
+
+def _deepspeed(file: _File) -> dict[str, Any]:
+    values = file.deepspeed
+    elsewhere = values.text("deepspeed_config_file")
+    if elsewhere:
+        raise InputError(f"{file.source}: DeepSpeed's settings are in {elsewhere}; name that file")
+    stage = values.between("zero_stage", 0, _HIGHEST_STAGE, _DEFAULT_STAGE)
+    out = {**_degrees(file), "zero_stage": stage}
+    if values.text("offload_optimizer_device", "none") != "none":
         out["offload_optimizer"] = True
     return out
 
 
-def _megatron(reader: _Reader) -> dict[str, Any]:
-    values = reader.table("megatron_lm_config", "megatron_lm_")
+def _megatron(file: _File) -> dict[str, Any]:
+    values = file.megatron
     out: dict[str, Any] = {
-        "tp": reader.count("tp_degree", values, 1),
-        "pp": reader.count("pp_degree", values, 1),
-        "cp": reader.count("context_parallel_size", values, 1),
-        "ep": reader.count("expert_model_parallel_size", values, 1),
+        "tp": values.count("megatron_lm_tp_degree", 1),
+        "pp": values.count("megatron_lm_pp_degree", 1),
+        "cp": values.count("megatron_lm_context_parallel_size", 1),
+        "ep": values.count("megatron_lm_expert_model_parallel_size", 1),
         "micro_batch": 1,
-        "sequence_parallel": _is_on(values.get("sequence_parallelism")),
-        "zero_stage": int(_is_on(values.get("use_distributed_optimizer"))),
+        "sequence_parallel": values.flag("megatron_lm_sequence_parallelism"),
+        "zero_stage": int(values.flag("megatron_lm_use_distributed_optimizer")),
     }
-    granularity = str(values.get("recompute_activations", "")).lower()
-    if granularity in ("true", "selective", "full"):
-        out["recompute"] = "selective" if granularity == "true" else granularity
+    if out["ep"] > 1 and "megatron_lm_expert_tensor_parallel_size" in values:
+        out["etp"] = values.count("megatron_lm_expert_tensor_parallel_size", out["tp"])
+    if values.flag("megatron_lm_optimizer_cpu_offload"):
+        out["offload_optimizer"] = True
+    granularity = values.text("megatron_lm_recompute_granularity")
+    if values.flag("megatron_lm_recompute_activations"):
+        granularity = "selective"
+    if granularity == "full":
+        method = values.text("megatron_lm_recompute_method", "uniform")
+        layers = values.count("megatron_lm_recompute_num_layers", 1)
+        out["recompute"] = {"granularity": "full", "method": method, "layers": layers}
+    elif granularity:
+        out["recompute"] = granularity
     return out
 
 
-def _replicated(reader: _Reader) -> dict[str, Any]:
-    return {**_degrees(reader), "zero_stage": 0}
+def _replicated(file: _File) -> dict[str, Any]:
+    return {**_degrees(file), "zero_stage": 0}
 
 
-def _as_if(reader: _Reader, kind: str) -> list[AsIf]:
-    fsdp = reader.table("fsdp_config", "fsdp_")
+def _as_if(file: _File) -> list[AsIf]:
     out = []
-    if _is_on(fsdp.get("offload_params")):
-        why = "weights on the host are not modelled"
-        out.append(AsIf("fsdp_offload_params", "true", "false", why))
-    if str(fsdp.get("sharding_strategy", "")).upper().startswith(("HYBRID", "4", "5")):
-        why = "one level of sharding over all data-parallel ranks"
-        out.append(AsIf("fsdp_sharding_strategy", "hybrid", "one level", why))
-    if str(reader.content.get("mixed_precision", "no")) not in _PRECISIONS:
-        given = str(reader.content.get("mixed_precision", "not given"))
+    if file.kind == "FSDP" and file.fsdp.flag("fsdp_offload_params"):
+        out.append(AsIf("fsdp_offload_params", "true", "false", _ON_HOST))
+    if file.kind == "FSDP" and file.fsdp_version == 1:
+        name = _sharding_strategy(file)
+        if name.startswith("HYBRID"):
+            out.append(AsIf("fsdp_sharding_strategy", "hybrid", "one level", _ONE_LEVEL))
+    device = file.deepspeed.text("offload_param_device", "none")
+    if file.kind == "DEEPSPEED" and device != "none":
+        out.append(AsIf("offload_param_device", device, "none", _ON_HOST))
+    if file.kind == "DEEPSPEED" and file.deepspeed.text("offload_optimizer_device") == "nvme":
+        why = "reading states from disks is not modelled"
+        out.append(AsIf("offload_optimizer_device", "nvme", "cpu", why))
+    if file.kind == "MEGATRON_LM":
+        given = {key: file.megatron.text(key) for key in _MEGATRON_AS_IF}
+        out += [
+            AsIf(key, value, "not given", _MEGATRON_AS_IF[key])
+            for key, value in given.items()
+            if value.lower() not in ("", "false")
+        ]
+    precision = file.top.text("mixed_precision", "not given")
+    if precision not in _PRECISIONS:
         why = "training in 32 bits is not modelled"
-        out.append(AsIf("mixed_precision", given, "bf16", why))
-    sizes = reader.table("parallelism_config", "parallelism_config_")
-    if (reader.count("sp_size", sizes, 1) or 1) > 1:
+        out.append(AsIf("mixed_precision", precision, "bf16", why))
+    if file.size("sp") > 1:
         why = "Ulysses divides heads where context parallelism passes keys on; both divide tokens"
-        out.append(AsIf("parallelism_config_sp_size", "Ulysses", "cp", why))
-    if (reader.count("dp_replicate_size", sizes, 1) or 1) > 1 and kind == "FSDP":
-        why = "one level of sharding over all data-parallel ranks"
-        out.append(AsIf("parallelism_config_dp_replicate_size", "above 1", "1", why))
+        out.append(AsIf(_SIZE.format("sp"), "Ulysses", "cp", why))
+    if file.size("dp_replicate") > 1 and file.kind == "FSDP":
+        out.append(AsIf(_SIZE.format("dp_replicate"), "above 1", "1", _ONE_LEVEL))
     return out
 
 
-def _conflicts(reader: _Reader) -> list[str]:
-    sizes = reader.table("parallelism_config", "parallelism_config_")
-    of = {
-        name: reader.count(f"{name}_size", sizes, 1) or 1
-        for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")
+def _unknown(file: _File, keys: Mapping[str, Any]) -> list[Unknown]:
+    """At the top unknown keys are refused; inside tables nothing reads them."""
+    version, top = keys["version"], keys["top"]
+    out = [
+        Unknown(str(key), f"accelerate {version} refuses it{did_you_mean(str(key), top)}")
+        for key in file.top.content
+        if key not in top
+    ]
+    tables = {
+        "fsdp_config": file.fsdp,
+        "deepspeed_config": file.deepspeed,
+        "parallelism_config": file.parallelism,
+        "megatron_lm_config": file.megatron,
     }
+    for name, table in tables.items():
+        known = keys["sections"][name]
+        out += [
+            Unknown(
+                f"{name}.{key}",
+                f"accelerate would ignore it: no key of {version}{did_you_mean(key, known)}",
+            )
+            for key in table.content
+            if key not in known
+        ]
+    return out
+
+
+def _conflicts(file: _File) -> list[str]:
+    of = {name: file.size(name) for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")}
     out = []
     if of["cp"] > 1 and of["sp"] > 1:
         out.append("parallelism_config has cp and sp; accelerate takes one of them")
+    if of["tp"] * of["cp"] > 1 and of["dp_replicate"] > 1 and of["dp_shard"] == 1:
+        out.append("parallelism_config has tp or cp and copies; then dp_shard must be above 1")
     product = of["dp_replicate"] * of["dp_shard"] * of["tp"] * of["cp"] * of["sp"]
-    processes = reader.count("num_processes", reader.content)
-    if product > 1 and processes and processes % product:
+    processes = file.top.count("num_processes")
+    # DeepSpeed makes its groups of sp by itself.
+    if product > 1 and of["sp"] == 1 and processes and processes != product:
         out.append(f"the sizes of parallelism_config make {product}, num_processes is {processes}")
     return out
+
+
+def _notes(file: _File) -> list[str]:
+    """Of the two keys for the same thing, each version of FSDP reads one."""
+    if file.kind != "FSDP":
+        return []
+    keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
+    version = file.fsdp_version
+    read, ignored = keys if version == 1 else keys[::-1]
+    if ignored not in file.fsdp:
+        return []
+    return [f"{file.source}: fsdp_version {version} reads {read}, not {ignored}"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from astrarium.configs.megatron import uneven_chunks
+from astrarium.configs.megatron_model import MOST_LAYERS, expert_layers
 from astrarium.configs.pipeline import layout_chunks
 from astrarium.configs.settings import Settings
 from astrarium.errors import InputError
@@ -122,6 +123,30 @@ CONFLICTS: Final = (
         "selective recomputation takes no --recompute-method",
     ),
     Conflict(
+        lambda s: s.text("recompute_granularity") == "selective" and "recompute_num_layers" in s,
+        "selective recomputation takes no --recompute-num-layers",
+    ),
+    Conflict(
+        lambda s: (
+            s.flag("hybrid_context_parallel") and (s.count("pipeline_model_parallel_size") or 1) > 1
+        ),
+        "--hybrid-context-parallel is not supported with pipeline parallelism",
+    ),
+    Conflict(
+        lambda s: s.flag("hybrid_context_parallel") and s.flag("use_megatron_fsdp"),
+        "--hybrid-context-parallel is not supported with --use-megatron-fsdp",
+    ),
+    Conflict(
+        lambda s: (
+            s.flag("hybrid_context_parallel") and s.text("dataloader_type") not in ("", "single")
+        ),
+        "--hybrid-context-parallel needs --dataloader-type single",
+    ),
+    Conflict(
+        lambda s: s.flag("hybrid_context_parallel") and not s.flag("calculate_per_token_loss"),
+        "--hybrid-context-parallel needs --calculate-per-token-loss",
+    ),
+    Conflict(
         lambda s: s.flag("optimizer_cpu_offload") and not s.flag("use_precision_aware_optimizer"),
         "--optimizer-cpu-offload needs --use-precision-aware-optimizer",
     ),
@@ -161,7 +186,27 @@ def conflicts_of(s: Settings) -> list[str]:
         for name, now in _REPLACED.items()
         if name in s
     ]
-    return found + replaced + _layout_conflicts(s)
+    return found + replaced + layer_conflicts(s) + _layout_conflicts(s)
+
+
+def layer_conflicts(s: Settings) -> list[str]:
+    """What Megatron holds against the number of layers; nothing where it is not stated."""
+    layers = s.count("num_layers")
+    if not layers or layers > MOST_LAYERS:
+        return []
+    out = []
+    try:
+        expert_layers(s, layers)
+    except InputError as error:
+        out.append(str(error))
+    pp, per_chunk = s.count("pipeline_model_parallel_size") or 1, s.count(_FAMILIES[0])
+    dealt = layers + sum(s.flag(name) for name in _COUNTED)
+    if per_chunk and dealt % (pp * per_chunk):
+        out.append(
+            f"{dealt} layers cannot be dealt to {pp} stages in chunks of {per_chunk}"
+            f" ({_flag_of(_FAMILIES[0])})"
+        )
+    return out
 
 
 def _layout_conflicts(s: Settings) -> list[str]:

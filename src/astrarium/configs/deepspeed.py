@@ -7,26 +7,26 @@ from typing import Any, Final
 
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used, known_keys
 from astrarium.configs.settings import Described
-from astrarium.errors import InputError, did_you_mean
+from astrarium.configs.values import Values
+from astrarium.errors import did_you_mean
 from astrarium.model.workload import Precision
 
 AUTO: Final = "auto"
 # The user's own modules on torch's kernels; the runtime called deepspeed is Megatron's fork.
 RUNTIME: Final = "fsdp"
-MARKS: Final = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "zero_optimization",
-    "gradient_accumulation_steps",
-)
+_BATCH: Final = "train_batch_size"
+_MICRO: Final = "train_micro_batch_size_per_gpu"
+_STEPS: Final = "gradient_accumulation_steps"
+_ZERO: Final = "zero_optimization"
+MARKS: Final = (_BATCH, _MICRO, _ZERO, _STEPS)
 _USED: Final = {
-    "train_batch_size": "global_batch",
-    "train_micro_batch_size_per_gpu": "micro_batch",
-    "gradient_accumulation_steps": "num_micro_batches",
+    _BATCH: "global_batch",
+    _MICRO: "micro_batch",
+    _STEPS: "num_micro_batches",
     "bf16": "precision",
     "bfloat16": "precision",
     "fp16": "precision",
-    "zero_optimization": "zero_stage",
+    _ZERO: "zero_stage",
     "tensor_parallel": "tp",
     "expert_parallel": "ep",
     "sequence_parallel_size": "cp",
@@ -43,12 +43,11 @@ _ZERO_AS_IF: Final = {
 
 
 def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
-    reader = _Reader(content, source)
-    zero = reader.table("zero_optimization")
+    reader = Values(content, source, open_values=(AUTO,))
+    zero = reader.section(_ZERO)
     keys = known_keys("deepspeed")
     strategy = _strategy(reader, zero)
-    micro, steps = (reader.count(key) for key in MARKS[1::2])
-    batch = reader.count("train_batch_size")
+    batch, micro, steps = (reader.count(key) for key in (_BATCH, _MICRO, _STEPS))
     described = Described(
         runtime=RUNTIME,
         why_no_shape="DeepSpeed's file does not state the model",
@@ -68,49 +67,27 @@ def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
         ),
         neutral=tuple(key for key in content if key in keys["top"] and key not in _USED),
         as_if=tuple(_as_if(reader, zero)),
-        unknown=tuple(_unknown(content, zero, keys)),
+        unknown=tuple(_unknown(content, zero.content, keys)),
         conflicts=tuple(conflicts),
         notes=tuple(_notes(reader)),
     )
 
 
-class _Reader:
-    def __init__(self, content: Mapping[str, Any], source: str) -> None:
-        self.content, self.source = content, source
-
-    def table(self, key: str) -> Mapping[str, Any]:
-        value = self.content.get(key) or {}
-        if not isinstance(value, Mapping):
-            raise InputError(f"{self.source}: {key} is {value!r}; expected a table")
-        return value
-
-    def count(self, key: str, values: Mapping[str, Any] | None = None) -> int | None:
-        """A whole number above zero; None where the Trainer fills it in ("auto")."""
-        value = (self.content if values is None else values).get(key)
-        if value is None or value == AUTO:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**40:
-            raise InputError(f"{self.source}: {key} is {value!r}; expected a whole number above 0")
-        return value
-
-    def enabled(self, *keys: str) -> bool:
-        return any(self.table(key).get("enabled") is True for key in keys)
+def _enabled(reader: Values, *keys: str) -> bool:
+    return any(reader.section(key).flag("enabled") for key in keys)
 
 
-def _precision(reader: _Reader) -> Precision:
-    return Precision.FP16 if reader.enabled("fp16") else Precision.BF16
+def _precision(reader: Values) -> Precision:
+    return Precision.FP16 if _enabled(reader, "fp16") else Precision.BF16
 
 
-def _strategy(reader: _Reader, zero: Mapping[str, Any]) -> dict[str, Any]:
-    stage = zero.get("stage", 0)
-    if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage <= _HIGHEST_STAGE:
-        raise InputError(f"{reader.source}: zero_optimization.stage is {stage!r}; expected 0 to 3")
-    overlaps = zero.get("overlap_comm")
-    overlaps = stage == _HIGHEST_STAGE if overlaps in (None, AUTO) else bool(overlaps)
+def _strategy(reader: Values, zero: Values) -> dict[str, Any]:
+    stage = zero.between("stage", 0, _HIGHEST_STAGE, 0)
+    overlaps = zero.flag("overlap_comm", default=stage == _HIGHEST_STAGE)
     out: dict[str, Any] = {
-        "tp": reader.count("autotp_size", reader.table("tensor_parallel")) or 1,
-        "cp": reader.count("sequence_parallel_size") or 1,
-        "micro_batch": reader.count("train_micro_batch_size_per_gpu") or 1,
+        "tp": reader.section("tensor_parallel").count("autotp_size", 1),
+        "cp": reader.count("sequence_parallel_size", 1),
+        "micro_batch": reader.count(_MICRO, 1),
         "sequence_parallel": False,
         "zero_stage": stage,
         "overlap": {
@@ -120,16 +97,16 @@ def _strategy(reader: _Reader, zero: Mapping[str, Any]) -> dict[str, Any]:
             "tp": False,
         },
     }
-    if reader.enabled("expert_parallel"):
-        out["ep"] = reader.count("autoep_size", reader.table("expert_parallel")) or 1
-    if _device(zero, "offload_optimizer") != "none" or zero.get("cpu_offload") is True:
+    if _enabled(reader, "expert_parallel"):
+        out["ep"] = reader.section("expert_parallel").count("autoep_size", 1)
+    if _device(zero, "offload_optimizer") != "none" or zero.flag("cpu_offload"):
         out["offload_optimizer"] = True
     return out
 
 
-def _batch_keys(reader: _Reader, strategy: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
+def _batch_keys(reader: Values, strategy: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
     """What follows from the batch and the GPUs: DeepSpeed fills in the one that is not stated."""
-    batch, micro, steps = (reader.count(key) for key in (MARKS[0], MARKS[1], MARKS[3]))
+    batch, micro, steps = (reader.count(key) for key in (_BATCH, _MICRO, _STEPS))
     replicas = (gpus or 0) // (strategy["tp"] * strategy["cp"])
     if batch and micro and steps:
         return {"num_micro_batches": steps}
@@ -138,27 +115,26 @@ def _batch_keys(reader: _Reader, strategy: Mapping[str, Any], gpus: int | None) 
     return {}
 
 
-def _device(zero: Mapping[str, Any], key: str) -> str:
-    value = zero.get(key)
-    return str(value.get("device", "none")) if isinstance(value, Mapping) else "none"
+def _device(zero: Values, key: str) -> str:
+    return zero.section(key).text("device", "none")
 
 
-def _as_if(reader: _Reader, zero: Mapping[str, Any]) -> list[AsIf]:
+def _as_if(reader: Values, zero: Values) -> list[AsIf]:
     out = []
     for key, (modelled, why) in _ZERO_AS_IF.items():
-        given = _device(zero, key) if key == "offload_param" else zero.get(key, modelled)
+        given = _device(zero, key) if key == "offload_param" else zero.content.get(key, modelled)
         if given != modelled:
             shown = "not given" if modelled is None else str(modelled).lower()
             out.append(AsIf(f"zero_optimization.{key}", _short(given), shown, why))
     if _device(zero, "offload_optimizer") == "nvme":
         why = "reading states from disks is not modelled"
         out.append(AsIf("zero_optimization.offload_optimizer", "nvme", "cpu", why))
-    if not reader.enabled("bf16", "bfloat16", "fp16", "torch_autocast"):
+    if not _enabled(reader, "bf16", "bfloat16", "fp16", "torch_autocast"):
         out.append(AsIf("bf16", "not enabled", "bf16", "training in 32 bits is not modelled"))
     if (reader.count("sequence_parallel_size") or 1) > 1:
         why = "Ulysses divides heads where context parallelism passes keys on; both divide tokens"
         out.append(AsIf("sequence_parallel_size", "Ulysses", "cp", why))
-    name = str(reader.table("optimizer").get("type", "Adam"))
+    name = reader.section("optimizer").text("type", "Adam")
     if not name.lower().startswith("adam"):
         out.append(AsIf("optimizer", name, "Adam", "its states are those of Adam"))
     return out
@@ -181,29 +157,29 @@ def _unknown(
     return out
 
 
-def _conflicts(reader: _Reader, keys: Mapping[str, Any]) -> list[str]:
+def _conflicts(reader: Values, keys: Mapping[str, Any]) -> list[str]:
     out = [
         f"{key} is no longer supported by DeepSpeed {keys['version']}"
         for key in keys["removed"]
         if key in reader.content
     ]
-    if reader.enabled("fp16") and reader.enabled("bf16", "bfloat16"):
+    if _enabled(reader, "fp16") and _enabled(reader, "bf16", "bfloat16"):
         out.append("bf16 and fp16 cannot both be enabled")
-    batch, micro, steps = (reader.count(key) for key in ("train_batch_size", MARKS[1], MARKS[3]))
+    batch, micro, steps = (reader.count(key) for key in (_BATCH, _MICRO, _STEPS))
     if batch and micro and batch % (micro * (steps or 1)):
         out.append(
             f"train_batch_size {batch} is not micro batch {micro} x gradient_accumulation_steps"
             f" {steps or 1} x any number of replicas"
         )
-    if not batch and not micro and not all(reader.content.get(k) == AUTO for k in MARKS[:2]):
+    if not batch and not micro and not all(reader.content.get(k) == AUTO for k in (_BATCH, _MICRO)):
         out.append("either train_batch_size or train_micro_batch_size_per_gpu needs to be provided")
     return out
 
 
-def _notes(reader: _Reader) -> list[str]:
+def _notes(reader: Values) -> list[str]:
     out = [
         f"{reader.source}: {key} is filled in by the Trainer ('auto'); predicted with {what}"
-        for key, what in ((MARKS[1], "a micro-batch of 1"), (MARKS[0], "--global-batch"))
+        for key, what in ((_MICRO, "a micro-batch of 1"), (_BATCH, "--global-batch"))
         if reader.content.get(key) == AUTO
     ]
     if "activation_checkpointing" in reader.content:

@@ -12,6 +12,7 @@ from astrarium.configs.conflicts import (
     NO_MICRO_BATCH,
     conflicts_of,
     environment_notes,
+    layer_conflicts,
     world_conflict,
 )
 from astrarium.configs.expansion import marked
@@ -99,7 +100,7 @@ def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "
         raise InputError(f"{source}: {'; '.join(unset)}")
     values = {**DEFAULTS, **arguments.settings()}
     settings = Settings(values)
-    found = _switched_off(values, settings)
+    found = _overruled(values, settings)
     settings = Settings(values)
     conflicts = [*arguments.complaints, *conflicts_of(settings)]
     if launch.gpus is not None:
@@ -115,6 +116,9 @@ def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "
 
     def strategy_of(layers: int, _: int | None = None) -> dict[str, Any]:
         whole = {"num_layers": str(layers), **values}
+        against = [] if "num_layers" in values else layer_conflicts(Settings(whole))
+        if against:
+            raise InputError(f"{source}: {'; '.join(against)}")
         experts = _experts_of_recipe(settings) if recipe else {}
         return {"split": "even", **describe_megatron(Settings(whole)).strategy, **experts}
 
@@ -151,12 +155,17 @@ def _plain(values: Mapping[str, str]) -> Settings:
     return Settings({name: value for name, value in values.items() if name not in cutting})
 
 
-def _switched_off(values: dict[str, str], s: Settings) -> list[str]:
-    """What Megatron switches off with a warning; the settings are changed as it does."""
+def _overruled(values: dict[str, str], s: Settings) -> list[str]:
+    """What Megatron changes before it checks its options; the settings are changed as it does."""
+    out = []
     if s.flag("sequence_parallel") and (s.count("tensor_model_parallel_size") or 1) == 1:
         values["sequence_parallel"] = "False"
-        return ["--sequence-parallel without tp: Megatron switches it off with a warning"]
-    return []
+        out.append("--sequence-parallel without tp: Megatron switches it off with a warning")
+    if s.flag("recompute_activations"):
+        if s.text("recompute_granularity") not in ("", "selective"):
+            out.append("--recompute-activations: Megatron makes the granularity selective")
+        values["recompute_granularity"] = "selective"
+    return out
 
 
 def _used(arguments: Arguments, values: Mapping[str, str]) -> list[Used]:

@@ -9,7 +9,9 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from astrarium.configs.layer_pattern import layer_pattern
 from astrarium.configs.settings import Settings
+from astrarium.errors import InputError
 from astrarium.model.build import Experts, Latent, Shape, query_key_norms
 
 # Settings that change what a layer is beyond what they state in full.
@@ -26,8 +28,7 @@ _NEEDS_MODEL: Final = {
 }
 _LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 _OFF: Final = ("False", "1", "0")
-_REPEATED: Final = re.compile(r"\(?\[([01,\s]+)\]\)?(?:\s*\*\s*(\d+))?")
-_MOST_LAYERS: Final = 10_000
+MOST_LAYERS: Final = 10_000
 LAYER_NORM_VECTORS: Final = 2
 
 
@@ -38,8 +39,12 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
             return None, f"{what} ({name}) cannot be rebuilt from a {where}"
     hidden, layers = s.count("hidden_size"), s.count("num_layers")
     heads = s.count("num_attention_heads")
-    if not (hidden and layers and heads) or layers > _MOST_LAYERS:
+    if not (hidden and layers and heads) or layers > MOST_LAYERS:
         return None, f"the {where} does not state the model (hidden_size, num_layers, heads)"
+    try:
+        with_experts = expert_layers(s, layers)
+    except InputError as error:
+        return None, str(error)
     head_dim = s.count("kv_channels") or hidden // heads
     grouped = s.flag("group_query_attention")
     ffn = s.count("ffn_hidden_size") or default_ffn(hidden, gated=s.flag("swiglu"))
@@ -63,7 +68,7 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
         rotary_dim=0 if learned else head_dim,
         windows=_windows(s, layers),
         experts=_experts(s, ffn),
-        expert_layers=_expert_layers(s, layers),
+        expert_layers=with_experts,
         tied=not s.flag("untie_embeddings_and_output_weights"),
         embedding_parameters=hidden * length if learned else 0,
     )
@@ -116,21 +121,8 @@ def _experts(s: Settings, ffn: int) -> Experts | None:
     )
 
 
-def _expert_layers(s: Settings, layers: int) -> tuple[bool, ...]:
+def expert_layers(s: Settings, layers: int) -> tuple[bool, ...]:
     """Which layers have experts: every n-th, or a pattern such as ([0]*3+[1]*58)."""
     if not s.count("num_experts"):
         return ()
-    text = s.text("moe_layer_freq")
-    if not text or text.isdigit():
-        every = int(text or 1) or 1
-        return tuple(layer % every == 0 for layer in range(layers))
-    pattern: list[bool] = []
-    for part in text.strip("()").split("+"):
-        found = _REPEATED.fullmatch(part.strip())
-        if found is None:
-            return (True,) * layers
-        once = [digit.strip() == "1" for digit in found[1].split(",") if digit.strip()]
-        pattern += once * min(int(found[2] or 1), layers)
-    if not pattern:
-        return (True,) * layers
-    return tuple(pattern[layer % len(pattern)] for layer in range(layers))
+    return layer_pattern(s.text("moe_layer_freq") or "1", layers, "moe_layer_freq")

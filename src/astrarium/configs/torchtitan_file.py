@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used, known_keys
+from astrarium.configs.imported import MOST_LAYERS, AsIf, Imported, Unknown, Used, known_keys
 from astrarium.configs.pipeline import stages_of, titan_chunks
 from astrarium.configs.settings import Described
+from astrarium.configs.values import Values
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.workload import Precision
 
@@ -70,19 +71,25 @@ _NAMES: Final = {
         for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
     },
 }
+_RESHARDING: Final = ("default", "always", "never")
+_EVERY: Final = re.compile(r"[0-9]{1,6}")  # of how many layers one is kept
+_LOCAL_BATCH: Final = 8
 _ONE_STAGE: Final = ("1f1b", "gpipe")
 _MODELLED: Final = ("1f1b", "interleaved1f1b")
 
 
 def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
     keys = known_keys("torchtitan")["sections"]
-    values = _Values(content, source)
+    values = _File(content, source)
     described = _described(values)
     unknown = list(_unknown(content, keys))
     flat = dict(_flat(content))
 
-    def strategy_of(layers: int, _: int | None = None) -> dict[str, Any]:
-        return {**described.strategy, **_recompute(values, layers), **_pipeline(values, layers)}
+    def strategy_of(layers: int, gpus: int | None = None) -> dict[str, Any]:
+        stages = _pipeline(values, layers)
+        recompute = _recompute(values, layers, stages.get("virtual_stages", 1))
+        zero = {"zero_stage": _zero_stage(values, gpus)}
+        return {**described.strategy, **zero, **recompute, **stages}
 
     return Imported(
         source=source,
@@ -101,62 +108,78 @@ def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
     )
 
 
-class _Values:
-    """Typed access, section by section."""
+class _File:
+    """The sections of a file, and what several places ask of them."""
 
     def __init__(self, content: Mapping[str, Any], source: str) -> None:
-        self.content, self.source = content, source
-
-    def get(self, section: str, key: str, default: Any = None) -> Any:  # noqa: ANN401
-        table = self.content.get(section, {})
-        if not isinstance(table, Mapping):
-            raise InputError(f"{self.source}: {section} is {table!r}; expected a table")
-        return table.get(key, default)
-
-    def count(self, section: str, key: str, default: int | None) -> int | None:
-        """A whole number above zero; -1 stands for what follows from the rest."""
-        value = self.get(section, key, default)
-        if value in (-1, None):
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**40:
-            raise InputError(
-                f"{self.source}: {section}.{key} is {value!r}; expected a whole number above 0"
-            )
-        return value
+        values = Values(content, source, open_values=(-1,))
+        self.source = source
+        self.parallelism = values.section("parallelism")
+        self.training = values.section("training")
+        self.model = values.section("model")
+        self.checkpointing = values.section("activation_checkpoint")
+        self.is_compiled = values.section("compile").flag("enable")
 
     def degree(self, name: str) -> int:
-        return self.count("parallelism", name, 1) or 1
+        return self.parallelism.count(f"{name}_degree", 1) or 1
 
     @property
     def pp(self) -> int:
-        return self.degree("pipeline_parallel_degree")
+        return self.degree("pipeline_parallel")
+
+    @property
+    def copies(self) -> int:
+        return self.degree("data_parallel_replicate")
+
+    @property
+    def local_batch(self) -> int:
+        return self.training.count("local_batch_size", _LOCAL_BATCH) or _LOCAL_BATCH
+
+    @property
+    def of_micro_batch(self) -> int:
+        return self.parallelism.count("pipeline_parallel_microbatch_size", 1) or 1
 
     @property
     def schedule(self) -> str:
-        return str(self.get("parallelism", "pipeline_parallel_schedule", "1F1B")).lower()
+        return self.parallelism.text("pipeline_parallel_schedule", "1F1B").lower()
+
+    def shards(self, gpus: int | None = None) -> int | None:
+        """Ranks that share the parameters; None where GPUs decide, and they are not known."""
+        stated = self.parallelism.count("data_parallel_shard_degree")
+        if stated is not None or gpus is None:
+            return stated
+        others = self.copies * self.pp
+        others *= self.degree("tensor_parallel") * self.degree("context_parallel")
+        return max(gpus // others, 1)
+
+    @property
+    def less_layers(self) -> tuple[int, int]:
+        """What the embedding and the loss count for, in layers."""
+        first, last = (
+            self.parallelism.between(
+                f"pipeline_parallel_{end}_stage_less_layers", 0, MOST_LAYERS, 1
+            )
+            for end in ("first", "last")
+        )
+        return first, last
 
 
-def _described(v: _Values) -> Described:
-    shards = v.count("parallelism", "data_parallel_shard_degree", -1)
-    copies = v.degree("data_parallel_replicate_degree")
-    tp, pp, cp = (v.degree(f"{name}_parallel_degree") for name in ("tensor", "pipeline", "context"))
-    local = v.count("training", "local_batch_size", 8) or 8
-    length = v.count("training", "seq_len", 2048)
-    batch = v.count("training", "global_batch_size", -1)
-    dp = None if shards is None else shards * copies
+def _described(v: _File) -> Described:
+    shards, pp, local = v.shards(), v.pp, v.local_batch
+    tp, cp = v.degree("tensor_parallel"), v.degree("context_parallel")
+    dp = None if shards is None else shards * v.copies
+    batch = v.training.count("global_batch_size")
     if batch is None and dp is not None:
         batch = local * dp
-    steps = v.count("training", "steps", 10_000)
-    micro = v.count("parallelism", "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
-    asynchronous = v.get("parallelism", "enable_async_tensor_parallel", False) is True
+    asynchronous = v.parallelism.flag("enable_async_tensor_parallel")
     strategy: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "ep": v.degree("expert_parallel_degree"),
-        "micro_batch": micro or 1,
+        "ep": v.degree("expert_parallel"),
+        "micro_batch": v.of_micro_batch if pp > 1 else local,
         "sequence_parallel": tp > 1,
-        "zero_stage": _zero_stage(v, shards),
+        "zero_stage": _zero_stage(v),
         "overlap_tp": asynchronous and tp > 1,
         "overlap_p2p": False,
     }
@@ -164,23 +187,23 @@ def _described(v: _Values) -> Described:
         strategy["dp"] = dp
     strategy |= _expert_tensor(v, strategy["ep"], tp)
     return Described(
-        runtime="torchtitan" if v.get("compile", "enable", False) is True else "torchtitan-eager",
+        runtime="torchtitan" if v.is_compiled else "torchtitan-eager",
         why_no_shape=f"no model of the catalog is {_model_words(v)}",
         model=_model_name(v),
         gpus=None if dp is None else tp * pp * cp * dp,
-        seq_length=length,
+        seq_length=v.training.count("seq_len", 2048),
         global_batch=batch,
         batch_of_replica=local,
-        iterations=steps,
+        iterations=v.training.count("steps", 10_000),
         precision=_precision(v),
         strategy=strategy,
     )
 
 
-def _expert_tensor(v: _Values, ep: int, tp: int) -> dict[str, int]:
+def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
     """How experts are divided; by tp, whatever is stated, where they are not dealt out."""
     if ep > 1:
-        return {"etp": v.degree("expert_tensor_parallel_degree")}
+        return {"etp": v.degree("expert_tensor_parallel")}
     name = _model_name(v) if tp > 1 else None
     if name is None:
         return {}
@@ -189,78 +212,77 @@ def _expert_tensor(v: _Values, ep: int, tp: int) -> dict[str, int]:
     return {"etp": tp} if load_model(name).max_experts else {}
 
 
-def _zero_stage(v: _Values, shards: int | None) -> int:
-    """FSDP2 spans context-parallel ranks, too.
+def _zero_stage(v: _File, gpus: int | None = None) -> int:
+    """What ranks share. Context-parallel ranks are among those that share parameters.
 
-    In a pipeline it keeps weights and gradients whole until the last micro-batch, unless told not
-    to: what is left is a distributed optimizer.
+    Weights stay whole from the first micro-batch to the last unless they are shed after each
+    forward pass; in a pipeline, torch keeps gradients whole as long.
     """
-    if shards == 1 and v.degree("context_parallel_degree") == 1:
+    shards = v.shards(gpus)
+    if shards == 1 and v.degree("context_parallel") == 1:
         return 0
-    kept = str(v.get("parallelism", "fsdp_reshard_after_forward", "default"))
-    if v.pp > 1 and kept != "always":
-        return 1
-    return 2 if kept == "never" else 3
+    policy = v.parallelism.text("fsdp_reshard_after_forward", "default")
+    if policy not in _RESHARDING:
+        raise InputError(
+            f"{v.source}: parallelism.fsdp_reshard_after_forward is '{policy}'; expected one of"
+            f" {', '.join(_RESHARDING)}"
+        )
+    if policy == "always" or (policy == "default" and v.pp == 1):
+        return 3
+    return 2 if v.pp == 1 else 1
 
 
-def _model_words(v: _Values) -> str:
-    return f"{v.get('model', 'name', 'llama3')} {v.get('model', 'flavor', 'debugmodel')}"
+def _model_words(v: _File) -> str:
+    return f"{v.model.text('name', 'llama3')} {v.model.text('flavor', 'debugmodel')}"
 
 
-def _model_name(v: _Values) -> str | None:
-    family = _NAMES.get(str(v.get("model", "name", "llama3")), {})
-    flavor = re.sub(r"_(flex|varlen|irope).*$", "", str(v.get("model", "flavor", "")).lower())
+def _model_name(v: _File) -> str | None:
+    family = _NAMES.get(v.model.text("name", "llama3"), {})
+    flavor = re.sub(r"_(flex|varlen|irope).*$", "", v.model.text("flavor").lower())
     return family.get(flavor)
 
 
-def _precision(v: _Values) -> Precision:
-    names = [str(name).lower() for name in v.get("model", "converters", []) or []]
+def _precision(v: _File) -> Precision:
+    names = [name.lower() for name in v.model.texts("converters")]
     return Precision.FP8 if any("float8" in n or "mx" in n for n in names) else Precision.BF16
 
 
-def _recompute(v: _Values, layers: int) -> dict[str, Any]:
+def _recompute(v: _File, layers: int, virtual: int) -> dict[str, Any]:
     from astrarium.configs.recomputation import recompute_of
 
-    mode = str(v.get("activation_checkpoint", "mode", "selective"))
-    option = str(v.get("activation_checkpoint", "selective_ac_option", "2"))
+    mode = v.checkpointing.text("mode", "selective")
+    option = v.checkpointing.text("selective_ac_option", "2")
     if mode in ("none", "full"):
         return {"recompute": mode}
+    chunks = v.pp * virtual
     words = "selective op"  # dropping every second operator costs what every second layer does
-    if option.isdigit() and int(option) != 2:
-        words = f"block {max(layers // (v.pp * max(int(option), 1)), 1)}"
-    found = asdict(recompute_of(words, layers, v.pp))
+    if _EVERY.fullmatch(option) and int(option) != 2:
+        words = f"block {max(layers // (chunks * max(int(option), 1)), 1)}"
+    found = asdict(recompute_of(words, layers, chunks))
     del found["modules"]
     return {"recompute": found}
 
 
-def _pipeline(v: _Values, layers: int) -> dict[str, Any]:
+def _pipeline(v: _File, layers: int) -> dict[str, Any]:
     """How the layers are dealt; nothing without a pipeline."""
     if v.pp == 1:
         return {}
-    named = v.get("parallelism", "module_fqns_per_model_part")
+    named = v.parallelism.lists("module_fqns_per_model_part")
     if named:
-        chunks = [sum(str(m).startswith("layers.") for m in part) for part in named]
+        chunks = [sum(name.startswith("layers.") for name in part) for part in named]
         virtual = max(len(chunks) // v.pp, 1)
     else:
         virtual = _virtual(v, layers)
-        less = [
-            v.get("parallelism", f"pipeline_parallel_{end}_stage_less_layers", 1)
-            for end in ("first", "last")
-        ]
-        chunks = titan_chunks(layers, v.pp * virtual, *less)
+        chunks = titan_chunks(layers, v.pp * virtual, *v.less_layers)
     return {"virtual_stages": virtual, "split": "free", "stages": stages_of(chunks)}
 
 
-def _virtual(v: _Values, layers: int) -> int:
+def _virtual(v: _File, layers: int) -> int:
     single = v.schedule in _ONE_STAGE
-    per_stage = v.count("parallelism", "pipeline_parallel_layers_per_stage", -1)
+    per_stage = v.parallelism.count("pipeline_parallel_layers_per_stage")
     if per_stage is None:
         return 1 if single else 2
-    less = sum(
-        v.get("parallelism", f"pipeline_parallel_{end}_stage_less_layers", 1)
-        for end in ("first", "last")
-    )
-    stages = -(-(layers + less) // per_stage)
+    stages = -(-(layers + sum(v.less_layers)) // per_stage)
     if stages % v.pp:
         raise InputError(
             f"{v.source}: pipeline_parallel_layers_per_stage {per_stage} makes {stages} stages,"
@@ -275,7 +297,7 @@ def _virtual(v: _Values, layers: int) -> int:
     return virtual
 
 
-def _as_if(v: _Values, flat: Mapping[str, Any]) -> list[AsIf]:
+def _as_if(v: _File, flat: Mapping[str, Any]) -> list[AsIf]:
     out = [
         AsIf(key, str(flat[key]), str(modelled) or "not given", why)
         for key, (modelled, why) in _AS_IF.items()
@@ -283,24 +305,23 @@ def _as_if(v: _Values, flat: Mapping[str, Any]) -> list[AsIf]:
     ]
     if v.pp > 1 and v.schedule not in _MODELLED:
         like = "1F1B" if v.schedule in _ONE_STAGE else "Interleaved1F1B"
-        given = v.get("parallelism", "pipeline_parallel_schedule")
+        given = v.parallelism.text("pipeline_parallel_schedule")
         why = "the order of its passes is not modelled"
-        out.append(AsIf("parallelism.pipeline_parallel_schedule", str(given), like, why))
-    if v.get("activation_checkpoint", "mode") == "memory_budget":
+        out.append(AsIf("parallelism.pipeline_parallel_schedule", given, like, why))
+    if v.checkpointing.text("mode") == "memory_budget":
         why = "what the compiler would drop is not known"
         out.append(AsIf("activation_checkpoint.mode", "memory_budget", "selective", why))
-    shards = v.count("parallelism", "data_parallel_shard_degree", -1)
-    if v.degree("data_parallel_replicate_degree") > 1 and shards != 1:
+    if v.copies > 1 and v.shards() != 1:
         why = "one level of sharding over all data-parallel ranks"
+        why += "; with one rank in each copy, none" if v.shards() is None else ""
         key = "parallelism.data_parallel_replicate_degree"
         out.append(AsIf(key, str(flat[key]), "1", why))
     return out
 
 
-def _conflicts(v: _Values, described: Described) -> list[str]:
+def _conflicts(v: _File, described: Described) -> list[str]:
     out = []
-    local = v.count("training", "local_batch_size", 8) or 8
-    micro = v.count("parallelism", "pipeline_parallel_microbatch_size", 1) or 1
+    local, micro = v.local_batch, v.of_micro_batch
     if v.pp > 1 and local % micro:
         out.append(f"local_batch_size {local} is no multiple of the microbatch size {micro}")
     if v.pp > 1 and local // micro < v.pp and v.schedule in _ONE_STAGE:
@@ -308,8 +329,11 @@ def _conflicts(v: _Values, described: Described) -> list[str]:
             f"{local // micro} micro-batches (local_batch_size over the microbatch size) are fewer"
             f" than the {v.pp} stages of the pipeline, which torch refuses"
         )
-    batch = v.count("training", "global_batch_size", -1)
-    dp = described.strategy.get("dp")
+    whole, split = v.shards() == 1 and v.copies > 1, described.strategy
+    if whole and split["cp"] == 1 and split["tp"] * split["pp"] > 1:
+        out.append("copies of a model that is split must be sharded; torchtitan's DDP is for one")
+    batch = v.training.count("global_batch_size")
+    dp = split.get("dp")
     if batch and dp and batch % (local * dp):
         out.append(
             f"global_batch_size {batch} is no multiple of local_batch_size {local} x dp {dp}"

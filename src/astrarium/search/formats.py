@@ -16,6 +16,13 @@ def runnable(workload: Workload, *pools: Pool) -> Workload:
     """
     if pools and all(pool.gpu.is_processor for pool in pools):
         return replace(workload, precision=Precision.FP32)
+    cores = [pool.gpu.name for pool in pools if pool.gpu.is_processor]
+    if cores:
+        others = next(pool.gpu.name for pool in pools if not pool.gpu.is_processor)
+        raise InputError(
+            f"{cores[0]} and {others}: processor cores and GPUs do not mix, as cores train in fp32"
+            " and GPUs in 16 bits or fewer; ask for one of them"
+        )
     if workload.precision is Precision.FP32 and pools:
         raise InputError(
             f"{pools[0].gpu.name}: training in fp32 is known of processors only;"
