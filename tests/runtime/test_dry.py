@@ -71,7 +71,32 @@ def split(*sizes: int) -> Strategy:
 def test_one_rank_of_each_sort_is_tried(
     sizes: tuple[int, ...], tried: dict[int, tuple[int, ...]]
 ) -> None:
-    assert dict(distinct_stages(split(*sizes))) == tried
+    assert dict(distinct_stages(split(*sizes), [0] * sum(sizes))) == tried
+
+
+def test_stages_with_layers_of_other_kinds_are_tried_apart() -> None:
+    """As in models that begin with dense layers and go on with experts."""
+    dense_then_sparse = (0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1)
+    tried = dict(distinct_stages(split(2, 2, 2, 2, 2, 2), dense_then_sparse))
+    assert tried == {0: (), 1: (), 2: (), 3: (4,), 5: ()}
+
+
+def test_stages_on_other_gpus_are_tried_apart() -> None:
+    alike = split(2, 2, 2, 2, 2, 2)
+    pools = [
+        ("h100", "a"),
+        ("h100", "a"),
+        ("h100", "a"),
+        ("h200", "b"),
+        ("h200", "b"),
+        ("h200", "c"),
+    ]
+    stages = tuple(
+        replace(stage, gpu=gpu, pools=((pool, 1),))
+        for stage, (gpu, pool) in zip(alike.stages, pools, strict=True)
+    )
+    tried = dict(distinct_stages(replace(alike, stages=stages), [0] * 12))
+    assert tried == {0: (), 1: (2,), 3: (4,), 5: ()}
 
 
 @pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
@@ -116,7 +141,7 @@ def test_the_report_shows_what_was_found_and_what_did_not_fit() -> None:
     run = DryRun(SCHEMA, "small", 1, 8, "NVIDIA H200", "megatron-local", {}, 8, ("few",), (fits,))
     text = shown(run)
     assert "0, 1, 2" in text
-    assert "10 GiB / 8.00 GiB" in text or "10.0 GiB / 8.00 GiB" in text
+    assert "10.0 GiB / 8.00 GiB" in text
     assert "+25.0%" in text
     assert "stage 0 is misjudged most: +25.0%" in text
     text = shown(replace(run, stages=(fits, full)))

@@ -96,7 +96,7 @@ def dry_run(
         )
     made = as_planned(job.workload, job.strategy, STEPS)
     few = _fewer_batches(made.job.strategy)
-    chosen = dict(distinct_stages(few))
+    chosen = dict(distinct_stages(few, job.model.kind_of_layer))
     jobs = [
         replace(made.job, name=f"stage {stage}", strategy=few, alone_at=stage) for stage in chosen
     ]
@@ -148,17 +148,21 @@ def _why_no_seconds(gpu: str, strategy: Strategy) -> str:
     return ""
 
 
-def distinct_stages(strategy: Strategy) -> Iterator[tuple[int, tuple[int, ...]]]:
+def distinct_stages(
+    strategy: Strategy, kind_of_layer: Sequence[int]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
     """The first, and so fullest, rank of every sort of content, and those that are like it.
 
-    The first and the last rank hold embedding and head; others differ in their numbers of layers.
-    Of ranks that hold the same the first has the most micro-batches in flight.
+    The first and the last rank hold embedding and head; others differ in their layers, how many
+    and of which kinds, and in the GPUs that they are on. Of ranks that hold the same on the same
+    GPUs the first has the most micro-batches in flight.
     """
     ranks: dict[tuple[object, ...], list[int]] = {}
     for rank in range(strategy.pp):
         own = [stage for stage in strategy.stages if stage.rank == rank]
-        layers = tuple(stage.last_layer - stage.first_layer for stage in own)
-        key = (layers, rank == 0, rank == strategy.pp - 1)
+        layers = tuple(tuple(kind_of_layer[one.first_layer : one.last_layer]) for one in own)
+        places = tuple((stage.gpu, stage.pools) for stage in own)
+        key = (layers, places, rank == 0, rank == strategy.pp - 1)
         ranks.setdefault(key, []).append(rank)
     for alike in ranks.values():
         yield alike[0], tuple(alike[1:])
