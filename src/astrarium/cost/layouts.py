@@ -165,7 +165,8 @@ class CostModel:
     ) -> None:
         self.workload = workload
         self.pool = pool
-        self.runtime = find_runtime(tuning.runtime) if tuning.runtime else runtime or find_runtime()
+        measured = tuning.runtime if pool.gpu.is_processor else ""
+        self.runtime = find_runtime(measured) if measured else runtime or find_runtime()
         self.tuning = tuning
         self.ops: OperatorModel = (
             law_model(pool.gpu, tuning.laws, tuning.law_error)

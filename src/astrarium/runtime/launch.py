@@ -36,7 +36,7 @@ ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
 
 Answer = dict[str, Any]
 Listener = Callable[[int, Answer], None]
-Beside = Callable[[Sequence[int]], AbstractContextManager[None]]
+Beside = Callable[[Sequence[int]], AbstractContextManager[None]]  # given the processes of ranks
 
 
 class RankError(AstrariumError):
