@@ -16,8 +16,10 @@ from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.report.build import document_of_prediction
 from astrarium.report.dry import dry_report
+from astrarium.runtime import dry
 from astrarium.runtime.dry import SCHEMA, DryRun, DryStage, distinct_stages, dry_run
 from astrarium.runtime.job import Device
+from astrarium.runtime.launch import LateError, RankError
 from astrarium.search.planner import predict
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Stage, Strategy
@@ -35,6 +37,11 @@ LLAMA = {
     "tie_word_embeddings": False,
 }
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+UNLIKE = [
+    {"gpu": "H200", "layers": layers, "devices": 4} for layers in ([0, 1], [1, 3], [3, 6], [6, 8])
+]
 
 
 def job(config: dict[str, Any], gpus: str, **keys: Any) -> Job:
@@ -123,6 +130,25 @@ def test_a_rank_alone_holds_what_is_predicted(
         assert found["optimizer"] == pytest.approx(expected["optimizer"] * 2 / 3, rel=0.01)
         assert (stage.predicted_seconds, stage.measured_seconds) == (None, None)
     assert any("other GPUs" in note for note in tried.notes)
+
+
+def test_all_stages_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, given = 0.0, []
+
+    def take_40_seconds(*_: object, timeout_seconds: float, **__: object) -> list[object]:
+        nonlocal now
+        given.append(timeout_seconds)
+        if timeout_seconds < 40.0:
+            raise LateError("late")
+        now += 40.0
+        return [(None,)]
+
+    monkeypatch.setattr(dry, "monotonic", lambda: now)
+    monkeypatch.setattr(dry, "run_jobs", take_40_seconds)
+    monkeypatch.setattr(dry, "versions", dict)
+    with pytest.raises(RankError, match="not done after 100 s with 4 sorts of stages"):
+        dry_run(job(LLAMA, "h200:16", pp=4, stages=UNLIKE), Device.CPU, timeout_seconds=100.0)
+    assert given == [100.0, 60.0, 20.0]
 
 
 def shown(run: DryRun) -> str:

@@ -102,9 +102,13 @@ def _losses(run: PlanRun, width: int) -> Iterator[RenderableType]:
 
 def _verdict(run: PlanRun) -> str:
     alone = run.single_process
+    if not run.is_finite:
+        return "FAILED: losses or norms of gradients are no numbers"
     if alone is None:
         return "ran as planned; one process cannot hold it, so nothing is compared"
     gap, limit = f"{alone.largest_difference:.1e}", f"{alone.tolerance:.0e}"
+    if alone.equal and run.ranks == 1:
+        return "ran in one process: nothing was divided, so nothing is compared"
     if alone.equal:
         return f"equal: losses differ by {gap} at most (tolerance {limit} of each)"
     return f"NOT equal: losses differ by up to {gap}; they or norms of gradients by over {limit}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from time import monotonic
 
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
@@ -20,7 +21,7 @@ from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import Progress, run_jobs, versions, visible_gpus
 from astrarium.runtime.job import Device, RankResult, TrainingJob
-from astrarium.runtime.launch import RankError
+from astrarium.runtime.launch import LateError, RankError
 from astrarium.runtime.scaled import as_planned
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import StageMemory
@@ -85,14 +86,20 @@ class DryRun:
 
 
 def dry_run(
-    job: Job, device: Device, *, timeout_seconds: float, progress: Progress = lambda *_: None
+    job: Job,
+    device: Device,
+    *,
+    timeout_seconds: float,
+    progress: Progress = lambda *_: None,
+    flag: str = "--dry",
 ) -> DryRun:
-    """Try every sort of stage of a plan on one GPU."""
+    """Try every sort of stage of a plan on one GPU; `flag` is how it was asked for."""
+    deadline = monotonic() + timeout_seconds
     installed = versions()
     if device is Device.CUDA and not visible_gpus():
         raise InputError(
-            "--dry builds a rank of the plan in its own size, and torch sees no GPU here; without"
-            " --dry the plan runs scaled down on the CPU"
+            f"{flag} builds a rank of the plan in its own size, and torch sees no GPU here; without"
+            f" {flag} the plan runs scaled down on the CPU"
         )
     made = as_planned(job.workload, job.strategy, STEPS)
     few = _fewer_batches(made.job.strategy)
@@ -101,7 +108,13 @@ def dry_run(
         replace(made.job, name=f"stage {stage}", strategy=few, alone_at=stage) for stage in chosen
     ]
     # Each in a process of its own: nothing of one is left in the next one's memory.
-    results = [_tried(one, device, timeout_seconds, progress) for one in jobs]
+    try:
+        results = [_tried(one, device, deadline - monotonic(), progress) for one in jobs]
+    except LateError:
+        raise RankError(
+            f"not done after {timeout_seconds:g} s with {len(jobs)} sorts of stages, one after"
+            " another; give more time with --timeout"
+        ) from None
     gpu = next((result.gpu for result in results if result), "")
     why_no_seconds = _why_no_seconds(gpu, few)
     notes = [*made.notes, *([why_no_seconds] if why_no_seconds else [])]
