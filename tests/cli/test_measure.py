@@ -12,7 +12,7 @@ from simple_core import Journal, core_rows
 from typer.testing import Result
 
 from astrarium.calibrate.profile import make_header, write_profile
-from astrarium.runtime import measure
+from astrarium.runtime import dry, measure
 from astrarium.runtime.job import Device, RankResult, StepTime, TrainingJob
 
 Run = Callable[..., Result]
@@ -58,6 +58,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(measure, "run_jobs", ranks)
     monkeypatch.setattr(measure, "versions", lambda: {"torch": "2"})
     monkeypatch.setattr(measure, "physical_cores", lambda: [0, 1])
+    monkeypatch.setattr(dry, "versions", lambda: {"torch": "2"})
+    monkeypatch.setattr(dry, "visible_gpus", lambda: 0)
     return told
 
 
