@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from astrarium.plans.job import Job
     from astrarium.runtime.execute import Progress
     from astrarium.runtime.job import Device
+    from astrarium.runtime.plan_run import Limits
     from astrarium.strategy.types import Strategy
 
 MOST_RANKS = 64
@@ -87,16 +88,14 @@ def run(  # noqa: PLR0913  one parameter per flag
     One process per rank trains a small model under the plan's strategy; a single process trains
     the same model. Exit code 1 if their losses differ or are no numbers.
     """
-    from dataclasses import asdict
     from pathlib import Path
 
     from astrarium.api import request
-    from astrarium.cli import output
     from astrarium.cli.shell import typed
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
     from astrarium.runtime.job import Device
-    from astrarium.runtime.plan_run import Limits, run_plan
+    from astrarium.runtime.plan_run import Limits
     from astrarium.units import parse_seconds
 
     where = request.choice("--device", device or ("cuda" if dry else "cpu"), Device)
@@ -119,8 +118,18 @@ def run(  # noqa: PLR0913  one parameter per flag
     if mode is Mode.MEASURE:
         _measure(job, profile, seconds, json=json)
         return
+    _compare(job, where, limits, json=json)
+
+
+def _compare(job: Job, device: Device, limits: Limits, *, json: bool) -> None:
+    """Train scaled down, beside a single process."""
+    from dataclasses import asdict
+
+    from astrarium.cli import output
+    from astrarium.runtime.plan_run import run_plan
+
     with _bar() as progress:
-        done = run_plan(job, where, limits, progress)
+        done = run_plan(job, device, limits, progress)
     if json:
         output.print_json(asdict(done))
     else:
