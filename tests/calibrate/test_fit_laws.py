@@ -40,6 +40,19 @@ def test_every_law_is_found_again(rows: list[dict[str, Any]]) -> None:
         assert law == pytest.approx((1e-4, 1e-9))
 
 
+def test_products_whose_arithmetic_takes_no_time_have_the_fastest_measured_rate(
+    rows: list[dict[str, Any]],
+) -> None:
+    """As on a machine whose memory is slow: least squares may leave the arithmetic out."""
+    products = [row for row in rows if row["operator"] == LINEAR]
+    flat = [{**row, "min_us": 5.0} if row["operator"] == LINEAR else row for row in rows]
+    core = fit_laws.fit_core(flat)
+    assert core is not None
+    assert core.laws[laws.LINEAR][1] == pytest.approx(0.0, abs=1e-20)
+    most = max(laws.linear_terms(row["m"], row["n"], row["k"])[1] for row in products)
+    assert core.flops == pytest.approx(most / 5e-6)
+
+
 def test_a_slower_batch_changes_no_law(rows: list[dict[str, Any]]) -> None:
     disturbed = [{**row, "median_us": 3.0 * row["median_us"]} for row in rows]
     calm, loud = fit_laws.fit_core(rows), fit_laws.fit_core(disturbed)

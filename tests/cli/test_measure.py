@@ -12,7 +12,7 @@ from simple_core import Journal, core_rows
 from typer.testing import Result
 
 from astrarium.calibrate.profile import make_header, write_profile
-from astrarium.runtime import measure
+from astrarium.runtime import dry, measure
 from astrarium.runtime.job import Device, RankResult, StepTime, TrainingJob
 
 Run = Callable[..., Result]
@@ -58,6 +58,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(measure, "run_jobs", ranks)
     monkeypatch.setattr(measure, "versions", lambda: {"torch": "2"})
     monkeypatch.setattr(measure, "physical_cores", lambda: [0, 1])
+    monkeypatch.setattr(dry, "versions", lambda: {"torch": "2"})
+    monkeypatch.setattr(dry, "visible_gpus", lambda: 0)
     return told
 
 
@@ -81,12 +83,57 @@ def test_a_plan_for_cores_is_timed_as_it_is(run: Run, profile: Path, asked: dict
     assert "measured   250 ms" in text.stdout
 
 
+def test_plans_for_cores_hold_what_runs_there_as_planned(run: Run, profile: Path) -> None:
+    cores = ("--gpus", "cpu:4", *BATCH, "--profile", profile)
+    planned = run("plan", "tiny.json", *cores, "--top", "30", "--out", ".")
+    assert planned.exit_code == 0, planned.output
+    assert "left out, as cores do not run it as planned: ZeRO 2" in " ".join(planned.output.split())
+    plans = [one["strategy"] for one in json.loads(Path("plan.json").read_text())["plans"]]
+    assert len(plans) > 10
+    assert any(one["tp"] > 1 for one in plans)
+    for one in plans:
+        assert one["zero_stage"] <= 1
+        assert one["cp"] == 1
+        assert not one["offload_optimizer"]
+        assert one["tp"] == 1 or not one["overlap"]["tp"]
+
+
+def test_what_is_run_is_what_is_predicted(run: Run, profile: Path, asked: dict[str, Any]) -> None:
+    """Where it is not what the plan says, the plan's own estimate will not do."""
+    cores = ("--gpus", "cpu:2", *BATCH, "--profile", profile, "--json", "--out", ".")
+    known = {}
+    for zero in (1, 3):
+        done = run("predict", "tiny.json", "--strategy", f"dp=2,zero={zero}", *cores)
+        assert done.exit_code == 0, done.output
+        known[zero] = json.loads(done.stdout)["plans"][0]["iteration_seconds"]
+    assert known[3] > known[1]
+    refused = run("run", "plan.json", "--measure")
+    assert refused.exit_code == 2
+    assert "run as ZeRO 1; the plan's estimate is not of that: give --profile" in refused.stderr
+    assert not asked
+    document = json.loads(
+        run("run", "plan.json", "--measure", "--profile", profile, "--json").stdout
+    )
+    assert document["predicted_seconds"] == pytest.approx(known[1])
+    assert document["strategy"]["zero_stage"] == asked["job"].strategy.zero_stage == 1
+    assert "predicted is what is run, not what the plan says" in document["notes"]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (("--measure",), "the plan is for H100-SXM5-80GB"),
-        (("--measure", "--device", "cuda"), "torch sees no GPU here"),
-        (("--profile", "cpu.parquet"), "only with --measure"),
+        (("--measure", "--device", "cuda"), "--measure --device cuda builds a rank of the plan"),
+        (("--dry",), "--dry builds a rank of the plan"),
+        (("--measure", "--dry"), "--dry and --measure are both given"),
+        (("--profile", "cpu.parquet"), "--profile: only with --measure"),
+        (("--dry", "--profile", "cpu.parquet"), "--profile: only with --measure on cores"),
+        (
+            ("--measure", "--device", "cuda", "--profile", "cpu.parquet"),
+            "it has no meaning with --measure --device cuda",
+        ),
+        (("--measure", "--steps", "4"), "--steps: only without --dry and --measure"),
+        (("--dry", "--ranks", "2"), "--ranks: only without --dry and --measure"),
     ],
 )
 def test_what_cannot_be_timed_is_refused(

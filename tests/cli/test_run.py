@@ -116,6 +116,27 @@ def test_with_as_many_gpus_as_planned_it_runs_in_its_own_size(
     assert [job.ranks for job in pretended.jobs] == [1, 1]
 
 
+def test_losses_that_are_no_numbers_are_exit_code_1(
+    run: Run, plan: Run, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is nothing to compare them with."""
+    plan("--out", "here", gpus="h100:4")
+    monkeypatch.setattr(plan_run, "visible_gpus", lambda: 4)
+    pretended.off = float("nan")
+    done = run("run", "here", "--device", "cuda")
+    assert done.exit_code == 1
+    assert "FAILED: losses or norms of gradients are no numbers" in done.output
+
+
+def test_one_process_is_compared_with_nothing(run: Run, plan: Run, pretended: Pretended) -> None:
+    plan("--out", "here", gpus="h100:1")
+    done = run("run", "here", "--ranks", "1")
+    assert done.exit_code == 0, done.output
+    assert "plan 1 for 1 GPU, run by 1 process" in done.output
+    assert "nothing was divided, so nothing is compared" in done.output
+    assert "equal: " not in done.output
+
+
 def test_another_megatron_core_or_precision_is_said(
     run: Run, mixed: str, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,12 @@ def test_the_runtime_of_a_profile_is_the_one_predicted() -> None:
     assert model.runtime == find_runtime("megatron-cpu")
 
 
+def test_on_gpus_the_runtime_that_was_asked_for_is_predicted() -> None:
+    asked, pool = find_runtime("megatron-local"), parse_gpus("h100:2").pools[0]
+    workload = replace(_workload(), precision=Precision.BF16)
+    assert CostModel(workload, pool, asked, TUNING).runtime == asked
+
+
 def test_a_slow_core_is_given_fewer_layers() -> None:
     alike, mixed = parse_gpus("cpu:2"), parse_gpus("cpu:1,cpu@50%:1")
     splits = range(1, LAYERS)

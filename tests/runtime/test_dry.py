@@ -16,8 +16,10 @@ from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.report.build import document_of_prediction
 from astrarium.report.dry import dry_report
+from astrarium.runtime import dry
 from astrarium.runtime.dry import SCHEMA, DryRun, DryStage, distinct_stages, dry_run
 from astrarium.runtime.job import Device
+from astrarium.runtime.launch import LateError, RankError
 from astrarium.search.planner import predict
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Stage, Strategy
@@ -35,6 +37,11 @@ LLAMA = {
     "tie_word_embeddings": False,
 }
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+UNLIKE = [
+    {"gpu": "H200", "layers": layers, "devices": 4} for layers in ([0, 1], [1, 3], [3, 6], [6, 8])
+]
 
 
 def job(config: dict[str, Any], gpus: str, **keys: Any) -> Job:
@@ -71,7 +78,32 @@ def split(*sizes: int) -> Strategy:
 def test_one_rank_of_each_sort_is_tried(
     sizes: tuple[int, ...], tried: dict[int, tuple[int, ...]]
 ) -> None:
-    assert dict(distinct_stages(split(*sizes))) == tried
+    assert dict(distinct_stages(split(*sizes), [0] * sum(sizes))) == tried
+
+
+def test_stages_with_layers_of_other_kinds_are_tried_apart() -> None:
+    """As in models that begin with dense layers and go on with experts."""
+    dense_then_sparse = (0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1)
+    tried = dict(distinct_stages(split(2, 2, 2, 2, 2, 2), dense_then_sparse))
+    assert tried == {0: (), 1: (), 2: (), 3: (4,), 5: ()}
+
+
+def test_stages_on_other_gpus_are_tried_apart() -> None:
+    alike = split(2, 2, 2, 2, 2, 2)
+    pools = [
+        ("h100", "a"),
+        ("h100", "a"),
+        ("h100", "a"),
+        ("h200", "b"),
+        ("h200", "b"),
+        ("h200", "c"),
+    ]
+    stages = tuple(
+        replace(stage, gpu=gpu, pools=((pool, 1),))
+        for stage, (gpu, pool) in zip(alike.stages, pools, strict=True)
+    )
+    tried = dict(distinct_stages(replace(alike, stages=stages), [0] * 12))
+    assert tried == {0: (), 1: (2,), 3: (4,), 5: ()}
 
 
 @pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
@@ -100,6 +132,25 @@ def test_a_rank_alone_holds_what_is_predicted(
     assert any("other GPUs" in note for note in tried.notes)
 
 
+def test_all_stages_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, given = 0.0, []
+
+    def take_40_seconds(*_: object, timeout_seconds: float, **__: object) -> list[object]:
+        nonlocal now
+        given.append(timeout_seconds)
+        if timeout_seconds < 40.0:
+            raise LateError("late")
+        now += 40.0
+        return [(None,)]
+
+    monkeypatch.setattr(dry, "monotonic", lambda: now)
+    monkeypatch.setattr(dry, "run_jobs", take_40_seconds)
+    monkeypatch.setattr(dry, "versions", dict)
+    with pytest.raises(RankError, match="not done after 100 s with 4 sorts of stages"):
+        dry_run(job(LLAMA, "h200:16", pp=4, stages=UNLIKE), Device.CPU, timeout_seconds=100.0)
+    assert given == [100.0, 60.0, 20.0]
+
+
 def shown(run: DryRun) -> str:
     console = Console(file=StringIO(), width=140)
     for part in dry_report(run, 140):
@@ -116,7 +167,7 @@ def test_the_report_shows_what_was_found_and_what_did_not_fit() -> None:
     run = DryRun(SCHEMA, "small", 1, 8, "NVIDIA H200", "megatron-local", {}, 8, ("few",), (fits,))
     text = shown(run)
     assert "0, 1, 2" in text
-    assert "10 GiB / 8.00 GiB" in text or "10.0 GiB / 8.00 GiB" in text
+    assert "10.0 GiB / 8.00 GiB" in text
     assert "+25.0%" in text
     assert "stage 0 is misjudged most: +25.0%" in text
     text = shown(replace(run, stages=(fits, full)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import site
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from astrarium import runtime
+from astrarium.runtime import launch as launching
 from astrarium.runtime.launch import EndedBySignalError, RankError, launch
 
 # A rank that needs no torch. It leaves a file named like its process, so that tests find it.
@@ -149,6 +152,57 @@ time.sleep(60)
     with pytest.raises(RankError, match=r"rank 0 left with code 3(.|\n)*no space left"):
         ranks(code)
     assert running(pids) == []
+
+
+def test_what_came_first_is_shown_although_another_died_without_a_word(pids: Path) -> None:
+    code = """
+if rank == 0:
+    say(failed="Traceback\\nValueError: the cause", at=time.monotonic())
+    time.sleep(0.2)
+    sys.exit(1)
+time.sleep(0.1)
+print("Connection reset by peer", file=sys.stderr, flush=True)
+os.abort()
+"""
+    with pytest.raises(RankError) as error:
+        ranks(code, count=2)
+    first, *_, last = str(error.value).splitlines()
+    assert first == "rank 0 failed; all ranks were ended"
+    assert "ValueError: the cause" in str(error.value)
+    assert last == "then rank 1 was killed by SIGABRT: Connection reset by peer"
+
+
+def test_of_many_that_fail_a_few_are_named(pids: Path) -> None:
+    with pytest.raises(RankError) as error:
+        ranks("say(failed='no', at=float(rank))\ntime.sleep(0.3)\nsys.exit(1)", count=6)
+    text = str(error.value)
+    assert text.startswith("rank 0 failed; all ranks were ended\n  no\nthen rank 1 failed: no\n")
+    assert text.endswith("then rank 3 failed: no\nthen 2 more")
+
+
+def test_what_libraries_print_among_the_answers_is_text_of_the_rank(pids: Path) -> None:
+    code = """
+print("loading kernels ...")
+print(7)
+say(done=True)
+sys.stdout.write("cannot go on")
+sys.stdout.flush()
+sys.exit(rank)
+"""
+    assert ranks(code, count=1) == (({"done": True},),)
+    with pytest.raises(RankError, match=r"code 1(.|\n)*loading kernels ...\n  7\n  cannot go on"):
+        ranks(code, count=2)
+
+
+def test_installed_packages_do_not_go_before_the_standard_library(
+    pids: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(launching.PACKAGES)
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    ((before,),) = ranks("say(path=os.environ['PYTHONPATH'])", count=1)
+    assert before == {"path": f"{folder}{os.pathsep}elsewhere"}
+    monkeypatch.setattr(site, "getsitepackages", lambda: [folder])
+    assert launching._search_path() == ["elsewhere"]
 
 
 def test_hanging_ranks_are_ended_when_the_time_is_up(pids: Path) -> None:

@@ -71,6 +71,7 @@ def read(flags: Flags) -> Question:
     on_spot = request.spot_notes(run, asked.cluster)
     asked = replace(asked, notes=(*asked.notes, *on_spot))
     asked, tuning = request.tuned(asked, flags["profile"], request.Runtime.MEGATRON)
+    asked, of_cores = request.rules_of_cores(asked)
     yours = None if given is None else comparison.read(given, asked, terms, tuning)
     return Question(
         asked=asked,
@@ -81,7 +82,7 @@ def read(flags: Flags) -> Question:
         most_types=most_types,
         limits=limits,
         top=top,
-        rules=rules,
+        rules=(*rules, *user_rules(of_cores)),
         terms=run,
         tuning=tuning,
         yours=yours,

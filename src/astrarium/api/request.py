@@ -49,6 +49,13 @@ DEFAULT_GLOBAL_BATCH = "1024"
 # What Megatron's --eval-iters is by default.
 DEFAULT_EVAL_ITERATIONS = "100"
 PER_NODE = "/node"
+# What runs otherwise than planned on cores (`astrarium.runtime`), as rules, and in words.
+NOT_ON_CORES = {
+    "$zero_stage > 1": "ZeRO 2 and 3",
+    "$offload_optimizer": "an optimizer in the host's memory",
+    "$cp > 1": "context parallelism",
+    "$overlap_tp && $tp > 1": "overlap of tp communication",
+}
 # Of the profile of a cluster; that of a device ends in .parquet.
 PROFILE_ENDINGS = (".json", ".yaml", ".yml", ".toml")
 
@@ -323,6 +330,14 @@ def run_terms(flags: Mapping[str, Any], workload: Workload) -> RunTerms:
             " always or mix"
         )
     return terms
+
+
+def rules_of_cores(asked: Request) -> tuple[Request, tuple[str, ...]]:
+    """Rules that keep plans for cores to what runs there as planned, and a note of them."""
+    if not all(pool.gpu.is_processor for pool in asked.cluster.pools):
+        return asked, ()
+    note = f"left out, as cores do not run it as planned: {', '.join(NOT_ON_CORES.values())}"
+    return replace(asked, notes=(*asked.notes, note)), tuple(NOT_ON_CORES)
 
 
 def spot_notes(terms: RunTerms, pools: Cluster) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from astrarium.errors import AstrariumError
+
 TOPOLOGY: Final = Path("/sys/devices/system/cpu")
 # What another rank would do: products and sums of the size of a small layer's, until our end of
 # the pipe is closed.
@@ -78,10 +80,20 @@ def one_core(*, disturbed: bool = False) -> Iterator[None]:
 def _busy(core: int) -> Iterator[None]:
     """Keep a core at work; the process ends with ours, however that ends."""
     command = [sys.executable, "-c", _NEIGHBOUR, str(core)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for us alone
+    )
     try:
         assert process.stdout is not None
-        process.stdout.readline()  # it has begun
+        if not process.stdout.readline():  # said when it has begun
+            raise AstrariumError(
+                f"the process that keeps core {core} busy meanwhile did not start (exit code"
+                f" {process.wait()}); times of a core beside an idle one would be too short"
+            )
         yield
     finally:
         process.kill()

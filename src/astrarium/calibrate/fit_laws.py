@@ -36,6 +36,7 @@ REFERENCE_DISPATCH: Final = 1.0e-6
 RANKS: Final = 2  # of the groups that laws of messages are made of
 LARGE_MESSAGE: Final = 1 << 20  # bytes; smaller ones take the time of a call
 LEAST_MESSAGES: Final = 2  # of either kind
+LEAST_ARITHMETIC: Final = 0.5  # of the time of the fastest product; less says nothing of its rate
 LEAST_ROWS: Final = 3  # of an operator and pass; fewer leave its law undetermined
 
 
@@ -55,7 +56,8 @@ def fit_core(rows: Sequence[Row]) -> CoreFit | None:
     own = [row for row in rows if row.get("section") == SECTION]
     found: dict[str, tuple[float, ...]] = {}
     errors: list[float] = []
-    for name, (terms, seconds) in _measured(own).items():
+    measured = _measured(own)
+    for name, (terms, seconds) in measured.items():
         if len(seconds) < LEAST_ROWS:
             return None
         law, off = fitted(np.asarray(terms), np.asarray(seconds))
@@ -67,10 +69,21 @@ def fit_core(rows: Sequence[Row]) -> CoreFit | None:
     return CoreFit(
         laws=found,
         relative_error=float(np.median(errors)),
-        flops=1.0 / found[laws.LINEAR][1],
+        flops=_most_flops(found[laws.LINEAR], *measured[laws.LINEAR]),
         host=_dispatch_seconds(rows) / REFERENCE_DISPATCH,
         messages=messages,
     )
+
+
+def _most_flops(
+    law: Sequence[float], terms: Sequence[Sequence[float]], seconds: Sequence[float]
+) -> float:
+    """FLOP/s of products so large that nothing else counts, or of the fastest that was measured.
+
+    The latter where the law has little or no time for arithmetic: bytes explain nearly all of it.
+    """
+    fastest = max(each[1] / took for each, took in zip(terms, seconds, strict=True))
+    return 1.0 / law[1] if law[1] * fastest > LEAST_ARITHMETIC else fastest
 
 
 def _dispatch_seconds(rows: Iterable[Row]) -> float:

@@ -29,8 +29,8 @@ from astrarium.calibrate.sections import COLLECTIVES, SECTIONS, check_sections, 
 from astrarium.errors import InputError
 
 DEFAULT_SECONDS: Final = 600.0
-# Of a calibration's time that collectives may take, where there are several devices.
 CORES_BY_DEFAULT: Final = 2  # of a processor that exchange messages
+# Of a calibration's time that collectives may take, where there are several devices.
 COLLECTIVES_SHARE: Final = 0.25
 
 

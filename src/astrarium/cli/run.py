@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from astrarium.plans.job import Job
     from astrarium.runtime.execute import Progress
     from astrarium.runtime.job import Device
+    from astrarium.runtime.plan_run import Limits
+    from astrarium.strategy.types import Strategy
 
 MOST_RANKS = 64
 MOST_STEPS = 1000
 MOST_SECONDS = 86400.0
-NOT_EQUAL = 1  # the exit code where losses differ
+NOT_EQUAL = 1  # the exit code where losses differ or are no numbers
 
 PLAN = Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")]
 RANK = Annotated[str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")]
@@ -49,7 +52,26 @@ MEASURE = Annotated[
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 
 
+class Mode(StrEnum):
+    """What a run is for, as its flags say it."""
+
+    COMPARE = "without --dry and --measure"
+    DRY = "with --dry"
+    MEASURE = "with --measure on cores"
+    MEASURE_GPU = "with --measure --device cuda"
+
+
+# Flags that not all modes take, by mode.
+TAKES = {
+    Mode.COMPARE: frozenset({"steps", "ranks"}),
+    Mode.DRY: frozenset[str](),
+    Mode.MEASURE: frozenset({"profile"}),
+    Mode.MEASURE_GPU: frozenset[str](),
+}
+
+
 def run(  # noqa: PLR0913  one parameter per flag
+    ctx: typer.Context,
     plan: PLAN,
     rank: RANK = "1",
     device: DEVICE = None,
@@ -64,20 +86,21 @@ def run(  # noqa: PLR0913  one parameter per flag
     """Execute a plan with megatron-core, scaled down to this machine.
 
     One process per rank trains a small model under the plan's strategy; a single process trains
-    the same model. Exit code 1 if their losses differ.
+    the same model. Exit code 1 if their losses differ or are no numbers.
     """
-    from dataclasses import asdict
     from pathlib import Path
 
     from astrarium.api import request
-    from astrarium.cli import output
+    from astrarium.cli.shell import typed
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
     from astrarium.runtime.job import Device
-    from astrarium.runtime.plan_run import Limits, run_plan
+    from astrarium.runtime.plan_run import Limits
     from astrarium.units import parse_seconds
 
     where = request.choice("--device", device or ("cuda" if dry else "cpu"), Device)
+    mode = _mode(where, dry=dry, measure=measure)
+    _check_flags(mode, typed(ctx))
     seconds = request.parse(
         "--timeout", timeout, lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
     )
@@ -88,18 +111,25 @@ def run(  # noqa: PLR0913  one parameter per flag
     )
     number = request.count("--rank", rank, request.MOST_PLANS)
     job = job_of(load_document(Path(plan)), number, plan)
-    if dry and measure:
-        raise InputError("--dry and --measure are both given; keep one")
-    if dry or (measure and where is Device.CUDA):
-        _try_stages(job, where, seconds, json)
+    if mode in (Mode.DRY, Mode.MEASURE_GPU):
+        flag = "--dry" if mode is Mode.DRY else "--measure --device cuda"
+        _try_stages(job, where, seconds, flag=flag, json=json)
         return
-    if measure:
+    if mode is Mode.MEASURE:
         _measure(job, profile, seconds, json=json)
         return
-    if profile is not None:
-        raise InputError("--profile: only with --measure, which predicts the plan's time by it")
+    _compare(job, where, limits, json=json)
+
+
+def _compare(job: Job, device: Device, limits: Limits, *, json: bool) -> None:
+    """Train scaled down, beside a single process."""
+    from dataclasses import asdict
+
+    from astrarium.cli import output
+    from astrarium.runtime.plan_run import run_plan
+
     with _bar() as progress:
-        done = run_plan(job, where, limits, progress)
+        done = run_plan(job, device, limits, progress)
     if json:
         output.print_json(asdict(done))
     else:
@@ -110,7 +140,23 @@ def run(  # noqa: PLR0913  one parameter per flag
         raise typer.Exit(NOT_EQUAL)
 
 
-def _try_stages(job: Job, device: Device, timeout_seconds: float, json: bool) -> None:
+def _mode(device: Device, *, dry: bool, measure: bool) -> Mode:
+    if dry and measure:
+        raise InputError("--dry and --measure are both given; keep one")
+    if measure:
+        return Mode.MEASURE if device.value == "cpu" else Mode.MEASURE_GPU
+    return Mode.DRY if dry else Mode.COMPARE
+
+
+def _check_flags(mode: Mode, given: Collection[str]) -> None:
+    """Refuse flags that would be of no effect."""
+    for flag in sorted(frozenset[str]().union(*TAKES.values()) - TAKES[mode]):
+        if flag in given:
+            able = " or ".join(other for other in Mode if flag in TAKES[other])
+            raise InputError(f"--{flag}: only {able}; it has no meaning {mode}")
+
+
+def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, json: bool) -> None:
     from dataclasses import asdict
 
     from astrarium.cli import output
@@ -120,7 +166,7 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, json: bool) ->
     if device is Device.CPU:
         raise InputError("--dry tries ranks in their own size on a GPU; leave --device cpu out")
     with _bar() as progress:
-        done = dry_run(job, device, timeout_seconds=timeout_seconds, progress=progress)
+        done = dry_run(job, device, timeout_seconds=timeout_seconds, progress=progress, flag=flag)
     if json:
         output.print_json(asdict(done))
         return
@@ -136,9 +182,9 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     from astrarium.cli import output
     from astrarium.runtime.measure import measure_plan
 
-    expected = job.plan.iteration_seconds if profile is None else _predicted(job, profile)
+    predict = None if profile is None else _predictor(job, profile)
     with _bar() as progress:
-        done = measure_plan(job, expected, seconds, progress)
+        done = measure_plan(job, predict, seconds, progress)
     if json:
         output.print_json({**asdict(done), "error": done.error})
         return
@@ -147,8 +193,8 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     output.show(lambda width: measured_report(done, width))
 
 
-def _predicted(job: Job, profile: str) -> float:
-    """The plan's iteration by another profile than that it was made with."""
+def _predictor(job: Job, profile: str) -> Callable[[Strategy], float]:
+    """Seconds of an iteration of the plan's job under a strategy, by a profile."""
     from astrarium.api import request
     from astrarium.calibrate.processor import with_measured_cores
     from astrarium.search import planner
@@ -157,8 +203,12 @@ def _predicted(job: Job, profile: str) -> float:
     if used.header is None:
         raise InputError(f"--profile {profile}: --measure takes the profile of a processor")
     cluster = with_measured_cores(job.cluster, used.header)
-    plan = planner.predict(job.workload, cluster, job.strategy, tuning=used.tuning)
-    return plan.iteration_seconds
+
+    def seconds(strategy: Strategy) -> float:
+        plan = planner.predict(job.workload, cluster, strategy, tuning=used.tuning)
+        return plan.iteration_seconds
+
+    return seconds
 
 
 @contextmanager

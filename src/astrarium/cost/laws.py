@@ -28,7 +28,9 @@ from astrarium.cost.efficiency import (
     GemmRole,
     OperatorModel,
     Pointwise,
+    operator_model,
 )
+from astrarium.cost.tuning import Tuning
 from astrarium.errors import InputError
 
 Laws = Mapping[str, tuple[float, ...]]
@@ -198,6 +200,13 @@ def measured_links(fabric: Fabric, messages: Laws) -> Fabric:
         for name, ((call, byte), hops, sent) in known.items()
     }
     return replace(fabric, link=replace(fabric.link, hop=send_call, operations=operations))
+
+
+def operators_of(gpu: Gpu, tuning: Tuning) -> OperatorModel:
+    """The operator model of a device as it was measured: laws for cores, ratios for GPUs."""
+    if gpu.is_processor:
+        return law_model(gpu, tuning.laws, tuning.law_error)
+    return operator_model(gpu).tuned(tuning.operators)
 
 
 def law_model(gpu: Gpu, laws: Laws, relative_error: float) -> LawModel:

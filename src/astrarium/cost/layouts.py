@@ -32,10 +32,10 @@ from astrarium.cost.collectives import (
     reduce_scatter_seconds,
     send_seconds,
 )
-from astrarium.cost.efficiency import OperatorModel, operator_model
+from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
-from astrarium.cost.laws import LawModel, law_model, measured_links
+from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.stages import StagePlanner, StageTable
 from astrarium.cost.tally import LayerCosts, Shards
@@ -165,13 +165,10 @@ class CostModel:
     ) -> None:
         self.workload = workload
         self.pool = pool
-        self.runtime = find_runtime(tuning.runtime) if tuning.runtime else runtime or find_runtime()
+        measured = tuning.runtime if pool.gpu.is_processor else ""
+        self.runtime = find_runtime(measured) if measured else runtime or find_runtime()
         self.tuning = tuning
-        self.ops: OperatorModel = (
-            law_model(pool.gpu, tuning.laws, tuning.law_error)
-            if pool.gpu.is_processor
-            else operator_model(pool.gpu).tuned(tuning.operators)
-        )
+        self.ops: OperatorModel = operators_of(pool.gpu, tuning)
         self.fabric: Fabric = replace(
             measured_links(fabric_of(pool), tuning.messages),
             intra_time_ratio=tuning.intra_link,

@@ -15,9 +15,10 @@ from astrarium.units import format_bytes, format_count, format_seconds
 
 def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
     """All of a run that a person wants to know, the verdict last."""
+    gpus = "GPU" if run.planned_gpus == 1 else "GPUs"
     processes = "process" if run.ranks == 1 else "processes"
     yield Text(
-        f"{run.model}, plan {run.plan_rank} for {run.planned_gpus} GPUs, run by {run.ranks}"
+        f"{run.model}, plan {run.plan_rank} for {run.planned_gpus} {gpus}, run by {run.ranks}"
         f" {processes} on {run.device} in {run.precision}"
     )
     yield Text(f"layout {run.layout}", style="dim")
@@ -34,10 +35,9 @@ def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
 def measured_report(run: MeasuredRun, width: int) -> Iterator[RenderableType]:
     """An iteration as it was timed beside its prediction."""
     software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
-    ranks = len(run.shares_of_cores)
-    yield Text(
-        f"{run.model}, plan {run.plan_rank}, run by {ranks} ranks on a core each ({software})"
-    )
+    count = len(run.shares_of_cores)
+    ranks = "1 rank on a core" if count == 1 else f"{count} ranks on a core each"
+    yield Text(f"{run.model}, plan {run.plan_rank}, run by {ranks} ({software})")
     yield Text(f"layout {run.layout}", style="dim")
     for rank, share in enumerate(run.shares_of_cores):
         if share < 1.0:
@@ -102,9 +102,13 @@ def _losses(run: PlanRun, width: int) -> Iterator[RenderableType]:
 
 def _verdict(run: PlanRun) -> str:
     alone = run.single_process
+    if not run.is_finite:
+        return "FAILED: losses or norms of gradients are no numbers"
     if alone is None:
         return "ran as planned; one process cannot hold it, so nothing is compared"
     gap, limit = f"{alone.largest_difference:.1e}", f"{alone.tolerance:.0e}"
+    if alone.equal and run.ranks == 1:
+        return "ran in one process: nothing was divided, so nothing is compared"
     if alone.equal:
         return f"equal: losses differ by {gap} at most (tolerance {limit} of each)"
     return f"NOT equal: losses differ by up to {gap}; they or norms of gradients by over {limit}"

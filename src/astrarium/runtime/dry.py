@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from time import monotonic
 
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
@@ -20,7 +21,7 @@ from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import Progress, run_jobs, versions, visible_gpus
 from astrarium.runtime.job import Device, RankResult, TrainingJob
-from astrarium.runtime.launch import RankError
+from astrarium.runtime.launch import LateError, RankError
 from astrarium.runtime.scaled import as_planned
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import StageMemory
@@ -85,23 +86,35 @@ class DryRun:
 
 
 def dry_run(
-    job: Job, device: Device, *, timeout_seconds: float, progress: Progress = lambda *_: None
+    job: Job,
+    device: Device,
+    *,
+    timeout_seconds: float,
+    progress: Progress = lambda *_: None,
+    flag: str = "--dry",
 ) -> DryRun:
-    """Try every sort of stage of a plan on one GPU."""
+    """Try every sort of stage of a plan on one GPU; `flag` is how it was asked for."""
+    deadline = monotonic() + timeout_seconds
     installed = versions()
     if device is Device.CUDA and not visible_gpus():
         raise InputError(
-            "--dry builds a rank of the plan in its own size, and torch sees no GPU here; without"
-            " --dry the plan runs scaled down on the CPU"
+            f"{flag} builds a rank of the plan in its own size, and torch sees no GPU here; without"
+            f" {flag} the plan runs scaled down on the CPU"
         )
     made = as_planned(job.workload, job.strategy, STEPS)
     few = _fewer_batches(made.job.strategy)
-    chosen = dict(distinct_stages(few))
+    chosen = dict(distinct_stages(few, job.model.kind_of_layer))
     jobs = [
         replace(made.job, name=f"stage {stage}", strategy=few, alone_at=stage) for stage in chosen
     ]
     # Each in a process of its own: nothing of one is left in the next one's memory.
-    results = [_tried(one, device, timeout_seconds, progress) for one in jobs]
+    try:
+        results = [_tried(one, device, deadline - monotonic(), progress) for one in jobs]
+    except LateError:
+        raise RankError(
+            f"not done after {timeout_seconds:g} s with {len(jobs)} sorts of stages, one after"
+            " another; give more time with --timeout"
+        ) from None
     gpu = next((result.gpu for result in results if result), "")
     why_no_seconds = _why_no_seconds(gpu, few)
     notes = [*made.notes, *([why_no_seconds] if why_no_seconds else [])]
@@ -148,17 +161,21 @@ def _why_no_seconds(gpu: str, strategy: Strategy) -> str:
     return ""
 
 
-def distinct_stages(strategy: Strategy) -> Iterator[tuple[int, tuple[int, ...]]]:
+def distinct_stages(
+    strategy: Strategy, kind_of_layer: Sequence[int]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
     """The first, and so fullest, rank of every sort of content, and those that are like it.
 
-    The first and the last rank hold embedding and head; others differ in their numbers of layers.
-    Of ranks that hold the same the first has the most micro-batches in flight.
+    The first and the last rank hold embedding and head; others differ in their layers, how many
+    and of which kinds, and in the GPUs that they are on. Of ranks that hold the same on the same
+    GPUs the first has the most micro-batches in flight.
     """
     ranks: dict[tuple[object, ...], list[int]] = {}
     for rank in range(strategy.pp):
         own = [stage for stage in strategy.stages if stage.rank == rank]
-        layers = tuple(stage.last_layer - stage.first_layer for stage in own)
-        key = (layers, rank == 0, rank == strategy.pp - 1)
+        layers = tuple(tuple(kind_of_layer[one.first_layer : one.last_layer]) for one in own)
+        places = tuple((stage.gpu, stage.pools) for stage in own)
+        key = (layers, places, rank == 0, rank == strategy.pp - 1)
         ranks.setdefault(key, []).append(rank)
     for alike in ranks.values():
         yield alike[0], tuple(alike[1:])

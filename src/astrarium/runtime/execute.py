@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 
 from astrarium.errors import InputError
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
+from astrarium.runtime.launch import Answer, Beside, launch
 
 PACKAGES = {"torch": "torch", "megatron.core": "megatron-core"}
 CHECKED = "0.16.1"  # the megatron-core whose inner parts are replaced by name
@@ -22,7 +23,6 @@ TOLERANCE = {Device.CPU: 1e-4, Device.CUDA: 2e-2}
 
 EMPTY: Mapping[str, str] = {}
 
-Beside = Callable[[Sequence[int]], AbstractContextManager[None]]  # given the processes of ranks
 Progress = Callable[[str, int, int], None]  # what is done, steps so far, steps in all
 
 
@@ -87,8 +87,6 @@ def run_jobs(
 ) -> list[tuple[RankResult, ...]]:
     """Do jobs one after another in one set of processes; of each, the results rank by rank."""
     import msgspec
-
-    from astrarium.runtime.launch import Answer, launch
 
     total, done = sum(job.steps for job in jobs), 0
 

@@ -1,9 +1,10 @@
 """One process per rank, started together and ended together.
 
 A rank that fails ends all others at once, and its error is the one shown: those that fail because
-a neighbour is gone come later. Whatever happens, no process is left: ranks are killed when this
-function is left for any reason, a signal included, and end by themselves should the parent be
-killed. Ranks answer on standard output with one JSON object per line (see `worker`).
+a neighbour is gone come later, and are only named. Whatever happens, no process is left: ranks are
+killed when this function is left for any reason, a signal included, and end by themselves should
+the parent be killed. Ranks answer on standard output with one JSON object per line (see `worker`);
+any other line there belongs to what they print on standard error.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import selectors
 import signal
+import site
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,17 +32,23 @@ WORKER = (sys.executable, "-P", "-m", "astrarium.runtime.worker")
 PACKAGES = Path(__file__).parents[2]  # where ranks find the code that we are
 TAIL_LINES = 12  # of a rank's error that are shown
 GRACE_SECONDS = 0.5  # after the first failure: which rank failed before it?
+GRACE_LOOK_SECONDS = 0.02
+MOST_OTHERS = 3  # ranks that failed later and are named
 LOOK_SECONDS = 0.2  # between two looks at processes that say nothing
 READ_BYTES = 1 << 16
 ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
 
 Answer = dict[str, Any]
 Listener = Callable[[int, Answer], None]
-Beside = Callable[[Sequence[int]], AbstractContextManager[None]]
+Beside = Callable[[Sequence[int]], AbstractContextManager[None]]  # given the processes of ranks
 
 
 class RankError(AstrariumError):
     """A rank failed or did not end in time; the message holds the end of its error."""
+
+
+class LateError(RankError):
+    """Ranks did not end in time."""
 
 
 class EndedBySignalError(AstrariumError):
@@ -65,21 +73,66 @@ class _Rank:
     log: Path
     rest: bytes = b""
     answers: list[Answer] = field(default_factory=list)
+    ended_at: float | None = None  # when it was first seen to say and do nothing more
 
     def read(self, listener: Listener) -> bool:
         """Take in what the rank has said; False at the end of its output."""
         assert self.process.stdout is not None
         data = os.read(self.process.stdout.fileno(), READ_BYTES)
         *lines, self.rest = (self.rest + data).split(b"\n")
+        if not data:
+            self.note_end()
+            lines, self.rest = [self.rest] if self.rest else [], b""
         for line in lines:
-            answer = json.loads(line)
+            answer = _answer(line)
+            if answer is None:
+                with self.log.open("ab") as log:
+                    log.write(line + b"\n")
+                continue
             self.answers.append(answer)
             listener(self.number, answer)
         return bool(data)
 
+    def note_end(self) -> None:
+        if self.ended_at is None:
+            self.ended_at = monotonic()
+
+    def has_failed(self) -> bool:
+        """Whether the process has ended otherwise than it should."""
+        code = self.process.poll()
+        if code is not None:
+            self.note_end()
+        return bool(code)
+
     @property
     def failure(self) -> Answer | None:
         return next((answer for answer in self.answers if "failed" in answer), None)
+
+    @property
+    def failed_at(self) -> float:
+        """By its own words, or when it was gone without any."""
+        if self.failure:
+            return float(self.failure["at"])
+        return monotonic() if self.ended_at is None else self.ended_at
+
+    @property
+    def how(self) -> str:
+        return "failed" if self.failure else _death(self.process.returncode)
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The end of its error, or of what it printed."""
+        said = self.failure["failed"] if self.failure else self.log.read_text(errors="replace")
+        return [line for line in said.strip().splitlines() if line.strip()][-TAIL_LINES:]
+
+
+def _answer(line: bytes) -> Answer | None:
+    """The JSON object of a line; None for what some library printed."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def launch(
@@ -122,9 +175,9 @@ def _started(
         "RANK": str(number),
         "WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(_search_path()),
     }
-    with log.open("wb") as errors:
+    with log.open("ab") as errors:  # appended to by us as well
         process = subprocess.Popen(
             [*command, str(folder)],
             stdin=subprocess.PIPE,  # nothing is written: its end tells that we are gone
@@ -136,6 +189,13 @@ def _started(
     return _Rank(number, process, log)
 
 
+def _search_path() -> list[str]:
+    """PYTHONPATH of ranks; what is installed must not go before the standard library."""
+    installed = {Path(folder) for folder in (*site.getsitepackages(), site.getusersitepackages())}
+    source = [] if PACKAGES in installed else [str(PACKAGES)]
+    return [*source, *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
 def _follow(
     ranks: Sequence[_Rank], deadline: float, timeout_seconds: float, listener: Listener
 ) -> None:
@@ -145,11 +205,11 @@ def _follow(
             selector.register(rank.process.stdout, selectors.EVENT_READ, rank)  # type: ignore[arg-type]
         # Not by the end of their output alone: what a rank started may hold that open.
         while not _heard(selector, deadline, listener) or not _done(ranks):
-            if any(rank.process.poll() for rank in ranks):
-                _hear_the_others(selector)
+            if any([rank.has_failed() for rank in ranks]):  # all are looked at
+                _hear_the_others(selector, ranks)
                 raise RankError(_blame(ranks))
             if monotonic() > deadline:
-                raise RankError(_too_late(ranks, timeout_seconds))
+                raise LateError(_too_late(ranks, timeout_seconds))
 
 
 def _done(ranks: Sequence[_Rank]) -> bool:
@@ -165,23 +225,28 @@ def _heard(selector: selectors.BaseSelector, until: float, listener: Listener) -
     return not ready
 
 
-def _hear_the_others(selector: selectors.BaseSelector) -> None:
+def _hear_the_others(selector: selectors.BaseSelector, ranks: Sequence[_Rank]) -> None:
     """Shortly let other ranks say what befell them, so that the first to fail can be told."""
     until = monotonic() + GRACE_SECONDS
-    while selector.get_map() and monotonic() < until:
-        _heard(selector, until, lambda rank, answer: None)
+    while monotonic() < until and any([rank.process.poll() is None for rank in ranks]):
+        _heard(selector, min(until, monotonic() + GRACE_LOOK_SECONDS), lambda rank, answer: None)
+        for rank in ranks:
+            rank.has_failed()
+    while selector.get_map() and not _heard(selector, monotonic(), lambda rank, answer: None):
+        pass
 
 
 def _blame(ranks: Sequence[_Rank]) -> str:
-    """The error of the rank that failed first: one that died without a word, or the earliest."""
-    failed = [rank for rank in ranks if rank.failure or rank.process.poll()]
-    first = min(failed, key=lambda rank: rank.failure["at"] if rank.failure else 0.0)
-    if first.failure:
-        how, text = "failed", first.failure["failed"]
-    else:
-        how, text = _death(first.process.returncode), first.log.read_text(errors="replace")
-    tail = "\n".join(f"  {line}" for line in text.strip().splitlines()[-TAIL_LINES:])
-    return f"rank {first.number} {how}; all ranks were ended" + (f"\n{tail}" if tail else "")
+    """The error of the rank that failed first, and in a line each what befell the others then."""
+    failed = [rank for rank in ranks if rank.failure or rank.has_failed()]
+    first, *others = sorted(failed, key=lambda rank: rank.failed_at)
+    lines = [f"rank {first.number} {first.how}; all ranks were ended"]
+    lines += [f"  {line}" for line in first.last_lines]
+    for rank in others[:MOST_OTHERS]:
+        lines.append(": ".join([f"then rank {rank.number} {rank.how}", *rank.last_lines[-1:]]))
+    if len(others) > MOST_OTHERS:
+        lines.append(f"then {len(others) - MOST_OTHERS} more")
+    return "\n".join(lines)
 
 
 def _death(code: int) -> str:

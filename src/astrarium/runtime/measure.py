@@ -9,7 +9,7 @@ of a core, it is held back to that (`slowed`).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -103,9 +103,15 @@ def _cores(ranks: int) -> list[int]:
 
 
 def measure_plan(
-    job: Job, predicted_seconds: float, timeout_seconds: float, progress: Progress
+    job: Job,
+    predict: Callable[[Strategy], float] | None,
+    timeout_seconds: float,
+    progress: Progress,
 ) -> MeasuredRun:
-    """Train as the plan says, on a core for each of its ranks."""
+    """Train as the plan says, on a core for each of its ranks.
+
+    `predict` gives the seconds of an iteration of what is run; None for those of the plan.
+    """
     installed = versions()
     strangers = {pool.gpu.name for pool in job.cluster.pools if not pool.gpu.is_processor}
     if strangers:
@@ -116,22 +122,38 @@ def measure_plan(
         )
     shares = shares_of(job.cluster, job.strategy)
     planned = as_planned(job.workload, job.strategy, TIMED_STEPS)
-    timed = jobs_seconds([planned.job], shares, timeout_seconds=timeout_seconds, progress=progress)[
-        0
-    ]
+    run = planned.job.strategy
+    notes = planned.notes
+    if run != _without_idle_overlap(job.strategy):
+        if predict is None:
+            raise InputError(
+                f"--measure: {'; '.join(notes)}; the plan's estimate is not of that: give --profile"
+                " FILE, by which what is run is predicted, or plan again"
+            )
+        notes = (*notes, "predicted is what is run, not what the plan says")
+    expected = job.plan.iteration_seconds if predict is None else predict(run)
+    (timed,) = jobs_seconds(
+        [planned.job], shares, timeout_seconds=timeout_seconds, progress=progress
+    )
     return MeasuredRun(
         schema=SCHEMA,
         model=job.model.name,
         plan_rank=job.plan.rank,
         versions=installed,
-        strategy=strategy_to_dict(job.strategy),
+        strategy=strategy_to_dict(run),
         layout=planned.job.layout,
         shares_of_cores=tuple(shares),
-        notes=planned.notes,
-        predicted_seconds=predicted_seconds,
+        notes=notes,
+        predicted_seconds=expected,
         measured_seconds=timed.seconds,
         measured_range_seconds=(timed.low, timed.high),
     )
+
+
+def _without_idle_overlap(strategy: Strategy) -> Strategy:
+    """The same strategy: without tensor parallelism its overlap means nothing."""
+    hides = strategy.overlap.tp and strategy.tp > 1
+    return replace(strategy, overlap=replace(strategy.overlap, tp=hides))
 
 
 def shares_of(cluster: Cluster, strategy: Strategy) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 from astrarium.errors import InputError
@@ -72,9 +73,14 @@ class PlanRun:
     processes: tuple[RankPart, ...]
 
     @property
+    def is_finite(self) -> bool:
+        """Whether all losses and norms of gradients are numbers."""
+        return all(map(isfinite, (*self.losses, *self.gradient_norms)))
+
+    @property
     def is_equal(self) -> bool:
         """Whether nothing speaks against it."""
-        return self.single_process is None or self.single_process.equal
+        return self.is_finite and (self.single_process is None or self.single_process.equal)
 
 
 def run_plan(job: Job, device: Device, limits: Limits, progress: Progress) -> PlanRun:

@@ -53,7 +53,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ScaledJob:
-    """A job, what was changed to get it, what runs otherwise than planned, and pools by stage."""
+    """A job, what was changed to get it, and what runs otherwise than planned."""
 
     job: TrainingJob
     changes: tuple[Change, ...]
