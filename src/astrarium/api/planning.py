@@ -135,6 +135,7 @@ def document(
         objective=question.objective,
         mode=question.mode,
         limits=question.limits,
+        terms=question.terms,
         notes=question.asked.notes,
         compare=_compared(question, planned),
         changes=changes,

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from astrarium.export.causal_models import (
     KERNELS,
+    NO_RUN_OF_ITS_OWN,
     RUNTIME,
     SCRIPT,
     TRANSFORMERS,
@@ -53,6 +54,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.REPLICA_GROUPS: "all replicas are alike",
     Feature.UNLIKE_STAGES: "it has no stages",
     Feature.OWN_RECOMPUTE: "it has no stages",
+    **NO_RUN_OF_ITS_OWN,
 }
 
 

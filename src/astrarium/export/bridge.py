@@ -15,13 +15,18 @@ from astrarium.export.header import commented, header_lines
 from astrarium.export.megatron import (
     LACKS,
     SHARDING,
-    TRIAL_ITERATIONS,
     VOCABULARY_MULTIPLE,
     environment,
-    iterations,
     layout,
 )
 from astrarium.export.program import Data, Program
+from astrarium.export.run_length import (
+    TRIAL_ITERATIONS,
+    evaluation_of,
+    is_trial,
+    iterations,
+    ramp_of,
+)
 from astrarium.export.target import Target
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
@@ -94,7 +99,6 @@ FIXED: Final[Mapping[str, object]] = {
     "model.cp_comm_type": "p2p",
     "ddp.grad_reduce_in_fp32": True,
     "ddp.average_in_collective": False,
-    "validation.eval_iters": 0,
 }
 FIXED_FOR_EXPERTS: Final[Mapping[str, object]] = {
     "model.moe_grouped_gemm": True,
@@ -211,7 +215,7 @@ def _overlap(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _run(job: Job) -> Iterator[tuple[str, object]]:
-    count = iterations(job)
+    count, ramp, evaluation = iterations(job), ramp_of(job), evaluation_of(job)
     yield "mixed_precision", MIXED_PRECISION[job.workload.precision]
     yield "model.seq_length", job.workload.seq_length
     yield "dataset.seq_length", job.workload.seq_length
@@ -219,7 +223,13 @@ def _run(job: Job) -> Iterator[tuple[str, object]]:
     yield "model.should_pad_vocab", True
     yield "model.make_vocab_size_divisible_by", VOCABULARY_MULTIPLE
     yield "tokenizer.vocab_size", job.model.vocab
+    # Its batch grows only where iterations are counted, not samples.
     yield "train.train_iters", count
+    if ramp is not None:
+        yield "train.rampup_batch_size", [ramp.start, ramp.increment, ramp.samples]
+    yield "validation.eval_iters", evaluation.iterations if evaluation else 0
+    if evaluation is not None:
+        yield "validation.eval_interval", evaluation.every
     yield "scheduler.lr_warmup_iters", count // WARM_UP
     yield "logger.log_interval", 10
 
@@ -269,7 +279,7 @@ def _notes(job: Job) -> Iterator[str]:
     )
     yield "The model is the published one of Hugging Face; edits of a config.json do not reach it."
     yield "Without DATA_PATH it trains on random tokens."
-    if job.workload.iterations is None:
+    if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from importlib import resources
-from math import ceil
 from typing import Final
 
+from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Files
+from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
 from astrarium.plans.job import Job
 
 CONFIG: Final = "config.json"
@@ -22,7 +23,12 @@ TRANSFORMERS: Final = "5.22.2"  # with which the models were built and counted
 # What comes closest to how these models run: torch's own kernels, flash attention among them.
 RUNTIME: Final = "fsdp"
 KERNELS: Final = "eager kernels of torch, which models of Transformers run"
-TRIAL_STEPS: Final = 100  # where the plan does not say for how many tokens to train
+
+NO_RUN_OF_ITS_OWN: Final[Mapping[Feature, str]] = {
+    Feature.RAMP: "the script's batch does not grow; no other plan helps, plan without"
+    " --rampup-batch",
+    Feature.EVALUATION: "the script only trains; no other plan helps, plan without --eval-every",
+}
 
 # The class of a layer, by the model_type of config.json.
 LAYERS: Final = {
@@ -81,7 +87,7 @@ def training_files(job: Job, software: str, template: str, further: Mapping[str,
         "MICRO_BATCH": strategy.micro_batch,
         "MICRO_BATCHES": strategy.num_micro_batches,
         "SPLIT": strategy.tp * strategy.cp,
-        "STEPS": TRIAL_STEPS if work.iterations is None else ceil(work.iterations),
+        "STEPS": iterations(job),
         **further,
     }
     lines = "".join(f"{name} = {value!r}\n" for name, value in constants.items())
@@ -92,7 +98,7 @@ def training_files(job: Job, software: str, template: str, further: Mapping[str,
 
 def script_notes(job: Job) -> tuple[str, ...]:
     """What to know of the script."""
-    trial = "" if job.workload.tokens else f" The plan names no tokens: {TRIAL_STEPS} steps."
+    trial = f" The plan names no tokens: {TRIAL_ITERATIONS} steps." if is_trial(job) else ""
     return (
         f"`{SCRIPT}` builds the model of `{CONFIG}` with random weights and trains it on random"
         " tokens, or on those of the file DATA_PATH (32-bit integers, one after another); put your"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
+from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
@@ -62,6 +63,8 @@ class Feature(StrEnum):
     PROCESSORS = "cores of a processor"
     SPOT = "nodes that may be taken away"
     SPOT_BESIDE = "nodes that may be taken away beside other nodes"
+    RAMP = "a batch that grows"
+    EVALUATION = "evaluations between iterations"
 
 
 Words = Callable[[Job], str]  # what the plan asks for, with its values; "" if it does not
@@ -201,6 +204,18 @@ def _spot_beside(job: Job) -> str:
     return f"{asked}, of {job.plan.num_gpus} GPUs in all" if asked and not alone else ""
 
 
+def _ramp(job: Job) -> str:
+    ramp = ramp_of(job)
+    if ramp is None:
+        return ""
+    return f"a batch from {ramp.start} to {job.workload.global_batch} in steps of {ramp.increment}"
+
+
+def _evaluation(job: Job) -> str:
+    evaluation = evaluation_of(job)
+    return f"an evaluation every {evaluation.every} iterations" if evaluation else ""
+
+
 _FULL: Final = Granularity.FULL
 ASKED: Final[Mapping[Feature, Words]] = {
     Feature.TENSOR_PARALLEL: _degree("tp"),
@@ -263,6 +278,8 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.PROCESSORS: _processors,
     Feature.SPOT: _spot,
     Feature.SPOT_BESIDE: _spot_beside,
+    Feature.RAMP: _ramp,
+    Feature.EVALUATION: _evaluation,
 }
 
 

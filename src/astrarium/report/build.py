@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,13 @@ from astrarium.plans.document import (
     SCHEMA,
     ClusterPart,
     ComparePart,
+    EvaluationPart,
     LinkPart,
     ParetoPart,
     PlanDocument,
     PlanPart,
     PoolPart,
+    RampPart,
     SearchPart,
     SensitivityPart,
     WorkloadPart,
@@ -38,6 +40,7 @@ from astrarium.search.planner import Planned
 from astrarium.units import HOUR, format_bytes
 
 if TYPE_CHECKING:
+    from astrarium.cost.training_run import RunTerms
     from astrarium.search.comparison import Compared
     from astrarium.search.sensitivity import Change
 
@@ -53,12 +56,14 @@ def document_of(
     objective: str,
     mode: str,
     limits: Limits | None = None,
+    terms: RunTerms | None = None,
     notes: Sequence[str] = (),
     compare: ComparePart | None = None,
     changes: Sequence[Change] | None = None,
 ) -> PlanDocument:
     """The document of a search."""
     limits = limits or Limits()
+    ramp, evaluation = (terms.ramp, terms.evaluation) if terms else (None, None)
     search = SearchPart(
         objective=objective,
         mode=mode,
@@ -72,6 +77,8 @@ def document_of(
         budget_usd=limits.budget_usd,
         deadline_seconds=limits.deadline_seconds,
         listed=len(planned.plans),
+        rampup_batch=None if ramp is None else RampPart(**asdict(ramp)),
+        evaluation=None if evaluation is None else EvaluationPart(**asdict(evaluation)),
     )
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(every, start=1))
