@@ -47,10 +47,11 @@ CASES: Final[Mapping[str, Mapping[str, tuple[str, str, dict[str, Any]]]]] = {
             {"tp": 4, "pp": 8, "virtual_stages": 5, **FULL},
         ),
         "experts": ("qwen3-30b-a3b", "h100:16", {"tp": 2, "ep": 8, "etp": 1, "zero_stage": 2}),
+        "norms": ("deepseek-v2-lite", "h100:16", {"ep": 8, "etp": 1, "zero_stage": 2}),
     },
     "torchtitan-0.2": {
-        "uneven": ("llama-3-8b", "h100:16", {"tp": 4, "pp": 2, "split": "balanced"}),
-        "context": ("llama-3-8b", "h100:16", {"tp": 2, "cp": 2, "zero_stage": 3, **FULL}),
+        "uneven": ("llama-3.1-8b", "h100:16", {"tp": 4, "pp": 2, "split": "balanced"}),
+        "context": ("llama-3.1-8b", "h100:16", {"tp": 2, "cp": 2, "zero_stage": 3, **FULL}),
     },
     "deepspeed": {
         "weights": ("llama-3-8b", "h100:16", {"zero_stage": 3, **FULL}),

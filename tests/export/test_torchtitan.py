@@ -22,7 +22,7 @@ from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity
 
 MODELS = ("llama-3-8b", "llama-2-7b", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite")
-OLD_MODELS = ("llama-3-8b", "qwen3-30b-a3b", "deepseek-v2-lite")
+OLD_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen3-8b")
 
 
 @pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.2"])
@@ -153,13 +153,13 @@ def test_stages_of_zero_exist_where_torch_keeps_as_much_whole() -> None:
 
 
 def test_the_older_version_lacks_more() -> None:
-    split = planned("llama-3-8b", "h100:8", tp=2, zero_stage=0)
+    split = planned("llama-3.1-8b", "h100:8", tp=2, zero_stage=0)
     assert not features(split)
     assert features(split, "torchtitan-0.2") == {Feature.ZERO_0_SPLIT}
-    lone = planned("llama-3-8b", "h100:8", tp=8)
+    lone = planned("llama-3.1-8b", "h100:8", tp=8)
     assert not features(lone)
     assert features(lone, "torchtitan-0.2") == {Feature.LONE_REPLICA}
-    whole = planned("llama-3-8b", "h100:8", tp=2, zero_stage=2, sequence_parallel=False)
+    whole = planned("llama-3.1-8b", "h100:8", tp=2, zero_stage=2, sequence_parallel=False)
     assert not features(whole)
     assert features(whole, "torchtitan-0.2") == {Feature.TENSOR_WITHOUT_SEQUENCE}
 
@@ -225,6 +225,34 @@ def test_positions_are_scaled_as_the_config_says() -> None:
     assert "yarn" in torchtitan.model_refused(
         replace(one, workload=replace(one.workload, model=model))
     )
+
+
+def with_config(one: Job, **config: object) -> Job:
+    model = replace(one.model, config={**one.config, **config})
+    return replace(one, workload=replace(one.workload, model=model))
+
+
+def test_a_flavor_is_the_model_of_the_plan_or_not_used() -> None:
+    one = planned("llama-3.1-8b", "h100:16", tp=2, zero_stage=2)
+    registered = 'model_registry("8B", attn_backend="flex")'
+    assert registered in torchtitan.module(one)
+    assert not torchtitan_toml.model_refused(one)
+    other = with_config(one, rope_theta=10000.0)
+    assert not torchtitan.model_refused(other)
+    assert registered not in torchtitan.module(other)
+    assert "theta=10000.0" in torchtitan.module(other)
+    assert "theta 500000 instead of 10000" in torchtitan_toml.model_refused(other)
+    gelu = with_config(one, hidden_act="gelu")
+    assert "activation silu instead of gelu, and its Llama" in torchtitan.model_refused(gelu)
+    assert "activation silu instead of gelu" in torchtitan_toml.model_refused(gelu)
+
+
+def test_the_epsilon_of_norms_is_set() -> None:
+    one = with_config(planned("qwen3-8b", "h100:8", zero_stage=2), rms_norm_eps=1e-3)
+    assert "norm.eps = 0.001\n" in torchtitan.module(one)
+    assert "epsilon 1e-06 instead of 0.001" in torchtitan_toml.model_refused(one)
+    router = with_config(planned("qwen3-30b-a3b", "h100:8", zero_stage=2), norm_topk_prob=False)
+    assert "normalised True instead of False" in torchtitan.model_refused(router)
 
 
 def test_a_readme_has_the_figures_of_the_runtime() -> None:

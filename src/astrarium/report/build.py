@@ -56,14 +56,12 @@ def document_of(
     objective: str,
     mode: str,
     limits: Limits | None = None,
-    terms: RunTerms | None = None,
     notes: Sequence[str] = (),
     compare: ComparePart | None = None,
     changes: Sequence[Change] | None = None,
 ) -> PlanDocument:
     """The document of a search."""
     limits = limits or Limits()
-    ramp, evaluation = (terms.ramp, terms.evaluation) if terms else (None, None)
     search = SearchPart(
         objective=objective,
         mode=mode,
@@ -77,8 +75,6 @@ def document_of(
         budget_usd=limits.budget_usd,
         deadline_seconds=limits.deadline_seconds,
         listed=len(planned.plans),
-        rampup_batch=None if ramp is None else RampPart(**asdict(ramp)),
-        evaluation=None if evaluation is None else EvaluationPart(**asdict(evaluation)),
     )
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(every, start=1))
@@ -101,6 +97,19 @@ def document_of(
         compare=compare,
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
     )
+
+
+def with_run_terms(document: PlanDocument, terms: RunTerms) -> PlanDocument:
+    """The document that says how the batch grows and when the model is evaluated."""
+    if document.search is None:
+        return document
+    ramp, evaluation = terms.ramp, terms.evaluation
+    search = replace(
+        document.search,
+        rampup_batch=None if ramp is None else RampPart(**asdict(ramp)),
+        evaluation=None if evaluation is None else EvaluationPart(**asdict(evaluation)),
+    )
+    return replace(document, search=search)
 
 
 def document_without_plans(
