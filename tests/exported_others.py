@@ -150,6 +150,10 @@ def _mended(one: Job, lacking: set[Feature | None]) -> Job:
     if any(feature and feature.name.startswith("ZERO") for feature in lacking):
         overlap = replace(s.overlap, grad_reduce=True)
         s = replace(s, zero_stage=1 if s.pp > 1 else 2, overlap=overlap)
+    if lacking & {Feature.REDUCE_APART, Feature.REDUCE_APART_ALONE, Feature.GATHER_APART}:
+        s = replace(s, overlap=replace(s.overlap, grad_reduce=True, param_gather=s.zero_stage > 0))
+    if Feature.SEND_APART in lacking:
+        s = replace(s, overlap=replace(s.overlap, p2p=True))
     if Feature.TENSOR_WITHOUT_SEQUENCE in lacking:
         s = replace(s, sequence_parallel=True)
     if Feature.SEQUENCE_PARALLEL in lacking:

@@ -17,6 +17,7 @@ from astrarium.export import torchtitan, torchtitan_toml
 from astrarium.export.features import Feature
 from astrarium.export.folder import folder_of
 from astrarium.export.target import refusals
+from astrarium.export.torchrun import script
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity
@@ -150,6 +151,26 @@ def test_stages_of_zero_exist_where_torch_keeps_as_much_whole() -> None:
     assert not features(planned("llama-3-8b", "h100:8", pp=2, zero_stage=1))
     assert not features(planned("llama-3-8b", "h100:8", zero_stage=0))
     assert features(planned("llama-3-8b", "h100:8", cp=2, zero_stage=0)) == {Feature.ZERO_0_GROUPS}
+
+
+def test_overlap_cannot_be_switched_off() -> None:
+    apart = planned("llama-3-8b", "h100:8", zero_stage=0, overlap_grad_reduce=False)
+    assert features(apart) == {Feature.REDUCE_APART_ALONE}
+    stages = planned("llama-3-8b", "h100:8", pp=2, zero_stage=0, overlap_grad_reduce=False)
+    assert not features(stages)
+    chunks = {"pp": 4, "virtual_stages": 2, "zero_stage": 1}
+    assert not features(planned("llama-3-8b", "h100:8", **chunks))
+    assert features(planned("llama-3-8b", "h100:8", **chunks, overlap_p2p=False)) == {
+        Feature.SEND_APART
+    }
+
+
+def test_keys_and_values_travel_round_a_ring_or_it_is_said() -> None:
+    one = planned("llama-3.1-8b", "h100:8", cp=2, zero_stage=2)
+    method = torchtitan_toml.settings(one)["parallelism"]["context_parallel_rotate_method"]
+    assert method == "alltoall"
+    assert any("gathers all keys" in note for note in torchtitan.program(one).notes)
+    assert "# c4, streamed" in script(one, torchtitan_toml.program(one))
 
 
 def test_the_older_version_lacks_more() -> None:

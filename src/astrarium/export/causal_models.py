@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
@@ -28,6 +28,23 @@ NO_RUN_OF_ITS_OWN: Final[Mapping[Feature, str]] = {
     Feature.RAMP: "the script's batch does not grow; no other plan helps, plan without"
     " --rampup-batch",
     Feature.EVALUATION: "the script only trains; no other plan helps, plan without --eval-every",
+}
+
+# Keys of shares that are left out of training, and types of models that do so if nothing is said.
+DROPOUTS: Final = frozenset(
+    {
+        "attention_dropout",
+        "attn_pdrop",
+        "dropout",
+        "embd_pdrop",
+        "hidden_dropout",
+        "layerdrop",
+        "resid_pdrop",
+    }
+)
+USED_IF_SILENT: Final[Mapping[str, tuple[str, ...]]] = {
+    "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    "opt": ("dropout",),
 }
 
 # The class of a layer, by the model_type of config.json.
@@ -92,8 +109,15 @@ def training_files(job: Job, software: str, template: str, further: Mapping[str,
     }
     lines = "".join(f"{name} = {value!r}\n" for name, value in constants.items())
     head = commented(header_lines(job, software))
-    config = json.dumps(dict(job.config), indent=2) + "\n"
+    config = json.dumps(without_dropout(job.config), indent=2) + "\n"
     return {CONFIG: config, SCRIPT: f"{head}\n{text.replace('# CONSTANTS', lines.rstrip())}"}
+
+
+def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with all dropout off, as plans have it, where it is silent too."""
+    said = [key for key in config if key in DROPOUTS]
+    usual = USED_IF_SILENT.get(config["model_type"], ())
+    return {**config, **dict.fromkeys((*said, *usual), 0.0)}
 
 
 def script_notes(job: Job) -> tuple[str, ...]:

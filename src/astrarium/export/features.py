@@ -52,6 +52,10 @@ class Feature(StrEnum):
     RECOMPUTE_SOME = "recomputation of some layers"
     OFFLOAD_OPTIMIZER = "an optimizer in host memory"
     OVERLAP_TENSOR = "tensor-parallel communication beside matrix products"
+    REDUCE_APART = "gradients that are reduced after the backward pass"
+    REDUCE_APART_ALONE = "gradients that are reduced after the backward pass, without a pipeline"
+    GATHER_APART = "parameters that are gathered before the forward pass"
+    SEND_APART = "virtual stages that wait for what they send"
     FP16 = "fp16"
     FP8 = "fp8"
     MIXED_GPUS = "GPUs of several types"
@@ -170,6 +174,10 @@ def _lone_replica(job: Job) -> str:
     return f"tp {s.tp} x pp {s.pp} with dp 1" if s.dp * s.cp == 1 and s.tp * s.pp > 1 else ""
 
 
+def _reduces_apart(strategy: Strategy) -> bool:
+    return strategy.dp * strategy.cp > 1 and not strategy.overlap.grad_reduce
+
+
 def _gpu_types(job: Job) -> str:
     names = list(dict.fromkeys(group.pool.gpu.name for group in job.nodes))
     return " and ".join(names) if len(names) > 1 else ""
@@ -267,6 +275,17 @@ ASKED: Final[Mapping[Feature, Words]] = {
     ),
     Feature.OFFLOAD_OPTIMIZER: _says("offload_optimizer", lambda s: s.offload_optimizer),
     Feature.OVERLAP_TENSOR: _says("overlap.tp", lambda s: s.tp > 1 and s.overlap.tp),
+    Feature.REDUCE_APART: _says("overlap.grad_reduce off", _reduces_apart),
+    Feature.REDUCE_APART_ALONE: _says(
+        "overlap.grad_reduce off", lambda s: _reduces_apart(s) and s.pp == 1
+    ),
+    Feature.GATHER_APART: _says(
+        "overlap.param_gather off",
+        lambda s: s.dp * s.cp > 1 and s.zero_stage > 0 and not s.overlap.param_gather,
+    ),
+    Feature.SEND_APART: _says(
+        "overlap.p2p off", lambda s: s.virtual_stages > 1 and not s.overlap.p2p
+    ),
     Feature.FP16: _precision(Precision.FP16),
     Feature.FP8: _precision(Precision.FP8),
     Feature.MIXED_GPUS: _gpu_types,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -21,11 +22,10 @@ from astrarium.export.torchtitan_settings import (
     DATASET,
     LACKS,
     TOKENIZER,
-    needs,
-    notes,
     overlaps_tensor,
     parallelism,
     recomputes,
+    titan_program,
     training,
 )
 from astrarium.export.trained_facts import trained_facts
@@ -36,6 +36,11 @@ MODULE: Final = "planned"
 FUNCTION: Final = "plan"
 HEAD: Final = "lm_head"
 EPSILON: Final = "epsilon"
+
+_GATHERS: Final = (
+    "Context parallelism there gathers all keys and values of a layer at once; the plan counts on a"
+    " ring, which needs less memory and hides the exchange behind attention.",
+)
 
 _LACKS: Final[Mapping[Feature, str]] = {
     **LACKS,
@@ -189,15 +194,9 @@ def _python(value: object) -> str:
 
 def program(job: Job) -> Program:
     """What every process runs."""
-    return Program(
-        software=TARGET.label,
-        script="-m torchtitan.train",
-        arguments=("--module", MODULE, "--config", FUNCTION),
-        files={f"{MODULE}.py": module(job)},
-        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-        needs=needs(VERSION),
-        notes=tuple(notes(job)),
-    )
+    arguments = ("--module", MODULE, "--config", FUNCTION)
+    made = titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})
+    return replace(made, notes=(*made.notes, *_GATHERS)) if job.strategy.cp > 1 else made
 
 
 TARGET = Target(

@@ -17,6 +17,7 @@ from typing import Any, Final
 from astrarium.errors import InputError
 from astrarium.export.features import Feature
 from astrarium.export.other_runtime import estimate_note
+from astrarium.export.program import Data, Files, Program
 from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -38,6 +39,9 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_GROUPS: "full checkpointing covers layers one by one",
     Feature.RECOMPUTE_SOME: "full checkpointing covers every layer",
     Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
+    Feature.REDUCE_APART_ALONE: "FSDP2 and DDP reduce gradients beside the backward pass",
+    Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
+    Feature.SEND_APART: "torch's schedules always send beside computation",
     Feature.FP16: "parameters are bfloat16 or float32",
     Feature.FP8: "its fp8 is torchao's, with scaling unlike what was predicted",
     Feature.REPLICA_GROUPS: "all replicas are alike",
@@ -105,6 +109,22 @@ def recomputes(job: Job) -> bool:
 
 def overlaps_tensor(job: Job) -> bool:
     return job.strategy.tp > 1 and job.strategy.overlap.tp
+
+
+def titan_program(
+    job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
+) -> Program:
+    """What every process runs."""
+    return Program(
+        software=f"torchtitan {version}",
+        script="-m torchtitan.train",
+        arguments=arguments,
+        data=data or Data(),
+        files=files,
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        needs=needs(version),
+        notes=tuple(notes(job)),
+    )
 
 
 def needs(version: str) -> tuple[str, ...]:
