@@ -158,7 +158,7 @@ def test_overlap_cannot_be_switched_off() -> None:
     assert features(apart) == {Feature.REDUCE_APART_ALONE}
     stages = planned("llama-3-8b", "h100:8", pp=2, zero_stage=0, overlap_grad_reduce=False)
     assert not features(stages)
-    chunks = {"pp": 4, "virtual_stages": 2, "zero_stage": 1}
+    chunks: dict[str, Any] = {"pp": 4, "virtual_stages": 2, "zero_stage": 1}
     assert not features(planned("llama-3-8b", "h100:8", **chunks))
     assert features(planned("llama-3-8b", "h100:8", **chunks, overlap_p2p=False)) == {
         Feature.SEND_APART
