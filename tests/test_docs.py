@@ -151,6 +151,8 @@ def test_the_table_of_fields_is_that_of_the_code() -> None:
         document.PoolPart,
         document.LinkPart,
         document.SearchPart,
+        document.RampPart,
+        document.EvaluationPart,
         document.PlanPart,
         document.StrategyPart,
         document.RecomputePart,

@@ -104,6 +104,11 @@ def test_what_it_cannot_express_is_refused() -> None:
     assert features(planned("gpt3-1.3b", zero_stage=2)) == {None}
 
 
+def test_overlap_cannot_be_switched_off() -> None:
+    one = planned("llama-3-8b", zero_stage=0, overlap_grad_reduce=False)
+    assert features(one) == {Feature.REDUCE_APART}
+
+
 def test_one_node_needs_no_numbers() -> None:
     one = job("accelerate", "weights")
     launch = accelerate.launch(one, accelerate.program(one))

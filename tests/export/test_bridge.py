@@ -8,11 +8,13 @@ import pytest
 from exported_plans import CASES, GOLDEN, golden, job, jobs
 from hypothesis import given, settings
 
-from astrarium.catalog.models import model_entries, model_names
+from astrarium.catalog.models import find_model_entry, model_entries, model_names
 from astrarium.configs.overrides import read_overrides
 from astrarium.export.bridge import RECIPES, TARGET, overrides, program, recipe_of, word
 from astrarium.export.target import refusals
+from astrarium.export.trained_facts import trained_facts
 from astrarium.model import load_model
+from astrarium.model.load import model_of_config
 from astrarium.plans.job import Job
 
 
@@ -32,6 +34,7 @@ def with_model(name: str) -> Job:
 
 def test_recipes_are_found_by_family_and_size() -> None:
     assert set(RECIPES) <= set(model_names())
+    assert all(trained_facts(find_model_entry(name).config) for name in RECIPES)
     for entry in model_entries():
         if entry.name in RECIPES:
             assert recipe_of(with_model(entry.name)) == RECIPES[entry.name]
@@ -41,6 +44,27 @@ def test_recipes_are_found_by_family_and_size() -> None:
 def test_models_without_a_recipe_are_refused(model: str) -> None:
     (found,) = refusals(with_model(model), TARGET)
     assert "no recipe" in found.why
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "why"),
+    [
+        ("llama-3.1-8b", {"rope_theta": 10000.0}, "theta 500000 instead of 10000"),
+        ("llama-3.1-8b", {"rms_norm_eps": 1e-3}, "epsilon 1e-05 instead of 0.001"),
+        ("llama-3.1-8b", {"hidden_act": "gelu"}, "activation silu instead of gelu"),
+        ("llama-2-7b", {"num_attention_heads": 64, "num_key_value_heads": 64}, "other ones"),
+        ("gemma-2-2b", {"hidden_activation": "silu"}, "instead of silu"),
+    ],
+)
+def test_models_like_one_with_a_recipe_are_refused(
+    model: str, config: dict[str, object], why: str
+) -> None:
+    published = with_model(model)
+    edited = model_of_config({**published.config, **config}, "edited", "test")
+    assert edited.parameters == published.model.parameters
+    one = replace(published, workload=replace(published.workload, model=edited))
+    (found,) = [refusal for refusal in refusals(one, TARGET) if refusal.feature is None]
+    assert why in found.why
 
 
 @settings(max_examples=60)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from astrarium.catalog.models import model_entries
-from astrarium.export.causal_models import LAYERS, TRANSFORMERS
+from astrarium.export.causal_models import LAYERS, TRANSFORMERS, without_dropout
 from astrarium.model import model_of_entry
 
 
@@ -26,6 +26,19 @@ def sources(model_type: str) -> str:
 @pytest.mark.parametrize("model_type", LAYERS)
 def test_layers_have_these_names(model_type: str) -> None:
     assert f"class {LAYERS[model_type]}(" in sources(model_type)
+
+
+@pytest.mark.parametrize("model_type", LAYERS)
+def test_nothing_is_left_out_at_random(model_type: str) -> None:
+    from transformers import AutoConfig
+
+    for said in ({}, dict.fromkeys(("attention_dropout", "resid_pdrop"), 0.2)):
+        config = without_dropout({**said, "model_type": model_type})
+        read = AutoConfig.for_model(**config).to_dict()
+        others = ("classifier_dropout", "summary_first_dropout")  # of heads that are not trained
+        shares = {k: v for k, v in read.items() if "drop" in k and k not in others}
+        assert shares
+        assert not any(shares.values()), shares
 
 
 def test_the_version_is_the_one_of_the_tests() -> None:

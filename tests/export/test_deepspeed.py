@@ -12,7 +12,7 @@ from exported_plans import document, jobs
 from hypothesis import given, settings
 
 from astrarium.export import deepspeed
-from astrarium.export.causal_models import LAYERS
+from astrarium.export.causal_models import DROPOUTS, LAYERS
 from astrarium.export.features import Feature
 from astrarium.export.target import refusals
 from astrarium.plans.job import Job, job_of
@@ -50,6 +50,7 @@ def test_the_files_say_what_the_plan_says(one: Job) -> None:
     assert found.get("tensor_parallel", {}).get("autotp_size", 1) == s.tp
     assert found.get("expert_parallel", {}).get("autoep_size", 1) == s.ep
     assert found["bf16"]["enabled"]
+    assert ("data_types" in found) == (s.zero_stage > 0)  # its engine refuses it without ZeRO
     assert not s.sequence_parallel
 
 
@@ -67,7 +68,8 @@ def test_the_script_trains_as_planned(case: str) -> None:
         "STEPS": 100,
         "RECOMPUTE": s.recompute.granularity is Granularity.FULL,
     }
-    assert json.loads(files["config.json"]) == one.config
+    config = json.loads(files["config.json"])
+    assert config == {**one.config, **{key: 0.0 for key in config if key in DROPOUTS}}
     written_zero = json.loads(files[deepspeed.FILE])["zero_optimization"]
     assert ("offload_optimizer" in written_zero) == s.offload_optimizer
 

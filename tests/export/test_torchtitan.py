@@ -17,12 +17,13 @@ from astrarium.export import torchtitan, torchtitan_toml
 from astrarium.export.features import Feature
 from astrarium.export.folder import folder_of
 from astrarium.export.target import refusals
+from astrarium.export.torchrun import script
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity
 
 MODELS = ("llama-3-8b", "llama-2-7b", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite")
-OLD_MODELS = ("llama-3-8b", "qwen3-30b-a3b", "deepseek-v2-lite")
+OLD_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen3-8b")
 
 
 @pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.2"])
@@ -152,14 +153,34 @@ def test_stages_of_zero_exist_where_torch_keeps_as_much_whole() -> None:
     assert features(planned("llama-3-8b", "h100:8", cp=2, zero_stage=0)) == {Feature.ZERO_0_GROUPS}
 
 
+def test_overlap_cannot_be_switched_off() -> None:
+    apart = planned("llama-3-8b", "h100:8", zero_stage=0, overlap_grad_reduce=False)
+    assert features(apart) == {Feature.REDUCE_APART_ALONE}
+    stages = planned("llama-3-8b", "h100:8", pp=2, zero_stage=0, overlap_grad_reduce=False)
+    assert not features(stages)
+    chunks: dict[str, Any] = {"pp": 4, "virtual_stages": 2, "zero_stage": 1}
+    assert not features(planned("llama-3-8b", "h100:8", **chunks))
+    assert features(planned("llama-3-8b", "h100:8", **chunks, overlap_p2p=False)) == {
+        Feature.SEND_APART
+    }
+
+
+def test_keys_and_values_travel_round_a_ring_or_it_is_said() -> None:
+    one = planned("llama-3.1-8b", "h100:8", cp=2, zero_stage=2)
+    method = torchtitan_toml.settings(one)["parallelism"]["context_parallel_rotate_method"]
+    assert method == "alltoall"
+    assert any("gathers all keys" in note for note in torchtitan.program(one).notes)
+    assert "# c4, streamed" in script(one, torchtitan_toml.program(one))
+
+
 def test_the_older_version_lacks_more() -> None:
-    split = planned("llama-3-8b", "h100:8", tp=2, zero_stage=0)
+    split = planned("llama-3.1-8b", "h100:8", tp=2, zero_stage=0)
     assert not features(split)
     assert features(split, "torchtitan-0.2") == {Feature.ZERO_0_SPLIT}
-    lone = planned("llama-3-8b", "h100:8", tp=8)
+    lone = planned("llama-3.1-8b", "h100:8", tp=8)
     assert not features(lone)
     assert features(lone, "torchtitan-0.2") == {Feature.LONE_REPLICA}
-    whole = planned("llama-3-8b", "h100:8", tp=2, zero_stage=2, sequence_parallel=False)
+    whole = planned("llama-3.1-8b", "h100:8", tp=2, zero_stage=2, sequence_parallel=False)
     assert not features(whole)
     assert features(whole, "torchtitan-0.2") == {Feature.TENSOR_WITHOUT_SEQUENCE}
 
@@ -225,6 +246,34 @@ def test_positions_are_scaled_as_the_config_says() -> None:
     assert "yarn" in torchtitan.model_refused(
         replace(one, workload=replace(one.workload, model=model))
     )
+
+
+def with_config(one: Job, **config: object) -> Job:
+    model = replace(one.model, config={**one.config, **config})
+    return replace(one, workload=replace(one.workload, model=model))
+
+
+def test_a_flavor_is_the_model_of_the_plan_or_not_used() -> None:
+    one = planned("llama-3.1-8b", "h100:16", tp=2, zero_stage=2)
+    registered = 'model_registry("8B", attn_backend="flex")'
+    assert registered in torchtitan.module(one)
+    assert not torchtitan_toml.model_refused(one)
+    other = with_config(one, rope_theta=10000.0)
+    assert not torchtitan.model_refused(other)
+    assert registered not in torchtitan.module(other)
+    assert "theta=10000.0" in torchtitan.module(other)
+    assert "theta 500000 instead of 10000" in torchtitan_toml.model_refused(other)
+    gelu = with_config(one, hidden_act="gelu")
+    assert "activation silu instead of gelu, and its Llama" in torchtitan.model_refused(gelu)
+    assert "activation silu instead of gelu" in torchtitan_toml.model_refused(gelu)
+
+
+def test_the_epsilon_of_norms_is_set() -> None:
+    one = with_config(planned("qwen3-8b", "h100:8", zero_stage=2), rms_norm_eps=1e-3)
+    assert "norm.eps = 0.001\n" in torchtitan.module(one)
+    assert "epsilon 1e-06 instead of 0.001" in torchtitan_toml.model_refused(one)
+    router = with_config(planned("qwen3-30b-a3b", "h100:8", zero_stage=2), norm_topk_prob=False)
+    assert "normalised True instead of False" in torchtitan.model_refused(router)
 
 
 def test_a_readme_has_the_figures_of_the_runtime() -> None:

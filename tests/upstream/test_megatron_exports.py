@@ -16,6 +16,7 @@ from astrarium.catalog.models import model_entries
 from astrarium.export.megatron import flags, program
 from astrarium.export.megatron_model import model_refused
 from astrarium.model import model_of_entry
+from astrarium.plans.document import EvaluationPart, RampPart, SearchPart
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -51,6 +52,28 @@ def test_checkpoints_of_spot_nodes_are_options_of_megatron(megatron: Driver) -> 
     )["args"]
     assert (args["save"], args["load"], args["save_interval"]) == ("/a b", "/a b", 300)
     assert not program(job("even")).checkpoints
+
+
+def test_a_batch_may_grow_and_evaluations_are_taken(megatron: Driver) -> None:
+    one = job("even")
+    search = SearchPart(
+        objective="throughput",
+        mode="exact",
+        seconds=1.0,
+        space=1,
+        evaluated=1,
+        rejected={},
+        reasons={},
+        optimal=True,
+        bound_gap=0.0,
+        rampup_batch=RampPart(16, 16, 300_000),
+        evaluation=EvaluationPart(100, 7),
+    )
+    args = parsed(megatron, replace(one, document=replace(one.document, search=search)))["args"]
+    assert list(map(int, args["rampup_batch_size"])) == [16, 16, 300_000]
+    assert args["train_samples"] == -(-(10**12) // one.workload.seq_length)
+    assert args["train_iters"] is None
+    assert (args["eval_interval"], args["eval_iters"]) == (100, 7)
 
 
 def check_equal(one: Job, read: Any) -> None:

@@ -13,14 +13,16 @@ from upstream.client import Driver
 
 from astrarium.export import torchtitan, torchtitan_toml
 from astrarium.export.torchtitan_models import DATA
+from astrarium.export.trained_facts import trained_facts
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 MODELS = ("llama-3-8b", "llama-2-7b", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite")
-OLD_MODELS = ("llama-3-8b", "qwen3-30b-a3b", "deepseek-v2-lite")
+OLD_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen3-8b")
 SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 REGISTRY: Any = json.loads(DATA.read_bytes())
 SIZES = ("layers", "hidden", "heads", "kv_heads", "vocab")
+FACTS = ("theta", "rope_type", "factor", "epsilon", "score", "normalised", "route_scale", "groups")
 COUNTED = 5e9  # parameters; larger models take seconds to build
 
 
@@ -67,6 +69,9 @@ def test_exported_models_are_those_of_the_plan(
     read = ask_python(torchtitan_python, one, tmp_path, build=True)
     check(one, read, "lm_head")
     assert read["parameters"] == one.model.parameters
+    facts = trained_facts(one.config)
+    assert facts
+    assert read["epsilon"] == [facts["epsilon"]]
 
 
 @settings(max_examples=15, suppress_health_check=SHARED)
@@ -102,6 +107,8 @@ def check_flavors(driver: Driver, version: str) -> None:
             found = driver.ask(family=row["family"], flavor=name, build=build)
             assert {key: found[key] for key in SIZES} == {key: row[key] for key in SIZES}
             assert found["parameters"] == (row["parameters"] if build else None)
+            facts = {**REGISTRY["facts"][row["family"]], **row.get("facts", {})}
+            assert {key: found.get(key) for key in FACTS} == {key: facts.get(key) for key in FACTS}
             limits = REGISTRY["families"][version][row["family"]]
             assert found.get("longest") == limits.get("longest")
             assert found.get("pipeline", True) == ("no_pipeline" not in limits)

@@ -129,9 +129,9 @@ def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
     """What was found, compared with what the user has if that was asked."""
-    from astrarium.report.build import document_of
+    from astrarium.report.build import document_of, with_run_terms
 
-    return document_of(
+    found = document_of(
         planned,
         reference=question.reference,
         objective=question.objective,
@@ -141,6 +141,7 @@ def document(
         compare=_compared(question, planned),
         changes=changes,
     )
+    return with_run_terms(found, question.terms)
 
 
 def prediction(flags: Flags, typed: Collection[str] = ()) -> PlanDocument:

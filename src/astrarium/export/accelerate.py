@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astrarium.export.blocks import yaml_text
 from astrarium.export.causal_models import (
     KERNELS,
+    NO_RUN_OF_ITS_OWN,
     RUNTIME,
     SCRIPT,
     TRANSFORMERS,
@@ -48,11 +50,14 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_GROUPS: "layers are recomputed one by one",
     Feature.RECOMPUTE_SOME: "every layer is recomputed, or none",
     Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
+    Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
+    Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 is that of other libraries, with scaling unlike what was predicted",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
     Feature.REPLICA_GROUPS: "all replicas are alike",
     Feature.UNLIKE_STAGES: "it has no stages",
     Feature.OWN_RECOMPUTE: "it has no stages",
+    **NO_RUN_OF_ITS_OWN,
 }
 
 
@@ -128,19 +133,7 @@ def _word(value: object) -> str:
 
 def text(job: Job) -> str:
     """The YAML file."""
-    return f"{commented(header_lines(job, TARGET.label))}\n{_yaml(settings(job))}"
-
-
-def _yaml(values: Mapping[str, Any], indent: str = "") -> str:
-    """Mappings of plain words; text that YAML would read as something else is quoted."""
-    lines = []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            lines.append(f"{indent}{key}:\n{_yaml(value, indent + '  ')}")
-        else:
-            word = '"NO"' if value == "NO" else _word(value)
-            lines.append(f"{indent}{key}: {word}\n")
-    return "".join(lines)
+    return yaml_text(job, TARGET.label, [settings(job)])
 
 
 def program(job: Job) -> Program:

@@ -7,12 +7,14 @@ are expressible is found out afterwards, so a table of likely values is enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from itertools import product
 from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
-from astrarium.strategy.types import Granularity, Method, Recompute, RecomputeModule
+from astrarium.strategy.types import Granularity, Method, Overlap, Recompute, RecomputeModule
 
 Values = tuple[Any, ...] | Callable[[Job], tuple[Any, ...]]
 # By key of a strategy; `precision` is that of the workload, `pools` are those used together.
@@ -53,6 +55,17 @@ def _own_and(key: str, others: tuple[Any, ...]) -> Callable[[Job], tuple[Any, ..
     return lambda job: tuple(dict.fromkeys((getattr(job.strategy, key), *others)))
 
 
+def _more_overlap(job: Job) -> tuple[Overlap, ...]:
+    """The plan's own switches, with some of those that are off switched on."""
+    own = job.strategy.overlap
+    choices = product(*((on, True) for on in (own.grad_reduce, own.param_gather, own.p2p)))
+    made = (
+        replace(own, grad_reduce=reduce, param_gather=gather, p2p=send)
+        for reduce, gather, send in choices
+    )
+    return tuple(dict.fromkeys(made))
+
+
 _OTHER_ZERO: Final[Change] = {"zero_stage": ZEROS}
 _OTHER_RECOMPUTE: Final[Change] = {"recompute": RECOMPUTES}
 _MORE_SHARED: Final[Change] = {
@@ -86,6 +99,10 @@ CHANGES: Final[Mapping[Feature, Change]] = {
     Feature.RECOMPUTE_GROUPS: _OTHER_RECOMPUTE,
     Feature.RECOMPUTE_SOME: _OTHER_RECOMPUTE,
     Feature.OFFLOAD_OPTIMIZER: {**_MORE_SHARED, "offload_optimizer": (False,)},
+    Feature.REDUCE_APART: {"overlap": _more_overlap},
+    Feature.REDUCE_APART_ALONE: {"overlap": _more_overlap},
+    Feature.GATHER_APART: {"overlap": _more_overlap},
+    Feature.SEND_APART: {"overlap": _more_overlap},
     Feature.FP16: {"precision": (Precision.BF16,)},
     Feature.FP8: {**_MORE_SHARED, "precision": (Precision.BF16,)},
     Feature.NODES: _ONE_POOL,
@@ -100,6 +117,8 @@ CHANGES: Final[Mapping[Feature, Change]] = {
 
 # Where no other plan helps.
 UNCHANGEABLE: Final[Mapping[Feature, str]] = {
+    Feature.RAMP: "all plans of the document have it: it is asked for, not found",
+    Feature.EVALUATION: "all plans of the document have them: they are asked for, not found",
     Feature.PROCESSORS: "all plans of the document are for these processors",
 }
 

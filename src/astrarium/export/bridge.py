@@ -9,20 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from astrarium.catalog.models import model_entries
+from astrarium.catalog.models import ModelEntry, model_entries
 from astrarium.export.features import layers_of_stages
 from astrarium.export.header import commented, header_lines
 from astrarium.export.megatron import (
     LACKS,
     SHARDING,
-    TRIAL_ITERATIONS,
     VOCABULARY_MULTIPLE,
     environment,
-    iterations,
     layout,
 )
 from astrarium.export.program import Data, Program
+from astrarium.export.run_length import (
+    TRIAL_ITERATIONS,
+    evaluation_of,
+    is_trial,
+    iterations,
+    ramp_of,
+)
 from astrarium.export.target import Target
+from astrarium.export.trained_facts import trained_facts, unlike
+from astrarium.model import model_of_entry
+from astrarium.model.blocks import Model
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -94,7 +102,6 @@ FIXED: Final[Mapping[str, object]] = {
     "model.cp_comm_type": "p2p",
     "ddp.grad_reduce_in_fp32": True,
     "ddp.average_in_collective": False,
-    "validation.eval_iters": 0,
 }
 FIXED_FOR_EXPERTS: Final[Mapping[str, object]] = {
     "model.moe_grouped_gemm": True,
@@ -111,28 +118,45 @@ FIXED_FOR_EXPERTS: Final[Mapping[str, object]] = {
 
 
 def recipe_of(job: Job) -> str:
-    """The recipe of the model, found by family and size; "" if there is none.
+    """The recipe of the model, found by what it is; "" if there is none.
 
     Some models differ only in what they were trained on; then the name decides.
     """
-    model = job.model
-    alike = [
-        entry.name
+    alike = [entry.name for entry in _as_large(job.model) if not _differences(job.model, entry)]
+    names = sorted(alike, key=lambda name: name != job.model.name)
+    return RECIPES[names[0]] if names else ""
+
+
+def _as_large(model: Model) -> list[ModelEntry]:
+    """Models with a recipe, of the same family and number of parameters."""
+    return [
+        entry
         for entry in model_entries()
         if entry.name in RECIPES
         and (entry.family, entry.parameters) == (model.family, model.parameters)
     ]
-    names = sorted(alike, key=lambda name: name != model.name)
-    return RECIPES[names[0]] if names else ""
+
+
+def _differences(model: Model, entry: ModelEntry) -> tuple[str, ...]:
+    """What another model would be trained by the recipe of this entry."""
+    published = model_of_entry(entry)
+    if (published.blocks, published.head) != (model.blocks, model.head):
+        return ("its layers are other ones",)
+    planned, offered = trained_facts(model.config or {}), trained_facts(entry.config)
+    return tuple(unlike(planned or {}, offered or {}).values())
 
 
 def model_refused(job: Job) -> str:
     """Why there is no recipe for the model; "" if there is one."""
     if recipe_of(job):
         return ""
+    near = [
+        f"{one.name} has {', '.join(_differences(job.model, one))}" for one in _as_large(job.model)
+    ]
+    beside = f" ({near[0]})" if near else ""
     return (
-        f"Megatron-Bridge {VERSION} has no recipe for it; --to megatron writes the model out"
-        " option by option"
+        f"Megatron-Bridge {VERSION} has no recipe for it{beside}; --to megatron writes the model"
+        " out option by option"
     )
 
 
@@ -211,7 +235,7 @@ def _overlap(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _run(job: Job) -> Iterator[tuple[str, object]]:
-    count = iterations(job)
+    count, ramp, evaluation = iterations(job), ramp_of(job), evaluation_of(job)
     yield "mixed_precision", MIXED_PRECISION[job.workload.precision]
     yield "model.seq_length", job.workload.seq_length
     yield "dataset.seq_length", job.workload.seq_length
@@ -219,7 +243,13 @@ def _run(job: Job) -> Iterator[tuple[str, object]]:
     yield "model.should_pad_vocab", True
     yield "model.make_vocab_size_divisible_by", VOCABULARY_MULTIPLE
     yield "tokenizer.vocab_size", job.model.vocab
+    # Its batch grows only where iterations are counted, not samples.
     yield "train.train_iters", count
+    if ramp is not None:
+        yield "train.rampup_batch_size", [ramp.start, ramp.increment, ramp.samples]
+    yield "validation.eval_iters", evaluation.iterations if evaluation else 0
+    if evaluation is not None:
+        yield "validation.eval_interval", evaluation.every
     yield "scheduler.lr_warmup_iters", count // WARM_UP
     yield "logger.log_interval", 10
 
@@ -267,9 +297,9 @@ def _notes(job: Job) -> Iterator[str]:
         f"The recipe is {recipe_of(job)}; {OVERRIDES} lists what the plan changes in it. What the"
         " overrides do not name, such as the learning rate, is the recipe's."
     )
-    yield "The model is the published one of Hugging Face; edits of a config.json do not reach it."
+    yield "The model is the published one of Hugging Face, which has the plan's sizes and numerics."
     yield "Without DATA_PATH it trains on random tokens."
-    if job.workload.iterations is None:
+    if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
 
 

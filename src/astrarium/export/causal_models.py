@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from importlib import resources
-from math import ceil
-from typing import Final
+from typing import Any, Final
 
+from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Files
+from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
 from astrarium.plans.job import Job
 
 CONFIG: Final = "config.json"
@@ -22,7 +23,29 @@ TRANSFORMERS: Final = "5.22.2"  # with which the models were built and counted
 # What comes closest to how these models run: torch's own kernels, flash attention among them.
 RUNTIME: Final = "fsdp"
 KERNELS: Final = "eager kernels of torch, which models of Transformers run"
-TRIAL_STEPS: Final = 100  # where the plan does not say for how many tokens to train
+
+NO_RUN_OF_ITS_OWN: Final[Mapping[Feature, str]] = {
+    Feature.RAMP: "the script's batch does not grow; no other plan helps, plan without"
+    " --rampup-batch",
+    Feature.EVALUATION: "the script only trains; no other plan helps, plan without --eval-every",
+}
+
+# Keys of shares that are left out of training, and types of models that do so if nothing is said.
+DROPOUTS: Final = frozenset(
+    {
+        "attention_dropout",
+        "attn_pdrop",
+        "dropout",
+        "embd_pdrop",
+        "hidden_dropout",
+        "layerdrop",
+        "resid_pdrop",
+    }
+)
+USED_IF_SILENT: Final[Mapping[str, tuple[str, ...]]] = {
+    "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    "opt": ("dropout",),
+}
 
 # The class of a layer, by the model_type of config.json.
 LAYERS: Final = {
@@ -81,18 +104,25 @@ def training_files(job: Job, software: str, template: str, further: Mapping[str,
         "MICRO_BATCH": strategy.micro_batch,
         "MICRO_BATCHES": strategy.num_micro_batches,
         "SPLIT": strategy.tp * strategy.cp,
-        "STEPS": TRIAL_STEPS if work.iterations is None else ceil(work.iterations),
+        "STEPS": iterations(job),
         **further,
     }
     lines = "".join(f"{name} = {value!r}\n" for name, value in constants.items())
     head = commented(header_lines(job, software))
-    config = json.dumps(dict(job.config), indent=2) + "\n"
+    config = json.dumps(without_dropout(job.config), indent=2) + "\n"
     return {CONFIG: config, SCRIPT: f"{head}\n{text.replace('# CONSTANTS', lines.rstrip())}"}
+
+
+def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with all dropout off, as plans have it, where it is silent too."""
+    said = [key for key in config if key in DROPOUTS]
+    usual = USED_IF_SILENT.get(config["model_type"], ())
+    return {**config, **dict.fromkeys((*said, *usual), 0.0)}
 
 
 def script_notes(job: Job) -> tuple[str, ...]:
     """What to know of the script."""
-    trial = "" if job.workload.tokens else f" The plan names no tokens: {TRIAL_STEPS} steps."
+    trial = f" The plan names no tokens: {TRIAL_ITERATIONS} steps." if is_trial(job) else ""
     return (
         f"`{SCRIPT}` builds the model of `{CONFIG}` with random weights and trains it on random"
         " tokens, or on those of the file DATA_PATH (32-bit integers, one after another); put your"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from astrarium.export.causal_models import (
     KERNELS,
+    NO_RUN_OF_ITS_OWN,
     RUNTIME,
     SCRIPT,
     TRANSFORMERS,
@@ -51,6 +52,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.REPLICA_GROUPS: "all replicas are alike",
     Feature.UNLIKE_STAGES: "it has no stages",
     Feature.OWN_RECOMPUTE: "it has no stages",
+    **NO_RUN_OF_ITS_OWN,
 }
 
 
@@ -88,11 +90,28 @@ def settings(job: Job) -> dict[str, Any]:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     else:
         written["optimizer"]["params"] = {**_ADAM, "torch_adam": True}  # nothing to compile
+    if s.zero_stage:
+        written["data_types"] = {"grad_accum_dtype": "fp32"}
     if s.tp > 1:
         written["tensor_parallel"] = {"autotp_size": s.tp}
     if s.ep > 1:
         written["expert_parallel"] = {"enabled": True, "autoep_size": s.ep}
     return written
+
+
+def _gradients(job: Job) -> str:
+    """How gradients are summed and reduced, where that is unlike the plan."""
+    if job.strategy.zero_stage == 0:
+        return (
+            "Without ZeRO it sums the gradients of micro-batches in 16 bits and reduces them after"
+            " the last one; the plan counts on 32 bits and on overlap."
+        )
+    if job.strategy.zero_stage == 1:
+        return (
+            "With stage 1 and sums in 32 bits it reduces gradients after the last micro-batch: no"
+            " overlap, whatever the plan says of it."
+        )
+    return "Gradients of micro-batches are summed in 32 bits, as the plan has it."
 
 
 def program(job: Job) -> Program:
@@ -115,6 +134,7 @@ def program(job: Job) -> Program:
             estimate_note(job, RUNTIME, KERNELS),
             f"`{FILE}` holds all that the plan decides but recomputation, which is the model's: the"
             " script switches it on. The learning rate is not part of the plan.",
+            _gradients(job),
             *script_notes(job),
         ),
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
+from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
@@ -42,6 +43,10 @@ class Feature(StrEnum):
     RECOMPUTE_GROUPS = "recomputation in groups of layers"
     RECOMPUTE_SOME = "recomputation of some layers"
     OFFLOAD_OPTIMIZER = "an optimizer in host memory"
+    REDUCE_APART = "gradients that are reduced after the backward pass"
+    REDUCE_APART_ALONE = "gradients that are reduced after the backward pass, without a pipeline"
+    GATHER_APART = "parameters that are gathered before the forward pass"
+    SEND_APART = "virtual stages that wait for what they send"
     FP16 = "fp16"
     FP8 = "fp8"
     NODES = "nodes of these sorts"
@@ -52,6 +57,8 @@ class Feature(StrEnum):
     PROCESSORS = "cores of a processor"
     SPOT = "nodes that may be taken away"
     SPOT_BESIDE = "nodes that may be taken away beside other nodes"
+    RAMP = "a batch that grows"
+    EVALUATION = "evaluations between iterations"
 
 
 Words = Callable[[Job], str]  # what the plan asks for, with its values; "" if it does not
@@ -153,6 +160,10 @@ def _nodes(job: Job) -> str:
     return " and ".join(job.gpu_types) + (f" of {' and '.join(clouds)}" if clouds else "")
 
 
+def _reduces_apart(strategy: Strategy) -> bool:
+    return strategy.dp * strategy.cp > 1 and not strategy.overlap.grad_reduce
+
+
 def _processors(job: Job) -> str:
     cores = [group.pool.gpu.name for group in job.nodes if group.pool.gpu.is_processor]
     return f"{job.world_size} x {cores[0]}" if cores else ""
@@ -174,6 +185,18 @@ def _spot_beside(job: Job) -> str:
     alone = len(job.nodes) == 1 and sum(gpus.values()) == job.plan.num_gpus
     asked = _spot(job)
     return f"{asked}, of {job.plan.num_gpus} GPUs in all" if asked and not alone else ""
+
+
+def _ramp(job: Job) -> str:
+    ramp = ramp_of(job)
+    if ramp is None:
+        return ""
+    return f"a batch from {ramp.start} to {job.workload.global_batch} in steps of {ramp.increment}"
+
+
+def _evaluation(job: Job) -> str:
+    evaluation = evaluation_of(job)
+    return f"an evaluation every {evaluation.every} iterations" if evaluation else ""
 
 
 _FULL: Final = Granularity.FULL
@@ -213,6 +236,17 @@ ASKED: Final[Mapping[Feature, Words]] = {
         lambda r: r.granularity is _FULL and r.method is Method.BLOCK,
     ),
     Feature.OFFLOAD_OPTIMIZER: _says("offload_optimizer", lambda s: s.offload_optimizer),
+    Feature.REDUCE_APART: _says("overlap.grad_reduce off", _reduces_apart),
+    Feature.REDUCE_APART_ALONE: _says(
+        "overlap.grad_reduce off", lambda s: _reduces_apart(s) and s.pp == 1
+    ),
+    Feature.GATHER_APART: _says(
+        "overlap.param_gather off",
+        lambda s: s.dp * s.cp > 1 and s.zero_stage > 0 and not s.overlap.param_gather,
+    ),
+    Feature.SEND_APART: _says(
+        "overlap.p2p off", lambda s: s.virtual_stages > 1 and not s.overlap.p2p
+    ),
     Feature.FP16: _precision(Precision.FP16),
     Feature.FP8: _precision(Precision.FP8),
     Feature.NODES: _nodes,
@@ -223,6 +257,8 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.PROCESSORS: _processors,
     Feature.SPOT: _spot,
     Feature.SPOT_BESIDE: _spot_beside,
+    Feature.RAMP: _ramp,
+    Feature.EVALUATION: _evaluation,
 }
 
 

@@ -6,7 +6,6 @@ default, `strategy/data/megatron_options.json`), the model, and a training run t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -20,6 +19,14 @@ from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.megatron_model import model_flags, model_refused
 from astrarium.export.megatron_rebuilt import Flags
 from astrarium.export.program import Data, Program
+from astrarium.export.run_length import (
+    TRIAL_ITERATIONS,
+    evaluation_of,
+    is_trial,
+    iterations,
+    ramp_of,
+    samples,
+)
 from astrarium.export.target import Target
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
@@ -28,7 +35,6 @@ from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.19.2"
 SOFTWARE: Final = f"Megatron-LM {VERSION}"
-TRIAL_ITERATIONS: Final = 100
 VOCABULARY_MULTIPLE: Final = 128  # of the padded vocabulary, on each tensor-parallel rank
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 NEEDS_NO_SINGLE_QUEUE: Final = "Blackwell"
@@ -54,7 +60,7 @@ OPTIMISER: Final[Flags] = {
     "clip-grad": 1.0,
     "init-method-std": 0.02,
 }
-LOGGING: Final[Flags] = {"log-interval": 10, "log-throughput": True, "eval-iters": 0}
+LOGGING: Final[Flags] = {"log-interval": 10, "log-throughput": True}
 
 
 def flags(job: Job) -> Flags:
@@ -65,7 +71,7 @@ def flags(job: Job) -> Flags:
         **dict(fixed_flags(job)),
         **model_flags(job),
         "make-vocab-size-divisible-by": VOCABULARY_MULTIPLE,
-        "train-iters": iterations(job),
+        **dict(run_flags(job)),
         **OPTIMISER,
         **LOGGING,
     }
@@ -80,13 +86,13 @@ def strategy_flags(job: Job) -> Iterator[tuple[str, object]]:
     if job.model.max_experts:
         yield "expert-model-parallel-size", strategy.ep
         yield "expert-tensor-parallel-size", strategy.etp
+    elif strategy.pipeline_inside and strategy.cp > 1:
+        # Megatron lays out ranks for experts that are not there, with as many replicas.
+        yield "expert-tensor-parallel-size", strategy.tp * strategy.cp
     if strategy.sequence_parallel:
         yield "sequence-parallel", True
     if strategy.pipeline_inside:
         yield "use-tp-pp-dp-mapping", True
-        if strategy.cp > 1:
-            # Megatron lays out ranks for experts that are not there, with as many replicas.
-            yield "expert-tensor-parallel-size", strategy.tp * strategy.cp
     yield "micro-batch-size", strategy.micro_batch
     yield "global-batch-size", job.workload.global_batch
     yield from _stages(job)
@@ -176,10 +182,19 @@ def _value(option: Option) -> object:
     return True if isinstance(option.value, bool) else option.value
 
 
-def iterations(job: Job) -> int:
-    """The whole run, or a trial where no number of tokens is stated."""
-    wanted = job.workload.iterations
-    return TRIAL_ITERATIONS if wanted is None else math.ceil(wanted)
+def run_flags(job: Job) -> Iterator[tuple[str, object]]:
+    """How long it trains, on which batches, and when it is evaluated."""
+    ramp, evaluation = ramp_of(job), evaluation_of(job)
+    if ramp is None:
+        yield "train-iters", iterations(job)
+    else:
+        yield "rampup-batch-size", [ramp.start, ramp.increment, ramp.samples]
+        yield "train-samples", samples(job)
+    if evaluation is None:
+        yield "eval-iters", 0
+    else:
+        yield "eval-interval", evaluation.every
+        yield "eval-iters", evaluation.iterations
 
 
 def words(options: Flags) -> tuple[str, ...]:
@@ -267,7 +282,7 @@ def _notes(job: Job) -> Iterator[str]:
         "Learning rate and the like are common values and no part of the plan. What is added to"
         " the command overrides: `./launch.sh --lr 1e-4 --save DIR --save-interval 1000`."
     )
-    if job.workload.iterations is None:
+    if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
     if job.strategy.zero_stage in SHARDING and (job.strategy.tp > 1 or job.strategy.cp > 1):
         yield (

@@ -198,7 +198,7 @@ def _options(
         "micro_batch": (own.micro_batch, 1),
         "sequence_parallel": (own.sequence_parallel or own.tp == 1,),
     }
-    keys = (*free, "ep", "etp", "pipeline_inside", "offload_optimizer")
+    keys = (*free, "ep", "etp", "pipeline_inside", "offload_optimizer", "overlap")
     tried = []
     for key in keys:
         usual = (getattr(own, key),) if is_kept else free.get(key, (getattr(own, key),))
@@ -227,7 +227,7 @@ def _with_switches(job: Job, own: Strategy, made: Strategy) -> Strategy:
         etp=etp if job.model.max_experts else 1,
         num_micro_batches=job.workload.global_batch // (made.micro_batch * made.dp),
         sequence_parallel=is_divided,
-        overlap=own.overlap if same else overlap,
+        overlap=made.overlap if same else overlap,
         stages=(),
         groups=(),
     )

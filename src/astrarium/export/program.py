@@ -17,12 +17,14 @@ class Data:
     """Arguments that say what is read in training.
 
     `generated` needs no files. `own` takes its place where the environment variable `variable` is
-    set; its words are those of a shell, and may refer to further variables.
+    set; its words are those of a shell, and may refer to further variables. `otherwise` says what
+    is read where it is not.
     """
 
     generated: tuple[str, ...] = ()
     variable: str = ""
     own: tuple[str, ...] = ()
+    otherwise: str = "Generated data"
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _data(data: Data) -> Iterator[str]:
     if not data.variable:
         yield f"data=(\n{_lines(data.generated)})\n" if data.generated else "data=()\n"
         return
-    yield f"# Generated data, unless {data.variable} names your own.\n"
+    yield f"# {data.otherwise}, unless {data.variable} names your own.\n"
     yield f'if [[ -n "${{{data.variable}:-}}" ]]; then\n'
     yield f"  data=({' '.join(data.own)})\n"
     yield f"else\n  data=({' '.join(map(shlex.quote, data.generated))})\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -16,24 +17,30 @@ from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Program
 from astrarium.export.target import Target
 from astrarium.export.torchtitan_llama import IMPORTS, llama_refused, llama_spec
-from astrarium.export.torchtitan_models import flavor_of, flavor_refused, known_flavors
+from astrarium.export.torchtitan_models import Flavor, flavor_of, flavor_refused, known_flavors
 from astrarium.export.torchtitan_settings import (
     DATASET,
     LACKS,
     TOKENIZER,
-    needs,
-    notes,
     overlaps_tensor,
     parallelism,
     recomputes,
+    titan_program,
     training,
 )
+from astrarium.export.trained_facts import trained_facts
 from astrarium.plans.job import Job
 
 VERSION: Final = "0.3.0"
 MODULE: Final = "planned"
 FUNCTION: Final = "plan"
 HEAD: Final = "lm_head"
+EPSILON: Final = "epsilon"
+
+_GATHERS: Final = (
+    "Context parallelism there gathers all keys and values of a layer at once; the plan counts on a"
+    " ring, which needs less memory and hides the exchange behind attention.",
+)
 
 _LACKS: Final[Mapping[Feature, str]] = {
     **LACKS,
@@ -56,10 +63,16 @@ def layers(first: int, last: int) -> list[str]:
     return [f"layers.{number}" for number in range(first, last)]
 """
 
+_NORM: Final = "from torchtitan.models.common import RMSNorm"
+_NORMS: Final = """\
+    for _, norm, *_ in model_spec.traverse(RMSNorm.Config):
+        norm.eps = {epsilon!r}
+"""
+
 _BODY: Final = """\
 def {function}() -> Trainer.Config:
     model_spec = {model_spec}
-    return Trainer.Config(
+{norms}    return Trainer.Config(
         model_spec=model_spec,
         loss=CrossEntropyLoss.Config(global_vocab_size={vocab}),
         optimizer=default_adamw(),
@@ -85,10 +98,18 @@ def {function}() -> Trainer.Config:
 def model_refused(job: Job) -> str:
     """Why the model cannot be trained, "" if it can."""
     flavor = flavor_of(job.model, VERSION)
-    if flavor is not None:
+    if flavor is not None and _is_model(flavor):
         return flavor_refused(job, flavor)
     why = llama_refused(job.model)
+    if flavor is not None:
+        other = ", ".join(flavor.unlike.values())
+        return why and f"{flavor.label} has its sizes, but {other}, and {why}"
     return why and f"no flavor has its sizes ({known_flavors(VERSION)}), and {why}"
+
+
+def _is_model(flavor: Flavor) -> bool:
+    """Whether it is the plan's model; the epsilon of norms can be set."""
+    return not flavor.unlike.keys() - {EPSILON}
 
 
 def settings(job: Job) -> dict[str, dict[str, Any]]:
@@ -111,9 +132,12 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
 def module(job: Job) -> str:
     """The text of the Python module."""
     flavor = flavor_of(job.model, VERSION)
+    flavor = flavor if flavor and _is_model(flavor) else None
+    sets_epsilon = flavor is not None and EPSILON in flavor.unlike
     body = _BODY.format(
         function=FUNCTION,
         model_spec=f'model_registry("{flavor.name}", attn_backend="flex")' if flavor else "model()",
+        norms=_NORMS.format(epsilon=_epsilon(job)) if sets_epsilon else "",
         vocab=job.model.vocab,
         tokenizer=TOKENIZER,
         dataset=DATASET,
@@ -122,6 +146,8 @@ def module(job: Job) -> str:
     )
     imports = [*_IMPORTS, *([_FULL] if recomputes(job) else [])]
     functions = [_LAYERS] if job.strategy.pp > 1 else []
+    if sets_epsilon:
+        imports.append(_NORM)
     if flavor:
         imports.append(f"from torchtitan.models.{flavor.family} import model_registry")
     else:
@@ -129,6 +155,10 @@ def module(job: Job) -> str:
         functions.append(llama_spec(job.model, job.workload.seq_length))
     head = commented(header_lines(job, TARGET.label))
     return "\n\n".join([f"{head}\n{_sorted(imports)}", *functions, body])
+
+
+def _epsilon(job: Job) -> object:
+    return (trained_facts(job.config) or {})[EPSILON]
 
 
 def _sorted(imports: Sequence[str]) -> str:
@@ -164,15 +194,9 @@ def _python(value: object) -> str:
 
 def program(job: Job) -> Program:
     """What every process runs."""
-    return Program(
-        software=TARGET.label,
-        script="-m torchtitan.train",
-        arguments=("--module", MODULE, "--config", FUNCTION),
-        files={f"{MODULE}.py": module(job)},
-        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-        needs=needs(VERSION),
-        notes=tuple(notes(job)),
-    )
+    arguments = ("--module", MODULE, "--config", FUNCTION)
+    made = titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})
+    return replace(made, notes=(*made.notes, *_GATHERS)) if job.strategy.cp > 1 else made
 
 
 TARGET = Target(

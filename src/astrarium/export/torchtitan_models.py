@@ -1,17 +1,19 @@
 """Models that torchtitan can build, by the names it gives them, and which of them a plan's is.
 
-A flavor is a model of fixed sizes. It stands for the plan's model if all figures are equal: with
-the number of parameters that is everything but the numerics of positions, which cost no time.
+A flavor is a model of fixed sizes. It stands for the plan's model if all figures are equal, and
+what decides no time as well: positions, activation, router, the epsilon of norms.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from astrarium.export.trained_facts import trained_facts, unlike
 from astrarium.model.blocks import Block, Model
 from astrarium.plans.job import Job
 
@@ -27,10 +29,15 @@ class Flavor:
     longest: int | None  # sequence that its rotary positions reach; None: any
     no_pipeline: str  # why not, "" if it has one
     no_context: str
+    unlike: Mapping[str, str]  # in what it is another model of these sizes, in words
+
+    @property
+    def label(self) -> str:
+        return f"{self.family} {self.name}"
 
 
 def flavor_of(model: Model, version: str) -> Flavor | None:
-    """The flavor that is this model, if there is one."""
+    """The flavor that has the sizes of this model, if there is one."""
     sizes = _sizes(model)
     for row in _rows(version):
         if sizes == {key: row[key] for key in sizes}:
@@ -41,6 +48,7 @@ def flavor_of(model: Model, version: str) -> Flavor | None:
                 limits.get("longest"),
                 limits.get("no_pipeline", ""),
                 limits.get("no_context", ""),
+                unlike(trained_facts(model.config or {}) or {}, _facts(row)),
             )
     return None
 
@@ -49,15 +57,16 @@ def flavor_refused(job: Job, flavor: Flavor) -> str:
     """Why a plan for this flavor cannot be written, "" if it can."""
     strategy, length = job.strategy, job.workload.seq_length
     if flavor.longest and length > flavor.longest:
-        return (
-            f"{flavor.family} {flavor.name} takes sequences of up to {flavor.longest} tokens, not"
-            f" {length}"
-        )
+        return f"{flavor.label} takes sequences of up to {flavor.longest} tokens, not {length}"
     if strategy.pp > 1 and flavor.no_pipeline:
         return f"pp {strategy.pp}: {flavor.no_pipeline}"
     if strategy.cp > 1 and flavor.no_context:
         return f"cp {strategy.cp}: {flavor.no_context}"
     return ""
+
+
+def _facts(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_data()["facts"][row["family"]], **row.get("facts", {})}
 
 
 def known_flavors(version: str) -> str:

@@ -12,18 +12,18 @@ much of them is whole at a time decides which stage of ZeRO it amounts to:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import ceil
 from typing import Any, Final
 
 from astrarium.errors import InputError
 from astrarium.export.features import Feature
 from astrarium.export.other_runtime import estimate_note
+from astrarium.export.program import Data, Files, Program
+from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 TOKENIZER: Final = "./tokenizer"  # a folder beside the launch script
 DATASET: Final = "c4"
-TRIAL_STEPS: Final = 100  # where the plan does not say for how many tokens to train
 RUNTIME: Final = "torchtitan"  # whose profile says what is assumed: layers and loss compiled
 
 LACKS: Final[Mapping[Feature, str]] = {
@@ -39,11 +39,17 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_GROUPS: "full checkpointing covers layers one by one",
     Feature.RECOMPUTE_SOME: "full checkpointing covers every layer",
     Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
+    Feature.REDUCE_APART_ALONE: "FSDP2 and DDP reduce gradients beside the backward pass",
+    Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
+    Feature.SEND_APART: "torch's schedules always send beside computation",
     Feature.FP16: "parameters are bfloat16 or float32",
     Feature.FP8: "its fp8 is torchao's, with scaling unlike what was predicted",
     Feature.REPLICA_GROUPS: "all replicas are alike",
     Feature.UNLIKE_STAGES: "one mesh serves all stages",
     Feature.OWN_RECOMPUTE: "one way of checkpointing serves all stages",
+    Feature.RAMP: "its batch does not grow; no other plan helps, plan without --rampup-batch",
+    Feature.EVALUATION: "its validation reads a set of its own, whose length no plan says; plan"
+    " without --eval-every",
 }
 
 
@@ -84,12 +90,11 @@ def training(job: Job) -> dict[str, Any]:
     """Batches: a pipeline takes all micro-batches of a step at once, otherwise they accumulate."""
     s, work = job.strategy, job.workload
     at_once = s.num_micro_batches if s.pp > 1 else 1
-    steps = TRIAL_STEPS if work.iterations is None else ceil(work.iterations)
     return {
         "local_batch_size": s.micro_batch * at_once,
         "global_batch_size": work.global_batch,
         "seq_len": work.seq_length,
-        "steps": steps,
+        "steps": iterations(job),
         "max_norm": 1.0,
         "dtype": "float32",
         "mixed_precision_param": "bfloat16",
@@ -104,6 +109,22 @@ def recomputes(job: Job) -> bool:
 
 def overlaps_tensor(job: Job) -> bool:
     return job.strategy.tp > 1 and job.strategy.overlap.tp
+
+
+def titan_program(
+    job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
+) -> Program:
+    """What every process runs."""
+    return Program(
+        software=f"torchtitan {version}",
+        script="-m torchtitan.train",
+        arguments=arguments,
+        data=data or Data(),
+        files=files,
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        needs=needs(version),
+        notes=tuple(notes(job)),
+    )
 
 
 def needs(version: str) -> tuple[str, ...]:
@@ -128,5 +149,5 @@ def notes(job: Job) -> Iterator[str]:
         "Learning rate, warm-up and data are torchtitan's defaults and not part of the plan;"
         f" `{DATASET}` is streamed from the Hugging Face hub unless DATASET_PATH names a copy."
     )
-    if job.workload.tokens is None:
-        yield f"The plan names no number of tokens: {TRIAL_STEPS} steps are written, for a trial."
+    if is_trial(job):
+        yield f"The plan names no number of tokens: {TRIAL_ITERATIONS} steps are written."

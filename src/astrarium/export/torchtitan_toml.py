@@ -15,11 +15,10 @@ from astrarium.export.torchtitan_settings import (
     DATASET,
     LACKS,
     TOKENIZER,
-    needs,
-    notes,
     overlaps_tensor,
     parallelism,
     recomputes,
+    titan_program,
     training,
 )
 from astrarium.plans.job import Job
@@ -41,6 +40,8 @@ def model_refused(job: Job) -> str:
     flavor = flavor_of(job.model, VERSION)
     if flavor is None:
         return f"no flavor has its sizes; there are {known_flavors(VERSION)}"
+    if flavor.unlike:
+        return f"{flavor.label} has its sizes, but {', '.join(flavor.unlike.values())}"
     return flavor_refused(job, flavor)
 
 
@@ -55,6 +56,8 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
         "training": {"dataset": DATASET, **training(job)},
         "parallelism": {
             **parallelism(job, "output"),
+            # The other method gathers all keys and values at once; plans have a ring.
+            **({"context_parallel_rotate_method": "alltoall"} if s.cp > 1 else {}),
             "enable_async_tensor_parallel": overlaps_tensor(job),
             "expert_tensor_parallel_degree": s.etp if s.ep > 1 else 1,
         },
@@ -83,16 +86,13 @@ def _value(value: object) -> str:
 
 def program(job: Job) -> Program:
     """What every process runs."""
-    return Program(
-        software=TARGET.label,
-        script="-m torchtitan.train",
-        arguments=("--job.config_file", FILE),
-        data=Data(variable="DATASET_PATH", own=("--training.dataset_path", '"$DATASET_PATH"')),
-        files={FILE: text(job, settings(job))},
-        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-        needs=needs(VERSION),
-        notes=tuple(notes(job)),
+    data = Data(
+        variable="DATASET_PATH",
+        own=("--training.dataset_path", '"$DATASET_PATH"'),
+        otherwise=f"{DATASET}, streamed from the Hugging Face hub",
     )
+    arguments = ("--job.config_file", FILE)
+    return titan_program(job, VERSION, arguments, {FILE: text(job, settings(job))}, data)
 
 
 TARGET = Target(

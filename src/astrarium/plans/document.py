@@ -97,10 +97,28 @@ class ClusterPart:
 
 
 @dataclass(frozen=True, slots=True)
+class RampPart:
+    """The batch grows from `start` sequences in steps of `increment`, over `samples`."""
+
+    start: int
+    increment: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPart:
+    """After every so many iterations, so many forward passes over a global batch."""
+
+    every: int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
 class SearchPart:
     """What the search did, within which limits.
 
-    `reasons` splits the counts of `rejected` by the rule that acted.
+    `reasons` splits the counts of `rejected` by the rule that acted. `rampup_batch` and
+    `evaluation` belong to the run of every plan; null in older files.
     """
 
     objective: str
@@ -115,6 +133,8 @@ class SearchPart:
     budget_usd: float | None = None
     deadline_seconds: float | None = None
     listed: int | None = None  # plans asked for; those behind them are points of the front
+    rampup_batch: RampPart | None = None
+    evaluation: EvaluationPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,13 @@ from astrarium.plans.document import (
     SCHEMA,
     ClusterPart,
     ComparePart,
+    EvaluationPart,
     LinkPart,
     ParetoPart,
     PlanDocument,
     PlanPart,
     PoolPart,
+    RampPart,
     SearchPart,
     SensitivityPart,
     WorkloadPart,
@@ -38,6 +40,7 @@ from astrarium.search.planner import Planned
 from astrarium.units import HOUR, format_bytes
 
 if TYPE_CHECKING:
+    from astrarium.cost.training_run import RunTerms
     from astrarium.search.comparison import Compared
     from astrarium.search.sensitivity import Change
 
@@ -94,6 +97,19 @@ def document_of(
         compare=compare,
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
     )
+
+
+def with_run_terms(document: PlanDocument, terms: RunTerms) -> PlanDocument:
+    """The document that says how the batch grows and when the model is evaluated."""
+    if document.search is None:
+        return document
+    ramp, evaluation = terms.ramp, terms.evaluation
+    search = replace(
+        document.search,
+        rampup_batch=None if ramp is None else RampPart(**asdict(ramp)),
+        evaluation=None if evaluation is None else EvaluationPart(**asdict(evaluation)),
+    )
+    return replace(document, search=search)
 
 
 def document_without_plans(

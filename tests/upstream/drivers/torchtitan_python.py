@@ -13,6 +13,7 @@ torch = without_kernels("torch._functorch.partitioners")  # brings the whole com
 
 from torchtitan.config import ConfigManager  # noqa: E402
 from torchtitan.distributed import ParallelDims  # noqa: E402
+from torchtitan.models.common import RMSNorm  # noqa: E402
 
 
 def answer(request: dict[str, Any]) -> Any:
@@ -32,8 +33,34 @@ def flavor(request: dict[str, Any]) -> Any:
         "kv_heads": getattr(attention, "n_kv_heads", None) or attention.n_heads,
         "vocab": model.vocab_size,
         "longest": model.max_seq_len,
+        **facts(model, attention),
         "parameters": parameters(model) if request["build"] else None,
     }
+
+
+STRETCHES = {"llama": "llama3", "yarn": "yarn", "none": ""}
+
+
+def facts(model: Any, attention: Any) -> dict[str, Any]:
+    """What decides neither time nor memory."""
+    rope = attention.rope
+    routers = [layer.moe.router for layer in model.layers if getattr(layer, "moe", None)]
+    found = {
+        "theta": rope.theta,
+        "rope_type": STRETCHES[rope.scaling],
+        "factor": {"llama": rope.scaling_factor, "yarn": rope.rope_factor}.get(rope.scaling),
+        "epsilon": {norm.eps for _, norm, *_ in model.traverse(RMSNorm.Config)},
+    }
+    if routers:
+        found |= {
+            "score": routers[0].score_func,
+            "normalised": routers[0].route_norm,
+            "route_scale": routers[0].route_scale,
+            "groups": routers[0].num_expert_groups or 1,
+            "group_topk": routers[0].num_limited_groups or 1,
+        }
+    (found["epsilon"],) = found["epsilon"]
+    return found
 
 
 def parameters(model: Any) -> int:
@@ -64,9 +91,10 @@ def configuration(request: dict[str, Any]) -> Any:
     if request.get("build"):
         config.model_spec.model.update_from_config(config=config)
         count = parameters(config.model_spec.model)
+    norms = {norm.eps for _, norm, *_ in config.model_spec.traverse(RMSNorm.Config)}
     config.model_spec.model = None  # every tensor of every layer
     degrees = {name: getattr(dims, name) for name in names}
-    return {"config": config, "degrees": degrees, "parameters": count}
+    return {"config": config, "degrees": degrees, "parameters": count, "epsilon": norms}
 
 
 serve(answer)

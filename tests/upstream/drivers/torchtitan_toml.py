@@ -61,9 +61,32 @@ def flavor(request: dict[str, Any]) -> Any:
         "kv_heads": getattr(model, "n_kv_heads", None) or model.n_heads,
         "vocab": model.vocab_size,
         "parameters": count,
+        **facts(model),
         "pipeline": spec.pipelining_fn is not None,
         "context": request["family"] != "gpt_oss" and getattr(model, "attn_type", "sdpa") == "sdpa",
     }
+
+
+def facts(model: Any) -> dict[str, Any]:
+    """What decides neither time nor memory."""
+    stretch = getattr(model, "rope_scaling_args", None)
+    factor = stretch.scaling_factor if stretch else getattr(model, "rope_factor", None)
+    found = {
+        "theta": model.rope_theta,
+        "rope_type": "llama3" if stretch else "yarn" if factor else "",
+        "factor": factor,
+        "epsilon": model.norm_eps,
+    }
+    if getattr(model, "moe_enabled", "moe_args" in dir(model)):
+        router = model.moe_args
+        found |= {
+            "score": router.score_func,
+            "normalised": router.route_norm,
+            "route_scale": router.route_scale,
+            "groups": router.num_expert_groups or 1,
+            "group_topk": router.num_limited_groups or 1,
+        }
+    return found
 
 
 def configuration(request: dict[str, Any]) -> Any:

@@ -57,7 +57,6 @@ arguments=(
   model.cp_comm_type=p2p
   ddp.grad_reduce_in_fp32=true
   ddp.average_in_collective=false
-  validation.eval_iters=0
   model.moe_grouped_gemm=true
   model.moe_permute_fusion=true
   model.moe_token_dispatcher_type=alltoall
@@ -76,6 +75,7 @@ arguments=(
   model.make_vocab_size_divisible_by=128
   tokenizer.vocab_size=201088
   train.train_iters=100
+  validation.eval_iters=0
   scheduler.lr_warmup_iters=1
   logger.log_interval=10
 )

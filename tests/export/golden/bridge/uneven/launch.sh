@@ -61,7 +61,6 @@ arguments=(
   model.cp_comm_type=p2p
   ddp.grad_reduce_in_fp32=true
   ddp.average_in_collective=false
-  validation.eval_iters=0
   mixed_precision=bf16_mixed
   model.seq_length=2048
   dataset.seq_length=2048
@@ -70,6 +69,7 @@ arguments=(
   model.make_vocab_size_divisible_by=128
   tokenizer.vocab_size=128256
   train.train_iters=100
+  validation.eval_iters=0
   scheduler.lr_warmup_iters=1
   logger.log_interval=10
 )

@@ -54,6 +54,7 @@ arguments=(
   --untie-embeddings-and-output-weights
   --make-vocab-size-divisible-by 128
   --train-iters 7629395
+  --eval-iters 0
   --optimizer adam
   --lr 0.0003
   --min-lr 3e-05
@@ -66,7 +67,6 @@ arguments=(
   --init-method-std 0.02
   --log-interval 10
   --log-throughput
-  --eval-iters 0
 )
 
 # Generated data, unless DATA_PATH names your own.

@@ -68,6 +68,7 @@ arguments=(
   --moe-aux-loss-coeff 0.001
   --make-vocab-size-divisible-by 128
   --train-iters 100
+  --eval-iters 0
   --optimizer adam
   --lr 0.0003
   --min-lr 3e-05
@@ -80,7 +81,6 @@ arguments=(
   --init-method-std 0.02
   --log-interval 10
   --log-throughput
-  --eval-iters 0
 )
 
 # Generated data, unless DATA_PATH names your own.
