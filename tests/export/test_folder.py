@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,12 @@ def test_program_and_launcher_do_not_write_the_same_file() -> None:
     launcher = Target("two", "Two", "1", launch=lambda job, made: Launch(FILES, "./launch.sh"))
     with pytest.raises(InputError, match=r"two and one both write config/model.json, launch.sh"):
         folder_of(job("even"), launcher, software)
+
+
+def test_what_does_not_fit_is_said_first() -> None:
+    one, megatron = job("even"), find_target("megatron")
+    full = replace(one, plan=replace(one.plan, fits=False))
+    assert "DOES NOT FIT" in folder_of(full, megatron, megatron).launch.notes[0]
+    assert "does NOT fit" in folder_of(full, megatron, megatron).files["launch.sh"]
+    fits = folder_of(one, megatron, megatron)
+    assert not any("FIT" in text for text in (*fits.launch.notes, *fits.files.values()))

@@ -40,6 +40,10 @@ class Recorded(dict[str, Any]):
     def __call__(self, *arguments: object, **named: object) -> Recorded:
         return Recorded(named, arguments=arguments)
 
+    def traverse(self, kind: object) -> tuple[()]:
+        """Parts of a model: there are none here."""
+        return ()
+
 
 def read_module(text: str) -> Any:
     """The configuration that the module's function returns, with torchtitan's names recorded."""

@@ -21,6 +21,7 @@ from astrarium.export.readme import readme
 from astrarium.export.target import Target, find_target
 from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
 from astrarium.plans.job import Job
+from astrarium.units import format_bytes
 
 README = "README.md"
 SCRIPT_MODE = 0o755
@@ -46,6 +47,7 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
     start = target.launch or find_target("torchrun").launch
     assert start is not None  # launchers have one
     launch = start(job, program)
+    launch = replace(launch, notes=(*_memory_notes(job), *launch.notes))
     names = ", ".join(sorted(program.files.keys() & launch.files.keys()))
     if names:
         raise InputError(
@@ -54,6 +56,18 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
     files = {**program.files, **launch.files, PLAN_FILE: plan_text(job)}
     files[README] = readme(job, target, program, launch, sorted({*files, README}))
     return Folder(files, launch, program)
+
+
+def _memory_notes(job: Job) -> tuple[str, ...]:
+    """A plan that should not fit is written, as predictions err, but not in silence."""
+    if job.plan.fits:
+        return ()
+    full = job.plan.fullest
+    return (
+        f"IT DOES NOT FIT by the prediction: {format_bytes(full.peak_bytes)} of"
+        f" {format_bytes(full.capacity_bytes)} on stage {full.stage}; `astrarium fit` names what"
+        " would make it.",
+    )
 
 
 def plan_text(job: Job) -> str:

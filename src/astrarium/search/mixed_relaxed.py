@@ -307,19 +307,10 @@ def least_passes_of_options(
     laid = (pool_of[..., None] == np.arange(pools)).astype(float)  # (orders, stages, pools)
     least = held.seconds.min(axis=(1, 2)) * whole / stages * batches
     most = np.where(np.isfinite(worst), worst, 4 * least)
-    fewest = held.least.min() * laid.sum(axis=1)
     whole = whole[:, None] * (1 - 1e-9)
-    # The whole of one micro-batch through all chunks, and through one on the way back.
-    v = virtual[:, None]
-    once = held.seconds[:, :, 0] / v + (1 - 1 / v) * held.forward
-    layers = held.layers((most / batches)[:, None, None]).transpose(1, 0, 2)
-    full = np.matmul(layers, laid.transpose(2, 1, 0)).transpose(1, 2, 0)  # (cases, orders, pools)
-    able = full.sum(axis=2) >= whole
-    if asked is not None:
-        able &= asked
-    through = np.where(able, least_sum(once, full, fewest, whole), np.inf).min(axis=1)
+    through = _one_way(held, laid, whole, most / batches, asked)
     done = warm_up_passes(stages, virtual, batches)[:, None, :] - 1
-    rest = batches[:, None, None] - (1 + done * held.share[..., None]) / v[..., None]
+    rest = batches[:, None, None] - (1 + done * held.share[..., None]) / virtual[:, None, None]
     rest = np.maximum(rest, 1e-9)
     places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
 
@@ -352,6 +343,24 @@ def least_passes_of_options(
         high, low = np.where(able, middle, high), np.where(able, low, middle)
     found[cases] = low
     return found
+
+
+def _one_way(
+    held: OptionRoom, laid: Floats, whole: Floats, turns: Floats, asked: Bools | None
+) -> Floats:
+    """One micro-batch through all chunks, and through one on the way back: (cases,).
+
+    turns: the most that a stage may take for a micro-batch. Infinite where no order has room.
+    """
+    v = held.virtual[:, 0]
+    once = held.seconds[:, :, 0] / v + (1 - 1 / v) * held.forward
+    layers = held.layers(turns[:, None, None]).transpose(1, 0, 2)
+    full = np.matmul(layers, laid.transpose(2, 1, 0)).transpose(1, 2, 0)  # (cases, orders, pools)
+    able = full.sum(axis=2) >= whole
+    if asked is not None:
+        able &= asked
+    fewest = held.least.min() * laid.sum(axis=1)
+    return np.where(able, least_sum(once, full, fewest, whole), np.inf).min(axis=1)
 
 
 @dataclass(frozen=True, slots=True)
