@@ -73,7 +73,7 @@ def test_the_same_plan_is_less_sure_once_the_profile_is_gone(
         source=ProfileSource.SPECIFICATION,
         relative_error=law().left_out.same_design,  # at best, that is of a relative
     )
-    monkeypatch.setattr("astrarium.cost.layouts.operator_model", lambda _: specified)
+    monkeypatch.setattr("astrarium.cost.laws.operator_model", lambda _: specified)
     without = plan_width()
     assert without > with_profile
     # Measurements of the user's own device make up for most of it.
