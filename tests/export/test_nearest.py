@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from exported_plans import document
 
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.export.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.features import Feature
@@ -251,3 +252,20 @@ def test_there_may_be_none() -> None:
     assert nearest(one, [poor]) is None  # 16 replicas for 8 sequences
     why = refusals(one, poor)
     assert "choose another target" in Refused(poor, why, None).message(1)
+
+
+def test_the_nearest_fits_as_the_software_itself_runs_it() -> None:
+    """Accelerate's kernels keep more than Megatron's: what only fits there is passed over."""
+    target = find_target("accelerate")
+    asked = job_of(document("llama-3-8b", "h100:16", {"tp": 2, "pp": 2}, seq_length=8192))
+    runtime = find_runtime(target.runtime)
+
+    def fits(target: Target) -> bool:
+        found = nearest(asked, (target,))
+        assert found is not None
+        one = found.job
+        return predict(one.workload, one.cluster_in_use, one.strategy, runtime=runtime).fits
+
+    assert runtime.name != find_runtime().name
+    assert fits(target)
+    assert not fits(replace(target, runtime="megatron"))

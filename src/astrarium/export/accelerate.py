@@ -199,6 +199,7 @@ TARGET = Target(
     name="accelerate",
     title="Accelerate",
     version=VERSION,
+    runtime=RUNTIME,
     program=program,
     launch=launch,
     lacks=_LACKS,

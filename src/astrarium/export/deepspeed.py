@@ -144,6 +144,7 @@ TARGET = Target(
     name="deepspeed",
     title="DeepSpeed",
     version=VERSION,
+    runtime=RUNTIME,
     program=program,
     lacks=_LACKS,
     model_refused=model_refused,

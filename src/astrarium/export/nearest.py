@@ -28,7 +28,7 @@ from astrarium.export.alternatives import (
 )
 from astrarium.export.differences import differences
 from astrarium.export.features import Feature
-from astrarium.export.target import Target, refusals
+from astrarium.export.target import MEGATRON, Target, refusals
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.plans.parts import plan_part
@@ -128,13 +128,20 @@ def _plans(
             further |= {feature for feature in refused if feature is not None}
             if not refused and not why_refused(work, cluster.pools, strategy):
                 valid.append(strategy)
-        found += [(plan, cluster) for plan in _fitting(work, cluster, valid)]
+        found += [(plan, cluster) for plan in _fitting(work, cluster, valid, targets)]
     return found, further
 
 
-def _fitting(work: Workload, cluster: Cluster, strategies: Sequence[Strategy]) -> list[Plan]:
-    model = ClusterModel(work, cluster, find_runtime())
-    return [plan for plan in estimate(model, strategies) if plan.fits]
+def _fitting(
+    work: Workload, cluster: Cluster, strategies: Sequence[Strategy], targets: Sequence[Target]
+) -> list[Plan]:
+    """Those that fit, as Megatron runs them and as the software itself does."""
+    able = list(strategies)
+    for runtime in dict.fromkeys((*(target.runtime for target in targets), MEGATRON)):
+        plans = estimate(ClusterModel(work, cluster, find_runtime(runtime)), able) if able else ()
+        fits = [plan for plan in plans if plan.fits]
+        able = [plan.strategy for plan in fits]
+    return fits
 
 
 def _refused(job: Job, targets: Sequence[Target]) -> set[Feature | None]:

@@ -12,6 +12,8 @@ from astrarium.export.features import Feature, asked_by
 from astrarium.export.program import Launch, Program
 from astrarium.plans.job import Job
 
+MEGATRON: Final = "megatron"  # what plans are made and priced for
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -19,7 +21,8 @@ class Target:
 
     `lacks` says of features why they cannot be expressed, for the user to read. `model_refused`
     says why a model cannot be built there, "" if it can; `nodes_refused` the same of asking for the
-    nodes of a plan. Software that `resumes` goes on from its checkpoints. Training software has a
+    nodes of a plan. `runtime` is whose kernels come nearest, by which a plan must fit as well.
+    Software that `resumes` goes on from its checkpoints. Training software has a
     `program`; it is started by torchrun, unless it has a `launch` of its own. A launcher only has a
     `launch`, which starts any program; its files stand beside those of the program.
     """
@@ -33,6 +36,7 @@ class Target:
     model_refused: Callable[[Job], str] = lambda job: ""
     nodes_refused: Callable[[Job], str] = lambda job: ""
     resumes: bool = False
+    runtime: str = MEGATRON
 
     @property
     def is_launcher(self) -> bool:

@@ -21,6 +21,7 @@ from astrarium.export.torchtitan_models import Flavor, flavor_of, flavor_refused
 from astrarium.export.torchtitan_settings import (
     DATASET,
     LACKS,
+    RUNTIME,
     TOKENIZER,
     overlaps_tensor,
     parallelism,
@@ -203,6 +204,7 @@ TARGET = Target(
     name="torchtitan",
     title="torchtitan",
     version=VERSION,
+    runtime=RUNTIME,
     program=program,
     lacks=_LACKS,
     model_refused=model_refused,

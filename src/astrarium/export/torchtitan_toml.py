@@ -14,6 +14,7 @@ from astrarium.export.torchtitan_models import flavor_of, flavor_refused, known_
 from astrarium.export.torchtitan_settings import (
     DATASET,
     LACKS,
+    RUNTIME,
     TOKENIZER,
     overlaps_tensor,
     parallelism,
@@ -99,6 +100,7 @@ TARGET = Target(
     name="torchtitan-0.2",
     title="torchtitan",
     version=VERSION,
+    runtime=RUNTIME,
     program=program,
     lacks=_LACKS,
     model_refused=model_refused,
