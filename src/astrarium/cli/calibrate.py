@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,7 @@ from astrarium.cli import learn as learning
 
 if TYPE_CHECKING:
     from astrarium.calibrate.journal import Contents
-    from astrarium.calibrate.run import Outcome, Progress
+    from astrarium.calibrate.run import Outcome
 
 DEVICE = Annotated[
     str | None,
@@ -124,6 +122,7 @@ def _measure(
     """Read the flags and measure; Ctrl-C says how to go on."""
     from astrarium.api import request
     from astrarium.calibrate.sections import SECTIONS, check_sections
+    from astrarium.cli import output
     from astrarium.units import parse_seconds
 
     journal = path.with_name(f"{path.name}.jsonl")
@@ -138,8 +137,8 @@ def _measure(
         measuring.find_device(device)  # nothing is thrown away for a device that is not there
         journal.unlink(missing_ok=True)
     try:
-        with _bar() as progress:
-            return measuring.calibrate(asked, progress)
+        with output.bar("starting") as show:
+            return measuring.calibrate(asked, lambda case, *done: show(case.section, *done))
     except KeyboardInterrupt:
         print(f"\nstopped; the same command goes on from {journal}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
@@ -161,28 +160,3 @@ def _measuring() -> Any:  # noqa: ANN401  the module
             "pip install 'astrarium[calibrate]'"
         ) from None
     return measure
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A progress bar on a terminal's stderr, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda case, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
-
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Elapsed(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def show(case: Any, done: int, total: int) -> None:  # noqa: ANN401
-            bar.update(task, description=case.section, completed=done, total=total)
-
-        yield show

@@ -166,3 +166,31 @@ def progress(message: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+Show = Callable[[str, int, int], None]  # what is done, how much so far, how much in all
+
+
+@contextmanager
+def bar(message: str) -> Iterator[Show]:
+    """A progress bar on a terminal's stderr, nothing elsewhere; `message` until work is told."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeElapsedColumn as Elapsed
+
+    columns: tuple[Any, ...] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Elapsed(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(message, total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            shown.update(task, description=what, completed=done, total=total)
+
+        yield show

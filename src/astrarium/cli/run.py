@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +13,6 @@ from astrarium.errors import InputError
 
 if TYPE_CHECKING:
     from astrarium.plans.job import Job
-    from astrarium.runtime.execute import Progress
     from astrarium.runtime.job import Device
     from astrarium.runtime.plan_run import Limits
     from astrarium.strategy.types import Strategy
@@ -128,7 +125,7 @@ def _compare(job: Job, device: Device, limits: Limits, *, json: bool) -> None:
     from astrarium.cli import output
     from astrarium.runtime.plan_run import run_plan
 
-    with _bar() as progress:
+    with output.bar("starting processes") as progress:
         done = run_plan(job, device, limits, progress)
     if json:
         output.print_json(asdict(done))
@@ -165,7 +162,7 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, 
 
     if device is Device.CPU:
         raise InputError("--dry tries ranks in their own size on a GPU; leave --device cpu out")
-    with _bar() as progress:
+    with output.bar("starting processes") as progress:
         done = dry_run(job, device, timeout_seconds=timeout_seconds, progress=progress, flag=flag)
     if json:
         output.print_json(asdict(done))
@@ -183,7 +180,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     from astrarium.runtime.measure import measure_plan
 
     predict = None if profile is None else _predictor(job, profile)
-    with _bar() as progress:
+    with output.bar("starting processes") as progress:
         done = measure_plan(job, predict, seconds, progress)
     if json:
         output.print_json({**asdict(done), "error": done.error})
@@ -209,28 +206,3 @@ def _predictor(job: Job, profile: str) -> Callable[[Strategy], float]:
         return plan.iteration_seconds
 
     return seconds
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A progress bar on a terminal's stderr, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
-
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Elapsed(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting processes", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield show
