@@ -135,7 +135,7 @@ class Imported:
     def disagreements(self, stated: Mapping[str, tuple[int, str]]) -> list[str]:
         """Facts of the configuration that a flag contradicts: by name, value and who says so."""
         facts = {
-            "gpus": ("GPUs", self.described.gpus),
+            "gpus": ("GPU" if self.described.gpus == 1 else "GPUs", self.described.gpus),
             "seq_length": ("a sequence length of", self.described.seq_length),
             "global_batch": ("a global batch of", self.described.global_batch),
         }
