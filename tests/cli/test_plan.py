@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.models import CommandInfo
 from typer.testing import Result
 
-from astrarium.cli.app import app
 from astrarium.plans.document import from_dict
 from astrarium.plans.files import load_document
 
@@ -95,19 +93,6 @@ def test_the_text_has_the_facts(plan: Run) -> None:
     assert f"astrarium {command} --out DIR" in words(result.stdout.replace("\\\n", " "))
     assert "astrarium explain DIR/plan.json" in shown
     assert "astrarium export DIR/plan.json --to megatron --out DIR" in shown
-
-
-def test_the_mark_of_a_missing_command_goes_when_it_comes(
-    plan: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def export() -> None: ...
-
-    kept = [command for command in app.registered_commands if command.name != "export"]
-    monkeypatch.setattr(app, "registered_commands", kept)
-    assert "not there yet" in plan().stdout
-    added = [*kept, CommandInfo(name="export", callback=export)]
-    monkeypatch.setattr(app, "registered_commands", added)
-    assert "not there yet" not in plan().stdout
 
 
 @pytest.mark.parametrize("columns", [80, 120])

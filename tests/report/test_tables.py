@@ -161,30 +161,22 @@ def test_terminals_without_unicode_get_ascii(document: PlanDocument) -> None:
 
 def test_commands_can_be_copied() -> None:
     typed = ["plan", "my model", "--gpus", "h100:64", "--global-batch", "1024", "--rule", "$tp > 8"]
-    shown = text(tables.next_steps(typed, None, 60, exports=True), 60)
+    shown = text(tables.next_steps(typed, None, 60), 60)
     joined = words(shown.replace("\\\n", " "))
     assert "astrarium plan 'my model' --gpus h100:64" in joined
     assert "--rule '$tp > 8' --out DIR" in joined
     assert "astrarium export DIR/plan.json --to megatron --out DIR" in joined
-    after = text(tables.next_steps(typed, Path("here/plan.json"), 80, exports=True))
+    after = text(tables.next_steps(typed, Path("here/plan.json"), 80))
     assert "astrarium explain here/plan.json" in after
     assert "astrarium export here/plan.json --to megatron --out here" in after
-    assert "not there yet" not in shown + after
-
-
-def test_a_command_that_is_not_there_is_marked() -> None:
-    shown = text(tables.next_steps(["plan", "x"], None, 80, exports=False))
-    assert "not there yet, will come with the exporters:\n  astrarium export" in shown
 
 
 def test_a_plan_that_nothing_runs_is_not_exported() -> None:
     for written in (None, Path("here/plan.json")):
-        for exports in (True, False):
-            steps = tables.next_steps(["plan", "x"], written, 80, exports=exports, runs=False)
-            shown = text(steps)
-            assert "Keep and explain the best plan" in shown
-            assert "astrarium explain" in shown
-            assert "export" not in shown
+        shown = text(tables.next_steps(["plan", "x"], written, 80, runs=False))
+        assert "Keep and explain the best plan" in shown
+        assert "astrarium explain" in shown
+        assert "export" not in shown
 
 
 def of_types(cluster: ClusterPart, count: int) -> ClusterPart:

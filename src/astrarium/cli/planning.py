@@ -35,7 +35,7 @@ def answer(ctx: typer.Context) -> None:
 
 def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str]) -> None:
     """Write the document where --out and --front say, and print it as --json or as text."""
-    from astrarium.cli.shell import ARGUMENTS, knows
+    from astrarium.cli.shell import ARGUMENTS
     from astrarium.plans.document import PLAN_FILE, to_dict
 
     written = output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document))
@@ -50,13 +50,8 @@ def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str])
     from astrarium.report import tables
 
     output.show(lambda width: tables.plan_report(document, width))
-    typed, exports = ctx.meta[ARGUMENTS], knows(ctx, "export")
-    runs = bool(document.plans[0].runtimes)
-    output.show(
-        lambda width: tables.next_steps(
-            typed, written, width, exports=exports, runs=runs, files=files
-        )
-    )
+    typed, runs = ctx.meta[ARGUMENTS], bool(document.plans[0].runtimes)
+    output.show(lambda width: tables.next_steps(typed, written, width, runs=runs, files=files))
 
 
 @contextmanager

@@ -59,12 +59,6 @@ class Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def knows(ctx: typer.Context, command: str) -> bool:
-    """Tell whether the program has a command of this name."""
-    root = ctx.find_root()
-    return isinstance(root.command, TyperGroup) and command in root.command.list_commands(root)
-
-
 def typed(ctx: typer.Context) -> frozenset[str]:
     """The flags that were typed, and not left at their defaults."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}

@@ -402,14 +402,13 @@ def next_steps(
     written: Path | None,
     width: int,
     *,
-    exports: bool,
     runs: bool = True,
     files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
     """What to do with the winner.
 
-    `exports` tells whether the command for it exists, `runs` whether there is software to export
-    it for; `files` have been written besides the document.
+    `runs` tells whether there is software to export it for; `files` have been written besides the
+    document.
     """
     folder = "DIR" if written is None else str(written.parent)
     yield title(f"Keep{', explain and export' if runs else ' and explain'} the best plan")
@@ -423,8 +422,6 @@ def next_steps(
     yield _command(["astrarium", "explain", plan], width)
     if not runs:
         return
-    if not exports:
-        yield Text("  not there yet, will come with the exporters:", style="dim")
     to = ["--to", "megatron", "--out", f"{folder}/megatron"]
     yield _command(["astrarium", "export", plan, *to], width)
 
