@@ -145,7 +145,7 @@ MODELS: Final = (
 SEQUENCE: Final = 2048
 
 
-class Drawn(Job):
+class Drawn(Job, frozen=True):
     """A plan that is shown by what was drawn."""
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:

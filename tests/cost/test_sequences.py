@@ -153,7 +153,7 @@ def test_equal_layers_cost_what_they_did() -> None:
     stated = replace(model, blocks=blocks)
     for strategy in ({"micro_batch": 2}, {"tp": 2, "sequence_parallel": True, "cp": 2}):
         plain, own = costs(model, 4096, **strategy), costs(stated, 4096, **strategy)
-        for name in plain.layers.__slots__:
+        for name in plain.layers.__struct_fields__:
             assert np.array_equal(getattr(plain.layers, name), getattr(own.layers, name)), name
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astrarium.api.money import Terms
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.api.request import Request
@@ -21,8 +22,7 @@ DEFAULT_RUNTIME = "megatron"
 FLAG, GPUS_FLAG = "--compare", "--compare-gpus"
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Value, frozen=True):
     """What --compare names, before anything is known about the workload."""
 
     reference: str | Imported
@@ -35,16 +35,14 @@ class Given:
         return () if self.cluster is None else tuple(p.gpu.name for p in self.cluster.pools)
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
+class Stated(Value, frozen=True):
     """What both sides of a comparison train on."""
 
     seq_length: str | None
     tokens: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Yours:
+class Yours(Value, frozen=True):
     """The user's strategy, where it runs and under what, and notes on it."""
 
     asked: Request

@@ -7,10 +7,11 @@ cost days.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.api.money import Terms
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 FROM_CONFIG = "-"  # in place of a model: the one that the configuration states
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(Value, frozen=True):
     """Flags of a command, completed by a configuration."""
 
     imported: Imported | None

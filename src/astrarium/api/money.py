@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from astrarium import units
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.catalog.book import Book
@@ -21,8 +22,7 @@ DEFAULT_MOST_GPUS = 1024
 ALL_CLOUDS = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Value, frozen=True):
     """The flags about money, as they were written."""
 
     market: str | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from astrarium.api import comparison, money, request
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.api.request import Request
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 Flags = Mapping[str, Any]  # of `astrarium plan`, by name: texts, or None
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Value, frozen=True):
     """What is asked of the search, and about what."""
 
     asked: Request

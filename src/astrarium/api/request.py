@@ -6,7 +6,7 @@ The model and the cluster may also be objects, which is how they come from Pytho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from astrarium import units
 from astrarium.api.money import Terms
 from astrarium.errors import InputError, did_you_mean
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
@@ -60,8 +61,7 @@ NOT_ON_CORES = {
 PROFILE_ENDINGS = (".json", ".yaml", ".yml", ".toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value, frozen=True):
     """What a command is asked about, and notes on what was assumed."""
 
     workload: Workload
@@ -423,8 +423,7 @@ def _evaluation(every: str | None, iterations: str | None) -> Evaluation | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class UsedProfile:
+class UsedProfile(Value, frozen=True):
     """A profile file: what it teaches, for which GPU type, and for which runtime if for one."""
 
     gpu: str

@@ -13,12 +13,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 import torch
 
 from astrarium.calibrate.cases import WINDOW_SECONDS, Case
+from astrarium.value import Value
 
 Call = Callable[[int], object]
 Prepare = Callable[["Bench", Case], Call]
@@ -46,8 +47,7 @@ class UnusableTimingError(Exception):
     """A clock that gave something that is no time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Value, frozen=True):
     """Microseconds of one call over several batches, and of the host for one call."""
 
     median_us: float

@@ -13,7 +13,7 @@ made of its best product and its best copy. Pure: no torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from astrarium.cost.efficiency import (
 )
 from astrarium.errors import InputError
 from astrarium.units import format_rate
+from astrarium.value import Value
 
 Row = Mapping[str, Any]
 
@@ -71,8 +72,7 @@ _COPIES: Final = ("copy", "add")  # the traffic that `OperatorModel.streaming` s
 _UPDATE: Final = ("adam", "norm", "clip", "cast")  # the parts of `OperatorModel.optimizer_step`
 
 
-@dataclass(frozen=True, slots=True)
-class ClassFit:
+class ClassFit(Value, frozen=True):
     """What the rows of one class say."""
 
     ratio: float  # of true to modelled time, after regularisation
@@ -82,16 +82,14 @@ class ClassFit:
     bounded: bool = False  # the median is out of bounds, so that the factor is not used
 
 
-@dataclass(frozen=True, slots=True)
-class Specification:
+class Specification(Value, frozen=True):
     """The figures of a device that no catalog has, from what it reached."""
 
     flops: float
     memory_bandwidth: float
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFit:
+class DeviceFit(Value, frozen=True):
     """All that a calibration teaches about a device."""
 
     gpu: str | None  # its name in the catalog

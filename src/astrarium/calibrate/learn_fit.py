@@ -9,12 +9,12 @@ factors that foretell those badly get little weight, and "none at all" is one of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
+from astrarium.value import Value
 
 # Scatter of log(measured / predicted) among the runs of one cluster that no factor explains: what
 # is assumed before rows show it (what most sources show, docs/accuracy.md), and as how many rows
@@ -37,8 +37,7 @@ _ROUNDS: Final = 30
 _CONVERGED: Final = 1e-8
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Value, frozen=True):
     """Rows around one point: how far off they are there, and what would move them.
 
     `residuals` are log(measured / predicted) at `point`, `slopes` (rows, factors) the change of
@@ -70,8 +69,7 @@ class Problem:
         return self.residuals - self.slopes @ (values - self.point)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Value, frozen=True):
     """Values of all factors, their standard deviations, and the scatter that is left."""
 
     values: Floats
@@ -79,8 +77,7 @@ class Fit:
     scatter: float
 
 
-@dataclass(frozen=True, slots=True)
-class Average:
+class Average(Value, frozen=True):
     """Values over all candidates, their standard deviations, and residuals of rows left out."""
 
     values: Floats

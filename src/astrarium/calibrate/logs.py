@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.errors import InputError, did_you_mean
+from astrarium.value import Value
 
 WARM_UP_STEPS: Final = 5
 # The middle half of a run's iterations lies within a few per cent; beyond this, something else
@@ -39,8 +40,7 @@ class Program(StrEnum):
     NANOTRON = "nanotron"
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Value, frozen=True):
     """One line about one or more iterations; either seconds or tokens/s per GPU."""
 
     step: int
@@ -78,8 +78,7 @@ class Log:
             peaks[rank] = max(size, peaks.get(rank, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Value, frozen=True):
     """The typical iteration of a log: its median, and how far the middle half spreads."""
 
     median: float

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from astrarium.calibrate.kernels import OPERATORS
 from astrarium.calibrate.run import Outcome, Progress, failure_text, header, run
 from astrarium.calibrate.sections import COLLECTIVES, SECTIONS, check_sections, list_cases
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 DEFAULT_SECONDS: Final = 600.0
 CORES_BY_DEFAULT: Final = 2  # of a processor that exchange messages
@@ -34,8 +34,7 @@ CORES_BY_DEFAULT: Final = 2  # of a processor that exchange messages
 COLLECTIVES_SHARE: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value, frozen=True):
     """What to measure: `ranks` devices for collectives, None for all GPUs there are."""
 
     journal: Path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.types import Strategy
 from astrarium.validate.predictions import reported_bytes
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Value, frozen=True):
     """One run: what was trained how, and the time and memory that its program reported.
 
     `stage` is the pipeline stage whose memory was reported; None is the fullest.
@@ -47,8 +46,7 @@ class Measurement:
         return self.workload, self.pool, self.strategy, self.runtime
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
+class Predicted(Value, frozen=True):
     """Seconds and reported bytes of every measurement."""
 
     seconds: Floats

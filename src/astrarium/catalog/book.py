@@ -9,7 +9,7 @@ cloud and type as they are, and take the place of the spot prices.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import Final
 
@@ -24,12 +24,12 @@ from astrarium.catalog.prices import (
 )
 from astrarium.catalog.regions import ANY_REGION, REGIONS, region_class
 from astrarium.errors import InputError, did_you_mean
+from astrarium.value import Value
 
 EVERY_CLOUD: Final = "*"  # in discounts: clouds that are not named
 
 
-@dataclass(frozen=True, slots=True)
-class Book:
+class Book(Value, frozen=True):
     """Offers, and the day against which their age is counted."""
 
     offers: tuple[Offer, ...]

@@ -10,7 +10,6 @@ written by `benchmarks/fit_efficiency.py`; nothing here computes a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -24,21 +23,20 @@ from astrarium.catalog.profiles import (
     number,
     read_object,
 )
+from astrarium.value import Value
 
 FOLDER: Final = Path(__file__).parent / "data" / "efficiency"
 LAW_FILE: Final = "law.json"
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Value, frozen=True):
     """How far predictions are off for a GPU type that was never measured (log, deviation)."""
 
     same_design: float  # a measured type has the same multiprocessors
     new_design: float  # none has; the law alone
 
 
-@dataclass(frozen=True, slots=True)
-class Law:
+class Law(Value, frozen=True):
     """Fits for any GPU: products by number format, and the best forward attention it has.
 
     A FLOP costs joules in proportion to (reference_flops / FLOP/s of a multiprocessor)^exponent.
@@ -55,8 +53,7 @@ class Law:
     left_out: LeftOut
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Value, frozen=True):
     """Boosted trees over named features; they predict log(true seconds / seconds^slope ...).
 
     With `seconds` the formula's time without its fixed part, kept within `seconds_range`:

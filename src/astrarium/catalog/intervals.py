@@ -9,19 +9,18 @@ computes an interval, that is `astrarium.cost.uncertainty`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.profiles import DAMAGE, number, read_object
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "intervals.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Value, frozen=True):
     """What a deviation is made of, beside the error of the GPU's operators; of log(seconds)."""
 
     iteration: float  # always: what whole iterations add to operators
@@ -30,8 +29,7 @@ class Terms:
     slower: float  # how much farther runs stray to the slow side than to the fast one, a ratio
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Value, frozen=True):
     """How many deviations an interval spans on the fast side, and the data behind it."""
 
     deviations: float
@@ -39,8 +37,7 @@ class Spread:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Value, frozen=True):
     """All of the file that predictions need."""
 
     level: float  # the share of measured times that should lie inside

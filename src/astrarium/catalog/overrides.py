@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.catalog.schema import CatalogFile
@@ -41,8 +41,7 @@ class Section(StrEnum):
     MODELS = "models"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value, frozen=True):
     """What one file says about one name; keys are those of the catalog's data files."""
 
     section: Section

@@ -20,7 +20,7 @@ from __future__ import annotations
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from astrarium.catalog.instances import find_instance
 from astrarium.catalog.prices import DISCOUNT, OWN_CLOUD, RATE_CARD, Offer, cloud_name, merged
 from astrarium.catalog.regions import ANY_REGION, region_class
 from astrarium.errors import InputError, did_you_mean
+from astrarium.value import Value
 
 LARGEST_FILE_BYTES: Final = 64 * 10**6
 MOST_USD_PER_HOUR: Final = 1e6
@@ -79,8 +80,7 @@ _LISTED: Final = "prices"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class PriceFile:
+class PriceFile(Value, frozen=True):
     """What a file offers, and what of it was left out."""
 
     offers: tuple[Offer, ...]

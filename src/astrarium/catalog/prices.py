@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from statistics import median
@@ -25,6 +25,7 @@ from astrarium.catalog.gpus import find_gpu
 from astrarium.catalog.records import read_table
 from astrarium.catalog.regions import ANY_REGION
 from astrarium.errors import InputError, did_you_mean
+from astrarium.value import Value
 
 STALE_AFTER_DAYS: Final = 180
 OWN_CLOUD: Final = "own"  # of prices of the user that name no cloud
@@ -61,8 +62,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Value, frozen=True):
     """One way to rent GPUs: a whole instance of one cloud in one class of regions."""
 
     cloud: str

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 FOLDER: Final = Path(__file__).parent / "data" / "profiles"
 TRAINING_FILE: Final = "training.json"
@@ -38,8 +39,7 @@ class ProfileSource(StrEnum):
     SPECIFICATION = "specification"  # the fit of a similar GPU on this one's figures
 
 
-@dataclass(frozen=True, slots=True)
-class GemmFit:
+class GemmFit(Value, frozen=True):
     """A matrix product: how close to the hardware's figures it comes, and what it loses where."""
 
     efficiency: float  # of the peak rate, inside a full wave of large tiles
@@ -52,8 +52,7 @@ class GemmFit:
     fixed_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class RoleFit:
+class RoleFit(Value, frozen=True):
     """A backward product against the forward product of the same output and reduction."""
 
     efficiency_ratio: float
@@ -62,16 +61,14 @@ class RoleFit:
     exposed_bytes: float  # of each output element, whose traffic no arithmetic hides
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedFit:
+class GroupedFit(Value, frozen=True):
     """Many products in one launch against one product of the same tiles."""
 
     efficiency_ratio: float
     fixed_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionFit:
+class AttentionFit(Value, frozen=True):
     """Tiled attention in one direction."""
 
     efficiency: float  # of the peak rate for the matrix products
@@ -82,16 +79,14 @@ class AttentionFit:
     fixed_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionFits:
+class AttentionFits(Value, frozen=True):
     """One attention kernel, both directions."""
 
     forward: AttentionFit
     backward: AttentionFit
 
 
-@dataclass(frozen=True, slots=True)
-class PointwiseFit:
+class PointwiseFit(Value, frozen=True):
     """Bytes per element that a copy would move in the time the kernel takes."""
 
     eager_forward: float
@@ -100,16 +95,14 @@ class PointwiseFit:
     fused_backward: float
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFit:
+class StreamFit(Value, frozen=True):
     """Kernels bound by memory bandwidth."""
 
     efficiency: float
     fixed_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerFit:
+class OptimizerFit(Value, frozen=True):
     """Gradient norm, clipping, fused Adam on fp32 master weights, cast to 16 bits."""
 
     bytes_per_parameter: float
@@ -117,8 +110,7 @@ class OptimizerFit:
     fixed_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingFactors:
+class TrainingFactors(Value, frozen=True):
     """What one GPU's measurements say about all: ratios, bytes, gaps between kernels."""
 
     gpu: str
@@ -130,8 +122,7 @@ class TrainingFactors:
     launch_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Value, frozen=True):
     """The fitted operators of one GPU type; `gemm` by number format, `attention` by kernel.
 
     Only GPU types whose attention was measured in both directions have fits of it.
@@ -147,8 +138,7 @@ class Profile:
     attention_ratio: float  # of its time to that of the law, where there are no fits of it
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Value, frozen=True):
     """GPU types that share a design, and the fitted type whose power limit they scale."""
 
     architecture: str
@@ -161,16 +151,14 @@ class Family:
     assumed_error: float  # least relative error; more than 0 where no relative was measured
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
+class Chip(Value, frozen=True):
     """The parts of one GPU type that its data sheet figures do not tell."""
 
     multiprocessors: int
     family: str
 
 
-@dataclass(frozen=True, slots=True)
-class Chips:
+class Chips(Value, frozen=True):
     """All known chips by GPU type, and their families."""
 
     families: Mapping[str, Family]

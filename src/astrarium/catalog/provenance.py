@@ -7,11 +7,11 @@ the path of that file instead of a code, and no date.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeAlias
 
 from astrarium.catalog.records import ALL, read_table, unit_of
+from astrarium.value import Value
 
 # First and last day of what a price is the median of.
 PriceDates: TypeAlias = tuple[str, str]
@@ -19,8 +19,7 @@ PriceDates: TypeAlias = tuple[str, str]
 _DIGITS_SHOWN: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Value, frozen=True):
     """A document, or the reason why there is none."""
 
     code: str
@@ -31,8 +30,7 @@ class Source:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Value, frozen=True):
     """One figure of a catalog entry as it is shown: under the key and in the unit of the files."""
 
     name: str  # the key that a user's file overrides it by

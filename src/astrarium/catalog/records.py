@@ -9,12 +9,12 @@ all figures that are not named. The user's entries replace or add records by the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
 from astrarium.catalog.overrides import Entry
 from astrarium.errors import InputError, did_you_mean
+from astrarium.value import Value
 
 ALL: Final = "*"  # in sources and doubts: every figure without an entry of its own
 
@@ -22,8 +22,7 @@ _PROVENANCE: Final = frozenset({"sources", "doubts"})
 _DATA: Final = Path(__file__).parent / "data"
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Value, frozen=True):
     """A unit of the files: how it is written and how much of the SI unit it is."""
 
     text: str
@@ -50,8 +49,7 @@ def unit_of(key: str) -> Unit:
     return next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), _NO_UNIT)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Value, frozen=True):
     """One entry of a data file, with the sources and doubts of its figures."""
 
     name: str

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import InputError, did_you_mean
+from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
 DEFAULT: Final = "megatron"
@@ -59,8 +60,7 @@ WORDS: Final[Mapping[str, type[StrEnum]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(Value, frozen=True):
     """One training program. Bytes are per parameter or element, seconds on the host."""
 
     name: str
@@ -136,8 +136,7 @@ class Runtime:
             _check_word(f"runtime {self.name}: {name}", getattr(self, name), list(words))
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Value, frozen=True):
     """A constant of a runtime and where it comes from."""
 
     name: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.calibrate.learn_checks import SetAside
@@ -53,8 +54,7 @@ SOURCE: TypeAlias = Annotated[
 DEFAULT_OUT = "cluster-profile.json"
 
 
-@dataclass(frozen=True, slots=True)
-class OfLogs:
+class OfLogs(Value, frozen=True):
     """What flags say about logs, as typed."""
 
     model: str | None = None
@@ -65,8 +65,7 @@ class OfLogs:
     global_batch: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Value, frozen=True):
     """Which rows of tables to take, as typed; the runtime is that of logs, too."""
 
     gpu: str | None = None

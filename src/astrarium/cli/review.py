@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,6 +11,7 @@ from astrarium.api import imports, money, request
 from astrarium.cli import output
 from astrarium.cli.shell import typed
 from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.api.request import Request
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from astrarium.strategy.types import Strategy
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Value, frozen=True):
     """A configuration, completed and looked at.
 
     `conflicts` are all that speaks against it; those that leave a `strategy` are about how it is

@@ -7,7 +7,6 @@ out, as many hosts have none. A part of a node is joined as the whole node is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from astrarium.catalog import Gpu
@@ -22,14 +21,14 @@ from astrarium.cluster.interconnect import (
 )
 from astrarium.cluster.types import Pool
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 T = TypeVar("T")
 
 _RACK: Final = "rack"  # the catalog's word for NVLink that leaves the node
 
 
-@dataclass(frozen=True, slots=True)
-class Machines:
+class Machines(Value, frozen=True):
     """What may be said about the nodes of a pool; None stands for the catalog's figure."""
 
     intra_node_bandwidth: float | None = None

@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog import Gpu
+from astrarium.value import Value
 
 _DATA: Final = Path(__file__).parent.parent / "catalog" / "data" / "collectives.json"
 _MICRO: Final = 1e-6
@@ -70,8 +70,7 @@ class Collective(StrEnum):
     ALL_TO_ALL = "all_to_all"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Value, frozen=True):
     """One way of running an operation inside a domain; the slower to start move bytes faster."""
 
     overhead: float  # seconds, paid once
@@ -79,16 +78,14 @@ class Line:
     efficiency: float  # of the bandwidth
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkLine:
+class NetworkLine(Value, frozen=True):
     """The same line between domains."""
 
     latencies: float  # latencies of the network per hop
     efficiency: float
 
 
-@dataclass(frozen=True, slots=True)
-class OperationProfile:
+class OperationProfile(Value, frozen=True):
     """How one operation behaves on a kind of link."""
 
     lines: tuple[Line, ...]
@@ -96,8 +93,7 @@ class OperationProfile:
     efficiency_above_ranks: tuple[tuple[int, float], ...]  # (more ranks than, factor), rising
 
 
-@dataclass(frozen=True, slots=True)
-class LinkProfile:
+class LinkProfile(Value, frozen=True):
     """The constants of a kind of link."""
 
     kind: LinkKind
@@ -107,8 +103,7 @@ class LinkProfile:
     relative_error: float  # mean, on sources that the fit did not see
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkProfile:
+class NetworkProfile(Value, frozen=True):
     """The constants of a network."""
 
     network: Network
@@ -117,8 +112,7 @@ class NetworkProfile:
     relative_error: float  # mean, on sources that the fit did not see
 
 
-@dataclass(frozen=True, slots=True)
-class OverlapProfile:
+class OverlapProfile(Value, frozen=True):
     """What computation loses to messages that run beside it."""
 
     compute_slowdown: float  # share of the time, beside messages on NVLink

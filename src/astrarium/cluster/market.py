@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import Network
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.catalog.book import Book
@@ -43,8 +44,7 @@ _NETWORKS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Power:
+class Power(Value, frozen=True):
     """What owned machines cost: the board's power, the share of it that is drawn, the price."""
 
     usd_per_kwh: float

@@ -8,7 +8,6 @@ storage are not modelled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from astrarium.arrays import Ints
 from astrarium.catalog import Gpu, find_gpu
 from astrarium.cluster.interconnect import LinkKind, Network
 from astrarium.errors import InputError, check_printable, did_you_mean
+from astrarium.value import Value
 
 CLUSTER_FILE = "cluster file"  # origin of prices that stand in one
 LARGEST_CLUSTER = 2**24  # GPUs; sixteen times the largest search asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Value, frozen=True):
     """Nodes of one GPU type."""
 
     name: str
@@ -90,8 +89,7 @@ def billed_gpus(gpus: Ints, gpus_per_node: int, rented_sizes: Sequence[int]) -> 
     return np.where(gpus > 0, nodes * np.where(index < len(sizes), one, several), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Value, frozen=True):
     """A connection between two pools; the bandwidth is per node, as `inter_node_bandwidth`."""
 
     between: tuple[str, str]
@@ -99,8 +97,7 @@ class Link:
     latency: float
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Value, frozen=True):
     """Pools, and the links between them that are not the default."""
 
     pools: tuple[Pool, ...]

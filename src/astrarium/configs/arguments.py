@@ -20,6 +20,7 @@ from astrarium.strategy.options import (
     megatron_version,
     options_by_flag,
 )
+from astrarium.value import Value
 
 _NEGATIVE: Final = re.compile(r"-\d|-\.\d")
 # Options of older versions and of forks, whose meaning is known: dest, value if none follows, and
@@ -43,8 +44,7 @@ _OLDER: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Value, frozen=True):
     """An option as it was given."""
 
     option: Option

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from astrarium.configs.settings import Described
 from astrarium.errors import InputError
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, assemble
+from astrarium.value import Value
 
 _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
@@ -19,8 +19,7 @@ MOST_LAYERS: Final = 10_000  # a larger number is a typing error
 _PADDING: Final = 0.05  # of a vocabulary
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Value, frozen=True):
     """An option that decides something; `sets` is the field or fact it decides."""
 
     option: str
@@ -28,8 +27,7 @@ class Used:
     sets: str
 
 
-@dataclass(frozen=True, slots=True)
-class AsIf:
+class AsIf(Value, frozen=True):
     """An option whose effect is not modelled: what it is, what is predicted instead, and why."""
 
     option: str
@@ -42,8 +40,7 @@ class AsIf:
         return f"{self.option} is {self.given}; predicted as if {self.assumed}: {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Value, frozen=True):
     """An option that the program does not have, and what it makes of it."""
 
     option: str
@@ -60,8 +57,7 @@ class Unknown:
         return self.says.startswith(NOT_AN_OPTION)
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Value, frozen=True):
     """A configuration: what it says, and what became of each of its options.
 
     `strategy_of` gives the keys of the strategy for a number of layers and, where it is known, of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -13,6 +12,7 @@ from astrarium.configs.script import Command, Script, read_script
 from astrarium.configs.shell import Lexer
 from astrarium.errors import InputError
 from astrarium.strategy.options import Treatment, options_by_flag
+from astrarium.value import Value
 
 _SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 _LAUNCHERS: Final = (
@@ -44,8 +44,7 @@ _VARIABLES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Value, frozen=True):
     """Arguments of the program, processes in all if stated, the environment, and notes."""
 
     arguments: tuple[str, ...]

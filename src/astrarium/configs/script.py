@@ -16,6 +16,7 @@ from typing import Final
 from astrarium.configs.expansion import Variables, unset_in
 from astrarium.configs.shell import Lexer, Token
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
@@ -37,8 +38,7 @@ _NUMERIC: Final[Mapping[str, Callable[[int, int], bool]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Value, frozen=True):
     """A command with its variables filled in."""
 
     words: tuple[str, ...]

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 _OPERATORS: Final = (";;", "&&", "||", "<<<", "<<", ">>", "&>", ">&", "<&")
 _OPERATOR_LETTERS: Final = ";&|()<>"
@@ -30,8 +31,7 @@ class Kind(StrEnum):
     COMMAND = "command"  # what another program would print
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Value, frozen=True):
     kind: Kind
     text: str
     quoted: bool = False

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import Runtime
 from astrarium.model import Model
+from astrarium.value import Value
 
 # Of one node: the storage behind Llama 3 405B sustained 2 TB/s ("The Llama 3 Herd of Models"), and
 # 2,048 nodes trained it. Others may have used it, too; rented storage may be far from it.
@@ -19,8 +18,7 @@ DEFAULT_NODE_BANDWIDTH = 1e9
 DEFAULT_RESTART_SECONDS = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(Value, frozen=True):
     """Bytes/s that nodes write and read, each of them and all together."""
 
     per_node: float = DEFAULT_NODE_BANDWIDTH
@@ -30,8 +28,7 @@ class Storage:
         return np.minimum(np.asarray(nodes) * self.per_node, self.shared)
 
 
-@dataclass(frozen=True, slots=True)
-class Protection:
+class Protection(Value, frozen=True):
     """How a run is kept safe; numbers, or arrays with an entry for each run.
 
     `checkpoint_seconds`: work rests for so long. `restart_seconds`: from an interruption to full

@@ -35,7 +35,6 @@ launch of a call that the host issues too late.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -57,6 +56,7 @@ from astrarium.cluster.interconnect import (
     network_profile,
     overlap_profile,
 )
+from astrarium.value import Value
 
 _Number: TypeAlias = Floats | float
 
@@ -83,8 +83,7 @@ DOUBLING_HOP_SHARE: Final = 1.0 / 3.5
 DOUBLING_RANK_SECONDS: Final = 2.8e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Fabric:
+class Fabric(Value, frozen=True):
     """The links of a pool as collectives see them; bytes/s per direction, and seconds."""
 
     gpus_per_domain: int
@@ -108,16 +107,14 @@ class Fabric:
         return self.peer_bandwidth >= self.intra_bandwidth
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Value, frozen=True):
     """Ranks that work together, and how many of them share a fast domain."""
 
     size: Ints
     per_domain: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class _Path:
+class _Path(Value, frozen=True):
     """What an algorithm asks of the links: hops in a row, seconds of bytes at full bandwidth."""
 
     hops: _Number

@@ -9,7 +9,6 @@ The exception is the width of a head: kernels exist for a few widths, each with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -21,6 +20,7 @@ from astrarium.catalog.efficiency import Correction, find_correction
 from astrarium.cost.kernels import QUERY_BLOCK, Device, HeadShape, MatrixShape
 from astrarium.cost.trees import Forest, forest
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 # Features in the order of the trees, with the direction that time may take along each.
 MATRIX_FEATURES: Final = {"rows": 1, "columns": 1, "depth": 1, "seconds": 1, "outputs": 1}
@@ -40,8 +40,7 @@ _LEAST: Final = 1e-12  # what counts as size or time zero
 Features = Mapping[str, ArrayLike]
 
 
-@dataclass(frozen=True)
-class Learned:
+class Learned(Value, frozen=True, dict=True):
     """A correction and its trees, ready to be evaluated."""
 
     correction: Correction

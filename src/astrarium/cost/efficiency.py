@@ -16,12 +16,13 @@ kernels, caches holding operands from one kernel to the next, the temperature of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from msgspec import field
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats, Ints
@@ -59,6 +60,7 @@ from astrarium.cost.kernels import (
     of_design,
 )
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 _MODELS_KEPT: Final = 256
 
@@ -115,8 +117,7 @@ class Pointwise(StrEnum):
     ACCUMULATE = "accumulate"  # a 16-bit gradient added to an fp32 sum
 
 
-@dataclass(frozen=True)
-class OperatorModel:
+class OperatorModel(Value, frozen=True, dict=True):
     """Operator times of one GPU type. Arguments broadcast; results are seconds."""
 
     gpu: Gpu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -30,14 +30,14 @@ from astrarium.cost.tally import (
 )
 from astrarium.model.blocks import CustomBlock, Model
 from astrarium.model.workload import Precision, Workload
+from astrarium.value import Value
 
 # The projection to the vocabulary stays in 16 bits in 8-bit recipes: it is no module of
 # TransformerEngine.
 HEAD_DTYPE: Final = {Precision.FP8: "bf16"}
 
 
-@dataclass(frozen=True, slots=True)
-class EndCosts:
+class EndCosts(Value, frozen=True):
     """One row per shard; seconds and bytes of one micro-batch, parameters of one rank."""
 
     embedding_forward: Floats
@@ -112,8 +112,7 @@ def end_costs(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Projection:
+class _Projection(Value, frozen=True):
     """The products of the head's weight: at full clock, and at least at the power limit."""
 
     forward: Floats

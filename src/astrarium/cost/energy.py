@@ -9,13 +9,12 @@ GPUs, nodes and the hall around them are told apart because users know one of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
 from astrarium.units import HOUR
+from astrarium.value import Value
 
 WATTS_PER_KILOWATT = 1000.0
 
@@ -29,8 +28,7 @@ NODE_OVERHEAD = 0.76 * 10.2 / (8 * 0.7) / GPU_UTILISATION
 PUE = 1.2
 
 
-@dataclass(frozen=True, slots=True)
-class PowerTerms:
+class PowerTerms(Value, frozen=True):
     """Factors from the TDP of the GPUs to the power of a data centre."""
 
     utilisation: float = GPU_UTILISATION

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.walks import Stage, Stages, best_ramps, key_stages
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class _Ring:
+class _Ring(Value, frozen=True):
     """The stages a chain may wait on, and what is the same for all of them.
 
     hold: what transfers add to a slot. closing: the link from the last stage to the first.

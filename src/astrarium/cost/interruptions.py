@@ -17,14 +17,13 @@ functions take numbers or arrays that broadcast. A run that makes no headway tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.checkpoints import Protection
 from astrarium.units import HOUR
+from astrarium.value import Value
 
 # Of one spot node: one of ten nodes a day, the middle of what Google's documentation of preemptible
 # machines once stated, as others quote it: 5 to 15 % a day on a seven-day average, of all types.
@@ -70,8 +69,7 @@ def _excess(z: Floats) -> Floats:
     return np.where(z < _SERIES_BELOW, series, z + np.expm1(-z))
 
 
-@dataclass(frozen=True, slots=True)
-class Overheads:
+class Overheads(Value, frozen=True):
     """Expected seconds for each second of work, by cause."""
 
     checkpoints: Floats  # those that were finished and kept
@@ -148,8 +146,7 @@ def interval_of(rate: ArrayLike, work_seconds: ArrayLike, protection: Protection
     return np.where(np.asarray(rate) > 0, best, np.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class Rental:
+class Rental(Value, frozen=True):
     """What the nodes of each pool cost and how often they fail; arrays have pools as last axis.
 
     Prices are those of one node and hour; `spot_usd` is nan where none is on offer.
@@ -185,8 +182,7 @@ class Rental:
         return np.divide(saved, risk, out=free, where=risk > 0)
 
 
-@dataclass(frozen=True, slots=True)
-class SpotChoices:
+class SpotChoices(Value, frozen=True):
     """Ways to mix on-demand and spot nodes, from none to as many as there are on offer."""
 
     spot_nodes: Ints  # (choices, pools)

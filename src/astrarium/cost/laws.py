@@ -12,9 +12,10 @@ ending; `update`. Not modelled: caches that hold operands from one operator to t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import field
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
@@ -66,8 +67,7 @@ def attention_terms(
     ]
 
 
-@dataclass(frozen=True)
-class LawModel(OperatorModel):
+class LawModel(OperatorModel, frozen=True, dict=True):
     """Operator times of a device that is known by its laws alone."""
 
     laws: Laws = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
+from astrarium.value import Value
 
 # One standard deviation of the time that GPUs of one type take for the same work at their power
 # limit. Five centres found 8 % between the ends of the box plot (arXiv 2208.11035, 2022-08), which
@@ -49,8 +50,7 @@ from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 GPU_DEVIATION: Final = 0.015
 
 
-@dataclass(frozen=True, slots=True)
-class ShardCosts:
+class ShardCosts(Value, frozen=True):
     """Costs of the distinct shards among some degrees, and which shard each row uses."""
 
     layers: LayerCosts
@@ -58,8 +58,7 @@ class ShardCosts:
     shard_of: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class RankSeconds:
+class RankSeconds(Value, frozen=True):
     """Seconds of one micro-batch by cause on each rank."""
 
     forward: Floats
@@ -73,8 +72,7 @@ class RankSeconds:
     launch_again: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Value, frozen=True):
     """Seconds of messages with all parameters of a rank."""
 
     reduce: Floats  # gradients summed everywhere
@@ -82,8 +80,7 @@ class Exchange:
     gather: Floats  # weights
 
 
-@dataclass(frozen=True, slots=True)
-class DataMessages:
+class DataMessages(Value, frozen=True):
     """Data-parallel messages of each rank's parameters, dense then expert groups.
 
     Arrays of (layouts, ranks), but for `tied`: (layouts,).
@@ -99,8 +96,7 @@ class DataMessages:
     on_same_links: Floats  # other messages of one pass of a micro-batch, on the same adapters
 
 
-@dataclass(frozen=True, slots=True)
-class EndSeconds:
+class EndSeconds(Value, frozen=True):
     """Of the passes of one micro-batch, what embedding and head take: arrays of (layouts,)."""
 
     embedding_forward: Floats
@@ -109,8 +105,7 @@ class EndSeconds:
     head_backward: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Layouts:
+class Layouts(Value, frozen=True):
     """Rows to be priced: degrees with their ranks, and what every rank holds."""
 
     models: tuple[CostModel, ...]  # of the GPUs that ranks run on

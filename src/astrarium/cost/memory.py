@@ -10,7 +10,7 @@ in flight. What the driver, the libraries and the allocator take is shown as `re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from astrarium.cost.layouts import Layouts, ShardCosts, data_ranks, sum_over_mod
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options, by_rank
 from astrarium.strategy.types import Granularity, Method
+from astrarium.value import Value
 
 GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = 2, 3  # the ZeRO stages from which ranks share them
 
@@ -28,8 +29,7 @@ _FULL = GRANULARITIES.index(Granularity.FULL)
 _UNIFORM = METHODS.index(Method.UNIFORM)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Value, frozen=True):
     """Bytes by cause; every array is (strategies, ranks)."""
 
     weights: Floats

@@ -16,7 +16,7 @@ Not modelled: several pipelines' transfers sharing one link between pools.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import SPLITS, Degrees, Options
 from astrarium.strategy.types import LayerSplit
+from astrarium.value import Value
 
 StageClass = tuple[int, ...]  # indices of the pools a stage lies on, ascending
 # The same for all classes, or each its own; pp, cp and the number of micro-batches are common.
@@ -59,8 +60,7 @@ _FREE = SPLITS.index(LayerSplit.FREE)
 _Costs = TypeVar("_Costs", LayerCosts, EndCosts)
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(Value, frozen=True, dict=True):
     """Distinct runs of consecutive layers, of which any can be what a stage holds.
 
     of_range[i, j] is the index of layers [i, j), -1 where there are none or too many. The
@@ -102,8 +102,7 @@ class Contents:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StageTables:
+class StageTables(Value, frozen=True):
     """What stages would cost: arrays of (rows, classes, contents) unless said otherwise.
 
     An iteration takes the pipeline of `forward` and `backward` with `hop`, then the longest
@@ -162,8 +161,7 @@ class _KnownShards:
         self._costs = ShardCosts(layers, ends, np.arange(len(layers.forward)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Priced:
+class _Priced(Value, frozen=True):
     """The models behind a class of stages."""
 
     members: tuple[CostModel, ...]
@@ -183,8 +181,7 @@ class _Priced:
         return float(min(member.pool.gpu.memory_bytes for member in self.members))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Value, frozen=True):
     """All stages priced as if they were of one class."""
 
     stage_class: StageClass
@@ -222,8 +219,7 @@ class _Part:
         return np.where(self.has_whole[:, None], seconds, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Pipelines:
+class Pipelines(Value, frozen=True):
     """Layouts of stages that are given, and what each class of stages would do with them."""
 
     layouts: Layouts

@@ -24,16 +24,14 @@ schedule that overlaps expert communication, gradient reduction beside the last 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Value, frozen=True):
     """What every stage does when. Event arrays are parallel and in the order of execution."""
 
     seconds: float
@@ -143,8 +141,7 @@ def _checked(
 _FORWARD, _BACKWARD = 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
+class _Order(Value, frozen=True):
     """What runs in each wave on each stage: arrays of (waves, stages); kind 0 is nothing.
 
     `source` and `link`: where a pass's input comes from; `meets`: whether the link out of a stage

@@ -9,7 +9,6 @@ every rank apart, for reports.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
@@ -25,12 +24,12 @@ from astrarium.strategy.split import (
     threshold_bounds,
 )
 from astrarium.strategy.types import LayerSplit
+from astrarium.value import Value
 
 _RowKey = tuple[int, int, int, int, bool]  # pp, virtual, split, micro-batches, all ranks
 
 
-@dataclass(frozen=True, slots=True)
-class StageTable:
+class StageTable(Value, frozen=True):
     """Row per (pp, virtual, split, micro-batches); second axis: runs of ranks that are alike.
 
     count: the ranks of a run; a run of none pads a row, but never at its first or last place.

@@ -9,7 +9,7 @@ evaluation, checkpoints, broken GPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -22,6 +22,7 @@ from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import beside
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Options, by_rank
 from astrarium.strategy.types import Granularity, Method
+from astrarium.value import Value
 
 # An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
 # two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
@@ -31,8 +32,7 @@ _FULL = GRANULARITIES.index(Granularity.FULL)
 _UNIFORM = METHODS.index(Method.UNIFORM)
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds:
+class Seconds(Value, frozen=True):
     """One iteration by cause; the causes add up to `total`."""
 
     forward: Floats

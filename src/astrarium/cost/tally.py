@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from astrarium.model.blocks import Block, Linear, Module, Split
 from astrarium.model.workload import Precision, Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
 from astrarium.strategy.types import RecomputeModule
+from astrarium.value import Value
 
 ELEMENT_BYTES = 2  # gradients in 16-bit formats, as products write them
 MASK_BYTES = 1  # of a dropped element
@@ -37,8 +38,7 @@ PASSES = ("forward", "backward")
 GemmSeconds = dict[str, tuple[Floats, Floats, Floats]]  # weight -> forward, dgrad, wgrad
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
+class Shards(Value, frozen=True):
     """Distinct ways to shard a layer, one row each."""
 
     tp: Ints
@@ -62,8 +62,7 @@ class Shards:
         return np.where(self.sequence_parallel, self.tp, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCosts:
+class LayerCosts(Value, frozen=True):
     """Per shard (rows) and kind of layer (columns); seconds and bytes of one micro-batch.
 
     `tp_*` come twice: plain, and with communication pipelined into the GEMMs (`*_overlapped`).

@@ -9,20 +9,21 @@ batch; here it counts by its share of an iteration, so that all tokens asked for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from enum import StrEnum
 
 import numpy as np
+from msgspec import field
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.checkpoints import Protection, Storage
 from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR, protected
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(Value, frozen=True):
     """From `start` sequences to the global batch, in steps of `increment`, over `samples`."""
 
     start: int
@@ -46,8 +47,7 @@ class Ramp:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Value, frozen=True):
     """Iterations at each batch size, ascending; the last is the global batch."""
 
     batches: Ints
@@ -104,8 +104,7 @@ def _ramped(global_batch: int, ramp: Ramp) -> tuple[Ints, Ints]:
     return batches, iterations
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(Value, frozen=True):
     """After every so many iterations, so many forward passes over a global batch."""
 
     every: int
@@ -123,8 +122,7 @@ class Spot(StrEnum):
     MIX = "mix"  # as many as is best
 
 
-@dataclass(frozen=True, slots=True)
-class RunTerms:
+class RunTerms(Value, frozen=True):
     """What is known of a run beside its workload and its cluster; all of it has defaults.
 
     `interruptions_per_hour` are those of one spot node, by GPU type, with "" for all others.
@@ -147,8 +145,7 @@ class RunTerms:
         return given.get(gpu, given.get("", DEFAULT_INTERRUPTIONS_PER_HOUR))
 
 
-@dataclass(frozen=True, slots=True)
-class RunSeconds:
+class RunSeconds(Value, frozen=True):
     """Expected seconds by cause; the causes add up to the time on the wall."""
 
     train: Floats  # iterations at the global batch

@@ -10,13 +10,13 @@ read: a value costs one search among thresholds and one row of words per feature
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from astrarium.arrays import Floats
+from astrarium.value import Value
 
 Words = npt.NDArray[np.unsignedinteger]  # at least as many bits as a tree has leaves
 Singles = npt.NDArray[np.float32]
@@ -26,8 +26,7 @@ _MANTISSA_BITS: Final = 23  # of a 32-bit float, whose exponent tells which bit 
 _EXPONENT_BIAS: Final = 127
 
 
-@dataclass(frozen=True)
-class Forest:
+class Forest(Value, frozen=True, dict=True):
     """Complete trees of equal depth; a value below a threshold goes to the left."""
 
     start: float  # what every sum begins with

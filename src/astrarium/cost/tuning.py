@@ -7,8 +7,11 @@ quantity they correct, so that search, prediction and validation see the same mo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import field
+
+from astrarium.value import Value
 
 
 class Operators(StrEnum):
@@ -17,8 +20,7 @@ class Operators(StrEnum):
     ATTENTION = "attention"
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(Value, frozen=True):
     """Ratios of true to modelled time, and what is missing in seconds and bytes."""
 
     origin: str = ""  # where it was learned, for reports

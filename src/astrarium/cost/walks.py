@@ -27,15 +27,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(Value, frozen=True):
     """Stage seconds of n pipelines, as runs of equal stages: arrays of (n, runs).
 
     A run of no stages pads a row; the first run is never empty, nor is the last one of a row with
@@ -58,11 +58,10 @@ class Stages:
     head_backward: Floats
 
     def take(self, rows: Ints | slice) -> Stages:
-        return Stages(*(getattr(self, name)[rows] for name in self.__slots__))
+        return Stages(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Value, frozen=True):
     """One stage of every pipeline, with sums over the stages before it."""
 
     position: Floats
@@ -189,8 +188,7 @@ def one_forward_one_backward(
     return longest
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrips:
+class RoundTrips(Value, frozen=True):
     """Stages between which chains go up and down, if transfers overlap: (stages, pipelines).
 
     Overlapped transfers still delay the micro-batch, and 1F1B has no more micro-batches in flight

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from astrarium.export.checkpoints import CHECKPOINTS
@@ -17,6 +16,7 @@ from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Program
 from astrarium.plans.job import Job, NodeGroup
+from astrarium.value import Value
 
 POOL_LABEL: Final = "astrarium.pool"  # that users give to nodes of pools of one GPU type
 LONGEST_NAME: Final = 24  # leaves room for what launchers append, of 63 letters
@@ -26,8 +26,7 @@ NO_SPOT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Value, frozen=True):
     """Nodes that are asked for together: `first` is the number of the first one."""
 
     name: str

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from astrarium.documents import write_atomic
@@ -22,14 +22,14 @@ from astrarium.export.target import Target, find_target
 from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
 from astrarium.plans.job import Job
 from astrarium.units import format_bytes
+from astrarium.value import Value
 
 README = "README.md"
 SCRIPT_MODE = 0o755
 NAMES_SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Value, frozen=True):
     """What is written for a plan: its files, and how it is started."""
 
     files: Files

@@ -7,8 +7,10 @@ the transformers class (5.22.2), which stands here by family; sizes are read els
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
+
+from astrarium.value import Value
 
 Values = Mapping[str, Any]
 Key = tuple[str, Any]  # a key of the config and its default
@@ -17,8 +19,7 @@ RMS, LAYER = "RMSNorm", "LayerNorm"
 NO_LIMIT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Router:
+class Router(Value, frozen=True):
     """How experts are chosen: Megatron's names, keys of the config where it decides."""
 
     score: str = "softmax"
@@ -36,8 +37,7 @@ class Router:
         return self.score == "sigmoid"
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Value, frozen=True):
     """What models of one `model_type` have in common."""
 
     normalization: str = RMS
@@ -132,8 +132,7 @@ def text_values(values: Values) -> Values:
     return nested if isinstance(nested, Mapping) else values
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
+class Rope(Value, frozen=True):
     """Rotary positions: their base, and how they are stretched ("" if they are not)."""
 
     theta: float

@@ -9,7 +9,7 @@ fastest is the nearest. All times are predicted here with one model, so that the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from typing import Final
 
@@ -35,6 +35,7 @@ from astrarium.plans.parts import plan_part
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import predict, why_refused
 from astrarium.strategy.types import LayerSplit, Overlap, Strategy
+from astrarium.value import Value
 
 MOST_TRIED: Final = 600  # strategies that are looked at
 NEW_RANK: Final = 1
@@ -42,8 +43,7 @@ NEW_RANK: Final = 1
 Found = tuple[float, Job, int | None]  # its time, the plan, its rank in the document
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(Value, frozen=True):
     """An expressible plan beside the refused one.
 
     `rank` is that in the document, None for one that was made here. `changed` says what is

@@ -7,13 +7,15 @@ every node, and the command that the user types.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import field
+
+from astrarium.value import Value
 
 Files = Mapping[str, str]  # name, relative to the folder -> text
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(Value, frozen=True):
     """Arguments that say what is read in training.
 
     `generated` needs no files. `own` takes its place where the environment variable `variable` is
@@ -27,8 +29,7 @@ class Data:
     otherwise: str = "Generated data"
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Value, frozen=True):
     """What every process runs.
 
     `script` is what follows `torchrun ...`, as words of a shell: `"$MEGATRON_PATH"/pretrain_gpt.py`
@@ -55,8 +56,7 @@ class Program:
         return (*self.arguments, *self.data.generated)
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Value, frozen=True):
     """Files that start a program, and the command to type in their folder."""
 
     files: Files

@@ -12,13 +12,13 @@ from astrarium.export.nearest import Nearest
 from astrarium.export.target import Refusal, Target
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.units import format_seconds
+from astrarium.value import Value
 
 SCHEMA: Final = "astrarium.export/1"
 _WORD: Final = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|<[^>]*>|\\.|\S)+""")
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalPart:
+class RefusalPart(Value, frozen=True):
     """Why a plan was not written: what it asks for, and why the target has no way to say it."""
 
     feature: str  # "model": the model itself
@@ -26,8 +26,7 @@ class RefusalPart:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class NearestPart:
+class NearestPart(Value, frozen=True):
     """The nearest plan that the target can express; `plan` is its rank, null for a new one."""
 
     plan: int | None
@@ -89,8 +88,7 @@ def written(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Value, frozen=True):
     """Why a plan cannot be written for `target`, and what could be instead."""
 
     target: Target

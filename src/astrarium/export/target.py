@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final
+
+from msgspec import field
 
 from astrarium.errors import InputError, did_you_mean
 from astrarium.export.features import Feature, asked_by
 from astrarium.export.program import Launch, Program
 from astrarium.plans.job import Job
+from astrarium.value import Value
 
 MEGATRON: Final = "megatron"  # what plans are made and priced for
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Value, frozen=True):
     """Software, in the version that what is written was checked with.
 
     `lacks` says of features why they cannot be expressed, for the user to read. `model_refused`
@@ -47,8 +48,7 @@ class Target:
         return f"{self.title} {self.version}".strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Value, frozen=True):
     """What of a plan a target cannot express, with the plan's values, and why."""
 
     feature: Feature | None  # None: the model itself

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +15,12 @@ from typing import Any, Final
 from astrarium.export.trained_facts import trained_facts, unlike
 from astrarium.model.blocks import Block, Model
 from astrarium.plans.job import Job
+from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "torchtitan_models.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Flavor:
+class Flavor(Value, frozen=True):
     """A model of torchtitan; limits are those of its family in one version."""
 
     family: str

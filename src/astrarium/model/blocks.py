@@ -21,6 +21,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
 
+import msgspec
+
+from astrarium.value import Value
+
 ELEMENT_BYTES = 2  # activations are kept and sent in 16-bit formats
 
 
@@ -42,8 +46,7 @@ class Module(StrEnum):
     SHARED_EXPERTS = "shared_experts"
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Value, frozen=True):
     """A weight matrix of `outputs` x `inputs`; `copies` of it exist, each token uses `active`.
 
     `context` weights multiply what cross attention reads, not the tokens of their layer.
@@ -72,8 +75,7 @@ class Linear:
         return 2.0 * self.inputs * self.outputs * self.active
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
+class Norm(Value, frozen=True):
     """A normalisation over `width` features with `vectors` learned vectors (RMS 1, layer 2).
 
     `per_head` norms (query/key norms) act on head-split activations, on `groups` heads of `width`
@@ -98,8 +100,7 @@ class Norm:
         return self.width * self.groups
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Value, frozen=True):
     """The scores-and-values part of attention; its projections are `Linear` entries.
 
     `key_dim` and `value_dim` are per head (equal except for MLA). `window` is the number of
@@ -127,8 +128,7 @@ class Attention:
         return 2.0 * self.heads * (self.key_dim + self.value_dim) * visible
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTiming:
+class LayerTiming(Value, frozen=True):
     """Measured seconds of one layer with a micro-batch of `samples`: how AMP profiles enter.
 
     Without `backward_seconds` the backward pass is as much off its prediction as the forward pass.
@@ -143,8 +143,7 @@ class LayerTiming:
 Timings: TypeAlias = Mapping[str, Mapping[int, LayerTiming]]
 
 
-@dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Value, frozen=True):
     """Tables and projections before the first block, on the first pipeline stage.
 
     `vocab` rows of the token table are divided by tensor parallelism; everything in
@@ -167,8 +166,7 @@ class Embedding:
         return self.token_parameters + self.other_parameters
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Value, frozen=True, dict=True):
     """One layer: what Megatron counts in --num-layers.
 
     `gated` tells whether the feed-forward part multiplies two projections (SwiGLU, GeGLU).
@@ -194,7 +192,7 @@ class Block:
     sequences: int = 1
     context_length: int | None = None
     embedding: Embedding | None = None
-    timings: Timings = field(default_factory=dict)
+    timings: Timings = msgspec.field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> int:
@@ -240,8 +238,7 @@ class Block:
         return hash((self.name, self.parameters, self.linears))
 
 
-@dataclass(frozen=True)
-class CustomBlock:
+class CustomBlock(Value, frozen=True, dict=True):
     """A layer known only by its size, and by measurements if the user has them.
 
     Bytes and FLOPs are per sample (one sequence, one image) and for the whole layer. Tensor
@@ -256,7 +253,7 @@ class CustomBlock:
     forward_flops: float
     activation_bytes: float
     output_bytes: float
-    timings: Timings = field(default_factory=dict)
+    timings: Timings = msgspec.field(default_factory=dict)
     moved_bytes: tuple[float, float] = (0.0, 0.0)  # forward, backward
     divided: float = 1.0
     launch_seconds: float = 0.0
@@ -314,8 +311,7 @@ class Head:
         return 2.0 * self.inputs * self.outputs
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Value, frozen=True):
     """The output of layer `source`, which layers up to `until` read beside what reaches them."""
 
     source: int

@@ -11,7 +11,7 @@ of the residual stream inside a stack (give them as custom blocks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from astrarium.model.blocks import (
@@ -26,6 +26,7 @@ from astrarium.model.blocks import (
     Norm,
     Split,
 )
+from astrarium.value import Value
 
 
 class Architecture(StrEnum):
@@ -44,8 +45,7 @@ FIRST = "-first"  # of the name of a block that holds more than those behind it
 SANDWICH_NORMS = (*PRE_NORMS, "attention_post_norm", "mlp_post_norm")
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Value, frozen=True):
     """A mixture of experts: `per_token` of `count` experts, and shared ones for every token."""
 
     count: int
@@ -58,8 +58,7 @@ class Experts:
     bias: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Latent:
+class Latent(Value, frozen=True):
     """Multi-head latent attention: queries and keys/values pass through narrow projections."""
 
     q_rank: int | None
@@ -70,8 +69,7 @@ class Latent:
     bias: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Value, frozen=True):
     """A stack of Transformer blocks with its embedding and head.
 
     `windows` gives the local window of each layer (None sees everything; empty: no layer has

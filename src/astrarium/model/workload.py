@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
+from astrarium.value import Value
 
 
 class Precision(StrEnum):
@@ -27,8 +27,7 @@ class Precision(StrEnum):
         return 4 if self is Precision.FP32 else 2
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Value, frozen=True):
     """`global_batch` counts sequences; `tokens` is the length of the whole run, if stated."""
 
     model: Model

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
 from astrarium.strategy.types import (
     Granularity,
     LayerSplit,
@@ -20,13 +22,13 @@ from astrarium.strategy.types import (
     RecomputeModule,
     Schedule,
 )
+from astrarium.value import Value
 
 SCHEMA = "astrarium.plan/1"
 PLAN_FILE = "plan.json"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadPart:
+class WorkloadPart(Value, frozen=True):
     """What is trained; `model_as_given` is what the user called it: a name or a path.
 
     `model_config` is the config.json or model file it was built from; null in older files.
@@ -48,8 +50,7 @@ class WorkloadPart:
         return self.active_parameters != self.parameters
 
 
-@dataclass(frozen=True, slots=True)
-class PoolPart:
+class PoolPart(Value, frozen=True):
     """Nodes of one GPU type; `price_source` says in words where its price comes from.
 
     `rented_sizes` are the GPUs of the instances on offer (empty: whole nodes); `cloud` to
@@ -82,22 +83,19 @@ class PoolPart:
     interruptions_per_hour: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkPart:
+class LinkPart(Value, frozen=True):
     between: tuple[str, str]
     bandwidth_bytes_per_second: float
     latency_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPart:
+class ClusterPart(Value, frozen=True):
     gpus: int
     pools: tuple[PoolPart, ...]
     links: tuple[LinkPart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RampPart:
+class RampPart(Value, frozen=True):
     """The batch grows from `start` sequences in steps of `increment`, over `samples`."""
 
     start: int
@@ -105,16 +103,14 @@ class RampPart:
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationPart:
+class EvaluationPart(Value, frozen=True):
     """After every so many iterations, so many forward passes over a global batch."""
 
     every: int
     iterations: int
 
 
-@dataclass(frozen=True, slots=True)
-class SearchPart:
+class SearchPart(Value, frozen=True):
     """What the search did, within which limits.
 
     `reasons` splits the counts of `rejected` by the rule that acted. `rampup_batch` and
@@ -137,16 +133,14 @@ class SearchPart:
     evaluation: EvaluationPart | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecomputePart:
+class RecomputePart(Value, frozen=True):
     granularity: Granularity
     method: Method
     layers: int
     modules: tuple[RecomputeModule, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StagePart:
+class StagePart(Value, frozen=True):
     """A run of layers (first, last exclusive); a rank with virtual stages holds several."""
 
     gpu: str
@@ -191,8 +185,7 @@ class StrategyPart:
         return self.groups or (self,)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
+class MemoryPart(Value, frozen=True):
     """Bytes on each GPU of a pipeline stage; the causes add up to the peak."""
 
     stage: int
@@ -215,8 +208,7 @@ class MemoryPart:
         return self.peak_bytes / self.capacity_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StageTimePart:
+class StageTimePart(Value, frozen=True):
     """One pipeline stage: the passes of one micro-batch, what is once an iteration, its link.
 
     `chunk_*` are the parts of the passes on each virtual stage; `model_seconds` is a micro-batch
@@ -246,8 +238,7 @@ class StageTimePart:
 MEMORY_KEYS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserved")
 
 
-@dataclass(frozen=True, slots=True)
-class RunPart:
+class RunPart(Value, frozen=True):
     """The whole run: expected seconds by cause, which add up, and what is lost and used.
 
     `spot_gpus` are those of each type that may be taken away; without interruptions no checkpoint
@@ -263,8 +254,7 @@ class RunPart:
     co2_kilograms: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanPart:
+class PlanPart(Value, frozen=True):
     rank: int
     gpus: dict[str, int]
     strategy: StrategyPart
@@ -308,8 +298,7 @@ class PlanPart:
         return max(self.memory, key=lambda stage: stage.share)
 
 
-@dataclass(frozen=True, slots=True)
-class ParetoPart:
+class ParetoPart(Value, frozen=True):
     """A point of the front of time against money: no other plan beats it in both.
 
     `tokens_per_second` is the speed while it trains; `goodput` is the share of the run that it
@@ -322,8 +311,8 @@ class ParetoPart:
     train_seconds: float | None
     plan: int  # index in `plans`
     usd_per_hour: float | None = None
-    spot_gpus: dict[str, int] = field(default_factory=dict)  # of `gpus`, by type
-    cloud: dict[str, str] = field(default_factory=dict)  # by GPU type
+    spot_gpus: dict[str, int] = msgspec.field(default_factory=dict)  # of `gpus`, by type
+    cloud: dict[str, str] = msgspec.field(default_factory=dict)  # by GPU type
     goodput: float = 1.0
     kwh: float | None = None
     train_seconds_interval: tuple[float, float] | None = None
@@ -331,8 +320,7 @@ class ParetoPart:
     tied_with: tuple[int, ...] = ()  # other points that the intervals do not tell apart
 
 
-@dataclass(frozen=True, slots=True)
-class ComparePart:
+class ComparePart(Value, frozen=True):
     """What the user has, beside plan 1, and what that saves: negative where it takes more.
 
     Seconds and dollars are those of the run, or of an iteration without tokens. `refused` says
@@ -348,8 +336,7 @@ class ComparePart:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SensitivityPart:
+class SensitivityPart(Value, frozen=True):
     """What would change the GPUs of plan 1 if it were `factor` times as large, and to which.
 
     A `factor` of null: nothing up to `unchanged_to` does. `gpus_then` is by pool; empty if no plan
@@ -365,8 +352,7 @@ class SensitivityPart:
     unchanged_to: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanDocument:
+class PlanDocument(Value, frozen=True):
     """`search` is null when a single strategy was predicted; `notes` are for the reader.
 
     Without any plan `error` says why, and nothing is known of the search. `compare` and

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from astrarium.cluster import Cluster, Pool
@@ -23,10 +23,10 @@ from astrarium.plans.document import (
 )
 from astrarium.plans.files import check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
+class NodeGroup(Value, frozen=True):
     """Nodes that are alike, next to each other in the order of ranks."""
 
     pool: Pool
@@ -38,8 +38,7 @@ class NodeGroup:
         return self.nodes * self.gpus_per_node
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Value, frozen=True):
     """One plan of a document."""
 
     document: PlanDocument

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from astrarium.units import DAY, HOUR, MINUTE
+from astrarium.value import Value
 
 LOG_FROM: Final = 10.0  # largest over smallest value above which an axis is logarithmic
 MARGIN: Final = 0.06  # of the axis, before the first and after the last value
@@ -30,8 +30,7 @@ _DURATIONS: Final = (  # a unit, in seconds, and of how many of them on times ar
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Value, frozen=True):
     """What an axis shows: its title with the unit, the unit in SI, and how a tick is written."""
 
     title: str
@@ -68,8 +67,7 @@ def short_dollars(amount: float) -> str:
     return f"${_plain(amount)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Value, frozen=True):
     """A range of values, in SI, and the ticks on it."""
 
     title: str

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
+
+from astrarium.value import Value
 
 _BLOCKS = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
 _ASCII = ("#", ".")
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Value, frozen=True):
     """`share` of `width` characters is filled; at least one if the share is not zero."""
 
     share: float

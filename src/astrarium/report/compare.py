@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -15,12 +14,12 @@ from astrarium.report.front import gpus_of
 from astrarium.report.layout import HUNDRED, dollars, gib, new_table, percent, title
 from astrarium.report.words import short_types, strategy_words
 from astrarium.units import HOUR, format_count, format_seconds
+from astrarium.value import Value
 
 NOTHING = 5e-4  # a share that is written as 0.0 %
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Value, frozen=True):
     """Something that both plans take: how much, and how that is written."""
 
     name: str

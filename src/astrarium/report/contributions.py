@@ -7,17 +7,16 @@ the stored times of its stages, by the functions that predicted it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from astrarium.plans.document import ClusterPart, PlanPart, PoolPart, StageTimePart
 from astrarium.strategy.types import Reach
+from astrarium.value import Value
 
 ROUNDING = 1e-9  # of an iteration
 ALIKE = 1e-6  # transfers closer together than this take as long
 
 
-@dataclass(frozen=True, slots=True)
-class PoolShare:
+class PoolShare(Value, frozen=True):
     """A pool's part in a plan; a stage that lies on two pools counts for both by its GPUs.
 
     `speed` is its share of the summed speed of all stages, `work` what it does of the model,
@@ -38,8 +37,7 @@ class PoolShare:
     price: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class SlowestLink:
+class SlowestLink(Value, frozen=True):
     """The link with the longest transfers, at the stages that hand on over it.
 
     `seconds` is what the iteration would be shorter by if nothing that goes over it took time;
@@ -56,8 +54,7 @@ class SlowestLink:
     without_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Value, frozen=True):
     """A reason why an iteration takes longer than on the ideal machine."""
 
     cause: str

@@ -7,7 +7,6 @@ the meanings and remedies are those of `astrarium.report.words`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from astrarium.plans.document import MEMORY_KEYS, ClusterPart, PlanDocument, PlanPart, WorkloadPart
 from astrarium.report.contributions import (
@@ -30,14 +29,14 @@ from astrarium.report.words import (
     zero_words,
 )
 from astrarium.units import format_bytes, format_rate, format_seconds
+from astrarium.value import Value
 
 SCHEMA = "astrarium.explanation/1"
 REMEDIES_SHOWN = 3
 WORTH_A_REMEDY = 0.01  # causes below this share of the iteration are not worth advice
 
 
-@dataclass(frozen=True, slots=True)
-class TimeTerm:
+class TimeTerm(Value, frozen=True):
     cause: str
     title: str
     meaning: str
@@ -46,8 +45,7 @@ class TimeTerm:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTerm:
+class MemoryTerm(Value, frozen=True):
     """A cause of memory on the fullest stage."""
 
     cause: str
@@ -57,8 +55,7 @@ class MemoryTerm:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Value, frozen=True):
     """`pools`, `slowest_link` and `losses` are there where stages differ in GPUs or layers."""
 
     schema: str
@@ -72,8 +69,7 @@ class Explanation:
     losses: tuple[Loss, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Value, frozen=True):
     """One quantity of two plans; `change` is second over first minus one, None if undefined."""
 
     name: str
@@ -82,8 +78,7 @@ class Difference:
     change: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Value, frozen=True):
     """Choices are texts, by name; only those that differ. Times are seconds, memory bytes."""
 
     schema: str

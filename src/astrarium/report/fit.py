@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import field
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -19,21 +19,20 @@ from astrarium.report.tables import header, verdict
 from astrarium.report.words import pipeline_words, strategy_words
 from astrarium.search.fit import FitReport
 from astrarium.units import format_seconds
+from astrarium.value import Value
 
 SCHEMA = "astrarium.fit/1"
 CHANGES_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ChangePart:
+class ChangePart(Value, frozen=True):
     """One thing done differently that makes the strategy fit."""
 
     text: str
     plan: PlanPart
 
 
-@dataclass(frozen=True, slots=True)
-class FitDocument:
+class FitDocument(Value, frozen=True):
     """`excess_bytes` is what the fullest stage lacks; negative: what it has to spare.
 
     `plan` is the strategy asked about, else the fastest that fits, else the leanest (null if there

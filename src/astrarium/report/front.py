@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
@@ -16,6 +15,7 @@ from astrarium.report.axes import Axis, Quantity, axis_of, count, duration, mone
 from astrarium.report.layout import dollars
 from astrarium.report.words import short_types
 from astrarium.units import HOUR, format_seconds
+from astrarium.value import Value
 
 
 class Kind(StrEnum):
@@ -26,8 +26,7 @@ class Kind(StrEnum):
     OTHER = "other plan"
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Value, frozen=True):
     """A point of a front.
 
     `cost` is in US dollars, or in GPUs where prices are not known. `like` is the rank of the plan
@@ -51,8 +50,7 @@ class Point:
         return (*chosen, *self.ends)
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(Value, frozen=True):
     """Points from the fastest to the slowest, and the limits of the run where they apply."""
 
     points: tuple[Point, ...]

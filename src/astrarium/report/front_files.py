@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from astrarium.report.front import front_of
 from astrarium.report.front_picture import front_drawing
 from astrarium.report.picture import to_png, to_svg
 from astrarium.report.words import strategy_words
+from astrarium.value import Value
 
 DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 CHOICES: Final = (*DEGREES, "virtual_stages", "zero_stage")
@@ -30,8 +30,7 @@ LIST_MARK: Final = ";"  # between the numbers of a list in a cell of CSV
 Cell = str | int | float | bool | list[int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
+class FileKind(Value, frozen=True):
     """A format: what it needs, the extra that brings it, and the format that needs nothing."""
 
     content: Callable[[PlanDocument], bytes]

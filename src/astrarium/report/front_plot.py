@@ -14,6 +14,7 @@ from rich.text import Text
 
 from astrarium.report.axes import Axis
 from astrarium.report.front import Front, Kind
+from astrarium.value import Value
 
 WIDEST: Final = 100
 ROWS: Final = 15
@@ -22,8 +23,7 @@ BLANK: Final = " "
 LEGEND_GAP: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Ink:
+class Ink(Value, frozen=True):
     """How something is drawn: in Unicode, in ASCII, and its colour."""
 
     unicode: str
@@ -66,8 +66,7 @@ class Canvas:
         return round((1 - axis.clipped(value)) * (self.rows - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class FrontPlot:
+class FrontPlot(Value, frozen=True):
     """Time to the right, money upwards; the limits as dashed lines where they are in sight."""
 
     front: Front

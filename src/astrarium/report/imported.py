@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
@@ -19,14 +19,14 @@ from astrarium.report.fit import FitDocument, changes_section
 from astrarium.report.layout import title
 from astrarium.report.stages import memory_table
 from astrarium.report.tables import header, verdict
+from astrarium.value import Value
 
 SCHEMA = "astrarium.import/1"
 AS_MODELLED = "as modelled"
 AS_IF_MENDED = "yours does not run; it is predicted as if what stands against it were mended"
 
 
-@dataclass(frozen=True, slots=True)
-class OptionsPart:
+class OptionsPart(Value, frozen=True):
     """What became of every option."""
 
     used: tuple[Used, ...]
@@ -35,8 +35,7 @@ class OptionsPart:
     unknown: tuple[Unknown, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ImportDocument:
+class ImportDocument(Value, frozen=True):
     """A configuration, judged.
 
     `conflicts` say why it would not start. `fit` is the document of whether it fits: once they

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from astrarium.report.bars import Bar
 from astrarium.units import DAY, HOUR, MINUTE, format_count, format_seconds, format_usd
+from astrarium.value import Value
 
 GIB = 2**30
 HUNDRED = 100.0
@@ -54,8 +54,7 @@ def interval(bounds: tuple[float, float], middle: float) -> str:
     return f"{low:,.{decimals}f}-{high:,.{decimals}f} {unit}"
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Value, frozen=True):
     """A column of a listing: never broken, unless it is prose; the highest `drop` goes first."""
 
     head: str

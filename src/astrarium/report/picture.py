@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
+
+from astrarium.value import Value
 
 FONT: Final = "system-ui, sans-serif"
 PIXELS_PER_INCH: Final = 100  # of a drawing
@@ -66,8 +67,7 @@ class Anchor(StrEnum):
     END = "end"
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Value, frozen=True):
     left: float
     top: float
     right: float
@@ -83,8 +83,7 @@ class Box:
         return across and other.top <= self.top and self.bottom <= other.bottom
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Value, frozen=True):
     """A line through several places."""
 
     places: tuple[tuple[float, float], ...]
@@ -93,8 +92,7 @@ class Path:
     dashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Value, frozen=True):
     """A mark; with `about`, which is shown when it is pointed at, it is a point of the data."""
 
     x: float
@@ -105,8 +103,7 @@ class Dot:
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Value, frozen=True):
     """A line of text; its base line goes through its place. `upright`: read from below."""
 
     x: float
@@ -122,8 +119,7 @@ class Label:
 Shape = Box | Path | Dot | Label
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Value, frozen=True):
     """Shapes, the first at the bottom, and what they show in words."""
 
     width: int

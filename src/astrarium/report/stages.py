@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -19,6 +18,7 @@ from astrarium.report.words import (
     recompute_of_stages,
     stage_gpus,
 )
+from astrarium.value import Value
 
 FULL_NAMES = 112  # columns from which the causes of memory are written out
 STAGES_SHOWN = 8
@@ -56,8 +56,7 @@ def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> Re
     return Group(table, *_below(plan, [stage for stage in plan.memory if stage not in shown]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(Value, frozen=True):
     head: str
     text: Callable[[MemoryPart], str]
     left: bool = False

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -46,6 +45,7 @@ from astrarium.report.words import (
     zero_words,
 )
 from astrarium.units import DAY, format_count, format_rate, format_seconds
+from astrarium.value import Value
 
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
@@ -54,8 +54,7 @@ MANY_POOLS = 6  # beyond which only those in use are described
 WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Value, frozen=True):
     """A column of the table of strategies: its head and the text of a plan."""
 
     head: str

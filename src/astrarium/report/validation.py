@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -32,6 +31,7 @@ from astrarium.validate.metrics import (
 )
 from astrarium.validate.predictions import GB, Prediction
 from astrarium.validate.table import Table
+from astrarium.value import Value
 
 SCHEMA: Final = "astrarium.validation/1"
 ERRORS_SHOWN: Final = 8
@@ -64,8 +64,7 @@ KEYS: Final[dict[Grouping, Callable[[Prediction], str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RowsAside:
+class RowsAside(Value, frozen=True):
     """Rows that are not modelled, not scored or not believed for one reason."""
 
     reason: str
@@ -73,8 +72,7 @@ class RowsAside:
     first: str  # the place of one of them
 
 
-@dataclass(frozen=True, slots=True)
-class LargestError:
+class LargestError(Value, frozen=True):
     """One row that is far off."""
 
     place: str
@@ -87,8 +85,7 @@ class LargestError:
     error: float
 
 
-@dataclass(frozen=True, slots=True)
-class UsedOn:
+class UsedOn(Value, frozen=True):
     """The profile that predictions were tuned by, and how many rows it changed."""
 
     file: str
@@ -97,8 +94,7 @@ class UsedOn:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationDocument:
+class ValidationDocument(Value, frozen=True):
     """`groups` are the rows by `by`, `all` is everything. Errors are shares of the measured."""
 
     schema: str

@@ -7,7 +7,7 @@ by another version may hold further causes: they are shown under their key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
@@ -15,6 +15,7 @@ from typing import Any
 
 from astrarium.plans.document import PlanPart, RecomputePart, StagePart, StrategyPart
 from astrarium.strategy.types import Granularity, Method, Reach, RecomputeModule
+from astrarium.value import Value
 
 SHORTEST_RUN = 3  # equal numbers in a row that are written once, with their count
 PRICE_DECIMALS = 5  # as many as the catalog's medians have
@@ -28,8 +29,7 @@ class Kind(StrEnum):
     WAITING = "waiting"
 
 
-@dataclass(frozen=True, slots=True)
-class TimeCause:
+class TimeCause(Value, frozen=True):
     """A part of the iteration: its name, what it covers, and what would make it smaller.
 
     `switch` names the overlap that hides it; it is advised only where it is off.

@@ -10,7 +10,7 @@ TransformerEngine), with links that take no time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from time import monotonic
 
@@ -28,6 +28,7 @@ from astrarium.search.plan import StageMemory
 from astrarium.search.planner import predict
 from astrarium.strategy.types import Strategy
 from astrarium.validate.predictions import reported_bytes
+from astrarium.value import Value
 
 SCHEMA = "astrarium.dry/1"
 RUNTIME = "megatron-local"
@@ -37,8 +38,7 @@ HELD = ("weights", "gradients", "optimizer")
 NO_MESSAGES = Tuning(intra_link=0.0, inter_link=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class DryStage:
+class DryStage(Value, frozen=True):
     """One stage: bytes by cause and seconds of one iteration, predicted and found.
 
     Nothing was found where the GPU here ran out of memory. Seconds are null too where it is of
@@ -69,8 +69,7 @@ class DryStage:
         return None if found is None else self.predicted_peak / found - 1
 
 
-@dataclass(frozen=True, slots=True)
-class DryRun:
+class DryRun(Value, frozen=True):
     """What was tried on which GPU, and what came of it."""
 
     schema: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 
 from astrarium.errors import InputError
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
 from astrarium.runtime.launch import Answer, Beside, launch
+from astrarium.value import Value
 
 PACKAGES = {"torch": "torch", "megatron.core": "megatron-core"}
 CHECKED = "0.16.1"  # the megatron-core whose inner parts are replaced by name
@@ -26,8 +26,7 @@ EMPTY: Mapping[str, str] = {}
 Progress = Callable[[str, int, int], None]  # what is done, steps so far, steps in all
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Value, frozen=True):
     """What one process found, and how far the ranks together are from it.
 
     `largest_difference` is that of losses, absolute; `equal` says that all losses and all norms of

@@ -6,11 +6,14 @@ its degrees, as its weights and tokens are made from the seed by name and by pos
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
+
+from msgspec import field
 
 from astrarium.model.build import Shape
 from astrarium.strategy.types import Overlap, Recompute, Strategy
+from astrarium.value import Value
 
 JOBS_FILE = "jobs.json"  # where workers find them, in the folder of the run
 
@@ -20,8 +23,7 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingJob:
+class TrainingJob(Value, frozen=True):
     """A few iterations of one model under one strategy, done by processes 0 to `ranks` - 1.
 
     The strategy's stages say which layers each chunk holds; without stages all hold as many.
@@ -79,8 +81,7 @@ class TrainingJob:
         return replace(self, name=f"{self.name}, one process", strategy=single)
 
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
+class StepTime(Value, frozen=True):
     """Seconds of the parts of one iteration on one rank; `seconds` is all of it."""
 
     seconds: float
@@ -89,8 +90,7 @@ class StepTime:
     optimizer_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class RankResult:
+class RankResult(Value, frozen=True):
     """What one rank saw: losses only where the last stage is, times and memory everywhere.
 
     `peak_bytes` is the most the process ever held (CPU) or the device had allocated (CUDA) during

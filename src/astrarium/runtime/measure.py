@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from astrarium.runtime.scaled import as_planned
 from astrarium.runtime.slowed import slowed
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.strategy.types import Strategy
+from astrarium.value import Value
 
 SCHEMA: Final = "astrarium.measured/1"
 
@@ -37,8 +38,7 @@ _KEEP_MEMORY: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(Value, frozen=True):
     """Seconds of one iteration: the median over steps, the shortest and the longest."""
 
     seconds: float
@@ -46,8 +46,7 @@ class Timed:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class MeasuredRun(Value, frozen=True):
     """A plan that was run as it is, with the time of its iterations."""
 
     schema: str

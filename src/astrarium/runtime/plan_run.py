@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
@@ -23,13 +23,13 @@ from astrarium.runtime.execute import (
 from astrarium.runtime.job import Device, RankResult
 from astrarium.runtime.scaled import ScaledJob, as_planned, scaled
 from astrarium.strategy.document import strategy_to_dict
+from astrarium.value import Value
 
 SCHEMA = "astrarium.run/1"
 PRECISION = {Device.CPU: "fp32", Device.CUDA: "bf16"}
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value, frozen=True):
     """How much a run may take."""
 
     ranks: int
@@ -37,8 +37,7 @@ class Limits:
     timeout_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class RankPart:
+class RankPart(Value, frozen=True):
     """One process: where it is along the axes, on which pools its stage is, what it used."""
 
     rank: int
@@ -50,8 +49,7 @@ class RankPart:
     mean_step_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRun:
+class PlanRun(Value, frozen=True):
     """What ran and what came of it; `single_process` is null where one cannot do it alone."""
 
     schema: str

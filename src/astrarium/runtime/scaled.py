@@ -10,7 +10,7 @@ is about speed: seconds of a small model tell nothing of a large one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from astrarium.errors import InputError
@@ -32,6 +32,7 @@ from astrarium.strategy.types import (
     Strategy,
 )
 from astrarium.strategy.validity import megatron_lacks
+from astrarium.value import Value
 
 SMALL_DEGREE = 2  # what an axis above one becomes
 MOST_SEQUENCES = 2  # of a micro-batch
@@ -42,8 +43,7 @@ GIVEN_UP = (("cp", 1), ("dp", 1), ("pp", SMALL_DEGREE), ("tp", 1), ("pp", 1))
 NOT_RECOMPUTED = frozenset({RecomputeModule.MOE_ACT})
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Value, frozen=True):
     """What was scaled: its name, what the plan says, what is run."""
 
     what: str
@@ -51,8 +51,7 @@ class Change:
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScaledJob:
+class ScaledJob(Value, frozen=True):
     """A job, what was changed to get it, and what runs otherwise than planned."""
 
     job: TrainingJob

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from astrarium.strategy.types import Strategy
+from astrarium.value import Value
 
 MOST_CANDIDATES = 12  # ranks among which those that stay are chosen
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Value, frozen=True):
     """How a pipeline is cut: the first layer of every chunk, and the pools of every rank."""
 
     bounds: tuple[int, ...]  # one more than chunks; chunk c is on rank c % pp
@@ -35,8 +34,7 @@ class Cut:
         return self.sizes[rank :: self.ranks]
 
 
-@dataclass(frozen=True, slots=True)
-class SmallCut:
+class SmallCut(Value, frozen=True):
     """Chosen ranks and chunks; for every small chunk the planned layers that it stands for."""
 
     ranks: tuple[int, ...]

@@ -8,19 +8,18 @@ some of them as spot, and each way has its own stretch of time and its own dolla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.search.outcome import Found
 from astrarium.units import HOUR
+from astrarium.value import Value
 
 ON_THE_FRONT = 1.0 - 1e-12  # of the seconds below which a plan would be: no more than rounding
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
+class Ways(Value, frozen=True):
     """How GPUs can be paid for: (rows, ways).
 
     A run takes `stretch` times its iterations and costs `hourly` USD per hour; `spot` (rows, ways,
@@ -44,8 +43,7 @@ class Ways:
 WaysOfPools = Callable[[Ints], Ways]  # how so many GPUs of each pool, (rows, pools), can be paid
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Value, frozen=True):
     """A plan on the front, paid for in one way. Time and money are per iteration."""
 
     seconds: float  # stretched

@@ -14,7 +14,7 @@ plans, in whatever order they are written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import permutations
 from math import factorial
@@ -26,10 +26,10 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cost.mixed import StageClass
 from astrarium.search.straddling import Straddling
 from astrarium.strategy.placement import Parts, laid_over
+from astrarium.value import Value
 
 
-@dataclass(frozen=True)
-class Arrangement:
+class Arrangement(Value, frozen=True, dict=True):
     """Where the stages lie, along the pipeline, and the GPUs taken of each pool."""
 
     parts: tuple[Parts, ...]

@@ -8,20 +8,19 @@ two lines cross, or where one crosses the budget.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.search.outcome import Limits, Objective
+from astrarium.value import Value
 
 Key = tuple[int, ...]  # GPUs of each pool: what an answer is known by
 
 _BESIDE = 1e-9  # how far beside a crossing one looks which side is which
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Value, frozen=True):
     """Plans by their GPUs, seconds, and money in two parts."""
 
     keys: Sequence[Key]

@@ -9,7 +9,7 @@ promising are given up, and `given_up` says what these would at least have taken
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import permutations
 from typing import Final
 
@@ -23,6 +23,7 @@ from astrarium.search.partition import bottleneck_bound
 from astrarium.search.sieve import CausedRules, apply_rules
 from astrarium.search.space import context_degrees, divisors, most_heads
 from astrarium.strategy.columns import Degrees
+from astrarium.value import Value
 
 MOST_ROWS: Final = 2_000  # combinations of one tick, cp and ep that are written down
 MOST_REFINED: Final = 2_048  # whose bounds get to know whole layers
@@ -31,8 +32,7 @@ MOST_ORDERS: Final = 24  # of the pools along the pipeline
 Order = tuple[int, ...]  # places of the pools along the pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class Combinations:
+class Combinations(Value, frozen=True):
     """Degrees of every pool, row by row, with a common tick; the bound is of the seconds."""
 
     degrees: tuple[Degrees, ...]  # one for each pool
@@ -101,8 +101,7 @@ def orders_of(model: ClusterModel, pools: StageClass) -> tuple[list[Order], bool
     return list(dict.fromkeys(both)), False
 
 
-@dataclass(frozen=True, slots=True)
-class _OfPool:
+class _OfPool(Value, frozen=True):
     """Every cp, ep, tick, tp and dp of one pool."""
 
     degrees: Degrees

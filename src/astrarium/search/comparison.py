@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.training_run import RunTerms
@@ -16,10 +14,10 @@ from astrarium.search.plan import Plan
 from astrarium.search.planner import predict
 from astrarium.search.runs import Runs
 from astrarium.strategy.types import Strategy
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Value, frozen=True):
     """What the user has: its plan, or why there is none."""
 
     cluster: Cluster

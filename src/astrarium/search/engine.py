@@ -46,6 +46,7 @@ from astrarium.strategy.columns import (
 )
 from astrarium.strategy.types import Granularity, Method
 from astrarium.units import HOUR
+from astrarium.value import Value
 
 _OPTIONS = fields(Options)
 _NO_RECOMPUTE = (GRANULARITIES.index(Granularity.NONE), METHODS.index(Method.NONE), 0, 0)
@@ -67,8 +68,7 @@ class _State:
     best: dict[tuple[int, ...], Found] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class DegreeRows:
+class DegreeRows(Value, frozen=True):
     """Degrees with what they take at least; `counts` says how many strategies have them."""
 
     degrees: Degrees
@@ -429,8 +429,7 @@ class Search:
         return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
 
 
-@dataclass(frozen=True, slots=True)
-class _ValidOptions:
+class _ValidOptions(Value, frozen=True):
     """Options that may be used with chunks of some size, and what was lost on the way.
 
     Memory is a sum: recomputation decides one part, ZeRO and offload the other. Each distinct

@@ -8,7 +8,6 @@ options; a rule is applied at the first step that knows all of its fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -27,6 +26,7 @@ from astrarium.strategy.columns import (
     modules_of,
 )
 from astrarium.strategy.types import Granularity, Method, Schedule
+from astrarium.value import Value
 
 
 class Step(IntEnum):
@@ -41,8 +41,7 @@ class Step(IntEnum):
 _UNDECIDED: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Value, frozen=True):
     """The strategies at hand, as far as they are decided."""
 
     degrees: Degrees = _UNDECIDED

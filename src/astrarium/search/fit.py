@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster
@@ -23,10 +23,10 @@ from astrarium.strategy.types import (
     Recompute,
     Strategy,
 )
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Value, frozen=True):
     """One thing done differently, and the plan it makes."""
 
     text: str
@@ -34,8 +34,7 @@ class Change:
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True)
-class FitReport:
+class FitReport(Value, frozen=True):
     """`excess_bytes` is what the fullest stage lacks; negative: what it has to spare.
 
     `smallest_counts` has, by GPU type, the fewest of that type alone on which any strategy fits.

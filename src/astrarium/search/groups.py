@@ -24,7 +24,6 @@ group with unequal numbers of micro-batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -45,6 +44,7 @@ from astrarium.search.shares import (
     front_of,
 )
 from astrarium.strategy.types import Strategy, of_groups
+from astrarium.value import Value
 
 RATED: Final = 4  # strategies of a pool that the first solution is made of
 AROUND: Final = 0.25  # of its share by rates: how far the first solution may be from it
@@ -53,8 +53,7 @@ ROUNDS: Final = 4  # of the proof, at most
 SMALL_BATCH: Final = 256  # up to which every share is looked at at once
 
 
-@dataclass(frozen=True, slots=True)
-class GroupResult:
+class GroupResult(Value, frozen=True):
     """Strategies with groups, best first, and the seconds of the best by the closed form.
 
     Nothing takes less than `lower_bound`; it is `seconds`, or the limit asked for, if proven.
@@ -119,8 +118,7 @@ class GroupSearch:
         return search.front
 
 
-@dataclass(frozen=True, slots=True)
-class _Rated:
+class _Rated(Value, frozen=True):
     search: ShareSearch
     found: list[Strategy]
     rate: float  # sequences per second of the best

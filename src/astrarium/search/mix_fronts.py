@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -28,12 +27,12 @@ from astrarium.search.pair_front import Effort, PairFront, least_prices
 from astrarium.search.pair_table import PairTable
 from astrarium.search.sieve import RejectingRule
 from astrarium.units import HOUR
+from astrarium.value import Value
 
 Pair = tuple[int, int]  # numbers of pools in the cluster
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Value, frozen=True):
     """What is searched, whatever the pair."""
 
     workload: Workload
@@ -100,8 +99,7 @@ def mix_fronts(asked: Asked, archive: Archive) -> SearchResult:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Prospect:
+class _Prospect(Value, frozen=True):
     """What two pools could do at best, their GPUs at work all the time."""
 
     pair: Pair

@@ -18,19 +18,17 @@ bound is where it meets the first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import CostModel, slowest_of
 from astrarium.strategy.columns import Degrees
+from astrarium.value import Value
 
 HALVINGS = 16  # of the interval that holds the least bottleneck
 
 
-@dataclass(frozen=True, slots=True)
-class LayerParts:
+class LayerParts(Value, frozen=True):
     """One micro-batch through one layer of every kind, the embedding, the head.
 
     (rows, kinds + 2): what the device computes and sends, what the host launches.
@@ -269,8 +267,7 @@ def fastest_first(speed: Floats, counts: Floats, stages: int) -> Floats:
     return np.take_along_axis(padded, place, axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class StageRoom:
+class StageRoom(Value, frozen=True):
     """How much work stages can hold in how many seconds, for many orders of stages and cases.
 
     seconds: (classes, cases, contents), ascending along the contents.

@@ -7,7 +7,7 @@ find the best split of those that are worth it. Many are looked at together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -30,6 +30,7 @@ from astrarium.search.mixed_bounds import (
 from astrarium.search.partition import SplitProblem
 from astrarium.strategy.columns import METHODS, Degrees, Options
 from astrarium.strategy.types import Method
+from astrarium.value import Value
 
 STEPS = 17  # between the least and the most seconds that passes are looked for
 STEEPEST = 1.3  # times the least, where nothing limits them
@@ -59,8 +60,7 @@ def shortest(contents: Contents, layers: Ints) -> Contents:
     return _chosen(contents, (contents.layers.sum(axis=1)[:, None] == layers).any(axis=1))
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(Value, frozen=True):
     """A case of a bundle with its layers dealt."""
 
     order: int
@@ -70,8 +70,7 @@ class Priced:
     peak_bytes: float
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(Value, frozen=True, dict=True):
     """Cases in rows: degrees of the same number of stages, virtual stages, options."""
 
     model: ClusterModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from astrarium.search.mixed_cases import Bundle
 from astrarium.search.mixed_relaxed import LayerFigures, joined_figures
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
+from astrarium.value import Value
 
 Key = tuple[int, ...]
 FEW_CASES = 128  # that are looked at together, whatever one could tell of another
@@ -35,8 +36,7 @@ class Visitor(Protocol):
     def solve(self, node: Ready) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Refined:
+class Refined(Value, frozen=True):
     """Degrees with some virtual stages, and how fast they can be on each pool: columns."""
 
     degrees: Degrees
@@ -70,8 +70,7 @@ class Refined:
 _COLUMNS = ("virtual", "chunk_layers", "speed", "layer", "work", "bound", "place")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value, frozen=True):
     """One row of a table, with what is read of it again and again."""
 
     table: Refined
@@ -145,8 +144,7 @@ def least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Value, frozen=True):
     """Stages of the first, fastest, pools are chosen."""
 
     row: Row
@@ -157,8 +155,7 @@ class Choice:
         search.branch(self)
 
 
-@dataclass(frozen=True, slots=True)
-class StraddledChoice:
+class StraddledChoice(Value, frozen=True):
     """Slots (`straddling`) of the first, fastest, pools are chosen; some block will straddle."""
 
     row: Row
@@ -169,8 +166,7 @@ class StraddledChoice:
         search.branch_straddled(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Value, frozen=True):
     """A row on chosen GPUs; nothing is asked of the cost model yet."""
 
     row: Row
@@ -184,8 +180,7 @@ class Opened:
         search.open_group(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Value, frozen=True):
     """A bundle with its bounds, (orders, cases), and those yet to be solved, the best first."""
 
     gpus: Key
@@ -197,8 +192,7 @@ class Ready:
         search.solve(self)
 
 
-@dataclass(frozen=True)
-class Cases:
+class Cases(Value, frozen=True, dict=True):
     """On the same GPUs: which of the rows chosen, with which options."""
 
     chosen: Sequence[Opened]

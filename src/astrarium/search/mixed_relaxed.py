@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from astrarium.search.mixed_bounds import least_sum, warm_up_passes
 from astrarium.search.mixed_cases import in_flight_of_layers
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
+from astrarium.value import Value
 
 _NONE, _SELECTIVE, _FULL = (GRANULARITIES.index(g) for g in Granularity)
 _NO_METHOD, _BLOCK = METHODS.index(Method.NONE), METHODS.index(Method.BLOCK)
@@ -37,8 +38,7 @@ _IMPOSSIBLE = -1e6  # layers of a stage that cannot be
 PROBES = (1, 2, 4, 8, 16, 32, 64)  # layers of the runs whose figures are asked for
 
 
-@dataclass(frozen=True, slots=True)
-class LayerFigures:
+class LayerFigures(Value, frozen=True):
     """Of one layer, or of what counts as one: arrays of (rows, classes), or with policies in front.
 
     The first axis of `seconds`, `act`, `weight`, `room`: nothing redone, then sets of modules.
@@ -64,7 +64,7 @@ class LayerFigures:
             values: Floats = getattr(self, name)
             return values[:, rows] if values.ndim == 3 else values[rows]
 
-        return LayerFigures(*(chosen(name) for name in self.__slots__))
+        return LayerFigures(*(chosen(name) for name in self.__struct_fields__))
 
     def least_after(self, layers: Ints, rows: Ints | None = None) -> Floats:
         """Once an iteration, if some stage holds at least so many layers: of all or some rows."""
@@ -128,7 +128,7 @@ def joined_figures(parts: Sequence[LayerFigures]) -> LayerFigures:
         values = [getattr(part, name) for part in parts]
         return np.concatenate(values, axis=1 if values[0].ndim == 3 else 0)
 
-    return LayerFigures(*(joined(name) for name in LayerFigures.__slots__))
+    return LayerFigures(*(joined(name) for name in LayerFigures.__struct_fields__))
 
 
 def layer_figures(
@@ -363,8 +363,7 @@ def _one_way(
     return np.where(able, least_sum(once, full, fewest, whole), np.inf).min(axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class EndRoom:
+class EndRoom(Value, frozen=True):
     """Of cases with layers that are alike: (cases, pools), seconds at least."""
 
     layer: Floats

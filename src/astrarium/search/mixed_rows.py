@@ -40,6 +40,7 @@ from astrarium.search.outcome import Rejection
 from astrarium.search.sieve import Lost
 from astrarium.search.straddling import straddle
 from astrarium.strategy.columns import Degrees
+from astrarium.value import Value
 
 MOST_ORDERS = 24  # orders of pools in one case
 
@@ -63,8 +64,7 @@ class State:
             self.reasons[name] += count * times
 
 
-@dataclass(frozen=True, slots=True)
-class RowTable:
+class RowTable(Value, frozen=True):
     """Degrees in the order of their bounds, with what is known of each."""
 
     degrees: Degrees
@@ -75,8 +75,7 @@ class RowTable:
     counts: Ints  # strategies
 
 
-@dataclass(frozen=True, slots=True)
-class ShardParts:
+class ShardParts(Value, frozen=True):
     """What layers take on every pool, of shards that many rows share."""
 
     of_pools: Sequence[Sequence[LayerParts]]  # one for each size of fast domain

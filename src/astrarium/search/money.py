@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import ceil, floor, log10
 from typing import Final
@@ -23,12 +23,12 @@ from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
 from astrarium.units import DAY, format_seconds, format_usd
+from astrarium.value import Value
 
 LEAST_GOODPUT: Final = 1e-3  # of a run that is worth a plan
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(Value, frozen=True):
     """Plans that no other beats in time and money, the fastest first, and the searches for them."""
 
     plans: tuple[Plan, ...]

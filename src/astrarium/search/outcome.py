@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from astrarium.strategy.types import Strategy
+from astrarium.value import Value
 
 
 class Objective(StrEnum):
@@ -32,16 +33,14 @@ class Rejection(StrEnum):
     SLOWER = "slower"  # priced, and worse than the plans kept
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value, frozen=True):
     """What the whole run must keep to."""
 
     budget_usd: float | None = None
     deadline_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Value, frozen=True):
     """A strategy the search kept."""
 
     strategy: Strategy

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -39,12 +39,12 @@ from astrarium.strategy.columns import (
 from astrarium.strategy.placement import placement
 from astrarium.strategy.types import LayerSplit, Recompute, Strategy, of_groups
 from astrarium.strategy.validity import megatron_rules
+from astrarium.value import Value
 
 Policies = Sequence[tuple[int, int, int, int]]  # `RECOMPUTE_COLUMNS` of each
 
 
-@dataclass(frozen=True)
-class StageChoices:
+class StageChoices(Value, frozen=True, dict=True):
     """Stages of one pipeline with one chunk per rank, and what each of them could recompute."""
 
     tables: StageTables  # row by policy

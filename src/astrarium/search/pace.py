@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from astrarium.cost.step import after_parts, pass_seconds, rank_parts
 from astrarium.strategy.columns import Options
 from astrarium.strategy.placement import Parts
 from astrarium.strategy.types import Reach
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class StageSeconds:
+class StageSeconds(Value, frozen=True):
     """One pipeline rank: forward and backward of one micro-batch, the rest once an iteration.
 
     `chunk_*` are the parts of the passes on each virtual stage. `model` is a micro-batch through

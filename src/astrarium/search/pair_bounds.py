@@ -8,7 +8,7 @@ fail at: of 32 layers on 12 + 11 stages some stage has to hold two.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from astrarium.search.mixed_relaxed import (
     places_in_flight,
 )
 from astrarium.search.pair_table import PairTable
+from astrarium.value import Value
 
 HALVINGS = 8  # of the interval that holds the least bottleneck
 MOST_AT_ONCE = 2_000_000  # candidates that are written out together
@@ -38,8 +39,7 @@ _STEEPEST = 4.0  # times the least bottleneck, where nothing limits it
 SLACK = 1 + 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(Value, frozen=True):
     """Layouts on sites: columns."""
 
     row: Ints

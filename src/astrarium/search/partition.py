@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from astrarium.search.split_bottleneck import bottleneck_bound
 from astrarium.search.split_bounds import Bounds, SplitProblem
 from astrarium.search.split_labels import ROUNDING, LabelSearch
+from astrarium.value import Value
 
 __all__ = ["Split", "SplitProblem", "best_split", "best_splits", "bottleneck_bound"]
 
@@ -36,8 +36,7 @@ __all__ = ["Split", "SplitProblem", "best_split", "best_splits", "bottleneck_bou
 _ENTRIES = 500_000
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Value, frozen=True):
     """Stage s holds layers [bounds[s], bounds[s + 1])."""
 
     bounds: tuple[int, ...]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,10 +35,10 @@ from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Recompute, Stage, Strategy, of_groups
 from astrarium.strategy.validity import megatron_lacks
 from astrarium.units import HOUR
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class StageMemory:
+class StageMemory(Value, frozen=True):
     """Bytes on the ranks of one pipeline stage."""
 
     stage: int
@@ -55,8 +55,7 @@ class StageMemory:
         return self.peak_bytes <= self.capacity_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Value, frozen=True):
     """A whole run of a plan: expected seconds by cause, what is paid for, and energy."""
 
     seconds: Mapping[str, float]
@@ -78,8 +77,7 @@ class Run:
         return sum(self.seconds[cause] for cause in useful) / self.train_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value, frozen=True):
     """A strategy with its estimate."""
 
     strategy: Strategy
@@ -127,8 +125,7 @@ class Plan:
         return max(stage.peak_bytes for stage in self.memory)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pipeline:
+class _Pipeline(Value, frozen=True):
     """What a strategy without groups takes, or one of the groups by itself."""
 
     strategy: Strategy  # with its stages

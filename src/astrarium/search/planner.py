@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import combinations
 
@@ -46,6 +46,7 @@ from astrarium.strategy.columns import SPLITS, degrees_of, options_of
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules, violations
 from astrarium.units import format_bytes
+from astrarium.value import Value
 
 SHOWN_REASONS = 3
 # Plans beyond those wanted that are executed pass by pass if they could still be among the first.
@@ -61,8 +62,7 @@ class Mode(StrEnum):
     UP_TO = "up-to"
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Value, frozen=True):
     """Plans in order, and what the search did to find them."""
 
     workload: Workload
@@ -261,8 +261,7 @@ def layout_key(plan: Plan) -> tuple[object, ...]:
     return (*degrees, tuple(sorted(plan.gpus.items())), s.groups, *own)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Value, frozen=True):
     """What is asked of a search, whatever it searches."""
 
     workload: Workload

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -14,12 +13,12 @@ from astrarium.search.space import context_degrees, divisors, most_heads
 from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.types import Granularity, Method, Overlap, Recompute, Strategy
 from astrarium.units import format_bytes
+from astrarium.value import Value
 
 _REDONE = Recompute(Granularity.FULL, Method.UNIFORM, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoRoom(Value, frozen=True):
     """A pool on which no stage fits; `least_bytes` is what a GPU of the leanest one needs."""
 
     pool: Pool

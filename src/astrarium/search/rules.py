@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from astrarium.arrays import Bools
@@ -12,10 +11,10 @@ from astrarium.strategy.document import SHORT_NAMES
 from astrarium.strategy.expression import Rule, compile_rule
 from astrarium.strategy.options import megatron_aliases
 from astrarium.strategy.validity import COLUMN_CHOICES, COLUMN_TYPES, COLUMNS
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class UserRule:
+class UserRule(Value, frozen=True):
     rule: Rule
 
     @property

@@ -16,7 +16,7 @@ No pool is searched for all its plans: a `Window` leaves out what cannot become 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from itertools import combinations
@@ -37,6 +37,7 @@ from astrarium.search.plan import Plan, estimate
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.runs import Runs
 from astrarium.units import HOUR
+from astrarium.value import Value
 
 MOST = 16.0  # how many times as much or as little is tried
 CLOSE = 1.05  # how well the factor of a network is known
@@ -53,8 +54,7 @@ class What(StrEnum):
     LINK = "link"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Value, frozen=True):
     """What changes the answer, or (without a factor) how far it was changed in vain.
 
     `value` is USD per GPU and hour, or bytes per second and node. `gpus_then` is by pool; empty if
@@ -91,8 +91,7 @@ class Window(Archive):
         return np.asarray(np.minimum(super().limits(ways), within))
 
 
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
+class Sensitivity(Value, frozen=True):
     """The question that was answered, and the plans found; the first is the answer."""
 
     runs: Runs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, Self
 
@@ -27,12 +27,12 @@ from astrarium.search.space import Space, divisors
 from astrarium.strategy.columns import SPLITS, Degrees, Options, degrees_of, options_of, strategy_at
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
+from astrarium.value import Value
 
 LIKE: Final = 1 - 1e-9  # figures closer than this are equal
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Value, frozen=True):
     """A way for one pool to do so many sequences."""
 
     sequences: int
@@ -44,8 +44,7 @@ class Candidate:
 Front = Mapping[int, Sequence[Candidate]]  # by sequences; faster ones have more to exchange
 
 
-@dataclass(frozen=True, slots=True)
-class ShareRange:
+class ShareRange(Value, frozen=True):
     """From how many sequences to how many a pool is asked about.
 
     Unless `all_numbers`, each strategy does as many micro-batches as there is room for.

@@ -8,7 +8,6 @@ case has its own limits among them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +17,10 @@ from astrarium.cost.mixed import StageClass
 from astrarium.search.arrangements import Arrangement, laid
 from astrarium.search.mixed_cases import Bundle
 from astrarium.search.sites import Sites
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Value, frozen=True):
     """Stages of the first pool, perhaps one of both, then those of the second; or from its end."""
 
     whole: int
@@ -40,8 +39,7 @@ class Line:
         return (1, 0) if self.reverse else (0, 1)
 
 
-@dataclass(frozen=True)
-class SiteBundle(Bundle):
+class SiteBundle(Bundle, frozen=True, dict=True):
     """Cases in rows, lines in orders; `site_of` (orders, rows) says where they meet, -1 nowhere."""
 
     lines: Sequence[Line]

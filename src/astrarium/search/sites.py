@@ -9,19 +9,18 @@ worth their money is asked of each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from astrarium.arrays import Bools, Ints, distinct_rows
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
+from astrarium.value import Value
 
 ORDERS = 2  # either pool can come first
 
 
-@dataclass(frozen=True, slots=True)
-class Sites:
+class Sites(Value, frozen=True):
     """Sites of shapes, (tp * cp, block, stages); those of one shape are next to each other."""
 
     first: Ints  # by shape

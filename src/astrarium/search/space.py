@@ -12,7 +12,7 @@ Sizes count all of it, before any rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from itertools import product
 
@@ -32,6 +32,7 @@ from astrarium.strategy.columns import (
     module_mask,
 )
 from astrarium.strategy.types import Granularity, LayerSplit, Method, RecomputeModule
+from astrarium.value import Value
 
 OVERLAP_SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
 ZERO_STAGES = (0, 1, 2, 3)
@@ -49,8 +50,7 @@ def divisors(number: int) -> Ints:
     return np.array(sorted({*small, *(number // d for d in small)}))
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Value, frozen=True):
     """One way to place layers: virtual stages and the split, for a given pp."""
 
     virtual: int

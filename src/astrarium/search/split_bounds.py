@@ -16,16 +16,15 @@ the bound from there to the exact minimum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.walks import RoundTrips
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class SplitProblem:
+class SplitProblem(Value, frozen=True):
     """One pipeline of P stages for L layers, none of which can hold more than W of them.
 
     `forward`, `backward`, `after` are (tables, L + 1, W + 1): a stage that holds layers
@@ -50,8 +49,7 @@ class SplitProblem:
         return stages, cuts, width, self.num_micro_batches, self.overlap_p2p
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Value, frozen=True):
     """What the schedule fixes for the stage at one position."""
 
     held_in: Floats  # the link into the stage, if it is busy in every turn: (problems, L + 1)

@@ -22,6 +22,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.walks import RoundTrips
 from astrarium.search.split_bounds import Bounds, seconds_of_splits
+from astrarium.value import Value
 
 # Differences below this are rounding.
 ROUNDING = 1e-12
@@ -75,8 +76,7 @@ class Labels:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(Value, frozen=True):
     """Of every label and stage so far: the way up to its end, and how long its turns are."""
 
     trip: Floats  # (labels, stages so far)

@@ -19,7 +19,7 @@ unlike cp and expert degrees.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -60,6 +60,7 @@ from astrarium.strategy.types import (
     Strategy,
 )
 from astrarium.strategy.validity import megatron_rules
+from astrarium.value import Value
 
 MOST_COMBINATIONS: Final = 768  # looked at before the search gives up its proof
 MOST_ENTRIES: Final = 150_000_000  # of the tables of all splits that were looked for
@@ -73,8 +74,7 @@ _LEAST: Final = recompute_codes(Recompute())
 _MOST: Final = recompute_codes(Recompute(Granularity.FULL, Method.UNIFORM, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class UnlikeResult:
+class UnlikeResult(Value, frozen=True):
     """Strategies below the limit, best first; nothing below it takes less than `lower_bound`."""
 
     strategies: tuple[Strategy, ...]
@@ -83,8 +83,7 @@ class UnlikeResult:
     proven: bool
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(Value, frozen=True, dict=True):
     """One combination with its options: what stages take if they recompute nothing, or all."""
 
     every: Combinations
@@ -131,8 +130,7 @@ class _Case:
         return StageChoices(tables, permitted, place, batches, bool(overlap_p2p.any()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(Value, frozen=True):
     """A case in one order of the pools with one of its options; `bound` is of the seconds."""
 
     bound: float

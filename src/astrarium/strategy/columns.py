@@ -8,7 +8,7 @@ few values are stored as small codes; `NAMED_CODES` gives their texts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from astrarium.strategy.types import (
     RecomputeModule,
     Strategy,
 )
+from astrarium.value import Value
 
 GRANULARITIES = tuple(Granularity)
 METHODS = tuple(Method)
@@ -40,8 +41,7 @@ def modules_of(mask: int) -> tuple[RecomputeModule, ...]:
     return tuple(m for i, m in enumerate(RECOMPUTE_MODULES) if mask >> i & 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
+class _Columns(Value, frozen=True):
     """Arrays of equal length, one per field."""
 
     @classmethod
@@ -69,8 +69,7 @@ class _Columns:
         return len(first)
 
 
-@dataclass(frozen=True, slots=True)
-class Degrees(_Columns):
+class Degrees(_Columns, frozen=True):
     """How the GPUs are divided, and the micro-batch each replica works on."""
 
     tp: Ints
@@ -94,8 +93,7 @@ class Degrees(_Columns):
         return self.tp * self.cp * np.where(self.pipeline_inside, 1, self.dp)
 
 
-@dataclass(frozen=True, slots=True)
-class Options(_Columns):
+class Options(_Columns, frozen=True):
     """The choices left once degrees and layers are fixed.
 
     What is recomputed (`RECOMPUTE_COLUMNS`) may differ from rank to rank: (rows, ranks).

@@ -7,7 +7,7 @@ from the batch, switches from what the runtime permits. What is given must not c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from math import prod
 from operator import index as index_of
@@ -29,6 +29,7 @@ from astrarium.strategy.types import (
     Strategy,
     of_groups,
 )
+from astrarium.value import Value
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -124,8 +125,7 @@ def _recompute_to_dict(recompute: Recompute) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class GivenStrategy:
+class GivenStrategy(Value, frozen=True):
     """A strategy as read, and the overlap switches that the user set."""
 
     strategy: Strategy

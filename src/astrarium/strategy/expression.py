@@ -15,7 +15,6 @@ Not part of the language: functions, assignment, ordering of texts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from astrarium.arrays import Bools
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 # A name is a text with a leading "$"; a literal text is ("text", value); None, numbers and truth
 # values stand for themselves; everything else is (operator, operand, ...).
@@ -37,8 +37,7 @@ NEGATIVE: Final = "negative"
 _LARGEST_INTEGER: Final = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Value, frozen=True):
     """A compiled rule: its text, its tree and the fields it reads."""
 
     text: str
@@ -100,8 +99,7 @@ def names_of(tree: Tree) -> Iterator[str]:
             yield from names_of(operand)
 
 
-@dataclass(frozen=True, slots=True)
-class _Truth:
+class _Truth(Value, frozen=True):
     """Where a condition is true and, if it can be, where it is unknown."""
 
     true: Bools
@@ -113,8 +111,7 @@ class _Truth:
         return _Truth(~(self.true | self.unknown), self.unknown)
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
+class _Number(Value, frozen=True):
     """Numbers and, if there can be any, where there is none."""
 
     value: NDArray[Any]

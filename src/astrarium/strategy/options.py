@@ -8,11 +8,12 @@ parser, with the reason for what is done with it. This module only reads that fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+from astrarium.value import Value
 
 _OPTIONS: Final = Path(__file__).parent / "data" / "megatron_options.json"
 
@@ -45,8 +46,7 @@ class Takes(StrEnum):
         return self in (Takes.ON, Takes.OFF, Takes.SWITCH)
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Value, frozen=True):
     """One option: how Megatron calls it, what is done with it, and why.
 
     `many` is how many values it takes if not one: a number, "+" or "*".

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.expression import NEGATIVE, TEXT, Tree
 from astrarium.units import parse_bytes, parse_count
+from astrarium.value import Value
 
 # A person writes rules of a line; a program that writes longer ones should write several.
 LONGEST_RULE: Final = 10_000
@@ -32,8 +32,7 @@ _SHOWN_AROUND_ERROR: Final = 60
 _GRAMMAR: Final = Path(__file__).parent / "data" / "rules.lark"
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Value, frozen=True):
     """What a rule may name, and what is known about it."""
 
     known: Collection[str]

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
+
+from msgspec import field
+
+from astrarium.value import Value
 
 
 class Axis(StrEnum):
@@ -73,16 +77,14 @@ class Reach(StrEnum):
     POOLS = "pools"
 
 
-@dataclass(frozen=True, slots=True)
-class Recompute:
+class Recompute(Value, frozen=True):
     granularity: Granularity = Granularity.NONE
     method: Method = Method.NONE
     layers: int = 0
     modules: tuple[RecomputeModule, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(Value, frozen=True):
     """Which communication runs beside computation."""
 
     grad_reduce: bool = True
@@ -91,8 +93,7 @@ class Overlap:
     tp: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Value, frozen=True):
     """A run of layers on one pipeline rank; a rank with virtual stages holds several."""
 
     gpu: str  # the slower type, if it lies on two
@@ -109,8 +110,7 @@ class Stage:
     recompute: Recompute | None = None  # its own, where it is not the strategy's
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
+class Strategy(Value, frozen=True):
     """One pipeline and its replicas; or, with `groups`, several of them that share the batch.
 
     Each group holds the whole model and does its own part of the sequences; the other fields are

@@ -20,12 +20,12 @@ from typing import Final
 from astrarium.arrays import Bools
 from astrarium.strategy.expression import Column, Rule
 from astrarium.strategy.types import Strategy
+from astrarium.value import Value
 
 _RULES: Final = Path(__file__).parent / "data" / "validity_rules.json"
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnInfo:
+class ColumnInfo(Value, frozen=True):
     """A field that rules may name: its type, what it means, and the texts it may hold."""
 
     type: type

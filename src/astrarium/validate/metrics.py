@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -21,6 +20,7 @@ from astrarium.catalog.gpus import Dtype
 from astrarium.validate.predictions import GB, Prediction
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import NOT_A_TIME, UNTRUSTED, outcome_is_sure, ran_out_of_memory
+from astrarium.value import Value
 
 LEAST_MFU: Final = 0.05  # below it runs wait for something other than the GPUs
 # Above it a time is mistaken: no run is faster than its GPUs.
@@ -50,8 +50,7 @@ class NotScored(StrEnum):
     TOO_FAST = "faster than the GPUs' peak"
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Value, frozen=True):
     """One scored value: a prediction, the measured value and the error relative to it."""
 
     prediction: Prediction
@@ -63,8 +62,7 @@ class Score:
         return self.predicted / self.measured - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Value, frozen=True):
     """Measured runs that differ in strategy only, and what trusting the first plan costs."""
 
     source: str
@@ -77,8 +75,7 @@ class Sweep:
     spearman: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(Value, frozen=True):
     """What a group of rows shows; None where it has no rows of the kind."""
 
     name: str

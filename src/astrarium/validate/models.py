@@ -9,7 +9,7 @@ Llama (gated feed-forward part, RMS norms, rotary positions), by family name and
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -20,6 +20,7 @@ from astrarium.model.build import Architecture, Experts, Shape, assemble
 from astrarium.model.load import model_of_entry
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import flag_of
+from astrarium.value import Value
 
 # Names that tables use for entries of the catalog.
 OTHER_NAMES: Final = {
@@ -66,8 +67,7 @@ FAR: Final = 0.05
 NEAR: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Value, frozen=True):
     """Everything a row says that decides its model."""
 
     name: str

@@ -7,7 +7,7 @@ A name that no rule knows is a reason not to predict the row, with the nearest k
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final, TypeVar
 
@@ -18,6 +18,7 @@ from astrarium.errors import InputError, did_you_mean
 from astrarium.model.workload import Precision
 from astrarium.validate.readings import corrections_of
 from astrarium.validate.table import MeasuredRow
+from astrarium.value import Value
 
 Meaning = TypeVar("Meaning")
 
@@ -36,8 +37,7 @@ GB: Final = 1e9
 GIB: Final = 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Value, frozen=True):
     """A training program by what tables call it, and how it is usually launched.
 
     `tuned`: published runs switch on every overlap and whatever recomputation they need.
@@ -125,8 +125,7 @@ TORCH_ATTENTION: Final = r"sdpa|scaled[ _]dot"
 FORCED_FLASH: Final = r"flash[ -]?(attn|attention)|fa2|forced"
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Value, frozen=True):
     """Words of a row, and in what its runtime then differs from its program's usual.
 
     `runtimes` is a pattern of the runtimes that the words mean something to.

@@ -7,7 +7,6 @@ enters a prediction only through the number of micro-batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from astrarium.catalog.runtimes import ReportedMemory, Runtime
@@ -18,12 +17,12 @@ from astrarium.search.plan import Plan, StageMemory, estimate
 from astrarium.validate.scenario import Scenario, scenario_of
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import ReportingRank
+from astrarium.value import Value
 
 GB: Final = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Value, frozen=True):
     """What is predicted for a row, or the reason why nothing is or why it cannot run."""
 
     row: MeasuredRow

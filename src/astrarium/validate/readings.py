@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
+from msgspec import field
+
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.validate.table import MeasuredRow
+from astrarium.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Value, frozen=True):
     """What one published table leaves out, or states otherwise than it was run.
 
     `address` and `models` are patterns; `fills` gives cells that are blank, `replaces` cells

@@ -10,7 +10,7 @@ micro-batch does not count as fully stated.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -36,6 +36,7 @@ from astrarium.validate.words import (
     recompute_choices,
     zero_stage_of,
 )
+from astrarium.value import Value
 
 BITS_PER_BYTE: Final = 8
 GIGA: Final = 1e9
@@ -52,8 +53,7 @@ NETWORKS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Value, frozen=True):
     """What a row ran; several strategies where the row leaves a choice."""
 
     workload: Workload
@@ -65,8 +65,7 @@ class Scenario:
     obstacle: str = ""  # why it cannot run, whatever the memory
 
 
-@dataclass(frozen=True, slots=True)
-class _Degrees:
+class _Degrees(Value, frozen=True):
     tp: int
     pp: int
     dp: int
@@ -230,8 +229,7 @@ def _expert_tp(row: MeasuredRow, program: Program, model: Model, degrees: _Degre
     return degrees.tp if same else 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(Value, frozen=True):
     """What a row says about the machines."""
 
     gpus_per_node: int

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import InputError, did_you_mean
+from astrarium.value import Value
 
 # Without these columns nothing can be predicted or compared; their cells may be blank.
 REQUIRED: Final = (
@@ -103,8 +104,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Value, frozen=True):
     """The rows of one file and its header."""
 
     path: str

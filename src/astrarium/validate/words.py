@@ -7,7 +7,6 @@ is usually launched (`names.PROGRAMS`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -22,6 +21,7 @@ from astrarium.strategy.types import (
 )
 from astrarium.validate.names import Program, first_match
 from astrarium.validate.table import MeasuredRow
+from astrarium.value import Value
 
 SHARDING: Final = (
     (r"fsdp ?= ?0", 1),
@@ -79,8 +79,7 @@ REPORTED_BY_ADDRESS: Final = ((r"bigscience-workshop/", ReportedMemory.DEVICE),)
 RANK_BY_ADDRESS: Final = ((r"bigscience-workshop/", ReportingRank.FIRST),)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReport:
+class MemoryReport(Value, frozen=True):
     """What the measured peak of a row means."""
 
     rank: ReportingRank

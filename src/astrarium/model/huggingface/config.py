@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 # Limits that keep a mistyped number from filling the memory; no known model comes near.
 LARGEST_COUNT = 10**9
@@ -41,8 +41,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Value, frozen=True):
     """Where a config comes from: a file, or an entry known by its label."""
 
     label: str

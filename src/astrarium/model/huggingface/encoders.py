@@ -9,20 +9,20 @@ A bare ViT gets one output without weights. Classifier heads of ViT are counted 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.huggingface.classic import biased
 from astrarium.model.huggingface.config import Config
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
+from astrarium.value import Value
 
 NEXT_SENTENCE_CLASSES = 2
 DEFAULT_LABELS = 2  # of transformers, where a config names no classes
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
+class _Heads(Value, frozen=True):
     pooler: bool = False
     language_model: bool = False
     next_sentence: bool = False

@@ -10,7 +10,7 @@ part of the text's sequence, except in Mllama, whose text attends to them every 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from astrarium.model.blocks import Attention, Block, Carried, Embedding, Model, Module, Norm
 from astrarium.model.build import (
@@ -28,6 +28,7 @@ from astrarium.model.huggingface.config import MOST_LAYERS, Config
 from astrarium.model.huggingface.defaults import DEFAULTS, TOWERS
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
 from astrarium.model.huggingface.encoders import patch_projection, patches
+from astrarium.value import Value
 
 ShapeOf = Callable[[Config], Shape]
 
@@ -36,8 +37,7 @@ MLLAMA_GATES = 2  # numbers that scale the sublayers of a gated block
 MLLAMA_PADDING = 8  # tokens of a tile are filled up to a multiple of this
 
 
-@dataclass(frozen=True, slots=True)
-class Tower:
+class Tower(Value, frozen=True):
     """What sees: its blocks, tokens and width of an image, and parameters before and behind."""
 
     blocks: tuple[Block, ...]
