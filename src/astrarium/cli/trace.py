@@ -1,0 +1,61 @@
+"""`astrarium trace`: the predicted iteration of a plan, for Perfetto."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from astrarium.cli import options
+from astrarium.cli.export import PLAN, RANK
+
+OUT: TypeAlias = Annotated[
+    str, typer.Option("--out", "-o", metavar="FILE", help="The trace to write, a .json file.")
+]
+EVERY_RANK: TypeAlias = Annotated[
+    bool, typer.Option("--every-rank", help="A track for every rank, not for every stage.")
+]
+
+
+def trace(
+    plan: PLAN,
+    out: OUT,
+    rank: RANK = "1",
+    every_rank: EVERY_RANK = False,
+    json: options.JSON = False,
+) -> None:
+    """Write the predicted iteration of a plan as a trace.
+
+    Passes, transfers and updates of every stage, and its memory; open it in ui.perfetto.dev.
+    """
+    from json import dumps
+    from pathlib import Path
+
+    from astrarium.api import request
+    from astrarium.cli import output
+    from astrarium.plans.document import PLAN_FILE
+    from astrarium.plans.files import load_document, plan_of_rank
+    from astrarium.report.trace import trace_of
+
+    number = request.rank(rank)
+    output.check_out(out, ".json", b"traceEvents", (plan, Path(plan) / PLAN_FILE))
+    document = load_document(Path(plan))
+    chosen = plan_of_rank(document, number, plan)
+    with output.progress("tracing"):
+        made = trace_of(document, chosen, every_rank=every_rank)
+        output.write_text(out, dumps(made, allow_nan=False))
+    written = {
+        "trace": out,
+        "events": len(made["traceEvents"]),
+        "stages": len(chosen.stage_seconds),
+        "iteration_seconds": chosen.iteration_seconds,
+    }
+    if json:
+        output.print_json(written)
+        return
+    output.show(
+        lambda _: [
+            f"{out}: {written['events']:,} events of {written['stages']} stages, an iteration of "
+            f"{chosen.iteration_seconds:.3g} s. Open it in ui.perfetto.dev or chrome://tracing."
+        ]
+    )
