@@ -42,7 +42,7 @@ def test_help_lists_the_commands(run: Run) -> None:
     assert run("plan", "-h").exit_code == 0
 
 
-NEVER_LOADED = {"pydantic", "yaml", "lark", "msgspec", "torch", "importlib.metadata"}
+NEVER_LOADED = {"pydantic", "yaml", "lark", "torch", "importlib.metadata"}
 BEYOND = {"numpy.ma", "astrarium.search.beyond"}  # what a plain plan does not ask for
 LIST_MODULES = """
 import sys
@@ -57,7 +57,7 @@ finally:
 @pytest.mark.parametrize(
     ("arguments", "absent"),
     [
-        ("--help", {"numpy", "rich"}),
+        ("--help", {"numpy", "rich", "msgspec"}),
         ("catalog gpus --json", {"numpy"}),
         ("catalog gpus h100", {"numpy"}),
         ("plan llama-2-7b --gpus h100:8 --global-batch 64", BEYOND),

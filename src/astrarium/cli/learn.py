@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-
-from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.calibrate.learn_checks import SetAside
@@ -54,7 +53,8 @@ SOURCE: TypeAlias = Annotated[
 DEFAULT_OUT = "cluster-profile.json"
 
 
-class OfLogs(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class OfLogs:
     """What flags say about logs, as typed."""
 
     model: str | None = None
@@ -65,7 +65,8 @@ class OfLogs(Value, frozen=True):
     global_batch: str | None = None
 
 
-class Wanted(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Wanted:
     """Which rows of tables to take, as typed; the runtime is that of logs, too."""
 
     gpu: str | None = None
