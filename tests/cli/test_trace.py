@@ -24,7 +24,7 @@ def plan_file(project: Path) -> None:
 def test_a_trace_is_written(run: Run, project: Path) -> None:
     result = run("trace", "plan.json", "-o", "trace.json")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "events of 2 stages" in result.stdout
+    assert "stages: 2" in result.stdout
     assert "ui.perfetto.dev" in result.stdout
     trace = json.loads((project / "trace.json").read_text())
     assert trace["otherData"]["model"] == "Llama-2-7B"

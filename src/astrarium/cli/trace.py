@@ -55,7 +55,7 @@ def trace(
         return
     output.show(
         lambda _: [
-            f"{out}: {written['events']:,} events of {written['stages']} stages, an iteration of "
-            f"{chosen.iteration_seconds:.3g} s. Open it in ui.perfetto.dev or chrome://tracing."
+            f"{out}: {written['events']:,} events in {chosen.iteration_seconds:.3g} s, stages: "
+            f"{written['stages']}. Open it in ui.perfetto.dev or chrome://tracing."
         ]
     )
