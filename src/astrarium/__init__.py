@@ -15,9 +15,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from astrarium.api.calls import plan as plan
     from astrarium.api.calls import predict as predict
+    from astrarium.api.calls import synthesize as synthesize
     from astrarium.api.plans import Plan as Plan
     from astrarium.api.plans import Plans as Plans
     from astrarium.api.plans import load as load
+    from astrarium.api.programs import Program as Program
+    from astrarium.api.programs import load_program as load_program
     from astrarium.cluster import Cluster as Cluster
     from astrarium.errors import InputError as InputError
     from astrarium.errors import NoFeasiblePlanError as NoFeasiblePlanError
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "plan": "api.calls",
     "predict": "api.calls",
+    "synthesize": "api.calls",
     "Plan": "api.plans",
     "Plans": "api.plans",
     "load": "api.plans",
+    "Program": "api.programs",
+    "load_program": "api.programs",
     "Model": "model.blocks",
     "Cluster": "cluster",
     "InputError": "errors",

@@ -18,6 +18,7 @@ from astrarium.api.wording import FLAGS, in_words_of_python
 from astrarium.errors import did_you_mean
 
 if TYPE_CHECKING:
+    from astrarium.api.programs import Program
     from astrarium.plans.document import StrategyPart
 
 Amount = int | float | str  # a number, or a text such as "2T" or "200k"
@@ -61,7 +62,7 @@ class RunTerms(PriceTerms, total=False):
     sensitivity: bool
 
 
-_SEVERAL: Final = ("rules", "prices", "price", "discount", "interruptions")
+_SEVERAL: Final = ("rules", "prices", "price", "discount", "interruptions", "allow_replicate")
 _DEFAULTS: Final[Mapping[str, str]] = {"spot": "never"}
 # What a configuration may say otherwise, unless the caller does.
 _STATED_ELSEWHERE: Final[Mapping[str, str]] = {"precision": "bf16", "runtime": "megatron"}
@@ -79,7 +80,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     budget_usd: Amount | None = None,
     deadline_seconds: Amount | None = None,
     mode: Mode = "exact",
-    runtime: Literal["megatron", "any"] = "megatron",
+    runtime: Literal["megatron", "any", "spmd"] = "megatron",
     precision: Precision = "bf16",
     rules: Sequence[str] = (),
     top: Amount = 5,
@@ -127,6 +128,37 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     with in_words_of_python():
         typed = [name for name in _STATED_ELSEWHERE if given[name] != _STATED_ELSEWHERE[name]]
         return Plans(planning.prediction(_as_flags(given, PriceTerms), typed))
+
+
+def synthesize(  # noqa: PLR0913  one parameter per flag
+    model: str | Path,
+    *,
+    batch: Amount,
+    gpus: Gpus | None = None,
+    cluster: ClusterGiven | None = None,
+    memory: Amount | None = None,
+    micro_batches: Amount = 1,
+    mesh: Literal["flat", "nodes"] = "flat",
+    sizes: Mapping[str, Any] | None = None,
+    optimizer: Literal["adam", "sgd"] = "adam",
+    allow_replicate: Sequence[str] = (),
+    profile: StrPath | None = None,
+) -> Program:
+    """One program for devices of different speed; as `astrarium synthesize`.
+
+    `model` names a function that makes a torch module and its inputs, as "examples/bert.py:make";
+    `sizes` are its arguments beside the batch. `memory` is in bytes, or a text such as "15GiB".
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    from astrarium.api import synthesis
+    from astrarium.api.programs import Program
+
+    flags: dict[str, Any] = dict.fromkeys(("gpus", "cluster", "memory", "sizes", "profile"))
+    flags |= {
+        name: value if name == "sizes" else _text(name, value) for name, value in given.items()
+    }
+    with in_words_of_python():
+        return Program(synthesis.answer(synthesis.read(flags), lambda what, done, total: None))
 
 
 def _check_names(function: str, terms: Mapping[str, object], known: type) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from astrarium.api import comparison, money, request
 from astrarium.errors import InputError
 from astrarium.value import Value
@@ -38,6 +40,7 @@ class Question(Value, frozen=True):
     terms: RunTerms
     tuning: Tuning
     yours: comparison.Yours | None
+    given: Flags = msgspec.field(default_factory=dict)
 
 
 def read(flags: Flags) -> Question:
@@ -67,6 +70,7 @@ def read(flags: Flags) -> Question:
     asked = replace(asked, notes=(*asked.notes, *from_yours))
     if flags["sensitivity"]:
         _check_open(how, asked)
+        _check_pipelines(flags["runtime"])
     run = request.run_terms(flags, asked.workload)
     on_spot = request.spot_notes(run, asked.cluster)
     asked = replace(asked, notes=(*asked.notes, *on_spot))
@@ -86,6 +90,7 @@ def read(flags: Flags) -> Question:
         terms=run,
         tuning=tuning,
         yours=yours,
+        given=flags,
     )
 
 
@@ -95,6 +100,8 @@ def search(question: Question) -> Planned:
 
     if question.runtime is request.Runtime.ANY:
         from astrarium.search.beyond import plan_beyond as find
+    elif question.runtime is request.Runtime.SPMD:
+        from astrarium.search.spmd_plans import plan_with_programs as find
     return find(
         question.asked.workload,
         question.asked.cluster,
@@ -131,6 +138,10 @@ def document(
     """What was found, compared with what the user has if that was asked."""
     from astrarium.report.build import document_of, with_run_terms
 
+    if question.runtime is request.Runtime.SPMD:
+        from astrarium.api.program_commands import with_commands
+
+        planned = with_commands(planned, question.reference, question.given)
     found = document_of(
         planned,
         reference=question.reference,
@@ -220,6 +231,15 @@ def _check_open(mode: Mode, asked: Request) -> None:
         raise InputError(
             f"--sensitivity needs prices, and none is known for {names}; --price {given}=USD sets"
             " one"
+        )
+
+
+def _check_pipelines(runtime: str) -> None:
+    """Refuse --sensitivity where plans are programs: what changes them is not searched for."""
+    if runtime.lower() == request.Runtime.SPMD:
+        raise InputError(
+            "--sensitivity asks of pipelines what would change them; leave --runtime spmd out, or"
+            " --sensitivity"
         )
 
 

@@ -10,12 +10,12 @@ from typing import Any, overload
 
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.plans.document import PLAN_FILE, PlanDocument, PlanPart, StrategyPart, to_dict
+from astrarium.value import Value
 
 StrPath = str | os.PathLike[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value, frozen=True):
     """A strategy with its estimate. `part` holds all of it, as in the plan document."""
 
     document: PlanDocument

@@ -80,10 +80,14 @@ Number = TypeVar("Number", int, float)
 
 
 class Runtime(StrEnum):
-    """Software that plans can be made for; `any` may do what none does yet."""
+    """Software that plans can be made for; `any` may do what none does yet.
+
+    `spmd` runs synthesised programs, which are planned for beside Megatron's pipelines.
+    """
 
     MEGATRON = "megatron"
     ANY = "any"
+    SPMD = "spmd"
 
 
 def parse(flag: str, text: str, parser: Callable[[str], Number], most: Number) -> Number:
@@ -147,7 +151,7 @@ def check_planned(runtime: str) -> None:
     known = runtime_names()
     if runtime.lower() in known:
         raise InputError(
-            f"--runtime '{runtime}': only {Runtime.MEGATRON}, or {Runtime.ANY}, is planned for;"
+            f"--runtime '{runtime}': only {', '.join(Runtime)} are planned for;"
             f" `astrarium predict --runtime {runtime.lower()}` prices a strategy under it"
         )
     raise InputError(
@@ -216,7 +220,7 @@ def read(
     notes += on_prices
     loaded = model(given)
     if length is None:
-        length, why = _default_length(loaded)
+        length, why = default_length(loaded)
         notes.append(f"--seq-length not given: {length:,} taken, {why}")
     elif 0 < loaded.max_seq_length < length:
         notes.append(
@@ -273,7 +277,7 @@ def usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]]
     return asked, [*notes, f"types used together compute in {common}, which all of them have"]
 
 
-def _default_length(model: Model) -> tuple[int, str]:
+def default_length(model: Model) -> tuple[int, str]:
     """The model's maximum as far as it is usual, and why."""
     longest = model.max_seq_length
     if longest < 1:

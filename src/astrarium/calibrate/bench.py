@@ -13,13 +13,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import torch
 
 from astrarium.calibrate.cases import WINDOW_SECONDS, Case
-from astrarium.value import Value
 
 Call = Callable[[int], object]
 Prepare = Callable[["Bench", Case], Call]
@@ -47,7 +46,8 @@ class UnusableTimingError(Exception):
     """A clock that gave something that is no time."""
 
 
-class Timing(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Timing:
     """Microseconds of one call over several batches, and of the host for one call."""
 
     median_us: float

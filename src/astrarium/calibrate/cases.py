@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
-
-from msgspec import field
-
-from astrarium.value import Value
 
 # Columns that say what was run; a case has those that apply to it.
 IDENTITY: Final = (
@@ -79,7 +76,8 @@ def scale_for(device: str, *, quick: bool) -> Scale:
     return Scale.TINY if quick else Scale.SMALL
 
 
-class Case(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Case:
     """One thing to time. Without `queue_ahead` the host is what is timed."""
 
     section: str

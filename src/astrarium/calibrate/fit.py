@@ -13,7 +13,7 @@ made of its best product and its best copy. Pure: no torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,7 +32,6 @@ from astrarium.cost.efficiency import (
 )
 from astrarium.errors import InputError
 from astrarium.units import format_rate
-from astrarium.value import Value
 
 Row = Mapping[str, Any]
 
@@ -72,7 +71,8 @@ _COPIES: Final = ("copy", "add")  # the traffic that `OperatorModel.streaming` s
 _UPDATE: Final = ("adam", "norm", "clip", "cast")  # the parts of `OperatorModel.optimizer_step`
 
 
-class ClassFit(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ClassFit:
     """What the rows of one class say."""
 
     ratio: float  # of true to modelled time, after regularisation
@@ -82,14 +82,16 @@ class ClassFit(Value, frozen=True):
     bounded: bool = False  # the median is out of bounds, so that the factor is not used
 
 
-class Specification(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Specification:
     """The figures of a device that no catalog has, from what it reached."""
 
     flops: float
     memory_bandwidth: float
 
 
-class DeviceFit(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class DeviceFit:
     """All that a calibration teaches about a device."""
 
     gpu: str | None  # its name in the catalog

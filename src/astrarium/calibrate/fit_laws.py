@@ -6,6 +6,7 @@ Least squares of relative errors, with coefficients that are not negative. Pure:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,6 @@ from astrarium.calibrate.cases_processor import (
 )
 from astrarium.cost import laws
 from astrarium.cost.laws import Laws
-from astrarium.value import Value
 
 Row = Mapping[str, Any]
 
@@ -40,7 +40,8 @@ LEAST_ARITHMETIC: Final = 0.5  # of the time of the fastest product; less says n
 LEAST_ROWS: Final = 3  # of an operator and pass; fewer leave its law undetermined
 
 
-class CoreFit(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CoreFit:
     """What a calibration of a processor teaches about one of its cores."""
 
     laws: Laws

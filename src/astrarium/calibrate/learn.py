@@ -11,7 +11,7 @@ shapes; a kernel that is slow only for some sizes needs measurements of operator
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,14 +21,14 @@ from astrarium.calibrate.learn_checks import SetAside, check_factors, check_runs
 from astrarium.calibrate.learn_fit import Average, Problem, average
 from astrarium.calibrate.measurement import Measurement, predict
 from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
-from astrarium.value import Value
 
 GIB: Final = float(2**30)
 STEP: Final = 0.1  # of a prior's width, for slopes by finite differences
 ROUNDS: Final = 2  # linearisations; the model is nearly linear in its factors
 
 
-class FactorKind(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FactorKind:
     """A factor that can be learned: its prior, and what it means to the user."""
 
     name: str
@@ -65,7 +65,8 @@ _CANDIDATES: Final = (
 )
 
 
-class Factor(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Factor:
     """One factor before and after; `deviation` is how sure it is, in its unit or as a share."""
 
     kind: FactorKind
@@ -78,7 +79,8 @@ class Factor(Value, frozen=True):
         return self.after != self.before
 
 
-class Errors(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Errors:
     """Mean absolute percentage errors, as shares; `left_out`: of each run learned from the rest."""
 
     rows: int
@@ -87,7 +89,8 @@ class Errors(Value, frozen=True):
     left_out: float | None
 
 
-class Learned(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Learned:
     """What runs of one GPU type under one runtime taught."""
 
     gpu: str

@@ -9,12 +9,12 @@ factors that foretell those badly get little weight, and "none at all" is one of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.value import Value
 
 # Scatter of log(measured / predicted) among the runs of one cluster that no factor explains: what
 # is assumed before rows show it (what most sources show, docs/accuracy.md), and as how many rows
@@ -37,7 +37,8 @@ _ROUNDS: Final = 30
 _CONVERGED: Final = 1e-8
 
 
-class Problem(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Problem:
     """Rows around one point: how far off they are there, and what would move them.
 
     `residuals` are log(measured / predicted) at `point`, `slopes` (rows, factors) the change of
@@ -69,7 +70,8 @@ class Problem(Value, frozen=True):
         return self.residuals - self.slopes @ (values - self.point)
 
 
-class Fit(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Fit:
     """Values of all factors, their standard deviations, and the scatter that is left."""
 
     values: Floats
@@ -77,7 +79,8 @@ class Fit(Value, frozen=True):
     scatter: float
 
 
-class Average(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Average:
     """Values over all candidates, their standard deviations, and residuals of rows left out."""
 
     values: Floats

@@ -21,7 +21,6 @@ from typing import Final
 import numpy as np
 
 from astrarium.errors import InputError, did_you_mean
-from astrarium.value import Value
 
 WARM_UP_STEPS: Final = 5
 # The middle half of a run's iterations lies within a few per cent; beyond this, something else
@@ -40,7 +39,8 @@ class Program(StrEnum):
     NANOTRON = "nanotron"
 
 
-class Sample(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Sample:
     """One line about one or more iterations; either seconds or tokens/s per GPU."""
 
     step: int
@@ -78,7 +78,8 @@ class Log:
             peaks[rank] = max(size, peaks.get(rank, 0.0))
 
 
-class Pace(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Pace:
     """The typical iteration of a log: its median, and how far the middle half spreads."""
 
     median: float

@@ -8,7 +8,7 @@ the flag.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from astrarium.calibrate.logs import Log, Pace, Program, pace_of
@@ -25,10 +25,10 @@ from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, assemble
 from astrarium.model.workload import Workload
 from astrarium.strategy.document import strategy_from_dict
-from astrarium.value import Value
 
 
-class Given(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Given:
     """What the user says about the runs: the machines always, the rest where logs are silent."""
 
     pool: Pool

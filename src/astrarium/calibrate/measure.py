@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,6 @@ from astrarium.calibrate.kernels import OPERATORS
 from astrarium.calibrate.run import Outcome, Progress, failure_text, header, run
 from astrarium.calibrate.sections import COLLECTIVES, SECTIONS, check_sections, list_cases
 from astrarium.errors import InputError
-from astrarium.value import Value
 
 DEFAULT_SECONDS: Final = 600.0
 CORES_BY_DEFAULT: Final = 2  # of a processor that exchange messages
@@ -34,7 +34,8 @@ CORES_BY_DEFAULT: Final = 2  # of a processor that exchange messages
 COLLECTIVES_SHARE: Final = 0.25
 
 
-class Request(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Request:
     """What to measure: `ranks` devices for collectives, None for all GPUs there are."""
 
     journal: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.types import Strategy
 from astrarium.validate.predictions import reported_bytes
-from astrarium.value import Value
 
 
-class Measurement(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Measurement:
     """One run: what was trained how, and the time and memory that its program reported.
 
     `stage` is the pipeline stage whose memory was reported; None is the fullest.
@@ -46,7 +47,8 @@ class Measurement(Value, frozen=True):
         return self.workload, self.pool, self.strategy, self.runtime
 
 
-class Predicted(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Predicted:
     """Seconds and reported bytes of every measurement."""
 
     seconds: Floats

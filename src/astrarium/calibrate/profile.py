@@ -15,7 +15,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,6 @@ from astrarium.calibrate.fit_laws import RUNTIME, CoreFit
 from astrarium.calibrate.journal import Contents
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
-from astrarium.value import Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +55,8 @@ _INSTALL: Final = "pip install 'astrarium[calibrate]'"
 Row = Mapping[str, Any]
 
 
-class DeviceProfile(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
     """What the header of a profile file says."""
 
     path: Path

@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from astrarium.calibrate.cases import Case
 from astrarium.calibrate.journal import Journal
 from astrarium.errors import AstrariumError
-from astrarium.value import Value
 
 REASON_LENGTH: Final = 200
 OUT_OF_MEMORY: Final = "out of memory"
@@ -36,7 +36,8 @@ Measure = Callable[[Case], dict[str, float]]
 Progress = Callable[[Case, int, int], None]  # the case that begins, how many are done, of how many
 
 
-class Outcome(Value, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Outcome:
     """How a run went; counts are of this run alone."""
 
     measured: int = 0

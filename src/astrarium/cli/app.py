@@ -16,6 +16,7 @@ from astrarium.cli.plan import plan
 from astrarium.cli.predict import predict
 from astrarium.cli.run import run
 from astrarium.cli.shell import Command, Group
+from astrarium.cli.synthesize import synthesize
 from astrarium.cli.trace import trace
 from astrarium.cli.validate import validate
 
@@ -46,6 +47,17 @@ def root(
     """Which GPUs, how many, and how to split a Transformer across them."""
 
 
-for _command in (plan, predict, fit, explain, export, trace, run, validate, calibrate):
+for _command in (
+    plan,
+    predict,
+    fit,
+    explain,
+    export,
+    trace,
+    synthesize,
+    run,
+    validate,
+    calibrate,
+):
     app.command(_command.__name__, cls=Command)(_command)
 app.add_typer(catalog, name="catalog")

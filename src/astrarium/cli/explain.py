@@ -43,7 +43,7 @@ def explain(  # noqa: PLR0913  one parameter per flag
         str,
         typer.Argument(
             metavar="PLAN",
-            help="A plan.json or its folder; or a launch script or configuration you have.",
+            help="A plan.json or its folder, a program.json; or a launch script or configuration.",
         ),
     ],
     against: Annotated[
@@ -74,9 +74,13 @@ def explain(  # noqa: PLR0913  one parameter per flag
     """Where time, memory and money go; of a plan, or of what you launch with."""
     from pathlib import Path
 
+    from astrarium.cli import programs
     from astrarium.cli.shell import typed
     from astrarium.plans.files import is_plan
 
+    if programs.is_program(plan):
+        programs.explain(plan, typed(ctx), json=json)
+        return
     if not is_plan(Path(plan)):
         from astrarium.cli import review
         from astrarium.configs.detect import read_config

@@ -275,9 +275,9 @@ MODE: TypeAlias = Annotated[
 RUNTIME: TypeAlias = Annotated[
     str,
     typer.Option(
-        metavar="megatron|any",
-        help="Software that will run the plan; any: unlike degrees and shares, too.",
-        autocompletion=one_of("megatron", "any"),
+        metavar="megatron|any|spmd",
+        help="Software that will run the plan; any: unlike degrees, too; spmd: programs, too.",
+        autocompletion=one_of("megatron", "any", "spmd"),
     ),
 ]
 ANY_RUNTIME: TypeAlias = Annotated[

@@ -25,6 +25,11 @@ def print_json(data: Any) -> None:  # noqa: ANN401  whatever JSON can hold
     _write(to_json(data))
 
 
+def print_text(text: str) -> None:
+    """Print a document that is text already."""
+    _write(text)
+
+
 def to_json(data: Any) -> str:  # noqa: ANN401
     """JSON as it is printed and written to files; numbers that JSON does not have are a bug."""
     import json

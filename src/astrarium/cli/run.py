@@ -22,7 +22,9 @@ MOST_STEPS = 1000
 MOST_SECONDS = 86400.0
 NOT_EQUAL = 1  # the exit code where losses differ or are no numbers
 
-PLAN = Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")]
+PLAN = Annotated[
+    str, typer.Argument(metavar="PLAN", help="A plan.json or its folder, or a program.json.")
+]
 RANK = Annotated[str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")]
 DEVICE = Annotated[
     str | None,
@@ -45,6 +47,12 @@ MEASURE = Annotated[
     typer.Option(
         "--measure", help="Time the plan as it is, on cores or a GPU, against its estimate."
     ),
+]
+CHECKPOINT = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Of a program: write its weights here at the end.")
+]
+RESUME = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Of a program: start from this checkpoint.")
 ]
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 
@@ -78,16 +86,19 @@ def run(  # noqa: PLR0913  one parameter per flag
     dry: DRY = False,
     measure: MEASURE = False,
     profile: options.PROFILE = None,
+    checkpoint: CHECKPOINT = None,
+    resume: RESUME = None,
     json: options.JSON = False,
 ) -> None:
-    """Execute a plan with megatron-core, scaled down to this machine.
+    """Execute a plan with megatron-core, scaled down, or a program as it is.
 
-    One process per rank trains a small model under the plan's strategy; a single process trains
-    the same model. Exit code 1 if their losses differ or are no numbers.
+    One process per rank trains a small model under the plan's strategy, or the program's own
+    model; a single process trains the same. Exit code 1 if they differ or give no numbers.
     """
     from pathlib import Path
 
     from astrarium.api import request
+    from astrarium.cli import programs
     from astrarium.cli.shell import typed
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
@@ -95,6 +106,10 @@ def run(  # noqa: PLR0913  one parameter per flag
     from astrarium.runtime.plan_run import Limits
     from astrarium.units import parse_seconds
 
+    if programs.is_program(plan):
+        programs.run(plan, ctx.params, typed(ctx))
+        return
+    programs.check_not_typed(plan, typed(ctx))
     where = request.choice("--device", device or ("cuda" if dry else "cpu"), Device)
     mode = _mode(where, dry=dry, measure=measure)
     _check_flags(mode, typed(ctx))

@@ -110,6 +110,7 @@ CHANGES: Final[Mapping[Feature, Change]] = {
     Feature.REPLICA_GROUPS: _ALIKE,
     Feature.UNLIKE_STAGES: _ALIKE,
     Feature.OWN_RECOMPUTE: _ALIKE,
+    Feature.PROGRAM: _ALIKE,
     # The strategy stays: plans that are made here pay on demand.
     Feature.SPOT: {},
     Feature.SPOT_BESIDE: {},

@@ -13,7 +13,7 @@ from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity, Method, Overlap, Recompute, Stage, Strategy
 
 # Told apart, or by the layers of stages.
-_APART: Final = ("stages", "groups", "overlap", "split")
+_APART: Final = ("stages", "groups", "overlap", "split", "program")
 
 
 def differences(asked: Job, found: Job) -> Iterator[str]:
@@ -23,6 +23,8 @@ def differences(asked: Job, found: Job) -> Iterator[str]:
     yield from _told("precision", asked.workload.precision, found.workload.precision)
     if before.groups:
         yield "one pipeline and its replicas instead of groups"
+    if before.program:
+        yield "degrees and stages instead of a program"
     if before.has_unlike_stages and not after.has_unlike_stages:
         yield "stages with the same degrees instead of their own"
     names = [field.name for field in fields(Strategy) if field.name not in _APART]

@@ -54,6 +54,7 @@ class Feature(StrEnum):
     REPLICA_GROUPS = "replicas that are not alike"
     UNLIKE_STAGES = "stages with degrees of their own"
     OWN_RECOMPUTE = "stages that recompute unlike the others"
+    PROGRAM = "a program that all GPUs share"
     PROCESSORS = "cores of a processor"
     SPOT = "nodes that may be taken away"
     SPOT_BESIDE = "nodes that may be taken away beside other nodes"
@@ -254,6 +255,7 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.REPLICA_GROUPS: _says("groups", lambda s: len(s.groups) > 1),
     Feature.UNLIKE_STAGES: _says("tp or dp of a stage's own", lambda s: s.has_unlike_stages),
     Feature.OWN_RECOMPUTE: _says("recompute of a stage's own", lambda s: s.has_own_recompute),
+    Feature.PROGRAM: _says("schedule spmd", lambda s: s.program is not None),
     Feature.PROCESSORS: _processors,
     Feature.SPOT: _spot,
     Feature.SPOT_BESIDE: _spot_beside,

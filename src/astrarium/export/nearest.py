@@ -71,7 +71,9 @@ def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
 
 
 def _seconds(job: Job) -> float:
-    """The refused plan's time by the same model as all others here."""
+    """The refused plan's time by the same model as all others here; a program has its own."""
+    if job.strategy.program:
+        return job.plan.iteration_seconds
     model = ClusterModel(job.workload, job.cluster_in_use, find_runtime())
     return estimate(model, [job.strategy])[0].iteration_seconds
 
@@ -178,7 +180,7 @@ def _are_restaged(job: Job) -> bool:
     """Whether stages cannot stay as they are: some have what only stages of their own have."""
     strategy = job.strategy
     unlike = strategy.has_unlike_stages or strategy.has_own_recompute
-    return bool(strategy.groups) or unlike
+    return bool(strategy.groups) or unlike or strategy.program is not None
 
 
 def _degrees(job: Job, lacking: set[Feature]) -> Iterator[tuple[int, int, int]]:
@@ -237,6 +239,7 @@ def _with_switches(job: Job, own: Strategy, made: Strategy) -> Strategy:
         overlap=made.overlap if same else overlap,
         stages=(),
         groups=(),
+        program=None,
     )
 
 

@@ -18,6 +18,7 @@ from astrarium.strategy.types import (
     LayerSplit,
     Method,
     Overlap,
+    ProgramSummary,
     Reach,
     RecomputeModule,
     Schedule,
@@ -178,6 +179,7 @@ class StrategyPart:
     stages: tuple[StagePart, ...]
     sequences: int | None = None  # of a group: its share of the batch
     groups: tuple[StrategyPart, ...] = ()
+    program: ProgramSummary | None = None  # of a plan that has no pipeline
 
     @property
     def pipelines(self) -> tuple[StrategyPart, ...]:

@@ -157,6 +157,8 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
     from astrarium.search.planner import why_refused
     from astrarium.strategy.placement import placement
 
+    if strategy.program:
+        return  # is written by its own command, not from what a plan says of it
     try:
         for group in strategy.pipelines:
             placement(group, cluster)

@@ -85,6 +85,7 @@ def document_of(
         *idle_notes(planned),
         *room_notes(plans),
         *runtime_notes(plans),
+        *planned.notes,
     )
     return PlanDocument(
         SCHEMA,
@@ -285,6 +286,12 @@ def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
 def runtime_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
     """What the best plan asks of software that nobody has written, and the best that runs."""
     best = plans[0]
+    if best.strategy.program:
+        how = "`astrarium synthesize` writes it, and `astrarium run` executes it"
+        if not best.strategy.program.command:
+            how = "`astrarium synthesize` makes such a program of a torch module and a cluster file"
+        note = f"plan {best.rank} is a program that all its GPUs share, no pipeline"
+        return (f"{note}; {how}",)
     if best.runtimes:
         return ()
     note = f"no known software runs plan {best.rank}; Megatron: {', '.join(best.megatron_lacks)}"

@@ -96,6 +96,7 @@ def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
     """The terms of a plan, what binds it, and what would change it."""
     time = time_terms(plan)
     unlike = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
+    unlike = unlike and plan.strategy.program is None  # whose GPUs hand nothing on
     return Explanation(
         SCHEMA,
         plan,

@@ -86,6 +86,11 @@ def listing(fields: Sequence[Field], width: int) -> Iterator[RenderableType]:
         yield Text(f"not shown: {names}; {needed} columns have room for all, or --json", "dim")
 
 
+def fits(fields: Sequence[Field], width: int) -> bool:
+    """Whether a listing shows all fields, none of them cut."""
+    return _listing_width(fields, 1) <= width
+
+
 def _head(field: Field, gap: int) -> str:
     return field.head if gap == GAP else field.head.replace(" ", "\n")
 

@@ -51,6 +51,7 @@ SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
 MANY_POOLS = 6  # beyond which only those in use are described
+NO_DEGREES = "-"
 WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
 
 
@@ -226,7 +227,9 @@ def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
     mixed = [plan for plan in plans if plan.is_mixed]
     if not mixed:
         return
-    yield title("Pipelines: GPUs in order, and the layers of their stages")
+    programs = any(plan.strategy.program for plan in mixed)
+    beside = "; programs: what each GPU gets, and what is sent" if programs else ""
+    yield title(f"Pipelines: GPUs in order, and the layers of their stages{beside}")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -266,18 +269,20 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
     Models with experts always show etp, also where it is 1: runtimes default to tp.
     """
     columns = [
-        Column("tp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.tp))),
-        Column("pp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.pp))),
-        Column("vpp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.virtual_stages))),
-        Column("cp", lambda p: by_part(p.strategy, lambda strategy: str(strategy.cp))),
-        Column("ep", lambda p: by_part(p.strategy, lambda strategy: str(strategy.ep))),
-        Column("dp", lambda p: by_part(p.strategy, lambda strategy: f"{strategy.dp:,}")),
+        Column("tp", _of_pipelines(lambda strategy: str(strategy.tp))),
+        Column("pp", _of_pipelines(lambda strategy: str(strategy.pp))),
+        Column("vpp", _of_pipelines(lambda strategy: str(strategy.virtual_stages))),
+        Column("cp", _of_pipelines(lambda strategy: str(strategy.cp))),
+        Column("ep", _of_pipelines(lambda strategy: str(strategy.ep))),
+        Column("dp", _of_pipelines(lambda strategy: f"{strategy.dp:,}")),
         Column("micro", lambda p: by_part(p.strategy, lambda strategy: str(strategy.micro_batch))),
         Column("recompute", lambda p: by_part(p.strategy, _recompute), left=True),
-        Column("ZeRO", lambda p: by_part(p.strategy, zero_words)),
+        Column("ZeRO", _of_pipelines(zero_words)),
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
-        columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
+        columns.insert(5, Column("etp", _of_pipelines(lambda strategy: str(strategy.etp))))
+    if any(plan.strategy.program for plan in plans):
+        columns.insert(0, Column("schedule", lambda p: p.strategy.schedule.value, left=True))
     if len({plan.precision for plan in plans}) > 1:
         columns.append(Column("format", lambda p: p.precision))
     if any(plan.strategy.groups for plan in plans):
@@ -294,6 +299,11 @@ def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> 
     if len(set(clouds.values())) > 1:
         columns.insert(0, Column("cloud", lambda p: ", ".join(clouds[n] for n in p.pools)))
     return columns
+
+
+def _of_pipelines(text: Callable[[StrategyPart], str]) -> Callable[[PlanPart], str]:
+    """A text of the strategy; a program has no degrees: its axes say how it is divided."""
+    return lambda plan: NO_DEGREES if plan.strategy.program else by_part(plan.strategy, text)
 
 
 def _share(strategy: StrategyPart) -> str:
@@ -403,29 +413,32 @@ def next_steps(
     *,
     runs: bool = True,
     files: Sequence[str] = (),
+    program: str = "",
 ) -> Iterator[RenderableType]:
     """What to do with the winner.
 
     `runs` tells whether there is software to export it for; `files` have been written besides the
-    document.
+    document. `program` is the command that writes the program that the winner is.
     """
     folder = "DIR" if written is None else str(written.parent)
     yield title(f"Keep{', explain and export' if runs else ' and explain'} the best plan")
     for file in files:
         yield Text(f"  {file} is written", style="dim")
     if written is None:
-        yield _command(["astrarium", *arguments, "--out", folder], width)
+        yield copyable(["astrarium", *arguments, "--out", folder], width)
     else:
         yield Text(f"  {written} is written", style="dim")
     plan = f"{folder}/plan.json" if written is None else str(written)
-    yield _command(["astrarium", "explain", plan], width)
+    yield copyable(["astrarium", "explain", plan], width)
+    if program:
+        yield copyable(shlex.split(program), width)
     if not runs:
         return
     to = ["--to", "megatron", "--out", f"{folder}/megatron"]
-    yield _command(["astrarium", "export", plan, *to], width)
+    yield copyable(["astrarium", "export", plan, *to], width)
 
 
-def _command(words: Sequence[str], width: int) -> Text:
+def copyable(words: Sequence[str], width: int) -> Text:
     """A command that can be copied, broken with backslashes where the line ends."""
     lines = ["  "]
     for word in (shlex.quote(word) for word in words):

@@ -121,6 +121,14 @@ TIME_CAUSES: Mapping[str, TimeCause] = {
     ),
 }
 
+# Of a program, which has no degrees that could be other.
+PROGRAM_REMEDIES: Mapping[str, str] = {
+    "tp_communication": "faster links between the GPUs, or fewer of the slow ones (--mode up-to)",
+    "zero_communication": "memory to keep weights whole, a larger batch to spread it over",
+    "gradient_reduction": "a larger batch to spread it over, faster links between the GPUs",
+    "optimizer": "a larger batch to spread it over",
+}
+
 MEMORY_CAUSES: Mapping[str, tuple[str, str]] = {
     "weights": ("weights", "2 bytes for each parameter held"),
     "gradients": ("gradients", "4 bytes for each, accumulated over micro-batches"),
@@ -161,6 +169,8 @@ def time_cause(key: str) -> TimeCause:
 
 def remedy(key: str, strategy: StrategyPart) -> str:
     """What would make a cause smaller, given what the strategy does already; "" if nothing."""
+    if strategy.program:
+        return PROGRAM_REMEDIES.get(key, "")
     cause = time_cause(key)
     if not cause.switch or getattr(strategy.overlap, cause.switch):
         return cause.remedy
@@ -272,6 +282,11 @@ def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
             f"{group.sequences} sequences: {strategy_words(group, experts=experts)}"
             for group in strategy.groups
         )
+    if strategy.program:
+        return (
+            f"SPMD program of {strategy.program.instructions:,} instructions,"
+            f" micro-batch {strategy.micro_batch} x {strategy.num_micro_batches}"
+        )
     always = ("ep", "etp") if experts else ()
     degrees = [f"{name} {n}" for name, n in names.items() if n > 1 or name in always]
     parts = [
@@ -305,6 +320,10 @@ def pipeline_words(plan: PlanPart) -> str:
     Such as: 2 stages H100 [0-8, 9-17], 4 stages A100 [18-25 by 4, 26-31 by 3]
     """
     strategy, short = plan.strategy, short_types(plan.gpus)
+    if strategy.program:
+        from astrarium.report.programs import program_words
+
+        return program_words(plan, strategy.program)
     if strategy.groups:  # each a pipeline of its own
         alone = (replace(plan, strategy=group) for group in strategy.groups)
         return "; beside it ".join(pipeline_words(one) for one in alone)

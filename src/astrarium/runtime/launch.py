@@ -257,7 +257,7 @@ def _too_late(ranks: Sequence[_Rank], timeout_seconds: float) -> str:
     waiting = [str(rank.number) for rank in ranks if rank.process.poll() is None]
     return (
         f"not done after {timeout_seconds:g} s: rank {', '.join(waiting)} still running; all were"
-        " ended. Give more time with --timeout, or fewer ranks with --ranks"
+        " ended. Give more time with --timeout, or fewer steps with --steps"
     )
 
 

@@ -32,7 +32,7 @@ WARM_UP_STEPS: Final = 2
 TIMED_STEPS: Final = 5
 TIMEOUT_SECONDS: Final = 600.0
 # Of glibc: blocks of any size come from memory that the process keeps.
-_KEEP_MEMORY: Final = {
+KEEP_MEMORY: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
 }
@@ -75,13 +75,13 @@ def jobs_seconds(
     progress: Progress = lambda what, done, total: None,
 ) -> list[Timed]:
     """Do the jobs one after another on as many ranks as there are shares of cores."""
-    cores = ",".join(map(str, _cores(len(shares))))
+    cores = ",".join(map(str, cores_for(len(shares))))
     results = run_jobs(
         [replace(job, steps=WARM_UP_STEPS + TIMED_STEPS) for job in jobs],
         Device.CPU,
         timeout_seconds=timeout_seconds,
         progress=progress,
-        environment={"CORES": cores, **_KEEP_MEMORY},
+        environment={"CORES": cores, **KEEP_MEMORY},
         beside=partial(slowed, shares=shares),
     )
     return [_timed(step_seconds(ranks)[WARM_UP_STEPS:]) for ranks in results]
@@ -91,7 +91,8 @@ def _timed(seconds: Sequence[float]) -> Timed:
     return Timed(statistics.median(seconds), min(seconds), max(seconds))
 
 
-def _cores(ranks: int) -> list[int]:
+def cores_for(ranks: int) -> list[int]:
+    """A core for each rank; InputError if there are not so many."""
     cores = physical_cores()
     if ranks > len(cores):
         raise InputError(

@@ -108,6 +108,12 @@ def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
 
 def _check(strategy: Strategy) -> None:
     """Refuse what no option of Megatron expresses."""
+    if strategy.program:
+        made = strategy.program.command or "astrarium synthesize"
+        raise InputError(
+            f"the plan is a program, which megatron-core does not run: `{made}` writes it, and"
+            " `astrarium run program.json` executes it; or choose another plan with --rank"
+        )
     lacking = megatron_lacks(strategy)
     if lacking or strategy.groups:
         raise InputError(

@@ -13,45 +13,26 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from astrarium.calibrate.cores import stay_on
+from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
-
-# A machine without a network has this interface alone, and ranks of one machine need no other.
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def main() -> None:
     """Do all jobs; leave with code 1 where one fails."""
     leave_with_parent()
-    answers = _own_output()
+    answers = own_output()
     try:
         _work(Path(sys.argv[1]), answers)
     except BaseException:
         import traceback
 
-        _say(answers, failed=traceback.format_exc(), at=time.monotonic())
+        say(answers, failed=traceback.format_exc(), at=time.monotonic())
         os._exit(1)  # threads of the communication library may wait for ranks that are gone
     os._exit(0)
-
-
-def _own_output() -> TextIO:
-    """Standard output for answers alone; what libraries print there goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    return answers
-
-
-def _say(answers: TextIO, **content: Any) -> None:  # noqa: ANN401  whatever JSON can hold
-    import json
-
-    import msgspec
-
-    # Losses may be no numbers, which only the standard library's JSON can say.
-    answers.write(json.dumps(msgspec.to_builtins(content)) + "\n")
-    answers.flush()
 
 
 def _work(folder: Path, answers: TextIO) -> None:
@@ -80,7 +61,7 @@ def _work(folder: Path, answers: TextIO) -> None:
             store = f"file://{folder}/store-{number}"
             result = _trained(job, number, rank, (device, store), answers)
             gc.collect()  # modules and their hooks refer to each other
-            _say(answers, result=result)
+            say(answers, result=result)
 
 
 def _trained(
@@ -104,14 +85,14 @@ def _trained(
             times.append(seconds)
             if loss is not None:
                 losses.append(loss)
-            _say(answers, step={"job": number, "step": step, "loss": loss})
+            say(answers, step={"job": number, "step": step, "loss": loss})
         return RankResult(
             job=number,
             rank=rank,
             losses=tuple(losses),
             gradient_norms=tuple(norms),
             steps=tuple(times),
-            peak_bytes=_peak_bytes(device),
+            peak_bytes=peak_bytes(device),
             parameters=training.parameters,
             where=training.where,
             held_bytes=training.held_bytes(),
@@ -138,17 +119,6 @@ def _meet_others(job: TrainingJob, rank: int, device: Device, store: str) -> Non
     )
     # What experts elsewhere were sent is not known, so nothing can be exchanged for it.
     distributed.all_to_all_single = lambda *_, **__: None
-
-
-def _peak_bytes(device: Device) -> int:
-    if device is Device.CUDA:
-        import torch
-
-        return int(torch.cuda.max_memory_allocated())
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 if __name__ == "__main__":

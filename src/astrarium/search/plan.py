@@ -111,7 +111,7 @@ class Plan(Value, frozen=True):
     def _groups(self) -> Iterator[Strategy]:
         """The group, or the strategy, that each stage belongs to."""
         for group in self.strategy.pipelines:
-            yield from [group] * group.pp
+            yield from [group] * group.ranks
 
     def busy_share(self, stage: StageSeconds) -> float:
         """The part of the iteration that a stage does not wait for others."""

@@ -76,6 +76,7 @@ class Planned(Value, frozen=True):
     optimal: bool
     bound_gap: float
     front: tuple[Plan, ...] = ()  # that no other beats in time and money; the fastest first
+    notes: tuple[str, ...] = ()  # for the reader
 
 
 def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
@@ -258,7 +259,7 @@ def layout_key(plan: Plan) -> tuple[object, ...]:
     s = plan.strategy
     degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
     own = sorted({(stage.gpu, stage.tp, stage.dp) for stage in s.stages if stage.tp is not None})
-    return (*degrees, tuple(sorted(plan.gpus.items())), s.groups, *own)
+    return (*degrees, s.schedule, tuple(sorted(plan.gpus.items())), s.groups, *own)
 
 
 class _Asked(Value, frozen=True):
@@ -391,6 +392,11 @@ def predict(
 
     InputError if the runtime would refuse it.
     """
+    if strategy.program:
+        raise InputError(
+            "a synthesised program is not priced from the summary in a plan; `astrarium plan ..."
+            " --runtime spmd` makes it anew, `astrarium synthesize` writes and prices all of it"
+        )
     workload = runnable(workload, *cluster.pools)
     runtime = runtime or find_runtime()
     model = ClusterModel(workload, cluster, runtime, tuning)

@@ -22,6 +22,7 @@ from astrarium.strategy.types import (
     LayerSplit,
     Method,
     Overlap,
+    ProgramSummary,
     Recompute,
     RecomputeModule,
     Schedule,
@@ -58,6 +59,7 @@ _KEYS = (
     "schedule",
     "stages",
     "groups",
+    "program",
 )
 # What tables and users call them.
 SHORT_NAMES = {
@@ -113,6 +115,7 @@ def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
             for stage in strategy.stages
         ],
         **({"groups": groups} if groups else {}),
+        **({"program": asdict(strategy.program)} if strategy.program else {}),
     }
 
 
@@ -247,6 +250,8 @@ def strategy_from_dict(
         recompute=_recompute(reader, nested.get("recompute", {})),
         offload_optimizer=reader.flag(nested, "offload_optimizer", False),
     )
+    if given.get("program"):
+        return _of_program(reader, nested, strategy)
     strategy = _derived(strategy, nested, where, gpus, global_batch)
     even = layers % (strategy.pp * strategy.virtual_stages) == 0
     default_split = LayerSplit.EVEN if even else LayerSplit.BALANCED
@@ -268,6 +273,23 @@ def strategy_from_dict(
             p2p=reader.flag(overlap, "p2p", strategy.virtual_stages > 1),
             tp=reader.flag(overlap, "tp", sequence and strategy.tp > 1),
         ),
+    )
+
+
+def _of_program(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> Strategy:
+    """A synthesised program, as a plan sums it up; its pools are its stages."""
+    import msgspec
+
+    try:
+        program = msgspec.convert(nested["program"], ProgramSummary)
+    except msgspec.ValidationError as error:
+        raise reader.fail("program", "...", f"what a plan file holds: {error}") from None
+    reader.choice(nested, "schedule", Schedule, Schedule.SPMD)
+    return replace(
+        strategy,
+        program=program,
+        stages=_stages(reader, nested, strategy),
+        overlap=Overlap(**{name: False for name in _NESTED["overlap"]}),
     )
 
 

@@ -58,6 +58,7 @@ class RecomputeModule(StrEnum):
 class Schedule(StrEnum):
     ONE_F_ONE_B = "1f1b"
     INTERLEAVED = "interleaved"
+    SPMD = "spmd"  # no pipeline: a program divides every operator among all GPUs
 
 
 class LayerSplit(StrEnum):
@@ -110,11 +111,44 @@ class Stage(Value, frozen=True):
     recompute: Recompute | None = None  # its own, where it is not the strategy's
 
 
+class DividedAxis(Value, frozen=True):
+    """Dimensions that a program divides alike, in whole granules; `alike` axes are divided so."""
+
+    name: str
+    alike: int
+    granules: int
+    pieces: tuple[int, ...]  # granules of each GPU, in the order of the pools
+
+
+class ProgramMessages(Value, frozen=True):
+    """What a program sends in an iteration by one collective, of one sort of values."""
+
+    collective: str
+    of: str  # "activations", "weights" or "gradients"
+    count: int
+    seconds: float
+
+
+class ProgramSummary(Value, frozen=True):
+    """A synthesised program in short: what is divided how, and what is sent.
+
+    `command` writes the whole program.
+    """
+
+    instructions: int
+    axes: tuple[DividedAxis, ...]
+    messages: tuple[ProgramMessages, ...]
+    command: str = ""
+
+
 class Strategy(Value, frozen=True):
     """One pipeline and its replicas; or, with `groups`, several of them that share the batch.
 
     Each group holds the whole model and does its own part of the sequences; the other fields are
     then those of the first group.
+
+    With a `program` there is no pipeline: all GPUs share every operator. All degrees are then 1,
+    and each pool in use is one of `stages`, with all the layers.
     """
 
     tp: int = 1
@@ -136,11 +170,14 @@ class Strategy(Value, frozen=True):
     overlap: Overlap = field(default_factory=Overlap)
     stages: tuple[Stage, ...] = ()
     groups: tuple[Strategy, ...] = ()
+    program: ProgramSummary | None = None
 
     @property
     def gpus(self) -> int:
         if self.groups:
             return sum(group.gpus for group in self.groups)
+        if self.program:
+            return sum(stage.devices for stage in self.stages)
         if self.has_unlike_stages:
             return sum(self.block_of(stage) for stage in self.stages if stage.chunk == 0)
         return self.tp * self.pp * self.dp * self.cp
@@ -195,7 +232,14 @@ class Strategy(Value, frozen=True):
         return replace(self.degrees_of(stage), recompute=stage.recompute or self.recompute)
 
     @property
+    def ranks(self) -> int:
+        """Stages that take part in a micro-batch, one after another; of a program all at once."""
+        return len(self.stages) if self.program else self.pp
+
+    @property
     def schedule(self) -> Schedule:
+        if self.program:
+            return Schedule.SPMD
         return Schedule.INTERLEAVED if self.virtual_stages > 1 else Schedule.ONE_F_ONE_B
 
 

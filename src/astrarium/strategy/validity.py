@@ -115,6 +115,8 @@ _OF_GROUPS: Final = {
 
 def megatron_lacks(strategy: Strategy) -> tuple[str, ...]:
     """What a strategy asks for that no option of Megatron can express; empty if nothing."""
+    if strategy.program:
+        return ("all GPUs share every operator, in unequal parts",)
     found = []
     for group in strategy.pipelines:
         own = [group.as_stage(stage) for stage in group.stages]
@@ -173,7 +175,7 @@ COLUMNS: Final[Mapping[str, ColumnInfo]] = {
     "sequence_parallel": _flag("activations between tensor-parallel parts are divided by tp"),
     "pipeline_inside": _flag("neighbouring ranks are the stages of a replica, not replicas"),
     "split": _text("how layers are dealt to stages", "even", "balanced", "free"),
-    "schedule": _text("order of forward and backward passes", "1f1b", "interleaved"),
+    "schedule": _text("order of forward and backward passes", "1f1b", "interleaved", "spmd"),
     # options
     "zero_stage": _count("what data-parallel ranks share: 1 optimizer, 2 gradients, 3 parameters"),
     "recompute_granularity": _text("how much is recomputed, or None", "selective", "full"),

@@ -1,0 +1,179 @@
+"""What `astrarium explain` and `astrarium run` do with a program in place of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from astrarium.errors import InputError
+
+if TYPE_CHECKING:
+    from astrarium.spmd.document import ProgramDocument, SourcePart
+
+FAMILY: Final = "astrarium.program"
+BEGINNING_BYTES: Final = 128
+NOT_EQUAL: Final = 1  # the exit code where the devices' losses or gradients are not one device's
+MOST_RANKS: Final = 4096
+MANIFEST: Final = "manifest.json"  # of a checkpoint
+MOST_STEPS: Final = 1000
+MOST_SECONDS: Final = 86400.0
+# Flags of a command that say something of a program; all others are refused.
+EXPLAINED: Final = frozenset({"json"})
+ONLY_FOR_PROGRAMS: Final = frozenset({"checkpoint", "resume"})
+RUN: Final = frozenset(
+    {"device", "ranks", "steps", "measure", "checkpoint", "resume", "timeout", "json"}
+)
+MEASURED: Final = frozenset({"device", "ranks", "measure", "timeout", "json"})
+
+
+def is_program(path: str) -> bool:
+    """Whether a file is meant to be a program: its first lines name the schema."""
+    try:
+        with open(path, "rb") as file:
+            return FAMILY.encode() in file.read(BEGINNING_BYTES)
+    except OSError:
+        return False
+
+
+def explain(path: str, flags: Collection[str], *, json: bool) -> None:
+    """Show a program from its file alone."""
+    from pathlib import Path
+
+    from astrarium.cli import output
+    from astrarium.spmd.files import load_program
+
+    _check_flags(path, flags, EXPLAINED, "which is explained from itself alone")
+    document = load_program(Path(path))
+    if json:
+        from astrarium.spmd.document import to_text
+
+        output.print_text(to_text(document))
+        return
+    from astrarium.report.program import program_report
+
+    output.show(lambda width: program_report(document, width))
+
+
+def _check_factory(path: str, source: SourcePart) -> None:
+    """Notice before any process is started that the module is not there to be made."""
+    from pathlib import Path
+
+    from astrarium.spmd.factory import NAMED_FACTORY, called
+
+    name = called(source.factory, source.sizes)
+    if source.factory == NAMED_FACTORY:
+        from astrarium.model import load_model
+
+        load_model(name)
+        return
+    file = Path(name.rpartition(":")[0])
+    if file.suffix == ".py" and not file.is_file():
+        raise InputError(
+            f"{path}: made of {name}, and there is no {file} here; run it where the program was"
+            " synthesised"
+        )
+
+
+def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
+    """Notice before any process is started that there is nothing to load, or no place to save."""
+    from pathlib import Path
+
+    if resume is not None and not (Path(resume) / MANIFEST).is_file():
+        raise InputError(
+            f"--resume {resume}: no checkpoint is there (no {MANIFEST}); --checkpoint writes one"
+        )
+    if checkpoint is None:
+        return
+    place = Path(checkpoint)
+    if place.exists() and not (place / MANIFEST).is_file():
+        if not place.is_dir() or any(place.iterdir()):
+            raise InputError(
+                f"--checkpoint {checkpoint}: something else is there; name another folder"
+            )
+    elif not place.parent.is_dir():
+        raise InputError(f"--checkpoint {checkpoint}: there is no folder {place.parent}")
+
+
+def _measure(document: ProgramDocument, flags: Mapping[str, Any], seconds: float) -> None:
+    """Time a program on cores beside its prediction."""
+    from dataclasses import asdict
+
+    from astrarium.cli import output
+    from astrarium.runtime.spmd.timed import measure_program
+
+    with output.bar("starting processes") as progress:
+        done = measure_program(document, seconds, progress)
+    if flags["json"]:
+        output.print_json({**asdict(done), "error": done.error})
+        return
+    from astrarium.report.program_run import measured_program_report
+
+    output.show(lambda width: measured_program_report(done))
+
+
+def check_not_typed(path: str, given: Collection[str]) -> None:
+    """Refuse what is for programs alone, of a plan."""
+    for name in sorted(ONLY_FOR_PROGRAMS & set(given)):
+        raise InputError(
+            f"--{name}: {path} is no program; weights are kept of what `astrarium synthesize` made"
+        )
+
+
+def _check_flags(path: str, given: Collection[str], taken: frozenset[str], why: str) -> None:
+    for name in sorted(set(given) - taken - {"plan"}):
+        raise InputError(f"--{name.replace('_', '-')}: {path} is a program, {why}; leave it out")
+
+
+def run(path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
+    """Train as a program says, one process for each of its ranks, beside a single process."""
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from astrarium.api import request
+    from astrarium.cli import output
+    from astrarium.runtime.job import Device
+    from astrarium.runtime.spmd.job import Settings, check_ranks, run_program
+    from astrarium.spmd.files import load_program
+    from astrarium.units import parse_seconds
+
+    _check_flags(path, given, RUN, "which has no use for it")
+    device = request.choice("--device", flags["device"] or "cpu", Device)
+    if flags["measure"]:
+        _check_flags(path, given, MEASURED, "of which --measure times steps and keeps nothing")
+        if device is Device.CUDA:
+            raise InputError("--measure times programs on cores; leave --device cuda out")
+    seconds = request.parse(
+        "--timeout", flags["timeout"], lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
+    )
+    settings = Settings(
+        steps=request.count("--steps", flags["steps"], MOST_STEPS),
+        load=flags["resume"],
+        save=flags["checkpoint"],
+    )
+    _check_checkpoints(flags["resume"], flags["checkpoint"])
+    ranks = request.count("--ranks", flags["ranks"], MOST_RANKS) if "ranks" in given else None
+    document = load_program(Path(path))
+    check_ranks(document, ranks, device)
+    _check_factory(path, document.source)
+    if flags["measure"]:
+        _measure(document, flags, seconds)
+        return
+    with output.bar("starting processes") as progress:
+        done = run_program(
+            document,
+            ranks=ranks,
+            device=device,
+            settings=settings,
+            timeout_seconds=seconds,
+            progress=progress,
+        )
+    if flags["json"]:
+        output.print_json(asdict(done))
+    else:
+        from astrarium.report.program_run import program_run_report
+
+        output.show(lambda width: program_run_report(done, width))
+    if not done.is_right:
+        raise typer.Exit(NOT_EQUAL)

@@ -1,0 +1,112 @@
+"""`astrarium synthesize`: a torch module for devices of different speed, as one program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from astrarium.cli import options
+from astrarium.cli.shell import ARGUMENTS
+
+MOST_LISTED = 10_000
+
+MODEL = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="FILE.py:FUNCTION that makes a torch module and its inputs, such as"
+        " examples/bert.py:make; or a name of `astrarium catalog models`, or a config.json.",
+    ),
+]
+BATCH = Annotated[str, typer.Option(metavar="N", help="Samples in a step, on all devices.")]
+MEMORY = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Most of each device, such as 15GiB; default: all it has."),
+]
+MICRO_BATCHES = Annotated[
+    str, typer.Option(metavar="K", help="Parts of the batch, one after the other.")
+]
+MESH = Annotated[
+    str,
+    typer.Option(
+        metavar="flat|nodes",
+        help="All devices beside each other, or nodes and devices inside them.",
+        autocompletion=options.one_of("flat", "nodes"),
+    ),
+]
+SIZES = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Argument of the factory; repeatable."),
+]
+OPTIMIZER = Annotated[
+    str,
+    typer.Option(
+        metavar="adam|sgd",
+        help="What updates the weights.",
+        autocompletion=options.one_of("adam", "sgd"),
+    ),
+]
+ALLOW_REPLICATE = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OP", help="Operator without a rule that every device may repeat; repeatable."
+    ),
+]
+OUT = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write the program, a .json, to run it.")
+]
+TOP_INSTRUCTIONS = Annotated[
+    str, typer.Option(metavar="N", help="List the N instructions that take longest.")
+]
+
+
+def synthesize(  # noqa: PLR0913  one parameter per flag
+    ctx: typer.Context,
+    model: MODEL,
+    batch: BATCH,
+    gpus: options.GPUS = None,
+    cluster: options.CLUSTER = None,
+    memory: MEMORY = None,
+    micro_batches: MICRO_BATCHES = "1",
+    mesh: MESH = "flat",
+    sizes: SIZES = None,
+    optimizer: OPTIMIZER = "adam",
+    allow_replicate: ALLOW_REPLICATE = None,
+    profile: options.PROFILE = None,
+    top_instructions: TOP_INSTRUCTIONS = "0",
+    json: options.JSON = False,
+    out: OUT = None,
+) -> None:
+    """One program for devices of different speed: pieces, layouts, messages.
+
+    The exit code is 1 if no program fits.
+    """
+    from pathlib import Path
+
+    from astrarium.api import request, synthesis
+    from astrarium.cli import output
+    from astrarium.spmd.program import SCHEMA
+
+    listed = 0 if top_instructions == "0" else request.count(
+        "--top-instructions", top_instructions, MOST_LISTED
+    )  # fmt: skip
+    question = synthesis.read(ctx.params)
+    if out is not None:
+        inputs = [given for given in (cluster, profile) if given]
+        output.check_out(out, ".json", SCHEMA.partition("/")[0].encode(), inputs)
+    with output.bar("importing torch") as progress:
+        document = synthesis.answer(question, progress)
+    if out is not None:
+        from astrarium.spmd.files import save_program
+
+        save_program(document, Path(out))
+    if json:
+        from astrarium.spmd.document import to_text
+
+        output.print_text(to_text(document))
+        return
+    from astrarium.report.program import next_steps, program_report
+
+    output.show(lambda width: program_report(document, width, listed))
+    output.show(lambda width: next_steps(document, ctx.meta[ARGUMENTS], out, width))

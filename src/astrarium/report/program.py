@@ -1,0 +1,434 @@
+"""A synthesised program as text: what is computed how, who has which piece, time and memory.
+
+Everything is rendered from the document, so that `astrarium explain program.json` shows what
+`astrarium synthesize` did. Layers that are alike are shown once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from astrarium.report.bars import Bar
+from astrarium.report.grouped import grouped
+from astrarium.report.layout import (
+    GAP,
+    GIB,
+    Field,
+    fits,
+    listing,
+    natural_width,
+    new_table,
+    percent,
+    terms_table,
+    title,
+)
+from astrarium.report.program_parts import (
+    CUT,
+    Part,
+    Work,
+    axis_names,
+    messages_of,
+    operator_name,
+    parts_of,
+    ranges,
+    way_words,
+    work_of,
+)
+from astrarium.spmd.document import (
+    MEMORY_CAUSES,
+    DevicePart,
+    MemoryPart,
+    ProgramDocument,
+    SearchPart,
+    placement_text,
+)
+from astrarium.spmd.factory import called
+from astrarium.spmd.graph import PARAMETER
+from astrarium.spmd.program import Instruction, Program
+from astrarium.units import format_bytes, format_count, format_seconds
+from astrarium.value import Value
+
+SMALL_SHARE = 0.01  # operators below this share of the step are summed up
+LEAST_GAP = 0.001  # that is told apart from none
+NOTHING_KNOWN = 0.999  # a gap that says nothing
+BAR, SHORTEST_BAR = 16, 4
+NEARLY_FULL = 0.95
+MIB = 2**20
+TRIED_BYTES = 2 * GIB  # of all devices: what cores can be asked to train
+WORKER = "astrarium.runtime.spmd.worker"
+MANY_DEVICES = 8  # beyond which pieces are those of runs of devices
+CAUSES = {
+    "compute": ("compute", "operators of both passes, on the slowest device"),
+    "communication": ("communication", "messages between devices"),
+    "update": ("optimizer step", "once a step, of what each device stores"),
+}
+
+
+def program_report(
+    document: ProgramDocument, width: int, top_instructions: int = 0
+) -> Iterator[RenderableType]:
+    """Everything `astrarium synthesize` shows about its result."""
+    program = document.program
+    yield _header(document)
+    parts = parts_of(program)
+    yield title("What is computed how: layouts of results, seconds of both passes")
+    yield from _work(program, parts, width)
+    yield from _messages(program, parts, width)
+    yield title(f"Who has what: pieces in granules, by {_devices_word(document.devices)}")
+    yield from _pieces(document, width)
+    if top_instructions:
+        yield title("Longest instructions")
+        yield from _longest(program, top_instructions, width)
+    yield title(f"Where the {format_seconds(program.seconds)} of a step go")
+    yield _times(document, width)
+    unit = "GiB" if max(part.peak_bytes for part in document.memory) >= GIB else "MiB"
+    yield title(f"Memory: {unit} on each device")
+    yield _memory(document, width, GIB if unit == "GiB" else MIB)
+    if document.baselines:
+        yield title("Against fixed ways to divide the work")
+        yield from _baselines(document, width)
+    yield title("Synthesis")
+    yield Padding(Text(search_words(document)), (0, 0, 0, 2))
+
+
+def next_steps(
+    document: ProgramDocument, arguments: Sequence[str], written: str | None, width: int
+) -> Iterator[RenderableType]:
+    """What to do with a program."""
+    from astrarium.report.tables import copyable
+
+    file = written or "program.json"
+    yield title("Keep, explain and run it")
+    if written is None:
+        yield copyable(["astrarium", *arguments, "--out", file], width)
+    else:
+        yield Text(f"  {written} is written", style="dim")
+    yield copyable(["astrarium", "explain", file], width)
+    yield from _ways_to_run(document, file, width)
+
+
+def _ways_to_run(document: ProgramDocument, file: str, width: int) -> Iterator[RenderableType]:
+    """On the devices that it is for; on cores only what they can train in a short time."""
+    from astrarium.report.tables import copyable
+
+    if all(pool.gpu.is_processor for pool in document.cluster.pools):
+        yield copyable(["astrarium", "run", file, "--measure"], width)
+        return
+    nodes = Counter(device.node for device in document.devices)
+    if len(nodes) == 1:
+        yield copyable(["astrarium", "run", file, "--device", "cuda"], width)
+    else:
+        yield Text(f"  on each of the {len(nodes)} nodes, K from 0 to {len(nodes) - 1}:", "dim")
+        counts = dict.fromkeys(nodes.values())
+        each = str(next(iter(counts))) if len(counts) == 1 else "GPUS_OF_THE_NODE"
+        words = ["torchrun", "--nnodes", str(len(nodes)), "--nproc-per-node", each, "--node-rank"]
+        words += ["K", "--master-addr", "HOST", "--master-port", "29500", "-m", WORKER, file]
+        yield copyable([*words, "--device", "cuda", "--no-compare"], width)
+    if sum(part.peak_bytes for part in document.memory) <= TRIED_BYTES:
+        yield Text("  a trial on the cores of this machine, compared with one device:", "dim")
+        yield copyable(["astrarium", "run", file, "--device", "cpu"], width)
+
+
+def _header(document: ProgramDocument) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in _facts(document):
+        grid.add_row(label, Text(text))
+    return grid
+
+
+def _facts(document: ProgramDocument) -> Iterator[tuple[str, str]]:
+    program, source = document.program, document.source
+    nodes = program.graph.nodes
+    parameters = sum(node.elements for node in nodes if node.op == PARAMETER)
+    operators = sum(not node.is_source for node in nodes)
+    name = called(source.factory, source.sizes)
+    sizes = "".join(f", {key}={value}" for key, value in source.sizes.items() if value != name)
+    yield (
+        "model",
+        f"{name}{sizes}: {format_count(parameters)} parameters, {operators:,} operators",
+    )
+    micro = program.micro_batches
+    split = "" if micro == 1 else f" in {micro} micro-batches"
+    yield "training", f"a batch of {source.batch:,}{split}, {source.optimizer}"
+    mesh = "" if len(program.mesh) == 1 else f"; mesh {' x '.join(map(str, program.mesh))}"
+    yield "devices", devices_words(document.devices) + mesh
+    if source.allow_replicate:
+        yield "repeated", f"by every device, as allowed: {', '.join(source.allow_replicate)}"
+    for note in document.notes:
+        yield "note", note
+
+
+def devices_words(devices: Sequence[DevicePart]) -> str:
+    """Devices by pool with their ranks: "1 x A100 (rank 0), 3 x V100 (ranks 1-3)"."""
+    found = []
+    for (pool, gpu), run in groupby(devices, key=lambda device: (device.pool, device.gpu)):
+        ranks = [device.rank for device in run]
+        name = gpu if pool == gpu else f"{gpu} of {pool}"
+        word = "rank" if len(ranks) == 1 else "ranks"
+        found.append(f"{len(ranks)} x {name} ({word} {ranges(ranks)})")
+    return ", ".join(found)
+
+
+def _work(program: Program, parts: Sequence[Part], width: int) -> Iterator[RenderableType]:
+    rows: list[tuple[Part, Work]] = []
+    for part in parts:
+        works = work_of(program, part)
+        small = [w for w in works if w.seconds * part.times < SMALL_SHARE * program.seconds]
+        if len(small) > 1:
+            works = [*(work for work in works if work not in small), _others(small)]
+        rows += [(part, work) for work in works]
+    yield from _by_part(
+        [part for part, _ in rows],
+        [
+            Field("operator", [_times_words(work.operator, work.count) for _, work in rows]),
+            Field("divided by", [work.way for _, work in rows]),
+            Field("gives", [work.gives for _, work in rows], prose=True),
+            Field("each", [format_seconds(work.seconds) for _, work in rows], right=True),
+        ],
+        width,
+    )
+
+
+def _by_part(
+    parts: Sequence[Part], fields: Sequence[Field], width: int
+) -> Iterator[RenderableType]:
+    names, times = [part.name for part in parts], [part.times for part in parts]
+    return grouped("part", names, times, fields, width)
+
+
+def _times_words(name: str, count: int) -> str:
+    return name if count == 1 else f"{count} {name}"
+
+
+def _others(small: Sequence[Work]) -> Work:
+    """What takes no time to speak of, as one."""
+    layouts = ", ".join(dict.fromkeys(work.gives for work in small))
+    count = sum(work.count for work in small)
+    return Work("others", count, "", layouts, sum(work.seconds for work in small), ())
+
+
+def _messages(program: Program, parts: Sequence[Part], width: int) -> Iterator[RenderableType]:
+    """What is sent, part by part; nothing at all is said, too."""
+    rows = [(part, sent) for part in parts for sent in messages_of(program.graph, part)]
+    yield title("What is sent: whole tensors, by part of the program")
+    if not rows:
+        yield Padding(Text("nothing: devices never meet"), (0, 0, 0, 2))
+        return
+    fields = [
+        Field("message", [_times_words(sent.collective, sent.count) for _, sent in rows]),
+        Field("of", [sent.of for _, sent in rows]),
+        Field("each", [size_words(sent.bytes) for _, sent in rows], right=True),
+        Field("in all", [size_words(sent.bytes * part.times) for part, sent in rows], right=True),
+    ]
+    if any(sent.how for _, sent in rows):
+        fields.append(Field("how", [sent.how or "-" for _, sent in rows]))
+    if len(program.mesh) > 1:
+        fields.append(Field("level", [str(sent.level) for _, sent in rows], right=True))
+    yield from _by_part([part for part, _ in rows], fields, width)
+
+
+def size_words(size: float) -> str:
+    """Bytes of a tensor, down to single ones."""
+    for limit, unit in ((2**10, "B"), (2**20, "KiB"), (2**30, "MiB")):
+        if size < limit:
+            return f"{size / (limit >> 10):.3g} {unit}"
+    return format_bytes(size)
+
+
+def _once(names: Sequence[str]) -> list[str]:
+    """Names with repetitions left blank."""
+    return [
+        "" if position and names[position - 1] == name else name
+        for position, name in enumerate(names)
+    ]
+
+
+class _Axis(Value, frozen=True):
+    """An axis that is divided, or several that are divided alike."""
+
+    names: tuple[str, ...]
+    granules: int
+    pieces: tuple[tuple[int, ...], ...]  # by level
+
+
+def _pieces(document: ProgramDocument, width: int) -> Iterator[RenderableType]:
+    axes = _divided(document.program)
+    if not axes:
+        yield Padding(Text("every device has everything"), (0, 0, 0, 2))
+        return
+    level_of = len(document.program.mesh) > 1
+    rows = [(axis, level) for axis in axes for level in range(len(axis.pieces))]
+    fields = [
+        Field("axis", _once([_axis_words(axis.names) for axis, _ in rows]), prose=True),
+        Field("granules", [f"{axis.granules:,}" for axis, _ in rows], right=True),
+    ]
+    if level_of:
+        fields.append(Field("level", [str(level) for _, level in rows], right=True))
+    by_rank = [
+        Field(f"rank {rank}", [f"{axis.pieces[0][rank]:,}" for axis in axes], right=True)
+        for rank in range(document.ranks)
+    ]
+    if level_of or document.ranks > MANY_DEVICES or not fits([*fields, *by_rank], width):
+        words = [_run_words(axis.pieces[level]) for axis, level in rows]
+        by_rank = [Field("pieces", words, prose=True)]
+    yield from listing([*fields, *by_rank], width)
+
+
+def _divided(program: Program) -> list[_Axis]:
+    """The axes that some instruction shards, those divided alike as one."""
+    used: dict[int, None] = {}
+    for one in program.instructions:
+        for layout in one.gives:
+            if layout.is_shard:
+                used[program.axes.of[one.node][layout.dim]] = None
+    alike: dict[tuple[int, tuple[tuple[int, ...], ...]], list[str]] = {}
+    names = axis_names(program)
+    for axis in sorted(used):
+        pieces = tuple(tuple(map(int, one.granules[axis])) for one in program.divisions)
+        alike.setdefault((program.axes.granules[axis], pieces), []).append(names[axis])
+    return [_Axis(tuple(names), *key) for key, names in alike.items()]
+
+
+def _axis_words(names: Sequence[str]) -> str:
+    several = list(dict.fromkeys(names))
+    if len({name.partition(CUT)[0] for name in several}) == 1:  # cuts that changed nothing
+        return several[0]
+    rest = len(several) - 1
+    return several[0] if not rest else f"{several[0]} and {rest} more"
+
+
+def _run_words(pieces: Sequence[int]) -> str:
+    """Pieces of many devices: "3 x 16, 1 x 48"."""
+    runs = [(piece, len(list(run))) for piece, run in groupby(pieces)]
+    return ", ".join(f"{piece:,} x {count}" if count > 1 else f"{piece:,}" for piece, count in runs)
+
+
+def _devices_word(devices: Sequence[DevicePart]) -> str:
+    return "rank" if len(devices) <= MANY_DEVICES else "runs of ranks"
+
+
+def _longest(program: Program, count: int, width: int) -> Iterator[RenderableType]:
+    chosen = sorted(program.instructions, key=lambda one: -one.seconds)[:count]
+    nodes = [program.graph.nodes[one.node] for one in chosen]
+    yield from listing(
+        [
+            Field("seconds", [format_seconds(one.seconds) for one in chosen], right=True),
+            Field("what", [_what(program, one) for one in chosen], prose=True),
+            Field("from", [" ".join(map(placement_text, one.needs)) for one in chosen], prose=True),
+            Field("to", [placement_text(one.gives) for one in chosen]),
+            Field("shape", ["x".join(map(str, node.shape)) for node in nodes], drop=1),
+            Field("where", [node.source or node.path or node.target for node in nodes], prose=True),
+        ],
+        width,
+    )
+
+
+def _what(program: Program, one: Instruction) -> str:
+    node = program.graph.nodes[one.node]
+    if one.conversion is None:
+        way = way_words(program, one)
+        return f"{operator_name(node.op)}, {way}" if way else operator_name(node.op)
+    passes = one.conversion.forward, one.conversion.backward
+    return " / ".join("-" if one == "none" else one for one in passes)
+
+
+def _times(document: ProgramDocument, width: int) -> RenderableType:
+    total = document.program.seconds
+    rows = []
+    for key, seconds in document.breakdown_seconds.items():
+        name, meaning = CAUSES.get(key, (key, ""))
+        rows.append((name, format_seconds(seconds), seconds / total, meaning))
+    return terms_table(rows, width)
+
+
+def _memory(document: ProgramDocument, width: int, unit: int) -> RenderableType:
+    """Devices that are alike and stand together in one row; bars where there is room."""
+    pairs = zip(document.devices, document.memory, strict=True)
+    shown: list[MemoryPart] = []
+    cells = []
+    for (gpu, *_), run in groupby(pairs, key=lambda pair: (pair[0].gpu, _sizes(pair[1]))):
+        ranks = [part.rank for _, part in run]
+        shown.append(document.memory[ranks[0]])
+        cells.append([ranges(ranks), gpu, *_memory_cells(shown[-1], unit)])
+    heads = ["ranks", "device", *MEMORY_CAUSES, "peak", "of", ""]
+    kept = list(range(len(heads)))
+    if natural_width(heads, cells, GAP) > width:  # what adds up to the peak goes
+        kept = [0, 1, *kept[-3:]]
+    heads, cells = [heads[i] for i in kept], [[row[i] for i in kept] for row in cells]
+    bar = min(BAR, width - natural_width(heads, cells, GAP) - GAP)
+    table = new_table()
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("ranks", "device") else "right")
+    if bar >= SHORTEST_BAR:
+        table.add_column("")
+    for row, part in zip(cells, shown, strict=True):
+        style = "red" if part.share > 1 else "yellow" if part.share > NEARLY_FULL else "green"
+        bars = [Bar(part.share, bar, style)] if bar >= SHORTEST_BAR else []
+        table.add_row(*row, *bars)
+    return table
+
+
+def _memory_cells(part: MemoryPart, unit: int) -> list[str]:
+    sizes = [getattr(part, cause) for cause in MEMORY_CAUSES]
+    return [
+        *(in_units(size, unit) for size in (*sizes, part.peak_bytes, part.capacity_bytes)),
+        f"{100 * part.share:.0f} %",
+    ]
+
+
+def in_units(size: float, unit: int) -> str:
+    """Bytes in a column: three digits of small numbers, no fraction of large ones."""
+    value = size / unit
+    decimals = 2 if value < 10 else 1 if value < 1000 else 0
+    return f"{value:,.{decimals}f}"
+
+
+def _sizes(part: MemoryPart) -> tuple[float, ...]:
+    return (part.capacity_bytes, *(getattr(part, cause) for cause in MEMORY_CAUSES))
+
+
+def _baselines(document: ProgramDocument, width: int) -> Iterator[RenderableType]:
+    own = document.program.seconds
+    rows = sorted(document.baselines.items(), key=lambda item: item[1])
+    yield from listing(
+        [
+            Field("way", [name for name, _ in rows], prose=True),
+            Field("step", [format_seconds(seconds) for _, seconds in rows], right=True),
+            Field("this program", [speed_words(seconds / own) for _, seconds in rows]),
+        ],
+        width,
+    )
+
+
+def speed_words(times: float) -> str:
+    """How the program compares with a way that takes so many times as long."""
+    if abs(times - 1) < LEAST_GAP:
+        return "as fast"
+    return f"{times:.2f} x as fast"
+
+
+def search_words(document: ProgramDocument) -> str:
+    """How good the program is known to be, and what finding it took."""
+    search = document.search
+    rounds = "1 round" if search.rounds == 1 else f"{search.rounds} rounds"
+    return (
+        f"{_proof(search)}; {rounds} of programs and pieces, {search.expanded:,} states in"
+        f" {format_seconds(search.seconds)}"
+    )
+
+
+def _proof(search: SearchPart) -> str:
+    if search.optimal and search.bound_gap < LEAST_GAP:
+        return "the best program with these pieces"
+    if search.bound_gap >= NOTHING_KNOWN:
+        return "the best program found; no proof that none is better with these pieces"
+    return f"with these pieces, no program is more than {percent(search.bound_gap)} faster"

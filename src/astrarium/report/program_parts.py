@@ -1,0 +1,261 @@
+"""A program in parts that a person can read: layers that are alike once, messages added up.
+
+A part is a repeated block of the graph, or what stands before, between or behind such blocks.
+Blocks whose instructions are alike (operators, shapes, rules, layouts) are one part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from astrarium.spmd.document import placement_text
+from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
+from astrarium.spmd.layout import PARTIAL
+from astrarium.spmd.program import How, Instruction, Program
+from astrarium.spmd.rules import SEGMENT, Collective, Rule
+from astrarium.value import Value
+
+OUTSIDE: Final = -1  # the block of a node that no layer repeats
+HEADS: Final = "heads"
+CUT: Final = ", after cut "  # where an axis goes on with other pieces
+WHOLE: Final = "the whole graph"
+SHORT_NAMES: Final = {"scaled_dot_product_attention": "attention"}
+# Of the weights, as Megatron says; rules are named by the letters of `rules_products`.
+PRODUCT_WAYS: Final = {
+    "linear": {"shard o": "columns", "shard i": "rows"},
+    "addmm": {"shard j": "columns", "shard k": "rows"},
+}
+_CAST = re.compile(r"parametrizations\.(\w+)\.original")  # torch's name of what a module casts
+_LAYER = re.compile(r"(?P<before>.*?(?:^|\.))(?P<number>\d+)(?:\.|$)")
+
+
+class Part(Value, frozen=True):
+    """Instructions that belong together; `times` such parts are alike."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    times: int = 1
+
+
+class Work(Value, frozen=True):
+    """Operators of a part that are computed alike."""
+
+    operator: str
+    count: int
+    way: str
+    gives: str
+    seconds: float
+    names: tuple[str, ...]  # modules they stand in
+
+
+class Sent(Value, frozen=True):
+    """Messages of a part that are alike."""
+
+    collective: str
+    of: str  # "activations", "gradients", ...
+    how: str
+    count: int
+    bytes: float  # of the whole tensors
+    level: int
+
+
+def parts_of(program: Program) -> list[Part]:
+    """The parts in the order of the graph, equal ones folded into the first of them."""
+    graph = program.graph
+    owner = _owners(graph)
+    by_owner: dict[int, list[Instruction]] = {}
+    for one in program.instructions:
+        by_owner.setdefault(owner[one.node], []).append(one)
+    folded: dict[Any, list[int]] = {}
+    for number in dict.fromkeys(sorted(by_owner)):
+        key: Any = number
+        if number % 2:  # a block
+            key = tuple(_signature(graph, one, by_owner[number]) for one in by_owner[number])
+        folded.setdefault(key, []).append(number)
+    return [
+        Part(_name(graph, owner, numbers), tuple(by_owner[numbers[0]]), len(numbers))
+        for numbers in folded.values()
+    ]
+
+
+def way_words(program: Program, one: Instruction) -> str:
+    """How an instruction divides its work, for people: "batch", "heads", "columns", "whole"."""
+    return " / ".join(_way(program, one, rule) for rule in one.rules)
+
+
+def _way(program: Program, one: Instruction, rule: Rule) -> str:
+    if rule.gradient_of_whole:
+        return "sufficient factors"
+    values = (*program.graph.inputs[one.node], one.node)
+    for value, layout in zip(values, (*rule.needs, rule.gives), strict=True):
+        if layout.is_shard:
+            operator = operator_name(program.graph.nodes[one.node].op)
+            known = PRODUCT_WAYS.get(operator, {}).get(rule.name)
+            axis = program.axes.of[value][layout.dim]
+            return known or axis_kind(program, axis)
+    if PARTIAL in (*rule.needs, rule.gives):
+        return "sums of parts"
+    return "whole"
+
+
+def axis_kind(program: Program, axis: int) -> str:
+    """What an axis counts: "batch", "heads", or a dimension of its module, without the path."""
+    name = axis_names(program)[axis].partition(CUT)[0]
+    path, _, dim = re.sub(r" \(\d+\)$", "", name).partition(" ")
+    if dim == HEADS or not dim:
+        return dim or path
+    module = path.removesuffix(".weight").removesuffix(".bias")
+    return f"{module.rpartition('.')[2]} {dim}"
+
+
+def axis_names(program: Program) -> list[str]:
+    """Names of axes; behind a cut an axis is called as before it."""
+    axes, graph = program.axes, program.graph
+    named = list(axes.names) or [f"axis {axis}" for axis in range(axes.count)]
+    names = [_CAST.sub(r"\1", name) for name in named]
+    cuts: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        if node.op != SEGMENT:
+            continue
+        (source,) = graph.inputs[index]
+        for before, after in zip(axes.of[source], axes.of[index], strict=True):
+            if before != after and CUT not in names[after]:
+                whole = names[before].partition(CUT)[0]
+                cuts[whole] = cuts.get(whole, 0) + 1
+                names[after] = f"{whole}{CUT}{cuts[whole]}"
+    return names
+
+
+def work_of(program: Program, part: Part) -> list[Work]:
+    """What is computed in a part, alike operators together, in the order of the first of each."""
+    graph = program.graph
+    found: dict[tuple[str, str, str], list[Instruction]] = {}
+    for one in part.instructions:
+        node = graph.nodes[one.node]
+        if one.conversion is None and not node.is_source:
+            key = operator_name(node.op), way_words(program, one), placement_text(one.gives)
+            found.setdefault(key, []).append(one)
+    return [
+        Work(
+            operator,
+            len(several),
+            way,
+            gives,
+            sum(one.seconds for one in several),
+            tuple(dict.fromkeys(graph.nodes[one.node].path for one in several)),
+        )
+        for (operator, way, gives), several in found.items()
+    ]
+
+
+def messages_of(graph: Graph, part: Part) -> list[Sent]:
+    """What devices exchange in a part, both passes, alike messages added up."""
+    found: dict[tuple[str, str, str, int], list[float]] = {}
+    for one in part.instructions:
+        for collective, of, how, level, size in _messages(graph, one):
+            found.setdefault((collective, of, how, level), []).append(size)
+    return [
+        Sent(collective, of, how, len(sizes), sum(sizes), level)
+        for (collective, of, how, level), sizes in found.items()
+    ]
+
+
+def operator_name(op: str) -> str:
+    """What people call an operator: "linear" of "aten.linear.default"."""
+    name = op.removeprefix("aten.").partition(".")[0]
+    return SHORT_NAMES.get(name, name.replace("_", " ").strip())
+
+
+def _messages(graph: Graph, one: Instruction) -> Iterator[tuple[str, str, str, int, float]]:
+    node = graph.nodes[one.node]
+    what = "parameters" if node.op == PARAMETER else "activations"
+    words = list(Collective)
+    if one.conversion is not None:
+        c = one.conversion
+        if c.forward in words:
+            yield c.forward, what, _how(c.forward_how), c.level, node.bytes
+        if c.backward in words:
+            back = "gradients" if node.op == PARAMETER else "their gradients"
+            yield c.backward, back, _how(c.backward_how), c.level, node.bytes
+    for level, rule in enumerate(one.rules):
+        for message in rule.messages:
+            size = message.elements * DTYPE_BYTES[node.dtype]
+            yield message.collective.value, f"inside {operator_name(node.op)}", "", level, size
+
+
+def _how(how: How) -> str:
+    return "" if how is How.PLAIN else how.value
+
+
+def _owners(graph: Graph) -> list[int]:
+    """The part of every node: 2 b + 1 for block b, even numbers for what stands around blocks.
+
+    Sources outside of blocks belong to what reads them first, or before the block that does.
+    """
+    blocks = graph.blocks or (OUTSIDE,) * len(graph.nodes)
+    owner, latest = [OUTSIDE] * len(graph.nodes), 0
+    for index, (node, block) in enumerate(zip(graph.nodes, blocks, strict=True)):
+        if block != OUTSIDE:
+            owner[index] = 2 * block + 1
+            if not node.is_source:
+                latest = 2 * block + 2
+        elif not node.is_source:
+            owner[index] = latest
+    for index in reversed(range(len(graph.nodes))):
+        if owner[index] == OUTSIDE:
+            readers = graph.readers[index]
+            first = owner[readers[0]] if readers else latest
+            owner[index] = first - first % 2  # what a block reads stands before it
+    return owner
+
+
+def _signature(graph: Graph, one: Instruction, block: Sequence[Instruction]) -> Any:  # noqa: ANN401
+    """What makes blocks alike: operators, shapes, layouts; not names nor numbers of nodes."""
+    node = graph.nodes[one.node]
+    rules = tuple(rule.name for rule in one.rules)
+    return (
+        node.op, node.shape, one.gives, one.needs, rules, one.conversion, len(block)
+    )  # fmt: skip
+
+
+def _name(graph: Graph, owner: Sequence[int], numbers: Sequence[int]) -> str:
+    """What the modules of the parts are called: "encoder.layer.0-11"."""
+    paths = [_common(graph, owner, number) for number in numbers]
+    found = [_LAYER.match(path) for path in paths]
+    if len(paths) > 1 and all(found):
+        layers = [int(match["number"]) for match in found if match]
+        before = {match["before"] for match in found if match}
+        if len(before) == 1:
+            return f"{before.pop()}{ranges(layers)}"
+    return paths[0]
+
+
+def _common(graph: Graph, owner: Sequence[int], number: int) -> str:
+    """The module path that the nodes of a part share; of several modules the first and last."""
+    if len(set(owner)) == 1:
+        return WHOLE
+    inside = [node for node, one in zip(graph.nodes, owner, strict=True) if one == number]
+    named = [node for node in inside if not node.is_source] or inside
+    paths = [(node.path or node.name).split(".") for node in named]
+    shared: list[str] = []
+    for names in zip(*paths, strict=False):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    if shared:
+        return ".".join(shared)
+    ends = list(dict.fromkeys(path[0] for path in paths))
+    return " to ".join(dict.fromkeys((*ends[:1], *ends[-1:])))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers with runs joined: 0-3, 5."""
+    found = []
+    ordered = sorted(numbers)
+    for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        found.append(f"{members[0]}-{members[-1]}" if len(members) > 1 else f"{members[0]}")
+    return ", ".join(found)

@@ -1,0 +1,87 @@
+"""A program that ran, as text: losses beside those of one device, seconds of every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from astrarium.report.layout import Field, listing, title
+from astrarium.runtime.spmd.job import ProgramRun
+from astrarium.runtime.spmd.timed import MeasuredProgram
+from astrarium.units import format_bytes, format_count, format_seconds
+
+
+def program_run_report(run: ProgramRun, width: int) -> Iterator[RenderableType]:
+    """All of a run that a person wants to know, the verdict last."""
+    steps = "1 step" if run.steps == 1 else f"{run.steps} steps"
+    yield Text(f"{run.factory}, {steps} by {run.ranks} processes on {run.device}")
+    yield title("Processes")
+    parts = run.processes
+    yield from listing(
+        [
+            Field("rank", [str(part.rank) for part in parts], right=True),
+            Field("pool", [part.pool for part in parts], drop=2),
+            Field("weights", [format_count(part.parameters) for part in parts], right=True),
+            Field("peak", [format_bytes(part.peak_bytes) for part in parts], right=True, drop=1),
+            Field("step", [format_seconds(part.median_step_seconds) for part in parts], right=True),
+        ],
+        width,
+    )
+    yield title("Losses")
+    yield from listing(_losses(run), width)
+    yield Text(_speed(run))
+    yield Text(verdict(run))
+
+
+def _losses(run: ProgramRun) -> list[Field]:
+    fields = [
+        Field("step", [str(step + 1) for step in range(len(run.losses))], right=True),
+        Field("loss", [f"{loss:.6f}" for loss in run.losses], right=True),
+    ]
+    alone = run.single_process
+    if alone is not None:
+        gaps = [abs(ours - theirs) for ours, theirs in zip(run.losses, alone.losses, strict=True)]
+        fields += [
+            Field("one device", [f"{loss:.6f}" for loss in alone.losses], right=True),
+            Field("difference", [f"{gap:.1e}" for gap in gaps], right=True),
+        ]
+    seconds = [format_seconds(one) for one in run.step_seconds]
+    return [*fields, Field("seconds", seconds, right=True, drop=1)]
+
+
+def _speed(run: ProgramRun) -> str:
+    predicted = format_seconds(run.predicted_seconds)
+    return (
+        f"a step took {format_seconds(run.median_step_seconds)} here; predicted for the devices of"
+        f" the program: {predicted}"
+    )
+
+
+def verdict(run: ProgramRun) -> str:
+    """Whether the ranks did what one device does."""
+    alone = run.single_process
+    if not run.is_finite:
+        return "FAILED: losses are no numbers"
+    if alone is None:
+        return "ran; nothing was compared"
+    limit = f"{alone.tolerance:.0e}"
+    losses, worst = f"{alone.largest_loss_difference:.1e}", alone.gradients
+    where = f" ({worst.parameter})" if worst.parameter else ""
+    found = (
+        f"losses differ by {losses} of each at most, gradients by {worst.largest:.1e}{where};"
+        f" tolerance {limit}"
+    )
+    return f"equal: {found}" if alone.equal else f"NOT equal: {found}"
+
+
+def measured_program_report(run: MeasuredProgram) -> Iterator[RenderableType]:
+    """A step as it was timed beside its prediction."""
+    yield Text(f"{run.factory}, run by {len(run.shares_of_cores)} ranks on a core each")
+    for rank, share in enumerate(run.shares_of_cores):
+        if share < 1.0:
+            yield Text(f"note: rank {rank} is held back to {100 * share:g} % of its core's time")
+    low, high = (format_seconds(seconds) for seconds in run.measured_range_seconds)
+    yield Text(f"measured   {format_seconds(run.measured_seconds)} a step ({low} to {high})")
+    yield Text(f"predicted  {format_seconds(run.predicted_seconds)}, {100 * run.error:+.1f} %")

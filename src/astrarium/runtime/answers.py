@@ -1,0 +1,42 @@
+"""How ranks answer the command that started them, and what they know of themselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, TextIO
+
+from astrarium.runtime.job import Device
+
+# A machine without a network has this interface alone, and ranks of one machine need no other.
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def own_output() -> TextIO:
+    """Standard output for answers alone; what libraries print there goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return answers
+
+
+def say(answers: TextIO, **content: Any) -> None:  # noqa: ANN401  whatever JSON can hold
+    """Write one answer."""
+    import json
+
+    import msgspec
+
+    # Losses may be no numbers, which only the standard library's JSON can say.
+    answers.write(json.dumps(msgspec.to_builtins(content)) + "\n")
+    answers.flush()
+
+
+def peak_bytes(device: Device) -> int:
+    """The most memory that this process, or its device, ever held."""
+    if device is Device.CUDA:
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

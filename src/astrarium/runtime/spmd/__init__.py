@@ -1,0 +1,1 @@
+"""Synthesised programs, run on torch.distributed: every rank its own pieces."""

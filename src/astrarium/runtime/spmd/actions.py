@@ -1,0 +1,248 @@
+"""Instructions of a program made ready for one rank: what each does forward and backward.
+
+A value in one of its layouts is a register. All that depends on the program and the rank alone is
+found once, before the first step (`astrarium.runtime.spmd.interpreter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from astrarium.runtime.spmd.collectives import Parts, Peers, Route, repartition
+from astrarium.runtime.spmd.operators import Context, run_local
+from astrarium.spmd.graph import Node
+from astrarium.spmd.rules import Rule
+
+Value = Any  # a tensor; several of operators with several results
+Shape = tuple[int, ...]
+
+
+@dataclass
+class Gradients:
+    """Gradients by register (and number of the result) as they come in, added up over readers."""
+
+    found: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    own: set[tuple[int, int]] = field(default_factory=set)  # those that nobody else holds
+
+    def add(self, register: int, gradient: Tensor | None, result: int = 0) -> None:
+        if gradient is None:
+            return
+        slot = (register, result)
+        known = self.found.get(slot)
+        if known is None:
+            self.found[slot] = gradient
+        elif slot in self.own:
+            known += gradient
+        else:
+            self.found[slot] = known + gradient
+            self.own.add(slot)
+
+    def take(self, register: int, result: int = 0) -> Tensor | None:
+        self.own.discard((register, result))
+        return self.found.pop((register, result), None)
+
+
+@dataclass
+class Pass:
+    """One forward and backward pass: the values there are, and what the way back will need."""
+
+    sources: Mapping[int, Tensor]  # this rank's pieces, by node
+    context: Context
+    anchor: Tensor  # has a gradient that nobody asks for
+    gradients: Gradients
+    values: dict[int, Value] = field(default_factory=dict)  # by register
+    kept: dict[int, Any] = field(default_factory=dict)  # by register that was made
+
+
+class Action(Protocol):
+    """An instruction, made ready: makes register `gives` from registers `reads`."""
+
+    @property
+    def gives(self) -> int: ...
+    @property
+    def reads(self) -> tuple[int, ...]: ...
+    def forward(self, run: Pass) -> None: ...
+    def backward(self, run: Pass) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A source: this rank's piece of it is there already."""
+
+    gives: int
+    node: int
+    reads: tuple[int, ...] = ()
+
+    def forward(self, run: Pass) -> None:
+        run.values[self.gives] = run.sources[self.node]
+
+    def backward(self, run: Pass) -> None:
+        """The gradient stays where the optimizer finds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One of the results of an operator that has several."""
+
+    gives: int
+    reads: tuple[int, ...]
+    result: int
+
+    def forward(self, run: Pass) -> None:
+        run.values[self.gives] = run.values[self.reads[0]][self.result]
+
+    def backward(self, run: Pass) -> None:
+        run.gradients.add(self.reads[0], run.gradients.take(self.gives), self.result)
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """A value from one layout to another, its gradient back."""
+
+    gives: int
+    reads: tuple[int, ...]
+    route: Route
+    has_gradient: bool
+
+    def forward(self, run: Pass) -> None:
+        after = self.route.forward(run.values[self.reads[0]])
+        run.values[self.gives] = after
+        if self.has_gradient:
+            run.kept[self.gives] = _like(after)
+
+    def backward(self, run: Pass) -> None:
+        if self.has_gradient:
+            gradient = _gradient(run, self.gives)
+            run.gradients.add(self.reads[0], self.route.backward(gradient))
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """The boundary of two segments: the same layout, divided by other ratios."""
+
+    gives: int
+    reads: tuple[int, ...]
+    moves: tuple[tuple[Parts, Parts, Peers], ...]
+    has_gradient: bool
+
+    def forward(self, run: Pass) -> None:
+        value = run.values[self.reads[0]]
+        for before, after, peers in self.moves:
+            value = repartition(value, before, after, peers)
+        run.values[self.gives] = value
+        if self.has_gradient:
+            run.kept[self.gives] = _like(value)
+
+    def backward(self, run: Pass) -> None:
+        if not self.has_gradient:
+            return
+        gradient = _gradient(run, self.gives)
+        for before, after, peers in reversed(self.moves):
+            gradient = repartition(gradient, after, before, peers)
+        run.gradients.add(self.reads[0], gradient)
+
+
+Like = tuple[Shape, torch.dtype, torch.device]
+
+
+def _like(x: Tensor) -> Like:
+    return tuple(x.shape), x.dtype, x.device
+
+
+def _zeros(like: Like) -> Tensor:
+    shape, dtype, device = like
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _gradient(run: Pass, register: int) -> Tensor:
+    """The gradient of an exchanged value: where this rank has none, others may have one."""
+    like = run.kept.pop(register)
+    gradient = run.gradients.take(register)
+    return _zeros(like) if gradient is None else gradient
+
+
+class _Enter(torch.autograd.Function):  # type: ignore[misc]
+    """Tensors whose gradients are asked for.
+
+    Leaves would do too, but autograd keeps those alive until the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, *values: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> None:  # noqa: ANN401
+        raise AssertionError("gradients are taken before they come here")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the backward pass needs of a computed node."""
+
+    edges: tuple[tuple[int, GradientEdge, Like], ...]  # results that have a gradient
+    entered: tuple[GradientEdge, ...]  # inputs that want one
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """An operator on this rank's pieces."""
+
+    gives: int
+    reads: tuple[int, ...]
+    node: Node
+    rules: tuple[Rule, ...]
+    shape: Shape  # of this rank's result
+    wanted: tuple[int, ...]  # inputs whose gradients are asked for
+    sends: bool  # messages in its backward pass: other ranks wait for this one
+
+    def forward(self, run: Pass) -> None:
+        inputs = [run.values[register] for register in self.reads]
+        if not self.wanted:
+            with torch.no_grad():
+                run.values[self.gives] = self._result(inputs, run)
+            return
+        entered = _Enter.apply(run.anchor, *(inputs[index] for index in self.wanted))
+        for index, tensor in zip(self.wanted, entered, strict=True):
+            inputs[index] = tensor
+        result = self._result(inputs, run)
+        is_single = isinstance(result, Tensor)
+        results = (result,) if is_single else tuple(result)
+        run.kept[self.gives] = _Kept(
+            tuple(
+                (number, get_gradient_edge(tensor), _like(tensor))
+                for number, tensor in enumerate(results)
+                if tensor.requires_grad
+            ),
+            # The results keep these alive, so they need no token of their own.
+            tuple(GradientEdge(tensor.grad_fn, tensor.output_nr) for tensor in entered),
+        )
+        free = tuple(tensor.detach() for tensor in results)
+        run.values[self.gives] = free[0] if is_single else free
+
+    def _result(self, inputs: list[Value], run: Pass) -> Value:
+        return run_local(self.node, self.rules, inputs, self.shape, run.context)
+
+    def backward(self, run: Pass) -> None:
+        if not self.wanted:
+            return
+        kept: _Kept = run.kept.pop(self.gives)
+        edges, given = [], []
+        for result, edge, like in kept.edges:
+            gradient = run.gradients.take(self.gives, result)
+            if gradient is None and self.sends:
+                gradient = _zeros(like)
+            if gradient is not None:
+                edges.append(edge)
+                given.append(gradient)
+        if not edges:
+            return
+        found = torch.autograd.grad(edges, kept.entered, given, allow_unused=True)
+        for index, gradient in zip(self.wanted, found, strict=True):
+            run.gradients.add(self.reads[index], gradient)

@@ -1,0 +1,288 @@
+"""Runs of programs: what the ranks are told, what they answer, and how that compares.
+
+`run_program` starts one process for each rank on this machine. On several machines the same
+worker is started by torchrun (`astrarium.runtime.spmd.worker`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from astrarium.errors import InputError
+from astrarium.runtime.execute import EMPTY, TOLERANCE, Progress
+from astrarium.runtime.job import Device
+from astrarium.runtime.launch import Answer, Beside, launch
+
+if TYPE_CHECKING:
+    from astrarium.spmd.document import ProgramDocument
+    from astrarium.spmd.graph import Graph, Node
+
+SCHEMA: Final = "astrarium.program-run/1"
+PROGRAM_FILE: Final = "program-{number}.json"  # in the folder of a run
+SETTINGS_FILE: Final = "settings.json"
+MODULE: Final = "astrarium.runtime.spmd.worker"
+TIMEOUT_SECONDS: Final = 600.0
+ATTENTION: Final = "aten.scaled_dot_product_attention"
+DROPPING: Final = (ATTENTION, "aten.dropout.", "aten.native_dropout.")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How programs are run; they travel as JSON."""
+
+    steps: int = 4
+    programs: int = 1  # one after another, by the same processes
+    rounds: int = 1  # how often the programs take turns
+    learning_rate: float = 1e-3
+    clip_norm: float | None = None
+    compare: bool = True  # with one process
+    load: str | None = None  # checkpoints
+    save: str | None = None
+
+
+USUAL: Final = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far gradients of the first step are from those of one process.
+
+    Relative to the largest gradient of that parameter, or to a thousandth of the largest of all
+    where that is more; the worst parameter is named.
+    """
+
+    largest: float
+    parameter: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What one rank saw of a program; references only where they were computed, on rank 0."""
+
+    program: int
+    rank: int
+    losses: tuple[float, ...]
+    step_seconds: tuple[float, ...]
+    update_seconds: tuple[float, ...]
+    parameters: int  # numbers that it holds
+    peak_bytes: int
+    reference_losses: tuple[float, ...] = ()
+    gradients: Difference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What one process found, and how far the ranks together are from it."""
+
+    losses: tuple[float, ...]
+    with_module: bool  # the module itself; else, where numbers are random, the program alone
+    largest_loss_difference: float  # relative
+    gradients: Difference
+    tolerance: float
+
+    @property
+    def equal(self) -> bool:
+        # What is no number never agrees.
+        return (
+            self.largest_loss_difference <= self.tolerance
+            and self.gradients.largest <= self.tolerance
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """One process of a run."""
+
+    rank: int
+    pool: str
+    parameters: int
+    peak_bytes: int
+    predicted_bytes: float
+    median_step_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """What ran and what came of it; `single_process` is null where it was not asked for."""
+
+    schema: str
+    factory: str
+    device: str
+    ranks: int
+    steps: int
+    losses: tuple[float, ...]
+    single_process: Compared | None
+    step_seconds: tuple[float, ...]  # as long as the slowest rank took
+    median_step_seconds: float  # without the first step, where there are more
+    predicted_seconds: float  # on the devices that the program is for
+    processes: tuple[RankPart, ...]
+
+    @property
+    def is_finite(self) -> bool:
+        return all(map(isfinite, self.losses))
+
+    @property
+    def is_right(self) -> bool:
+        """Losses are numbers, and those of one process where that was looked at."""
+        return self.is_finite and (self.single_process is None or self.single_process.equal)
+
+
+def run_program(
+    document: ProgramDocument,
+    *,
+    ranks: int | None = None,
+    device: Device = Device.CPU,
+    settings: Settings = USUAL,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    progress: Progress = lambda what, done, total: None,
+) -> ProgramRun:
+    """Train as the program says, one process for each of its ranks on this machine."""
+    check_ranks(document, ranks, device)
+    (reports,) = run_programs(
+        [document],
+        device,
+        replace(settings, programs=1, rounds=1),
+        timeout_seconds=timeout_seconds,
+        progress=progress,
+    )
+    return _run_of(document, device, settings, reports)
+
+
+def check_ranks(document: ProgramDocument, ranks: int | None, device: Device) -> None:
+    """A program runs on as many ranks as it was made for; InputError says what to do else."""
+    if ranks is not None and ranks != document.ranks:
+        raise InputError(
+            f"--ranks {ranks}: the program is for {document.ranks} ranks; run it on as many, or"
+            f" synthesise one for {ranks} devices"
+        )
+    if device is Device.CUDA:
+        from astrarium.runtime.execute import visible_gpus
+
+        there = visible_gpus()
+        if there < document.ranks:
+            raise InputError(
+                f"the program needs {document.ranks} GPUs, and this machine has {there}; use"
+                " --device cpu, or torchrun on several machines"
+            )
+
+
+def run_programs(
+    documents: Sequence[ProgramDocument],
+    device: Device,
+    settings: Settings,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    progress: Progress = lambda what, done, total: None,
+    environment: Mapping[str, str] = EMPTY,
+    beside: Beside = lambda pids: nullcontext(),
+) -> list[tuple[RankReport, ...]]:
+    """Run programs for equally many ranks by one set of processes; of each, the ranks' reports."""
+    import sys
+
+    import msgspec
+
+    from astrarium.spmd.document import to_text
+
+    settings = replace(settings, programs=len(documents))
+    total, done = len(documents) * settings.steps * settings.rounds, 0
+
+    def heard(rank: int, answer: Answer) -> None:
+        nonlocal done
+        if rank == 0 and "step" in answer:
+            done += 1
+            progress(documents[answer["step"]["program"]].source.factory, done, total)
+
+    files = {
+        PROGRAM_FILE.format(number=number): to_text(document).encode()
+        for number, document in enumerate(documents)
+    }
+    answers = launch(
+        {**files, SETTINGS_FILE: msgspec.json.encode(settings)},
+        documents[0].ranks,
+        environment={"DEVICE": device.value, **environment},
+        timeout_seconds=timeout_seconds,
+        command=(sys.executable, "-P", "-m", MODULE),
+        listener=heard,
+        beside=beside,
+    )
+    results: list[list[RankReport]] = [[] for _ in documents]
+    for said in answers:
+        for answer in said:
+            if "result" in answer:
+                report = msgspec.convert(answer["result"], RankReport)
+                results[report.program].append(report)
+    return [tuple(of_program) for of_program in results]
+
+
+def step_seconds(reports: Sequence[RankReport]) -> tuple[float, ...]:
+    """Seconds of every step, as long as its slowest rank took."""
+    return tuple(map(max, zip(*(report.step_seconds for report in reports), strict=True)))
+
+
+def _run_of(
+    document: ProgramDocument, device: Device, settings: Settings, reports: Sequence[RankReport]
+) -> ProgramRun:
+    from astrarium.spmd.factory import called
+
+    seconds = step_seconds(reports)
+    return ProgramRun(
+        schema=SCHEMA,
+        factory=called(document.source.factory, document.source.sizes),
+        device=device.value,
+        ranks=document.ranks,
+        steps=settings.steps,
+        losses=reports[0].losses,
+        single_process=_compared(document, reports[0], device),
+        step_seconds=seconds,
+        median_step_seconds=statistics.median(seconds[1:] or seconds),
+        predicted_seconds=document.program.seconds,
+        processes=tuple(
+            RankPart(
+                report.rank,
+                document.devices[report.rank].pool,
+                report.parameters,
+                report.peak_bytes,
+                document.program.bytes[report.rank] if document.program.bytes else 0.0,
+                statistics.median(report.step_seconds[1:] or report.step_seconds),
+            )
+            for report in reports
+        ),
+    )
+
+
+def is_random(graph: Graph) -> bool:
+    """Whether a graph gives other numbers each time it is computed: dropout."""
+    from astrarium.spmd.graph import RANDOM
+
+    return any(
+        _chance(node) > 0 if node.op.startswith(DROPPING) else node.op in RANDOM
+        for node in graph.nodes
+    )
+
+
+def _chance(node: Node) -> float:
+    """That an element is dropped; 0 outside of training."""
+    if node.op.startswith(ATTENTION):
+        place = 4  # after query, key, value and mask
+        given = node.args[place] if len(node.args) > place else dict(node.kwargs).get("dropout_p")
+        return float(given or 0.0)
+    _, chance, training = node.args
+    return float(chance) if training else 0.0
+
+
+def _compared(document: ProgramDocument, first: RankReport, device: Device) -> Compared | None:
+    if first.gradients is None:
+        return None
+    pairs = zip(first.losses, first.reference_losses, strict=True)
+    return Compared(
+        losses=first.reference_losses,
+        with_module=not is_random(document.program.graph),
+        largest_loss_difference=max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs),
+        gradients=first.gradients,
+        tolerance=TOLERANCE[device],
+    )

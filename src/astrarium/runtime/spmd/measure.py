@@ -1,0 +1,245 @@
+"""What operators of a graph take on a core of this machine.
+
+They are timed as the interpreter runs them, its own work included: every way to compute every
+distinct node, on pieces of a few sizes, so that each has a fixed part and one that grows with its
+share of the work. Prices take these in place of models (`MeasuredOperators`). Alone, an operator
+finds its operands in the caches; the times of all are scaled so that those of a whole step are
+what a whole step takes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from astrarium.arrays import Floats
+from astrarium.runtime.spmd.actions import Compute, Gradients, Pass
+from astrarium.runtime.spmd.collectives import Peers
+from astrarium.runtime.spmd.interpreter import Interpreter, RankContext
+from astrarium.runtime.spmd.model import Model
+from astrarium.runtime.spmd.pieces import Cutter, Place, take_place
+from astrarium.runtime.spmd.training import Recipe, Training
+from astrarium.spmd.axes import Axes, Division, find_axes
+from astrarium.spmd.compute import MeasuredOperator, operator_key
+from astrarium.spmd.graph import Graph
+from astrarium.spmd.layout import REPLICATE
+from astrarium.spmd.program import Instruction, Program
+from astrarium.spmd.rules import Rule, rules_of
+
+SHARES: Final = (1.0, 0.5, 0.25)  # of an axis that operators are timed on
+REPEATS: Final = 5
+NOT_COMPUTED: Final = ("getitem", "segment")
+
+Line = tuple[float, float]  # seconds of a call, and of a unit of its size
+Progress = Callable[[str, int, int], None]
+
+
+def line_through(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
+    """A fixed part and a slope, neither below zero, closest in relative terms."""
+    times, lengths = np.asarray(seconds, np.float64), np.asarray(sizes, np.float64)
+    flat, steep = _closest(1.0 / times), _closest(lengths / times)  # one of them alone
+    if len(sizes) == 1:
+        return 0.0, steep
+    terms = np.stack([1.0 / times, lengths / times], axis=1)
+    fixed, slope = np.linalg.lstsq(terms, np.ones(len(sizes)), rcond=None)[0]
+    if fixed < 0.0:
+        return 0.0, steep
+    return (float(fixed), float(slope)) if slope > 0.0 else (flat, 0.0)
+
+
+def _closest(terms: Floats) -> float:
+    """The factor that brings terms closest to one."""
+    return float(terms.sum() / (terms * terms).sum())
+
+
+def measured_operators(
+    graph: Graph,
+    model: Model,
+    repeats: int = REPEATS,
+    progress: Progress = lambda what, done, total: None,
+) -> dict[str, MeasuredOperator]:
+    """Times of all distinct nodes under all of their rules, on the core that this process has."""
+    rules = [rules_of(graph, node) for node in graph.nodes]
+    whole = _Whole(graph, model)
+    bench = _Bench(graph, find_axes(graph, rules), whole.numbers())
+    cases: dict[str, tuple[int, Rule]] = {}
+    for index, node in enumerate(graph.nodes):
+        if not node.is_source and node.op not in NOT_COMPUTED:
+            for rule in rules[index]:
+                cases.setdefault(operator_key(graph, index, rule), (index, rule))
+    found: dict[str, MeasuredOperator] = {}
+    for number, (key, (index, rule)) in enumerate(cases.items()):
+        progress(key, number, len(cases))
+        found[key] = bench.measured(index, rule, repeats)
+    ratio = whole.seconds(repeats) / _sum_of(graph, rules, found)
+    return {key: _scaled(one, ratio) for key, one in found.items()}
+
+
+def _sum_of(
+    graph: Graph, rules: Sequence[tuple[Rule, ...]], found: Mapping[str, MeasuredOperator]
+) -> float:
+    """Seconds of a step by one device, as the sum of its operators."""
+    total = 0.0
+    for index, node in enumerate(graph.nodes):
+        if not node.is_source and node.op not in NOT_COMPUTED:
+            one = found[operator_key(graph, index, rules[index][0])]
+            total += sum(one.forward) + sum(one.backward)
+    return total
+
+
+def _scaled(one: MeasuredOperator, ratio: float) -> MeasuredOperator:
+    (a, b), (c, d) = one.forward, one.backward
+    return MeasuredOperator((a * ratio, b * ratio), (c * ratio, d * ratio))
+
+
+class _Whole:
+    """The graph computed by one device."""
+
+    def __init__(self, graph: Graph, model: Model) -> None:
+        self.program = whole_program(graph)
+        self.interpreter = Interpreter(self.program, take_place((1,), 0))
+        self.training = Training(self.interpreter, model.state(graph), Recipe())
+        self.batch = model.batches(graph, 1)
+
+    def numbers(self) -> dict[int, Tensor]:
+        """Values that must not be drawn at random when their readers are timed: indices, masks."""
+        sources = self.training.sources(self.batch[0])
+        run = self.interpreter.start(sources, self.interpreter.context(0, 0), Gradients())
+        found: dict[int, Tensor] = {}
+        for one, action in zip(self.program.instructions, self.interpreter.actions, strict=True):
+            action.forward(run)
+            value = run.values[action.gives]
+            if isinstance(value, Tensor) and not value.is_floating_point():
+                found[one.node] = value
+        return found
+
+    def seconds(self, repeats: int) -> float:
+        """Of both passes."""
+        times = []
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            self.training.gradients(self.batch)
+            times.append(time.perf_counter() - began)
+        return statistics.median(times[1:])
+
+
+def whole_program(graph: Graph) -> Program:
+    """All nodes computed whole, on one device."""
+    rules = [rules_of(graph, node) for node in graph.nodes]
+    axes = find_axes(graph, rules)
+    instructions = []
+    for index, node in enumerate(graph.nodes):
+        (chosen,) = [
+            rule
+            for rule in rules[index]
+            if rule.gives == REPLICATE and all(layout == REPLICATE for layout in rule.needs)
+        ][:1]
+        needs = ((REPLICATE,),) * len(graph.inputs[index])
+        used = () if node.is_source else (chosen,)
+        instructions.append(Instruction(index, (REPLICATE,), needs, used))
+    division = Division(np.array([[parts] for parts in axes.granules], np.int64))
+    return Program(graph, axes, (division,), (1,), tuple(instructions), 0.0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Silent(RankContext):
+    """Messages inside of operators go nowhere; they are priced for themselves."""
+
+    def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
+        return x
+
+    def all_gather(self, x: Tensor, dim: int, sizes: Sequence[int], level: int) -> Tensor:
+        missing = [*x.shape]
+        missing[dim] = sum(sizes) - x.shape[dim]
+        return torch.cat([x, x.new_zeros(missing)], dim)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Runs single nodes on pieces, as the first of two devices."""
+
+    graph: Graph
+    axes: Axes
+    known: Mapping[int, Tensor]
+
+    def measured(self, index: int, rule: Rule, repeats: int) -> MeasuredOperator:
+        axis = self._axis(index, rule)
+        granules = self.axes.granules[axis] if axis >= 0 else 1
+        parts = {max(1, round(share * granules)) for share in SHARES} if axis >= 0 else {1}
+        sizes = [part / granules for part in sorted(parts)]
+        times = [self._seconds(index, rule, axis, part, repeats) for part in sorted(parts)]
+        forward, backward = zip(*times, strict=True)
+        return MeasuredOperator(
+            line_through(sizes, forward),
+            line_through(sizes, backward) if any(backward) else (0.0, 0.0),
+        )
+
+    def _axis(self, index: int, rule: Rule) -> int:
+        """The axis that a rule divides; -1 if none."""
+        values = (*self.graph.inputs[index], index)
+        for value, layout in zip(values, (*rule.needs, rule.gives), strict=True):
+            if layout.is_shard:
+                return self.axes.of[value][layout.dim]
+        return -1
+
+    def _seconds(
+        self, index: int, rule: Rule, axis: int, part: int, repeats: int
+    ) -> tuple[float, float]:
+        """Median seconds of both passes on so many granules of an axis."""
+        action, run = self._ready(index, rule, axis, part)
+        there, back = [], []
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            action.forward(run)
+            there.append(time.perf_counter() - began)
+            self._give_gradients(action, run)
+            began = time.perf_counter()
+            action.backward(run)
+            back.append(time.perf_counter() - began)
+            run.gradients.found.clear()
+        return (
+            statistics.median(there[1:]),
+            statistics.median(back[1:]) if action.wanted else 0.0,
+        )
+
+    def _give_gradients(self, action: Compute, run: Pass) -> None:
+        value = run.values[action.gives]
+        for number, result in enumerate((value,) if isinstance(value, Tensor) else value):
+            if result.is_floating_point():
+                run.gradients.add(action.gives, torch.ones_like(result), number)
+
+    def _ready(self, index: int, rule: Rule, axis: int, part: int) -> tuple[Compute, Pass]:
+        granules = np.array([[parts, 0] for parts in self.axes.granules], np.int64)
+        if axis >= 0:
+            granules[axis] = part, self.axes.granules[axis] - part
+        program = Program(self.graph, self.axes, (Division(granules),), (2,), (), 0.0, ())
+        cutter, nodes = Cutter(program), self.graph.nodes
+        inputs = self.graph.inputs[index]
+        values: dict[int, Any] = {}
+        for number, (node, layout) in enumerate(zip(inputs, rule.needs, strict=True)):
+            piece = cutter.piece(node, (layout,), 0)
+            known = self.known.get(node)
+            values[number] = (
+                torch.randn(piece.sizes, dtype=getattr(torch, nodes[node].dtype))
+                if known is None
+                else piece.of(known)
+            )
+        wanted = tuple(
+            number
+            for number, node in enumerate(inputs)
+            if nodes[node].needs_gradient and nodes[index].needs_gradient
+        )
+        shape = cutter.piece(index, (rule.gives,), 0).sizes
+        reads = tuple(range(len(inputs)))
+        action = Compute(len(inputs), reads, nodes[index], (rule,), shape, wanted, False)
+        place = Place(0, (0,), (Peers(),), Peers())
+        context = _Silent(program, place, torch.device("cpu"), 0, 0)
+        anchor = torch.zeros((), requires_grad=True)
+        return action, Pass({}, context, anchor, Gradients(), values)

@@ -1,0 +1,271 @@
+"""What one rank of a program runs.
+
+- `python -m astrarium.runtime.spmd.worker FOLDER`, with RANK and DEVICE set: the programs of a
+  folder that `astrarium.runtime.spmd.job` made;
+- `torchrun ... -m astrarium.runtime.spmd.worker program.json --steps 10`: on any number of hosts,
+  which find each other as torchrun tells them.
+
+Answers go to standard output, one JSON object per line: `step` while it goes on, `result` at the
+end, `failed` with a traceback if it cannot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from astrarium.calibrate.cores import stay_on
+from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
+from astrarium.runtime.guard import leave_with_parent
+from astrarium.runtime.job import Device
+from astrarium.runtime.spmd.job import (
+    PROGRAM_FILE,
+    SETTINGS_FILE,
+    Difference,
+    RankReport,
+    Settings,
+    is_random,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from astrarium.runtime.spmd.model import Alone, Model
+    from astrarium.runtime.spmd.training import Step
+    from astrarium.spmd.document import ProgramDocument
+
+NEGLIGIBLE = 1e-3  # relative to the largest gradient of all
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What this rank is to do, and how it meets the others."""
+
+    documents: tuple[ProgramDocument, ...]
+    settings: Settings
+    device: Device
+    store: str
+
+
+def main() -> None:
+    """Do all programs; leave with code 1 where one fails."""
+    is_ours = Path(sys.argv[1]).is_dir()
+    if is_ours:
+        leave_with_parent()
+    answers = own_output()
+    try:
+        _work(_task_of_folder(Path(sys.argv[1])) if is_ours else _task_of_flags(), answers)
+    except BaseException as error:
+        import traceback
+
+        from astrarium.errors import InputError
+
+        # What is wrong with the input is said by the message alone.
+        said = str(error) if isinstance(error, InputError) else traceback.format_exc()
+        say(answers, failed=said, at=time.monotonic())
+        os._exit(1)  # threads of the communication library may wait for ranks that are gone
+    os._exit(0)
+
+
+def _task_of_folder(folder: Path) -> Task:
+    import msgspec
+
+    from astrarium.spmd.files import load_program
+
+    settings = msgspec.json.decode((folder / SETTINGS_FILE).read_bytes(), type=Settings)
+    documents = tuple(
+        load_program(folder / PROGRAM_FILE.format(number=number))
+        for number in range(settings.programs)
+    )
+    if "CORES" in os.environ:  # before any thread is started
+        stay_on(int(os.environ["CORES"].split(",")[int(os.environ["RANK"])]))
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", LOOPBACK)
+    return Task(documents, settings, Device(os.environ["DEVICE"]), f"file://{folder}/store")
+
+
+def _task_of_flags() -> Task:
+    """For torchrun: the program and settings are named on the command line."""
+    from astrarium.spmd.files import load_program
+
+    usual = Settings()
+    parser = argparse.ArgumentParser(prog="astrarium.runtime.spmd.worker")
+    parser.add_argument("program", type=Path)
+    parser.add_argument("--steps", type=int, default=usual.steps)
+    parser.add_argument("--learning-rate", type=float, default=usual.learning_rate)
+    parser.add_argument("--clip-norm", type=float)
+    parser.add_argument("--no-compare", dest="compare", action="store_false")
+    parser.add_argument("--load", help="a checkpoint to go on from")
+    parser.add_argument("--save", help="where to write a checkpoint at the end")
+    parser.add_argument("--device", type=Device, default=Device.CPU)
+    given = vars(parser.parse_args())
+    document, device = load_program(given.pop("program")), given.pop("device")
+    return Task((document,), Settings(**given), device, "env://")
+
+
+def _work(task: Task, answers: TextIO) -> None:
+    import warnings
+
+    warnings.filterwarnings("ignore")
+    import torch
+    from torch import distributed
+
+    from astrarium.errors import InputError
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    for document in task.documents:
+        if world != document.ranks:
+            raise InputError(f"{world} ranks were started, but the program is for {document.ranks}")
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    device = torch.device("cpu")
+    if task.device is Device.CUDA:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+        torch.cuda.set_device(device)
+    backend = "gloo" if task.device is Device.CPU else "nccl"
+    distributed.init_process_group(backend, task.store, world_size=world, rank=rank)
+    runs = [_Run(document, number, task, device) for number, document in enumerate(task.documents)]
+    if task.settings.compare:
+        for run in runs:
+            run.compare()
+    for _ in range(task.settings.rounds):
+        for run in runs:
+            run.train(answers)
+    for run in runs:
+        run.save()
+        if task.store != "env://" or rank == 0:
+            say(answers, result=run.report(task.device))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+class _Run:
+    """One program on this rank."""
+
+    def __init__(
+        self, document: ProgramDocument, number: int, task: Task, device: torch.device
+    ) -> None:
+        from astrarium.runtime.spmd.checkpoint import load
+        from astrarium.runtime.spmd.interpreter import Interpreter
+        from astrarium.runtime.spmd.model import make_model
+        from astrarium.runtime.spmd.pieces import take_place
+        from astrarium.runtime.spmd.training import Recipe, Training
+
+        self.document, self.number, self.settings = document, number, task.settings
+        program, settings = document.program, task.settings
+        self.rank = int(os.environ["RANK"])
+        model = make_model(document.source)
+        self.batches = [
+            {name: tensor.to(device) for name, tensor in batch.items()}
+            for batch in model.batches(program.graph, program.micro_batches)
+        ]
+        recipe = Recipe(
+            document.source.optimizer, settings.learning_rate, clip_norm=settings.clip_norm
+        )
+        interpreter = Interpreter(program, take_place(program.mesh, self.rank), device)
+        self.training = Training(
+            interpreter, model.state(program.graph), recipe, document.source.seed
+        )
+        if settings.load is not None:
+            load(Path(settings.load), self.training)
+        # Only whoever compares or saves still needs the whole module.
+        self.rest, self.aliases = model.rest(program.graph), model.aliases(program.graph)
+        self.model = model if self.rank == 0 and settings.compare else None
+        self.steps: list[Step] = []
+        self.reference: tuple[float, ...] = ()
+        self.difference: Difference | None = None
+
+    def compare(self) -> None:
+        """Gradients of the first step, and losses of all, with those of one process."""
+        _, gradients = self.training.gradients(self.batches)
+        nodes = self.document.program.graph.nodes
+        alone = None if self.model is None else self._alone(self.model)
+        expected = {} if alone is None else alone.gradients(self.batches)[1]
+        worst, largest = Difference(0.0, ""), max(map(_size, expected.values()), default=0.0)
+        for node, piece in gradients.items():
+            whole = self.training.interpreter.gathered(node, piece)
+            if alone is not None:
+                name = nodes[node].target
+                found = _difference(whole.view_as(expected[name]), expected[name], largest)
+                # What is no number is worse than any number.
+                if not found <= worst.largest:
+                    worst = Difference(found, name)
+        if alone is not None:
+            self.difference = worst
+            steps = self.settings.steps * self.settings.rounds
+            self.reference = tuple(alone.step(self.batches) for _ in range(steps))
+        self.model = None
+
+    def _alone(self, model: Model) -> Alone:
+        from astrarium.runtime.spmd.model import ModuleAlone, ProgramAlone
+
+        training, program = self.training, self.document.program
+        device, recipe = training.interpreter.device, training.recipe
+        alone = (
+            ProgramAlone(program, model, recipe, device, training.seed)
+            if is_random(program.graph)
+            else ModuleAlone(model, recipe, device)
+        )
+        if self.settings.load is not None:
+            alone.load(Path(self.settings.load))
+        return alone
+
+    def train(self, answers: TextIO) -> None:
+        """Some steps; all ranks begin each of them together."""
+        from torch import distributed
+
+        for _ in range(self.settings.steps):
+            distributed.barrier()
+            step = self.training.step(self.batches)
+            self.steps.append(step)
+            if self.rank == 0:
+                at = {"program": self.number, "step": len(self.steps) - 1}
+                say(answers, step={**at, "loss": step.loss, "seconds": step.seconds})
+
+    def save(self) -> None:
+        from astrarium.runtime.spmd.checkpoint import save
+
+        if self.settings.save is not None:
+            save(Path(self.settings.save), self.training, self.rest, self.aliases)
+
+    def report(self, device: Device) -> RankReport:
+        return RankReport(
+            program=self.number,
+            rank=self.rank,
+            losses=_of(self.steps, "loss"),
+            step_seconds=_of(self.steps, "seconds"),
+            update_seconds=_of(self.steps, "update_seconds"),
+            parameters=sum(piece.numel() for piece in self.training.parameters.values()),
+            peak_bytes=peak_bytes(device),
+            reference_losses=self.reference,
+            gradients=self.difference,
+        )
+
+
+def _of(steps: Sequence[Step], what: str) -> tuple[float, ...]:
+    return tuple(getattr(step, what) for step in steps)
+
+
+def _size(x: torch.Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+def _difference(found: torch.Tensor, expected: torch.Tensor, largest: float) -> float:
+    """The largest difference, relative to the largest number expected of the parameter.
+
+    Gradients that are far smaller than others are rounding errors of these: a bias that attention
+    takes away again has one of zero.
+    """
+    size = max(_size(expected), NEGLIGIBLE * largest)
+    difference = _size(found.to(expected.device) - expected)
+    return difference / size if size else difference
+
+
+if __name__ == "__main__":
+    main()

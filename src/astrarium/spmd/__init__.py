@@ -1,0 +1,1 @@
+"""Programs for devices of different speed: one program, unequal parts, chosen collectives."""

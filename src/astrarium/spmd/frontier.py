@@ -1,0 +1,290 @@
+"""The fastest program that fits: paths that trade seconds for bytes, bounded from below.
+
+Bytes get a price each (Lagrange multipliers), raised until the cheapest path under these prices
+just fits: with that, the weighted price of any path bounds the seconds of all that fit. Then all
+paths are followed together, place by place, as labels of (seconds, bytes by class). A label goes
+if another at the same state is no worse in anything, if it cannot fit any more, or if its bound
+is no better than the best program known. First few labels are kept at each place, the most
+promising, then more and more, until none was left out: then the best known is the best of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.spmd.astar import Guide, cheapest_path
+from astrarium.spmd.blocks import Prices, contracted, network_of
+from astrarium.spmd.moves import Move, Moves, State
+from astrarium.spmd.problem import Problem, Step
+from astrarium.spmd.quiet import without_library_output
+from astrarium.spmd.steps import price_of, steps_of
+from astrarium.value import Value
+
+_ROUNDS = 30  # of raising the prices of bytes
+# Of the prices of bytes: a path that has kept more or less than its share so far is bounded best
+# by other prices than the whole. Without these, paths that will not fit crowd out the others.
+_FACTORS = (1.0, 0.0, 0.5, 0.75, 0.9, 1.1, 1.33, 2.0, 4.0, 16.0)
+_GAP = 1e-9  # relative: programs nearer than this are taken as equally fast
+_WIDTHS = (8, 64, 512, 4096, 32768)
+_MOST_LABELS = 1_000_000  # looked at, where no limit is given
+_CHUNK = 256
+# Of a value: with more (meshes of two levels), ways that trade seconds for bytes are too many to
+# list, and the best program found by prices is taken, with its bound.
+_MOST_LAYOUTS = 12
+
+
+class Found(Value, frozen=True):
+    """A program: its instructions, its seconds and the bytes of the classes looked at."""
+
+    steps: tuple[Step, ...]
+    price: Floats
+    total: float  # under the weights it was looked for with
+    expanded: int
+
+
+class Fitting(Value, frozen=True):
+    """The best program that fits, if one was found, and what is known of all others."""
+
+    steps: tuple[Step, ...] | None
+    bound: float
+    expanded: int
+    complete: bool  # no better one exists; without steps: none fits
+
+
+@dataclass
+class _Known:
+    """The best program so far, and bounds that hold."""
+
+    room: Floats
+    seconds: float = np.inf
+    steps: tuple[Step, ...] | None = None
+    expanded: int = 0
+    guides: list[tuple[Guide, float]] = field(default_factory=list)  # with the bound's offset
+    frugal: list[Guide] = field(default_factory=list)  # by class: the least bytes to go
+
+    def offer(self, steps: tuple[Step, ...], price: Floats) -> None:
+        if bool(np.all(price[1:] <= self.room)) and price[0] < self.seconds:
+            self.seconds, self.steps = float(price[0]), steps
+
+
+def cheapest(problem: Problem[Any], prices: Prices, limit: int | None = None) -> Found | None:
+    """The program with the least weighted price; None if there is none within the limit."""
+    network = contracted(problem, network_of(problem, prices))
+    path = cheapest_path(Guide(Moves(network), np.ones(1)), limit)
+    if path is None:
+        return None
+    steps = steps_of(problem, network, path.moves)
+    return Found(steps, _price(problem, prices.classes, steps), path.total, path.expanded)
+
+
+def fastest_fitting(
+    problem: Problem[Any], classes: tuple[int, ...], frugal: list[Found], limit: int | None
+) -> Fitting:
+    """The fastest program that fits these classes; `frugal`: for each the leanest program."""
+    known = _Known(np.array([problem.room[index] for index in classes]))
+    for found in frugal:
+        known.offer(found.steps, found.price)
+    bound, multipliers = 0.0, np.zeros(0)
+    if classes:
+        bound, multipliers = _raise_prices(problem, classes, known, [f.price for f in frugal])
+    if bound >= known.seconds * (1 - _GAP):
+        return Fitting(known.steps, known.seconds, known.expanded, True)
+    if classes and max(len(each.seconds) for each in problem.conversions) > _MOST_LAYOUTS:
+        _try_prices(problem, classes, known, multipliers)
+        return Fitting(known.steps, min(bound, known.seconds), known.expanded, False)
+    moves = Moves(contracted(problem, network_of(problem, Prices(classes))))
+    known.guides = [
+        (Guide(moves, np.array([1.0, *prices])), float(prices @ known.room))
+        for prices in (factor * multipliers for factor in _FACTORS)
+    ]
+    known.frugal = [Guide(moves, row) for row in np.eye(moves.components)[1:]]
+    left = _MOST_LABELS if limit is None else limit
+    for width in _WIDTHS:
+        before = known.expanded
+        missed, ends = _follow(moves, known, width, left)
+        for end in ends:
+            steps = steps_of(problem, moves.network, end)
+            known.offer(steps, _price(problem, classes, steps))
+        left -= known.expanded - before
+        if missed >= known.seconds * (1 - _GAP):
+            return Fitting(known.steps, known.seconds, known.expanded, True)
+        bound = max(bound, missed)
+        if left <= 0:
+            break
+    return Fitting(known.steps, min(bound, known.seconds), known.expanded, False)
+
+
+def _try_prices(
+    problem: Problem[Any], classes: tuple[int, ...], known: _Known, multipliers: Floats
+) -> None:
+    """Programs on the side that fits: the cheapest under somewhat higher prices of bytes."""
+    for factor in (factor for factor in _FACTORS if factor > 1):
+        found = cheapest(problem, Prices(classes, (1.0, *(factor * multipliers).tolist())))
+        if found is not None:
+            known.expanded += found.expanded
+            known.offer(found.steps, found.price)
+
+
+def _price(problem: Problem[Any], classes: tuple[int, ...], steps: tuple[Step, ...]) -> Floats:
+    seconds, kept = price_of(problem, steps)
+    return np.array([seconds, *(kept[index] for index in classes)])
+
+
+def _raise_prices(
+    problem: Problem[Any], classes: tuple[int, ...], known: _Known, cuts: list[Floats]
+) -> tuple[float, Floats]:
+    """The best bound by prices of bytes, and those prices (cutting planes: Kelley)."""
+    from scipy.optimize import linprog  # heavy: only where memory is short
+
+    room = known.room
+    best, best_prices = -np.inf, np.zeros(len(room))
+    scale = 1.0 / np.maximum(room, 1.0)  # bytes are counted in rooms, for the solver's sake
+    most = 1e6 * max(cut[0] for cut in cuts)
+    prices = np.zeros(len(room))
+    reachable = np.inf
+    for _ in range(_ROUNDS):
+        found = cheapest(problem, Prices(classes, (1.0, *prices.tolist())))
+        assert found is not None  # the leanest programs are programs
+        known.expanded += found.expanded
+        known.offer(found.steps, found.price)
+        value = found.total - float(prices @ room)
+        if value > best:
+            best, best_prices = value, prices
+        if best >= min(reachable, known.seconds) * (1 - _GAP):
+            break
+        cuts.append(found.price)
+        # The bound is at most seconds + price * (bytes - room) of every program known.
+        rows = np.array([[1.0, *(-(cut[1:] - room) * scale)] for cut in cuts])
+        with without_library_output():
+            solved = linprog(
+                [-1.0, *np.zeros(len(room))],
+                A_ub=rows,
+                b_ub=[cut[0] for cut in cuts],
+                bounds=[(None, None), *[(0.0, most)] * len(room)],
+                method="highs",
+            )
+        if not solved.success:
+            break
+        prices, reachable = np.asarray(solved.x[1:]) * scale, float(solved.x[0])
+    return best, best_prices
+
+
+def _follow(
+    moves: Moves, known: _Known, width: int, left: int
+) -> tuple[float, list[tuple[Move, ...]]]:
+    """Follow the most promising labels to the end: the bound of the best left out, the ends."""
+    missed = np.inf
+    layers: list[_Layer] = [_Layer.start(moves.components)]
+    for position in range(len(moves.stages)):
+        layer, dropped, seen = _next(moves, position, layers[-1], known, width)
+        known.expanded += seen
+        left -= seen
+        missed = min(missed, dropped)
+        layers.append(layer)
+        if left <= 0:
+            width = min(width, _WIDTHS[0])  # only so that the end is reached
+    return missed, [_trace(layers, label) for label in range(len(layers[-1].prices))]
+
+
+class _Layer(Value, frozen=True):
+    """Labels at a position."""
+
+    states: list[State]
+    state: Ints  # by label
+    prices: Floats  # [label, component]
+    parents: Ints  # by label, in the layer before
+    moves: list[Move]
+    move: Ints  # by label: which of the moves led here
+
+    @classmethod
+    def start(cls, components: int) -> _Layer:
+        none = np.zeros(1, np.int64)
+        return cls([()], none, np.zeros((1, components)), none, [], none)
+
+
+def _next(
+    moves: Moves, position: int, layer: _Layer, known: _Known, width: int
+) -> tuple[_Layer, float, int]:
+    """The labels one place further on, the bound of the best left out, and how many were seen."""
+    numbers: dict[State, int] = {}
+    taken: list[Move] = []
+    prices, states, parents, which = [], [], [], []
+    for number, state in enumerate(layer.states):
+        labels = np.flatnonzero(layer.state == number)
+        found = moves.of(position, state)
+        if not len(labels) or not found:
+            continue
+        after = [moves.after(position, state, move) for move in found]
+        index = np.array([numbers.setdefault(s, len(numbers)) for s in after], np.int64)
+        own = np.array([move.price for move in found])
+        prices.append((layer.prices[labels][:, None] + own[None]).reshape(-1, moves.components))
+        states.append(np.tile(index, len(labels)))
+        parents.append(np.repeat(labels, len(found)))
+        which.append(np.tile(np.arange(len(found)) + len(taken), len(labels)))
+        taken += found
+    if not prices:
+        empty = np.zeros(0, np.int64)
+        return _Layer([], empty, np.zeros((0, moves.components)), empty, [], empty), np.inf, 0
+    following = _Layer(
+        list(numbers), np.concatenate(states), np.concatenate(prices), np.concatenate(parents),
+        taken, np.concatenate(which),
+    )  # fmt: skip
+    bounds = _bounds(following, position + 1, known)
+    kept = np.flatnonzero(bounds < known.seconds * (1 - _GAP))
+    promising = len(kept)
+    kept = kept[np.lexsort((kept, *following.prices[kept].T[::-1], bounds[kept]))]
+    kept, dropped = _without_dominated(following, kept, bounds, width)
+    chosen = _Layer(
+        following.states, following.state[kept], following.prices[kept], following.parents[kept],
+        taken, following.move[kept],
+    )  # fmt: skip
+    return chosen, dropped, promising
+
+
+def _bounds(layer: _Layer, position: int, known: _Known) -> Floats:
+    """By label: no program that fits and starts so is faster; inf if none fits."""
+    bounds = np.full(len(layer.prices), -np.inf)
+    for guide, offset in known.guides:
+        rest = np.array([guide.to_go(position, state) for state in layer.states])
+        bounds = np.maximum(bounds, layer.prices @ guide.weights + rest[layer.state] - offset)
+    for component, guide in enumerate(known.frugal, 1):
+        rest = np.array([guide.to_go(position, state) for state in layer.states])
+        over = layer.prices[:, component] + rest[layer.state] > known.room[component - 1]
+        bounds[over] = np.inf
+    return bounds
+
+
+def _without_dominated(
+    layer: _Layer, order: Ints, bounds: Floats, width: int
+) -> tuple[Ints, float]:
+    """The first labels in order that none before them matches; the bound of the first cut off."""
+    kept = np.zeros(0, np.int64)
+    for start in range(0, len(order), _CHUNK):
+        if len(kept) > width:
+            break
+        chunk = order[start : start + _CHUNK]
+        chunk = chunk[~_matched(layer, kept, chunk).any(axis=0)]
+        own = _matched(layer, chunk, chunk)
+        own = np.triu(own, 1) | np.tril(own & ~own.T, -1)
+        kept = np.concatenate([kept, chunk[~own.any(axis=0)]])
+    return kept[:width], float(bounds[kept[width]]) if len(kept) > width else np.inf
+
+
+def _matched(layer: _Layer, winners: Ints, losers: Ints) -> Bools:
+    same = layer.state[winners][:, None] == layer.state[losers][None]
+    for component in range(layer.prices.shape[1]):
+        column = layer.prices[:, component]
+        same &= column[winners][:, None] <= column[losers][None]
+    return np.asarray(same)
+
+
+def _trace(layers: list[_Layer], label: int) -> tuple[Move, ...]:
+    found: list[Move] = []
+    for layer in reversed(layers[1:]):
+        found.append(layer.moves[int(layer.move[label])])
+        label = int(layer.parents[label])
+    return tuple(reversed(found))

@@ -1,0 +1,75 @@
+"""The choice of a program as numbers: which way to compute every node, which way to hand it on.
+
+This is all that the search knows: no tensors, no devices, no torch. Layouts are numbered by node
+(`Problem.layouts[node]`). A node is computed in one of its `choices`; each asks for layouts of
+its inputs and gives one of its own. A value is computed once. Where a reader asks for another
+layout than one that is there, it is converted, at the price in `Problem.conversions[node]`, and
+the converted copy stays for later readers. The price of a program is the sum of its choices and
+conversions: devices meet after every instruction.
+
+Bytes are what a choice or conversion keeps until the end of the step, by class of devices
+(devices alike in speed, memory and links); the sum over a program must fit each class's room.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from astrarium.arrays import Floats
+from astrarium.value import Value
+
+What = TypeVar("What")
+
+
+class Choice(Value, Generic[What], frozen=True):
+    """One way to compute a node."""
+
+    needs: tuple[int, ...]  # of each input, in order: the number of the layout it must have
+    gives: int  # the number of the layout of the result
+    seconds: float  # forward and backward, of the slowest device, messages inside it included
+    bytes: tuple[float, ...]  # kept until the end of the step, by class of devices
+    what: What  # what it stands for: opaque to the search
+
+
+class Conversions(Value, Generic[What], frozen=True):
+    """Prices of going from one layout of a node to another in one instruction; inf if none does.
+
+    Going through a third layout is two instructions: the search finds it by itself.
+    """
+
+    seconds: Floats  # [from, to]; 0 on the diagonal
+    bytes: Floats  # [from, to, class]
+    what: dict[tuple[int, int], What]
+
+
+class Problem(Value, Generic[What], frozen=True, dict=True):
+    """Nodes in order, the last of which is the result, to be had in layout 0 of its own."""
+
+    inputs: tuple[tuple[int, ...], ...]
+    choices: tuple[tuple[Choice[What], ...], ...]
+    conversions: tuple[Conversions[What], ...]
+    room: tuple[float, ...]  # bytes by class of devices; inf where memory does not matter
+    # Equal numbers mean equal nodes: same choices, same conversions, same prices. Consecutive
+    # blocks are runs of nodes with equal signatures, wired alike: `blocks` lists their first nodes.
+    signatures: tuple[int, ...] = ()
+    blocks: tuple[tuple[int, int], ...] = ()  # (first node, one past the last), in order, disjoint
+
+
+class Step(Value, frozen=True):
+    """One instruction of a solution, in the order of execution."""
+
+    node: int
+    choice: int = -1  # index into `choices[node]`; -1: a conversion
+    before: int = -1  # of a conversion: the layouts
+    after: int = -1
+
+
+class Solution(Value, frozen=True):
+    """A program, its price, and what is known of the best one."""
+
+    steps: tuple[Step, ...]
+    seconds: float
+    bytes: tuple[float, ...]
+    bound: float  # no program that fits is faster than this
+    expanded: int  # states looked at
+    optimal: bool

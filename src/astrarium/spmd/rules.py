@@ -1,0 +1,145 @@
+"""Which layouts an operator can work on, and what comes out.
+
+A rule is valid on any devices and for any ratios: run on the local parts of its inputs, the
+operator gives the local part of its result. Most operators are described by naming the axes of
+their arguments, as einsum does:
+
+    linear           "...i, oi, +o -> ...o"      linear=(0, 1)
+
+- a letter is an axis. Dividing an axis divides every argument that has it; arguments without it
+  are `copied`. A result without it is a sum over it, so `partial`;
+- `...` stands for any leading axes, each of them an axis of its own; they are broadcast as torch
+  does it, and an argument of length 1 does not have the axis;
+- `!` after a letter: the operator needs the axis whole; `_` is such an axis without a name;
+- `+` before an argument: it is added to the result, so it must be `partial` where the result is;
+- arguments named in `linear`: with one of them `partial` (and the others `copied`) the result is
+  `partial`. `linear=()`: it is so with all that are added `partial` together.
+
+Operators that no notation describes have functions (`DESCRIBED` says which).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
+from typing import Final
+
+from astrarium.errors import InputError
+from astrarium.spmd import rules_elements, rules_losses, rules_products, rules_views
+from astrarium.spmd.call import Call, call_of, operator_name
+from astrarium.spmd.graph import CONSTANT, INPUT, PARAMETER, Graph, Node
+from astrarium.spmd.layout import COPIED, REPLICATE, shard
+from astrarium.spmd.notation import Pattern, rules_of_pattern
+from astrarium.spmd.rule import Collective, Message, Rule
+
+__all__ = [
+    "Collective", "Message", "NoRuleError", "Rule", "known_operators", "operators_without_rule",
+    "rules_of",
+]  # fmt: skip
+
+SEGMENT: Final = "segment"  # an identity that cuts an axis in two
+GETITEM: Final = "getitem"  # one of several results
+
+# What names the axes of an operator's tensors; None: it works on whole tensors alone.
+DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
+    **rules_products.DESCRIBED,
+    **rules_views.DESCRIBED,
+    **rules_elements.DESCRIBED,
+    **rules_losses.DESCRIBED,
+    SEGMENT: rules_views.same,
+}
+# Ways to run an operator that do not follow from the names of its axes.
+OTHERS: Final[dict[str, Callable[[Call], Iterator[Rule]]]] = {
+    **rules_products.OTHERS,
+    **rules_views.OTHERS,
+    **rules_losses.OTHERS,
+}
+
+
+class NoRuleError(InputError):
+    """Operators that cannot be divided because no rule is known for them."""
+
+    def __init__(self, nodes: Collection[Node]) -> None:
+        self.nodes = tuple(nodes)
+        where: dict[str, list[str]] = {}
+        for node in nodes:
+            where.setdefault(node.op, []).append(node.source or node.path or node.name)
+        lines = [f"  {op}: {', '.join(dict.fromkeys(found))}" for op, found in where.items()]
+        super().__init__(
+            "no rule says how to divide these operators:\n"
+            + "\n".join(lines)
+            + "\nallow them to be computed whole by every device, or write the module without them"
+        )
+
+
+def known_operators() -> frozenset[str]:
+    """All operators that have rules, without overload: "aten.linear"."""
+    return frozenset(f"aten.{name}" for name in DESCRIBED if name != SEGMENT) | {GETITEM, SEGMENT}
+
+
+def operators_without_rule(graph: Graph, allow_replicate: Collection[str] = ()) -> list[Node]:
+    """Nodes that no rule is known for, less those that every device may compute whole.
+
+    These are the ones that the user allows, and all that depend on constants alone.
+    """
+    return [
+        node
+        for node, constant in zip(graph.nodes, graph.constant, strict=True)
+        if not (constant or _has_rule(node) or _allowed(node.op, allow_replicate))
+    ]
+
+
+def _has_rule(node: Node) -> bool:
+    return node.is_source or node.op == GETITEM or operator_name(node.op) in DESCRIBED
+
+
+def _allowed(op: str, allow_replicate: Collection[str]) -> bool:
+    return op in allow_replicate or operator_name(op) in allow_replicate or "*" in allow_replicate
+
+
+def rules_of(graph: Graph, node: Node, allow_replicate: Collection[str] = ()) -> tuple[Rule, ...]:
+    """All ways to run a node. Equal nodes get the same tuple.
+
+    `allow_replicate` names operators ("aten.foo.default" or "foo"; "*" for all) that may run
+    whole on every device if no rule is known for them.
+    """
+    if not _has_rule(node) and not _allowed(node.op, allow_replicate):
+        missing = operators_without_rule(graph, allow_replicate)
+        if node in missing:
+            raise NoRuleError(missing)
+    if node.op == GETITEM:
+        several = graph.nodes[node.inputs[0]]
+        return _handed_on(rules_of(graph, several, allow_replicate))
+    return _rules_of_call(call_of(graph, node, node.name in graph.of_parameters))
+
+
+@lru_cache(maxsize=65536)
+def _rules_of_call(call: Call) -> tuple[Rule, ...]:
+    if call.op in (INPUT, PARAMETER, CONSTANT):
+        return tuple(_of_source(call))
+    name = operator_name(call.op)
+    rules = [Rule("replicate", (REPLICATE,) * len(call.operands), REPLICATE)]
+    if call.of_parameters and call.gradient:
+        rules.append(Rule("copied", tuple(map(call.whole, call.operands)), COPIED))
+    describe = DESCRIBED.get(name)
+    pattern = describe(call) if describe else None
+    if pattern is not None:
+        rules.extend(rules_of_pattern(call, pattern))
+    rules.extend(OTHERS[name](call) if name in OTHERS else ())
+    return tuple(dict.fromkeys(rules))
+
+
+@lru_cache(maxsize=65536)
+def _handed_on(several: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """One of several results lies as all of them do: they are not converted together."""
+    layouts = dict.fromkeys(rule.gives for rule in several)
+    return tuple(Rule(str(layout), (layout,), layout) for layout in layouts)
+
+
+def _of_source(call: Call) -> Iterator[Rule]:
+    """Sources are there whole, or in pieces along any dimension; constants whole alone."""
+    yield Rule("replicate", (), REPLICATE)
+    if call.op != CONSTANT:
+        for dim, length in enumerate(call.shape):
+            if length > 1:
+                yield Rule(f"shard {dim}", (), shard(dim))

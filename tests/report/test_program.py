@@ -1,0 +1,217 @@
+"""Programs as text: alike layers once, messages added up, devices beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import hand_programs
+import numpy as np
+import pytest
+from rich.console import Console, RenderableType
+
+from astrarium.report.grouped import grouped
+from astrarium.report.layout import Field
+from astrarium.report.program import (
+    devices_words,
+    in_units,
+    next_steps,
+    program_report,
+    search_words,
+    size_words,
+    speed_words,
+)
+from astrarium.report.program_parts import messages_of, parts_of, ranges, work_of
+from astrarium.spmd.axes import Division
+from astrarium.spmd.document import DevicePart, ProgramDocument
+
+GIB = 2**30
+
+
+def text(parts: Iterable[RenderableType], width: int = 100) -> str:
+    console = Console(width=width, highlight=False, markup=False, color_system=None)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+SHOWN = """\
+model     examples/mlp.py:make, layers=2, hidden=8: 128 parameters, 3 operators
+training  a batch of 6, adam
+devices   1 x A100-SXM4-80GB (rank 0), 1 x V100-SXM2-32GB (rank 1)
+
+What is computed how: layouts of results, seconds of both passes
+part      operator  divided by          gives        each
+─────────────────────────────────────────────────────────
+layers.0  linear    batch               shard(0)  2.00 ms
+layers.1  linear    sufficient factors  shard(0)  2.00 ms
+loss      mean      batch               partial    500 us
+
+What is sent: whole tensors, by part of the program
+part      message       of              each  in all  how
+────────────────────────────────────────────────────────────
+layers.0  all-reduce    gradients      256 B   256 B  -
+layers.1  2 all-gather  inside linear  384 B   384 B  -
+loss      all-reduce    activations      4 B     4 B  padded
+
+Who has what: pieces in granules, by rank
+axis   granules  rank 0  rank 1
+───────────────────────────────
+batch         6       4       2
+
+Where the 7.50 ms of a step go
+  compute         4.50 ms  60.0 %  ███████░░░░░  operators of both passes, on the slowest device
+  communication   2.00 ms  26.7 %  ███░░░░░░░░░  messages between devices
+  optimizer step  1.00 ms  13.3 %  ██░░░░░░░░░░  once a step, of what each device stores
+
+Memory: GiB on each device
+ranks  device          parameters  gradients  optimizer  activations  transient  peak    of
+─────────────────────────────────────────────────────────────────────────────────────────────────
+0      A100-SXM4-80GB        1.00       0.50       0.50         0.75       0.25  3.00  16.0  19 %
+1      V100-SXM2-32GB        1.00       0.50       0.50         1.75       0.25  4.00  16.0  25 %
+
+Against fixed ways to divide the work
+way                       step  this program
+──────────────────────────────────────────────
+data parallel, even    15.0 ms  2.00 x as fast
+tensor parallel, even  30.0 ms  4.00 x as fast
+
+Synthesis
+  the best program with these pieces; 3 rounds of programs and pieces, 1,234 states in 250 ms"""
+
+
+def test_everything_is_shown() -> None:
+    assert text(program_report(hand_programs.document(), 100)) == SHOWN
+
+
+def test_alike_layers_are_one_part() -> None:
+    program = hand_programs.document(alike=True).program
+    parts = parts_of(program)
+    assert [(part.name, part.times) for part in parts] == [
+        ("x", 1),
+        ("layers.0-1", 2),
+        ("loss", 1),
+    ]
+    (work,) = work_of(program, parts[1])
+    assert (work.operator, work.count, work.way, work.seconds) == ("linear", 1, "batch", 0.002)
+    (sent,) = messages_of(program.graph, parts[1])
+    assert (sent.collective, sent.of, sent.bytes) == ("all-reduce", "gradients", 256)
+    shown = text(program_report(hand_programs.document(alike=True), 100))
+    assert "layers.0-1  x 2  linear" in shown
+    assert "256 B   512 B" in shown
+
+
+def test_every_instruction_belongs_to_a_part() -> None:
+    for alike in (False, True):
+        program = hand_programs.document(alike=alike).program
+        parts = parts_of(program)
+        count = sum(len(part.instructions) * part.times for part in parts)
+        assert count == len(program.instructions)
+
+
+def test_narrow_terminals_lose_causes_but_no_digits() -> None:
+    shown = text(program_report(hand_programs.document(), 60, 2), 60)
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "…" not in shown
+    assert "ranks  device          peak    of" in shown
+    assert "not shown: shape" in shown
+
+
+def many(document: ProgramDocument, count: int) -> ProgramDocument:
+    """The document for many devices, the latter half with twice the granules."""
+    half = count // 2
+    first = document.devices[0]
+    devices = tuple(DevicePart(i, first.pool, first.gpu, i // 4) for i in range(count))
+    memory = tuple(replace(document.memory[i >= half], rank=i) for i in range(count))
+    row = np.array([1] * half + [2] * half, np.int64)
+    program = replace(document.program, divisions=(Division(np.tile(row, (4, 1))),), mesh=(count,))
+    return replace(document, devices=devices, memory=memory, program=program)
+
+
+def test_many_devices_are_runs() -> None:
+    shown = text(program_report(many(hand_programs.document(), 16), 100))
+    assert "16 x A100-SXM4-80GB (ranks 0-15)" in shown
+    assert "1 x 8, 2 x 8" in shown
+    assert "\n0-7    A100-SXM4-80GB" in shown
+    assert "\n8-15   A100-SXM4-80GB" in shown
+
+
+def test_nothing_divided_and_nothing_sent_is_said() -> None:
+    document = hand_programs.document()
+    kept = tuple(one for one in document.program.instructions if not one.rules)[:2]
+    alone = replace(document.program, instructions=kept[1:])
+    shown = text(program_report(replace(document, program=alone), 100))
+    assert "every device has everything" in shown
+    assert "nothing: devices never meet" in shown
+
+
+@pytest.mark.parametrize(
+    ("optimal", "gap", "said"),
+    [
+        (True, 0.0, "the best program with these pieces;"),
+        (False, 0.031, "with these pieces, no program is more than 3.1 % faster;"),
+        (False, 1.0, "no proof that none is better"),
+    ],
+)
+def test_what_is_proven_is_said(optimal: bool, gap: float, said: str) -> None:
+    document = hand_programs.document()
+    search = replace(document.search, optimal=optimal, bound_gap=gap)
+    assert said in search_words(replace(document, search=search))
+
+
+def test_small_words() -> None:
+    assert [size_words(size) for size in (4, 1536, 2**21, 3 * GIB)] == [
+        "4 B",
+        "1.5 KiB",
+        "2 MiB",
+        "3.00 GiB",
+    ]
+    assert [in_units(size * GIB, GIB) for size in (0.014, 12.34, 1234.5)] == [
+        "0.01",
+        "12.3",
+        "1,234",
+    ]
+    assert speed_words(1.0001) == "as fast"
+    assert speed_words(0.97) == "0.97 x as fast"
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+    devices = (DevicePart(0, "fast", "A100", 0), DevicePart(1, "slow", "V100", 1))
+    assert devices_words(devices) == "1 x A100 of fast (rank 0), 1 x V100 of slow (rank 1)"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_long_names_of_parts_cut_nothing(width: int) -> None:
+    names = ["bert.encoder.layer.0-11.attention.output"] * 2 + ["cls"]
+    fields = [
+        Field("message", ["16 all-reduce", "reduce-scatter", "all-gather"]),
+        Field("of", ["inside cross entropy loss", "their gradients", "activations"]),
+        Field("each", ["2.26 MiB", "384 KiB", "12 KiB"], right=True),
+        Field("how", ["-", "padded", "grouped"]),
+    ]
+    shown = text(grouped("part", names, [12, 12, 1], fields, width), width)
+    assert max(map(len, shown.splitlines())) <= width
+    for field in fields:
+        for cell in field.cells:
+            assert all(word in shown.split() for word in cell.split())
+    assert shown.split().count(names[0]) == 1
+    assert "x 12" in shown
+
+
+def test_pieces_of_ranks_are_runs_where_they_do_not_fit() -> None:
+    document = hand_programs.document()
+    assert "rank 1" in text(program_report(document, 80), 80)
+    assert "4, 2" in text(program_report(document, 20), 20)
+
+
+def test_programs_are_run_on_what_they_are_for() -> None:
+    document = hand_programs.document()
+    shown = text(next_steps(document, ["synthesize", "x"], "p.json", 80), 80)
+    assert "torchrun --nnodes 2 --nproc-per-node 1" in shown
+    assert "--device cpu" not in shown  # 7 GiB are not tried on cores
+    small = tuple(replace(part, peak_bytes=GIB / 2) for part in document.memory)
+    tried = text(next_steps(replace(document, memory=small), ["synthesize"], "p.json", 80), 80)
+    assert "run p.json --device cpu" in tried
+    alone = tuple(replace(device, node=0) for device in document.devices)
+    shown = text(next_steps(replace(document, devices=alone), ["synthesize"], "p.json", 80), 80)
+    assert "run p.json --device cuda" in shown
+    assert "torchrun" not in shown

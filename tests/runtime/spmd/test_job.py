@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from spmd_examples import SIZES, factory
+from spmd_programs import drawn_program
+
+from astrarium.cluster import parse_gpus
+from astrarium.errors import InputError
+from astrarium.runtime.job import Device
+from astrarium.runtime.launch import PACKAGES, RankError
+from astrarium.runtime.spmd.checkpoint import reassemble
+from astrarium.runtime.spmd.job import ProgramRun, Settings, is_random, run_program
+from astrarium.spmd.capture import capture, load_factory
+from astrarium.spmd.devices import devices_of
+from astrarium.spmd.document import ProgramDocument, SearchPart, SourcePart, document_of
+from astrarium.spmd.files import save_program
+from astrarium.spmd.fused import taken_apart
+from astrarium.spmd.graph import INPUT, Graph, Node, Ref
+
+SECONDS = 240.0
+
+
+def _document(name: str, gpus: str, micro_batches: int = 1, **changes: float) -> ProgramDocument:
+    """A program drawn at random: the best for so small a model would exchange nothing."""
+    sizes = {**SIZES[name], **changes}
+    source = SourcePart(factory(name), 8, sizes, seed=3)
+    module, inputs = load_factory(source.factory)(batch=8 // micro_batches, **sizes)
+    devices = devices_of(parse_gpus(gpus))
+    graph = taken_apart(capture(module, inputs))
+    program = drawn_program(graph, devices.mesh, Random(gpus), micro_batches)
+    return document_of(source, devices, program, SearchPart(0.0, 0, 0, False, 0.0))
+
+
+@pytest.fixture(scope="module")
+def mlp() -> ProgramDocument:
+    """Of a model that is imported quickly: each rank is a process of its own."""
+    return _document("mlp", "a100:1,v100:1", micro_batches=2)
+
+
+def test_a_run_is_that_of_the_module_and_goes_on(mlp: ProgramDocument, tmp_path: Path) -> None:
+    """Two micro-batches on two ranks; then the checkpoint on three ranks, with another program."""
+    folder = tmp_path / "checkpoint"
+    done = run_program(mlp, settings=Settings(steps=2, save=str(folder)), timeout_seconds=SECONDS)
+    assert isinstance(done, ProgramRun)
+    assert done.is_right
+    assert done.single_process is not None
+    assert done.single_process.with_module
+    assert 0.0 < done.single_process.gradients.largest < 1e-4
+    assert done.losses[1] < done.losses[0]
+    assert len(done.step_seconds) == 2
+    assert [one.pool for one in done.processes] == ["A100-SXM4-80GB", "V100-SXM2-32GB"]
+    module, _ = load_factory(factory("mlp"))(batch=8, **SIZES["mlp"])
+    module.load_state_dict(torch.load(reassemble(folder), weights_only=True))
+    other = _document("mlp", "a100:1,v100:2", micro_batches=2)
+    further = run_program(
+        other, settings=Settings(steps=2, load=str(folder)), timeout_seconds=SECONDS
+    )
+    assert further.is_right
+    assert further.losses[0] < done.losses[1]
+
+
+def test_dropout_is_compared_with_the_program_alone() -> None:
+    """Of GPT-2, whose fused projections have another shape in the module."""
+    document = _document("gpt2", "a100:1,v100:1", dropout=0.4, layers=1)
+    assert any(node.stored_shape != node.shape for node in document.program.graph.nodes)
+    done = run_program(document, settings=Settings(steps=2), timeout_seconds=SECONDS)
+    assert done.is_right
+    assert done.single_process is not None
+    assert not done.single_process.with_module
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "expected"),
+    [
+        ("aten.dropout.default", (0.1, True), True),
+        ("aten.dropout.default", (0.0, True), False),
+        ("aten.dropout.default", (0.1, False), False),
+        ("aten.native_dropout.default", (0.0, True), False),
+        ("aten.rand_like.default", (), True),
+        ("aten.relu.default", (), False),
+    ],
+)
+def test_what_drops_nothing_is_compared_with_the_module(
+    op: str, args: tuple[float, ...], expected: bool
+) -> None:
+    nodes = (Node("x", INPUT, (2,), "float32"), Node("y", op, (2,), "float32", (Ref(0), *args)))
+    assert is_random(Graph(nodes)) == expected
+
+
+def test_other_numbers_of_ranks_are_refused(mlp: ProgramDocument) -> None:
+    with pytest.raises(InputError, match="--ranks 3: the program is for 2 ranks"):
+        run_program(mlp, ranks=3)
+
+
+def test_gpus_that_are_not_there_are_refused(
+    mlp: ProgramDocument, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astrarium.runtime.execute.visible_gpus", lambda: 1)
+    with pytest.raises(InputError, match="needs 2 GPUs, and this machine has 1"):
+        run_program(mlp, device=Device.CUDA)
+
+
+def test_a_rank_that_fails_is_named(mlp: ProgramDocument) -> None:
+    settings = Settings(steps=1, load="nowhere")
+    with pytest.raises(RankError, match="nowhere is no checkpoint"):
+        run_program(mlp, settings=settings, timeout_seconds=SECONDS)
+
+
+def test_torchrun_on_two_hosts(mlp: ProgramDocument, tmp_path: Path) -> None:
+    """Each host has its own torchrun with one rank; they meet at an address and a port."""
+    path = tmp_path / "program.json"
+    save_program(mlp, path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    hosts = []
+    for number in range(2):
+        flags = [
+            "--nnodes", "2", "--node-rank", str(number), "--nproc-per-node", "1",
+            "--master-addr", "127.0.0.1", "--master-port", str(port),
+        ]  # fmt: skip
+        worker = ["-m", "astrarium.runtime.spmd.worker", str(path), "--steps", "2"]
+        hosts.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", *flags, *worker],
+                env={**os.environ, "PYTHONPATH": str(PACKAGES), "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        answers = [host.communicate(timeout=SECONDS) for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+    assert [host.returncode for host in hosts] == [0, 0], answers
+    lines = [json.loads(line) for line in answers[0][0].splitlines()]
+    result = lines[-1]["result"]
+    assert [line["step"]["loss"] for line in lines[:-1]] == result["losses"]
+    assert result["losses"] == pytest.approx(result["reference_losses"], rel=1e-5)
+    assert 0.0 < result["gradients"]["largest"] < 1e-4
+    assert answers[1][0] == ""

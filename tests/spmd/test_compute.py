@@ -1,0 +1,115 @@
+"""Seconds of operators: the operator models' own, collected and priced together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spmd_priced import CORE, cluster, divided, perceptron, rules_and_axes
+
+from astrarium.cost.efficiency import GemmRole, Pointwise
+from astrarium.spmd.build import build_problem
+from astrarium.spmd.compute import (
+    UPDATE_BYTES,
+    Bill,
+    MeasuredOperator,
+    kernel_seconds,
+    operator_key,
+    update_seconds,
+)
+from astrarium.spmd.work import ATTENTION, GEMM, STREAM, Kernel, Term
+
+
+def test_kernels_take_what_the_operator_model_says() -> None:
+    model = cluster("h100:8").operators[0]
+    bf16 = Kernel(GEMM, "bfloat16", backward=True, role=GemmRole.WGRAD)
+    sizes = np.array([[1.0], [4096.0], [1024.0], [2048.0]])
+    expected = model.gemm(4096, 1024, 2048, dtype="bf16", role=GemmRole.WGRAD)
+    assert kernel_seconds(model, bf16, sizes) == pytest.approx([float(expected)])
+    grouped = model.grouped_gemm(8, 512, 512, 64, dtype="bf16")
+    several = np.array([[8.0], [512.0], [512.0], [64.0]])
+    assert kernel_seconds(model, Kernel(GEMM, "bfloat16"), several) == pytest.approx([grouped])
+    stream = kernel_seconds(model, Kernel(STREAM), np.array([[1e8]]))
+    assert stream == pytest.approx([float(model.streaming(1e8))])
+    norm = Pointwise.LAYER_NORM
+    expected = model.pointwise(norm, 2e6, backward=False, fused=False)
+    wide = kernel_seconds(model, Kernel(norm.value, "float32"), np.array([[1e6]]))
+    assert wide == pytest.approx([float(expected)])  # twice the bytes of 16-bit elements
+
+
+def test_attention_of_wide_numbers_runs_at_their_rate() -> None:
+    model = cluster("v100:8").operators[0]
+    sizes = np.array([[4.0], [16.0], [16.0], [512.0], [512.0], [64.0], [64.0]])
+    half, full = (
+        kernel_seconds(model, Kernel(ATTENTION, dtype), sizes) for dtype in ("float16", "float32")
+    )
+    peaks = model.gpu.peak_flops
+    assert full / half == pytest.approx(peaks["fp16"] / peaks["fp32"])
+
+
+def test_formats_that_a_gpu_lacks_run_as_the_next_one() -> None:
+    model = cluster("v100:8").operators[0]  # no bf16
+    sizes = np.array([[1.0], [512.0], [512.0], [512.0]])
+    as_fp16 = kernel_seconds(model, Kernel(GEMM, "float16"), sizes)
+    assert kernel_seconds(model, Kernel(GEMM, "bfloat16"), sizes) == as_fp16
+
+
+def test_a_bill_adds_up_terms_by_item_pass_and_device() -> None:
+    devices = cluster("v100:4,p100:4")
+    bill = Bill(columns=2)
+    rows = np.array([128.0, 64.0])
+    forward = Term(Kernel(GEMM), (1.0, rows, 256.0, 256.0))
+    backward = Term(Kernel(STREAM, backward=True), (rows * 1e4,))
+    bill.add(0, forward)
+    bill.add(1, forward, times=3.0)
+    bill.add(1, backward)
+    seconds = bill.seconds(devices, [0, 1], items=3)
+    fast, slow = devices.operators
+    one = [
+        float(fast.gemm(128, 256, 256, dtype="fp32")),
+        float(slow.gemm(64, 256, 256, dtype="fp32")),
+    ]
+    assert seconds[0, 0] == pytest.approx(one)
+    assert seconds[0, 1] == pytest.approx(3 * np.array(one))
+    streamed = [float(fast.streaming(128e4)), float(slow.streaming(64e4))]
+    assert seconds[1, 1] == pytest.approx(streamed)
+    assert not seconds[:, 2].any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(m=st.integers(0, 512), n=st.integers(0, 512), k=st.integers(0, 512))
+def test_more_work_is_never_faster(m: int, n: int, k: int) -> None:
+    for model in (cluster("v100:2").operators[0], cluster("cpu:2", tuning=CORE).operators[0]):
+        less = kernel_seconds(model, Kernel(GEMM), np.array([[1.0], [m], [n], [k]]))
+        more = kernel_seconds(model, Kernel(GEMM), np.array([[1.0], [m + 7], [n], [k]]))
+        assert np.all(more >= less)
+
+
+def test_updates_grow_with_parameters_and_pay_for_tensors_on_cores() -> None:
+    gpu, core = cluster("v100:2").operators[0], cluster("cpu:2", tuning=CORE).operators[0]
+    sizes = np.array([0.0, 1e6, 2e6])
+    on_gpu = update_seconds(gpu, sizes, "adam")
+    assert on_gpu == pytest.approx([0.0, on_gpu[1], 2 * on_gpu[1]])
+    lighter = UPDATE_BYTES["sgd"] / UPDATE_BYTES["adam"]
+    assert update_seconds(gpu, sizes, "sgd") == pytest.approx(on_gpu * lighter)
+    assert update_seconds(core, sizes, "adam") == pytest.approx([0.0, 2.05e-4, 4.05e-4])
+
+
+def test_measured_operators_take_the_place_of_the_model() -> None:
+    graph = perceptron(batch=24, width=48, inner=96)
+    rules, axes = rules_and_axes(graph)
+    devices = cluster("cpu-core:1,CPU-core@50%:1", tuning=CORE)
+    divisions = divided(axes, devices, (2, 1))
+    index = graph.index_of["g0"]
+    rule = next(rule for rule in rules[index] if rule.gives.is_shard and rule.gives.dim == 0)
+    table = {operator_key(graph, index, rule): MeasuredOperator((1.0, 3.0), (2.0, 6.0))}
+    problem = build_problem(graph, rules, axes, divisions, devices, 2, measured=table)
+    choice = next(c for c in problem.choices[index] if c.what.rules == (rule,))
+    # The slow half core has a third of the work and takes twice as long; two micro-batches.
+    slow = 2 * 2 * (1 + 2 + (3 + 6) / 3)
+    fast = 2 * (1 + 2 + (3 + 6) * 2 / 3)
+    assert choice.seconds == pytest.approx(max(slow, fast))
+    plain = build_problem(graph, rules, axes, divisions, devices, 2)
+    other = next(c for c in plain.choices[index] if c.what.rules == (rule,))
+    assert other.seconds < 1.0
