@@ -112,7 +112,7 @@ def test_the_program_is_shown(run: Run, answered: Answered) -> None:
         "all-reduce",
         "2.00 x as fast",
         "the best program with these pieces",
-        "--batch 6 --out",
+        "program.json is written",
         "-m astrarium.runtime.spmd.worker program.json",
     ):
         assert text in done.output, text

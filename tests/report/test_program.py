@@ -205,13 +205,13 @@ def test_pieces_of_ranks_are_runs_where_they_do_not_fit() -> None:
 
 def test_programs_are_run_on_what_they_are_for() -> None:
     document = hand_programs.document()
-    shown = text(next_steps(document, ["synthesize", "x"], "p.json", 80), 80)
+    shown = text(next_steps(document, "p.json", 80), 80)
     assert "torchrun --nnodes 2 --nproc-per-node 1" in shown
     assert "--device cpu" not in shown  # 7 GiB are not tried on cores
     small = tuple(replace(part, peak_bytes=GIB / 2) for part in document.memory)
-    tried = text(next_steps(replace(document, memory=small), ["synthesize"], "p.json", 80), 80)
+    tried = text(next_steps(replace(document, memory=small), "p.json", 80), 80)
     assert "run p.json --device cpu" in tried
     alone = tuple(replace(device, node=0) for device in document.devices)
-    shown = text(next_steps(replace(document, devices=alone), ["synthesize"], "p.json", 80), 80)
+    shown = text(next_steps(replace(document, devices=alone), "p.json", 80), 80)
     assert "run p.json --device cuda" in shown
     assert "torchrun" not in shown

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from astrarium.cli import options
-from astrarium.cli.shell import ARGUMENTS
 
 MOST_LISTED = 10_000
+PROGRAM_FILE = "program.json"
 
 MODEL = Annotated[
     str,
@@ -54,7 +54,10 @@ ALLOW_REPLICATE = Annotated[
     ),
 ]
 OUT = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Write the program, a .json, to run it.")
+    str | None,
+    typer.Option(
+        metavar="FILE", help="The program, a .json; default: program.json, or with --json none."
+    ),
 ]
 TOP_INSTRUCTIONS = Annotated[
     str, typer.Option(metavar="N", help="List the N instructions that take longest.")
@@ -92,15 +95,16 @@ def synthesize(  # noqa: PLR0913  one parameter per flag
         "--top-instructions", top_instructions, MOST_LISTED
     )  # fmt: skip
     question = synthesis.read(ctx.params)
-    if out is not None:
+    file = out or (None if json else PROGRAM_FILE)
+    if file is not None:
         inputs = [given for given in (cluster, profile) if given]
-        output.check_out(out, ".json", SCHEMA.partition("/")[0].encode(), inputs)
+        output.check_out(file, ".json", SCHEMA.partition("/")[0].encode(), inputs)
     with output.bar("importing torch") as progress:
         document = synthesis.answer(question, progress)
-    if out is not None:
+    if file is not None:
         from astrarium.spmd.files import save_program
 
-        save_program(document, Path(out))
+        save_program(document, Path(file))
     if json:
         from astrarium.spmd.document import to_text
 
@@ -109,4 +113,4 @@ def synthesize(  # noqa: PLR0913  one parameter per flag
     from astrarium.report.program import next_steps, program_report
 
     output.show(lambda width: program_report(document, width, listed))
-    output.show(lambda width: next_steps(document, ctx.meta[ARGUMENTS], out, width))
+    output.show(lambda width: next_steps(document, file or PROGRAM_FILE, width))

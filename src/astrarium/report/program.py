@@ -98,18 +98,12 @@ def program_report(
     yield Padding(Text(search_words(document)), (0, 0, 0, 2))
 
 
-def next_steps(
-    document: ProgramDocument, arguments: Sequence[str], written: str | None, width: int
-) -> Iterator[RenderableType]:
-    """What to do with a program."""
+def next_steps(document: ProgramDocument, file: str, width: int) -> Iterator[RenderableType]:
+    """What to do with a program that is written."""
     from astrarium.report.tables import copyable
 
-    file = written or "program.json"
-    yield title("Keep, explain and run it")
-    if written is None:
-        yield copyable(["astrarium", *arguments, "--out", file], width)
-    else:
-        yield Text(f"  {written} is written", style="dim")
+    yield title("Explain and run it")
+    yield Text(f"  {file} is written", style="dim")
     yield copyable(["astrarium", "explain", file], width)
     yield from _ways_to_run(document, file, width)
 
