@@ -26,6 +26,9 @@ SCHEMA: Final = "astrarium.program-run/1"
 PROGRAM_FILE: Final = "program-{number}.json"  # in the folder of a run
 SETTINGS_FILE: Final = "settings.json"
 MODULE: Final = "astrarium.runtime.spmd.worker"
+# Ranks hold their own peak and one process that of the whole model, but never at once: what is
+# freed goes back to the machine, or a model of half its memory could not be compared on it.
+GIVE_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 TIMEOUT_SECONDS: Final = 600.0
 ATTENTION: Final = "aten.scaled_dot_product_attention"
 DROPPING: Final = (ATTENTION, "aten.dropout.", "aten.native_dropout.")
@@ -204,7 +207,7 @@ def run_programs(
     answers = launch(
         {**files, SETTINGS_FILE: msgspec.json.encode(settings)},
         documents[0].ranks,
-        environment={"DEVICE": device.value, **environment},
+        environment={"DEVICE": device.value, **GIVE_BACK, **environment},
         timeout_seconds=timeout_seconds,
         command=(sys.executable, "-P", "-m", MODULE),
         listener=heard,
