@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test lint bench accuracy clean
+.PHONY: help plan serve test lint front web bench accuracy clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -15,8 +15,12 @@ help:  ## list the commands
 plan: $(VENV)/.installed  ## plan the training of Llama-2-70B on 64 H100
 	$(BIN)/astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T
 
-test: lint $(VENV)/.installed-upstream  ## check the code, then run all tests
-	ASTRARIUM_REQUIRE_UPSTREAM=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+serve: $(VENV)/.installed-web  ## show plans on a web page on this machine
+	$(BIN)/astrarium serve
+
+test: lint front $(VENV)/.installed-upstream  ## check the code, then run all tests
+	$(BIN)/python tools/install_browser.py chromium
+	ASTRARIUM_REQUIRE_UPSTREAM=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
 lint: $(VENV)/.installed-dev  ## style, types, layers, sizes
 	$(BIN)/ruff check .
@@ -24,6 +28,12 @@ lint: $(VENV)/.installed-dev  ## style, types, layers, sizes
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sizes.py
+
+front: | $(BIN)/pip  ## check the page: types, style, tests, and that its build is committed
+	$(BIN)/python tools/check_front.py
+
+web: | $(BIN)/pip  ## build the page into the package
+	$(BIN)/python tools/check_front.py --write
 
 bench: $(VENV)/.installed  ## measure the search: time, memory, strategies per second
 	$(BIN)/python benchmarks/search.py
@@ -34,7 +44,7 @@ accuracy: $(VENV)/.installed  ## compare predictions with published measurements
 	$(BIN)/python benchmarks/accuracy.py
 
 clean:  ## remove everything that can be made again
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) web/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests tools -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamps make a second call start at once; a change of pyproject.toml installs again.
@@ -46,11 +56,15 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
+$(VENV)/.installed-web: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --editable '.[web]'
+	touch $@ $(VENV)/.installed
+
 # torch first, on its own: otherwise transformers may choose another build of it.
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --editable '.[dev]'
-	touch $@ $(VENV)/.installed
+	touch $@ $(VENV)/.installed $(VENV)/.installed-web
 
 # The programs whose parsers read what is exported, for tests alone: each in a folder of its own.
 $(VENV)/.installed-upstream: tests/upstream/packages.toml tools/install_upstream.py | $(VENV)/.installed-dev

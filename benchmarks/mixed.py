@@ -52,7 +52,37 @@ def plan(model: str, gpus: str, *more: str, batch: int = 1024) -> tuple[str, ...
 
 
 def types(count: int, gpus: int) -> str:
-    return ",".join(f"{name}:{gpus}" for name in EIGHT.split(",")[:count])
+    return mix(",".join(EIGHT.split(",")[:count]), gpus)
+
+
+def mix(names: str, gpus: int) -> str:
+    return ",".join(f"{name}:{gpus}" for name in names.split(","))
+
+
+# The slowest of many pairs and triples of types, batches and modes: a pool that holds next to
+# nothing, few micro-batches, all nodes optional.
+HARD = (
+    Case(
+        "h100,a100,v100 x 1,024, batch 1,024",
+        plan("llama-2-70b", mix("h100,a100,v100", 1024)),
+        2.0,
+    ),
+    Case(
+        "h100,l40s,b200 x 1,024, batch 512",
+        plan("llama-2-70b", mix("h100,l40s,b200", 1024), batch=512),
+        2.0,
+    ),
+    Case(
+        "a100,b200,h800 x 1,024, batch 512, up-to",
+        plan("llama-2-70b", mix("a100,b200,h800", 1024), "--mode", "up-to", batch=512),
+        2.0,
+    ),
+    Case(
+        "a100,a800 x 512, batch 3,072, up-to",
+        plan("llama-2-70b", mix("a100,a800", 512), "--mode", "up-to", batch=3072),
+        1.5,
+    ),
+)
 
 
 CASES = (
@@ -148,7 +178,7 @@ def main() -> None:
     results = []
     if not asked.json:
         print(f"{'case':<44} most   best median     MB    space      priced")
-    for case in CASES:
+    for case in (*CASES, *HARD):
         result = measured(case, asked.repeat)
         results.append(result)
         if not asked.json:

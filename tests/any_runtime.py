@@ -7,19 +7,21 @@ from dataclasses import replace
 from itertools import combinations, permutations, product
 
 import numpy as np
-from small import alive_seconds
+from small import alive_seconds, every_layout, permitted
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.groups import exchanged_bytes, meeting_seconds
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
+from astrarium.search.fields import Rows, constant_fields
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import why_refused
 from astrarium.search.space import OVERLAP_SWITCHES, Space, divisors
-from astrarium.strategy.columns import SPLITS, degrees_of, strategy_at
+from astrarium.strategy.columns import SPLITS, degrees_of, options_of, strategy_at
 from astrarium.strategy.types import LayerSplit, Overlap, Recompute, Stage, Strategy
+from astrarium.strategy.validity import megatron_rules
 
 GB = 2**30
 LAYERS = 4
@@ -86,41 +88,57 @@ def pipeline(
 
 def with_every_option(model: ClusterModel, given: Strategy) -> dict[Strategy, list[Strategy]]:
     """By what all stages have in common, every way to recompute that rules permit."""
-    pool, planner = model.cluster.pools[0], model.pools[0].planner
-    space = Space(model.workload, pool, planner, exact=True)
-    options = space.options(LAYERS)
-    kept = options.take(options.zero_stage <= 1)
-    plain = degrees_of([given])
+    alive = np.all([permitted_options(model, given, stage) for stage in given.stages], axis=0)
     found: dict[Strategy, list[Strategy]] = {}
-    for row in range(len(kept)):
-        chosen = strategy_at(plain, kept.take(np.array([row])), 0, 1, LayerSplit.FREE)
-        overlap = Overlap(param_gather=chosen.zero_stage > 0, p2p=False, tp=given.sequence_parallel)
-        one = replace(chosen, stages=given.stages, overlap=overlap)
-        if not refused(model, one):
-            found.setdefault(replace(one, recompute=Recompute()), []).append(one)
+    for chosen in with_options(model, given, np.flatnonzero(alive)):
+        one = replace(chosen, stages=given.stages)
+        found.setdefault(replace(one, recompute=Recompute()), []).append(one)
     return found
 
 
-def refused(model: ClusterModel, strategy: Strategy) -> bool:
-    """Rules do not ask for cuts or the order of pools: each question once."""
-    known: dict[Strategy, bool] = REFUSED.setdefault(id(model), {})
-    own = {stage.pools[0][0]: stage for stage in strategy.stages}
-    stages = tuple(
-        replace(own[name], first_layer=0, last_layer=0, rank=rank)
-        for rank, name in enumerate(sorted(own))
-    )
-    key = replace(strategy, stages=stages, tp=1, dp=1, micro_batch=1)
-    if key not in known:
-        known[key] = bool(why_refused(model.workload, model.cluster.pools, strategy))
-    return known[key]
+def with_options(model: ClusterModel, given: Strategy, rows: Ints | None = None) -> list[Strategy]:
+    """A strategy with each option that any runtime has, or with some of them; without stages."""
+    pool, planner = model.cluster.pools[0], model.pools[0].planner
+    options = Space(model.workload, pool, planner, exact=True).options(LAYERS)
+    kept = options.take(np.flatnonzero(options.zero_stage <= 1))
+    plain = degrees_of([given])
+    found = []
+    for row in range(len(kept)) if rows is None else rows.tolist():
+        chosen = strategy_at(plain, kept.take(np.array([row])), 0, 1, LayerSplit.FREE)
+        overlap = Overlap(param_gather=chosen.zero_stage > 0, p2p=False, tp=given.sequence_parallel)
+        found.append(replace(chosen, overlap=overlap))
+    return found
 
 
-REFUSED: dict[int, dict[Strategy, bool]] = {}
+def permitted_options(model: ClusterModel, given: Strategy, stage: Stage) -> Bools:
+    """Options that the rules permit if all stages were as this one.
+
+    Rules do not ask for cuts or the order of pools: each question once.
+    """
+    ((name, _),) = stage.pools
+    known, view = PERMITTED.setdefault(id(model), {}), given.as_stage(stage)
+    if (name, view) not in known:
+        pool = next(pool for pool in model.cluster.pools if pool.name == name)
+        every = with_options(model, view)
+        rows = Rows(
+            degrees_of(every),
+            np.ones(len(every), np.int64),
+            np.full(len(every), SPLITS.index(LayerSplit.FREE)),
+            options_of(every),
+        )
+        constants = constant_fields(model.workload, pool)
+        known[name, view] = permitted(constants, rows, megatron_rules())
+        is_refused = bool(why_refused(model.workload, [pool], every[0]))
+        assert is_refused != known[name, view][0]
+    return known[name, view]
+
+
+PERMITTED: dict[int, dict[tuple[str, Strategy], Bools]] = {}
 
 
 def best_pipeline(model: ClusterModel) -> float:
     """The least seconds if every stage recomputes any of what fits it."""
-    REFUSED.clear()
+    PERMITTED.clear()
     every = [
         ways for given in every_pipeline(model) for ways in with_every_option(model, given).values()
     ]
@@ -191,17 +209,12 @@ def every_way(model: CostModel, share: int, batch: int) -> Floats:
     space = Space(
         model.workload, model.pool, model.planner, exact=True, expanded_overlaps=everything
     )
-    found = []
-    for row in range(len(space.degrees)):
-        one = space.degrees.take(np.array([row]))
-        if batch % int(one.micro_batch[0]):
-            continue
-        for layout in space.layouts(int(one.pp[0])):
-            virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
-            layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
-            seconds = alive_seconds(model, layouts, space.options(layout.chunk_layers), ())
-            found.append((float(seconds.min()), float(exchanged_bytes(layouts)[0])))
-    return np.array(found).reshape(-1, 2)
+    found = [np.empty((0, 2))]
+    for layouts, options in every_layout(model, space):
+        usable = batch % layouts.degrees.micro_batch == 0
+        seconds = alive_seconds(model, layouts, options, ()).min(axis=1)
+        found.append(np.stack([seconds, exchanged_bytes(layouts)], axis=1)[usable])
+    return np.concatenate(found)
 
 
 def best_groups(model: ClusterModel, batch: int) -> float:

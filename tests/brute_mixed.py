@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from small import small_model
+from small import MOST_ROWS, permitted, small_model
 
-from astrarium.arrays import Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cluster import Cluster, Pool, parse_gpus
 from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel
@@ -17,7 +18,7 @@ from astrarium.cost.step import seconds_of
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
 from astrarium.search.arrangements import laid
-from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.fields import Rows, constant_fields
 from astrarium.search.formats import runnable
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Objective
@@ -47,6 +48,15 @@ def pool_of(name: str, gpu: str, nodes: int, per_node: int, memory: float | None
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row of degrees on so many GPUs of each pool, in an order of the pools that are used."""
+
+    row: int
+    gpus: tuple[int, ...]
+    order: tuple[int, ...]
+
+
 class BruteForce:
     """Every order, choice of GPUs, cut and option, one chunk per rank."""
 
@@ -60,44 +70,45 @@ class BruteForce:
         self.workload = runnable(workload, *cluster.pools)
         self.cluster = cluster
         self.model = ClusterModel(self.workload, cluster)
-        self.rules: list[RejectingRule] = [*megatron_rules(), *user_rules(rules)]
+        self.rules: list[RejectingRule] = [*user_rules(rules), *megatron_rules()]
         self.objective = objective
 
     def best(self, *, exact: bool) -> float:
-        everything = frozenset(OVERLAP_SWITCHES)
-        planner = self.model.pools[0].planner
-        space = MixedSpace(
-            self.workload, self.cluster, planner, exact=exact, expanded_overlaps=everything
-        )
-        every = space.degrees
-        least = np.inf
-        for row in range(len(every)):
-            degrees = every.take(np.array([row]))
-            least = min(least, self.of_degrees(space, degrees, exact=exact))
-        return float(least)
+        space = self.space(exact=exact)
+        jobs = [
+            Job(row, gpus, order)
+            for row in range(len(space.degrees))
+            for gpus in self._vectors(space.degrees.take(np.array([row])), exact=exact)
+            for order in itertools.permutations([i for i, count in enumerate(gpus) if count])
+        ]
+        seconds = self.seconds_of_jobs(space, jobs)
+        scores = [
+            one * (self.hourly(job.gpus) if self.objective is Objective.COST else 1.0)
+            for job, one in zip(jobs, seconds.tolist(), strict=True)
+            if np.isfinite(one)
+        ]
+        return min(scores, default=np.inf)
 
-    def of_degrees(self, space: MixedSpace, degrees: Degrees, *, exact: bool) -> float:
+    def space(self, *, exact: bool) -> MixedSpace:
+        return MixedSpace(
+            self.workload,
+            self.cluster,
+            self.model.pools[0].planner,
+            exact=exact,
+            expanded_overlaps=frozenset(OVERLAP_SWITCHES),
+        )
+
+    def _vectors(self, degrees: Degrees, *, exact: bool) -> list[tuple[int, ...]]:
+        """How many GPUs of each pool one row of degrees can use."""
         pp = int(degrees.pp[0])
         tp_cp = int(degrees.tp[0] * degrees.cp[0])
         block = tp_cp * int(degrees.dp[0])
         sizes = [pool.num_gpus for pool in self.cluster.pools]
-        vectors = [tuple(sizes)] if exact else self.choices(tp_cp, block, pp)
+        if not exact:
+            return self.choices(tp_cp, block, pp)
         several = pp > 1 or len(sizes) > 1
-        if exact and not (
-            several and block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes)
-        ):
-            return np.inf
-        options = space.options(space.layouts(pp)[0].chunk_layers)
-        least = np.inf
-        for gpus in dict.fromkeys(vectors):
-            alive = options.take(self.alive(degrees, options, gpus))
-            if len(alive):
-                used = [i for i, count in enumerate(gpus) if count]
-                weight = self.hourly(gpus) if self.objective is Objective.COST else 1.0
-                for order in itertools.permutations(used):
-                    seconds = self.of_order(degrees, alive, order, gpus, block)
-                    least = min(least, weight * seconds)
-        return least
+        usable = block * pp == sum(sizes) and all(size % tp_cp == 0 for size in sizes)
+        return [tuple(sizes)] if several and usable else []
 
     def hourly(self, gpus: tuple[int, ...]) -> float:
         total = 0.0
@@ -129,47 +140,73 @@ class BruteForce:
             if sum(gpus) == block * pp and (pp > 1 or sum(count > 0 for count in gpus) > 1)
         ]
 
-    def alive(self, degrees: Degrees, options: Options, gpus: tuple[int, ...]) -> Ints:
-        n = len(options)
-        rows = Rows(
-            degrees.take(np.zeros(n, np.int64)),
-            np.ones(n, np.int64),
-            np.full(n, SPLITS.index(LayerSplit.FREE)),
-            options,
-        )
-        alive = np.ones(n, bool)
-        for pool, count in zip(self.cluster.pools, gpus, strict=True):
-            if count:
-                fields = Fields(constant_fields(self.workload, pool), rows)
-                for rule in self.rules:
-                    alive &= ~np.broadcast_to(rule.rejects(fields), alive.shape)
-        return np.flatnonzero(alive)
+    def seconds_of_jobs(self, space: MixedSpace, jobs: Sequence[Job]) -> Floats:
+        """The fastest of all cuts and options of each job; infinite where none is permitted.
 
-    def of_order(
+        Those with equally many stages are priced together: a strategy among others costs what it
+        costs alone, which tests/cost see to.
+        """
+        found = np.full(len(jobs), np.inf)
+        stages = space.degrees.pp[[job.row for job in jobs]]
+        for pp in np.unique(stages).tolist():
+            options = space.options(space.layouts(pp)[0].chunk_layers)
+            cuts = self._cuts(pp)
+            of_pp = np.flatnonzero(stages == pp)
+            alive = self._alive(space.degrees, options, [jobs[job] for job in of_pp.tolist()])
+            number = np.cumsum(alive.sum(axis=1)) * len(cuts) // MOST_ROWS
+            for some in np.unique(number).tolist():
+                chosen = np.flatnonzero(number == some)
+                own = [jobs[job] for job in of_pp[chosen].tolist()]
+                found[of_pp[chosen]] = self._least(space, own, cuts, options, alive[chosen])
+        return found
+
+    def _cuts(self, pp: int) -> list[Ints]:
+        layers = self.workload.model.num_layers
+        inner = itertools.combinations(range(1, layers), pp - 1)
+        return [np.array([0, *of, layers]) for of in inner]
+
+    def _alive(self, every: Degrees, options: Options, jobs: Sequence[Job]) -> Bools:
+        """Which options the rules permit for each job: (jobs, options)."""
+        used, n = sorted({job.row for job in jobs}), len(options)
+        alive = np.ones((len(jobs), n), bool)
+        place = [used.index(job.row) for job in jobs]
+        rows = Rows(
+            every.take(np.repeat(used, n)),
+            np.ones(len(used) * n, np.int64),
+            np.full(len(used) * n, SPLITS.index(LayerSplit.FREE)),
+            options.take(np.tile(np.arange(n), len(used))),
+        )
+        for number, pool in enumerate(self.cluster.pools):
+            of_rows = permitted(constant_fields(self.workload, pool), rows, self.rules)
+            on_pool = np.array([job.gpus[number] > 0 for job in jobs])
+            alive &= of_rows.reshape(-1, n)[place] | ~on_pool[:, None]
+        return alive
+
+    def _least(
         self,
-        degrees: Degrees,
+        space: MixedSpace,
+        jobs: Sequence[Job],
+        cuts: Sequence[Ints],
         options: Options,
-        order: tuple[int, ...],
-        gpus: tuple[int, ...],
-        block: int,
-    ) -> float:
-        pp, layers = int(degrees.pp[0]), self.workload.model.num_layers
-        arrangement = laid(order, gpus, block)
-        cuts = [
-            np.array([0, *inner, layers])
-            for inner in itertools.combinations(range(1, layers), pp - 1)
-        ]
+        alive: Bools,
+    ) -> Floats:
+        blocks = (space.degrees.tp * space.degrees.cp * space.degrees.dp).tolist()
+        classes = [laid(job.order, job.gpus, blocks[job.row]).classes for job in jobs]
         n = len(cuts)
         layouts = self.model.layouts(
-            degrees.take(np.zeros(n, np.int64)),
-            np.ones(n, np.int64),
-            cuts,
-            [arrangement.classes] * n,
-            np.tile(gpus, (n, 1)),
+            space.degrees.take(np.repeat([job.row for job in jobs], n)),
+            np.ones(n * len(jobs), np.int64),
+            [*cuts] * len(jobs),
+            [of for of in classes for _ in range(n)],
+            np.repeat([job.gpus for job in jobs], n, axis=0),
         )
-        rows = np.repeat(np.arange(n), len(options))
-        chosen = options.take(np.tile(np.arange(len(options)), n))
-        seconds = seconds_of(layouts, rows, chosen).total
-        capacity = np.array([self.model.capacity(of) for of in arrangement.classes])
-        fits = (memory_of(layouts, rows, chosen).by_rank <= capacity).all(axis=1)
-        return float(np.where(fits, seconds, np.inf).min())
+        of_layout, chosen = np.nonzero(np.repeat(alive, n, axis=0))
+        found = np.full(len(jobs), np.inf)
+        if len(chosen):
+            capacity = np.array([[self.model.capacity(of) for of in row] for row in classes])
+            picked = options.take(chosen)
+            seconds = seconds_of(layouts, of_layout, picked).total
+            by_rank = memory_of(layouts, of_layout, picked).by_rank
+            fits = (by_rank <= capacity[of_layout // n]).all(axis=1)
+            np.minimum.at(found, of_layout // n, np.where(fits, seconds, np.inf))
+        return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
@@ -10,3 +13,22 @@ settings.load_profile("astrarium")
 # Hypothesis also draws constants that it reads in whatever modules a worker has imported by then:
 # which test sees which example would depend on the order of the tests.
 providers._get_local_constants = lambda: providers._local_constants
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[tuple[str, ...]]:
+    """A command for ranks in place of Python, that has torch already."""
+    import warm_ranks
+
+    with warm_ranks.warm_python() as command:
+        yield command
+
+
+@pytest.fixture
+def warm(warm_python: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of this test are forked from a process that has imported torch."""
+    import warm_ranks
+
+    from astrarium.runtime import launch
+
+    monkeypatch.setattr(launch, "_started", warm_ranks.started_by(warm_python, launch._started))

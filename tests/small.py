@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Pool, parse_gpus
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
@@ -24,6 +25,9 @@ from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, Options
 from astrarium.strategy.validity import megatron_rules
+
+MOST_ROWS = 50_000  # strategies that are priced at once
+FEW_LEFT = 0.7  # of strategies: from there on rules are asked about the others alone
 
 
 def small_model(layers: int = 6, *, experts: int = 0, vocab: int = 32000) -> Model:
@@ -66,22 +70,65 @@ def pool_of(text: str, memory_bytes: float | None = None) -> Pool:
     return replace(pool, gpu=replace(pool.gpu, memory_bytes=int(memory_bytes)))
 
 
+def permitted(constants: Mapping[str, Any], rows: Rows, rules: Sequence[RejectingRule]) -> Bools:
+    """Which rows no rule rejects; rules are asked about those that are left, as they are slow."""
+    alive = np.ones(len(rows.virtual), bool)
+    columns, left, kept = Fields(constants, rows), np.flatnonzero(alive), alive
+    for rule in rules:
+        kept = kept & ~np.broadcast_to(rule.rejects(columns), kept.shape)
+        if kept.mean() < FEW_LEFT:
+            left, kept = left[kept], kept[kept]
+            if not len(left):
+                break
+            virtual, split = rows.virtual[left], rows.split[left]
+            some = Rows(rows.degrees.take(left), virtual, split, rows.options.take(left))
+            columns = Fields(constants, some)
+    alive[:] = False
+    alive[left[kept]] = True
+    return alive
+
+
 def alive_seconds(
     model: CostModel, layouts: Layouts, options: Options, rules: Sequence[RejectingRule]
 ) -> Floats:
-    """Seconds of every option with the one layout; infinite where rules or memory forbid it."""
+    """Seconds of every layout with every option; infinite where rules or memory forbid it."""
     constants = constant_fields(model.workload, model.pool)
-    rows = np.zeros(len(options), np.int64)
-    n = len(rows)
-    degrees = layouts.degrees.take(rows)
-    at_hand = Rows(degrees, layouts.virtual[rows], layouts.split[rows], options)
-    columns = Fields(constants, at_hand)
-    alive = np.ones(n, bool)
-    every: tuple[RejectingRule, ...] = (*megatron_rules(), *rules)
-    for rule in every:
-        alive &= ~np.broadcast_to(rule.rejects(columns), (n,))
-    alive &= memory_of(layouts, rows, options).peak <= model.pool.gpu.memory_bytes
-    return np.where(alive, seconds_of(layouts, rows, options).total, np.inf)
+    number = len(layouts.degrees)
+    rows = np.repeat(np.arange(number), len(options))
+    every = options.take(np.tile(np.arange(len(options)), number))
+    at_hand = Rows(layouts.degrees.take(rows), layouts.virtual[rows], layouts.split[rows], every)
+    alive = permitted(constants, at_hand, (*rules, *megatron_rules()))
+    seconds = np.full(len(rows), np.inf)
+    if alive.any():
+        rows, chosen = rows[alive], every.take(np.flatnonzero(alive))
+        fits = memory_of(layouts, rows, chosen).peak <= model.pool.gpu.memory_bytes
+        seconds[alive] = np.where(fits, seconds_of(layouts, rows, chosen).total, np.inf)
+    return seconds.reshape(number, len(options))
+
+
+def every_layout(model: CostModel, space: Space) -> Iterator[tuple[Layouts, Options]]:
+    """All layouts of a space, several at once, and the options that they have.
+
+    That a strategy among others costs what it costs alone is tested in tests/cost.
+    """
+    shards = model.shard_costs(space.degrees)
+    for pp in np.unique(space.degrees.pp).tolist():
+        every = np.flatnonzero(space.degrees.pp == pp)
+        for layout in space.layouts(pp):
+            options = space.options(layout.chunk_layers)
+            some = max(1, MOST_ROWS // len(options))
+            for start in range(0, len(every), some):
+                rows = every[start : start + some]
+                yield (
+                    model.layouts(
+                        space.degrees.take(rows),
+                        np.full(len(rows), layout.virtual),
+                        np.full(len(rows), SPLITS.index(layout.split)),
+                        replace(shards, shard_of=shards.shard_of[rows]),
+                        all_ranks=True,
+                    ),
+                    options,
+                )
 
 
 Group = tuple[int, ...]
@@ -102,18 +149,15 @@ def brute_force(
     space = Space(workload, pool, model.planner, exact=exact, expanded_overlaps=everything)
     best: dict[Group, float] = {}
     size = 0
-    for row in range(len(space.degrees)):
-        one = space.degrees.take(np.array([row]))
-        for layout in space.layouts(int(one.pp[0])):
-            options = space.options(layout.chunk_layers)
-            size += len(options)
-            virtual, split = np.array([layout.virtual]), np.array([SPLITS.index(layout.split)])
-            layouts = model.layouts(one, virtual, split, model.shard_costs(one), all_ranks=True)
-            seconds = alive_seconds(model, layouts, options, rules)
-            if np.isfinite(seconds).any():
-                gpus = int(pool.billed_gpus(one.gpus)[0])
-                score = float(seconds.min()) * (gpus if objective is Objective.COST else 1)
-                degrees = (one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch)
-                group = tuple(int(column[0]) for column in (*degrees, virtual))
-                best[group] = min(score, best.get(group, np.inf))
+    for layouts, options in every_layout(model, space):
+        degrees = layouts.degrees
+        size += len(degrees) * len(options)
+        scores = alive_seconds(model, layouts, options, rules).min(axis=1)
+        if objective is Objective.COST:
+            scores = scores * pool.billed_gpus(degrees.gpus)
+        names = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch")
+        groups = np.stack([*(getattr(degrees, name) for name in names), layouts.virtual], axis=1)
+        for group, score in zip(groups.tolist(), scores.tolist(), strict=True):
+            if np.isfinite(score):
+                best[tuple(group)] = min(score, best.get(tuple(group), np.inf))
     return best, size

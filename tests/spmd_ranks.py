@@ -8,10 +8,12 @@ processes can import by name.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,24 @@ RANKS = 4
 SECONDS = 60.0  # a rank that says nothing for so long hangs
 
 
-def _serve(rank: int, store: str, orders: Connection) -> None:
+def _serve_all(store: str, pipes: Sequence[Connection]) -> None:
+    """Import once what takes long, and go on as all ranks."""
+    import spmd_exchanges  # noqa: F401
+    import spmd_training  # noqa: F401
     import torch
+    import torch._dynamo  # which optimizers import
+
+    os.setsid()  # so that all can be ended at once
+    torch.set_num_threads(1)
+    rank = next((rank for rank in range(1, RANKS) if os.fork() == 0), 0)
+    _serve(rank, store, pipes[rank])
+
+
+def _serve(rank: int, store: str, orders: Connection) -> None:
     from torch import distributed
 
     from astrarium.runtime.spmd.collectives import Peers
 
-    torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{store}", world_size=RANKS, rank=rank)
     groups = {size: distributed.new_group(list(range(size))) for size in range(2, RANKS + 1)}
     while (order := orders.recv()) is not None:
@@ -49,13 +62,13 @@ class Ranks:
         context = multiprocessing.get_context("spawn")
         self._starts += 1
         store = str(self._folder / f"store-{self._starts}")
-        self._pipes, self._processes = [], []
-        for rank in range(RANKS):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, store, theirs), daemon=True)
-            process.start()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        pipes = [context.Pipe() for _ in range(RANKS)]
+        self._pipes = [ours for ours, _ in pipes]
+        others = [theirs for _, theirs in pipes]
+        self._first = context.Process(target=_serve_all, args=(store, others), daemon=True)
+        self._first.start()
+        for theirs in others:
+            theirs.close()
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call the function on as many ranks as there are arguments; the first failure raises."""
@@ -78,9 +91,10 @@ class Ranks:
         return [answers[rank] for rank in range(size)]
 
     def end(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.join()
+        with suppress(ProcessLookupError):  # it may not have its group yet
+            os.killpg(self._first.pid or 0, signal.SIGKILL)
+        self._first.kill()
+        self._first.join()
 
 
 @contextmanager

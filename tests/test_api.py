@@ -181,7 +181,7 @@ def test_nothing_feasible_is_an_error_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("function", "terms", "command", "other"),
     [
-        (astrarium.plan, RunTerms, plan_command, {"ctx", "json", "out", "front"}),
+        (astrarium.plan, RunTerms, plan_command, {"ctx", "json", "out", "front", "plot", "report"}),
         (astrarium.predict, PriceTerms, predict_command, {"ctx", "json", "out"}),
     ],
 )

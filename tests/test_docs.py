@@ -36,6 +36,7 @@ TYPE_WORDS = {int: "number", bool: "true/false", str: "text"}
 each_page = pytest.mark.parametrize("page", PAGES)
 
 
+@pytest.mark.usefixtures("warm")
 @each_page
 def test_examples_come_out_as_shown(page: str) -> None:
     for block, real in run_page(PAGES[page]):

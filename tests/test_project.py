@@ -8,12 +8,15 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 import astrarium
@@ -23,6 +26,7 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 UPSTREAM = "tools/install_upstream.py"
+FRONT = "tools/check_front.py"
 MAKE_READS = ("Makefile", "pyproject.toml", UPSTREAM, "tests/upstream/packages.toml")
 PLAN = "astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T"
 CORE_MODULES = ("errors", "units", "documents")
@@ -30,7 +34,7 @@ CORE_MODULES = ("errors", "units", "documents")
 
 def text_files() -> Iterator[Path]:
     """Yield the files of the project; what make clean removes is not of it."""
-    made = {".git", ".venv", "__pycache__", "build", "dist"}
+    made = {".git", ".venv", "__pycache__", "build", "dist", "node_modules"}
     for folder, folders, names in os.walk(ROOT):
         folders[:] = sorted(f for f in folders if f not in made and not f.endswith("_cache"))
         folders[:] = [f for f in folders if f != ".hypothesis"]
@@ -42,6 +46,28 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
     present = {path for path in text_files() if path.is_relative_to(ROOT / "src")}
     assert ROOT / "src/astrarium/__init__.py" in present
     assert present - shipped == set()
+
+
+def test_the_page_is_in_the_wheel_and_its_tools_in_no_package(tmp_path: Path) -> None:
+    """Users need no Node: what was built for them is shipped, and nothing that builds it."""
+    names: dict[str, list[str]] = {}
+    for builder in (WheelBuilder(str(ROOT)), SdistBuilder(str(ROOT))):
+        (path,) = builder.build(directory=str(tmp_path), versions=["standard"])
+        if path.endswith(".whl"):
+            with zipfile.ZipFile(path) as wheel:
+                names["wheel"] = wheel.namelist()
+        else:
+            with tarfile.open(path) as archive:
+                names["sdist"] = archive.getnames()
+    folder = ROOT / "src/astrarium/web/static"
+    page = {f"astrarium/web/static/{p.relative_to(folder).as_posix()}" for p in folder.rglob("*.*")}
+    assert "astrarium/web/static/index.html" in page
+    assert page <= set(names["wheel"])
+    assert [name for name in names["wheel"] if not name.startswith("astrarium")] == []
+    assert any(name.endswith("web/package.json") for name in names["sdist"])
+    for name in names["wheel"] + names["sdist"]:
+        assert "node_modules" not in name.split("/")
+        assert ".venv" not in name.split("/")
 
 
 def test_the_version_has_one_source() -> None:
@@ -65,7 +91,18 @@ def make(folder: Path, *arguments: str) -> str:
 
 def test_the_makefile_has_the_commands() -> None:
     commands = re.findall(r"^make (\w+) +\S", make(ROOT, "help"), flags=re.MULTILINE)
-    assert commands == ["help", "plan", "test", "lint", "bench", "accuracy", "clean"]
+    assert commands == [
+        "help",
+        "plan",
+        "serve",
+        "test",
+        "lint",
+        "front",
+        "web",
+        "bench",
+        "accuracy",
+        "clean",
+    ]
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.MULTILINE)
     assert phony is not None
     assert phony[1].split() == commands
@@ -75,7 +112,11 @@ def test_the_makefile_has_the_commands() -> None:
     ("command", "steps"),
     [
         ("plan", ["-m venv", "pip install --quiet --editable .", PLAN]),
+        ("serve", ["-m venv", "[web]", "astrarium serve"]),
         ("test", ["pip install --quiet torch", "[dev]", "ruff check", "mypy", UPSTREAM, "pytest"]),
+        ("test", ["[dev]", FRONT, "tools/install_browser.py chromium", "pytest"]),
+        ("front", ["-m venv", FRONT]),
+        ("web", ["-m venv", f"{FRONT} --write"]),
         ("bench", ["pip install --quiet --editable .", "benchmarks/search.py"]),
         ("accuracy", ["pip install --quiet --editable .", "benchmarks/accuracy.py"]),
     ],

@@ -6,14 +6,20 @@ message and the error's exit code. Any other exception is a bug and keeps its tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
 class AstrariumError(Exception):
-    """Base of all errors whose message is written for the user."""
+    """Base of all errors whose message is written for the user.
+
+    `part` is what was being read, by the name of its flag, where that is known: a form shows the
+    message there.
+    """
 
     exit_code: ClassVar[int] = 1
+    part: str | None = None
 
 
 class InputError(AstrariumError, ValueError):
@@ -24,6 +30,16 @@ class InputError(AstrariumError, ValueError):
 
 class NoFeasiblePlanError(AstrariumError):
     """The input is sound, but no strategy satisfies it; the message says what binds."""
+
+
+@contextmanager
+def about(part: str) -> Iterator[None]:
+    """Errors are about this part of the input, unless they know better."""
+    try:
+        yield
+    except AstrariumError as error:
+        error.part = error.part or part
+        raise
 
 
 def check_printable(key: str, name: str) -> None:

@@ -253,12 +253,16 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def profile() -> dict[str, Any]:
+    return to_dict(profile_of(learn(runs_under(Tuning(compute=1.3))), ["table.csv"]))
+
+
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_profiles_are_refused(name: str, tmp_path: Path) -> None:
+def test_damaged_profiles_are_refused(name: str, profile: dict[str, Any], tmp_path: Path) -> None:
     spoil, message = DAMAGED[name]
-    document = to_dict(profile_of(learn(runs_under(Tuning(compute=1.3))), ["table.csv"]))
     path = tmp_path / "profile.json"
-    path.write_text(json.dumps(spoil(document), indent=1), encoding="utf-8")
+    path.write_text(json.dumps(spoil(profile), indent=1), encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_profile(path)
 

@@ -222,13 +222,13 @@ def test_any_runtime_says_what_megatron_lacks(run: Run) -> None:
 
 def test_a_pool_that_forces_a_number_format_is_named(run: Run, project: Path) -> None:
     types = {"new": "h100", "mid": "a100", "old": "v100-32"}
-    pools = [f"{{name: {n}, gpu: {g}, nodes: 1, gpus_per_node: 4}}" for n, g in types.items()]
+    pools = [f"{{name: {n}, gpu: {g}, nodes: 1, gpus_per_node: 2}}" for n, g in types.items()]
     (project / "three.yaml").write_text(f"pools: [{', '.join(pools)}]\n", encoding="utf-8")
     flags = ["plan", "gpt2", "--cluster", "three.yaml", "--seq-length", "1024", "--json"]
-    flags += ["--global-batch", "96", "--top", "1"]
+    flags += ["--global-batch", "24", "--top", "1"]
     together = json.loads(run(*flags).stdout)
     assert together["plans"][0]["precision"] == "fp16"
-    why = "plan 1 computes in fp16 on all its GPUs: 4 x V100-SXM2-32GB of old have no bf16"
+    why = "plan 1 computes in fp16 on all its GPUs: 2 x V100-SXM2-32GB of old have no bf16"
     assert why in together["notes"]
     # Those that have the format use it where the others may stay idle.
     rule = ["--mode", "up-to", "--rule", "$pp < 2"]

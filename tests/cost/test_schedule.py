@@ -147,6 +147,76 @@ def test_uneven_stages_and_links(overlap_p2p: bool) -> None:
         assert (found >= simulated * (1 - missed)).all()
 
 
+def test_two_slow_ranks_far_apart() -> None:
+    """The longest chain leaves the first rank over the link back to the last one."""
+    forward = np.array([2.5, 1, 1, 1, 1, 1, 1, 1, 1, 3, 1, 1])
+    for ratio in (1.0, 1.5, 2.0, 3.0):
+        pipeline = Pipeline(forward, ratio * forward, np.zeros(12), 2, 12)
+        for overlap_p2p in (False, True):
+            expected = pipeline.simulated(overlap_p2p=overlap_p2p)
+            assert pipeline.seconds(overlap_p2p=overlap_p2p) == pytest.approx(
+                expected, rel=ROUNDING
+            )
+
+
+def random_stages(rng: np.random.Generator, size: tuple[int, int]) -> Floats:
+    """Forward seconds: all at random, a few slow ranks, or three runs of equal ones."""
+    sort = rng.integers(3)
+    if sort == 0:
+        return rng.uniform(1.0, 3.0, size)
+    if sort == 1:
+        slow = rng.uniform(size=size) < 2 / size[1]
+        return np.where(slow, rng.uniform(1.5, 3.0, size), 1.0)
+    run = np.sort(rng.integers(0, 3, size), axis=1)
+    return np.take_along_axis(rng.uniform(1.0, 3.0, (size[0], 3)), run, axis=1)
+
+
+def deviations(
+    rng: np.random.Generator, longest_link: float, *, equal_links: bool, overlap_p2p: bool
+) -> Floats:
+    """Of 40 random uneven interleaved pipelines of one shape; links in mean slots of a chunk."""
+    pp, virtual, groups = (int(rng.integers(low, high)) for low, high in ((2, 17), (2, 5), (1, 9)))
+    size = 40, pp
+    forward = random_stages(rng, size)
+    backward = forward * rng.uniform(1.5, 3.0, (size[0], 1))
+    links = rng.uniform(0.0, longest_link, (size[0], 1) if equal_links else size) * np.ones(size)
+    links *= (forward + backward).mean(axis=1, keepdims=True) / virtual
+    chunks = [np.repeat(x[..., None] / virtual, virtual, axis=2) for x in (forward, backward)]
+    expected = simulated_seconds(chunks[0], chunks[1], links, groups * pp, overlap_p2p=overlap_p2p)
+    found = pipeline_seconds(
+        ragged_stages(
+            forward.ravel(), backward.ravel(), links.ravel(), np.arange(size[0] + 1) * pp
+        ),
+        np.full(size[0], groups * pp),
+        np.full(size[0], virtual),
+        np.full(size[0], overlap_p2p),
+    )
+    return found / expected - 1
+
+
+@pytest.mark.parametrize("overlap_p2p", [False, True])
+@pytest.mark.parametrize("equal_links", [False, True])
+def test_uneven_interleaved_pipelines(overlap_p2p: bool, equal_links: bool) -> None:
+    """Up to 16 stages and 4 chunks each; links up to a fifth of a slot, equal ones up to 0.8."""
+    rng = np.random.default_rng(2)
+    for _ in range(25):
+        missed = deviations(
+            rng, 0.8 if equal_links else 0.2, equal_links=equal_links, overlap_p2p=overlap_p2p
+        )
+        assert np.abs(missed).max() <= AGREEMENT
+
+
+@pytest.mark.parametrize("equal_links", [False, True])
+def test_slow_links_that_overlap(equal_links: bool) -> None:
+    """Links up to three slots: chains of the closed form are chains of the schedule."""
+    rng = np.random.default_rng(3)
+    missed = np.concatenate(
+        [deviations(rng, 3.0, equal_links=equal_links, overlap_p2p=True) for _ in range(25)]
+    )
+    assert missed.max() <= ROUNDING
+    assert -missed.mean() <= (0.01 if equal_links else AGREEMENT)
+
+
 @given(pipelines(virtual=interleaved, equal_links=True))
 def test_interleaved_agrees_with_simulator(pipeline: Pipeline) -> None:
     expected = pipeline.simulated(overlap_p2p=False)

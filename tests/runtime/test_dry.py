@@ -106,6 +106,7 @@ def test_stages_on_other_gpus_are_tried_apart() -> None:
     assert tried == {0: (), 1: (2,), 3: (4,), 5: ()}
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
 @pytest.mark.parametrize(
     ("config", "gpus", "keys"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from brute_mixed import FEW_DEGREES, ONE_CHUNK, BruteForce, models, pool_of
+from brute_mixed import FEW_DEGREES, ONE_CHUNK, BruteForce, Job, models, pool_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import small_model
@@ -18,11 +18,9 @@ from astrarium.model.workload import Workload
 from astrarium.search.archive import Archive, Ways, WaysOfPools
 from astrarium.search.arrangements import canonical
 from astrarium.search.mix_fronts import Asked, mix_fronts
-from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.outcome import Found, SearchResult
 from astrarium.search.pair_table import PairTable
 from astrarium.search.rules import user_rules
-from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
 from astrarium.units import HOUR
@@ -64,25 +62,19 @@ class BruteMixes(BruteForce):
     """Every pipeline over both pools, one chunk per rank: the fastest on each number of GPUs."""
 
     def every(self) -> dict[tuple[int, ...], float]:
-        space = MixedSpace(
-            self.workload,
-            self.cluster,
-            self.model.pools[0].planner,
-            exact=False,
-            expanded_overlaps=frozenset(OVERLAP_SWITCHES),
-        )
-        degrees, best = space.degrees, dict[tuple[int, ...], float]()
-        for row in range(len(degrees)):
-            one = degrees.take(np.array([row]))
-            pp, tp_cp = int(one.pp[0]), int(one.tp[0] * one.cp[0])
-            block = tp_cp * int(one.dp[0])
-            options = space.options(space.layouts(pp)[0].chunk_layers)
-            for gpus in self.choices(tp_cp, block, pp):
-                alive = options.take(self.alive(one, options, gpus))
-                if all(gpus) and len(alive):
-                    for order in itertools.permutations(range(2)):
-                        seconds = self.of_order(one, alive, order, gpus, block)
-                        best[gpus] = min(best.get(gpus, np.inf), seconds)
+        space, best = self.space(exact=False), dict[tuple[int, ...], float]()
+        degrees = space.degrees
+        tp_cp = degrees.tp * degrees.cp
+        asked = zip(tp_cp.tolist(), (tp_cp * degrees.dp).tolist(), degrees.pp.tolist(), strict=True)
+        jobs = [
+            Job(row, gpus, order)
+            for row, of in enumerate(asked)
+            for gpus in self.choices(*of)
+            for order in itertools.permutations(range(2))
+            if all(gpus)
+        ]
+        for job, seconds in zip(jobs, self.seconds_of_jobs(space, jobs).tolist(), strict=True):
+            best[job.gpus] = min(best.get(job.gpus, np.inf), seconds)
         return best
 
 

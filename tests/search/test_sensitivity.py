@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -89,8 +90,12 @@ def changed(cluster: Cluster, change: Change, factor: float) -> Cluster:
     return replace(cluster, pools=tuple(map(one, cluster.pools)))
 
 
-def question(name: str) -> tuple[Objective, Limits, RunTerms]:
-    """Limits that lie between points of the front, so that several plans keep them."""
+@cache
+def limits_between() -> tuple[float, float, float]:
+    """Limits that lie between points of the front, so that several plans keep them.
+
+    A deadline, what the cheapest plan that keeps it costs, and a budget.
+    """
     found = planned(CLUSTER, Objective.TIME, Limits(), RunTerms())
     assert found is not None
     assert len(found.front) > 3
@@ -98,6 +103,11 @@ def question(name: str) -> tuple[Objective, Limits, RunTerms]:
     deadline = ((fast.train_seconds or 0.0) * (slow.train_seconds or 0.0)) ** 0.5
     paid = min(p.usd_total or 0.0 for p in found.front if (p.train_seconds or 0.0) <= deadline)
     budget = ((fast.usd_total or 0.0) * (slow.usd_total or 0.0)) ** 0.5
+    return deadline, paid, budget
+
+
+def question(name: str) -> tuple[Objective, Limits, RunTerms]:
+    deadline, paid, budget = limits_between()
     return {
         "cost": (Objective.COST, Limits(), RunTerms()),
         "cost in time": (Objective.COST, Limits(None, deadline), RunTerms()),
@@ -109,14 +119,19 @@ def question(name: str) -> tuple[Objective, Limits, RunTerms]:
     }[name]
 
 
+@cache
+def answer(name: str) -> Planned:
+    found = planned(CLUSTER, *question(name))
+    assert found is not None
+    return found
+
+
 QUESTIONS = ("cost", "cost in time", "time for money", "both limits", "time", "spot", "ramp")
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_changes_are_those_of_planning_again(name: str) -> None:
-    asked = question(name)
-    found = planned(CLUSTER, *asked)
-    assert found is not None
+    asked, found = question(name), answer(name)
     now = gpus_of(found)
     changes = sensitivity(CLUSTER, found, *asked).changes()
     prices = [change for change in changes if change.what is What.PRICE]
@@ -137,9 +152,7 @@ def test_changes_are_those_of_planning_again(name: str) -> None:
 
 
 def test_every_pool_has_its_price_and_its_network() -> None:
-    asked = question("cost in time")
-    found = planned(CLUSTER, *asked)
-    assert found is not None
+    asked, found = question("cost in time"), answer("cost in time")
     changes = sensitivity(CLUSTER, found, *asked).changes()
     used = gpus_of(found)
     for pool in CLUSTER.pools:
@@ -169,9 +182,7 @@ def test_nothing_is_cheaper_than_what_costs_nothing() -> None:
 
 
 def test_twice_the_same_question_has_twice_the_same_answer() -> None:
-    asked = question("cost in time")
-    found = planned(CLUSTER, *asked)
-    assert found is not None
+    asked, found = question("cost in time"), answer("cost in time")
     first, second = (sensitivity(CLUSTER, found, *asked).changes() for _ in range(2))
     assert first == second
 

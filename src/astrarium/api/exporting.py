@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument
+from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.export.result import Exported, Refused
@@ -22,6 +24,13 @@ class RefusedError(InputError):
         self.result = result
 
 
+class Made(Value, frozen=True):
+    """The files of an export, and what `--json` says about it."""
+
+    files: Mapping[str, str]
+    result: Exported
+
+
 def export(
     document: PlanDocument,
     rank: int,
@@ -34,24 +43,45 @@ def export(
     where: str = "the plan",
 ) -> Exported:
     """Write the folder; RefusedError says what the target, or what it starts, cannot express."""
+    from astrarium.export.folder import check_folder, write_folder
+    from astrarium.export.target import find_target
+
+    software_of(find_target(to), program)
+    check_folder(str(out), force=force)
+    done = made(
+        document, rank, to, program=program, nearest=nearest, where=where, folder_name=str(out)
+    )
+    write_folder(str(out), done.files, force=force)
+    return done.result
+
+
+def made(
+    document: PlanDocument,
+    rank: int,
+    to: str,
+    *,
+    program: str | None,
+    nearest: bool,
+    where: str = "the plan",
+    folder_name: str = "",
+) -> Made:
+    """The files of the folder, without writing them."""
     from astrarium.export import result
-    from astrarium.export.folder import check_folder, folder_of, write_folder
+    from astrarium.export.folder import folder_of
     from astrarium.export.target import find_target
     from astrarium.plans.job import job_of
 
     target = find_target(to)
     software = software_of(target, program)
-    check_folder(str(out), force=force)
     job = job_of(document, rank, where)
     refused = _refused_by(job, target, software)
     if refused and not (nearest and refused.nearest):
-        told = result.refused(software, rank, str(out), refused)
+        told = result.refused(software, rank, folder_name, refused)
         raise RefusedError(refused.message(rank), told)
     if refused and refused.nearest:
         job = refused.nearest.job
     folder = folder_of(job, target, software)
-    write_folder(str(out), folder.files, force=force)
-    return result.written(target, rank, str(out), folder, refused)
+    return Made(folder.files, result.written(target, rank, folder_name, folder, refused))
 
 
 def software_of(target: Target, program: str | None) -> Target:

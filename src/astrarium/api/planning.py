@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astrarium.api import comparison, money, request
-from astrarium.errors import InputError
+from astrarium.errors import InputError, about
 from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.api.request import Request
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
-    from astrarium.plans.document import ComparePart, PlanDocument
+    from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
+    from astrarium.search.listing import Told
     from astrarium.search.outcome import Limits, Objective
+    from astrarium.search.plan import Plan
     from astrarium.search.planner import Mode, Planned
     from astrarium.search.rules import UserRule
     from astrarium.search.sensitivity import Change
@@ -58,7 +60,8 @@ def read(flags: Flags) -> Question:
     )
     top = request.count("--top", flags["top"], request.MOST_PLANS)
     most_types = _most_types(flags["mix"], market_alone=market_alone)
-    rules = user_rules(flags["rule"] or ())
+    with about("rule"):
+        rules = user_rules(flags["rule"] or ())
     given = comparison.given(flags["compare"], flags["compare_gpus"], has_cluster=not market_alone)
     terms = money.terms(
         flags,
@@ -94,8 +97,12 @@ def read(flags: Flags) -> Question:
     )
 
 
-def search(question: Question) -> Planned:
-    """Ask the search; NoFeasiblePlanError says what bound if nothing is feasible."""
+def search(question: Question, told: Told | None = None) -> Planned:
+    """Ask the search; NoFeasiblePlanError says what bound if nothing is feasible.
+
+    `told` hears how far it is and what it has found (`astrarium.search.listing`).
+    """
+    from astrarium.search.listing import untold
     from astrarium.search.planner import plan as find
 
     if question.runtime is request.Runtime.ANY:
@@ -113,7 +120,29 @@ def search(question: Question) -> Planned:
         tuning=question.tuning,
         terms=question.terms,
         most_types=question.most_types,
+        told=told or untold,
     )
+
+
+def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDocument:
+    """The document of a search that is under way, with the plans known: nothing is proven."""
+    from collections import Counter
+
+    from astrarium.search.planner import Planned
+
+    planned = Planned(
+        workload=question.asked.workload,
+        cluster=question.asked.cluster,
+        plans=tuple(plans),
+        seconds=seconds,
+        space=0,
+        evaluated=0,
+        rejected=Counter(),
+        reasons=Counter(),
+        optimal=False,
+        bound_gap=1.0,
+    )
+    return document(replace(question, yours=None), planned)
 
 
 def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
@@ -171,15 +200,69 @@ def prediction(flags: Flags, typed: Collection[str] = ()) -> PlanDocument:
     asked = filled.read(money.terms(flags))
     if filled.imported is not None:
         imports.check_accepted(filled.imported)
-    chosen = request.strategy(filled.imported or flags["strategy"], asked)
+    with about("strategy"):
+        chosen = request.strategy(filled.imported or flags["strategy"], asked)
     program = find_runtime(filled.runtime)
     asked = request.under(asked, program)
     asked, tuning = request.tuned(asked, flags["profile"], program.name)
-    predicted = planner.predict(
-        asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
-    )
+    with about("strategy"):
+        predicted = planner.predict(
+            asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
+        )
     name = filled.called(asked)
     return document_of_prediction(asked.workload, asked.cluster, predicted, name, asked.notes)
+
+
+def why_not(flags: Flags) -> tuple[PlanDocument | None, tuple[str, ...]]:
+    """One strategy as if it were an answer to the flags of `astrarium plan`, and what it breaks.
+
+    Without a document if it makes no plan; the second is empty if it could be an answer.
+    """
+    from astrarium.catalog.runtimes import find_runtime
+    from astrarium.report.build import document_of_prediction
+    from astrarium.search.comparison import compared
+    from astrarium.search.refusals import rules_against
+
+    question = read(flags)
+    asked = question.asked
+    try:
+        chosen = request.strategy(flags["strategy"], asked)
+    except InputError as error:
+        return None, (str(error),)
+    own = compared(
+        asked.workload,
+        asked.cluster,
+        chosen,
+        objective=question.objective,
+        limits=question.limits,
+        terms=question.terms,
+        runtime=find_runtime(comparison.DEFAULT_RUNTIME),
+        tuning=question.tuning,
+    )
+    if own.plan is None:
+        return None, (own.refused,)
+    rules = rules_against(asked.workload, asked.cluster.pools, own.plan.strategy, question.rules)
+    name = question.reference
+    found = document_of_prediction(asked.workload, asked.cluster, own.plan, name, asked.notes)
+    return found, _broken(found.plans[0], question.limits, rules)
+
+
+def _broken(plan: PlanPart, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
+    """What keeps a plan from being an answer, in words."""
+    from astrarium.report.compare import lacking_words
+    from astrarium.units import format_seconds, format_usd
+
+    found = [f"--rule '{rule}' drops it" for rule in rules]
+    if not plan.fits:
+        found.append(f"It does not fit: {lacking_words(plan)}")
+    late, dear = limits.deadline_seconds, limits.budget_usd
+    if late is not None and (plan.train_seconds or 0.0) > late:
+        taken = format_seconds(plan.train_seconds or 0.0)
+        found.append(f"Its run takes {taken}, longer than --deadline {format_seconds(late)}")
+    if dear is not None and (plan.usd_total or 0.0) > dear:
+        cost = format_usd(plan.usd_total or 0.0)
+        found.append(f"Its run costs {cost}, more than --budget {format_usd(dear)}")
+    return tuple(found)
 
 
 def _asked(flags: Flags, stated: comparison.Stated, terms: money.Terms) -> Request:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from astrarium import units
 from astrarium.api.money import Terms
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, about, did_you_mean
 from astrarium.value import Value
 
 if TYPE_CHECKING:
@@ -187,9 +187,12 @@ def cluster(
     if gpus is not None and file is not None:
         raise InputError("--gpus and --cluster are both given; keep one")
     if gpus is not None:
-        return money.priced(parse_gpus(gpus), terms)
+        with about("gpus"):
+            there = parse_gpus(gpus)
+        return money.priced(there, terms)
     if file is not None:
-        there = file if isinstance(file, Cluster) else load_cluster(Path(file))
+        with about("cluster"):
+            there = file if isinstance(file, Cluster) else load_cluster(Path(file))
         return money.priced(there, terms)
     if terms.market is not None:
         return money.market(terms)
@@ -218,7 +221,8 @@ def read(
     number_format = choice("--precision", precision, Precision, without=(Precision.FP32,))
     pools, on_prices = cluster(gpus, cluster_given, terms)
     notes += on_prices
-    loaded = model(given)
+    with about("model"):
+        loaded = model(given)
     if length is None:
         length, why = default_length(loaded)
         notes.append(f"--seq-length not given: {length:,} taken, {why}")

@@ -15,6 +15,7 @@ from astrarium.cli.fit import fit
 from astrarium.cli.plan import plan
 from astrarium.cli.predict import predict
 from astrarium.cli.run import run
+from astrarium.cli.serve import serve
 from astrarium.cli.shell import Command, Group
 from astrarium.cli.synthesize import synthesize
 from astrarium.cli.trace import trace
@@ -56,6 +57,7 @@ for _command in (
     trace,
     synthesize,
     run,
+    serve,
     validate,
     calibrate,
 ):

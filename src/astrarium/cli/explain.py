@@ -70,6 +70,7 @@ def explain(  # noqa: PLR0913  one parameter per flag
     power_utilisation: options.POWER_UTILISATION = None,
     json: options.JSON = False,
     out: options.OUT = None,
+    report: options.REPORT = None,
 ) -> None:
     """Where time, memory and money go; of a plan, or of what you launch with."""
     from pathlib import Path
@@ -90,7 +91,33 @@ def explain(  # noqa: PLR0913  one parameter per flag
             review.answer(ctx, imported)
             return
         _check_for_plan(plan)
+    if report is not None:
+        _check_report(plan, against, report)
     _explain_plan(plan, against, rank, typed(ctx), json=json)
+    if report is not None:
+        _write_report(ctx, plan, rank)
+
+
+def _write_report(ctx: typer.Context, plan: str, rank: str) -> None:
+    from pathlib import Path
+
+    from astrarium.api import request
+    from astrarium.cli.planning import write_report
+    from astrarium.plans.files import load_document
+
+    write_report(ctx, load_document(Path(plan)), request.rank(rank))
+
+
+def _check_report(plan: str, against: str | None, report: str) -> None:
+    """Refuse a report of two plans, and one that has no place."""
+    from pathlib import Path
+
+    from astrarium.cli.planning import check_report
+    from astrarium.plans.document import PLAN_FILE
+
+    if against is not None:
+        raise InputError(f"--report {report}: shows one file of plans; drop --against")
+    check_report(report, (plan, str(Path(plan) / PLAN_FILE)))
 
 
 def _check_for_plan(plan: str) -> None:

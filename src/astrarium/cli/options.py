@@ -305,6 +305,16 @@ FRONT: TypeAlias = Annotated[
         help="Write the front of time against money; repeatable.",
     ),
 ]
+PLOT: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE.svg|png", help="Draw the front as a picture; repeatable."),
+]
+REPORT: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.html", help="Write one HTML file with all pictures, for mailing around."
+    ),
+]
 _STRATEGY = (
     "Strategy file, plan.json, pairs such as tp=8,pp=4,recompute=full, or what you launch with:"
     " a Megatron-LM script, a DeepSpeed, torchtitan or accelerate file."

@@ -105,27 +105,33 @@ def write_text(path: str, text: str) -> None:
     write_atomic(Path(path), text)
 
 
-def check_out(out: str | Path, ending: str, mark: bytes, inputs: Iterable[str | Path] = ()) -> None:
+def check_out(
+    out: str | Path,
+    ending: str,
+    mark: bytes,
+    inputs: Iterable[str | Path] = (),
+    flag: str = "--out",
+) -> None:
     """Notice before any work that a result has no place, or that its place is taken.
 
     `mark` stands at the beginning of every file of the kind that may be replaced.
     """
     path = Path(out)
     if path.is_dir():
-        raise InputError(f"--out {out}: is a folder; name a file")
+        raise InputError(f"{flag} {out}: is a folder; name a file")
     if path.exists() and not path.is_file():
-        raise InputError(f"--out {out}: it is not a regular file; name a file")
-    check_not_read("--out", path, inputs)
+        raise InputError(f"{flag} {out}: it is not a regular file; name a file")
+    check_not_read(flag, path, inputs)
     if path.suffix.lower() != ending:
-        raise InputError(f"--out {out}: expected a name that ends in {ending}")
+        raise InputError(f"{flag} {out}: expected a name that ends in {ending}")
     if not path.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {path.parent}")
+        raise InputError(f"{flag} {out}: there is no folder {path.parent}")
     if not path.exists():
         return
-    begin = _beginning(path)
+    begin = _beginning(flag, path)
     if begin and mark not in begin:
         raise InputError(
-            f"--out {out}: there is a file of another kind; name another, or remove that one"
+            f"{flag} {out}: there is a file of another kind; name another, or remove that one"
         )
 
 
@@ -136,12 +142,12 @@ def check_not_read(flag: str, out: str | Path, inputs: Iterable[str | Path]) -> 
             raise InputError(f"{flag} {out}: would replace {given}, which is read; name another")
 
 
-def _beginning(path: Path) -> bytes:
+def _beginning(flag: str, path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(BEGINNING_BYTES)
     except OSError as error:
-        raise InputError(f"--out {path}: cannot be replaced ({error.strerror})") from None
+        raise InputError(f"{flag} {path}: cannot be replaced ({error.strerror})") from None
 
 
 @contextmanager

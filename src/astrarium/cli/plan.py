@@ -50,6 +50,8 @@ def plan(  # noqa: PLR0913  one parameter per flag
     json: options.JSON = False,
     out: options.OUT = None,
     front: options.FRONT = None,
+    plot: options.PLOT = None,
+    report: options.REPORT = None,
 ) -> None:
     """The best strategies: time, memory, money, why others fell out."""
     from astrarium.cli.planning import answer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from astrarium.plans.document import PlanDocument
 
 FRONT_FLAG = "--front"
+PLOT_FLAG = "--plot"
+REPORT_FLAG = "--report"
 
 
 def answer(ctx: typer.Context) -> None:
     """Plan what the flags ask for, and hand over what was found."""
     flags = ctx.params
     inputs = [flags[name] for name in ("model", "cluster", "profile", "compare")]
-    files = _front_files(flags["front"] or (), inputs)
+    files = _checked_files(flags, [read for read in inputs if read])
     question = planning.read(flags)
     with output.progress("searching"), _refusal_as_json(question, flags["json"]):
         planned = planning.search(question)
@@ -34,16 +36,12 @@ def answer(ctx: typer.Context) -> None:
 
 
 def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str]) -> None:
-    """Write the document where --out and --front say, and print it as --json or as text."""
+    """Write the document where its flags say, and print it as --json or as text."""
     from astrarium.cli.shell import ARGUMENTS
     from astrarium.plans.document import PLAN_FILE, to_dict
 
     written = output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document))
-    if files:
-        from astrarium.report.front_files import write_front
-
-        for file in files:
-            write_front(FRONT_FLAG, file, document)
+    _write_files(ctx, document)
     if ctx.params["json"]:
         output.print_json(to_dict(document))
         return
@@ -76,12 +74,44 @@ def _refusal_as_json(question: planning.Question, wanted: bool) -> Iterator[None
         raise
 
 
-def _front_files(files: Sequence[str], inputs: Sequence[str | None]) -> Sequence[str]:
-    """The files of --front, once it is known that they can be written."""
+def _checked_files(flags: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
+    """The files of --front, --plot and --report, once it is known that they can be written."""
+    files = [*(flags["front"] or ()), *(flags["plot"] or ())]
     if files:
-        from astrarium.report.front_files import check_front
+        from astrarium.report.front_files import PICTURES, check_front
 
-        for file in files:
-            check_front(FRONT_FLAG, file)
-            output.check_not_read(FRONT_FLAG, file, [read for read in inputs if read])
+        for flag, endings in ((FRONT_FLAG, ()), (PLOT_FLAG, PICTURES)):
+            for file in flags[flag.removeprefix("--")] or ():
+                check_front(flag, file, endings)
+                output.check_not_read(flag, file, inputs)
+    if flags["report"]:
+        files.append(check_report(flags["report"], inputs))
     return files
+
+
+def _write_files(ctx: typer.Context, document: PlanDocument) -> None:
+    for flag in (FRONT_FLAG, PLOT_FLAG):
+        for file in ctx.params[flag.removeprefix("--")] or ():
+            from astrarium.report.front_files import write_front
+
+            write_front(flag, file, document)
+    if ctx.params["report"]:
+        write_report(ctx, document)
+
+
+def check_report(file: str, inputs: Sequence[str]) -> str:
+    """Refuse before any work a report that could not be written afterwards."""
+    from astrarium.report.html import ENDING, MARK
+
+    output.check_out(file, ENDING, MARK.encode(), inputs, REPORT_FLAG)
+    return file
+
+
+def write_report(ctx: typer.Context, document: PlanDocument, rank: int = 1) -> None:
+    """Write the report that --report names, with a plan as the chosen one."""
+    from astrarium.cli.shell import ARGUMENTS
+    from astrarium.report.html import report_html
+
+    with output.progress("writing the report"):
+        text = report_html(document, ("astrarium", *ctx.meta[ARGUMENTS]), rank)
+        output.write_text(ctx.params["report"], text)

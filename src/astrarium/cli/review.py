@@ -42,7 +42,7 @@ class Case(Value, frozen=True):
 
 def answer(ctx: typer.Context, imported: Imported) -> None:
     """Judge a configuration; the exit code is 1 if it does not run."""
-    for name in ("against", "rank"):
+    for name in ("against", "rank", "report"):
         if name in typed(ctx):
             raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
     case = _case(ctx, imported)

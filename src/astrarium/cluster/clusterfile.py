@@ -8,11 +8,11 @@ through host memory only. This module needs msgspec and is imported when a file 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -75,18 +75,38 @@ class _ClusterEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 def load_cluster(path: Path | str) -> Cluster:
     """Read a cluster file."""
     file = Path(path)
-    entry = documents.load(file, _ClusterEntry)
+
+    def place(*key: str | int) -> str:
+        return f"{file}:{documents.line_of(file, *key)}"
+
+    return _cluster(documents.load(file, _ClusterEntry), str(file), place)
+
+
+def cluster_of_content(content: Mapping[str, Any], where: str) -> Cluster:
+    """The cluster of the content of a cluster file; complaints call it `where`."""
+    return _cluster(documents.checked(content, _ClusterEntry, where), where, lambda *_: where)
+
+
+def _cluster(entry: _ClusterEntry, where: str, place: Callable[..., str]) -> Cluster:
+    """`place` says where a key is, once something is wrong with it."""
+
+    def located(part: str, index: int, build: Callable[[], T]) -> T:
+        try:
+            return build()
+        except InputError as error:
+            raise InputError(f"{place(part, index)}: {part}[{index}]: {error}") from None
+
     pools = Cluster(
-        tuple(
-            _located(file, ("pools", index), partial(_pool, pool))
-            for index, pool in enumerate(entry.pools)
-        )
+        tuple(located("pools", index, partial(_pool, p)) for index, p in enumerate(entry.pools))
     )
     links = tuple(
-        _located(file, ("links", index), partial(_link, link, pools))
+        located("links", index, partial(_link, link, pools))
         for index, link in enumerate(entry.links)
     )
-    return _located(file, (), partial(check_cluster, Cluster(pools.pools, links)))
+    try:
+        return check_cluster(Cluster(pools.pools, links))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _pool(entry: _PoolEntry) -> Pool:
@@ -162,14 +182,3 @@ def _quantity(
         return parse(text)
     except InputError as error:
         raise InputError(f"{key}: {error}") from None
-
-
-def _located(path: Path, key: tuple[str, int] | tuple[()], build: Callable[[], T]) -> T:
-    """Say where in the file the error is."""
-    try:
-        return build()
-    except InputError as error:
-        if not key:
-            raise InputError(f"{path}: {error}") from None
-        line, (part, index) = documents.line_of(path, *key), key
-        raise InputError(f"{path}:{line}: {part}[{index}]: {error}") from None

@@ -9,6 +9,8 @@ passes in slot `chunks + pp - 2 - s` and runs its last forward pass in slot
   there and spends the slots in between where they take longest;
 - or it stays with the last stages for the first group of `pp` micro-batches only.
 
+Transfers that take longer than passes and overlap have chains of their own (`zigzags`).
+
 Modelled as even: the chunks of one stage, apart from embedding and head. Chunks of very unequal
 length let chains hop between stages from chunk to chunk, which only the simulator follows.
 """
@@ -23,21 +25,26 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.walks import Stage, Stages, best_ramps, key_stages
+from astrarium.cost.zigzags import over_slow_links
 from astrarium.value import Value
 
 
 class _Ring(Value, frozen=True):
     """The stages a chain may wait on, and what is the same for all of them.
 
-    hold: what transfers add to a slot. closing: the link from the last stage to the first.
+    hold: what transfers add to a slot, on the first stage without the link from the last one.
+    closes: what that link adds there when it is used; on either side it rests in the slots
+    of the head but the last. closing: the link itself.
     first, last: embedding and head, (forward, backward).
     """
 
+    even: Stages
     stages: list[Stage]
     hold: list[Floats]
     pp: Floats
     virtual: Floats
     batches: Floats
+    closes: Floats
     closing: Floats
     first: tuple[Floats, Floats]
     last: tuple[Floats, Floats]
@@ -46,6 +53,11 @@ class _Ring(Value, frozen=True):
     @property
     def chunks(self) -> Floats:
         return self.pp * self.virtual
+
+    @property
+    def closing_slots(self) -> Floats:
+        """Slots of a group in which the closing link is used."""
+        return self.chunks - self.pp + 1
 
     def begin(self, stage: Stage) -> Floats:
         """Slot of a stage's first backward pass."""
@@ -67,6 +79,13 @@ def interleaved(
     up, ramp_up = _side(ring, backward=False)
     down, ramp_down = _side(ring, backward=True)
     longest = ramp_up[-1] + ramp_down[-1] + _on_last(ring) + _second_use(ring, ring.stages[-1])
+    if not overlap_p2p:
+        longest = np.maximum(longest, _turn_half_way(ring, (up, down), (ramp_up, ramp_down)))
+    else:
+        zigzag = over_slow_links(
+            ring.even, ring.batches / ring.pp, ring.virtual, np.add(*ring.last), _one_round(ring)
+        )
+        longest = np.maximum(longest, ramp_up[-1] + ramp_down[-1] + zigzag)
     group = _first_group(ring)
     for i, stage in enumerate(ring.stages[:-1]):
         slot = stage.both + ring.hold[i]
@@ -74,6 +93,7 @@ def interleaved(
         full = ramp_up[i] + ramp_down[i] + steady * slot + _second_use(ring, stage)
         if i == 0:
             full = full + np.maximum(ring.batches - 2 * ring.pp + 1, 0) * sum(ring.first)
+            full = full + (ring.batches / ring.pp - 1) * ring.closing_slots * ring.closes
         # Without a full slot (two, if a transfer leaves them free) only one ramp can come back.
         short = np.maximum(ramp_up[i] + down[i], up[i] + ramp_down[i])
         chain = np.where(steady >= (1 if overlap_p2p else 0), full, short)
@@ -104,8 +124,10 @@ def _ring(stages: Stages, num_micro_batches: Ints, virtual: Ints, overlap_p2p: b
     found = key_stages(chunks, [middle, middle + 1], ring=True)
     none = np.zeros_like(pp)
     return _Ring(
+        even=chunks,
         stages=found,
-        hold=[none if overlap_p2p else _hold(stage, pp, rounds) for stage in found],
+        hold=[none if overlap_p2p else _hold(stage) for stage in found],
+        closes=none if overlap_p2p else np.maximum(found[-1].link_out - found[0].link_out, 0.0),
         pp=pp,
         virtual=rounds,
         batches=num_micro_batches.astype(np.float64),
@@ -116,14 +138,10 @@ def _ring(stages: Stages, num_micro_batches: Ints, virtual: Ints, overlap_p2p: b
     )
 
 
-def _hold(stage: Stage, pp: Floats, virtual: Floats) -> Floats:
-    """Transfers of one slot, both links at once; the closing one rests while the head works."""
-    at_first = stage.position == 0
-    inner = np.where(at_first, stage.link_out, stage.link_in)
-    outer = np.where(at_first, stage.link_in, stage.link_out)
-    closes = at_first | (stage.position == pp - 1)
-    used = np.where(closes, 1 - (pp - 1) / (pp * virtual), 1.0)
-    return inner + used * np.maximum(outer - inner, 0.0)
+def _hold(stage: Stage) -> Floats:
+    """Transfers of one slot, both links at once; on the first stage without the closing one."""
+    both = np.maximum(stage.link_in, stage.link_out)
+    return np.where(stage.position == 0, stage.link_out, both)
 
 
 def _second_use(ring: _Ring, stage: Stage) -> Floats:
@@ -138,6 +156,37 @@ def _second_use(ring: _Ring, stage: Stage) -> Floats:
     return np.where(half_way, stage.link_in, 0.0)
 
 
+def _turn_half_way(
+    ring: _Ring,
+    direct: tuple[list[Floats], list[Floats]],
+    ramps: tuple[list[Floats], list[Floats]],
+) -> Floats:
+    """Over the link that `_second_use` speaks of, which is waited for twice.
+
+    Before it, the stage whose warm-up is just its forward passes stays or hands over to the next;
+    behind it, the same the other way round.
+    """
+    none = np.zeros_like(ring.pp)
+    on_this, on_next = [none, none], [none, none]
+    link = none
+    for i, stage in enumerate(ring.stages):
+        this, after = 2 * (stage.position + 1) == ring.pp, 2 * stage.position == ring.pp
+        at_end = stage.position == ring.pp - 1
+        link = np.where(this, stage.link_out, link)
+        for side in (0, 1):
+            back = stage.one_way(backward=not side)[0]
+            back = back + np.where(at_end, ring.last[not side], 0.0)
+            on_this[side] = np.where(this, direct[side][i], on_this[side])
+            on_next[side] = np.where(after, ramps[side][i] + back, on_next[side])
+    chains = [
+        on_this[0] + on_this[1],
+        on_next[0] + on_this[1],
+        on_this[0] + on_next[1],
+    ]
+    turns = (ring.batches == ring.pp) & (ring.pp % 2 == 0)
+    return np.where(turns, np.maximum.reduce(chains) + 2 * link, 0.0)
+
+
 def _side(ring: _Ring, *, backward: bool) -> tuple[list[Floats], list[Floats]]:
     """Warm-up (or, mirrored, cool-down) per stage: straight to it, and with ways back to it."""
     waits = [
@@ -145,21 +194,32 @@ def _side(ring: _Ring, *, backward: bool) -> tuple[list[Floats], list[Floats]]:
         for stage, hold in zip(ring.stages, ring.hold, strict=True)
     ]
     highest = list(itertools.accumulate(waits, np.maximum))
+    top = np.maximum(highest[-1], waits[0] + ring.closes)
+    final = ring.stages[-1]
+    around = sum(final.one_way(backward=backward), final.links_before) + ring.closing
     direct = [
-        _direct(ring, i, (waits[0], low, highest[-1]), backward=backward)
+        _direct(ring, i, (waits[0], low, top), around, backward=backward)
         for i, low in enumerate(highest)
     ]
     if not ring.overlap_p2p:
-        direct[-1] = np.maximum(direct[-1], _round_the_back(ring, waits, backward=backward))
+        back = _round_the_back(ring, waits, backward=backward)
+        direct = [np.maximum(one, other) for one, other in zip(direct, back, strict=True)]
     return direct, best_ramps(direct, _trips(ring, backward=backward))
 
 
-def _direct(ring: _Ring, i: int, waits: tuple[Floats, Floats, Floats], *, backward: bool) -> Floats:
-    """To stage i by its first full slot: some times round the ring, the other slots waiting.
+def _direct(
+    ring: _Ring,
+    i: int,
+    waits: tuple[Floats, Floats, Floats],
+    around: Floats,
+    *,
+    backward: bool,
+) -> Floats:
+    """To stage i by its first full slot: some times `around` the ring, the other slots waiting.
 
     `waits`: one slot on the first stage, on the best one up to stage i, on the best of all.
     """
-    stage, final = ring.stages[i], ring.stages[-1]
+    stage = ring.stages[i]
     on_first, low, high = waits
     first, last = ring.first[backward], ring.last[backward]
     pp, virtual = ring.pp, ring.virtual
@@ -167,10 +227,14 @@ def _direct(ring: _Ring, i: int, waits: tuple[Floats, Floats, Floats], *, backwa
     slots = ring.warm_up(stage)
     base = before + once + stage.links_before + first
     base = base + np.where(stage.position == pp - 1, last, 0.0)
-    around = sum(final.one_way(backward=backward), final.links_before) + ring.closing
     free = slots - stage.position
     most = np.minimum(virtual - 1, np.floor(free / pp))
-    best = free * low
+    best, closes = free * low, np.zeros_like(free)
+    if not ring.overlap_p2p:
+        # On the first stage all the time: the closing link is used from the first chunk on.
+        used = np.minimum(np.maximum(free - (pp - 1), 0.0), ring.closing_slots - 1)
+        closes = used * ring.closes
+        best = np.maximum(best, free * on_first + closes)
     for rounds in (np.zeros_like(most), np.maximum(most - 1, 0), most):
         idle = free - rounds * pp
         top = np.where(rounds > 0, high, low)
@@ -181,36 +245,44 @@ def _direct(ring: _Ring, i: int, waits: tuple[Floats, Floats, Floats], *, backwa
         best = np.maximum(best, rounds * around + waiting + (idle - anywhere) * low)
     if i == 0:
         embeddings = np.minimum(slots + 1, pp) + np.maximum(slots + 1 - ring.chunks, 0)
-        best = np.maximum(best, slots * on_first + (embeddings - 1) * first)
+        best = np.maximum(best, slots * on_first + (embeddings - 1) * first + closes)
     return base + best
 
 
-def _round_the_back(ring: _Ring, waits: list[Floats], *, backward: bool) -> Floats:
-    """To the last stage over the closing link: both partners of a transfer wait for it."""
+def _round_the_back(ring: _Ring, waits: list[Floats], *, backward: bool) -> list[Floats]:
+    """To each stage over the closing link: both partners of a transfer wait for it.
+
+    Down to a stage, wait, back up past the first one and on to the last one; in all slots of the
+    last stage's warm-up, or for the first chunk only and then up to a stage, wait, down again.
+    """
     final, pp = ring.stages[-1], ring.pp
     first, last = ring.first[backward], ring.last[backward]
-    slots = ring.warm_up(final)
-    once_last, before_last = final.one_way(backward=backward)
-    best = np.zeros_like(pp)
-    opening = best
-    for stage, wait, hold in zip(ring.stages, waits, ring.hold, strict=True):
-        # Down to the stage, wait, and back up past the first one: in all slots ...
-        _, before = stage.one_way(backward=backward)
-        walk = 2 * (before + stage.links_before) - hold
-        walk = walk + np.where(stage.position == 0, pp, 1) * first
-        stays = slots - 2 * stage.position
-        best = np.maximum(best, np.where(stays > 0, walk + stays * wait + once_last, 0.0))
-        # ... or for the first chunk only, ...
-        stays = pp - 2 * stage.position
-        opening = np.maximum(opening, np.where(stays > 0, walk + stays * wait, 0.0))
-    for stage, wait, hold in zip(ring.stages, waits, ring.hold, strict=True):
-        # ... then up from the last stage to this one, wait, and down again.
-        once, before = stage.one_way(backward=backward)
-        stays = slots + 1 - pp - 2 * (pp - 1 - stage.position)
-        passed = before_last + once_last - before - once
-        walk = opening + 2 * (passed + final.links_before - stage.links_before)
-        best = np.maximum(best, np.where(stays > 0, walk + stays * wait - hold, 0.0))
-    return best + ring.closing + last
+    ways = [stage.one_way(backward=backward) for stage in ring.stages]
+    once, before = (np.stack(column) for column in zip(*ways, strict=True))
+    links = np.stack([stage.links_before for stage in ring.stages])
+    position = np.stack([stage.position for stage in ring.stages])
+    begin = np.stack([ring.warm_up(stage) for stage in ring.stages])
+    wait, hold = np.stack(waits), np.stack(ring.hold)
+    walk = 2 * (before + links) - hold + np.where(position == 0, pp, 1) * first
+    stays = begin[-1] - 2 * position
+    used = np.where(position == 0, (ring.closing_slots - 2) * ring.closes, 0.0)
+    in_all = np.where(stays > 0, walk + stays * wait + used + once[-1], 0.0).max(axis=0)
+    stays = pp - 2 * position
+    opening = np.where(stays > 0, walk + stays * wait, 0.0).max(axis=0)
+    # After the first chunk it may also stay on the first stage, beside the closing link.
+    beside = opening + (ring.chunks - pp - 1) * (wait[0] + ring.closes) + once[-1]
+    in_all = np.maximum(in_all, beside)
+    # Passes and links up from the last stage to one, and down from it to where the chain ends.
+    end = before + once + links
+    up = before[-1] + once[-1] + final.links_before - end
+    found = []
+    for i, slots in enumerate(begin):
+        left = slots + 1 - pp - (pp - 1 - position[: i + 1]) - (position[i] - position[: i + 1])
+        way = up[: i + 1] + end[i] - end[: i + 1] + left * wait[: i + 1] - hold[: i + 1]
+        best = np.where(left > 0, opening + way, 0.0).max(axis=0)
+        found.append(best + ring.closing + last * (position[i] == pp - 1))
+    found[-1] = np.maximum(found[-1], in_all + ring.closing + last)
+    return found
 
 
 def _trips(ring: _Ring, *, backward: bool) -> list[Floats]:
@@ -233,30 +305,77 @@ def _on_last(ring: _Ring) -> Floats:
     """Between the ramps: every micro-batch at the head, and the best way from group to group."""
     slot = ring.stages[-1].both + ring.hold[-1]
     head = slot + sum(ring.last)
+    window = (ring.pp - 1) * _in_window(ring)
     slots = (ring.virtual - 1) * ring.pp
     between = np.maximum(slots * slot, _away(ring, slots))
-    group = ring.pp * head + np.maximum(between, _away_ahead(ring, slots))
+    group = window + head + np.maximum(between, _away_ahead(ring, slots))
     if ring.overlap_p2p:
         group = np.maximum(group, _around(ring, head))
-    return (ring.pp - 1) * head + (ring.batches / ring.pp - 1) * group
+    groups = ring.batches / ring.pp - 1
+    longest = window + groups * group
+    if ring.overlap_p2p:
+        return longest
+    return np.maximum(longest, _beside_the_closing_link(ring, groups))
+
+
+def _beside_the_closing_link(ring: _Ring, groups: Floats) -> Floats:
+    """Next to the closing link while it is used, elsewhere in the other slots of each group.
+
+    Where it waits in either is on either end of the link; the first and the last slots belong to
+    the last stage.
+    """
+    first, final = ring.stages[0], ring.stages[-1]
+    slots, away = (ring.virtual - 1) * ring.pp, ring.pp - 2
+    head = final.both + sum(ring.last)
+    trip = _away(ring, away)
+    trip = np.where(trip > 0, trip + ring.hold[-1] + 2 * head, 0.0)
+    rest_last = np.maximum(ring.pp * head + (ring.pp - 1) * final.link_in, trip)
+    trip = _away_from_first(ring, away)
+    trip = np.where(trip > 0, trip + 2 * first.both, 0.0)
+    rest_first = np.maximum(ring.pp * first.both + (ring.pp - 1) * first.link_out, trip)
+    ends = 2 * rest_last - head
+    over = 2 * ring.closing
+    hold = ring.hold[0] + ring.closes
+    on_first = groups * (slots * first.both + (slots - 1) * hold) + ends + over
+    on_first = on_first + (groups - 1) * np.maximum(rest_last + over, rest_first + 2 * hold)
+    hold = ring.hold[-1]
+    on_last = groups * (slots * final.both + (slots - 1) * hold) + ends + 2 * hold
+    on_last = on_last + (groups - 1) * np.maximum(rest_last + 2 * hold, rest_first + over)
+    return np.where(groups >= 1, np.maximum(on_first, on_last), rest_last - head)
+
+
+def _away_from_first(ring: _Ring, slots: Floats) -> Floats:
+    """Down from the first stage, wait, and back to it; neither end counts."""
+    first = ring.stages[0]
+    best = np.zeros_like(slots)
+    for stage, hold in zip(ring.stages[1:], ring.hold[1:], strict=True):
+        left = slots - 2 * (stage.position - 1)
+        way = 2 * (stage.links_before + stage.both_before - first.both)
+        way = way + left * (stage.both + hold) - hold
+        best = np.maximum(best, np.where((left >= 1) & (stage.position > 0), way, 0.0))
+    return best
+
+
+def _in_window(ring: _Ring) -> Floats:
+    """A slot of the head: the closing link rests but for the last one of a group."""
+    final = ring.stages[-1]
+    seconds = final.both + sum(ring.last)
+    return seconds if ring.overlap_p2p else seconds + final.link_in
 
 
 def _around(ring: _Ring, head: Floats) -> Floats:
-    """One group whose chain keeps moving round the ring in one direction.
-
-    From head to head once round, waiting on the longest stage for the other chunks, or all the
-    time; or, if transfers outlast passes, through all chunks one way and through the last one the
-    other way, which takes a turn of `pp` slots more.
-    """
-    final = ring.stages[-1]
-    links = final.links_before + ring.closing
-    forward = final.forward_before + final.forward + links
-    backward = final.backward_before + final.backward + links
-    more, less = np.maximum(forward, backward), np.minimum(forward, backward)
+    """One group: from head to head round the ring, or waiting on the longest stage."""
+    more = _one_round(ring)
     waiting = ring.pp * functools.reduce(np.maximum, [stage.both for stage in ring.stages])
-    to_head = more + (ring.virtual - 2) * np.maximum(more, waiting)
-    to_and_fro = (ring.virtual * more + less + sum(ring.last)) * ring.virtual / (ring.virtual + 1)
-    return np.maximum(ring.pp * head + to_head, to_and_fro)
+    return ring.pp * head + more + (ring.virtual - 2) * np.maximum(more, waiting)
+
+
+def _one_round(ring: _Ring) -> Floats:
+    """Once round the ring in the longer direction."""
+    final = ring.stages[-1]
+    forward = final.forward_before + final.forward
+    backward = final.backward_before + final.backward
+    return np.maximum(forward, backward) + final.links_before + ring.closing
 
 
 def _away(ring: _Ring, slots: Floats) -> Floats:
@@ -289,7 +408,8 @@ def _away_ahead(ring: _Ring, slots: Floats) -> Floats:
             way = way + final.both + left * stage.both
         else:
             way = way + stage.both_before + left * (stage.both + hold) - hold - ring.hold[-1]
-            way = way + np.where(stage.position == 0, sum(ring.first), 0.0)
+            at_first = sum(ring.first) + np.maximum(left - 1, 0.0) * ring.closes
+            way = way + np.where(stage.position == 0, at_first, 0.0)
         usable = (left >= 1) & (stage.position < ring.pp - 1)
         best = np.maximum(best, np.where(usable, way, 0.0))
     return best
@@ -298,7 +418,7 @@ def _away_ahead(ring: _Ring, slots: Floats) -> Floats:
 def _first_group(ring: _Ring) -> Floats:
     """The slots of one group after its first, on the last stages."""
     head = ring.stages[-1].both + ring.hold[-1] + sum(ring.last)
-    stay = (ring.pp - 1) * head
+    stay = (ring.pp - 1) * _in_window(ring)
     if ring.overlap_p2p:
         return np.maximum(stay, _away(ring, ring.pp - 1))
     return np.maximum(stay, _away(ring, ring.pp - 2) + head)
@@ -330,8 +450,10 @@ def _after_first_group(
     once = np.maximum(detours[0] + ramps[1], ramps[0] + detours[1]) + steady * slot
     twice = detours[0] + detours[1] + (steady - lost) * slot
     if i == 0:
-        embeddings = (ring.batches - 2 * ring.pp) * sum(ring.first)
-        once, twice = once + embeddings, twice + embeddings
+        groups = ring.batches / ring.pp - 1
+        more = (ring.batches - 2 * ring.pp) * sum(ring.first)
+        used = np.maximum(groups * ring.closing_slots - 2 * ring.pp, 0.0)
+        once, twice = once + more + used * ring.closes, twice + more
     usable = stage.position < ring.pp - 1
     best = np.where(usable & (steady >= late), once, 0.0)
     return np.maximum(best, np.where(usable & (steady - lost >= late), twice, 0.0))

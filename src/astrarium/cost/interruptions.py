@@ -17,6 +17,8 @@ functions take numbers or arrays that broadcast. A run that makes no headway tak
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -53,13 +55,26 @@ def best_interval(
     above the solution straight onto it. Young's sqrt(2 d M), or sqrt(2 a) for x, is such a start.
     """
     often, saving = np.broadcast_arrays(np.asarray(rate, float), checkpoint_seconds)
+    if often.ndim:
+        best = _unbounded_interval(often, saving)
+    else:
+        best = _interval_of_one(float(often), float(saving))
+    return np.minimum(np.maximum(best, shortest), longest)
+
+
+@lru_cache(maxsize=1024)
+def _interval_of_one(often: float, saving: float) -> Floats:
+    """All plans with as many nodes are interrupted as often, and save their state as fast."""
+    return _unbounded_interval(np.asarray(often), np.asarray(saving))
+
+
+def _unbounded_interval(often: Floats, saving: Floats) -> Floats:
     a = often * saving
     z = a + np.minimum(np.sqrt(2 * a), 1.0)
     for _ in range(_NEWTON_STEPS):
         slope = np.where(z > 0, -np.expm1(-z), 1.0)
         z = np.maximum(z - (_excess(z) - a) / slope, 0.0)
-    best = np.divide(-np.expm1(-z), often, out=np.full(often.shape, np.inf), where=often > 0)
-    return np.minimum(np.maximum(best, shortest), longest)
+    return np.divide(-np.expm1(-z), often, out=np.full(often.shape, np.inf), where=often > 0)
 
 
 def _excess(z: Floats) -> Floats:

@@ -37,6 +37,7 @@ from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
+from astrarium.cost.shard_memory import remembered
 from astrarium.cost.stages import StagePlanner, StageTable
 from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
@@ -213,11 +214,13 @@ class CostModel:
         }
         first, shard_of = distinct_rows(*columns.values())
         shards = Shards(**{name: column[first] for name, column in columns.items()})
-        return ShardCosts(
-            layer_costs(self.workload, shards, self.ops, self.fabric, self.runtime, self.tuning),
-            end_costs(self.workload, shards, self.ops, self.fabric, self.runtime),
-            shard_of,
-        )
+        alike = replace(self.workload, global_batch=1, tokens=None)
+        of = (alike, self.pool.gpu, self.fabric, self.runtime, self.tuning)
+        return ShardCosts(*remembered(of, shards, self._priced_shards), shard_of)
+
+    def _priced_shards(self, shards: Shards) -> tuple[LayerCosts, EndCosts]:
+        given = (self.workload, shards, self.ops, self.fabric, self.runtime)
+        return layer_costs(*given, self.tuning), end_costs(*given)
 
     def layouts(
         self,

@@ -14,11 +14,11 @@ from dataclasses import fields
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.layouts import Layouts, ShardCosts, data_ranks, sum_over_modules
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options, by_rank
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
 
@@ -198,20 +198,37 @@ def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[F
     The head's backward pass comes first and frees the logits before any layer is redone, so
     the last stage peaks in one or the other.
     """
-    full = by_rank(options.granularity == _FULL)
-    kept, dropped_of_layer = _kept_by_policy(layouts, rows, options)
-    by_layer, unit = _kept_by_full(layouts, rows, options)
-    redone = layouts.redone_of_layer[rows] * unit
-    in_layer = np.where(full, redone, dropped_of_layer)
+    kept, in_layer = _kept(layouts, rows, options)
     in_layer = in_layer + layouts.transient_of_layer[rows]
     fresh = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
     in_layer = np.maximum(in_layer, layouts.runtime.fresh_gradient_bytes * fresh)
     head = layouts.head_activations[rows]
-    activations = np.where(full, by_layer, kept) + head
-    return activations, np.maximum(in_layer - head, layouts.head_transient[rows])
+    return kept + head, np.maximum(in_layer - head, layouts.head_transient[rows])
 
 
-def _kept_by_policy(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+def _kept(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """What layers keep, and what comes back of those that are redone at once: by rank."""
+    full, uniform = options.granularity == _FULL, options.method == _UNIFORM
+    if full.ndim > 1:  # ranks differ: every way, and of each rank its own
+        groups = _by_groups(layouts, rows, options)
+        blocks = _by_blocks(layouts, rows, options)
+        policy = _by_policy(layouts, rows, options)
+        kept, back = (
+            np.where(full, np.where(uniform, *redone), other)
+            for *redone, other in zip(groups, blocks, policy, strict=True)
+        )
+        return kept, back
+    kept = np.empty((len(rows), layouts.layer_counts.shape[1]))
+    back = np.empty_like(kept)
+    ways_of = {_by_groups: full & uniform, _by_blocks: full & ~uniform, _by_policy: ~full}
+    for way, chosen in ways_of.items():
+        at = np.flatnonzero(chosen)
+        if len(at):
+            kept[at], back[at] = way(layouts, rows[at], options.take(at))
+    return kept, back
+
+
+def _by_policy(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
     """Without recomputation, or with some modules of every layer redone."""
     costs, shard = layouts.costs, layouts.shard[rows]
     dropped = sum_over_modules(costs.dropped, shard, options.recompute_modules)
@@ -220,26 +237,36 @@ def _kept_by_policy(layouts: Layouts, rows: Ints, options: Options) -> tuple[Flo
     return np.einsum("nrk,nrk->nr", in_flight, kept), dropped.max(axis=2)
 
 
-def _kept_by_full(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
-    """With whole layers redone: their inputs stay. Returns also how many are redone at once."""
-    costs, shard, stages = layouts.costs, layouts.shard[rows], layouts.stages
-    stage_row = layouts.stage_row[rows]
-    in_flight = stages.in_flight[stage_row]
+def _by_blocks(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """With the first layers of each chunk redone, one at a time: their inputs stay."""
+    stages, (whole, inputs, layers) = layouts.stages, _in_flight(layouts, rows)
+    covered = stages.covered_in_flight(layouts.stage_row[rows], options.recompute_layers)
+    share = covered / layers
+    return share * inputs + (1 - share) * whole, layouts.redone_of_layer[rows]
+
+
+def _by_groups(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """With all layers redone in groups: the inputs of groups stay."""
+    stages, (_, inputs, layers) = layouts.stages, _in_flight(layouts, rows)
+    size = np.maximum(options.recompute_layers, 1)
+    groups, largest = stages.groups(layouts.stage_row[rows], size)
+    return groups / layers * inputs, layouts.redone_of_layer[rows] * largest
+
+
+def _in_flight(layouts: Layouts, rows: Ints) -> tuple[Floats, Floats, Floats]:
+    """All activations of layers in flight, their inputs, and how many layers these are.
+
+    No option changes them: they are found once for neighbours of the same layout.
+    """
+    is_first = np.concatenate([[True], rows[1:] != rows[:-1]])[: len(rows)]
+    of, once = np.cumsum(is_first) - 1, rows[is_first]
+    costs, shard = layouts.costs, layouts.shard[once]
+    in_flight = layouts.stages.in_flight[layouts.stage_row[once]]
     whole = np.einsum("nrk,nrk->nr", in_flight, costs.activations[shard])
     inputs = np.einsum("nrk,nrk->nr", in_flight, costs.inputs[shard])
     if layouts.runtime.checkpoints_on_host:
         inputs = np.zeros_like(inputs)
-    _, covered = stages.covered_layers(stage_row, options.recompute_layers)
-    share = covered / np.maximum(in_flight.sum(axis=2), 1.0)
-    blocks = share * inputs + (1 - share) * whole
-    uniform = _is_uniform(options)
-    groups, largest = stages.groups(stage_row, np.maximum(options.recompute_layers, 1))
-    share_kept = groups / np.maximum(in_flight.sum(axis=2), 1.0)
-    return np.where(uniform, share_kept * inputs, blocks), np.where(uniform, largest, 1)
-
-
-def _is_uniform(options: Options) -> Bools:
-    return by_rank(options.method == _UNIFORM)
+    return whole[of], inputs[of], np.maximum(in_flight.sum(axis=2), 1.0)[of]
 
 
 MEMORY_CAUSES = tuple(field.name for field in fields(Memory))

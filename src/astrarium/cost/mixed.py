@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from astrarium.cost.collectives import (
     place,
     send_seconds,
 )
-from astrarium.cost.ends import EndCosts
+from astrarium.cost.known_shards import KnownShards, slowest_costs
 from astrarium.cost.layouts import (
     CostModel,
     EndSeconds,
@@ -43,9 +43,9 @@ from astrarium.cost.layouts import (
     ShardCosts,
 )
 from astrarium.cost.memory import bytes_of_phases, bytes_of_recompute
+from astrarium.cost.shard_memory import rows_of, stacked
 from astrarium.cost.stages import StageTable, layers_before, stages_of_bounds
 from astrarium.cost.step import after_parts, pass_seconds, rank_parts
-from astrarium.cost.tally import LayerCosts
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import SPLITS, Degrees, Options
@@ -57,7 +57,6 @@ StageClass = tuple[int, ...]  # indices of the pools a stage lies on, ascending
 AnyDegrees = Degrees | Mapping[StageClass, Degrees]
 
 _FREE = SPLITS.index(LayerSplit.FREE)
-_Costs = TypeVar("_Costs", LayerCosts, EndCosts)
 
 
 class Contents(Value, frozen=True, dict=True):
@@ -129,52 +128,20 @@ class StageTables(Value, frozen=True):
         return self.hop[row, stage_class, behind, 0 if alike else cut]
 
 
-class _KnownShards:
-    """Costs of shards on one pool, each computed once: a search asks for the same ones often."""
-
-    def __init__(self, model: CostModel) -> None:
-        self._model = model
-        self._place: dict[tuple[int, ...], int] = {}
-        self._costs: ShardCosts | None = None
-
-    def costs(self, degrees: Degrees, gpus: Ints) -> ShardCosts:
-        d, domain = degrees, self._model.pool.domain_of(gpus)
-        columns = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel, domain)
-        first, shard_of = distinct_rows(*columns)
-        keys = list(zip(*(column[first].tolist() for column in columns), strict=True))
-        new = [i for i, key in enumerate(keys) if key not in self._place]
-        if new:
-            rows = first[new]
-            self._add(self._model.shard_costs(degrees.take(rows), gpus[rows]))
-            known = len(self._place)
-            self._place.update({keys[i]: known + n for n, i in enumerate(new)})
-        assert self._costs is not None
-        places = np.array([self._place[key] for key in keys])
-        return replace(self._costs, shard_of=places[shard_of])
-
-    def _add(self, costs: ShardCosts) -> None:
-        layers = _rows_of(costs.layers, costs.shard_of)
-        ends = _rows_of(costs.ends, costs.shard_of)
-        if self._costs is not None:
-            layers = _stacked([self._costs.layers, layers])
-            ends = _stacked([self._costs.ends, ends])
-        self._costs = ShardCosts(layers, ends, np.arange(len(layers.forward)))
-
-
 class _Priced(Value, frozen=True):
     """The models behind a class of stages."""
 
     members: tuple[CostModel, ...]
     model: CostModel  # whose links are those of the whole class
-    shards: tuple[_KnownShards, ...]
+    shards: tuple[KnownShards, ...]
 
     def shard_costs(self, degrees: Degrees, gpus: Ints) -> ShardCosts:
         every = [known.costs(degrees, gpus) for known in self.shards]
         if len(every) == 1:
             return every[0]
-        layers = [_rows_of(costs.layers, costs.shard_of) for costs in every]
-        ends = [_rows_of(costs.ends, costs.shard_of) for costs in every]
-        return ShardCosts(_slowest(layers), _slowest(ends), np.arange(len(degrees)))
+        layers = [rows_of(costs.layers, costs.shard_of) for costs in every]
+        ends = [rows_of(costs.ends, costs.shard_of) for costs in every]
+        return ShardCosts(slowest_costs(layers), slowest_costs(ends), np.arange(len(degrees)))
 
     @property
     def capacity(self) -> float:
@@ -317,7 +284,7 @@ class ClusterModel:
             always, update = bytes_of_phases(layouts, rows, options)
             alone = bytes_of_recompute(layouts, rows, options)
             both = bytes_of_recompute(replace(layouts, stages=two), rows, options)
-            after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
+            after = _after(layouts, rows, options)
             fixed = always + 2 * alone - both
             found = (forward, backward, after, fixed, both - alone, update)
             for name, values in zip(_TABLES, found, strict=True):
@@ -327,6 +294,22 @@ class ClusterModel:
         capacity = np.array([self.capacity(stage_class) for stage_class in classes])
         hop, tied = (between[rows] for between in self._between(every))
         return StageTables(contents=contents, **stacked, capacity=capacity, hop=hop, tied=tied)
+
+    def seconds_after(
+        self,
+        degrees: Degrees,
+        options: Options,
+        classes: Sequence[StageClass],
+        pool_gpus: Ints,
+        contents: Contents,
+    ) -> Floats:
+        """`StageTables.after` alone."""
+        first, rows = _distinct(degrees, pool_gpus)
+        few, gpus = degrees.take(first), pool_gpus[first]
+        ones = np.ones(len(gpus), np.int64)
+        stages = contents.stages(1)
+        parts = [self._part(of, few, ones, stages, 0 * ones, gpus) for of in classes]
+        return np.stack([_after(part.layouts, rows, options) for part in parts], axis=1)
 
     def layouts(
         self,
@@ -396,7 +379,7 @@ class ClusterModel:
     def _new_class(self, stage_class: StageClass) -> _Priced:
         members = tuple(self.pools[pool] for pool in stage_class)
         if len(members) == 1:
-            return _Priced(members, members[0], (_KnownShards(members[0]),))
+            return _Priced(members, members[0], (KnownShards(members[0]),))
         fabric = self.fabric_of(stage_class)
         slowest = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
         model = slowest.with_fabric(fabric)
@@ -405,7 +388,7 @@ class ClusterModel:
             shards = tuple(self._class((pool,)).shards[0] for pool in stage_class)
             return _Priced(members, model, shards)
         members = tuple(member.with_fabric(fabric) for member in members)
-        return _Priced(members, model, tuple(_KnownShards(member) for member in members))
+        return _Priced(members, model, tuple(KnownShards(member) for member in members))
 
     def fabric_of(self, pools: StageClass) -> Fabric:
         """The links of a group that spans pools, at the pace the tuning learned."""
@@ -437,6 +420,11 @@ class ClusterModel:
                     fabric, gradient * _tied_table(fabric, one, other), ends
                 )
         return hop, tied
+
+
+def _after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """Seconds once an iteration, behind the passes: (strategies, ranks)."""
+    return np.asarray(sum(after_parts(layouts, rows, options).values()))
 
 
 def _distinct(degrees: AnyDegrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
@@ -486,18 +474,6 @@ def _tied_table(fabric: Fabric, one: _Part, other: _Part) -> Floats:
 _TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes", "update_bytes")
 
 
-def _rows_of(costs: _Costs, rows: Ints) -> _Costs:
-    return replace(costs, **{f.name: getattr(costs, f.name)[rows] for f in fields(costs)})
-
-
-def _slowest(costs: Sequence[_Costs]) -> _Costs:
-    """The larger figure of each: GPUs of a block wait for one another."""
-    largest = {
-        f.name: np.maximum.reduce([getattr(one, f.name) for one in costs]) for f in fields(costs[0])
-    }
-    return replace(costs[0], **largest)
-
-
 def _merged(every: Sequence[Layouts], class_of: Ints, hop: Floats, tied: Floats) -> Layouts:
     """Layouts whose ranks come each from the part of its class."""
     one, rows = every[0], np.arange(len(class_of))
@@ -519,7 +495,7 @@ def _merged(every: Sequence[Layouts], class_of: Ints, hop: Floats, tied: Floats)
         **chosen,
         models=tuple(part.models[0] for part in every),
         model_of=class_of,
-        costs=_stacked([part.costs for part in every]),
+        costs=stacked([part.costs for part in every]),
         shard=_selected(shards, class_of),
         ends=_ends([part.ends for part in every], class_of[:, 0], last),
         hop_seconds=_hops(hop[rows[:, None], class_of, behind], one.stages.stop),
@@ -571,12 +547,6 @@ def _hops(hop: Floats, stop: Ints) -> Floats:
         return widest
     at_cut = np.take_along_axis(hop, np.maximum(stop, 0)[:, :, None], axis=2)[:, :, 0]
     return np.where(stop < 0, widest, at_cut)
-
-
-def _stacked(costs: Sequence[_Costs]) -> _Costs:
-    names = [field.name for field in fields(costs[0])]
-    columns = {name: np.concatenate([getattr(one, name) for one in costs]) for name in names}
-    return replace(costs[0], **columns)
 
 
 def _ends(ends: Sequence[EndSeconds], first: Ints, last: Ints) -> EndSeconds:

@@ -20,10 +20,14 @@ deviation from the simulator, stage times up to 3x apart, K up to 48, pp up to 1
 
 - 1F1B: none; if p2p overlaps, none for even stages, 1.3 % too short where times are drawn at
   random, 1.8 % at the worst found, never too long;
-- interleaved, chunks of a stage alike, p2p up to 20 % of a chunk: 0.8 % overlapped, 2 % if not
-  (5 % where the link from last to first stage is much slower than the others); 4 % with
-  embedding and a head of up to three chunks; none for equal layers, 1 % with a head;
-- interleaved, p2p up to 20 % of a stage, that is 80 % of a chunk: 6 %; 14 % with unequal links;
+- interleaved, chunks of a stage alike, pp up to 16: 0.6 % for p2p up to 20 % of a chunk, overlapped
+  (then never too long) and not overlapped 0.8 %; 4 % with embedding and a head of up to three
+  chunks; none for equal layers, 1 % with a head;
+- interleaved, p2p up to 80 % of a chunk: 1 % for equal links; unequal ones 0.9 % in 99 of 100
+  pipelines and 5 % at the worst if overlapped, 2 % if not;
+- interleaved, p2p up to three chunks: 2.1 % for equal links, 4 % for unequal ones if not
+  overlapped; overlapped 7 % too short in 99 of 100, 21 % at the worst, nine in ten of those beyond
+  5 % where the link from last to first stage is among the slowest quarter; worse with a head;
 - interleaved, chunks of one stage 10 / 25 / 50 / 200 % apart: 2 / 5 / 9 / 17 %. Only the
   simulator follows these; `simulated_seconds` takes many pipelines at once.
 """

@@ -24,11 +24,16 @@ schedule that overlaps expert communication, gradient reduction beside the last 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Final
+
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.errors import InputError
 from astrarium.value import Value
+
+WAVES_AT_ONCE: Final = 256  # bounds the memory of long pipelines
 
 
 class Timeline(Value, frozen=True):
@@ -84,7 +89,7 @@ def simulate(
     order = _order(*_checked(forward[None], backward[None], p2p[None], num_micro_batches))
     starts: list[Floats] = []
     costs = _Costs(forward[None], backward[None], p2p[None])
-    free = _run(order, costs, starts, overlap_p2p=overlap_p2p)
+    free = _run([order], costs, starts, overlap_p2p=overlap_p2p)
     wave, stage = np.nonzero(order.kind)
     start = np.array(starts)[wave, stage, 0]
     kind, chunk = order.kind[wave, stage], order.chunk[wave, stage]
@@ -109,11 +114,20 @@ def simulated_seconds(
     num_micro_batches: int,
     *,
     overlap_p2p: bool,
+    fewer: int | None = None,
 ) -> Floats:
-    """Seconds of n pipelines of one shape: arrays of (n, stages, chunks) and (n, stages)."""
-    order = _order(*_checked(forward, backward, p2p, num_micro_batches))
+    """Seconds of n pipelines of one shape: arrays of (n, stages, chunks) and (n, stages).
+
+    With `fewer` micro-batches, too, behind those of all: (2n). Of virtual stages the passes are the
+    same up to there, so that both are executed side by side.
+    """
+    pp, virtual, most = _checked(forward, backward, p2p, num_micro_batches)
+    orders = [_order(pp, virtual, most)]
+    if fewer is not None:
+        _checked(forward, backward, p2p, fewer)
+        orders.append(_shortened(orders[0], virtual, fewer))
     costs = _Costs(forward, backward, p2p)
-    return _run(order, costs, None, overlap_p2p=overlap_p2p).max(axis=0)
+    return _run(orders, costs, None, overlap_p2p=overlap_p2p).max(axis=0)
 
 
 def _checked(
@@ -164,6 +178,24 @@ def _order(pp: int, virtual: int, num_micro_batches: int) -> _Order:
         chunk = np.zeros_like(kind)
     else:
         kind, chunk, micro_batch = _interleaved(pp, virtual, num_micro_batches)
+    order = _linked(kind, chunk, micro_batch, virtual)
+    if virtual > 1 and num_micro_batches == pp and pp % 2 == 0:
+        # The stage whose warm-up is just all its forward passes sends the last of them before it
+        # asks for its first gradient, which is already on offer: its link is used twice.
+        middle = pp // 2 - 1
+        order.meets[2 * (pp * virtual - 1 + middle) + 1, middle] = pp + 1 + middle
+    return order
+
+
+def _shortened(order: _Order, virtual: int, num_micro_batches: int) -> _Order:
+    """The order of virtual stages, of several groups, with fewer of them: others rest instead."""
+    kept = np.where(order.micro_batch < num_micro_batches, order.kind, 0)
+    return _linked(kept, order.chunk, order.micro_batch, virtual)
+
+
+def _linked(kind: Ints, chunk: Ints, micro_batch: Ints, virtual: int) -> _Order:
+    """The order with where the inputs of its passes come from."""
+    pp = kind.shape[1]
     stage = np.arange(pp)[None, :]
     place = chunk * pp + stage
     is_forward, is_backward = kind == _FORWARD, kind == _BACKWARD
@@ -178,11 +210,6 @@ def _order(pp: int, virtual: int, num_micro_batches: int) -> _Order:
         sends = np.where(np.arange(len(kind))[:, None] % 2, np.roll(sends, 1, axis=0), False)
     used = sends | np.roll(returns, -1, axis=1)
     meets = np.where(used, stage, pp)
-    if virtual > 1 and num_micro_batches == pp and pp % 2 == 0:
-        # The stage whose warm-up is just all its forward passes sends the last of them before it
-        # asks for its first gradient, which is already on offer: its link is used twice.
-        middle = pp // 2 - 1
-        meets[2 * (pp * virtual - 1 + middle) + 1, middle] = pp + 1 + middle
     return _Order(kind, chunk, micro_batch, source, link, meets, 1 if virtual == 1 else 2)
 
 
@@ -230,32 +257,53 @@ class _Costs:
         self.virtual = virtual
         self.pp = pp
 
-    def rows(self, order: _Order) -> Ints:
+    def waves(
+        self, orders: Sequence[_Order], *, overlap_p2p: bool
+    ) -> Iterator[tuple[Ints, Floats, Floats]]:
+        """Of every wave: where inputs come from, seconds of links and of passes, order by order.
+
+        Picked for many waves at once: a pick by itself costs more than what is done with it.
+        """
+        links = [order.link if overlap_p2p else order.meets for order in orders]
+        rows = [self._rows(order) for order in orders]
+        for first in range(0, len(rows[0]), WAVES_AT_ONCE):
+            some = slice(first, first + WAVES_AT_ONCE)
+            yield from zip(
+                orders[0].source[some],
+                np.concatenate([self.links[link[some]] for link in links], axis=2),
+                np.concatenate([self.passes[row[some]] for row in rows], axis=2),
+                strict=True,
+            )
+
+    def _rows(self, order: _Order) -> Ints:
         """Row of `passes` for every wave and stage."""
         within = np.arange(self.pp)[None, :] * self.virtual + order.chunk
         row = 1 + (order.kind - 1) * self.pp * self.virtual + within
         return np.where(order.kind > 0, row, 0)
 
 
-def _run(order: _Order, costs: _Costs, starts: list[Floats] | None, *, overlap_p2p: bool) -> Floats:
+def _run(
+    orders: Sequence[_Order], costs: _Costs, starts: list[Floats] | None, *, overlap_p2p: bool
+) -> Floats:
     """When each stage of each pipeline is done; `starts` collects the beginning of each wave."""
-    rows = costs.rows(order)
-    passes, links = costs.passes, costs.links
-    pp = costs.pp
-    free = np.zeros((pp, passes.shape[1]))
-    earlier = [free] * order.reach
+    pp, every = costs.pp, orders[0].reach
+    free = np.zeros((pp, len(orders) * costs.passes.shape[1]))
+    earlier = [free] * every
     after, before = (np.arange(pp) + 1) % pp, (np.arange(pp) - 1) % pp
-    every = order.reach
-    for wave in range(len(rows)):
+    waves = costs.waves(orders, overlap_p2p=overlap_p2p)
+    for wave, (source, link, passes) in enumerate(waves):
         if overlap_p2p:
-            arrival = earlier[wave % every][order.source[wave]] + links[order.link[wave]]
-            free = np.maximum(free, arrival)
+            arrival = earlier[wave % every][source]
+            arrival += link
+            free = np.maximum(free, arrival, out=arrival)
         if starts is not None:
             starts.append(free)
-        free = free + passes[rows[wave]]
+        free = free + passes
         if overlap_p2p:
             earlier[wave % every] = free
         elif wave % every == every - 1:
-            met = np.maximum(free, free[after]) + links[order.meets[wave]]
-            free = np.maximum(np.maximum(free, met), met[before])
+            met = np.maximum(free, free[after])
+            met += link
+            np.maximum(free, met, out=free)
+            np.maximum(free, met[before], out=free)
     return free

@@ -57,21 +57,27 @@ class StageTable(Value, frozen=True):
     def present(self) -> Bools:
         return self.count > 0
 
-    def covered_layers(self, rows: Ints, block_layers: Ints) -> tuple[Floats, Floats]:
-        """Layers recomputed when each chunk redoes its first `block_layers`; held, in flight."""
-        small, large = self.small[rows], self.small[rows] + 1
-        n = by_rank(block_layers)
+    def covered_layers(self, rows: Ints, block_layers: Ints) -> Floats:
+        """Layers that a rank holds and recomputes when each chunk redoes its first few."""
         num_large = self.num_large[rows]
         num_small = self.virtual[rows][:, None] - num_large
-        cut_small, cut_large = np.minimum(n, small), np.minimum(n, large)
-        held = num_small * cut_small + num_large * cut_large
-        flight = self.flight_small[rows] * cut_small + self.flight_large[rows] * cut_large
-        return held.astype(float), flight
+        cut_small, cut_large = self._cuts(rows, block_layers)
+        return (num_small * cut_small + num_large * cut_large).astype(float)
+
+    def covered_in_flight(self, rows: Ints, block_layers: Ints) -> Floats:
+        """The same of the layers whose micro-batches are in flight."""
+        cut_small, cut_large = self._cuts(rows, block_layers)
+        return self.flight_small[rows] * cut_small + self.flight_large[rows] * cut_large
+
+    def _cuts(self, rows: Ints, block_layers: Ints) -> tuple[Ints, Ints]:
+        small, n = self.small[rows], by_rank(block_layers)
+        return np.minimum(n, small), np.minimum(n, small + 1)
 
     def groups(self, rows: Ints, group_layers: Ints) -> tuple[Floats, Ints]:
         """Groups of layers in flight when chunks are cut into groups, and the largest group."""
         small, n = self.small[rows], by_rank(group_layers)
-        of_small, of_large = -(-small // n), -(-(small + 1) // n)
+        # Of numbers as small as these the quotient is exact, and faster than one of integers.
+        of_small, of_large = np.ceil(small / n), np.ceil((small + 1) / n)
         flight = self.flight_small[rows] * of_small + self.flight_large[rows] * of_large
         return flight, np.minimum(n, small + (self.num_large[rows] > 0))
 
@@ -87,6 +93,7 @@ class StagePlanner:
         self._products = product_weights(model) if balanced == "thresholds" else None
         self._weights_key = tuple(self.weights.tolist())
         self._held = layers_before(model)
+        self._content = self._held.tobytes()
         self._bounds: dict[tuple[int, int, LayerSplit], Ints] = {}
         self._rows: dict[_RowKey, dict[str, Floats]] = {}
 
@@ -133,8 +140,9 @@ class StagePlanner:
 
     def _new_row(self, key: _RowKey) -> dict[str, Floats]:
         pp, virtual, split, micro_batches, all_ranks = key
-        bounds = self.bounds(pp, virtual, SPLITS[split])
-        return _row_of(self._held, bounds, virtual, micro_batches, all_ranks=all_ranks)
+        cuts = tuple(self.bounds(pp, virtual, SPLITS[split]).tolist())
+        kinds = self._held.shape[1]
+        return _row_of_cuts(self._content, kinds, cuts, virtual, micro_batches, all_ranks)
 
 
 @cache
@@ -159,7 +167,7 @@ def stages_of_bounds(
     kinds, content = held.shape[1], held.tobytes()
     given = zip(bounds, virtual.tolist(), num_micro_batches.tolist(), strict=True)
     rows = [
-        _row_of_cuts(content, kinds, tuple(cuts.tolist()), chunks, batches)
+        _row_of_cuts(content, kinds, tuple(cuts.tolist()), chunks, batches, True)
         for cuts, chunks, batches in given
     ]
     return _stack(rows, virtual)
@@ -167,11 +175,16 @@ def stages_of_bounds(
 
 @lru_cache(maxsize=4096)
 def _row_of_cuts(
-    held: bytes, kinds: int, bounds: tuple[int, ...], virtual: int, num_micro_batches: int
+    held: bytes,
+    kinds: int,
+    bounds: tuple[int, ...],
+    virtual: int,
+    num_micro_batches: int,
+    all_ranks: bool,
 ) -> dict[str, Floats]:
     """A search deals layers in the same way to many GPUs and with many options."""
     layers = np.frombuffer(held).reshape(-1, kinds)
-    return _row_of(layers, np.array(bounds), virtual, num_micro_batches, all_ranks=True)
+    return _row_of(layers, np.array(bounds), virtual, num_micro_batches, all_ranks=all_ranks)
 
 
 def _row_of(

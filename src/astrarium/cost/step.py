@@ -14,13 +14,19 @@ from functools import partial
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.collectives import contention_seconds
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
 from astrarium.cost.layouts import CostModel, EndSeconds, Layouts, RankSeconds, sum_over_modules
 from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import beside
-from astrarium.strategy.columns import GRANULARITIES, METHODS, Options, by_rank
+from astrarium.strategy.columns import (
+    GRANULARITIES,
+    METHODS,
+    RECOMPUTE_COLUMNS,
+    Options,
+    by_rank,
+)
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
 
@@ -109,6 +115,23 @@ def _pipeline(
 
 def pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """Seconds of all passes, transfers included."""
+    if any(getattr(options, name).ndim > 1 for name in RECOMPUTE_COLUMNS):
+        return _pipeline_of(layouts, rows, options)
+    # Offload, and ZeRO up to its first stage, change nothing about the passes.
+    messages = options.zero_stage > 1
+    first, alike = distinct_rows(
+        rows,
+        *(getattr(options, name) for name in RECOMPUTE_COLUMNS),
+        options.overlap_tp,
+        options.overlap_p2p,
+        options.zero_stage * messages,
+        options.overlap_grad_reduce & messages,
+        options.overlap_param_gather & messages,
+    )
+    return _pipeline_of(layouts, rows[first], options.take(first))[alike]
+
+
+def _pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
     hop = layouts.hop_seconds[rows]
     return walk(layouts, rows, options.overlap_p2p, forward, backward, hop)
@@ -154,17 +177,19 @@ def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floa
     """One micro-batch on each rank, by cause: (strategies, ranks)."""
     on_rank = layouts.on_rank
     overlap = options.overlap_tp[:, None]
+    redone = _redone_share(layouts, rows, options)
+    recompute = _recompute(layouts, rows, options, redone)
     parts = {
         "forward": on_rank.forward[rows],
         "backward": on_rank.backward[rows],
-        "recompute": _recompute(layouts, rows, options),
+        "recompute": recompute,
         "tp_communication": np.where(overlap, on_rank.tp_overlapped[rows], on_rank.tp[rows]),
         "cp_communication": on_rank.cp[rows],
         "ep_communication": on_rank.ep[rows],
-        "zero_communication": _zero_exposed(layouts, rows, options),
+        "zero_communication": _zero_exposed(layouts, rows, options, redone, recompute),
     }
     device = sum(parts.values(), np.zeros_like(parts["forward"]))
-    return parts | {"host": waited_for(_launches(layouts, rows, options), device)}
+    return parts | {"host": waited_for(_launches(layouts, rows, redone), device)}
 
 
 def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
@@ -186,9 +211,9 @@ def _of_step(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     return np.asarray(of_layers + runtime.step_seconds + layouts.tuning.step_seconds)
 
 
-def _launches(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+def _launches(layouts: Layouts, rows: Ints, redone: Floats) -> Floats:
     """What the host of each rank takes to launch one micro-batch."""
-    again = _redone_share(layouts, rows, options) * layouts.on_rank.launch_again[rows]
+    again = redone * layouts.on_rank.launch_again[rows]
     return layouts.on_rank.launch[rows] + again
 
 
@@ -204,29 +229,31 @@ def _policy_seconds(layouts: Layouts, options: Options, rows: Ints) -> Floats:
     return seconds * layouts.pace[rows][:, None, None]
 
 
-def _recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+def _recompute(layouts: Layouts, rows: Ints, options: Options, redone: Floats) -> Floats:
     held = layouts.stages.layers[layouts.stage_row[rows]]
     selective = np.einsum("nrk,nrk->nr", held, _policy_seconds(layouts, options, rows))
-    full = _redone_share(layouts, rows, options) * layouts.on_rank.again[rows]
+    full = redone * layouts.on_rank.again[rows]
     return np.where(by_rank(options.granularity == _FULL), full, selective)
 
 
 def _redone_share(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """Layers of each rank that are redone as a whole."""
-    covered, _ = layouts.stages.covered_layers(layouts.stage_row[rows], options.recompute_layers)
+    covered = layouts.stages.covered_layers(layouts.stage_row[rows], options.recompute_layers)
     share = covered / np.maximum(layouts.layer_counts[rows], 1.0)
     share = np.where(by_rank(options.method == _UNIFORM), 1.0, share)
     return np.where(by_rank(options.granularity == _FULL), share, 0.0)
 
 
-def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+def _zero_exposed(
+    layouts: Layouts, rows: Ints, options: Options, redone: Floats, recompute: Floats
+) -> Floats:
     """What ZeRO-2 and 3 add to every micro-batch: gradients scattered, weights gathered."""
     messages = layouts.messages
     forward = layouts.on_rank.forward[rows]
     if not (options.zero_stage > 1).any():
         return np.zeros_like(forward)
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
-    backward = layouts.on_rank.backward[rows] + _recompute(layouts, rows, options)
+    backward = layouts.on_rank.backward[rows] + recompute
     at_once = messages.at_once
     scatter, gather = at_once.scatter[rows], at_once.gather[rows]
     zero = options.zero_stage[:, None]
@@ -237,8 +264,7 @@ def _zero_exposed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     last = 1.0 / np.maximum(layouts.layer_counts[rows], 1.0)
     slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
     second = _exposed(scatter, reduce_hidden, last, slowdown, others)
-    again = _redone_share(layouts, rows, options) * layouts.runtime.gathers_to_recompute
-    gathers = gather * (1.0 + again)
+    gathers = gather * (1.0 + redone * layouts.runtime.gathers_to_recompute)
     third = _exposed(gather, gather_hidden, last, slowdown, others) + _exposed(
         gathers + scatter, reduce_hidden, last, slowdown, others
     )

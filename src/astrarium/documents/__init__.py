@@ -16,7 +16,15 @@ from typing import TypeVar
 from astrarium.documents import parsing, places
 from astrarium.errors import InputError
 
-__all__ = ["line_of", "load", "read", "write_atomic", "write_atomic_bytes"]
+__all__ = [
+    "check_values",
+    "checked",
+    "line_of",
+    "load",
+    "read",
+    "write_atomic",
+    "write_atomic_bytes",
+]
 
 T = TypeVar("T")
 
@@ -37,6 +45,26 @@ def load(path: Path, schema: type[T]) -> T:
         # Checks across keys put the place into their text.
         line = parsing.line_of(path, text, key or places.key_named_in(what))
         raise places.failure(path, what, line, key) from None
+
+
+def checked(data: object, schema: type[T], name: str) -> T:
+    """The same for data that is no file; complaints call it `name`, and have no lines."""
+    import msgspec
+
+    from astrarium.documents.schema import explain
+
+    check_values(data, name)
+    try:
+        return msgspec.convert(data, schema, str_keys=True)
+    except msgspec.ValidationError as error:
+        key, what = explain(str(error), data, schema)
+        raise places.failure(Path(name), what, None, key) from None
+
+
+def check_values(data: object, name: str) -> None:
+    """Refuse what no file may hold: nesting too deep, numbers that are not finite."""
+    for key, value in parsing.unbounded(Path(name), data):
+        raise places.failure(Path(name), f"expected a finite number, got {value}", None, key)
 
 
 def read(path: Path) -> object:

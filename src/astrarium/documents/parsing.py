@@ -125,6 +125,14 @@ def _neighbour(path: Path) -> str:
 
 def _check_values(path: Path, text: str, data: object, language: Format) -> None:
     """Refuse numbers that are not finite, and nesting too deep for those who read the data."""
+    for key, value in unbounded(path, data):
+        line = line_of(path, text, key, language)
+        raise failure(path, f"expected a finite number, got {value}", line, key)
+
+
+def unbounded(path: Path, data: object) -> list[tuple[KeyPath, float]]:
+    """The numbers that are not finite; nesting too deep for those who read the data is refused."""
+    infinite: list[tuple[KeyPath, float]] = []
     pending: list[tuple[KeyPath, object]] = [((), data)]
     while pending:
         key, value = pending.pop()
@@ -135,8 +143,8 @@ def _check_values(path: Path, text: str, data: object, language: Format) -> None
         elif isinstance(value, list):
             pending.extend(((*key, index), child) for index, child in enumerate(value))
         elif isinstance(value, float) and not math.isfinite(value):
-            line = line_of(path, text, key, language)
-            raise failure(path, f"expected a finite number, got {value}", line, key)
+            infinite.append((key, value))
+    return infinite
 
 
 def _too_deep(path: Path, line: int | None = None) -> InputError:

@@ -384,7 +384,9 @@ class Model:
 
     def flops_per_token(self, seq_length: int) -> float:
         """Model FLOPs of one training token: forward, and backward at twice the forward."""
-        forward = sum(block.flops_per_token(seq_length) for block in self.blocks)
+        of_block = {id(b): b for b in self.blocks}  # equal layers are mostly one object
+        flops = {key: block.flops_per_token(seq_length) for key, block in of_block.items()}
+        forward = sum(flops[id(block)] for block in self.blocks)
         return 3.0 * (forward + self.head_flops_per_token(seq_length))
 
     def head_flops_per_token(self, seq_length: int) -> float:

@@ -31,31 +31,46 @@ def load_document(path: Path) -> PlanDocument:
     from astrarium import documents
 
     path = _plan_file(path)
-    content = documents.read(path)
+    _check_schema(documents.read(path), str(path))
+    return _checked(documents.load(path, PlanDocument), str(path))
+
+
+def document_of_content(content: object, where: str) -> PlanDocument:
+    """The document of the content of a plan file; complaints call it `where`."""
+    from astrarium import documents
+
+    _check_schema(content, where)
+    return _checked(documents.checked(content, PlanDocument, where), where)
+
+
+def _check_schema(content: object, where: str) -> None:
     schema = content.get("schema") if isinstance(content, Mapping) else None
-    if schema != SCHEMA:
-        family, _, version = str(schema).partition("/")
-        if version and family == SCHEMA.partition("/")[0]:
-            raise InputError(
-                f"{path}: made by another version of Astrarium (its schema is '{schema}', this one"
-                f" reads '{SCHEMA}'); {_AGAIN}"
-            )
-        found = f"its schema is '{schema}'" if schema else "it has no schema"
+    if schema == SCHEMA:
+        return
+    family, _, version = str(schema).partition("/")
+    if version and family == SCHEMA.partition("/")[0]:
         raise InputError(
-            f"{path}: not a plan ({found}, expected '{SCHEMA}');"
-            " `astrarium plan ... --out DIR` writes one"
+            f"{where}: made by another version of Astrarium (its schema is '{schema}', this one"
+            f" reads '{SCHEMA}'); {_AGAIN}"
         )
-    document = documents.load(path, PlanDocument)
-    check_names(document, str(path))
+    found = f"its schema is '{schema}'" if schema else "it has no schema"
+    raise InputError(
+        f"{where}: not a plan ({found}, expected '{SCHEMA}');"
+        " `astrarium plan ... --out DIR` writes one"
+    )
+
+
+def _checked(document: PlanDocument, where: str) -> PlanDocument:
+    check_names(document, where)
     plain = to_dict(document)
     del plain["workload"]["model_config"]  # has its own checks, where a model is made of it
     for key, value in _numbers(plain):
-        _check_number(key, value, path)
+        _check_number(key, value, where)
     own = document.compare.plan if document.compare else None
     for plan in (*document.plans, *([own] if own else [])):
-        _check_plan(plan, path)
+        _check_plan(plan, where)
     for index, point in enumerate(document.pareto):
-        _check_point(document, point, f"{path}: pareto[{index}]")
+        _check_point(document, point, f"{where}: pareto[{index}]")
     return document
 
 
@@ -99,11 +114,13 @@ def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:  # noqa:
         yield key, value
 
 
-def _check_number(key: str, value: float, path: Path) -> None:
+def _check_number(key: str, value: float, where: str) -> None:
     """Refuse numbers that no plan has: NaN, infinite, negative, zero where it is divided by."""
     name = key.rpartition(".")[2]
     if not abs(value) <= LARGEST_QUANTITY:
-        raise InputError(f"{path}: {key}: expected a number up to {LARGEST_QUANTITY:.0e}; {_AGAIN}")
+        raise InputError(
+            f"{where}: {key}: expected a number up to {LARGEST_QUANTITY:.0e}; {_AGAIN}"
+        )
     # Rounding may leave -1e-17 of a cause; what is saved may be a loss.
     signed = ".breakdown_seconds." in key or name.startswith("saved_")
     if value < 0 and not signed:
@@ -112,17 +129,17 @@ def _check_number(key: str, value: float, path: Path) -> None:
         expected = "a number above zero"
     else:
         return
-    raise InputError(f"{path}: {key}: expected {expected}, got {value:g}; {_AGAIN}")
+    raise InputError(f"{where}: {key}: expected {expected}, got {value:g}; {_AGAIN}")
 
 
-def _check_plan(plan: PlanPart, path: Path) -> None:
+def _check_plan(plan: PlanPart, where: str) -> None:
     if not plan.memory:
-        raise InputError(f"{path}: plan {plan.rank} has no memory entries; {_AGAIN}")
+        raise InputError(f"{where}: plan {plan.rank} has no memory entries; {_AGAIN}")
     groups = plan.strategy.pipelines
     ranks = sum(len({stage.pipeline_rank for stage in group.stages}) for group in groups)
     if plan.stage_seconds and ranks != len(plan.stage_seconds):
         raise InputError(
-            f"{path}: plan {plan.rank} has {len(plan.stage_seconds)} entries of stage_seconds for"
+            f"{where}: plan {plan.rank} has {len(plan.stage_seconds)} entries of stage_seconds for"
             f" {ranks} pipeline ranks; {_AGAIN}"
         )
     chunks = {group.virtual_stages for group in groups}
@@ -131,7 +148,7 @@ def _check_plan(plan: PlanPart, path: Path) -> None:
         if len(found) > 1 or not found <= chunks:
             expected = " or ".join(map(str, sorted(chunks)))
             raise InputError(
-                f"{path}: plan {plan.rank}, stage {stage.stage}: expected {expected} entries of"
+                f"{where}: plan {plan.rank}, stage {stage.stage}: expected {expected} entries of"
                 f" chunk_forward_seconds and chunk_backward_seconds; {_AGAIN}"
             )
 

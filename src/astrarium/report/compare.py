@@ -39,7 +39,7 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
         return
     yield _table(document, own, answer, compare)
     if not own.fits:
-        yield Text(f"yours does not fit: {_lacking(own)}", "bold red")
+        yield Text(f"yours does not fit: {lacking_words(own)}", "bold red")
         return
     yield Text(saved_words(own, answer, compare))
     if _told_apart(own, answer):
@@ -147,7 +147,8 @@ def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _lacking(plan: PlanPart) -> str:
+def lacking_words(plan: PlanPart) -> str:
+    """By how much the fullest stage does not fit."""
     stage = plan.fullest
     return (
         f"stage {stage.stage} needs {gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB on"

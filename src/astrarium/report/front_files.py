@@ -25,6 +25,7 @@ from astrarium.value import Value
 
 DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 CHOICES: Final = (*DEGREES, "virtual_stages", "zero_stage")
+PICTURES: Final = (".svg", ".png")
 LIST_MARK: Final = ";"  # between the numbers of a list in a cell of CSV
 
 Cell = str | int | float | bool | list[int] | None
@@ -39,9 +40,12 @@ class FileKind(Value, frozen=True):
     instead: str = ""
 
 
-def check_front(flag: str, path: str) -> None:
-    """Refuse before any work what cannot be written afterwards."""
-    kind = _kind_of(flag, path)
+def check_front(flag: str, path: str, endings: Sequence[str] = ()) -> None:
+    """Refuse before any work what cannot be written afterwards.
+
+    `endings` are those that the flag takes; all if none are named.
+    """
+    kind = _kind_of(flag, path, endings)
     if kind.package and find_spec(kind.package) is None:
         raise InputError(
             f"{flag} {path}: needs {kind.package}; install it with: pip install"
@@ -61,11 +65,12 @@ def write_front(flag: str, path: str, document: PlanDocument) -> None:
     write_atomic_bytes(Path(path), kind.content(document))
 
 
-def _kind_of(flag: str, path: str) -> FileKind:
-    kind = KINDS.get(Path(path).suffix.lower())
-    if kind is None:
-        raise InputError(f"{flag} {path}: expected a name that ends in {', '.join(KINDS)}")
-    return kind
+def _kind_of(flag: str, path: str, endings: Sequence[str] = ()) -> FileKind:
+    ending = Path(path).suffix.lower()
+    taken = endings or tuple(KINDS)
+    if ending not in taken:
+        raise InputError(f"{flag} {path}: expected a name that ends in {', '.join(taken)}")
+    return KINDS[ending]
 
 
 def front_rows(document: PlanDocument) -> tuple[dict[str, type], list[dict[str, Cell]]]:

@@ -33,7 +33,7 @@ def front_section(document: PlanDocument, width: int) -> Iterator[RenderableType
 def front_table(front: Front, width: int) -> Iterator[RenderableType]:
     """The points from the fastest to the cheapest, as many as a reader takes in."""
     shown = thinned(front, ROWS)
-    yield from listing(_fields(front, shown), width)
+    yield from listing(fields(front, shown), width)
     if any(point.like or point.likes for point in shown):
         apart = "time and money" if front.priced else "time"
         yield Text(f"near-ties: plans that the prediction does not tell apart in {apart}", "dim")
@@ -72,10 +72,10 @@ def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
     return (one[0] - other[0]) ** 2 + (one[1] - other[1]) ** 2
 
 
-def _fields(front: Front, points: Sequence[Point]) -> list[Field]:
+def fields(front: Front, points: Sequence[Point]) -> list[Field]:
     """Columns; those that say nothing here are left out."""
     degrees = (*ALWAYS_NAMED, *(name for name in NAMED_WHERE_USED if _used(points, name)))
-    fields = [
+    every = [
         Field("plan", _cells(points, lambda p: str(p.plan.rank)), right=True),
         Field("time", _cells(points, lambda p: format_seconds(p.seconds)), right=True),
         Field("likely", _cells(points, _likely), right=True, drop=5),
@@ -88,7 +88,7 @@ def _fields(front: Front, points: Sequence[Point]) -> list[Field]:
         Field("near-ties", _cells(points, _ties)),
         Field("", _cells(points, lambda p: ", ".join(p.marks)), prose=True),
     ]
-    known = fields if front.priced else [field for field in fields if field.head != "money"]
+    known = every if front.priced else [field for field in every if field.head != "money"]
     return [field for field in known if any(field.cells)]
 
 

@@ -133,14 +133,15 @@ def header(
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, text in _facts(workload, cluster, notes, used):
+    for label, text in facts(workload, cluster, notes, used):
         grid.add_row(label, Text(text))
     return grid
 
 
-def _facts(
+def facts(
     workload: WorkloadPart, cluster: ClusterPart, notes: Sequence[str], used: Collection[str]
 ) -> Iterator[tuple[str, str]]:
+    """The lines of the header: what each is about, and its text."""
     active = ""
     if workload.active_parameters != workload.parameters:
         active = f" ({format_count(workload.active_parameters)} active)"
@@ -214,11 +215,11 @@ def strategies_table(
 ) -> RenderableType:
     """The plans: what to set, and what it gives; in one table if the width allows."""
     rank = Column("#", lambda p: str(p.rank))
-    choices, results = _choices(plans, cluster, experts), _results(plans)
-    together = [rank, *choices, *results]
+    what, gives = choices(plans, cluster, experts), results(plans)
+    together = [rank, *what, *gives]
     if _natural_width(together, plans) <= width:
         return _columns_table(together, plans)
-    first, second = (_packed([rank], columns, plans, width) for columns in (choices, results))
+    first, second = (_packed([rank], columns, plans, width) for columns in (what, gives))
     return _tables([*first, *second], plans)
 
 
@@ -240,7 +241,7 @@ def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
 
 def results_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
     """What plans give."""
-    return _tables(_packed([], _results(plans), plans, width), plans)
+    return _tables(_packed([], results(plans), plans, width), plans)
 
 
 def _tables(groups: Sequence[Sequence[Column]], plans: Sequence[PlanPart]) -> RenderableType:
@@ -263,7 +264,7 @@ def _packed(
     return groups
 
 
-def _choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Column]:
+def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Column]:
     """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
 
     Models with experts always show etp, also where it is 1: runtimes default to tp.
@@ -315,7 +316,7 @@ def _recompute(strategy: StrategyPart) -> str:
     return "by stage" if has_own_recompute(strategy) else recompute_words(strategy.recompute)
 
 
-def _results(plans: Sequence[PlanPart]) -> list[Column]:
+def results(plans: Sequence[PlanPart]) -> list[Column]:
     """What a plan gives; the run's length and price only where tokens were stated."""
     columns = [
         Column("iteration", lambda p: format_seconds(p.iteration_seconds)),
@@ -379,31 +380,36 @@ def time_table(plan: PlanPart, width: int) -> RenderableType:
 
 def search_summary(search: SearchPart) -> RenderableType:
     """How many strategies there are, and why all but the listed fell out."""
-    proof = "proved optimal under the cost model"
-    if not search.optimal:
-        gap = "less than 0.1 %" if search.bound_gap < LEAST_GAP else percent(search.bound_gap)
-        proof = f"not proved optimal: at most {gap} from the best"
-    first = Text(
-        f"{search.space:,} strategies considered in {format_seconds(search.seconds)},"
-        f" {search.evaluated:,} priced; {proof}"
-    )
     grid = Table.grid(padding=(0, 2))
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
     for key, count in search.rejected.items():
         grid.add_row(f"    {count:,}", rejection(key))
-    return Group(Padding(first, (0, 0, 0, 2)), grid, *_reasons(search))
+    lines = [Padding(Text(line), (0, 0, 0, 2)) for line in (search_words(search), *reasons(search))]
+    return Group(lines[0], grid, *lines[1:])
 
 
-def _reasons(search: SearchPart) -> Iterator[RenderableType]:
-    """The rules that dropped most."""
+def search_words(search: SearchPart) -> str:
+    """How much was looked at, and whether the best is proved to be that."""
+    proof = "proved optimal under the cost model"
+    if not search.optimal:
+        gap = "less than 0.1 %" if search.bound_gap < LEAST_GAP else percent(search.bound_gap)
+        proof = f"not proved optimal: at most {gap} from the best"
+    return (
+        f"{search.space:,} strategies considered in {format_seconds(search.seconds)},"
+        f" {search.evaluated:,} priced; {proof}"
+    )
+
+
+def reasons(search: SearchPart) -> Iterator[str]:
+    """A line on the rules that dropped most, where any did."""
     if not search.reasons:
         return
     ranked = sorted(search.reasons.items(), key=lambda item: -item[1])
     shown = [f"{rule_words(rule)} {count:,}" for rule, count in ranked[:REASONS_SHOWN]]
     more = len(ranked) - len(shown)
     others = f", and {more} more rule{'s' if more > 1 else ''}" if more > 0 else ""
-    yield Padding(Text(f"rules that dropped most: {', '.join(shown)}{others}"), (0, 0, 0, 2))
+    yield f"rules that dropped most: {', '.join(shown)}{others}"
 
 
 def next_steps(

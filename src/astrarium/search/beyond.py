@@ -30,11 +30,12 @@ from astrarium.model.workload import Workload
 from astrarium.search.arrangements import canonical
 from astrarium.search.formats import runnable
 from astrarium.search.groups import GroupResult, GroupSearch
-from astrarium.search.money import best_paid, front_of, keeps, rank_key
+from astrarium.search.listing import Told, listed, telling, untold
+from astrarium.search.money import best_paid, front_of, keeps
 from astrarium.search.outcome import Counts, Limits, Objective, Rejection
 from astrarium.search.own_recompute import recomputed
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.planner import FINALISTS, Mode, Planned, layout_key, plan
+from astrarium.search.planner import FINALISTS, Mode, Planned, plan
 from astrarium.search.rules import UserRule
 from astrarium.search.runs import Runs
 from astrarium.search.score import Score
@@ -58,6 +59,7 @@ def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
     most_types: int | None = None,
+    told: Told = untold,
 ) -> Planned:
     """The best strategies whatever software runs them; never worse than those of `plan`."""
     limits, begin = limits or Limits(), time.perf_counter()
@@ -75,13 +77,14 @@ def plan_beyond(  # noqa: PLR0913  one parameter per thing that can be asked for
             tuning=tuning,
             terms=terms,
             most_types=most_types,
+            told=told,
         )
     except NoFeasiblePlanError as error:
         refused = error
     runs = Runs(workload, cluster, terms or RunTerms(), tuning)
     score = Score(cluster, workload.iterations, objective, runs.limits_of_search(limits))
     search = _Beyond(runs, mode, (*rules, *runs.rules), top + FINALISTS, score, most_types)
-    search.look_at(known)
+    search.look_at(known, telling(told, runs, objective, limits, top))
     merged = _merged(known, search, objective, top)
     if refused and not merged.plans:
         raise refused
@@ -115,13 +118,15 @@ class _Beyond:
     def tuning(self) -> Tuning:
         return self.runs.tuning
 
-    def look_at(self, known: Planned) -> None:
+    def look_at(self, known: Planned, told: Told) -> None:
         """Better plans than those known: with stages of their own recomputation, then all else."""
         self.best = min(map(self.score_of, known.plans), default=np.inf)
         if known.plans and not known.optimal:
             self.open_score = self.best * (1 - known.bound_gap)
         self._recompute(known.plans)
-        for number, (least, part) in enumerate(self._parts()):
+        parts = list(self._parts())
+        for number, (least, part) in enumerate(parts):
+            told("beyond Megatron", number, len(parts), lambda: [*known.plans, *self.plans])
             gpus = self._gpus_of(part)
             upper = self.score.most_seconds(self.best, gpus)
             if self._ideal_seconds(part) >= upper:
@@ -239,9 +244,8 @@ def _nothing(workload: Workload, cluster: Cluster) -> Planned:
 
 def _merged(known: Planned, search: _Beyond, objective: Objective, top: int) -> Planned:
     """Both lists in order, and what is known of anything better than either."""
-    every = sorted([*known.plans, *search.plans], key=lambda plan: rank_key(plan, objective))
-    best_of = {layout_key(plan): plan for plan in reversed(every)}
-    shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))[:top]
+    every = [*known.plans, *search.plans]
+    shown = listed(every, objective)[:top]
     counts, rejected = search.counts, known.rejected + search.counts.rejected
     rejected[Rejection.SLOWER] += len(every) - len(shown)
     proven = search.open_score >= search.best

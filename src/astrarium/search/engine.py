@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints, distinct, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.memory import (
     bytes_of_recompute,
@@ -35,21 +35,17 @@ from astrarium.search.mixed_bounds import interleaved_speed
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.sieve import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.space import Space, Wave
+from astrarium.search.valid_options import ValidOptions, valid_options
 from astrarium.strategy.columns import (
-    GRANULARITIES,
-    METHODS,
-    RECOMPUTE_MODULES,
     SPLITS,
     Degrees,
     Options,
     strategy_at,
 )
-from astrarium.strategy.types import Granularity, Method
 from astrarium.units import HOUR
 from astrarium.value import Value
 
 _OPTIONS = fields(Options)
-_NO_RECOMPUTE = (GRANULARITIES.index(Granularity.NONE), METHODS.index(Method.NONE), 0, 0)
 
 FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as large
 LARGEST_BLOCK = 4096
@@ -110,7 +106,6 @@ class Search:
         rules = [(rule, Rejection.RUNTIME) for rule in runtime_rules]
         rules += [(rule, Rejection.RULE) for rule in user_rules]
         self._rules = RuleSteps(rules, space.expanded_overlaps)
-        self._valid: dict[int, _ValidOptions] = {}
         self.state = _State()
 
     def run(self) -> SearchResult:
@@ -288,7 +283,7 @@ class Search:
         rows, options, peaks = [], [], []
         for layers in distinct(chunk_layers[chosen]):
             group = chosen[chunk_layers[chosen] == layers]
-            valid = self._valid_options(int(layers))
+            valid = valid_options(self.space, self._rules.of_options, self.constants, int(layers))
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
             peak = _peaks(layouts, group, valid)
             self.state.evaluated += len(peak)
@@ -306,7 +301,7 @@ class Search:
             )
             self._price_fitting(layouts, fitting, merged, np.concatenate(peaks))
 
-    def _outdone(self, fits: Bools, valid: _ValidOptions) -> Bools:
+    def _outdone(self, fits: Bools, valid: ValidOptions) -> Bools:
         """What recomputes more than another option that fits the same layout: never faster."""
         table = fits.reshape(-1, len(valid.options))
         outdone = np.zeros_like(table)
@@ -334,16 +329,6 @@ class Search:
         if alive.any():
             self._rank(layouts, rows[alive], options.take(alive), peak[alive])
 
-    def _valid_options(self, chunk_layers: int) -> _ValidOptions:
-        """Options that no rule about options alone rejects, looked at once per chunk size."""
-        if chunk_layers not in self._valid:
-            options = self.space.options(chunk_layers)
-            columns = Fields(self.constants, Rows(options=options))
-            counts = np.ones(len(options), np.int64)
-            alive, lost = apply_rules(self._rules.of_options, columns, counts)
-            self._valid[chunk_layers] = _valid_options(options.take(alive), lost)
-        return self._valid[chunk_layers]
-
     def _permitted(self, layouts: Layouts, rows: Ints, options: Options) -> Options:
         """Overlap that no rule of the user names is switched on wherever the runtime takes it."""
         degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
@@ -365,10 +350,13 @@ class Search:
         # The best option of each layout; a plan the user sees is at most eight layouts (either
         # split, either order of ranks, sequence parallel or not): so many times `top` suffice.
         _, first = np.unique(rows[order], return_index=True)
-        for position in order[np.sort(first)[: 8 * self.top]]:
-            if np.isfinite(score[position]):
-                row = int(rows[position])
-                self._keep(layouts, row, options, int(position), seconds, score, peak)
+        best = order[np.sort(first)[: 8 * self.top]]
+        best = best[np.isfinite(score[best])]
+        d, at = layouts.degrees, rows[best]
+        columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch, layouts.virtual)
+        keys = zip(*(column[at].tolist() for column in columns), strict=True)
+        for position, key in zip(best.tolist(), keys, strict=True):
+            self._keep(layouts, int(rows[position]), key, options, position, seconds, score, peak)
 
     def _within_limits(self, seconds: Floats, degrees: Degrees, counts: Ints) -> Bools:
         """Which iterations (or the least they can take) keep deadline and budget."""
@@ -393,15 +381,13 @@ class Search:
         self,
         layouts: Layouts,
         row: int,
+        key: tuple[int, ...],
         options: Options,
         position: int,
         seconds: Floats,
         score: Floats,
         peak: Floats,
     ) -> None:
-        d = layouts.degrees
-        columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch, layouts.virtual)
-        key = tuple(int(column[row]) for column in columns)
         best, value = self.state.best, float(score[position])
         if key in best and best[key].score <= value:
             return
@@ -409,7 +395,7 @@ class Search:
             return
         one = np.array([position])
         strategy = strategy_at(
-            d.take(np.array([row])),
+            layouts.degrees.take(np.array([row])),
             options.take(one),
             0,
             int(layouts.virtual[row]),
@@ -429,60 +415,7 @@ class Search:
         return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
 
 
-class _ValidOptions(Value, frozen=True):
-    """Options that may be used with chunks of some size, and what was lost on the way.
-
-    Memory is a sum: recomputation decides one part, ZeRO and offload the other. Each distinct
-    choice of either is priced once per layout; `recompute_of` and `sharding_of` find the parts.
-    """
-
-    options: Options
-    lost: Lost
-    recompute: Options
-    recompute_of: Ints
-    sharding: Options
-    sharding_of: Ints
-    lighter: Ints  # (options, ...): options that are the same but recompute a little less; or -1
-
-
-def _valid_options(options: Options, lost: Lost) -> _ValidOptions:
-    def each_once(*columns: Ints | Bools) -> tuple[Options, Ints]:
-        first, index = distinct_rows(*columns)
-        return options.take(first), index
-
-    o = options
-    recompute = each_once(o.granularity, o.method, o.recompute_layers, o.recompute_modules)
-    sharding = each_once(o.zero_stage, o.offload_optimizer)
-    return _ValidOptions(options, lost, *recompute, *sharding, _lighter(options))
-
-
-def _lighter(o: Options) -> Ints:
-    """For every option those that redo one module, or one layer, less; padded with -1.
-
-    Uniform groups all redo everything: the next smaller group stands for less, being no slower.
-    """
-    flags = (o.overlap_grad_reduce, o.overlap_param_gather, o.overlap_p2p, o.overlap_tp)
-    others = (o.zero_stage, o.offload_optimizer, *flags)
-    policies = (o.granularity, o.method, o.recompute_layers, o.recompute_modules)
-    rest = list(zip(*(column.tolist() for column in others), strict=True))
-    policy = list(zip(*(column.tolist() for column in policies), strict=True))
-    where = {(*r, *p): i for i, (r, p) in enumerate(zip(rest, policy, strict=True))}
-    found = []
-    for r, (granularity, method, layers, mask) in zip(rest, policy, strict=True):
-        if layers > 1:
-            less = [(granularity, method, layers - 1, mask)]
-        elif layers == 1 or mask & (mask - 1) == 0:
-            less = [_NO_RECOMPUTE] if granularity else []
-        else:
-            bits = [1 << i for i in range(len(RECOMPUTE_MODULES)) if mask >> i & 1]
-            less = [(granularity, method, layers, mask ^ bit) for bit in bits]
-        found.append([where.get((*r, *p), -1) for p in less])
-    width = max((len(f) for f in found), default=0)
-    padded = [f + [-1] * (width - len(f)) for f in found]
-    return np.array(padded, np.int64).reshape(len(found), width)
-
-
-def _peaks(layouts: Layouts, chosen: Ints, valid: _ValidOptions) -> Floats:
+def _peaks(layouts: Layouts, chosen: Ints, valid: ValidOptions) -> Floats:
     """Peak bytes of every chosen layout with every valid option, layout by layout."""
 
     def priced(options: Options, price: Callable[..., Floats]) -> Floats:

@@ -113,7 +113,7 @@ class GroupSearch:
         rated = self._rated[pool].search
         model = self.model.pools[pool].with_batch(asked.least)
         space = rated.shares.over(asked)
-        search = FrontSearch(model, space, rules=self.rules, limit_seconds=limit).after(rated)
+        search = FrontSearch(model, space, rules=self.rules, limit_seconds=limit)
         self.counts.add(search.run())
         return search.front
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import factorial
 from typing import Any
@@ -33,6 +33,7 @@ from astrarium.search.mixed_bounds import (
     interleaved_speed,
     least_crossing,
 )
+from astrarium.search.mixed_case_bounds import CaseBounds
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed, shortest
 from astrarium.search.mixed_nodes import (
     FEW_CASES,
@@ -45,14 +46,8 @@ from astrarium.search.mixed_nodes import (
     Row,
     StraddledChoice,
     gathered,
-    least_of_links,
 )
 from astrarium.search.mixed_plans import KeptPlans
-from astrarium.search.mixed_relaxed import (
-    OptionRoom,
-    least_passes_of_options,
-    places_in_flight,
-)
 from astrarium.search.mixed_rows import MOST_ORDERS, RowBounds, RowTable, State
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
@@ -61,17 +56,17 @@ from astrarium.search.partition import best_splits
 from astrarium.search.sieve import Lost, RejectingRule
 from astrarium.strategy.columns import Options
 
-MOST_CASES = 2_000  # looked at before the search gives up its proof
-MOST_CHOICES = 4_000  # nodes of choosing GPUs, of either sort
-MOST_SOLVED = 2_500  # orders and options whose split was found
-MOST_TABLES = 250_000  # stages of cases, on every class, that are looked at; many pools have many
-MOST_TABLES_OF_FEW_POOLS, FEW_POOLS = 2_000_000, 3
-MOST_ASKED = 6_000_000  # contents of stages that the cost model is asked about
+# Work (`State.work`) before the search gives up its proof: times the pools, squared, but for many.
+# Small clusters are proven if at all possible. Where few pools are to be used whole, a wide gap is
+# worth several times as much: elsewhere that was never seen to find a better plan.
+MOST_WORK, MOST_WORK_OF_FEW_GPUS, FEW_GPUS, MANY_POOLS = 0.15, 3.0, 256, 6
+WIDE_GAP, TIMES_OF_WIDE_GAP, FEW_POOLS = 0.05, 3, 3
 ASKED_FOR_A_LIST = 400_000  # of them before only a new first is looked for
 MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
+PLACES_AT_ONCE = 40_000_000  # contents of them, at every place on every class
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
@@ -79,7 +74,10 @@ ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 
 class PartitionSearch:
-    """Finds the plans worth keeping of a cluster whose pools are in canonical order."""
+    """Finds the plans worth keeping of a cluster whose pools are in canonical order.
+
+    work: that of so many pools, if this cluster has more.
+    """
 
     def __init__(
         self,
@@ -89,6 +87,7 @@ class PartitionSearch:
         *,
         runtime_rules: Sequence[RejectingRule],
         user_rules: Sequence[RejectingRule],
+        work: float = float("inf"),
     ) -> None:
         self.model, self.space, self.plans = model, space, plans
         self.cluster = model.cluster
@@ -98,10 +97,15 @@ class PartitionSearch:
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
-        self._alone, self._few = (len(model.cluster.pools) <= most for most in (1, FEW_POOLS))
+        self._alone = len(model.cluster.pools) == 1
+        small = model.cluster.num_gpus <= FEW_GPUS
+        each = MOST_WORK_OF_FEW_GPUS if small else MOST_WORK
+        self._most_work = each * min(len(model.cluster.pools), work, MANY_POOLS) ** 2
+        self._complete = True
         self._entered = 0
 
-    def run(self) -> SearchResult:
+    def run(self, told: Callable[[int, int], None] = lambda done, rows: None) -> SearchResult:
+        """The search; `told` hears how many rows of how many it has looked at."""
         rows, size = self.rows.table()
         at_once = ROWS_OF_ONE_POOL if self._alone else ROWS_AT_ONCE
         first = self.rows.promising(rows, at_once)
@@ -115,9 +119,11 @@ class PartitionSearch:
             if not np.isfinite(least) or least > self.plans.limit:
                 break
             self.plans.only_better = self.state.asked >= ASKED_FOR_A_LIST
-            if self._has_done_enough():
+            if self._has_done_enough(least):
                 self.state.given_up = min(self.state.given_up, float(least))
+                self._complete = False
                 break
+            told(min(following, len(others)), len(others))
             if row_bound <= queued:
                 self._refine(rows, others[following : following + at_once])
                 following += at_once
@@ -140,15 +146,13 @@ class PartitionSearch:
                     least = min(least, score)
         return least
 
-    def _has_done_enough(self) -> bool:
-        state = self.state
-        return (
-            state.cases >= MOST_CASES
-            or max(state.choices, state.straddled) >= MOST_CHOICES
-            or state.evaluated >= MOST_SOLVED
-            or state.tables >= (MOST_TABLES_OF_FEW_POOLS if self._few else MOST_TABLES)
-            or state.asked >= (MOST_ASKED_OF_ONE_POOL if self._alone else MOST_ASKED)
-        )
+    def _has_done_enough(self, least: float) -> bool:
+        """Whether what has at least this score is given up."""
+        if self._alone:
+            return self.state.asked >= MOST_ASKED_OF_ONE_POOL
+        is_wide = least < (1 - WIDE_GAP) * self.plans.best_score
+        goes_on = is_wide and self.space.exact and len(self.cluster.pools) <= FEW_POOLS
+        return self.state.work >= self._most_work * (TIMES_OF_WIDE_GAP if goes_on else 1)
 
     def _result(self, size: int) -> SearchResult:
         state, found = self.state, self.plans.ranked()
@@ -166,7 +170,7 @@ class PartitionSearch:
             optimal=optimal,
             bound_gap=0.0 if optimal else (best - open_bound) / best,
             least_bytes=state.least_bytes,
-            complete=not self._has_done_enough(),
+            complete=self._complete,
         )
 
     def _refine(self, rows: RowTable, taken: Ints) -> list[Row]:
@@ -174,6 +178,7 @@ class PartitionSearch:
         taken = taken[rows.bound[taken] <= self.plans.limit]
         if not len(taken):
             return []
+        self.state.rows += len(taken)
         per_row = [self.space.layouts(int(pp)) for pp in rows.degrees.pp[taken]]
         index = np.repeat(taken, [len(layouts) for layouts in per_row])
         layouts = [layout for layouts in per_row for layout in layouts]
@@ -185,9 +190,11 @@ class PartitionSearch:
         layouts = [layout for layout, kept in zip(layouts, fits, strict=True) if kept]
         distinct, of_row = np.unique(index, return_inverse=True)
         figures = self.rows.figures(rows.degrees.take(distinct), rows.work[distinct])
-        bounds = self.rows.refined(rows, index, virtual, [f.take(of_row) for f in figures])
+        degrees, of_each = rows.degrees.take(index), [f.take(of_row) for f in figures]
+        ramps = self.rows.ramps(degrees, virtual, rows.layer[index], of_each)
+        bounds = self.rows.refined(rows, index, virtual, of_each, ramps)
         refined = Refined(
-            rows.degrees.take(index),
+            degrees,
             virtual,
             np.array([layout.chunk_layers for layout in layouts]),
             rows.speed[index],
@@ -196,8 +203,9 @@ class PartitionSearch:
             bounds,
             figures,
             of_row,
+            ramps,
         )
-        found = refined.rows()
+        found = [row for row in refined.rows() if row.bound <= self.plans.limit]
         for row in found:
             self._choose_gpus(row)
         return found
@@ -208,31 +216,50 @@ class PartitionSearch:
         for number, row in enumerate(rows):
             for gpus in self._entire_pools(row):
                 opened = Opened(row, gpus)
-                groups[opened.group].append((row.bound * _ramp_left_out(row), number, opened))
+                groups[(*opened.group, row.virtual == 1)].append(
+                    (row.bound * _ramp_left_out(row), number, opened)
+                )
         ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
-        dives = 0
-        for group in ranked[:GROUPS_LOOKED_AT]:
+        dives, dived = 0, set[tuple[int, bool]]()
+        for place, group in enumerate(ranked):
             chosen = [opened for _, _, opened in group]
-            index, options, _ = self._permitted(chosen)  # these are counted later
-            if not len(index):
-                continue
-            bounds = self._case_bounds(chosen, index, options)
-            if bounds.min() > self.plans.best_score:
-                continue
-            likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
-            order = np.argsort(likely, kind="stable")
-            order = order[bounds[order] <= self.plans.limit]
-            now = order[_spread(index[order], CASES_OF_DIVE)]
-            node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
-            if node is not None:
-                # Every case once, in its best order.
-                case = node.ranked % node.bounds.shape[1]
-                first = np.sort(np.unique(case, return_index=True)[1])
-                best = first[_spread(index[now][case[first]], SPLITS_OF_DIVE)]
-                self.solve(replace(node, ranked=node.ranked[best]), again=False)
-            dives += 1
-            if dives == DIVES:
-                break
+            sort = chosen[0].row.num_stages, chosen[0].row.virtual == 1
+            # One of every number of stages, with one chunk and with several; and the likeliest.
+            is_likely = dives < DIVES and place < GROUPS_LOOKED_AT
+            if (is_likely or sort not in dived) and self._dived(chosen):
+                dives += 1
+                dived.add(sort)
+
+    def _dived(self, chosen: Sequence[Opened]) -> bool:
+        """Some cases of a group are solved, unless none can be the best."""
+        index, options, _ = self._permitted(chosen)  # these are counted later
+        if not len(index):
+            return False
+        bounds = self._case_bounds(chosen, index, options)
+        if bounds.min() > self.plans.best_score:
+            return False
+        likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
+        order = np.argsort(likely, kind="stable")
+        order = order[bounds[order] <= self.plans.limit]
+        now = order[_spread(index[order], CASES_OF_DIVE)]
+        node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
+        if node is not None:
+            # Every case once, in its best order.
+            case = node.ranked % node.bounds.shape[1]
+            first = np.sort(np.unique(case, return_index=True)[1])
+            best = first[_spread(index[now][case[first]], SPLITS_OF_DIVE)]
+            self._solve_in_all_orders(node, node.ranked[best])
+        return True
+
+    def _solve_in_all_orders(self, node: Ready, chosen: Ints) -> None:
+        """Some cases, and the best of them in all other orders."""
+        before = self.plans.best_score
+        found = self.solve(replace(node, ranked=chosen), again=False)
+        if self.plans.best_score < before:
+            number = node.bounds.shape[1]
+            best = min(found, key=lambda priced: priced.seconds).row
+            others = node.ranked[(node.ranked % number == best) & ~np.isin(node.ranked, chosen)]
+            self.solve(replace(node, ranked=others), again=False)
 
     def _entire_pools(self, row: Row) -> list[Key]:
         """GPUs of the fastest pools, as many of them as the row has GPUs for."""
@@ -324,6 +351,7 @@ class PartitionSearch:
         done = interleaved_speed(row.speed, taken, np.array(row.batches), np.array(row.virtual))
         seconds = np.maximum(row.batches / done, links)
         bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
+        bound = np.where(row.may_have(taken, self.rows.worst_seconds), bound, np.inf)
         return np.maximum(bound, choice.bound).tolist()
 
     def branch_straddled(self, choice: StraddledChoice) -> None:
@@ -408,6 +436,7 @@ class PartitionSearch:
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
+        self.state.groups += 1
         index, options, lost = self._permitted(chosen)
         used = sum(taken > 0 for taken in opened.gpus)
         self.state.count_lost(lost, factorial(used) * self.space.overlap_copies)
@@ -422,42 +451,11 @@ class PartitionSearch:
 
     def _case_bounds(self, chosen: Sequence[Opened], index: Ints, options: Options) -> Floats:
         """Scores of cases on the same GPUs at least, from a few figures of a layer."""
-        gpus, stages = chosen[0].gpus, chosen[0].row.num_stages
-        rows = gathered([one.row for one in chosen])
-        if stages == 1:
-            return rows.bound[index]
+        if chosen[0].row.num_stages == 1:
+            return gathered([one.row for one in chosen]).bound[index]
         orders = self._orders(chosen[0])
-        links = least_of_links(rows, orders)[options.overlap_p2p.astype(np.int64), index]
-        mean = rows.speed.mean(axis=0)
-        rows = rows.take(index)
-        degrees, virtual, work = rows.degrees, rows.virtual, rows.work
-        in_flight = places_in_flight(degrees.pp, degrees.num_micro_batches, virtual, stages)
-        figures = rows.figures
-        # A block on several pools is no faster than on the slowest of them.
-        classes = {of for order in orders for of in order.classes}
-        slowest = {of: min(of, key=lambda p: mean[p]) for of in classes}
-        pool_of = np.array([[slowest[of] for of in order.classes] for order in orders])
-        layers = -(-self.space.planner.num_layers // degrees.pp)
-        after = np.stack([of.least_after(layers, rows.place) for of in figures])
-        after = np.where(options.offload_optimizer, after[1], after[0])
-        passes = least_passes_of_options(
-            OptionRoom(
-                figures,
-                rows.place,
-                options,
-                self.space.module_masks,
-                virtual,
-                in_flight[:, ::-1],
-                work,
-            ),
-            degrees.num_micro_batches,
-            pool_of,
-            work @ self.rows.numbers,
-            self.plans.worst_seconds(gpus) * (1 + 1e-9) - after,
-        )
-        seconds = np.where(np.isfinite(passes), np.maximum(passes, links), 0.0) + after
-        bounds = np.maximum(rows.bound, self.plans.score_of(seconds, gpus))
-        return np.where(np.isfinite(passes), bounds, np.inf)
+        bounds = CaseBounds(self.model, self.space, self.plans, self.rows.numbers, chosen, orders)
+        return bounds.scores(index, options)
 
     def _orders(self, opened: Opened) -> list[Arrangement]:
         """All of them, or those by memory and by speed if there are very many."""
@@ -475,7 +473,11 @@ class PartitionSearch:
 
     def look_at(self, cases: Cases) -> None:
         """The most promising of them; the others wait on."""
-        now, later = cases.parted(self.plans.limit, CASES_AT_ONCE)
+        first = cases.chosen[0]
+        classes = {of for order in self._orders(first) for of in order.classes}
+        each = first.row.num_stages * len(classes) * len(self.model.contents.layers)
+        at_once = min(CASES_AT_ONCE, max(PLACES_AT_ONCE // each, SPLITS_AT_ONCE))
+        now, later = cases.parted(self.plans.limit, at_once)
         now = now[self._may_be(cases.take(now))]
         node = None
         if len(now):
@@ -512,8 +514,9 @@ class PartitionSearch:
             return None
         contents = narrowed(self.model.contents, most, stages)
         bundle = self._bundle(chosen, rows, options, contents)
-        self.state.tables += len(index) * bundle.num_stages * len(bundle.classes)
-        self.state.asked += len(index) * len(bundle.classes) * len(bundle.contents.layers)
+        asked = len(index) * len(bundle.classes) * len(bundle.contents.layers)
+        self.state.asked += asked
+        self.state.placed += asked * bundle.num_stages
         seconds = bundle.least_seconds(self.plans.worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
@@ -539,7 +542,7 @@ class PartitionSearch:
             most = np.minimum(most, (turn / fastest * (1 + 1e-9)).astype(np.int64))
         return int(most.max())
 
-    def solve(self, node: Ready, *, again: bool = True) -> None:
+    def solve(self, node: Ready, *, again: bool = True) -> list[Priced]:
         """The best splits of the most promising cases; the others wait on."""
         flat = node.bounds.reshape(-1)[node.ranked]
         within = self.plans.limit
@@ -557,11 +560,12 @@ class PartitionSearch:
             self.plans.keep(node.bundle, node.gpus, priced)
         if again:
             self._enter_ready(replace(node, ranked=node.ranked[len(now) :]))
+        return found
 
     def _split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         bundle, gpus = node.bundle, node.gpus
         upper = self.plans.worst_seconds(gpus) * (1 + 1e-9)
-        problems = [bundle.problem(*case) for case in cases]
+        problems = bundle.problems(cases)
         splits = best_splits(problems, [upper - bundle.tied(*case) for case in cases])
         found = []
         for case, split in zip(cases, splits, strict=True):

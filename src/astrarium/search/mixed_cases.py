@@ -239,15 +239,21 @@ class Bundle(Value, frozen=True, dict=True):
         most = worst[:, rows].max(axis=0) - after[:, rows].min(axis=0)
         limited = np.isfinite(most)
         most = np.where(limited, most, least * STEEPEST)
-        ramps = self._ramps(rows, least, most)
+        first, last = self.class_of[:, 0], self.class_of[:, -1]
+        left = worst[:, rows].max(axis=0) - self.tables.tied[rows][:, first, last].min(axis=1)
+        ramps = self._ramps(rows, least, most, left)
         # Nothing is known about what takes longer than the last step, unless it is too long.
         ramps = np.where(np.isfinite(ramps) | limited, ramps, most)
         found[:, rows] = np.maximum(found[:, rows], ramps)
         return found
 
-    def _ramps(self, rows: Ints, least: Floats, most: Floats) -> Floats:
-        """The first of some steps between two figures that passes may take: (orders, rows)."""
-        chains, alone = self._chains(rows)
+    def _ramps(self, rows: Ints, least: Floats, most: Floats, left: Floats) -> Floats:
+        """The first of some steps between two figures that passes may take: (orders, rows).
+
+        left: seconds for passes and what follows once an iteration; the more of them passes take,
+        the fewer layers a stage may have to update.
+        """
+        chains, alone, once_each = self._chains(rows)
         numbers = np.arange(chains.shape[-1])
         v = self.virtual[rows]
         # Which stages of each order are of which class.
@@ -274,7 +280,9 @@ class Bundle(Value, frozen=True, dict=True):
         for below, step in zip(steps[:-1][::-1], steps[1:][::-1], strict=True):
             limit = np.broadcast_to(step - through, turn.shape).copy()
             limit[0] = np.where(v > 1, step, limit[0])
-            fits = np.einsum("scr,sco->or", held(limit, chains), laid) >= whole
+            updated = held(np.broadcast_to(left - below, turn.shape), once_each)
+            most_held = np.minimum(held(limit, chains), updated)
+            fits = np.einsum("scr,sco->or", most_held, laid) >= whole
             ramps = np.where(fits, below, ramps)
         return ramps
 
@@ -282,10 +290,11 @@ class Bundle(Value, frozen=True, dict=True):
         """The fastest link between neighbours in any order: (rows,)."""
         return np.asarray(self._links(rows).min(axis=(1, 2)))
 
-    def _chains(self, rows: Ints) -> tuple[Floats, Floats]:
+    def _chains(self, rows: Ints) -> tuple[Floats, Floats, Floats]:
         """Of stages that hold at least so many layers: (stages, classes, rows, layers + 1).
 
-        All their passes but those before the first micro-batch is back, and all of them.
+        All their passes but those before the first micro-batch is back, all of them, and what
+        follows once an iteration.
         """
         t, v = self.tables, self.virtual[rows][:, None, None]
         batches = self.degrees.num_micro_batches[rows]
@@ -295,7 +304,7 @@ class Bundle(Value, frozen=True, dict=True):
         fits = self._fits[:, :, rows]
         size = int(self._num_layers.max()) + 1
         shape = (self.num_stages, len(self.classes), len(rows), size)
-        chains, alone = np.full(shape, np.inf), np.full(shape, np.inf)
+        chains, alone, once = (np.full(shape, np.inf) for _ in range(3))
         layers = self._num_layers.astype(np.int64)
         for stage in range(self.num_stages):
             counted = (v == 1) | (stage > 0)  # the first chunk of the first has the embedding
@@ -304,13 +313,13 @@ class Bundle(Value, frozen=True, dict=True):
             of = self.contents.has_embedding == (stage == 0)
             of &= self.contents.has_head == (stage == self.num_stages - 1)
             chosen = np.flatnonzero(of)
-            for values, kept in ((rest, chains), (whole, alone)):
+            for values, kept in ((rest, chains), (whole, alone), (t.after[rows], once)):
                 by_class = np.moveaxis(values[..., chosen], 1, 0)
                 kept[stage][..., layers[chosen]] = np.where(
                     fits[stage][..., chosen], by_class, np.inf
                 )
         return tuple(  # type: ignore[return-value]
-            np.minimum.accumulate(of[..., ::-1], axis=-1)[..., ::-1] for of in (chains, alone)
+            np.minimum.accumulate(of[..., ::-1], axis=-1)[..., ::-1] for of in (chains, alone, once)
         )
 
     @cached_property
@@ -344,28 +353,34 @@ class Bundle(Value, frozen=True, dict=True):
 
     def problem(self, order: int, row: int) -> SplitProblem:
         """The split of a case with one chunk per rank."""
-        index = self.contents.runs
-        t, missing = self.tables, index < 0
+        return self.problems([(order, row)])[0]
 
-        def runs(values: Floats) -> Floats:
-            return np.where(missing, np.inf, values[row][:, index])
+    def problems(self, cases: Sequence[tuple[int, int]]) -> list[SplitProblem]:
+        """The same of many; what orders of one row have in common is looked up once."""
+        index = self.contents.runs  # the last content stands for those that are missing
+        every = np.stack([self.tables.forward, self.tables.backward, self.tables.after])
+        every = np.pad(every, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=np.inf)
+        runs = {row: every[:, row][..., index] for row in {row for _, row in cases}}
+        return [self._problem(order, row, runs[row]) for order, row in cases]
 
-        classes = self.class_of[order]
-        flight = self._in_flight[:, row, :1, None]
-        peak = runs(t.fixed_bytes)[classes] + flight * runs(t.flight_bytes)[classes]
-        fits = np.maximum(peak, runs(t.update_bytes)[classes]) <= t.capacity[classes][:, None, None]
-        width = index.shape[1]
-        most = np.where(fits, np.arange(width), 0).max(axis=2)
+    def _problem(self, order: int, row: int, runs: Floats) -> SplitProblem:
+        t, index, classes = self.tables, self.contents.runs, self.class_of[order]
+        flight = self._in_flight[:, row, :1]
+        peak = t.fixed_bytes[row, classes] + flight * t.flight_bytes[row, classes]
+        fits = np.maximum(peak, t.update_bytes[row, classes]) <= t.capacity[classes][:, None]
+        fits = np.pad(fits, ((0, 0), (0, 1)))[:, index]
+        most = np.where(fits, np.arange(index.shape[1]), 0).max(axis=2)
         hop = np.pad(t.hop[row, classes[:-1], classes[1:]], ((0, 1), (0, 0)))
+        forward, backward, after = runs
         return SplitProblem(
-            runs(t.forward),
-            runs(t.backward),
-            runs(t.after),
-            classes,
-            most,
-            hop,
-            int(self.degrees.num_micro_batches[row]),
-            bool(self.options.overlap_p2p[row]),
+            forward=forward,
+            backward=backward,
+            after=after,
+            table_of_stage=classes,
+            most_layers=most,
+            hop=hop,
+            num_micro_batches=int(self.degrees.num_micro_batches[row]),
+            overlap_p2p=bool(self.options.overlap_p2p[row]),
         )
 
     def tied(self, order: int, row: int) -> float:

@@ -13,12 +13,14 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_bounds import links_bound
 from astrarium.search.mixed_cases import Bundle
+from astrarium.search.mixed_ramps import Ramps
 from astrarium.search.mixed_relaxed import LayerFigures, joined_figures
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
 
 Key = tuple[int, ...]
+STEPS_OF_CHOICE = 3  # of passes, for each of which the update has what is left
 FEW_CASES = 128  # that are looked at together, whatever one could tell of another
 
 
@@ -33,7 +35,7 @@ class Visitor(Protocol):
 
     def look_at(self, cases: Cases) -> None: ...
 
-    def solve(self, node: Ready) -> None: ...
+    def solve(self, node: Ready) -> object: ...
 
 
 class Refined(Value, frozen=True):
@@ -48,10 +50,11 @@ class Refined(Value, frozen=True):
     bound: Floats
     figures: Sequence[LayerFigures]
     place: Ints  # of every row among the figures
+    ramps: Ramps | None = None  # of these very rows, where they are known
 
     def take(self, rows: Ints) -> Refined:
         taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
-        return replace(self, degrees=self.degrees.take(rows), **taken)
+        return replace(self, degrees=self.degrees.take(rows), ramps=None, **taken)
 
     @property
     def hop(self) -> Floats:
@@ -86,6 +89,16 @@ class Row(Value, frozen=True):
     @property
     def speed(self) -> Floats:
         return np.asarray(self.table.speed[self.at])
+
+    def may_have(self, counts: Floats, worst: float) -> Bools:
+        """Whether so many stages on each pool can be fast enough: (choices,)."""
+        ramps = self.table.ramps
+        if ramps is None or self.num_stages == 1 or not np.isfinite(worst):
+            return np.ones(len(counts), bool)
+        ramps = ramps.take(np.full(len(counts), self.at))
+        low = np.minimum(self.batches / (counts * self.speed).sum(axis=1), worst)
+        total = np.full(len(counts), worst)
+        return np.isfinite(ramps.least_passes(counts, low, total, total, STEPS_OF_CHOICE))
 
     @property
     def hop(self) -> Floats:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.search.mixed_bounds import least_sum, warm_up_passes
 from astrarium.search.mixed_cases import in_flight_of_layers
+from astrarium.search.mixed_updates import UpdateRoom
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
@@ -108,9 +110,8 @@ class LayerRoom:
             setattr(found, name, values[:, rows] if behind else values[rows])
         return found
 
-    def most_layers(self, longest: Floats) -> Floats:
-        """Of stages that take so long, (rows,)."""
-        turn = longest[:, None, None]
+    def most_layers(self, turn: Floats) -> Floats:
+        """Of stages that take so long: (rows, 1 or classes, 1 or places)."""
         plain = np.minimum(turn / self._seconds[0], self._fitting[0])
         for seconds, fitting in zip(self._seconds[1:], self._fitting[1:], strict=True):
             plain = np.maximum(plain, np.minimum(turn / seconds, fitting))
@@ -264,7 +265,7 @@ def least_longest(
     behind = np.arange(in_flight.shape[1]) >= room[..., None]
 
     def enough(of: LayerRoom, longest: Floats, rows: Ints) -> Bools:
-        most = of.most_layers(longest) * (1 + 1e-9)
+        most = of.most_layers(longest[:, None, None]) * (1 + 1e-9)
         if whole_layers:
             most = np.floor(most)
             most[most < virtual[rows, None, None]] = _IMPOSSIBLE
@@ -289,18 +290,20 @@ def least_longest(
 
 
 def least_passes_of_options(
-    held: OptionRoom,
+    held: OptionRoom | AnyOptionRoom,
     batches: Ints,
     pool_of: Ints,
     whole: Floats,
     worst: Floats,
     asked: Bools | None = None,
     ends: EndRoom | None = None,
+    updates: UpdateRoom | None = None,
 ) -> Floats:
     """Seconds of all passes of cases with their own options, in any of some orders: (cases,).
 
     pool_of: (orders, stages); whole: what all layers count; asked: (cases, orders), all if not
-    given; ends: what embedding and head leave room for. Infinite where it is more than the worst.
+    given; ends: what embedding and head leave room for; updates: what the rest of an iteration
+    leaves room for. Infinite where it is more than the worst.
     """
     virtual = held.virtual[:, 0, 0]
     stages, pools = pool_of.shape[1], held.seconds.shape[1]
@@ -314,18 +317,20 @@ def least_passes_of_options(
     rest = np.maximum(rest, 1e-9)
     places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
 
-    def asking(cases: Ints) -> Callable[[Floats], Bools]:
-        """Whether some passes are enough for these cases."""
+    def asking(cases: Ints) -> Callable[..., Bools]:
+        """Whether some passes, and at least so many of them, are enough for these cases."""
         room, at_rest, before, turns = held.take(cases), rest[cases], through[cases], batches[cases]
         # The embedding is only in the first chunk of the first stage, which may have done more.
         first = (np.arange(stages) == 0) & (virtual[cases] > 1)[:, None, None]
 
-        def enough(passes: Floats) -> Bools:
+        def enough(passes: Floats, fewest: Floats | None = None) -> Bools:
             at_work = (passes - before)[:, None, None] / at_rest
             alone = (passes / turns)[:, None, None]
             layers = room.layers(np.where(first, alone, np.minimum(at_work, alone)))
             if ends is not None:
                 layers = ends.at_most(layers, alone, cases)
+            if updates is not None and fewest is not None:
+                layers = np.minimum(layers, updates.layers(cases, fewest))
             able = layers.reshape(len(cases), len(places)) @ places >= whole[cases]
             if asked is not None:
                 able &= asked[cases]
@@ -336,17 +341,52 @@ def least_passes_of_options(
     cases = np.flatnonzero(np.isfinite(through))
     cases = cases[asking(cases)(most[cases])]
     found = np.where(np.isfinite(worst), np.inf, most)
-    low, high, enough = least[cases], most[cases], asking(cases)
-    for _ in range(HALVINGS if len(cases) else 0):
+    low = least
+    if updates is not None:
+        low = _first_step(asking, cases, least, most, held.update_steps)
+        cases = cases[np.isfinite(low[cases])]
+    if len(cases):
+        found[cases] = _least_enough(asking(cases), low[cases], most[cases])
+    return found
+
+
+def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floats:
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         able = enough(middle)
         high, low = np.where(able, middle, high), np.where(able, low, middle)
-    found[cases] = low
+    return low
+
+
+def _first_step(
+    asking: Callable[[Ints], Callable[..., Bools]],
+    cases: Ints,
+    least: Floats,
+    most: Floats,
+    numbers: Sequence[int],
+) -> Floats:
+    """Passes at least, if so many steps on the way to the most leave room for the update.
+
+    Few steps rule most cases out, more may be asked of the others.
+    """
+    for number in numbers:
+        found = np.full(len(least), np.inf)
+        enough = asking(cases)
+        steps = np.linspace(least[cases], most[cases], number + 1)
+        lowest = np.full(len(cases), np.inf)
+        for below, step in pairwise(steps):
+            lowest = np.minimum(lowest, np.where(enough(step, below), below, np.inf))
+        found[cases] = lowest
+        cases = cases[np.isfinite(lowest)]
     return found
 
 
 def _one_way(
-    held: OptionRoom, laid: Floats, whole: Floats, turns: Floats, asked: Bools | None
+    held: OptionRoom | AnyOptionRoom,
+    laid: Floats,
+    whole: Floats,
+    turns: Floats,
+    asked: Bools | None,
 ) -> Floats:
     """One micro-batch through all chunks, and through one on the way back: (cases,).
 
@@ -380,12 +420,41 @@ class EndRoom(Value, frozen=True):
         return layers
 
 
+class AnyOptionRoom:
+    """The same whatever is recomputed, of layers that are alike: cases have figures of their own.
+
+    in_flight: (cases, stages) from the first on.
+    """
+
+    update_steps = (3, 12)  # of passes, for each of which the update has what is left
+
+    def __init__(self, figures: LayerFigures, virtual: Ints, in_flight: Floats) -> None:
+        self._room = LayerRoom(figures, in_flight)
+        self.seconds = figures.seconds.min(axis=0)[..., None]
+        self.forward, self.share = figures.forward, figures.share
+        self.virtual = virtual[:, None, None]
+        self.least = self.virtual.astype(float)
+
+    def take(self, cases: Ints) -> AnyOptionRoom:
+        found = copy(self)
+        for name, values in vars(self).items():
+            setattr(found, name, values.take(cases) if name == "_room" else values[cases])
+        return found
+
+    def layers(self, turn: Floats) -> Floats:
+        """Of a stage that takes so long: (cases, pools, stages)."""
+        most = np.floor(self._room.most_layers(turn) * (1 + 1e-9) + 1e-9)
+        return np.where(most < self.least, _IMPOSSIBLE, most)
+
+
 class OptionRoom:
     """How many layers stages of cases can hold: arrays of (cases, pools, 1 or stages).
 
     figures: without and with offload, `place` being the row of each case; in_flight: (cases,
     stages) from the first on; work: (cases, kinds), what a layer of each kind counts.
     """
+
+    update_steps = (4,)  # there are many more cases
 
     def __init__(
         self,

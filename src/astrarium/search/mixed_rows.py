@@ -28,6 +28,7 @@ from astrarium.search.mixed_bounds import (
     speeds,
 )
 from astrarium.search.mixed_plans import TIMES, KeptPlans
+from astrarium.search.mixed_ramps import Ramps, ramps_of
 from astrarium.search.mixed_relaxed import (
     LayerFigures,
     layer_figures,
@@ -36,6 +37,7 @@ from astrarium.search.mixed_relaxed import (
 )
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
+from astrarium.search.mixed_updates import update_seconds
 from astrarium.search.outcome import Rejection
 from astrarium.search.sieve import Lost
 from astrarium.search.straddling import straddle
@@ -43,6 +45,10 @@ from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
 
 MOST_ORDERS = 24  # orders of pools in one case
+OF_EACH_PP = 8  # rows of every number of stages that are looked at first
+# What a unit of work counts: so that they can be added up. The same on every machine.
+SECONDS_OF_ROW, SECONDS_OF_CHOICE, SECONDS_OF_GROUP = 5e-4, 1.2e-3, 1.5e-2
+SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 3e-7, 2e-8, 1.5e-3
 
 
 @dataclass(slots=True)
@@ -52,11 +58,25 @@ class State:
     evaluated: int = 0
     cases: int = 0
     asked: int = 0
-    tables: int = 0
+    placed: int = 0  # of these at every place of a pipeline
+    rows: int = 0  # of degrees whose bounds were refined
+    groups: int = 0  # of cases on the same GPUs
     choices: int = 0
     straddled: int = 0  # choices with blocks on several pools
     given_up: float = float("inf")  # least bound of what was never looked at
     least_bytes: float = float("inf")
+
+    @property
+    def work(self) -> float:
+        """What was done, counted as about the seconds it takes; never measured."""
+        return (
+            SECONDS_OF_ROW * self.rows
+            + SECONDS_OF_CHOICE * (self.choices + self.straddled)
+            + SECONDS_OF_GROUP * self.groups
+            + SECONDS_OF_CONTENT * self.asked
+            + SECONDS_OF_PLACE * self.placed
+            + SECONDS_OF_SPLIT * self.evaluated
+        )
 
     def count_lost(self, lost: Lost, times: int) -> None:
         for (cause, name), count in lost.items():
@@ -290,11 +310,18 @@ class RowBounds:
         turns = degrees.num_micro_batches + (degrees.pp - 1) / chunks
         seconds = np.where(entire & (degrees.pp > 1), turns / total, np.inf)
         score = np.maximum(self._scores_of_rows(degrees, rows.speed, seconds), rows.bound)
-        best = np.argsort(score, kind="stable")[:number]
-        return best[np.isfinite(seconds[best])]
+        best = np.argsort(score, kind="stable")
+        best = best[np.isfinite(seconds[best])]
+        # Ramps are estimated as if stages were alike: some of every number of stages are tried.
+        return best[(np.arange(len(best)) < number) | (_place_among(degrees.pp[best]) < OF_EACH_PP)]
 
     def refined(
-        self, rows: RowTable, index: Ints, virtual: Ints, figures: Sequence[LayerFigures]
+        self,
+        rows: RowTable,
+        index: Ints,
+        virtual: Ints,
+        figures: Sequence[LayerFigures],
+        ramps: Ramps | None,
     ) -> Floats:
         """Scores that layouts have at least."""
         degrees, speed = rows.degrees.take(index), rows.speed[index]
@@ -330,9 +357,47 @@ class RowBounds:
             passes = np.maximum(passes, self._least_of_links(degrees, virtual, of_layers))
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
+        if ramps is not None:
+            least = self._least_of_ramps(ramps, taken, stages, batches * lowest)
+            after = np.minimum(
+                *(of.least_after(-(-self.space.planner.num_layers // stages)) for of in figures)
+            )
+            best = np.maximum(best, least + after)
         score = self._scores_of_rows(degrees, speed, best)
         # Figures know the sharding of pipelines; a single stage may shard more and need less.
         return np.where(stages > 1, np.maximum(score, rows.bound[index]), rows.bound[index])
+
+    def ramps(
+        self, degrees: Degrees, virtual: Ints, layer: Floats, figures: Sequence[LayerFigures]
+    ) -> Ramps | None:
+        """Of layers that are alike, if time is all that counts and some plan is known."""
+        if len(self.numbers) > 1 or not np.isfinite(self.worst_seconds):
+            return None
+        first, place = distinct_rows(*degrees.columns())
+        few = degrees.take(first)
+        parts = [update_seconds(self.model, few, gpus) for gpus in self._parts_of_pools]
+        update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds, _ in parts])
+        # A block on several pools may hide more behind its slowest GPUs.
+        across = self._straddle(few)
+        update[across] = update[across].min(axis=1, keepdims=True)
+        layers = self.space.planner.num_layers
+        return ramps_of(degrees, virtual, layer, figures, (update[place], parts[0][1]), layers)
+
+    @property
+    def worst_seconds(self) -> float:
+        """Of an iteration, on whatever GPUs, that is still worth a look."""
+        limited = self.objective in TIMES
+        return self.plans.limit * (1 + 1e-9) if limited else float("inf")
+
+    def _least_of_ramps(self, ramps: Ramps, taken: Floats, stages: Ints, low: Floats) -> Floats:
+        """Passes with the ramp, the update in what is left: rows of one stage have none."""
+        several = np.flatnonzero(stages > 1)
+        total = np.full(len(several), self.worst_seconds)
+        found = np.zeros(len(stages))
+        found[several] = ramps.take(several).least_passes(
+            taken[several], np.minimum(low[several], total), total, total
+        )
+        return found
 
     def _least_of_links(self, degrees: Degrees, virtual: Ints, figures: LayerFigures) -> Floats:
         """If all pools are in use and no block lies on two of them."""
@@ -349,11 +414,16 @@ class RowBounds:
         classes = [(number,) for number in range(len(self.cluster.pools))]
         masks = self.space.module_masks
         parts = []
-        for i in range(max(len(gpus) for gpus in self._domains)):
-            gpus = [of_pool[min(i, len(of_pool) - 1)] for of_pool in self._domains]
+        for gpus in self._parts_of_pools:
             pool_gpus = np.tile(gpus, (len(degrees), 1))
             parts.append(layer_figures(self.model, degrees, classes, pool_gpus, masks, work))
         return tuple(reduce(LayerFigures.faster_of, of) for of in zip(*parts, strict=True))
+
+    @property
+    def _parts_of_pools(self) -> list[list[int]]:
+        """Numbers of GPUs of all pools, so that every size of fast domain occurs."""
+        most = max(len(gpus) for gpus in self._domains)
+        return [[of[min(i, len(of) - 1)] for of in self._domains] for i in range(most)]
 
     @cached_property
     def _domains(self) -> list[list[int]]:
@@ -365,3 +435,12 @@ class RowBounds:
             _, first = np.unique(pool.domain_of(gpus), return_index=True)
             found.append(gpus[first].tolist())
         return found
+
+
+def _place_among(values: Ints) -> Ints:
+    """How many before each one are equal to it."""
+    order = np.argsort(values, kind="stable")
+    _, first, of_each = np.unique(values[order], return_index=True, return_inverse=True)
+    places = np.empty_like(order)
+    places[order] = np.arange(len(values)) - first[of_each]
+    return places

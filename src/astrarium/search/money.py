@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil, floor, log10
@@ -43,18 +43,20 @@ def find_front(
     expanded_overlaps: frozenset[str] = frozenset(),
     equal_splits: bool = False,
     pairs: bool = False,
+    told: Callable[[str, int, int, Callable[[], Sequence[Plan]]], None] | None = None,
 ) -> Front:
     """The front over all GPU types and counts; `workloads` in the number format of each pool.
 
-    With `pairs` also over pipelines on two pools.
+    With `pairs` also over pipelines on two pools. `told` hears how far it is.
     """
     archive, pools = Archive(), runs.cluster.pools
     models = [
         CostModel(workload, pool, tuning=runs.tuning)
         for workload, pool in zip(workloads, pools, strict=True)
     ]
-    results = [
-        enter_pool(
+    results = []
+    for number in _cheapest_first(models):
+        entered = enter_pool(
             runs,
             number,
             models[number],
@@ -63,8 +65,10 @@ def find_front(
             expanded_overlaps=expanded_overlaps,
             equal_splits=equal_splits,
         )
-        for number in _cheapest_first(models)
-    ]
+        results.append(entered)
+        if told is not None:
+            front = partial(plans_of, runs, models, archive.points)
+            told("front", len(results), len(pools) + pairs, front)
     if pairs:
         results.append(_enter_pairs(runs, archive, rules, expanded_overlaps))
     return Front(front_of(plans_of(runs, models, archive.points)), tuple(results))

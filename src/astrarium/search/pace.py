@@ -58,12 +58,15 @@ def stage_seconds(
     forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
     after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
     whole = pipelines.model_seconds(options)
+    several = np.flatnonzero(layouts.virtual > 1)
+    of_chunks = dict(
+        zip(several.tolist(), chunk_passes(layouts, several, options, chunk_layers), strict=True)
+    )
     found = []
     for row, of_rank in enumerate(placed):
         columns = np.flatnonzero(layouts.stages.present[row])
-        chunks = [forward[row, columns, None], backward[row, columns, None]]
-        if layouts.virtual[row] > 1:
-            chunks = list(chunk_passes(layouts, row, options, chunk_layers[row]))
+        alone = forward[row, columns, None], backward[row, columns, None]
+        chunks = of_chunks.get(row, alone)
         made = []
         for stage, (column, parts) in enumerate(zip(columns, of_rank, strict=True)):
             reach, pools = _link(pipelines, row, stage, columns)

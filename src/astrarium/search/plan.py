@@ -426,5 +426,5 @@ def _stages(
             degrees = (own.tp, own.dp, own.micro_batch)
             if degrees != (strategy.tp, strategy.dp, strategy.micro_batch):
                 stage = replace(stage, tp=own.tp, dp=own.dp, micro_batch=own.micro_batch)
-        made.append(replace(stage, recompute=redone.get(rank)))
+        made.append(replace(stage, recompute=redone[rank]) if rank in redone else stage)
     return tuple(made)

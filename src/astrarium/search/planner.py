@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import combinations
@@ -24,8 +24,8 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.engine import Search
-from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.formats import runnable
+from astrarium.search.listing import Told, listed, telling, untold
 from astrarium.search.money import (
     Front,
     best_paid,
@@ -38,13 +38,14 @@ from astrarium.search.money import (
 )
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
+from astrarium.search.refusals import why_refused as why_refused
+from astrarium.search.refusals import with_permitted_overlap as with_permitted_overlap
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.runs import Runs
 from astrarium.search.sieve import RejectingRule
-from astrarium.search.space import OVERLAP_SWITCHES, Space
-from astrarium.strategy.columns import SPLITS, degrees_of, options_of
+from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
-from astrarium.strategy.validity import megatron_rules, violations
+from astrarium.strategy.validity import megatron_rules
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
@@ -91,10 +92,11 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
     most_types: int | None = None,
+    told: Told = untold,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most so many pools; None: all of them.
+    A job uses at most so many pools; None: all of them. `told` hears how far the search is.
     """
     limits = limits or Limits()
     _check_request(workload, cluster, mode, limits)
@@ -109,6 +111,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         (*rules, *runs.rules),
         top + FINALISTS,
         runs.limits_of_search(limits),
+        telling(told, runs, objective, limits, top),
     )
     front = _front(asked, runs, most_types)
     answered = front and _is_answered_by_front(asked, cluster, most_types)
@@ -120,9 +123,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     check_headway(plans)
     if not plans:
         raise _refusal(asked, runs, most_types, results, on_front, limits)
-    plans.sort(key=lambda plan: rank_key(plan, objective))
-    best_of = {layout_key(plan): plan for plan in reversed(plans)}
-    shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
+    shown = listed(plans, objective)
     rejected = sum((result.rejected for result in results), Counter())
     rejected[Rejection.SLOWER] += max(len(found) - len(shown[:top]), 0)
     return Planned(
@@ -174,6 +175,7 @@ def _front(asked: _Asked, runs: Runs, most_types: int | None) -> Front | None:
         expanded_overlaps=overlaps_named(asked.rules),
         equal_splits=any("split" in rule.names for rule in asked.rules),
         pairs=several and (asked.is_about_money or most_types is not None),
+        told=asked.told,
     )
 
 
@@ -196,7 +198,8 @@ def _gap(results: Sequence[SearchResult]) -> float:
     of_front = max((r.bound_gap for r in results if not r.found), default=0.0)
     best = min((r.found[0].score for r in results if r.found), default=0.0)
     open_bounds = [r.found[0].score * (1 - r.bound_gap) for r in results if r.found]
-    return max((best - min(open_bounds)) / best, of_front) if best else of_front
+    gap = max((best - min(open_bounds)) / best, of_front) if best else of_front
+    return float(gap)  # arrays have numbers of their own, which JSON does not know
 
 
 _Searched = list[tuple[tuple[Plan, ...], SearchResult]]
@@ -213,8 +216,7 @@ def _check_types(cluster: Cluster, mode: Mode, most_types: int | None) -> None:
 def _searched(asked: _Asked, cluster: Cluster, most_types: int | None) -> _Searched:
     """Each pool alone where some may stay idle, then pipelines over several of them.
 
-    Where a mixed search stops before it has looked at all, parts of the cluster are searched as
-    well: an added pool must not hide what can be done without it.
+    Where a search stops before the end, parts are searched: a pool must not hide what they can do.
     """
     several = len(cluster.pools) > 1
     searched: _Searched = []
@@ -228,7 +230,9 @@ def _searched(asked: _Asked, cluster: Cluster, most_types: int | None) -> _Searc
             parts = list(combinations(pools, size))
             if len(parts) > MOST_PARTS and size < most:
                 continue
-            whole = [_search_across(asked, cluster.part(part), _known(searched)) for part in parts]
+            known = _known(searched)
+            work = most / len(parts) ** 0.5  # parts share what the whole may do
+            whole = [_search_across(asked, cluster.part(part), known, work) for part in parts]
             searched += whole
             if asked.mode is Mode.EXACT or all(result.complete for _, result in whole):
                 break
@@ -254,14 +258,6 @@ def _known(searched: _Searched) -> list[Plan]:
     return [plan for plans, _ in searched for plan in plans]
 
 
-def layout_key(plan: Plan) -> tuple[object, ...]:
-    """What tells plans apart in a list: not cuts, switches or the order of ranks."""
-    s = plan.strategy
-    degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
-    own = sorted({(stage.gpu, stage.tp, stage.dp) for stage in s.stages if stage.tp is not None})
-    return (*degrees, s.schedule, tuple(sorted(plan.gpus.items())), s.groups, *own)
-
-
 class _Asked(Value, frozen=True):
     """What is asked of a search, whatever it searches."""
 
@@ -272,6 +268,7 @@ class _Asked(Value, frozen=True):
     rules: tuple[UserRule, ...]
     top: int
     limits: Limits
+    told: Told = untold
 
     @property
     def is_about_money(self) -> bool:
@@ -282,9 +279,9 @@ class _Asked(Value, frozen=True):
 
 
 def _search_across(
-    asked: _Asked, cluster: Cluster, known: Sequence[Plan]
+    asked: _Asked, cluster: Cluster, known: Sequence[Plan], work: float
 ) -> tuple[tuple[Plan, ...], SearchResult]:
-    """The best pipelines with free splits, over all pools; only those better than the known."""
+    """Pipelines with free splits that are better than the known; the work of so many pools."""
     from astrarium.search.arrangements import canonical
     from astrarium.search.mixed import PartitionSearch
     from astrarium.search.mixed_plans import KeptPlans
@@ -309,10 +306,15 @@ def _search_across(
     for p in (*known, *better):
         kept.keep_found(Found(p.strategy, p.iteration_seconds, 0.0, p.peak_bytes))
     runtime_rules: Sequence[RejectingRule] = megatron_rules()
-    result = PartitionSearch(
-        model, space, kept, runtime_rules=runtime_rules, user_rules=asked.rules
-    ).run()
     already = [plan.strategy for plan in known]
+
+    def found_so_far() -> Sequence[Plan]:
+        met = [found.strategy for found in kept.best.values() if found.strategy not in already]
+        return (*known, *estimate(model, met))
+
+    result = PartitionSearch(
+        model, space, kept, runtime_rules=runtime_rules, user_rules=asked.rules, work=work
+    ).run(lambda done, rows: asked.told("pipelines", done, rows, found_so_far))
     new = [found.strategy for found in result.found if found.strategy not in already]
     # Plans that were known before belong to another space.
     result.rejected[Rejection.SLOWER] += len(result.found) - len(new)
@@ -329,6 +331,7 @@ def _search_each(asked: _Asked, pools: Sequence[Pool]) -> _Searched:
         comparable = [score / weights[number] for score in known] if all(weights) else []
         found[number] = _search(asked, pools[number], comparable)
         known += [one.score * weights[number] for one in found[number][1].found]
+        asked.told("pools", len(found), len(pools), lambda: _known(list(found.values())))
     return [found[number] for number in range(len(pools))]
 
 
@@ -412,72 +415,11 @@ def predict(
     )
 
 
-def with_permitted_overlap(
-    workload: Workload, pools: Sequence[Pool], strategy: Strategy, chosen: Collection[str]
-) -> Strategy:
-    """Overlap that the user left open (not in `chosen`) as the runtime takes it."""
-    if strategy.groups:
-        return strategy
-    workload = runnable(workload, *pools)
-    for switch in OVERLAP_SWITCHES:
-        refused = len(why_refused(workload, pools, strategy))
-        if not refused:
-            break
-        if switch not in chosen:
-            flipped: dict[str, bool] = {switch: not getattr(strategy.overlap, switch)}
-            other = replace(strategy, overlap=replace(strategy.overlap, **flipped))
-            if len(why_refused(workload, pools, other)) < refused:
-                strategy = other
-    return strategy
-
-
 def only_pool(cluster: Cluster) -> Pool:
     if len(cluster.pools) != 1:
         names = ", ".join(pool.gpu.name for pool in cluster.pools)
         raise InputError(f"one GPU type is needed here, {names} are given")
     return cluster.pools[0]
-
-
-def why_refused(workload: Workload, pools: Sequence[Pool], strategy: Strategy) -> tuple[str, ...]:
-    """What the runtime holds against a strategy, in words; empty if nothing.
-
-    Groups, and stages with degrees of their own, are each held to the rules as if all were alike.
-    """
-    found: list[str] = []
-    for group in strategy.pipelines:
-        share = replace(workload, global_batch=group.sequences) if strategy.groups else workload
-        for one, names in _views(group):
-            own = [pool for pool in pools if pool.name in names] or pools
-            found += [reason for pool in own for reason in _why_refused_on(share, pool, one)]
-    return tuple(dict.fromkeys(found))
-
-
-def _views(strategy: Strategy) -> Iterator[tuple[Strategy, Collection[str]]]:
-    """The strategy as each sort of its stages sees it, and the pools of these stages."""
-    if not (strategy.has_unlike_stages or strategy.has_own_recompute):
-        yield strategy, ()
-        return
-    for stage in strategy.stages:
-        yield strategy.as_stage(stage), dict(stage.pools)
-
-
-def _why_refused_on(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:
-    chunks = strategy.pp * strategy.virtual_stages
-    layers = workload.model.num_layers
-    if chunks > layers:
-        return (f"pp {strategy.pp} x virtual_stages {strategy.virtual_stages} > {layers} layers",)
-    rows = Rows(
-        degrees_of([strategy]),
-        np.array([strategy.virtual_stages]),
-        np.array([SPLITS.index(strategy.split)]),
-        options_of([strategy]),
-    )
-    fields = Fields(constant_fields(workload, pool), rows)
-    scalars = {
-        name: value.item() if isinstance(value, np.ndarray) else value
-        for name, value in fields.items()
-    }
-    return violations(scalars)
 
 
 def _why_nothing(

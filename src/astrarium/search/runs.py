@@ -138,7 +138,7 @@ class Runs:
         """Spot nodes of every pool that a plan can be paid for with; the fewest first."""
         used = plan.strategy.gpus_of_pools()
         gpus = np.array([[used[pool.name] for pool in self._pools]])
-        choices: list[list[int]] = self.ways(gpus).spot[0].tolist()
+        choices: list[list[int]] = self._spot_choices(self._rental(gpus))[0].tolist()
         return choices
 
     def spot_nodes(self, plan: Plan) -> Ints:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
@@ -116,11 +116,6 @@ class ShareSearch(Search):
         )
         self.shares = space
         self.constants["global_batch"] = space.share.batch
-
-    def after(self, other: Search) -> Self:
-        """The search with what another of the same pool knows about options."""
-        self._valid = other._valid
-        return self
 
     def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         return seconds * (self.model.workload.global_batch / sequences_of(degrees))

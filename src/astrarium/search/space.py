@@ -12,6 +12,7 @@ Sizes count all of it, before any rule.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cached_property
 from itertools import product
@@ -204,28 +205,14 @@ class Space:
     def options(self, chunk_layers: int) -> Options:
         """Every option for chunks of at most so many layers, in a fixed order."""
         if chunk_layers not in self._options:
-            recompute = self.recompute_choices(chunk_layers)
-            switches = [
-                (False, True) if name in self.expanded_overlaps else (True,)
-                for name in OVERLAP_SWITCHES
-            ]
-            every = product(recompute, ZERO_STAGES, OFFLOAD, product(*switches))
-            rows = [(zero, *policy, offload, *flags) for policy, zero, offload, flags in every]
-            columns = list(zip(*rows, strict=True))
-            named = zip(OPTION_ORDER, columns, strict=True)
-            self._options[chunk_layers] = Options.of({k: np.array(v) for k, v in named})
+            self._options[chunk_layers] = options_of_chunks(
+                chunk_layers, self.module_masks, self.expanded_overlaps
+            )
         return self._options[chunk_layers]
 
     def recompute_choices(self, chunk_layers: int) -> list[tuple[int, int, int, int]]:
         """`RECOMPUTE_COLUMNS` of all that chunks of so many layers can recompute; nothing first."""
-        none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
-        no_method, uniform, block = (METHODS.index(m) for m in Method)
-        choices = [(none, no_method, 0, 0)]
-        choices += [(selective, no_method, 0, mask) for mask in self.module_masks]
-        for layers in range(1, chunk_layers + 1):
-            choices.append((full, uniform, layers, 0))
-            choices.append((full, block, layers, 0))
-        return choices
+        return _recompute_choices(chunk_layers, self.module_masks)
 
     @cached_property
     def module_masks(self) -> tuple[int, ...]:
@@ -310,6 +297,34 @@ def context_degrees(seq_length: int) -> Ints:
     return np.array(
         [1, *(int(d) for d in divisors(seq_length) if d > 1 and seq_length % (2 * d) == 0)]
     )
+
+
+def options_of_chunks(
+    chunk_layers: int, module_masks: Sequence[int], expanded_overlaps: frozenset[str]
+) -> Options:
+    """Every option for chunks of at most so many layers, in a fixed order."""
+    recompute = _recompute_choices(chunk_layers, module_masks)
+    switches = [
+        (False, True) if name in expanded_overlaps else (True,) for name in OVERLAP_SWITCHES
+    ]
+    every = product(recompute, ZERO_STAGES, OFFLOAD, product(*switches))
+    rows = [(zero, *policy, offload, *flags) for policy, zero, offload, flags in every]
+    columns = list(zip(*rows, strict=True))
+    named = zip(OPTION_ORDER, columns, strict=True)
+    return Options.of({k: np.array(v) for k, v in named})
+
+
+def _recompute_choices(
+    chunk_layers: int, module_masks: Sequence[int]
+) -> list[tuple[int, int, int, int]]:
+    none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
+    no_method, uniform, block = (METHODS.index(m) for m in Method)
+    choices = [(none, no_method, 0, 0)]
+    choices += [(selective, no_method, 0, mask) for mask in module_masks]
+    for layers in range(1, chunk_layers + 1):
+        choices.append((full, uniform, layers, 0))
+        choices.append((full, block, layers, 0))
+    return choices
 
 
 def _grid(**axes: Ints) -> dict[str, Ints]:

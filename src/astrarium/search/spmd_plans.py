@@ -28,10 +28,11 @@ from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.formats import runnable
-from astrarium.search.money import best_paid, front_of, keeps, rank_key
+from astrarium.search.listing import Told, listed, untold
+from astrarium.search.money import best_paid, front_of, keeps
 from astrarium.search.outcome import Limits, Objective, Rejection
 from astrarium.search.plan import Plan
-from astrarium.search.planner import Mode, Planned, layout_key, plan
+from astrarium.search.planner import Mode, Planned, plan
 from astrarium.search.rules import UserRule
 from astrarium.search.runs import Runs
 from astrarium.search.score import Score
@@ -55,6 +56,7 @@ def plan_with_programs(  # noqa: PLR0913  one parameter per thing that can be as
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
     most_types: int | None = None,
+    told: Told = untold,
 ) -> Planned:
     """The best pipelines and programs; never worse than what `plan` finds."""
     limits, begin = limits or Limits(), time.perf_counter()
@@ -71,6 +73,7 @@ def plan_with_programs(  # noqa: PLR0913  one parameter per thing that can be as
             tuning=tuning,
             terms=terms,
             most_types=most_types,
+            told=told,
         )
     except NoFeasiblePlanError as error:
         refused = error
@@ -268,9 +271,8 @@ def _nothing(workload: Workload, cluster: Cluster) -> Planned:
 
 def _merged(known: Planned, search: _Programs, objective: Objective, top: int) -> Planned:
     """Both lists in one order, and what is known of anything better than either."""
-    every = sorted([*known.plans, *search.plans], key=lambda plan: rank_key(plan, objective))
-    best_of = {layout_key(plan): plan for plan in reversed(every)}
-    shown = sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))[:top]
+    every = (*known.plans, *search.plans)
+    shown = listed(every, objective)[:top]
     rejected = known.rejected + search.rejected
     rejected[Rejection.SLOWER] += len(every) - len(shown)
     open_score = search.open_score

@@ -162,7 +162,7 @@ def given_strategy(
 def read_strategy_keys(reference: str, flag: str = "--strategy") -> dict[str, Any]:
     """The keys that a user gave, not yet checked or completed for GPUs and batch."""
     if "=" in reference:
-        return _from_pairs(reference, flag)
+        return strategy_pairs(reference, flag)
     if not reference.strip() or not (Path(reference).suffix or Path(reference).is_file()):
         raise InputError(f"{flag}: {reference!r} is neither key=value,... nor a file")
     given = _from_file(Path(reference))
@@ -192,7 +192,7 @@ def _with_line(path: Path, error: StrategyKeyError) -> InputError:
     return error
 
 
-def _from_pairs(text: str, flag: str) -> dict[str, Any]:
+def strategy_pairs(text: str, flag: str) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for pair in text.split(","):
         if not pair.strip():

@@ -119,7 +119,9 @@ def megatron_lacks(strategy: Strategy) -> tuple[str, ...]:
         return ("all GPUs share every operator, in unequal parts",)
     found = []
     for group in strategy.pipelines:
-        own = [group.as_stage(stage) for stage in group.stages]
+        # Most stages are alike; one of each sort is enough.
+        sorts = {(s.tp, s.dp, s.micro_batch, s.recompute): s for s in group.stages}
+        own = [group.as_stage(stage) for stage in sorts.values()]
         found += [
             f"{words} differs between stages"
             for key, words in _OF_STAGES.items()

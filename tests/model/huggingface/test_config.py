@@ -57,6 +57,15 @@ def test_the_key_is_named_as_it_is_written(folder: Path) -> None:
     assert message.startswith("config.json:3: n_embd: expected")
 
 
+def test_a_size_under_a_mistyped_name_is_not_replaced_by_its_default(folder: Path) -> None:
+    layers = "num_hiden_layers"
+    values = {layers if key == "num_hidden_layers" else key: one for key, one in LLAMA.items()}
+    expected = f"config.json:4: {layers}: unknown, and num_hidden_layers is missing; rename it"
+    assert load(folder, values) == expected
+    # Beside the right one it is a key as any other that is not known.
+    assert from_config({**LLAMA, layers: 3}, "small", "config.json").num_layers == 2
+
+
 def test_nested_keys_are_found(folder: Path) -> None:
     values = {"model_type": "gemma3", "hidden_size": 1, "text_config": {"hidden_size": 0}}
     assert load(folder, values).startswith("config.json:5: text_config.hidden_size: expected")

@@ -46,6 +46,7 @@ def mlp() -> ProgramDocument:
     return _document("mlp", "a100:1,v100:1", micro_batches=2)
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_run_is_that_of_the_module_and_goes_on(mlp: ProgramDocument, tmp_path: Path) -> None:
     """Two micro-batches on two ranks; then the checkpoint on three ranks, with another program."""
     folder = tmp_path / "checkpoint"
@@ -68,6 +69,7 @@ def test_a_run_is_that_of_the_module_and_goes_on(mlp: ProgramDocument, tmp_path:
     assert further.losses[0] < done.losses[1]
 
 
+@pytest.mark.usefixtures("warm")
 def test_dropout_is_compared_with_the_program_alone() -> None:
     """Of GPT-2, whose fused projections have another shape in the module."""
     document = _document("gpt2", "a100:1,v100:1", dropout=0.4, layers=1)
@@ -109,6 +111,7 @@ def test_gpus_that_are_not_there_are_refused(
         run_program(mlp, device=Device.CUDA)
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_rank_that_fails_is_named(mlp: ProgramDocument) -> None:
     settings = Settings(steps=1, load="nowhere")
     with pytest.raises(RankError, match="nowhere is no checkpoint"):

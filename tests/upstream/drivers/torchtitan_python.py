@@ -76,6 +76,8 @@ def configuration(request: dict[str, Any]) -> Any:
     """
     module = Path(request["path"])
     sys.path.insert(0, str(module.parent))
+    # Bytecode is taken for that of a file of the same second and size, which the next one may be.
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         importlib.invalidate_caches()
         sys.modules.pop(module.stem, None)
@@ -83,6 +85,7 @@ def configuration(request: dict[str, Any]) -> Any:
             ["--module", module.stem, "--config", request["function"]]
         )
     finally:
+        sys.dont_write_bytecode = before
         sys.path.remove(str(module.parent))
         sys.modules.pop(module.stem, None)
     dims = ParallelDims.from_config(config.parallelism, request["world_size"])

@@ -40,6 +40,17 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "sliding_window_pattern": ("_sliding_window_pattern",),
 }
 
+# What a model's size comes from, and how like a key must be to one that is missing to be meant.
+SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+)
+LIKENESS = 0.9
+
 
 class Source(Value, frozen=True):
     """Where a config comes from: a file, or an entry known by its label."""
@@ -87,7 +98,21 @@ class Config:
                 self._values[name] = values[written]
                 self._spelling[name] = written
         aliased = {other for others in ALIASES.values() for other in others} | ALIASES.keys()
-        self._values.update({key: v for key, v in values.items() if key not in aliased})
+        others_given = {key: v for key, v in values.items() if key not in aliased}
+        self._check_sizes(others_given)
+        self._values.update(others_given)
+
+    def _check_sizes(self, others: Mapping[str, object]) -> None:
+        """Refuse a size under a mistyped name: its default would be taken, and nobody told."""
+        absent = [name for name in SIZES if name not in self._spelling and name not in others]
+        if not absent:
+            return
+        from difflib import get_close_matches
+
+        for key in others:
+            meant = get_close_matches(key, absent, 1, LIKENESS)
+            if meant and key not in self._values:
+                raise self.source.failure(key, f"unknown, and {meant[0]} is missing; rename it")
 
     def failure(self, key: str, what: str) -> InputError:
         return self.source.failure(self._spelling.get(key, key), what)

@@ -1,0 +1,48 @@
+"""Lists of plans: which of them a user would tell apart, and how far a search is with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from astrarium.search.money import best_paid, keeps, rank_key
+from astrarium.search.outcome import Limits, Objective
+from astrarium.search.plan import Plan
+from astrarium.search.runs import Runs
+
+# What a search is doing, how much of it is done, how much there is (0: not known), and, for those
+# who ask, the plans found so far: making them takes time.
+Told = Callable[[str, int, int, Callable[[], Sequence[Plan]]], None]
+
+
+def untold(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
+    """Nobody wants to know."""
+
+
+def layout_key(plan: Plan) -> tuple[object, ...]:
+    """What tells plans apart in a list: not cuts, switches or the order of ranks."""
+    s = plan.strategy
+    degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
+    own = sorted({(stage.gpu, stage.tp, stage.dp) for stage in s.stages if stage.tp is not None})
+    return (*degrees, s.schedule, tuple(sorted(plan.gpus.items())), s.groups, *own)
+
+
+def listed(plans: Sequence[Plan], objective: Objective) -> list[Plan]:
+    """The best plan of every layout, the best first."""
+    ordered = sorted(plans, key=lambda plan: rank_key(plan, objective))
+    best_of = {layout_key(plan): plan for plan in reversed(ordered)}
+    return sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
+
+
+def telling(told: Told, runs: Runs, objective: Objective, limits: Limits, top: int) -> Told:
+    """The same, for searches that know neither payment nor limits: plans as they will be listed."""
+    if told is untold:
+        return untold
+
+    def tell(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
+        def so_far() -> Sequence[Plan]:
+            paid = [best_paid(runs, plan, objective, limits) for plan in plans()]
+            return listed([plan for plan in paid if keeps(plan, limits)], objective)[:top]
+
+        told(phase, done, total, so_far)
+
+    return tell

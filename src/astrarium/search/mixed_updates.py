@@ -1,0 +1,104 @@
+"""How many layers stages can hold if what follows the passes may take only so long: a bound.
+
+Gradients are reduced, parameters updated and gathered by every stage for all that it holds, and an
+iteration waits for the longest of them. So passes and update share the seconds of an iteration:
+where a slow pool holds few layers, others hold, and update, the more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.mixed import ClusterModel, Contents
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
+from astrarium.strategy.types import Granularity, Method
+from astrarium.value import Value
+
+PROBES_APART = 1.2  # from one number of layers that is asked about to the next
+WAYS = 4  # to keep optimizer states: whole or divided, on the device or on the host
+
+
+class UpdateRoom(Value, frozen=True):
+    """Of cases on the same GPUs, whose layers are alike.
+
+    seconds: (rows, ways, pools, ends, probes), never falling along the probes; ends: neither, the
+    embedding, the head. Pools that are not in use take no time.
+    """
+
+    seconds: Floats
+    numbers: Ints  # (probes,), layers
+    row: Ints  # of every case
+    way: Ints
+    total: Floats  # (cases,): seconds for passes and update
+    num_stages: int
+
+    def layers(self, cases: Ints, passes: Floats) -> Floats:
+        """Most of stages if passes take at least so long: (cases, pools, stages)."""
+        seconds = self.seconds[self.row[cases], self.way[cases]]
+        left = (self.total[cases] - passes)[:, None, None, None]
+        short = (seconds <= left).sum(axis=3)
+        most = np.concatenate([[0.0], self.numbers[1:] - 1.0, [np.inf]])
+        held = most[short]  # (cases, pools, ends)
+        end_of = np.zeros(self.num_stages, np.int64)
+        end_of[0], end_of[-1] = 1, 2
+        return np.asarray(held[:, :, end_of])
+
+
+def way_of(options: Options) -> Ints:
+    """A number for how optimizer states are kept."""
+    divided = (options.zero_stage > 0).astype(np.int64)
+    return 2 * divided + options.offload_optimizer
+
+
+def update_seconds(
+    model: ClusterModel, degrees: Degrees, gpus: Sequence[int]
+) -> tuple[Floats, Ints]:
+    """`seconds` and `numbers` of UpdateRoom: of rows of degrees on so many GPUs of each pool."""
+    numbers = _numbers(len(model.workload.model.kind_of_layer))
+    used = np.flatnonzero(gpus)
+    rows = np.repeat(np.arange(len(degrees)), WAYS)
+    found = model.seconds_after(
+        degrees.take(rows),
+        _ways(len(degrees)),
+        [(int(pool),) for pool in used],
+        np.tile(gpus, (len(rows), 1)),
+        _probes(numbers),
+    ).reshape(len(degrees), WAYS, len(used), 3, len(numbers))
+    seconds = np.zeros((len(degrees), WAYS, len(gpus), 3, len(numbers)))
+    # More layers never take less; where a figure says so, the lower one counts.
+    seconds[:, :, used] = np.minimum.accumulate(found[..., ::-1], axis=-1)[..., ::-1]
+    return seconds, numbers
+
+
+def _numbers(most: int) -> Ints:
+    numbers = [1]
+    while numbers[-1] < most:
+        numbers.append(max(numbers[-1] + 1, int(numbers[-1] * PROBES_APART)))
+    return np.array(numbers)
+
+
+def _probes(numbers: Ints) -> Contents:
+    layers = np.tile(numbers, 3)[:, None].astype(float)
+    end = np.repeat(np.arange(3), len(numbers))
+    return Contents(np.zeros((0, 0), np.int64), layers, end == 1, end == 2)
+
+
+def _ways(copies: int) -> Options:
+    """All ways for every row; nothing recomputed, all hidden that can be."""
+    way = np.tile(np.arange(WAYS), copies)
+    nothing, on = np.zeros(len(way), np.int64), np.ones(len(way), bool)
+    return Options(
+        zero_stage=way // 2,
+        granularity=nothing + GRANULARITIES.index(Granularity.NONE),
+        method=nothing + METHODS.index(Method.NONE),
+        recompute_layers=nothing,
+        recompute_modules=nothing,
+        offload_optimizer=way % 2 == 1,
+        overlap_grad_reduce=on,
+        overlap_param_gather=on,
+        overlap_p2p=on,
+        overlap_tp=on,
+    )

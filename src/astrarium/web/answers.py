@@ -1,0 +1,254 @@
+"""What a worker answers: each kind of question with the code that the command line has.
+
+An answer is bytes, ready to be sent: the server itself never reads a document.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about
+from astrarium.value import Value
+from astrarium.web import reading
+from astrarium.web.progress import Reporter, Tell, progress
+from astrarium.web.reading import Body, field_of
+from astrarium.web.table import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS
+
+if TYPE_CHECKING:
+    from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
+
+JSON_TYPE: Final = "application/json"
+ZIP_TYPE: Final = "application/zip"
+OK, NOTHING_FEASIBLE, REFUSED, FAILED = 200, 409, 422, 500
+LEAST_COMPRESSED: Final = 2**19  # bytes; below, a connection to the same machine is faster
+
+
+class Answer(Value, frozen=True):
+    status: int
+    content: bytes
+    media_type: str = JSON_TYPE
+    encoding: str = ""  # of the content: gzip, or none
+
+
+def compressed(given: Answer, body: Body, least: int = LEAST_COMPRESSED) -> Answer:
+    """The answer as a client that takes gzip gets it, where that is worth its while."""
+    if not body.get("gzip") or len(given.content) < least:
+        return given
+    return replace(given, content=gzip.compress(given.content, 1, mtime=0), encoding="gzip")
+
+
+def encoded(data: Any) -> bytes:  # noqa: ANN401  whatever JSON can hold
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
+
+
+def problem(
+    status: int, message: str, field: str | None = None, further: Mapping[str, Any] | None = None
+) -> Answer:
+    """An error as the API reports it."""
+    told = {"error": {"message": message, "field": field}, **(further or {})}
+    return Answer(status, encoded(told))
+
+
+def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
+    """The answer to a question; `tell` is told of progress, where there is any."""
+    from astrarium.api.exporting import RefusedError
+
+    try:
+        return _KINDS[kind](body, tell)
+    except RefusedError as error:
+        return problem(REFUSED, str(error), "target", asdict(error.result))
+    except InputError as error:
+        return problem(REFUSED, str(error), field_of(error, body))
+    except NoFeasiblePlanError as error:
+        return problem(NOTHING_FEASIBLE, str(error))
+    except AstrariumError as error:
+        return problem(FAILED, str(error))
+
+
+def _catalog(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.web.catalog import catalog
+
+    return compressed(Answer(OK, encoded(catalog())), body, least=0)
+
+
+def learn(body: Body) -> None:
+    """Keep the answer to a question that everybody asks first."""
+    _learned[_key(reading.flags_of(body, PLAN_FLAGS))] = _plan(body, None)
+
+
+_learned: Final[dict[str, Answer]] = {}
+
+
+def _key(flags: Mapping[str, Any]) -> str:
+    """The same for all that ask the same; files that were sent are not looked into."""
+    sent = any(isinstance(value, Mapping) for value in flags.values()) or flags["cluster"]
+    return "" if sent else json.dumps(flags, sort_keys=True)
+
+
+def _plan(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api import planning
+    from astrarium.plans.document import to_dict
+
+    flags = reading.flags_of(body, PLAN_FLAGS)
+    known = _learned.get(_key(flags))
+    if known is not None:
+        return known
+    if flags["global_batch"] is None:
+        raise InputError("Missing option '--global-batch'")
+    question = planning.read(flags)
+    try:
+        planned = planning.search(question, Reporter(question, tell) if tell else None)
+    except NoFeasiblePlanError as error:
+        return problem(NOTHING_FEASIBLE, str(error), None, {"document": _without(question, error)})
+    changes = None
+    if flags["sensitivity"]:
+        if tell:
+            tell("progress", progress(planned.seconds, "sensitivity", 0, 1))
+        changes = planning.changes(question, planned)
+    return Answer(OK, encoded(to_dict(planning.document(question, planned, changes))))
+
+
+def _without(question: Any, error: NoFeasiblePlanError) -> dict[str, Any]:  # noqa: ANN401
+    from astrarium.plans.document import to_dict
+    from astrarium.report.build import document_without_plans
+
+    asked = question.asked
+    why = asked.workload, asked.cluster, question.reference, str(error), asked.notes
+    return to_dict(document_without_plans(*why))
+
+
+def _predict(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api import planning
+    from astrarium.plans.document import to_dict
+
+    flags = reading.flags_of(body, PREDICT_FLAGS)
+    if flags["strategy"] is None:
+        raise InputError("Missing option '--strategy'")
+    typed = [name for name, value in body.items() if value is not None]
+    return Answer(OK, encoded(to_dict(planning.prediction(flags, typed))))
+
+
+def _why_not(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api import planning
+    from astrarium.plans.document import to_dict
+
+    try:
+        flags = reading.flags_of(body, WHY_NOT_FLAGS)
+    except InputError as error:
+        if error.part != "strategy":
+            raise
+        return Answer(OK, encoded({"document": None, "broken": [str(error)]}))
+    for name in ("strategy", "global_batch"):
+        if flags[name] is None:
+            raise InputError(f"Missing option '--{name.replace('_', '-')}'")
+    document, broken = planning.why_not(flags)
+    shown = None if document is None else to_dict(document)
+    return Answer(OK, encoded({"document": shown, "broken": broken}))
+
+
+def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, PlanPart]:
+    """The document of a request, and the plan that it is about."""
+    from astrarium.api import request
+    from astrarium.plans.files import document_of_content, plan_of_rank
+
+    with about("rank"):
+        rank = request.rank(reading.text(body.get("rank", 1)))
+    with about(where):
+        document = document_of_content(body["document"], "document")
+        _check_model(document.workload)
+    with about("rank"):
+        return document, plan_of_rank(document, rank, "document")
+
+
+def _check_model(workload: WorkloadPart) -> None:
+    """Refuse a document without its model: what it calls that may be a path on this machine."""
+    from astrarium.catalog.models import is_model_name
+
+    if workload.model_config is None and not is_model_name(workload.model_as_given):
+        raise InputError(
+            f"document: it does not hold the config of '{workload.model_as_given}', and the server"
+            " reads no files; make the plan again"
+        )
+
+
+def _explain(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.report.explain import explain
+
+    document, plan = _chosen(body)
+    return Answer(OK, encoded(asdict(explain(plan, document.cluster))))
+
+
+def _compare(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.report.explain import compare
+
+    first, second = (_chosen(body[name], name) for name in ("first", "second"))
+    return Answer(OK, encoded(asdict(compare(first, second))))
+
+
+def _timeline(body: Body, tell: Tell | None) -> Answer:
+    import msgspec
+
+    from astrarium.report.timeline_document import timeline_document
+
+    return compressed(Answer(OK, msgspec.json.encode(timeline_document(_chosen(body)[1]))), body)
+
+
+def _trace(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.report.trace import trace_of
+
+    every_rank = body.get("every_rank", False)
+    return compressed(Answer(OK, encoded(trace_of(*_chosen(body), every_rank=every_rank))), body)
+
+
+def _export(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api import exporting
+    from astrarium.export.target import find_target
+
+    with about("target"):
+        target = find_target(body["target"])
+    with about("program"):
+        exporting.software_of(target, body.get("program"))
+    document, plan = _chosen(body)
+    done = exporting.made(
+        document,
+        plan.rank,
+        target.name,
+        program=body.get("program"),
+        nearest=body.get("nearest", False),
+        where="document",
+    )
+    if body["zipped"]:
+        return Answer(OK, _zipped(done.files), ZIP_TYPE)
+    return Answer(OK, encoded({**asdict(done.result), "files": dict(done.files)}))
+
+
+def _zipped(files: Mapping[str, str]) -> bytes:
+    """An archive; scripts may be executed, and the same plan always gives the same bytes."""
+    from io import BytesIO
+    from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+    archive = BytesIO()
+    with ZipFile(archive, "w", ZIP_DEFLATED) as written:
+        for name, text in sorted(files.items()):
+            entry = ZipInfo(name)
+            entry.compress_type = ZIP_DEFLATED
+            entry.external_attr = (0o100755 if name.endswith(".sh") else 0o100644) << 16
+            written.writestr(entry, text)
+    return archive.getvalue()
+
+
+_KINDS: Final[Mapping[str, Callable[[Body, Tell | None], Answer]]] = {
+    "catalog": _catalog,
+    "plan": _plan,
+    "predict": _predict,
+    "whynot": _why_not,
+    "explain": _explain,
+    "compare": _compare,
+    "timeline": _timeline,
+    "trace": _trace,
+    "export": _export,
+}

@@ -1,0 +1,266 @@
+"""The routes: each hands a checked request to a worker, and its answer on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from functools import cache, partial
+from typing import Any, Final, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import Response
+
+from astrarium import __version__
+from astrarium.web import static
+from astrarium.web.answers import OK, REFUSED, ZIP_TYPE, Answer, encoded
+from astrarium.web.flags import (
+    Chosen,
+    CompareRequest,
+    ExportRequest,
+    PlanRequest,
+    PredictRequest,
+    TraceRequest,
+    WhyNotRequest,
+    complaint,
+)
+from astrarium.web.guard import BodyLimit, Guard, told
+from astrarium.web.jobs import BrokenError, TooLongError, TooManyError, Workers
+from astrarium.web.responses import REFERENCE, responses
+from astrarium.web.settings import Settings
+from astrarium.web.stream import EventStream
+
+T = TypeVar("T")
+BAD_REQUEST, TOO_MANY = 400, 429
+LEFT: Final = 499  # the client closed the connection: nobody reads this
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The page and its API; workers start with it and end with it."""
+    workers = Workers(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        workers.warm_up()
+        yield
+        await workers.close()
+
+    app = FastAPI(
+        title="Astrarium",
+        version=__version__,
+        description="Which GPUs, how many, and how to split a Transformer across them.",
+        openapi_url=None,  # its pages would load scripts from elsewhere
+        lifespan=lifespan,
+        middleware=[Middleware(Guard, settings=settings), Middleware(BodyLimit, settings=settings)],
+    )
+    app.state.workers = workers
+    app.openapi = cache(partial(_openapi, app))  # type: ignore[method-assign]
+    _add_errors(app)
+    _add_questions(app, workers)
+    _add_documents(app, workers)
+    _add_page(app)
+    return app
+
+
+def _add_questions(app: FastAPI, workers: Workers) -> None:
+    catalogs: dict[bool, Answer] = {}  # compressed, and not
+
+    @app.get("/api/health", responses=responses("Health", "The server answers."))
+    async def health() -> Response:
+        """Whether the server answers, and how busy it is."""
+        settings = workers.settings
+        told = {"status": "ok", "version": __version__, "workers": settings.workers}
+        return _response(
+            Answer(OK, encoded({**told, "working": workers.working, "waiting": workers.waiting}))
+        )
+
+    @app.get("/api/catalog", responses=responses("Catalog", "All that can be chosen."))
+    async def catalog(request: Request) -> Response:
+        """GPU types, models, targets of exports, and the example that the page opens with."""
+        takes_gzip = _takes_gzip(request)
+        answer = catalogs.get(takes_gzip)
+        if answer is None:
+            asked = _answer(workers, "catalog", {"gzip": takes_gzip})
+            answer = await _unless_left(request, asked)
+            if answer.status == OK:
+                catalogs[takes_gzip] = answer
+        return _response(answer)
+
+    plans = responses("PlanDocument", "What `astrarium plan --json` prints.", s409="NoPlan")
+
+    @app.post("/api/plan", responses=plans)
+    async def plan(request: Request, body: PlanRequest) -> Response:  # type: ignore[valid-type]
+        """The best strategies: as `astrarium plan`."""
+        return await _answered(request, workers, "plan", body)
+
+    events = {"text/event-stream": {"schema": {"$ref": REFERENCE.format(name="StreamEvent")}}}
+    streamed = responses("Problem", "Progress, plans so far, and the document or an error.")
+    streamed[OK]["content"] = events
+
+    @app.post(
+        "/api/plan/stream",
+        response_class=Response,  # its own schema would be mixed with this one
+        status_code=OK,
+        responses=streamed,
+    )
+    async def stream(body: PlanRequest) -> Response:  # type: ignore[valid-type]
+        """The same, told while it is found; closing the connection ends the search."""
+        return EventStream(workers, "plan", _given(body))
+
+    @app.post(
+        "/api/predict",
+        responses=responses("PlanDocument", "What `astrarium predict --json` prints."),
+    )
+    async def predict(request: Request, body: PredictRequest) -> Response:  # type: ignore[valid-type]
+        """One strategy: as `astrarium predict`; or the rule that forbids it."""
+        return await _answered(request, workers, "predict", body)
+
+    @app.post(
+        "/api/whynot",
+        responses=responses("WhyNot", "The strategy's plan, and what of the flags it breaks."),
+    )
+    async def why_not(request: Request, body: WhyNotRequest) -> Response:  # type: ignore[valid-type]
+        """One strategy beside the plans of a search: held to its rules, limits and memory."""
+        return await _answered(request, workers, "whynot", body)
+
+
+def _add_documents(app: FastAPI, workers: Workers) -> None:
+    @app.post(
+        "/api/explain",
+        responses=responses("Explanation", "What `astrarium explain --json` prints."),
+    )
+    async def explain(request: Request, body: Chosen) -> Response:
+        """Where time, memory and money of a plan go: as `astrarium explain`."""
+        return await _answered(request, workers, "explain", body)
+
+    @app.post(
+        "/api/compare",
+        responses=responses("Comparison", "What `astrarium explain --against --json` prints."),
+    )
+    async def compare(request: Request, body: CompareRequest) -> Response:
+        """How two plans differ: as `astrarium explain --against`."""
+        return await _answered(request, workers, "compare", body)
+
+    @app.post("/api/timeline", responses=responses("TimelineDocument", "One iteration."))
+    async def timeline(request: Request, body: Chosen) -> Response:
+        """What every stage of a plan does when, and holds meanwhile; as columns."""
+        return await _large(request, workers, "timeline", body)
+
+    @app.post("/api/trace", responses=responses("Trace", "A trace for Perfetto."))
+    async def trace(request: Request, body: TraceRequest) -> Response:
+        """The predicted iteration: as `astrarium trace`."""
+        return await _large(request, workers, "trace", body)
+
+    exports = responses("ExportedFiles", "An archive, or its files as JSON.", s422="ExportRefused")
+    exports[OK]["content"]["application/zip"] = {"schema": {"type": "string", "format": "binary"}}
+
+    @app.post("/api/export", responses=exports)
+    async def export(request: Request, body: ExportRequest) -> Response:
+        """What starts a plan: as `astrarium export`; JSON for those who accept JSON."""
+        zipped = "application/json" not in request.headers.get("accept", "*/*")
+        answer = _answer(workers, "export", {**_given(body), "zipped": zipped})
+        response = _response(await _unless_left(request, answer))
+        if response.media_type == ZIP_TYPE:
+            name = f"{body.target.lower()}.zip"
+            response.headers["content-disposition"] = f'attachment; filename="{name}"'
+        return response
+
+
+def _add_page(app: FastAPI) -> None:
+    files = static.files()
+    asked = {
+        route.path: sorted(route.methods or ())
+        for route in app.routes
+        if isinstance(route, APIRoute)
+    }
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def description() -> Response:
+        return _response(Answer(OK, await asyncio.to_thread(lambda: encoded(app.openapi()))))
+
+    @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page(request: Request, path: str) -> Response:
+        file = files.get(path or "index.html")
+        if file is not None:
+            return file.response(request)
+        methods = asked.get(f"/{path}")
+        if methods is not None:
+            refused = told(405, f"/{path} takes {', '.join(methods)}")
+            refused.headers["allow"] = ", ".join(methods)
+            return refused
+        return told(404, f"there is nothing at '/{path}'; /openapi.json lists what is")
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def not_valid(_: Request, error: RequestValidationError) -> Response:
+        return _response(complaint(error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> Response:
+        # FastAPI has a status of its own for a body that is no text, or nested too deeply.
+        status = REFUSED if error.status_code == BAD_REQUEST else error.status_code
+        response = told(status, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    from astrarium.web.schemas import openapi
+
+    return openapi(app)
+
+
+def _given(body: BaseModel) -> dict[str, Any]:
+    return body.model_dump(exclude_unset=True)
+
+
+async def _answered(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
+    return _response(await _unless_left(request, _answer(workers, kind, _given(body))))
+
+
+async def _large(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
+    """The same, compressed for who takes that."""
+    answer = _answer(workers, kind, {**_given(body), "gzip": _takes_gzip(request)})
+    return _response(await _unless_left(request, answer))
+
+
+def _takes_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
+async def _answer(workers: Workers, kind: str, body: dict[str, Any]) -> Answer:
+    try:
+        return await workers.answer(kind, body)
+    except (TooManyError, TooLongError, BrokenError) as error:
+        return error.answer(workers.settings)
+
+
+def _response(answer: Answer) -> Response:
+    headers = {"retry-after": "1"} if answer.status == TOO_MANY else {}
+    if answer.encoding:
+        headers |= {"content-encoding": answer.encoding, "vary": "accept-encoding"}
+    return Response(answer.content, answer.status, headers, answer.media_type)
+
+
+async def _unless_left(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """The answer; if the client leaves first, the work is ended."""
+    task = asyncio.ensure_future(work)
+    left = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else Answer(LEFT, b"")
+    finally:
+        for one in (task, left):
+            one.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,80 @@
+"""Runs the server until Ctrl-C; says where it is once it listens."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from astrarium.errors import InputError
+from astrarium.web.app import create_app
+from astrarium.web.jobs import Workers
+from astrarium.web.settings import Settings
+
+PORTS_TRIED = 50
+GRACE_SECONDS = 1
+MOST_CONNECTIONS = 1024
+
+
+def listen(settings: Settings, *, port_asked: bool) -> socket.socket:
+    """A listening socket; where the port is taken and was not asked for, that of the next."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    ports = [settings.port] if port_asked else range(settings.port, settings.port + PORTS_TRIED)
+    why = ""
+    for port in ports:
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((settings.host, port))
+            found.listen(2048)
+            return found
+        except OSError as error:
+            found.close()
+            why = error.strerror or str(error)
+    where = f"--host {settings.host} --port {settings.port}"
+    raise InputError(f"{where}: cannot listen there: {why}; choose another")
+
+
+def address(settings: Settings, listening: socket.socket) -> str:
+    """Where a browser finds the page; the token is part of it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    name = f"[{host}]" if ":" in host else host
+    token = f"?token={settings.token}" if settings.token else ""
+    return f"http://{name}:{listening.getsockname()[1]}/{token}"
+
+
+def serve(settings: Settings, listening: socket.socket, started: Callable[[], None]) -> None:
+    """Answer requests until a signal says to stop; `started` is called once it does."""
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        http="h11",
+        ws="none",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=30,
+        limit_concurrency=MOST_CONNECTIONS,
+        server_header=False,
+    )
+    _Server(config, app.state.workers, started).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens; does not wait for searches when it is to end."""
+
+    def __init__(
+        self, config: uvicorn.Config, workers: Workers, started: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._workers, self._tell = workers, started
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._workers.stop()
+        await super().shutdown(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell()

@@ -1,0 +1,85 @@
+"""Server-sent events: what a search finds while it runs. Whoever stops listening ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from astrarium.web.answers import OK, Answer
+from astrarium.web.jobs import BrokenError, TooLongError, TooManyError, Workers
+
+HEARTBEAT_SECONDS: Final = 10.0  # a proxy may close a connection on which nothing is said
+
+
+class EventStream(Response):
+    """Asks a worker, and sends what it tells as it comes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, workers: Workers, kind: str, body: Mapping[str, Any]) -> None:
+        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self.workers, self.kind, self.asked = workers, kind, body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": OK, "headers": self.raw_headers},
+        )
+        search = asyncio.ensure_future(self._search(send))
+        left = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait((search, left), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_over = search.done() and not search.cancelled()
+            for one in (search, left):
+                one.cancel()
+            await asyncio.gather(search, left, return_exceptions=True)
+        if is_over:
+            search.result()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _search(self, send: Send) -> None:
+        begin = monotonic()
+
+        async def event(name: str, content: bytes) -> None:
+            body = b"event: " + name.encode() + b"\ndata: " + content + b"\n\n"
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        waiting = self.workers.waiting
+        first = {"seconds": 0.0, "phase": "waiting", "done": 0, "total": waiting}
+        await event("progress", json.dumps(first).encode())
+        beats = asyncio.ensure_future(_heartbeat(send))
+        try:
+            answer = await self.workers.answer(self.kind, self.asked, event)
+        except (TooManyError, TooLongError, BrokenError) as error:
+            answer = error.answer(self.workers.settings)
+        finally:
+            beats.cancel()
+        if answer.status == OK:
+            last = {"seconds": monotonic() - begin, "phase": "done", "done": 1, "total": 1}
+            await event("progress", json.dumps(last).encode())
+            await event("document", answer.content)
+        else:
+            await event("error", _error(answer))
+
+
+def _error(answer: Answer) -> bytes:
+    told = json.loads(answer.content)["error"]
+    return json.dumps({**told, "status": answer.status}).encode()
+
+
+async def _heartbeat(send: Send) -> None:
+    while True:
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+        await send({"type": "http.response.body", "body": b": \n\n", "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,63 @@
+"""A search tells how far it is, and finds the same whether anybody listens or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from small import small_model
+
+from astrarium.cluster import parse_gpus
+from astrarium.model.workload import Workload
+from astrarium.search.beyond import plan_beyond
+from astrarium.search.outcome import Objective
+from astrarium.search.plan import Plan
+from astrarium.search.planner import Mode, Planned, plan
+
+WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
+
+
+@pytest.mark.parametrize(
+    ("find", "gpus", "mode", "phases"),
+    [
+        (plan, "h100:8", Mode.EXACT, {"pools"}),
+        (plan, "h100:8,a100:8", Mode.EXACT, {"pipelines"}),
+        (plan, "h100:8,a100:8", Mode.UP_TO, {"front", "pools", "pipelines"}),
+        (plan_beyond, "h100:8,a100:8", Mode.EXACT, {"pipelines", "beyond Megatron"}),
+    ],
+)
+def test_listeners_hear_what_is_found(
+    find: Callable[..., Planned], gpus: str, mode: Mode, phases: set[str]
+) -> None:
+    heard: list[tuple[str, int, int, Sequence[Plan]]] = []
+
+    def told(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
+        heard.append((phase, done, total, plans()))
+
+    silent = find(WORKLOAD, parse_gpus(gpus), mode=mode, top=3)
+    found = find(WORKLOAD, parse_gpus(gpus), mode=mode, top=3, told=told)
+    assert replace(found, seconds=0.0) == replace(silent, seconds=0.0)
+    assert {phase for phase, *_ in heard} == phases
+    for _, done, total, plans in heard:
+        assert 0 <= done <= total
+        assert len(plans) <= 3
+        assert all(plan.train_seconds is not None for plan in plans)
+        if plans:
+            assert plans[0].iteration_seconds >= found.plans[0].iteration_seconds
+
+
+def test_plans_are_told_in_the_order_of_the_objective() -> None:
+    heard: list[Sequence[Plan]] = []
+    found = plan(
+        WORKLOAD,
+        parse_gpus("h100:8,a100:8"),
+        objective=Objective.COST,
+        mode=Mode.UP_TO,
+        told=lambda phase, done, total, plans: heard.append(plans()),
+    )
+    assert heard
+    for plans in heard:
+        costs = [plan.usd_total or 0.0 for plan in plans]
+        assert costs == sorted(costs)
+        assert costs[0] >= (found.plans[0].usd_total or 0.0) * (1 - 1e-9)

@@ -1,0 +1,7 @@
+import { render } from "preact";
+import "./charts/charts.css";
+import "./page/style.css";
+import { App } from "./page/App";
+
+const place = document.getElementById("app");
+if (place) render(<App />, place);

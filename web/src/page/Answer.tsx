@@ -1,0 +1,277 @@
+/** The answer in a sentence and large figures, where to go on, and how the search stands. */
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { amount, digits, duration, gpuText, usd } from "../charts/format";
+import type { Plan, PlanDocument } from "../document";
+import type { Progress } from "./api";
+import { inputOf } from "./fields";
+import {
+  detailText,
+  durations,
+  fullest,
+  offerText,
+  percent,
+  plainWords,
+  strategyText,
+  whole,
+} from "./format";
+import type { Found } from "./search";
+import { Term } from "./Term";
+import type { Word } from "./words";
+
+interface Props {
+  found: Found;
+  plan: Plan | null;
+  /** What the model is called where the document does not know. */
+  modelName: string | null;
+  /** The field that a mistake is told beside. */
+  field: string | null;
+  onCancel: () => void;
+  onAgain: () => void;
+}
+
+export function Answer({ found, plan, modelName, field, onCancel, onAgain }: Props) {
+  const isSearching = ["idle", "searching", "partial"].includes(found.state);
+  const isRefused = found.state === "failed" && !found.isCurrent;
+  const input = field === null ? null : inputOf(field);
+  const text = statusText(found, field !== null);
+  // A refusal is as high as the answer that it takes the place of: nothing below must jump.
+  const box = useRef<HTMLElement>(null);
+  const height = useRef(0);
+  useLayoutEffect(() => {
+    if (found.state === "done") height.current = box.current?.offsetHeight ?? 0;
+  }, [found.state, plan]);
+  return (
+    <section
+      class="panel answer"
+      ref={box}
+      aria-labelledby="answer-title"
+      data-state={found.state}
+      style={{ minHeight: isRefused && height.current ? `${height.current}px` : "" }}
+    >
+      <h2 id="answer-title" class="hidden">
+        Answer
+      </h2>
+      {isRefused ? null : plan && found.document ? (
+        <Figures found={found} document={found.document} plan={plan} modelName={modelName} />
+      ) : (
+        <div class="figures" aria-hidden="true">
+          <p class="lead">…</p>
+        </div>
+      )}
+      {/* Read out where it stays; what is seen comes anew in its other place. */}
+      <p aria-live="polite" role="status" class="hidden">
+        {text}
+      </p>
+      <div key={isRefused ? "refused" : "status"} class={isRefused ? "status refused" : "status"}>
+        <p aria-hidden="true" class={found.error ? "mistake" : ""}>
+          {found.error && "⚠ "}
+          {text}
+          {isSearching && elapsed(found.progress)}
+        </p>
+        <progress
+          aria-label="Progress of the search"
+          class={isSearching ? "" : "off"}
+          {...progressOf(found)}
+        />
+        {isRefused && input && (
+          <button type="button" onClick={() => document.getElementById(input)?.focus()}>
+            Go to the field
+          </button>
+        )}
+        {isSearching || found.state === "done" ? (
+          <button
+            type="button"
+            id="cancel"
+            class={isSearching ? "" : "off"}
+            disabled={!isSearching}
+            title="Escape cancels, too"
+            onClick={onCancel}
+          >
+            Cancel
+          </button>
+        ) : (
+          <button type="button" id="again" onClick={onAgain}>
+            Search again
+          </button>
+        )}
+      </div>
+    </section>
+  );
+}
+
+interface FiguresProps extends Pick<Props, "found" | "modelName"> {
+  document: PlanDocument;
+  plan: Plan;
+}
+
+function Figures({ found, document, plan, modelName }: FiguresProps) {
+  const [low, high] = plan.interval_seconds;
+  const speeds = [high, low].map((one) => (plan.tokens_per_second * plan.iteration_seconds) / one);
+  const scale = (value: number, by: number): number => (value * by) / plan.iteration_seconds;
+  return (
+    <div class={found.isCurrent ? "figures" : "figures stale"}>
+      <Lead document={document} plan={plan} modelName={modelName} />
+      <p class="best">
+        {plan.rank > 1 ? `Plan ${plan.rank}` : found.state === "done" ? "Best plan" : "Best so far"}
+        : <strong>{strategyText(plan.strategy)}</strong> <small>{detailText(plan.strategy)}</small>
+      </p>
+      <p class="how">{plainWords(plan.strategy)}</p>
+      <dl>
+        <Figure
+          name="Training"
+          word="training"
+          value={plan.train_seconds === null ? "–" : duration(plan.train_seconds)}
+        >
+          {plan.train_seconds === null
+            ? "give the tokens"
+            : durations(scale(plan.train_seconds, low), scale(plan.train_seconds, high))}
+        </Figure>
+        <Figure name="Cost" word="cost" value={costText(plan)}>
+          {plan.usd_per_hour === null
+            ? "give a price"
+            : plan.usd_total === null
+              ? "give the tokens"
+              : `${usd(scale(plan.usd_total, low))} to ${usd(scale(plan.usd_total, high))}`}
+        </Figure>
+        <Figure name="Tokens a second" word="tokens a second" value={whole(plan.tokens_per_second)}>
+          {speeds.map((one) => amount(one ?? 0)).join(" to ")}
+        </Figure>
+        <Figure name="Iteration" word="iteration" value={duration(plan.iteration_seconds)}>
+          {durations(low, high)}
+        </Figure>
+        <Figure name="MFU" word="MFU" value={percent(plan.mfu)}>
+          of the peak speed
+        </Figure>
+        <Figure name="Memory" word="memory" value={percent(fullest(plan))}>
+          on the fullest GPU
+        </Figure>
+      </dl>
+      <p class="message">
+        Ranges are <Term word="interval">80 % intervals</Term>.
+      </p>
+      <nav class="jumps" aria-label="Parts of this page">
+        {JUMPS.map(([id, text]) => (
+          <button type="button" key={id} class="jump" onClick={() => jump(id)}>
+            {text}
+          </button>
+        ))}
+      </nav>
+    </div>
+  );
+}
+
+/** By the ids of their titles: the address holds the state, so links cannot lead there. */
+const JUMPS: readonly (readonly [id: string, text: string])[] = [
+  ["plans-title", "All plans"],
+  ["timeline-title", "Timeline"],
+  ["topology-title", "GPUs and links"],
+  ["whynot-title", "Try your own"],
+  ["export-title", "Get the files"],
+];
+
+function jump(id: string): void {
+  const title = document.getElementById(id);
+  title?.closest("section")?.scrollIntoView({ block: "start" });
+  // The next tab goes on from there.
+  title?.setAttribute("tabindex", "-1");
+  title?.focus({ preventScroll: true });
+}
+
+/** The answer for those who read only one line. */
+function Lead(props: { document: PlanDocument; plan: Plan; modelName: string | null }) {
+  const { plan, modelName } = props;
+  const { workload } = props.document;
+  const offer = offerText(props.document, plan);
+  return (
+    <p class="lead">
+      <b>{modelName ?? workload.model}</b> on <b>{gpuText(plan.gpus, true)}</b>
+      {offer && ` (${offer})`}
+      {plan.train_seconds === null || (workload.tokens ?? null) === null ? (
+        <>
+          : <b>{whole(plan.tokens_per_second)} tokens a second</b>
+        </>
+      ) : (
+        <>
+          {" "}
+          trains {amount(workload.tokens ?? 0)} tokens in <b>{duration(plan.train_seconds)}</b>
+        </>
+      )}
+      {plan.usd_per_hour !== null && (
+        <>
+          {" "}
+          for <b>{costText(plan)}</b>
+        </>
+      )}
+      .
+    </p>
+  );
+}
+
+interface FigureProps {
+  name: string;
+  word: Word;
+  value: string;
+  children: preact.ComponentChildren;
+}
+
+function Figure(props: FigureProps) {
+  return (
+    <div>
+      <dt>
+        <Term word={props.word}>{props.name}</Term>
+      </dt>
+      <dd>
+        <b>{props.value}</b>
+        <small>{props.children}</small>
+      </dd>
+    </div>
+  );
+}
+
+function costText(plan: Plan): string {
+  if (plan.usd_total !== null) return usd(plan.usd_total);
+  return plan.usd_per_hour === null ? "–" : `$${digits(plan.usd_per_hour)}/h`;
+}
+
+function progressOf(found: Found): { max: number; value?: number } {
+  const { progress } = found;
+  if (found.state === "done") return { max: 1, value: 1 };
+  if (found.state === "failed" || found.state === "cancelled") return { max: 1, value: 0 };
+  // Without a value the bar only says that something is under way.
+  return progress && progress.total > 1
+    ? { max: progress.total, value: Math.min(progress.done, progress.total) }
+    : { max: 1 };
+}
+
+function elapsed(progress: Progress | null): string {
+  return progress && progress.seconds >= 0.1 ? ` ${digits(progress.seconds, 2)} s` : "";
+}
+
+function statusText(found: Found, isToldInForm: boolean): string {
+  const { document, progress, error } = found;
+  const search = document?.search;
+  switch (found.state) {
+    case "idle":
+      return "";
+    case "searching":
+      return progress?.phase === "waiting" && progress.total > 0
+        ? `Waiting: ${progress.total} others are searched first …`
+        : "Searching …";
+    case "partial":
+      return "The best so far; searching …";
+    case "cancelled":
+      return found.isCurrent ? "Cancelled; there may be better plans." : "Cancelled.";
+    case "failed":
+      return isToldInForm
+        ? // Further lines point at a place in what was typed, which stands there.
+          `See the form: ${error?.message.split("\n")[0] ?? ""}`
+        : `${error?.message ?? ""}${found.isCurrent ? "\nThe best so far is shown." : ""}`;
+    case "done": {
+      if (!document || !search) return "";
+      const proof = search.optimal
+        ? "the first is proven the best"
+        : `within ${percent(search.bound_gap)} of the best possible`;
+      return `${whole(document.plans.length)} plans out of ${amount(search.space)} in ${duration(search.seconds)}; ${proof}.`;
+    }
+  }
+}

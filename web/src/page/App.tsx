@@ -1,0 +1,175 @@
+/** The page: what is asked on the left, what comes of it on the right. */
+import type { VNode } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Answer } from "./Answer";
+import { type Catalog, catalog as readCatalog } from "./api";
+import { Copy } from "./Copy";
+import { commandOf, optionsOf } from "./command";
+import { FormPanel } from "./FormPanel";
+import { fieldOf } from "./fields";
+import { FIRST_VIEW, hashOf, stateOf, type View } from "./link";
+import { Results } from "./Results";
+import { exampleForm, type Form, formOf, requestOf } from "./request";
+import { NOTHING_FOUND, Search } from "./search";
+
+interface State {
+  form: Form;
+  view: View;
+}
+
+const CATALOG_AGAIN_MILLISECONDS = 3000;
+
+function stateOfAddress(): State {
+  const linked = stateOf(location.hash);
+  return linked
+    ? { form: formOf(linked.request), view: linked.view }
+    : { form: exampleForm(), view: FIRST_VIEW };
+}
+
+export function App() {
+  const [{ form, view }, setState] = useState(stateOfAddress);
+  const [found, setFound] = useState(NOTHING_FOUND);
+  const catalog = useCatalog();
+  const search = useRef<Search | null>(null);
+  search.current ??= new Search(setFound);
+
+  const key = JSON.stringify(requestOf(form));
+  const request = useMemo(() => JSON.parse(key), [key]);
+  const isTyped = useRef(false);
+  // Before the edit itself is painted: the server can already search while it is.
+  useLayoutEffect(() => {
+    search.current?.start(request, isTyped.current);
+    isTyped.current = false;
+  }, [request]);
+
+  const hash = hashOf(request, view);
+  const opened = useRef(hash);
+  useEffect(() => {
+    // The plain address stays plain until something is changed.
+    if (hash !== opened.current) history.replaceState(null, "", hash);
+  }, [hash]);
+  useEffect(() => {
+    const read = (): void => setState(stateOfAddress());
+    addEventListener("hashchange", read);
+    return () => removeEventListener("hashchange", read);
+  }, []);
+
+  const command = commandOf(request, form.configName);
+  const { document } = found;
+  const plan = document?.plans.find((one) => one.rank === view.rank) ?? document?.plans[0] ?? null;
+  const isStale = !found.isCurrent;
+  useEffect(() => {
+    const pressed = (event: KeyboardEvent): void => {
+      // Lists and notes that it closes say so.
+      if (event.key === "Escape" && !event.defaultPrevented) search.current?.cancel();
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, []);
+  const look = (change: Partial<View>): void =>
+    setState((state) => ({ ...state, view: { ...state.view, ...change } }));
+
+  const change = (changed: Form, isChoice = false): void => {
+    isTyped.current = !isChoice;
+    // Ranks of another search say nothing about the next one.
+    setState((state) => ({
+      form: changed,
+      view: { ...FIRST_VIEW, strategy: state.view.strategy },
+    }));
+  };
+  // News of a search change neither the form nor plans: elements that stay are not looked at.
+  const panel = useMemo(
+    () => <FormPanel form={form} catalog={catalog} error={found.error} onChange={change} />,
+    [form, catalog, found.error],
+  );
+  const isFinal = ["done", "cancelled", "failed"].includes(found.state);
+  const targets = catalog?.targets;
+  const shown = useRef<VNode | null>(null);
+  const fresh = useMemo(
+    () =>
+      document && plan ? (
+        <Results
+          document={document}
+          plan={plan}
+          isFinal={isFinal}
+          request={request}
+          targets={targets ?? []}
+          view={view}
+          onLook={look}
+        />
+      ) : null,
+    [document, plan, isFinal, request, targets, view],
+  );
+  // What answers an older request stays as it was until the next answer takes its place.
+  if (!isStale || !document || !shown.current) shown.current = fresh;
+  const results = shown.current;
+
+  return (
+    <>
+      <header class="top">
+        <h1>Astrarium</h1>
+        <p>Which GPUs, how many, and how to split a Transformer across them.</p>
+        <div class="bar">
+          <Copy text={() => new URL(hash, location.href).href}>Copy link</Copy>
+          <button
+            type="button"
+            title="Back to the example that this page opens with"
+            onClick={() => setState({ form: exampleForm(), view: FIRST_VIEW })}
+          >
+            Example
+          </button>
+        </div>
+      </header>
+      <main>
+        <Answer
+          found={found}
+          plan={plan}
+          modelName={form.config ? "Your model" : null}
+          field={fieldOf(found.error)}
+          onCancel={() => search.current?.cancel()}
+          onAgain={() => search.current?.start(request, false)}
+        />
+        {panel}
+        <div
+          class={isStale && document ? "results stale" : "results"}
+          inert={isStale && document !== null}
+        >
+          {results ?? (
+            <div class={found.state === "failed" ? "panel nothing" : "panel empty"}>
+              {found.state === "failed" && (
+                <p>Plans, pictures and files appear here once a plan is found.</p>
+              )}
+            </div>
+          )}
+        </div>
+        <section class="panel command" aria-labelledby="command-title">
+          <header>
+            <h2 id="command-title">The same on the command line</h2>
+            <Copy text={() => command}>Copy command</Copy>
+          </header>
+          <pre id="command">
+            <code>
+              {optionsOf(command).map((part) => (
+                <span key={part}>{part} </span>
+              ))}
+            </code>
+          </pre>
+        </section>
+      </main>
+    </>
+  );
+}
+
+/** The lists to choose from; the page works without them, so they are asked for until they come. */
+function useCatalog(): Catalog | null {
+  const [catalog, setCatalog] = useState<Catalog | null>(null);
+  const [tries, setTries] = useState(0);
+  useEffect(() => {
+    let timer: ReturnType<typeof setTimeout>;
+    readCatalog().then(setCatalog, () => {
+      timer = setTimeout(() => setTries(tries + 1), CATALOG_AGAIN_MILLISECONDS);
+    });
+    return () => clearTimeout(timer);
+  }, [tries]);
+  return catalog;
+}

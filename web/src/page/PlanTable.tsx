@@ -1,0 +1,264 @@
+/** The plans as a table: click a title to sort, a row to choose it, two boxes to compare. */
+import { useMemo, useRef, useState } from "preact/hooks";
+import { digits, duration, gpuText, padded, shortGpu, usd } from "../charts/format";
+import { listedPlans, type Plan, type PlanDocument } from "../document";
+import { days, detailText, durations, fullest, percent, strategyText, whole } from "./format";
+import { COLUMNS, clicked, FIRST_ORDER, filterOf, numGpus, sorted } from "./plans";
+import { STRATEGY_WORDS, WORDS } from "./words";
+
+interface Props {
+  document: PlanDocument;
+  rank: number;
+  compared: readonly number[];
+  onChoose: (rank: number) => void;
+  onCompare: (rank: number, isOn: boolean) => void;
+}
+
+const MOST_ROWS = 200;
+
+/** The front's plans behind the best are listed from the start if they are no more than this. */
+const FEW_BEHIND = 30;
+/** Pixels: the table is as high as its plans need, filtered or not, so that nothing jumps. */
+const HEAD_HEIGHT = 44;
+const ROW_HEIGHT = 66;
+const MOST_HEIGHT = 428;
+
+export function PlanTable({ document, rank, compared, onChoose, onCompare }: Props) {
+  const [order, setOrder] = useState(FIRST_ORDER);
+  const [text, setText] = useState("");
+  const [wish, setWish] = useState<boolean | null>(null);
+  const body = useRef<HTMLTableSectionElement>(null);
+  const listed = listedPlans(document);
+  const behind = document.plans.length - listed.length;
+  const isAll = wish ?? behind <= FEW_BEHIND;
+  const filter = useMemo(() => filterOf(text), [text]);
+  const rows = useMemo(() => {
+    const plans = isAll ? document.plans : listed;
+    return sorted("mistake" in filter ? plans : plans.filter(filter.accepts), order);
+  }, [document, isAll, filter, order]);
+  const shown = rows.slice(0, MOST_ROWS);
+  const low = Math.min(...shown.map((plan) => plan.interval_seconds[0]));
+  const high = Math.max(...shown.map((plan) => plan.interval_seconds[1]));
+  const mistake = "mistake" in filter ? filter.mistake : "";
+  const total = isAll ? document.plans.length : listed.length;
+  const hasTypes = new Set(document.plans.flatMap((plan) => Object.keys(plan.gpus))).size > 1;
+  // One row is a stop of the tab key; arrows reach the others.
+  const stop = shown.some((plan) => plan.rank === rank) ? rank : shown[0]?.rank;
+
+  function pressed(event: KeyboardEvent): void {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const row = (event.target as HTMLElement).closest("tr");
+    const now = row ? [...(body.current?.children ?? [])].indexOf(row) : -1;
+    const last = shown.length - 1;
+    const steps: Readonly<Record<string, number>> = {
+      ArrowDown: Math.min(now + 1, last),
+      ArrowUp: Math.max(now - 1, 0),
+      Home: 0,
+      End: last,
+    };
+    const to = steps[event.key];
+    const plan = to === undefined || now < 0 ? undefined : shown[to];
+    if (to === undefined || !plan) return;
+    event.preventDefault();
+    onChoose(plan.rank);
+    const isBox = (event.target as HTMLElement).tagName === "INPUT";
+    body.current?.children[to]?.querySelector<HTMLElement>(isBox ? "input" : "button")?.focus();
+  }
+
+  return (
+    <section class="panel plans" aria-labelledby="plans-title">
+      <header>
+        <h2 id="plans-title">Plans</h2>
+        <label class="filter">
+          <span class="hidden">Filter the plans</span>
+          <input
+            id="filter"
+            type="search"
+            spellcheck={false}
+            value={text}
+            placeholder="Filter: tp=8 days<30 h100"
+            aria-invalid={mistake ? "true" : undefined}
+            aria-describedby="filter-message"
+            onInput={(event) => setText(event.currentTarget.value)}
+          />
+        </label>
+        {behind > 0 && (
+          <label class="check">
+            <input
+              type="checkbox"
+              checked={isAll}
+              onChange={(event) => setWish(event.currentTarget.checked)}
+            />
+            with {whole(behind)} more of the front
+          </label>
+        )}
+        <p id="filter-message" class={mistake ? "message mistake" : "message"} aria-live="polite">
+          {mistake ||
+            `${whole(rows.length)} of ${whole(total)} plans${
+              rows.length > MOST_ROWS ? `; the first ${MOST_ROWS} are shown` : ""
+            }. Click one to see it in all pictures; tick two to compare them.`}
+        </p>
+      </header>
+      <section
+        class="scroll"
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
+        tabIndex={0}
+        aria-label="Table of plans"
+        style={{ height: `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * total)}px` }}
+      >
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">
+                <span class="hidden">Compare</span>
+              </th>
+              {COLUMNS.map((column) => (
+                <th
+                  key={column.key}
+                  scope="col"
+                  class={`${column.key} ${column.isNumber ? "number" : ""}`}
+                  aria-sort={
+                    order.key !== column.key
+                      ? "none"
+                      : order.descending
+                        ? "descending"
+                        : "ascending"
+                  }
+                >
+                  <button
+                    type="button"
+                    class="sort"
+                    title={column.hint}
+                    onClick={() => setOrder(clicked(order, column.key))}
+                  >
+                    {column.title}
+                    <span class="arrow" aria-hidden="true">
+                      {order.key !== column.key ? "" : order.descending ? "▼" : "▲"}
+                    </span>
+                  </button>
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody ref={body} onKeyDown={pressed}>
+            {shown.map((plan) => (
+              <Row
+                key={plan.rank}
+                plan={plan}
+                isChosen={plan.rank === rank}
+                isStop={plan.rank === stop}
+                isCompared={compared.includes(plan.rank)}
+                range={[low, high]}
+                hasTypes={hasTypes}
+                onChoose={onChoose}
+                onCompare={onCompare}
+              />
+            ))}
+          </tbody>
+        </table>
+      </section>
+      <details class="words">
+        <summary>What do tp, pp, dp mean?</summary>
+        <dl>
+          {STRATEGY_WORDS.map((word) => (
+            <div key={word}>
+              <dt>{word}</dt>
+              <dd>{WORDS[word]}</dd>
+            </div>
+          ))}
+        </dl>
+      </details>
+    </section>
+  );
+}
+
+interface RowProps {
+  plan: Plan;
+  isChosen: boolean;
+  isStop: boolean;
+  isCompared: boolean;
+  range: readonly [number, number];
+  /** Whether plans differ in their GPUs' types. */
+  hasTypes: boolean;
+  onChoose: (rank: number) => void;
+  onCompare: (rank: number, isOn: boolean) => void;
+}
+
+function Row(props: RowProps) {
+  const { plan, isChosen, isStop, isCompared, range, hasTypes, onChoose, onCompare } = props;
+  const name = strategyText(plan.strategy);
+  const cost = plan.usd_total ?? null;
+  const isMixed = Object.keys(plan.gpus).length > 1;
+  return (
+    <tr
+      class={isChosen ? "chosen" : ""}
+      aria-current={isChosen ? "true" : undefined}
+      onClick={() => onChoose(plan.rank)}
+    >
+      <td>
+        <input
+          type="checkbox"
+          checked={isCompared}
+          tabIndex={isStop ? 0 : -1}
+          aria-label={`Compare plan ${plan.rank}: ${name}`}
+          onClick={(event) => event.stopPropagation()}
+          onChange={(event) => onCompare(plan.rank, event.currentTarget.checked)}
+        />
+      </td>
+      <td class="number">{plan.rank}</td>
+      <td class="strategy">
+        <button type="button" class="link" tabIndex={isStop ? 0 : -1} aria-pressed={isChosen}>
+          {name}
+        </button>
+        <small>{detailText(plan.strategy)}</small>
+        {!plan.fits && <small class="mistake">⚠ does not fit</small>}
+      </td>
+      <td class="number gpus" title={gpuText(plan.gpus)}>
+        {whole(numGpus(plan))}
+        {hasTypes &&
+          Object.entries(plan.gpus).map(([gpu, count]) => (
+            <small key={gpu}>
+              {isMixed && `${count} `}
+              {shortGpu(gpu)}
+            </small>
+          ))}
+      </td>
+      <td class="number">
+        <Interval plan={plan} range={range} />
+        {padded(duration(plan.iteration_seconds))}
+      </td>
+      <td class="number">{whole(plan.tokens_per_second)}</td>
+      <td class="number mfu">{percent(plan.mfu)}</td>
+      <td class="number">{percent(fullest(plan))}</td>
+      <td class="number">{plan.train_seconds === null ? "–" : padded(days(plan.train_seconds))}</td>
+      <td class="number">
+        {cost === null
+          ? plan.usd_per_hour === null
+            ? "–"
+            : `$${digits(plan.usd_per_hour)}/h`
+          : padded(usd(cost))}
+      </td>
+    </tr>
+  );
+}
+
+const WIDTH = 48;
+const HEIGHT = 12;
+
+/** From the shortest to the longest time that is expected, on the scale of all rows. */
+function Interval({ plan, range }: { plan: Plan; range: readonly [number, number] }) {
+  const [low, high] = range;
+  const at = (value: number): number =>
+    high > low ? 2 + ((value - low) / (high - low)) * (WIDTH - 4) : WIDTH / 2;
+  const [from, to] = plan.interval_seconds;
+  const middle = HEIGHT / 2;
+  return (
+    <svg class="interval" width={WIDTH} height={HEIGHT} role="img" aria-label={durations(from, to)}>
+      <title>{durations(from, to)}</title>
+      <line x1={at(from)} x2={at(to)} y1={middle} y2={middle} />
+      <line x1={at(from)} x2={at(from)} y1={middle - 3} y2={middle + 3} />
+      <line x1={at(to)} x2={at(to)} y1={middle - 3} y2={middle + 3} />
+      <circle cx={at(plan.iteration_seconds)} cy={middle} r={3} />
+    </svg>
+  );
+}

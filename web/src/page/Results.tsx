@@ -1,0 +1,79 @@
+/** All that is known of the plans that were found. */
+import { useEffect, useState } from "preact/hooks";
+import type { Plan, PlanDocument } from "../document";
+import type { CatalogTarget } from "./api";
+import { Compare } from "./Compare";
+import { Export } from "./Export";
+import type { View } from "./link";
+import { PlanTable } from "./PlanTable";
+import { Breakdown, Front, Memory, Timeline, Topology } from "./pictures";
+import type { Request } from "./request";
+import { Sensitivity } from "./Sensitivity";
+import { WhyNot } from "./WhyNot";
+
+interface Props {
+  document: PlanDocument;
+  plan: Plan;
+  /** Whether the search is over: what asks the server waits for that. */
+  isFinal: boolean;
+  request: Request;
+  targets: readonly CatalogTarget[];
+  view: View;
+  onLook: (change: Partial<View>) => void;
+}
+
+export function Results(props: Props) {
+  const { document, plan, isFinal, request, targets, view, onLook } = props;
+  // A stage that is pointed out in one picture is in all of them.
+  const [stage, setStage] = useState<number | null>(null);
+  useEffect(() => setStage(null), [plan]);
+  const pointed = { stage, onStage: setStage };
+  const choose = (rank: number): void => onLook({ rank });
+  const tick = (rank: number, isOn: boolean): void => {
+    // A third tick takes the place of the first.
+    const others = view.compare.filter((one) => one !== rank);
+    onLook({ compare: isOn ? [...others.slice(-1), rank] : others });
+  };
+  return (
+    <>
+      <div class="pair">
+        <div class="stack">
+          <Breakdown plan={plan} />
+          <Memory plan={plan} {...pointed} />
+        </div>
+        <Front document={document} rank={plan.rank} onChoose={choose} />
+      </div>
+      <PlanTable
+        document={document}
+        rank={plan.rank}
+        compared={view.compare}
+        onChoose={choose}
+        onCompare={tick}
+      />
+      <Compare document={document} ranks={view.compare} onClear={() => onLook({ compare: [] })} />
+      {document.notes && document.notes.length > 0 && (
+        <section class="panel notes" aria-labelledby="notes-title">
+          <h2 id="notes-title">Notes</h2>
+          <ul>
+            {document.notes.map((note) => (
+              <li key={note}>{note}</li>
+            ))}
+          </ul>
+        </section>
+      )}
+      <Timeline document={document} plan={plan} isFinal={isFinal} {...pointed} />
+      <div class="pair">
+        <Topology document={document} plan={plan} {...pointed} />
+        <WhyNot
+          document={document}
+          isFinal={isFinal}
+          request={request}
+          strategy={view.strategy}
+          onChange={(strategy) => onLook({ strategy })}
+        />
+      </div>
+      <Export document={document} plan={plan} targets={targets} />
+      {document.sensitivity && <Sensitivity changes={document.sensitivity} />}
+    </>
+  );
+}

@@ -1,0 +1,230 @@
+/** Questions to the server, with every way to fail as one kind of error. */
+import type { PlanDocument, TimelineDocument } from "../document";
+import { type ServerEvent, streamed } from "./events";
+import { isObject, type Request } from "./request";
+
+export interface Progress {
+  seconds: number;
+  phase: string;
+  done: number;
+  total: number;
+}
+
+export interface CatalogGpu {
+  name: string;
+  aliases: string[];
+  memory_gib: number;
+  gpus_per_node: number;
+  usd_per_gpu_hour: number | null;
+}
+
+export interface CatalogModel {
+  name: string;
+  aliases: string[];
+  parameters: number | null;
+  layers: number | null;
+  max_seq_length: number | null;
+  family: string;
+}
+
+export interface CatalogTarget {
+  name: string;
+  title: string;
+  version: string;
+  is_launcher: boolean;
+}
+
+export interface Catalog {
+  gpus: CatalogGpu[];
+  models: CatalogModel[];
+  targets: CatalogTarget[];
+  runtimes: { name: string; title: string }[];
+  clouds: string[];
+}
+
+export interface Change {
+  name: string;
+  first: number | null;
+  second: number | null;
+  change: number | null;
+}
+
+export interface Comparison {
+  choices: Record<string, [string, string]>;
+  results: Change[];
+  time: Change[];
+  memory: Change[];
+}
+
+export interface Exported {
+  software: string;
+  files: Record<string, string>;
+  command: string;
+  where: string;
+  needs: string[];
+  notes: string[];
+  nearest: Nearest | null;
+}
+
+export interface Nearest {
+  plan: number | null;
+  changed: string[];
+  iteration_seconds: number;
+  slower: number;
+}
+
+/** What the server refuses, or why it could not be asked; `field` is where the mistake is. */
+export class AskError extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly field: string | null = null,
+    readonly body: Record<string, unknown> = {},
+  ) {
+    super(message);
+  }
+}
+
+const UNREACHABLE = 0;
+
+export interface Chosen {
+  document: PlanDocument;
+  rank: number;
+}
+
+export function catalog(): Promise<Catalog> {
+  return asked("catalog").then((answer) => answer.json());
+}
+
+/** A strategy as if it were an answer to the request. */
+export interface Verdict {
+  /** Null if the runtime would refuse it. */
+  document: PlanDocument | null;
+  /** What keeps it from being an answer. */
+  broken: string[];
+}
+
+export function whyNot(request: Request, strategy: string, signal: AbortSignal): Promise<Verdict> {
+  // What would change the answer is not asked of a single strategy.
+  const { sensitivity: _, ...asked } = request;
+  return json("whynot", { ...asked, strategy }, signal);
+}
+
+export function compare(first: Chosen, second: Chosen, signal: AbortSignal): Promise<Comparison> {
+  return json("compare", { first: alone(first), second: alone(second) }, signal);
+}
+
+export function timeline(chosen: Chosen, signal: AbortSignal): Promise<TimelineDocument> {
+  return json("timeline", alone(chosen), signal);
+}
+
+export async function trace(chosen: Chosen): Promise<Blob> {
+  return (await asked("trace", alone(chosen))).blob();
+}
+
+export interface ExportChoice {
+  target: string;
+  program?: string;
+  nearest?: boolean;
+}
+
+export async function exportFiles(chosen: Chosen, choice: ExportChoice): Promise<Exported> {
+  return json("export", { ...chosen, ...choice });
+}
+
+export async function exportZip(chosen: Chosen, choice: ExportChoice): Promise<Blob> {
+  const body = { ...chosen, ...choice };
+  return (await asked("export", body, undefined, "application/zip")).blob();
+}
+
+/** Tells of a search while it runs; ends with its document. */
+export async function planned(
+  request: Request,
+  signal: AbortSignal,
+  heard: { progress: (progress: Progress) => void; plans: (document: PlanDocument) => void },
+): Promise<PlanDocument> {
+  let document: PlanDocument | null = null;
+  let problem: AskError | null = null;
+  const hear = ({ name, data }: ServerEvent): void => {
+    const content = JSON.parse(data);
+    if (name === "progress") heard.progress(content);
+    else if (name === "plans") heard.plans(content);
+    else if (name === "document") document = content;
+    else if (name === "error") {
+      problem = new AskError(content.message, content.status, content.field, content);
+    }
+  };
+  try {
+    const ended = await streamed("/api/plan/stream", JSON.stringify(request), signal, hear);
+    if (ended.status !== 200) problem = refusal(ended.status, ended.statusText, ended.text);
+  } catch (error) {
+    // What comes behind the document is only the end.
+    if (!document) throw signal.aborted ? error : lost();
+  }
+  if (document) return document;
+  throw problem ?? lost();
+}
+
+/** A document with only the chosen plan, at its place: others would only be sent in vain. */
+function alone(chosen: Chosen): Chosen {
+  const plan = chosen.document.plans.find((one) => one.rank === chosen.rank);
+  if (!plan) return chosen;
+  return { document: { ...chosen.document, pareto: [], plans: [{ ...plan, rank: 1 }] }, rank: 1 };
+}
+
+async function json<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
+  return (await asked(path, body, signal)).json();
+}
+
+async function asked(
+  path: string,
+  body?: unknown,
+  signal?: AbortSignal,
+  accept = "application/json",
+): Promise<Response> {
+  let answer: Response;
+  try {
+    answer = await fetch(`/api/${path}`, {
+      method: body === undefined ? "GET" : "POST",
+      headers: { accept, "content-type": "application/json" },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(signal ? { signal } : {}),
+    });
+  } catch (error) {
+    throw signal?.aborted ? error : lost();
+  }
+  if (answer.ok) return answer;
+  throw refusal(answer.status, answer.statusText, await answer.text().catch(() => ""));
+}
+
+/** Why the server did not answer, in its own words where it has some. */
+function refusal(status: number, statusText: string, text: string): AskError {
+  const body = parsed(text);
+  const error = isObject(body) && isObject(body.error) ? body.error : {};
+  const message =
+    typeof error.message === "string"
+      ? error.message
+      : `the server answered ${status} ${statusText}`.trim();
+  const field = typeof error.field === "string" ? error.field : null;
+  return new AskError(message, status, field, isObject(body) ? body : {});
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+function lost(): AskError {
+  return new AskError(
+    "The server does not answer. Is `astrarium serve` still running? The page tries again.",
+    UNREACHABLE,
+  );
+}
+
+/** Whether asking again later may help. */
+export function isPassing(error: AskError): boolean {
+  return error.status === UNREACHABLE || error.status === 429 || error.status === 503;
+}

@@ -1,0 +1,54 @@
+/** The command line that asks the same as the page. */
+import { isObject, REPEATED_FLAGS, type Request, SINGLE_FLAGS } from "./request";
+
+const DEFAULTS: Readonly<Record<string, string>> = {
+  objective: "throughput",
+  mode: "exact",
+  runtime: "megatron",
+  precision: "bf16",
+  spot: "never",
+  top: "5",
+};
+
+/** One line; what is the default anyway is left out. */
+export function commandOf(request: Request, configName = "config.json"): string {
+  const model = request.config ? configName || "config.json" : String(request.model ?? "MODEL");
+  const words = ["astrarium", "plan", quoted(model)];
+  const rows = (Array.isArray(request.pools) ? request.pools : []).filter(isObject);
+  if (request.cluster) words.push("--cluster", "cluster.yaml");
+  else if (rows.length > 0) {
+    words.push("--gpus", quoted(rows.map((row) => `${row.type}:${row.count}`).join(",")));
+  }
+  for (const row of rows) {
+    if (row.usd_per_gpu_hour === undefined) continue;
+    words.push("--price", quoted(`${row.type}=${row.usd_per_gpu_hour}`));
+  }
+  for (const flag of SINGLE_FLAGS) {
+    const value = request[flag];
+    if (value === undefined || String(value) === DEFAULTS[flag]) continue;
+    words.push(...option(flag, String(value)));
+  }
+  for (const flag of REPEATED_FLAGS) {
+    for (const value of (request[flag] as unknown[] | undefined) ?? []) {
+      words.push(...option(flag, String(value)));
+    }
+  }
+  if (request.sensitivity) words.push("--sensitivity");
+  return words.join(" ");
+}
+
+/** A command line, cut before its options: where it may be broken. */
+export function optionsOf(command: string): string[] {
+  return command.split(/ (?=--[a-z])/);
+}
+
+function option(flag: string, value: string): string[] {
+  const name = `--${flag.replaceAll("_", "-")}`;
+  // A value that begins with a dash would be read as the next option.
+  return value.startsWith("-") ? [`${name}=${quoted(value)}`] : [name, quoted(value)];
+}
+
+/** As a POSIX shell needs it. */
+export function quoted(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
+}

@@ -1,0 +1,122 @@
+/** Figures as people read them. */
+import { digits, duration, durationUnit, gib } from "../charts/format";
+import { type Counts, type Plan, type PlanDocument, pipelines, type Strategy } from "../document";
+
+const DAY = 86400;
+
+export function days(seconds: number): string {
+  return digits(seconds / DAY);
+}
+
+/** To the cent where cents count. */
+export function dollars(value: number): string {
+  return value >= 100 ? `$${whole(value)}` : `$${value.toFixed(2)}`;
+}
+
+/** "10.7 to 17.9 min": both in the unit of the longer. */
+export function durations(from: number, to: number): string {
+  const unit = durationUnit(to);
+  return `${digits(from / unit.size)} to ${digits(to / unit.size)} ${unit.name}`;
+}
+
+export function percent(share: number): string {
+  return `${(share * 100).toFixed(1)} %`;
+}
+
+export function whole(value: number): string {
+  return Math.round(value).toLocaleString("en-US");
+}
+
+/** "tp 4 · pp 8 · dp 2": degrees above one, and what else tells plans apart. */
+export function strategyText(strategy: Strategy): string {
+  if (strategy.groups?.length) return strategy.groups.map(strategyText).join("  +  ");
+  const degrees = (["tp", "pp", "dp", "cp", "ep"] as const)
+    .filter((name) => strategy[name] > 1)
+    .map((name) => `${name} ${strategy[name]}`);
+  return (degrees.length > 0 ? degrees : ["one GPU"]).join(" · ");
+}
+
+/** What stands behind the degrees: micro-batch, virtual stages, ZeRO, recompute. */
+export function detailText(strategy: Strategy): string {
+  if (strategy.groups?.length) return `${strategy.groups.length} unlike pipelines`;
+  const parts = [`micro-batch ${strategy.micro_batch}`];
+  if (strategy.virtual_stages > 1) parts.push(`${strategy.virtual_stages} virtual`);
+  if (strategy.zero_stage > 0) parts.push(`ZeRO ${strategy.zero_stage}`);
+  if (strategy.recompute.granularity !== "none") {
+    parts.push(`recompute ${recomputeText(strategy)}`);
+  }
+  if (strategy.offload_optimizer) parts.push("host optimizer");
+  if (strategy.split !== "even") parts.push(`${strategy.split} layers`);
+  return parts.join(" · ");
+}
+
+export function recomputeText(strategy: Strategy): string {
+  const { granularity, method, layers } = strategy.recompute;
+  return method === "block" ? `${granularity} (${layers} layers)` : granularity;
+}
+
+/** The fullest GPU's share of its memory. */
+export function fullest(plan: Plan): number {
+  return Math.max(...plan.memory.map((stage) => stage.peak_bytes / stage.capacity_bytes), 0);
+}
+
+export function total(counts: Counts): number {
+  return Object.values(counts).reduce((sum, count) => sum + count, 0);
+}
+
+/** "gcp, all spot": where the GPUs of a plan are rented; empty: nowhere. */
+export function offerText(document: PlanDocument, plan: Plan): string {
+  const used = pipelines(plan.strategy).flatMap(({ stages }) =>
+    stages.flatMap((stage) => Object.keys(stage.pools)),
+  );
+  const clouds = document.cluster.pools
+    .filter((pool) => pool.cloud && used.includes(pool.name))
+    .map((pool) => pool.cloud);
+  const spot = total(plan.run?.spot_gpus ?? {});
+  const spots = spot === total(plan.gpus) ? "all spot" : `${spot} of them spot`;
+  return [...new Set(clouds), ...(spot > 0 ? [spots] : [])].join(", ");
+}
+
+/** The degrees as sentences for those who do not know the abbreviations. */
+export function plainWords(strategy: Strategy): string {
+  if (strategy.groups?.length) {
+    return `${strategy.groups.length} pipelines of unlike GPUs train together, each with its share of the batch.`;
+  }
+  const { tp, pp, dp, cp, ep } = strategy;
+  const parts: string[] = [];
+  if (tp > 1) parts.push(`each layer is split over ${tp} GPUs (tp ${tp})`);
+  if (cp > 1) parts.push(`each sequence over ${cp} groups (cp ${cp})`);
+  if (pp > 1) parts.push(`the layers form a pipeline of ${pp} stages (pp ${pp})`);
+  if (ep > 1) parts.push(`experts are spread over ${ep} GPUs (ep ${ep})`);
+  parts.push(
+    dp > 1 ? `${dp} copies share the batch (dp ${dp})` : "one copy trains the whole batch",
+  );
+  const text = parts.join(", ");
+  return `${text[0]?.toUpperCase()}${text.slice(1)}.`;
+}
+
+const CAUSES: Readonly<Record<string, string>> = {
+  tp_communication: "tensor-parallel communication",
+  cp_communication: "context-parallel communication",
+  ep_communication: "expert-parallel communication",
+  zero_communication: "ZeRO communication",
+  iteration_seconds: "iteration",
+  tokens_per_second: "tokens a second",
+  mfu: "MFU",
+  peak_bytes: "fullest GPU",
+  usd_per_hour: "dollars an hour",
+  usd_total: "dollars for the run",
+  train_seconds: "training",
+};
+
+export function causeText(name: string): string {
+  return CAUSES[name] ?? name.replaceAll("_", " ");
+}
+
+/** A figure of a comparison, in the unit that its name says. */
+export function figure(name: string, value: number): string {
+  if (name.endsWith("seconds")) return duration(value);
+  if (name.endsWith("bytes")) return gib(value);
+  if (name.startsWith("usd")) return dollars(value);
+  return name === "mfu" ? percent(value) : whole(value);
+}

@@ -1,0 +1,134 @@
+/** The pictures of the page: each with the part of the document that it shows. */
+import { useMemo } from "preact/hooks";
+import {
+  breakdownOf,
+  drawBreakdown,
+  drawFront,
+  drawMemory,
+  drawTimeline,
+  drawTopology,
+  frontOf,
+  topologyOf,
+} from "../charts";
+import { memoryRow } from "../charts/memory";
+import { rowHeight } from "../charts/timeline";
+import { gpuOrder, type Plan, type PlanDocument, type TimelineDocument } from "../document";
+import { timeline } from "./api";
+import { whole } from "./format";
+import { Picture } from "./Picture";
+import { useAnswer } from "./useAnswer";
+
+/** As high as breakdown and memory beside it. */
+const FRONT = 400;
+
+interface FrontProps {
+  document: PlanDocument;
+  rank: number;
+  onChoose: (rank: number) => void;
+}
+
+export function Front({ document, rank, onChoose }: FrontProps) {
+  const data = useMemo(() => frontOf(document), [document]);
+  const selected = document.plans.findIndex((plan) => plan.rank === rank);
+  return (
+    <Picture
+      id="front"
+      title="Time and money"
+      // Ranks count from 1 in the order of the plans, in every document.
+      draw={(place, data) =>
+        drawFront(place, data, { height: FRONT, onSelect: (plan) => onChoose(plan + 1) })
+      }
+      data={data}
+      selected={selected}
+      height={FRONT + 40}
+    />
+  );
+}
+
+export function Breakdown({ plan }: { plan: Plan }) {
+  const data = useMemo(() => breakdownOf(plan), [plan]);
+  return (
+    <Picture
+      id="breakdown"
+      title={`Where the time goes, plan ${plan.rank}`}
+      draw={drawBreakdown}
+      data={data}
+      height={150}
+    />
+  );
+}
+
+interface StageProps {
+  plan: Plan;
+  /** The stage that is pointed out. */
+  stage: number | null;
+  onStage: (stage: number) => void;
+}
+
+export function Memory({ plan, stage, onStage }: StageProps) {
+  return (
+    <Picture
+      id="memory"
+      title={`Memory of each stage, plan ${plan.rank}`}
+      draw={(place, data) => drawMemory(place, data, { onSelect: onStage })}
+      data={plan.memory}
+      selected={stage}
+      height={plan.memory.length * memoryRow(plan.memory.length) + 70}
+    />
+  );
+}
+
+interface TimelineProps extends StageProps {
+  document: PlanDocument;
+  isFinal: boolean;
+}
+
+export function Timeline({ document, plan, isFinal, stage, onStage }: TimelineProps) {
+  const answered = useAnswer(
+    isFinal ? (signal) => timeline({ document, rank: plan.rank }, signal) : null,
+    [document, plan.rank, isFinal],
+  );
+  const gpus = gpuOrder(document);
+  return (
+    <Picture
+      // Colours of other types: another picture.
+      key={gpus.join()}
+      id="timeline"
+      title={`Timeline of an iteration, plan ${plan.rank}`}
+      about={
+        <p class={answered.error ? "message mistake" : "message"}>
+          {answered.error?.message ??
+            (answered.value ? leftOutText(answered.value) : "Simulating …")}
+        </p>
+      }
+      draw={(place, data) => drawTimeline(place, data, { gpus, onSelect: onStage })}
+      data={answered.value}
+      selected={stage}
+      height={plan.memory.length * rowHeight(plan.memory.length) + 90}
+    />
+  );
+}
+
+function leftOutText({ left_out }: TimelineDocument): string {
+  return left_out > 0
+    ? `Hatched: ${whole(left_out)} passes and transfers of the middle, which repeats itself, are left out.`
+    : "";
+}
+
+interface TopologyProps extends StageProps {
+  document: PlanDocument;
+}
+
+export function Topology({ document, plan, stage, onStage }: TopologyProps) {
+  const data = useMemo(() => topologyOf(document, plan), [document, plan]);
+  return (
+    <Picture
+      id="topology"
+      title={`Which GPUs hold which stage, plan ${plan.rank}`}
+      draw={(place, data) => drawTopology(place, data, { onSelect: onStage })}
+      data={data}
+      selected={stage}
+      height={190}
+    />
+  );
+}

@@ -1,0 +1,182 @@
+/**
+ * What the page asks: the flags of `astrarium plan`, as typed. All of it is in the link.
+ *
+ * Values stay texts until the server has read them, so that its messages quote what was typed.
+ */
+import example from "./example.json";
+
+/** Flags with one value, by their names on the command line with `_`. */
+export const SINGLE_FLAGS = [
+  "seq_length",
+  "global_batch",
+  "tokens",
+  "precision",
+  "objective",
+  "budget",
+  "deadline",
+  "mode",
+  "runtime",
+  "market",
+  "region",
+  "max_gpus",
+  "mix",
+  "power_price",
+  "power_utilisation",
+  "epochs",
+  "dataset_tokens",
+  "rampup_batch",
+  "eval_every",
+  "eval_iterations",
+  "spot",
+  "checkpoint_every",
+  "storage_bandwidth",
+  "restart_time",
+  "co2",
+  "top",
+] as const;
+
+/** Flags that may be repeated: a line each. */
+export const REPEATED_FLAGS = ["rule", "discount", "interruptions"] as const;
+
+export type SingleFlag = (typeof SINGLE_FLAGS)[number];
+export type RepeatedFlag = (typeof REPEATED_FLAGS)[number];
+
+export interface Pool {
+  /** Tells rows apart while they are edited; not part of the request. */
+  id: number;
+  type: string;
+  count: string;
+  price: string;
+}
+
+/** The form, as typed. */
+export interface Form {
+  model: string;
+  /** Content of a config.json, in place of `model`; its name is only shown. */
+  config: Record<string, unknown> | null;
+  configName: string;
+  pools: Pool[];
+  /** Content of a cluster file, in place of `pools`. */
+  cluster: Record<string, unknown> | null;
+  single: Partial<Record<SingleFlag, string>>;
+  repeated: Partial<Record<RepeatedFlag, string>>;
+  sensitivity: boolean;
+}
+
+export type Request = Record<string, unknown>;
+
+let lastId = 0;
+
+export function newPool(type = "", count = "", price = ""): Pool {
+  lastId += 1;
+  return { id: lastId, type, count, price };
+}
+
+/** The example that the page opens with. */
+export function exampleForm(): Form {
+  return formOf(example);
+}
+
+/** Lines of a text, without empty ones. */
+export function lines(text: string): string[] {
+  return text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => line !== "");
+}
+
+/** Whether all GPUs are those that clouds offer: more than anybody rents. */
+export function isMarketAlone(form: Form): boolean {
+  const isAsked = Boolean(form.single.market?.trim());
+  return isAsked && form.pools.length === 0 && form.cluster === null;
+}
+
+/** The request; what was left empty is left out. */
+export function requestOf(form: Form): Request {
+  const request: Request = {};
+  if (form.config) request.config = form.config;
+  else if (form.model.trim() !== "") request.model = form.model.trim();
+  if (form.cluster) request.cluster = form.cluster;
+  else if (!isMarketAlone(form)) {
+    request.pools = form.pools.map(poolRow);
+  }
+  for (const flag of SINGLE_FLAGS) {
+    const text = form.single[flag]?.trim() ?? "";
+    if (text !== "") request[flag] = text;
+  }
+  for (const flag of REPEATED_FLAGS) {
+    const found = lines(form.repeated[flag] ?? "");
+    if (found.length > 0) request[flag] = found;
+  }
+  if (form.sensitivity) request.sensitivity = true;
+  return request;
+}
+
+function poolRow(pool: Pool): Record<string, string> {
+  const row = { type: pool.type.trim(), count: pool.count.trim() };
+  const price = pool.price.trim();
+  return price === "" ? row : { ...row, usd_per_gpu_hour: price };
+}
+
+/** The form of a request; links of older or hand-made requests may say `gpus` and `price`. */
+export function formOf(request: Request): Form {
+  const single: Form["single"] = {};
+  for (const flag of SINGLE_FLAGS) {
+    const value = request[flag];
+    if (isAmount(value)) single[flag] = String(value);
+  }
+  const repeated: Form["repeated"] = {};
+  for (const flag of REPEATED_FLAGS) {
+    const found = texts(request[flag]);
+    if (found.length > 0) repeated[flag] = found.join("\n");
+  }
+  const config = isObject(request.config) ? request.config : null;
+  return {
+    model: isAmount(request.model) ? String(request.model) : "",
+    config,
+    configName: config ? "config.json" : "",
+    pools: poolsOf(request),
+    cluster: isObject(request.cluster) ? request.cluster : null,
+    single,
+    repeated,
+    sensitivity: request.sensitivity === true,
+  };
+}
+
+function poolsOf(request: Request): Pool[] {
+  if (Array.isArray(request.pools)) {
+    return request.pools
+      .filter(isObject)
+      .map((row) => newPool(word(row.type), word(row.count), word(row.usd_per_gpu_hour)));
+  }
+  const prices = new Map(texts(request.price).map((text) => pair(text, "=")));
+  return (isAmount(request.gpus) ? String(request.gpus) : "")
+    .split(",")
+    .filter((entry) => entry.trim() !== "")
+    .map((entry) => {
+      const [type, count] = pair(entry, ":");
+      return newPool(type, count, prices.get(type) ?? "");
+    });
+}
+
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function isAmount(value: unknown): value is string | number {
+  return typeof value === "string" || typeof value === "number";
+}
+
+function word(value: unknown): string {
+  return isAmount(value) ? String(value) : "";
+}
+
+function texts(value: unknown): string[] {
+  if (isAmount(value)) return [String(value)];
+  return Array.isArray(value) ? value.filter(isAmount).map(String) : [];
+}
+
+function pair(text: string, mark: string): [string, string] {
+  const at = text.indexOf(mark);
+  return at < 0 ? [text.trim(), ""] : [text.slice(0, at).trim(), text.slice(at + 1).trim()];
+}
