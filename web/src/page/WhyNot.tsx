@@ -5,7 +5,7 @@ import type { Plan, PlanDocument } from "../document";
 import { type Verdict, whyNot } from "./api";
 import { durations, fullest, percent, strategyText, whole } from "./format";
 import { rankAmong } from "./plans";
-import type { Request } from "./request";
+import { choosesGpus, onGpusOf, type Request } from "./request";
 import { useAnswer } from "./useAnswer";
 
 interface Props {
@@ -24,13 +24,17 @@ export function WhyNot({ document, isFinal, request, strategy, onChange }: Props
   }, [typed]);
   const best = document.plans[0];
   const answered = useAnswer(
-    strategy === "" || !isFinal ? null : (signal) => whyNot(request, strategy, signal),
+    strategy === "" || !isFinal || !best
+      ? null
+      : (signal) => whyNot(onGpusOf(best, request), strategy, signal),
     [document, isFinal, strategy],
   );
   return (
     <section class="panel whynot" aria-labelledby="whynot-title">
       <h2 id="whynot-title">Why not …?</h2>
-      <label for="strategy">A strategy of your own, on all of the GPUs</label>
+      <label for="strategy">
+        A strategy of your own, on {choosesGpus(request) ? "the GPUs of plan 1" : "all of the GPUs"}
+      </label>
       <input
         id="strategy"
         type="text"

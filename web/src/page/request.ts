@@ -3,6 +3,7 @@
  *
  * Values stay texts until the server has read them, so that its messages quote what was typed.
  */
+import type { Plan } from "../document";
 import example from "./example.json";
 
 /** Flags with one value, by their names on the command line with `_`. */
@@ -157,6 +158,28 @@ function poolsOf(request: Request): Pool[] {
       const [type, count] = pair(entry, ":");
       return newPool(type, count, prices.get(type) ?? "");
     });
+}
+
+/** What says which GPUs there are to choose from, and how they are paid for. */
+const CHOICE_FLAGS = ["market", "region", "discount", "max_gpus", "mix", "spot", "interruptions"];
+
+/** Whether the search chooses the GPUs, out of a market or of those there are. */
+export function choosesGpus(request: Request): boolean {
+  return request.cluster === undefined && ("market" in request || request.mode === "up-to");
+}
+
+/** The same on just the GPUs of a plan, at its price, where the search chose them. */
+export function onGpusOf(plan: Plan, request: Request): Request {
+  if (!choosesGpus(request)) return request;
+  const types = Object.entries(plan.gpus).filter(([, count]) => count > 0);
+  const gpus = types.reduce((sum, [, count]) => sum + count, 0);
+  const price = plan.usd_per_hour === null ? {} : { usd_per_gpu_hour: plan.usd_per_hour / gpus };
+  const kept = Object.entries(request).filter(([flag]) => !CHOICE_FLAGS.includes(flag));
+  return {
+    ...Object.fromEntries(kept),
+    mode: "exact",
+    pools: types.map(([type, count]) => ({ type, count, ...price })),
+  };
 }
 
 export function isObject(value: unknown): value is Record<string, unknown> {

@@ -1,7 +1,15 @@
 import { describe, expect, test } from "vitest";
 import { commandOf, optionsOf, quoted } from "../../src/page/command";
 import { FIRST_VIEW, hashOf, stateOf } from "../../src/page/link";
-import { exampleForm, type Form, formOf, newPool, requestOf } from "../../src/page/request";
+import {
+  exampleForm,
+  type Form,
+  formOf,
+  newPool,
+  onGpusOf,
+  requestOf,
+} from "../../src/page/request";
+import { plan } from "./plan";
 
 function form(change: Partial<Form> = {}): Form {
   return { ...exampleForm(), ...change };
@@ -146,5 +154,26 @@ describe("the command line", () => {
     ["~/x", "'~/x'"],
   ])("%j is typed as %s", (word, typed) => {
     expect(quoted(word)).toBe(typed);
+  });
+});
+
+describe("the request of a strategy of one's own", () => {
+  const pools = [{ type: "H100-SXM5-80GB", count: 64, usd_per_gpu_hour: 4 }];
+
+  test("is on the GPUs of the plan where the search chose them", () => {
+    const market = { model: "llama-2-7b", market: "aws", spot: "mix", mix: "2", budget: "1M" };
+    const expected = { model: "llama-2-7b", budget: "1M", mode: "exact", pools };
+    expect(onGpusOf(plan(1), market)).toEqual(expected);
+    expect(onGpusOf(plan(1), { mode: "up-to", pools: [] })).toEqual({ mode: "exact", pools });
+  });
+
+  test("is the same where all GPUs are used", () => {
+    const request = requestOf(exampleForm());
+    expect(onGpusOf(plan(1), request)).toBe(request);
+  });
+
+  test("has no price where the plan has none", () => {
+    const [pool] = onGpusOf(plan(1, { usd_per_hour: null }), { market: "aws" }).pools as object[];
+    expect(pool).toEqual({ type: "H100-SXM5-80GB", count: 64 });
   });
 });
