@@ -182,3 +182,17 @@ def test_the_lock_file_has_the_builds_for_common_systems() -> None:
     for system in ("linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64", "win32-x64"):
         for package in ("@biomejs/cli-", "@rolldown/binding-", "@typescript/typescript-"):
             assert f"{package}{system}" in names
+
+
+def test_without_a_way_to_npms_packages_the_rest_is_tested(
+    programs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npm = programs / "npm"
+    npm.write_text("#!/bin/sh\nexit 7\n", encoding="utf-8")
+    npm.chmod(0o755)
+    monkeypatch.setattr(check_front, "PAGE", programs)
+    assert not check_front.fetched(str(npm))
+    assert "SKIPPED checks of the page's sources" in capfd.readouterr().out
+    monkeypatch.setenv(install_browser.REQUIRED, "1")
+    with pytest.raises(SystemExit, match=r"`npm ci` in web/ ended with code 7"):
+        check_front.fetched(str(npm))

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from install_browser import NODE, ensured
+from install_browser import NODE, ensured, tell
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "web"
@@ -22,14 +22,28 @@ CHECKS = ("typecheck", "lint", "test")
 BUILDS = (("--emptyOutDir",), ("--config", "vite.report.config.ts", "--emptyOutDir", "false"))
 
 
-def run(npm: str, *arguments: str) -> None:
-    """Runs npm in the page's folder; its failure is that of the check."""
-    command = [npm, *arguments]
+def code_of(npm: str, *arguments: str) -> int:
+    """Runs npm in the page's folder."""
     print("web:", " ".join(["npm", *arguments]), flush=True)
     environment = {**os.environ, "CI": "1", "NO_COLOR": "1"}  # for a log
-    code = subprocess.run(command, cwd=PAGE, env=environment).returncode
+    return subprocess.run([npm, *arguments], cwd=PAGE, env=environment).returncode
+
+
+def run(npm: str, *arguments: str) -> None:
+    """The same; its failure is that of the check."""
+    code = code_of(npm, *arguments)
     if code != 0:
         sys.exit(f"Error: `npm {' '.join(arguments)}` in web/ ended with code {code}")
+
+
+def fetched(npm: str) -> bool:
+    """Installs what the lock file says; without a way to npm's packages, loudly, nothing."""
+    code = code_of(npm, "ci", "--no-audit", "--no-fund")
+    if code != 0:
+        tell(NODE, f"`npm ci` in web/ ended with code {code}")
+        return False
+    (PAGE / "node_modules/.package-lock.json").touch()
+    return True
 
 
 def installed(page: Path = PAGE) -> bool:
@@ -71,11 +85,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="build into the package")
     is_written = parser.parse_args().write
     npm = ensured(NODE)
-    if npm is None:
+    if npm is None or not (installed() or fetched(npm)):
         sys.exit(1 if is_written else 0)
-    if not installed():
-        run(npm, "ci", "--no-audit", "--no-fund")
-        (PAGE / "node_modules/.package-lock.json").touch()
     if is_written:
         run(npm, "run", "build")
         return

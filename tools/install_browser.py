@@ -45,7 +45,7 @@ NODE = Tool(
     "node",
     "checks of the page's sources",
     ("nodejs", "npm"),
-    "no npm with a Node that web/package.json takes; install Node 22 (https://nodejs.org)",
+    "they need npm's packages and a Node that web/package.json takes (https://nodejs.org)",
 )
 TOOLS = {tool.name: tool for tool in (CHROMIUM, NODE)}
 
