@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -80,19 +80,26 @@ def _ranks(run: PlanRun, width: int) -> Iterator[RenderableType]:
     yield from listing(fields, width)
 
 
+def loss_fields(losses: Sequence[float], other: str, others: Sequence[float] | None) -> list[Field]:
+    """The loss of every step, beside those of another run where there is one."""
+    fields = [
+        Field("step", [str(step + 1) for step in range(len(losses))], right=True),
+        Field("loss", [f"{loss:.6f}" for loss in losses], right=True),
+    ]
+    if others is None:
+        return fields
+    gaps = [abs(ours - theirs) for ours, theirs in zip(losses, others, strict=True)]
+    return [
+        *fields,
+        Field(other, [f"{loss:.6f}" for loss in others], right=True),
+        Field("difference", [f"{gap:.1e}" for gap in gaps], right=True),
+    ]
+
+
 def _losses(run: PlanRun, width: int) -> Iterator[RenderableType]:
     yield title("Losses")
-    fields = [
-        Field("step", [str(i + 1) for i in range(len(run.losses))], right=True),
-        Field("loss", [f"{loss:.6f}" for loss in run.losses], right=True),
-    ]
     alone = run.single_process
-    if alone is not None:
-        gaps = [abs(a - b) for a, b in zip(run.losses, alone.losses, strict=True)]
-        fields += [
-            Field("one process", [f"{loss:.6f}" for loss in alone.losses], right=True),
-            Field("difference", [f"{gap:.1e}" for gap in gaps], right=True),
-        ]
+    fields = loss_fields(run.losses, "one process", None if alone is None else alone.losses)
     fields += [
         Field("gradient norm", [f"{n:.4f}" for n in run.gradient_norms], right=True, drop=2),
         Field("seconds", [format_seconds(s) for s in run.step_seconds], right=True, drop=1),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from astrarium.report.execution import loss_fields
 from astrarium.report.layout import Field, listing, title
 from astrarium.runtime.spmd.job import ProgramRun
 from astrarium.runtime.spmd.timed import MeasuredProgram
@@ -36,17 +37,8 @@ def program_run_report(run: ProgramRun, width: int) -> Iterator[RenderableType]:
 
 
 def _losses(run: ProgramRun) -> list[Field]:
-    fields = [
-        Field("step", [str(step + 1) for step in range(len(run.losses))], right=True),
-        Field("loss", [f"{loss:.6f}" for loss in run.losses], right=True),
-    ]
     alone = run.single_process
-    if alone is not None:
-        gaps = [abs(ours - theirs) for ours, theirs in zip(run.losses, alone.losses, strict=True)]
-        fields += [
-            Field("one device", [f"{loss:.6f}" for loss in alone.losses], right=True),
-            Field("difference", [f"{gap:.1e}" for gap in gaps], right=True),
-        ]
+    fields = loss_fields(run.losses, "one device", None if alone is None else alone.losses)
     seconds = [format_seconds(one) for one in run.step_seconds]
     return [*fields, Field("seconds", seconds, right=True, drop=1)]
 
