@@ -17,7 +17,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
 from astrarium.search.fields import Rows, constant_fields
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.planner import why_refused
+from astrarium.search.refusals import why_refused
 from astrarium.search.space import OVERLAP_SWITCHES, Space, divisors
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of, strategy_at
 from astrarium.strategy.types import LayerSplit, Overlap, Recompute, Stage, Strategy

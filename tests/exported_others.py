@@ -20,7 +20,7 @@ from astrarium.export.features import Feature
 from astrarium.export.target import Target, find_target, refusals
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job, job_of
-from astrarium.search.planner import why_refused
+from astrarium.search.refusals import why_refused
 from astrarium.strategy.types import Granularity, LayerSplit, Method, Recompute
 
 FULL: Final = {"recompute": "full", "recompute_layers": 1}

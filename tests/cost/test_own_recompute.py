@@ -14,7 +14,8 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.planner import predict, why_refused
+from astrarium.search.planner import predict
+from astrarium.search.refusals import why_refused
 from astrarium.strategy.document import read_strategy, strategy_to_dict
 from astrarium.strategy.types import (
     Granularity,

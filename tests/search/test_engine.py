@@ -157,7 +157,7 @@ def alone(model: CostModel, strategy: Strategy) -> float:
 
 def test_found_strategies_pass_every_rule_and_fit(workload: Workload) -> None:
     from astrarium.search.plan import estimate
-    from astrarium.search.planner import why_refused
+    from astrarium.search.refusals import why_refused
 
     pool = pool_of("h100:16", 14 * GB)
     result = searched(workload, pool, top=20)

@@ -18,15 +18,8 @@ from astrarium.model.workload import Precision, Workload
 from astrarium.search.fit import fit
 from astrarium.search.formats import runnable
 from astrarium.search.outcome import Limits, Objective
-from astrarium.search.planner import (
-    Mode,
-    leanest,
-    plan,
-    predict,
-    smallest_count,
-    why_refused,
-    with_permitted_overlap,
-)
+from astrarium.search.planner import Mode, leanest, plan, predict, smallest_count
+from astrarium.search.refusals import why_refused, with_permitted_overlap
 from astrarium.search.rules import user_rules
 from astrarium.search.space import Space
 from astrarium.strategy.columns import SPLITS

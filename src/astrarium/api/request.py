@@ -540,7 +540,7 @@ def strategy(
 ) -> Strategy:
     """The strategy of a flag or of its keys, completed for the GPUs (all) and the batch."""
     from astrarium.configs.imported import Imported
-    from astrarium.search.planner import with_permitted_overlap
+    from astrarium.search.refusals import with_permitted_overlap
     from astrarium.strategy.document import given_strategy, read_strategy
 
     layers = asked.workload.model.num_layers

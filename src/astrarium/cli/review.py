@@ -89,7 +89,7 @@ def _strategy(
     imported: Imported, asked: Request, runtime: Runtime
 ) -> tuple[Strategy | None, tuple[str, ...]]:
     """The strategy, and all that speaks against it."""
-    from astrarium.search.planner import why_refused
+    from astrarium.search.refusals import why_refused
 
     unknown = tuple(f"{one.option}: {one.says}" for one in imported.unknown if one.refused)
     written = (*imported.conflicts, *unknown)

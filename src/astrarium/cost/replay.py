@@ -117,7 +117,9 @@ def _settled(
         ends = both.reshape(-1, len(new))
         pairs = zip(ends[0].tolist(), ends[-1].tolist(), strict=True)
         found.update(zip([keys[row] for row in new], pairs, strict=True))
-    _executed.update(found)
+    for key, ends_of_one in found.items():
+        _executed[key] = ends_of_one
+        _executed.move_to_end(key)  # what is asked for again is forgotten last
     while len(_executed) > MOST_EXECUTED:
         _executed.popitem(last=False)
     settled, before = np.array([found[key] for key in keys]).T

@@ -33,7 +33,8 @@ from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.plans.parts import plan_part
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.planner import predict, why_refused
+from astrarium.search.planner import predict
+from astrarium.search.refusals import why_refused
 from astrarium.strategy.types import LayerSplit, Overlap, Strategy
 from astrarium.value import Value
 

@@ -154,7 +154,7 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cost.mixed import ClusterModel
     from astrarium.search.plan import chunk_bounds_of
-    from astrarium.search.planner import why_refused
+    from astrarium.search.refusals import why_refused
     from astrarium.strategy.placement import placement
 
     if strategy.program:

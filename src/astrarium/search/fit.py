@@ -14,7 +14,8 @@ from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
 from astrarium.search.outcome import Objective
 from astrarium.search.plan import Plan, estimate, with_split
-from astrarium.search.planner import Mode, leanest, plan, smallest_count, why_refused
+from astrarium.search.planner import Mode, leanest, plan, smallest_count
+from astrarium.search.refusals import why_refused
 from astrarium.search.space import recomputable_modules
 from astrarium.strategy.types import (
     Granularity,

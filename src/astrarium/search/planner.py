@@ -38,8 +38,7 @@ from astrarium.search.money import (
 )
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
-from astrarium.search.refusals import why_refused as why_refused
-from astrarium.search.refusals import with_permitted_overlap as with_permitted_overlap
+from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.runs import Runs
 from astrarium.search.sieve import RejectingRule
