@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +17,19 @@ from exported_plans import GOLDEN, document, jobs
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from astrarium.export.features import Feature
+from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.target import Target, find_target, refusals
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job, job_of
 from astrarium.search.refusals import why_refused
-from astrarium.strategy.types import Granularity, LayerSplit, Method, Recompute
+from astrarium.strategy.types import (
+    Granularity,
+    LayerSplit,
+    Method,
+    Recompute,
+    Stage,
+    Strategy,
+)
 
 FULL: Final = {"recompute": "full", "recompute_layers": 1}
 
@@ -137,6 +145,19 @@ def expressible(draw: st.DrawFn, target: Target, models: tuple[str, ...]) -> Job
     return made
 
 
+def _filled(s: Strategy) -> tuple[Stage, ...]:
+    """Stages with a layer each between the first, which may stay empty, and the last."""
+    sizes = layers_of_stages(s)
+    for place in (place for place, size in enumerate(sizes[1:-1], 1) if not size):
+        sizes[sizes.index(max(sizes))] -= 1
+        sizes[place] = 1
+    ends = accumulate(sizes)
+    return tuple(
+        replace(stage, first_layer=end - size, last_layer=end)
+        for stage, size, end in zip(s.stages, sizes, ends, strict=True)
+    )
+
+
 def _mended(one: Job, lacking: set[Feature | None]) -> Job:
     """The plan with replicas for what cannot be split, another stage of ZeRO, and the like."""
     s = one.strategy
@@ -158,6 +179,8 @@ def _mended(one: Job, lacking: set[Feature | None]) -> Job:
         s = replace(s, sequence_parallel=True)
     if Feature.SEQUENCE_PARALLEL in lacking:
         s = replace(s, sequence_parallel=False, overlap=replace(s.overlap, tp=False))
+    if Feature.EMPTY_STAGES in lacking:
+        s = replace(s, stages=_filled(s))
     if Feature.FEW_MICRO_BATCHES in lacking:
         s = replace(s, num_micro_batches=s.pp)
     work = replace(one.workload, global_batch=s.sequences)

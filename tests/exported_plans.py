@@ -79,6 +79,30 @@ CASES: Final[Mapping[str, tuple[str, str, dict[str, Any], dict[str, Any]]]] = {
         {"seq_length": 4096, "global_batch": 2048, "precision": Precision.FP8},
         {"pp": 16, "ep": 32, "etp": 1, "tp": 2, "split": "balanced", "overlap_tp": False},
     ),
+    "empty": (
+        "llama-3-8b",
+        "h100:16",
+        {},
+        {
+            "tp": 4,
+            "pp": 4,
+            "virtual_stages": 3,
+            "stages": [
+                {"layers": [0, 0]},
+                {"layers": [0, 4]},
+                {"layers": [4, 8]},
+                {"layers": [8, 11]},
+                {"layers": [11, 15]},
+                {"layers": [15, 18]},
+                {"layers": [18, 18]},
+                {"layers": [18, 19]},
+                {"layers": [19, 23]},
+                {"layers": [23, 27]},
+                {"layers": [27, 32]},
+                {"layers": [32, 32]},
+            ],
+        },
+    ),
     "sinks": ("gpt-oss-20b", "b200:8", {}, {"ep": 8, "etp": 1, "tp": 1}),
 }
 
@@ -250,8 +274,9 @@ def _cuts(
     if layers % chunks == 0 and draw(st.booleans()):
         split, bounds = LayerSplit.EVEN, list(range(0, layers + 1, layers // chunks))
     else:
-        each = chunks - 1
-        cuts = st.lists(st.integers(1, layers - 1), min_size=each, max_size=each, unique=True)
+        each, free = chunks - 1, draw(st.booleans())
+        places = st.integers(0, layers) if free else st.integers(1, layers - 1)
+        cuts = st.lists(places, min_size=each, max_size=each, unique=not free)
         inner = draw(cuts)
         split, bounds = LayerSplit.FREE, [0, *sorted(inner), layers]
     if chunks == 1:

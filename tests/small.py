@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Pool, parse_gpus
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
+from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import seconds_of
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Model
@@ -24,6 +26,7 @@ from astrarium.search.rules import UserRule
 from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, Options
+from astrarium.strategy.types import LayerSplit
 from astrarium.strategy.validity import megatron_rules
 
 MOST_ROWS = 50_000  # strategies that are priced at once
@@ -91,22 +94,29 @@ def permitted(constants: Mapping[str, Any], rows: Rows, rules: Sequence[Rejectin
 def alive_seconds(
     model: CostModel, layouts: Layouts, options: Options, rules: Sequence[RejectingRule]
 ) -> Floats:
-    """Seconds of every layout with every option; infinite where rules or memory forbid it."""
+    """Seconds of every layout with every option, virtual stages executed; infinite where rules or
+    memory forbid it."""
     constants = constant_fields(model.workload, model.pool)
     number = len(layouts.degrees)
     rows = np.repeat(np.arange(number), len(options))
     every = options.take(np.tile(np.arange(len(options)), number))
-    at_hand = Rows(layouts.degrees.take(rows), layouts.virtual[rows], layouts.split[rows], every)
+    split = np.minimum(layouts.split, SPLITS.index(LayerSplit.FREE))[rows]
+    at_hand = Rows(layouts.degrees.take(rows), layouts.virtual[rows], split, every)
     alive = permitted(constants, at_hand, (*rules, *megatron_rules()))
     seconds = np.full(len(rows), np.inf)
     if alive.any():
         rows, chosen = rows[alive], every.take(np.flatnonzero(alive))
         fits = memory_of(layouts, rows, chosen).peak <= model.pool.gpu.memory_bytes
-        seconds[alive] = np.where(fits, seconds_of(layouts, rows, chosen).total, np.inf)
+        rows, chosen = rows[fits], chosen.take(fits)
+        alive[alive] = fits
+        bounds = seconds_of(layouts, rows, chosen).total
+        seconds[alive] = executed_totals(layouts, rows, chosen, bounds)
     return seconds.reshape(number, len(options))
 
 
-def every_layout(model: CostModel, space: Space) -> Iterator[tuple[Layouts, Options]]:
+def every_layout(
+    model: CostModel, space: Space, *, all_dealings: bool = False
+) -> Iterator[tuple[Layouts, Options]]:
     """All layouts of a space, several at once, and the options that they have.
 
     That a strategy among others costs what it costs alone is tested in tests/cost.
@@ -114,21 +124,41 @@ def every_layout(model: CostModel, space: Space) -> Iterator[tuple[Layouts, Opti
     shards = model.shard_costs(space.degrees)
     for pp in np.unique(space.degrees.pp).tolist():
         every = np.flatnonzero(space.degrees.pp == pp)
-        for layout in space.layouts(pp):
-            options = space.options(layout.chunk_layers)
+        for virtual, code, chunk_layers in splits_of(model, space, pp, all_dealings=all_dealings):
+            options = space.options(chunk_layers)
             some = max(1, MOST_ROWS // len(options))
             for start in range(0, len(every), some):
                 rows = every[start : start + some]
                 yield (
                     model.layouts(
                         space.degrees.take(rows),
-                        np.full(len(rows), layout.virtual),
-                        np.full(len(rows), SPLITS.index(layout.split)),
+                        np.full(len(rows), virtual),
+                        np.full(len(rows), code),
                         replace(shards, shard_of=shards.shard_of[rows]),
                         all_ranks=True,
                     ),
                     options,
                 )
+
+
+def splits_of(
+    model: CostModel, space: Space, pp: int, *, all_dealings: bool
+) -> Iterator[tuple[int, int, int]]:
+    """Virtual stages, code of the split, and layers of the largest chunk.
+
+    All dealings: chunks, and the outer ranks, may be empty.
+    """
+    for layout in space.layouts(pp):
+        yield layout.virtual, SPLITS.index(layout.split), layout.chunk_layers
+    if pp == 1 or not all_dealings:
+        return
+    layers = model.planner.num_layers
+    for virtual in {layout.virtual for layout in space.layouts(pp)}:
+        for cuts in combinations_with_replacement(range(layers + 1), pp * virtual - 1):
+            bounds = np.array([0, *cuts, layers])
+            sizes = np.diff(bounds)
+            if sizes.reshape(virtual, pp).sum(axis=0)[1:-1].min(initial=1):
+                yield virtual, model.planner.code_of(bounds), int(sizes.max())
 
 
 Group = tuple[int, ...]
@@ -142,6 +172,7 @@ def brute_force(
     rules: tuple[UserRule, ...],
     objective: Objective,
     tuning: Tuning = NEUTRAL,
+    all_dealings: bool = False,
 ) -> tuple[dict[Group, float], int]:
     """The best score of every distinct plan, from every strategy of the unpruned space."""
     model = CostModel(workload, pool, tuning=tuning)
@@ -149,7 +180,7 @@ def brute_force(
     space = Space(workload, pool, model.planner, exact=exact, expanded_overlaps=everything)
     best: dict[Group, float] = {}
     size = 0
-    for layouts, options in every_layout(model, space):
+    for layouts, options in every_layout(model, space, all_dealings=all_dealings):
         degrees = layouts.degrees
         size += len(degrees) * len(options)
         scores = alive_seconds(model, layouts, options, rules).min(axis=1)

@@ -11,8 +11,8 @@ from pathlib import Path
 from astrarium.cluster import parse_gpus
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.search.outcome import Objective
-from astrarium.search.planner import Mode, plan, predict
+from astrarium.search.outcome import Mode, Objective
+from astrarium.search.planner import plan, predict
 from astrarium.search.refusals import with_permitted_overlap
 from astrarium.strategy.document import read_strategy, strategy_to_dict
 

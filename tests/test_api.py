@@ -79,8 +79,8 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["--tokens", "1T", "--spot", "mix", "--interruptions", "h100=10%/day", "--market", "aws"],
     ),
     (
-        {"compare": "tp=8", "runtime": "any", "precision": "fp16"},
-        ["--compare", "tp=8", "--runtime", "any", "--precision", "fp16"],
+        {"compare": "tp=8", "precision": "fp16"},
+        ["--compare", "tp=8", "--precision", "fp16"],
     ),
 ]
 

@@ -34,7 +34,6 @@ REACHED = [
     "mode",
     "budget",
     "deadline",
-    "runtime",
     "rule",
     "More: clouds, spot, checkpoints, power",
     "filter",

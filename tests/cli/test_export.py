@@ -18,16 +18,9 @@ Run = Callable[..., Result]
 
 @cache
 def plans() -> dict[str, str]:
-    """A plan that Megatron runs, one of unlike stages, and one of a model it cannot build."""
-    fast, slow = "H100-SXM5-80GB", "A100-SXM4-80GB"
-    stages = [
-        {"layers": [0, 20], "pools": {fast: 8}, "tp": 2, "dp": 4, "micro_batch": 1},
-        {"layers": [20, 32], "pools": {slow: 8}, "tp": 4, "dp": 2, "micro_batch": 2},
-    ]
-    unlike = {"tp": 2, "pp": 2, "dp": 4, "stages": stages}
+    """A plan that Megatron runs, and one of a model it cannot build."""
     made = {
         "good.json": document("llama-3-8b", "h100:16", {"tp": 2, "pp": 2}),
-        "unlike.json": document("llama-3-8b", "h100:8,a100:8", unlike),
         "gemma.json": document("gemma-2-9b", "h100:16", {"tp": 2}),
     }
     return {name: json.dumps(to_dict(one)) for name, one in made.items()}
@@ -85,22 +78,22 @@ def test_the_plan_that_is_read_is_not_replaced(run: Run, project: Path) -> None:
 
 
 def test_a_refusal_names_the_reason_and_the_nearest_plan(run: Run, project: Path) -> None:
-    result = run("export", "unlike.json", "--to", "megatron", "--out", "out", "--json")
+    result = run("export", "good.json", "--to", "accelerate", "--out", "out", "--json")
     assert result.exit_code == 2
-    assert "every stage has the same tp and dp" in result.stderr
+    assert "pp 2: it has no pipelines of its own" in result.stderr
     assert "The nearest that it can" in result.stderr
     refused = json.loads(result.stdout)
     assert refused["files"] == []
-    assert refused["refused"][0]["feature"] == "stages with degrees of their own"
+    assert refused["refused"][0]["feature"] == "a pipeline"
     assert refused["nearest"]["changed"]
     assert refused["nearest"]["iteration_seconds"] > 0
     assert not (project / "out").exists()
 
 
 def test_the_nearest_plan_is_written_on_demand(run: Run, project: Path) -> None:
-    result = run("export", "unlike.json", "--to", "megatron", "--out", "out", "--nearest")
+    result = run("export", "good.json", "--to", "accelerate", "--out", "out", "--nearest")
     assert result.exit_code == 0
-    assert "Instead of plan 1, the nearest for Megatron-LM 0.19.2:" in words(result.stdout)
+    assert "Instead of plan 1, the nearest for Accelerate 1.15.0:" in words(result.stdout)
     assert (project / "out" / "launch.sh").exists()
 
 

@@ -201,25 +201,6 @@ def test_a_cluster_file(run: Run, project: Path) -> None:
     assert "$1.50 per GPU and hour (cluster file)" in shown
 
 
-def test_any_runtime_says_what_megatron_lacks(run: Run) -> None:
-    flags = ["plan", "llama-3-8b", "--gpus", "h100:8,a100:8", "--seq-length", "4096"]
-    flags += ["--global-batch", "64", "--runtime", "any", "--top", "2"]
-    shown = run(*flags)
-    assert shown.exit_code == 0, shown.output
-    document = json.loads(run(*flags, "--json").stdout)
-    best = document["plans"][0]
-    assert sum(best["gpus"].values()) == 16
-    if best["runtimes"]:
-        assert best["megatron_lacks"] == []
-        assert "astrarium export" in shown.stdout
-    else:
-        assert "astrarium export" not in shown.stdout
-        assert best["megatron_lacks"][0] in " ".join(shown.stdout.split())
-        groups = best["strategy"].get("groups", [best["strategy"]])
-        shares = [group.get("sequences", 64) for group in groups]
-        assert sum(shares) == 64
-
-
 def test_a_pool_that_forces_a_number_format_is_named(run: Run, project: Path) -> None:
     types = {"new": "h100", "mid": "a100", "old": "v100-32"}
     pools = [f"{{name: {n}, gpu: {g}, nodes: 1, gpus_per_node: 2}}" for n, g in types.items()]
@@ -239,10 +220,8 @@ def test_a_pool_that_forces_a_number_format_is_named(run: Run, project: Path) ->
     assert why not in apart["notes"]
 
 
-@pytest.mark.parametrize("runtime", ["megatron", "any"])
-def test_without_a_plan_json_is_a_document_too(run: Run, project: Path, runtime: str) -> None:
+def test_without_a_plan_json_is_a_document_too(run: Run, project: Path) -> None:
     flags = ["plan", "llama-2-70b", "--gpus", "h100:1", "--global-batch", "8", "--out", "out"]
-    flags += ["--runtime", runtime]
     text = run(*flags)
     assert (text.exit_code, text.stdout) == (1, "")
     result = run(*flags, "--json")

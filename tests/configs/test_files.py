@@ -393,6 +393,29 @@ def test_yaml_cfg() -> None:
     assert "'sequence_parallel'" in typo.unknown[0].says
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "'E|t*3||t,L'",
+        "[['embedding'],['decoder','decoder','decoder'],[],['decoder','loss']]",
+        "[[E],[t,t,t],[],[t,L]]",
+    ],
+)
+def test_bridge_layouts_with_empty_stages(layout: str) -> None:
+    degrees = "model.pipeline_model_parallel_size=2 model.virtual_pipeline_model_parallel_size=2"
+    texts = [read_overrides(f'{degrees} "model.pipeline_model_parallel_layout={layout}"', "b")]
+    if layout.startswith("[["):
+        rows = [["embedding"], ["decoder"] * 3, [], ["decoder", "loss"]]
+        model = {"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": rows}
+        texts.append(read_bridge_file({"model": model}, "b.yaml"))
+    for read in texts:
+        keys = read.strategy_of(4)
+        assert [stage["layers"] for stage in keys["stages"]] == [[0, 0], [0, 3], [3, 3], [3, 4]]
+        assert keys["virtual_stages"] == 2
+    with pytest.raises(InputError, match="the layout names 'decode'"):
+        read_overrides("model.pipeline_model_parallel_layout=[[embedding,decode],[loss]]", "b")
+
+
 def test_overrides_of_bridge() -> None:
     read = example("bridge.txt")
     assert read.described.runtime == "megatron-bridge"

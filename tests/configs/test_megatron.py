@@ -131,6 +131,9 @@ def test_options(text: str, expected: dict[str, Any]) -> None:
     [
         ("--pipeline-model-parallel-layout Et*7|t*9|t*9|t*7,L", [7, 9, 9, 7]),
         ("--pipeline-model-parallel-layout 'Et|(t*5|)*6tL'", [1, 5, 5, 5, 5, 5, 5, 1]),
+        ("--pipeline-model-parallel-layout 'E|t*16|t*16|L'", [0, 16, 16, 0]),
+        ("--pipeline-model-parallel-layout 'E|t*3|(t|)*4,t*25|L'", [0, 3, 1, 1, 1, 1, 25, 0]),
+        ("--pipeline-model-parallel-layout 'E|t*16||t*16|(|)*3L'", [0, 16, 0, 16, 0, 0, 0, 0]),
         ("--decoder-last-pipeline-num-layers 5", [9, 9, 9, 5]),
         (
             "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6",
@@ -154,6 +157,8 @@ def test_embedding_and_loss_as_layers() -> None:
     flags = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
     keys = strategy(f"--pipeline-model-parallel-size 4 {flags}", layers=30)
     assert [b - a for a, b in (stage["layers"] for stage in keys["stages"])] == [7, 8, 8, 7]
+    alone = strategy(f"--pipeline-model-parallel-size 4 {flags}", layers=2)
+    assert [b - a for a, b in (stage["layers"] for stage in alone["stages"])] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +191,20 @@ def test_embedding_and_loss_as_layers() -> None:
         (
             "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*99999999999|tL",
             "more than 100,000",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et |tL'",
+            "has ' '",
+        ),
+        (
+            "--pipeline-model-parallel-size 3 --num-layers 32"
+            " --decoder-first-pipeline-num-layers 32",
+            "leave each stage at least one",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --num-layers 32"
+            " --decoder-first-pipeline-num-layers 0",
+            "must be larger than 0",
         ),
         ("--fp16", "--fp16 and --bf16"),
         ("--recompute-granularity full", "needs --recompute-method"),

@@ -11,6 +11,7 @@ import pytest
 from astrarium.cluster import parse_gpus
 from astrarium.cost import replay, shard_memory
 from astrarium.cost.layouts import CostModel, ShardCosts
+from astrarium.cost.simulator import simulated_seconds
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import Degrees, degrees_of
@@ -84,7 +85,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_executions_together_or_remembered_are_those_of_each_alone(overlap: bool) -> None:
     rng = np.random.default_rng(3)
     forward, backward = (rng.uniform(1.0, 1.5, (4, 3, 2)) for _ in range(2))
-    links, batches = rng.uniform(0.0, 0.1, (4, 3)), np.array([21, 24, 96, 21])
+    links, batches = rng.uniform(0.0, 0.1, (4, 3)), np.array([51, 54, 96, 51])  # all of them settle
     alone = []
     for row, number in enumerate(batches.tolist()):
         replay._executed.clear()
@@ -95,6 +96,22 @@ def test_executions_together_or_remembered_are_those_of_each_alone(overlap: bool
         assert every.tolist() == alone
     few = replay.executed_seconds(forward, backward, links, 6, overlap_p2p=overlap)
     assert (few < np.array(alone)).all()
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_what_settles_is_executed_no_further(overlap: bool) -> None:
+    """Chunks of two to four layers: from six groups of micro-batches, nearly those of thirty."""
+    rng, missed = np.random.default_rng(0), []
+    for pp, virtual in ((2, 2), (4, 2), (4, 4), (8, 3)):
+        layers = rng.integers(2, 5, (25, pp, virtual)).astype(float)
+        passes = layers, 2 * layers, rng.uniform(0.0, 0.1, (25, pp))
+        whole = simulated_seconds(*passes, 30 * pp, overlap_p2p=overlap)
+        found = replay.executed_seconds(*passes, 30 * pp, overlap_p2p=overlap)
+        missed.append(np.abs(found / whole - 1))
+        few = replay.executed_seconds(*passes, 4 * pp, overlap_p2p=overlap)
+        assert few.tolist() == simulated_seconds(*passes, 4 * pp, overlap_p2p=overlap).tolist()
+    assert np.mean(missed) <= 0.0002
+    assert np.max(missed) <= 0.016
 
 
 def test_executions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

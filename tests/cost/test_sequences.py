@@ -125,7 +125,7 @@ def test_bytes_at_every_cut() -> None:
     workload = Workload(model, 512, 64)
     found = boundary_bytes(workload, shards())[0]
     stream = 512 * 1024 * 2
-    assert list(found) == [0, *[stream] * 24, *[2 * stream] * 23, 0]
+    assert list(found) == [stream, *[stream] * 24, *[2 * stream] * 23, stream]
     assert list(boundary_bytes(workload, shards(micro_batch=3, cp=2))[0]) == list(found * 1.5)
     assert list(boundary_bytes(workload, shards(tp=4))[0]) == list(found / 4)
     assert list(costs(model, 512, pp=2).ends.boundary_bytes[0]) == list(found)
@@ -143,7 +143,8 @@ def test_outputs_of_custom_layers_go_whole() -> None:
     layers = [custom, {**TOWER, "count": 2}]
     model = model_from_mapping({"hidden": 1024, "layers": layers}, "x", "test")
     workload = Workload(model, 64, 8)
-    assert list(boundary_bytes(workload, shards(tp=4))[0]) == [0, 1000, 64 * 1024 * 2 / 4, 0]
+    stream = 64 * 1024 * 2 / 4
+    assert list(boundary_bytes(workload, shards(tp=4))[0]) == [1000, 1000, stream, stream]
 
 
 def test_equal_layers_cost_what_they_did() -> None:

@@ -46,7 +46,8 @@ def cases(draw: st.DrawFn) -> Case:
     batches = pp * draw(st.integers(1, 3)) if virtual > 1 else draw(st.integers(1, 8))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     forward, backward = rng.uniform(0.5, 3.0, (2, pp, virtual))
-    return Case(forward, backward, rng.uniform(0.0, 1.0, pp), batches)
+    held = rng.random((pp, virtual)) >= draw(st.sampled_from([0.0, 0.4]))  # chunks may be empty
+    return Case(held * forward, held * backward, rng.uniform(0.0, 1.0, pp), batches)
 
 
 # --- Ranks that run the loops of Megatron's schedules, one op after another -----------------
@@ -288,6 +289,20 @@ def test_many_pipelines_at_once(case: Case, overlap_p2p: bool) -> None:
         overlap_p2p=overlap_p2p,
     )
     assert seconds == pytest.approx(scale * case.run(overlap_p2p=overlap_p2p).seconds)
+
+
+@pytest.mark.parametrize("overlap_p2p", [False, True])
+def test_fewer_groups_beside_all_of_them_are_those_of_their_own_run(overlap_p2p: bool) -> None:
+    rng = np.random.default_rng(0)
+    for pp, virtual, groups, fewer in ((2, 2, 3, 2), (4, 3, 6, 5), (3, 4, 7, 2)):
+        forward, backward = rng.uniform(0.0, 3.0, (2, 8, pp, virtual))
+        passes = forward, backward, rng.uniform(0.0, 1.0, (8, pp))
+        both = simulated_seconds(
+            *passes, groups * pp, overlap_p2p=overlap_p2p, fewer=fewer * pp
+        ).reshape(2, 8)
+        for found, number in zip(both, (groups, fewer), strict=True):
+            alone = simulated_seconds(*passes, number * pp, overlap_p2p=overlap_p2p)
+            assert found == pytest.approx(alone, rel=1e-12)
 
 
 @given(cases())

@@ -93,7 +93,7 @@ def stages(found: dict[str, list[str]], pp: int) -> list[int]:
     if "--pipeline-model-parallel-layout" in found:
         (layout,) = found["--pipeline-model-parallel-layout"]
         assert (layout[0], layout[-1]) == ("E", "L")
-        return [int(part[2:] or 1) for part in layout[1:-1].split("|")]
+        return [int(part[2:] or len(part)) for part in layout[1:-1].split("|")]
     chunks = pp * number(found, "--num-virtual-stages-per-pipeline-rank")
     return [layers // chunks] * chunks
 

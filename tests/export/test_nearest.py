@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.export.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.features import Feature
-from astrarium.export.megatron import TARGET
 from astrarium.export.nearest import nearest
 from astrarium.export.other_runtime import estimate_note
 from astrarium.export.program import Program
@@ -40,6 +40,12 @@ def lacking(*features: Feature) -> Target:
 
 def planned(gpus: str = "h100:16", **strategy: Any) -> Job:
     return job_of(document("llama-3-8b", gpus, strategy, seq_length=4096))
+
+
+def cut(*sizes: int) -> list[dict[str, list[int]]]:
+    """Stages of so many layers."""
+    ends = list(accumulate(sizes))
+    return [{"layers": [end - size, end]} for size, end in zip(sizes, ends, strict=True)]
 
 
 APART: Mapping[str, Any] = {"sequence_parallel": False, "overlap_tp": False}
@@ -82,6 +88,16 @@ INTERLEAVED: Mapping[str, Any] = {"tp": 2, "pp": 4, "virtual_stages": 2}
             "recompute full block 2 -> ",
         ),
         ([Feature.CONTEXT_PARALLEL], {"tp": 2, "cp": 4}, "cp 4 -> 1"),
+        (
+            [Feature.EMPTY_STAGES],
+            {"tp": 4, "pp": 4, "stages": cut(0, 16, 0, 16)},
+            "layers of stages 0+16+0+16 -> ",
+        ),
+        (  # more stages than layers
+            [Feature.EMPTY_STAGES],
+            {"tp": 4, "pp": 4, "virtual_stages": 10, "stages": cut(*[0, 2, 2, 0] * 8, *[0] * 8)},
+            "virtual_stages 10 -> ",
+        ),
     ],
 )
 def test_what_is_lacking_is_given_up(
@@ -141,19 +157,6 @@ def test_another_number_format_is_told(precision: Precision) -> None:
     assert f"precision {precision} -> bf16" in found.changed
 
 
-def test_what_stages_have_of_their_own_is_told() -> None:
-    full = {"granularity": "full", "method": "uniform", "layers": 1, "modules": []}
-    stages = [{"layers": [0, 12], "recompute": full}, {"layers": [12, 32]}]
-    one = planned(tp=4, pp=2, stages=stages)
-    found = nearest(one, [lacking(Feature.OWN_RECOMPUTE)])
-    assert found is not None
-    told = [change for change in found.changed if change.startswith("recompute of stages")]
-    assert len(told) == 1
-    assert told[0].startswith("recompute of stages full uniform 1, none -> ")
-    if found.job.strategy.pp == 2:
-        assert any(change.startswith("layers of stages 12+20 -> ") for change in found.changed)
-
-
 def on_market(precision: Precision, **strategy: Any) -> Job:
     """A plan on sixteen H100, of a market that also has GPUs with neither bf16 nor fp8."""
     market = parse_gpus("v100:16,h100:16")
@@ -200,24 +203,6 @@ def test_every_feature_has_a_way_out_or_a_reason_why_not() -> None:
     assert not CHANGES.keys() & UNCHANGEABLE.keys()
     known = {field.name for field in fields(Strategy)} | {"precision", "pools"}
     assert all(change.keys() <= known for change in CHANGES.values())
-
-
-def test_stages_of_unlike_degrees_become_alike() -> None:
-    fast, slow = "H100-SXM5-80GB", "A100-SXM4-80GB"
-    stages = [
-        {"layers": [0, 20], "pools": {fast: 8}, "tp": 2, "dp": 4, "micro_batch": 1},
-        {"layers": [20, 32], "pools": {slow: 8}, "tp": 4, "dp": 2, "micro_batch": 2},
-    ]
-    one = planned("h100:8,a100:8", tp=2, pp=2, dp=4, stages=stages)
-    (why,) = refusals(one, TARGET)
-    assert why.feature is Feature.UNLIKE_STAGES
-    found = nearest(one, [TARGET])
-    assert found is not None
-    assert not found.job.strategy.has_unlike_stages
-    assert found.slower > 0.5
-    message = Refused(TARGET, (why,), found).message(1)
-    assert "cannot express plan 1" in message
-    assert "--nearest" in message
 
 
 def test_pools_with_unequal_nodes_are_taken_apart() -> None:

@@ -118,31 +118,17 @@ def test_what_was_edited_into_nonsense_is_refused(
     assert message in str(refused.value)
 
 
-def pipeline_on(pool: str, gpus: int) -> list[dict[str, Any]]:
-    return [{"layers": held, "pools": {pool: gpus}} for held in ([0, 16], [16, 32])]
-
-
 FAST, SLOW = (pool.name for pool in parse_gpus("h100:8,a100:8").pools)
-ALIKE: dict[str, Any] = {"tp": 4, "pp": 2}
-GROUPED: dict[str, Any] = {
-    "groups": [
-        {"sequences": 48, "tp": 4, "pp": 2, "dp": 1, "stages": pipeline_on(FAST, 4)},
-        {"sequences": 16, "tp": 4, "pp": 2, "dp": 1, "stages": pipeline_on(SLOW, 4)},
-    ]
-}
 
 
 def with_layers(*layers: list[int]) -> Callable[[dict[str, Any]], object]:
-    """An edit of a plan, or of its groups, into stages that are not those of a named split."""
+    """An edit of a plan into stages that are not those of a named split."""
 
     def change(data: dict[str, Any]) -> None:
         strategy = data["plans"][0]["strategy"]
-        groups = strategy.get("groups") or [strategy]
-        for group in (strategy, *groups):
-            group["split"] = "free"
-        for group in groups:
-            for stage, held in zip(group["stages"], layers, strict=True):
-                stage["layers"] = held
+        strategy["split"] = "free"
+        for stage, held in zip(strategy["stages"], layers, strict=True):
+            stage["layers"] = held
 
     return change
 
@@ -152,20 +138,24 @@ def with_layers(*layers: list[int]) -> Callable[[dict[str, Any]], object]:
     [
         [[0, 20], [16, 32]],  # overlap
         [[0, 12], [16, 32]],  # gap
-        [[0, 32], [32, 32]],  # an empty stage
-        [[0, 0], [0, 32]],
+        [[0, 32], [33, 32]],
+        [[0, 20], [20, 16]],
         [[0, 16], [16, 33]],  # more layers than there are
         [[0, 16], [16, 31]],
     ],
 )
-@pytest.mark.parametrize("keys", [ALIKE, GROUPED])
-def test_stages_that_do_not_hold_every_layer_once_are_refused(
-    layers: list[list[int]], keys: dict[str, Any]
-) -> None:
-    document = document_of("llama-3-8b", "h100:8,a100:8", **keys)
+def test_stages_that_do_not_hold_every_layer_once_are_refused(layers: list[list[int]]) -> None:
+    document = document_of("llama-3-8b", "h100:8,a100:8", tp=4, pp=2)
     with pytest.raises(InputError, match=r"^plan\.json: ") as refused:
         job_of(edited(document, with_layers(*layers)), where="plan.json")
     assert "must cover all 32 layers" in str(refused.value)
+
+
+@pytest.mark.parametrize("layers", [[[0, 32], [32, 32]], [[0, 0], [0, 32]]])
+def test_stages_may_hold_the_embedding_or_the_head_alone(layers: list[list[int]]) -> None:
+    document = document_of("llama-3-8b", "h100:8,a100:8", tp=4, pp=2)
+    job = job_of(edited(document, with_layers(*layers)))
+    assert [[s.first_layer, s.last_layer] for s in job.strategy.stages] == layers
 
 
 def on_nodes(

@@ -93,22 +93,6 @@ def test_a_row_has_the_point_and_its_plan(make_front: MakeFront) -> None:
         assert row["strategy"].startswith("tp 4, pp 4, vpp 2")  # type: ignore[union-attr]
 
 
-def test_degrees_that_parts_do_not_share_are_left_blank(make_front: MakeFront) -> None:
-    document = make_front(2)
-    first = document.plans[0]
-    groups = tuple(replace(first.strategy, tp=tp, sequences=512) for tp in (2, 4))
-    grouped = replace(first, strategy=replace(first.strategy, groups=groups))
-    stages = tuple(
-        replace(stage, tp=2 * stage.pipeline_rank + 2, dp=4, micro_batch=1)
-        for stage in document.plans[1].strategy.stages
-    )
-    unlike = replace(document.plans[1], strategy=replace(first.strategy, stages=stages))
-    _, rows = front_rows(replace(document, plans=(grouped, unlike)))
-    assert [row["tp"] for row in rows] == [None, None]
-    assert [row["pp"] for row in rows] == [4, 4]
-    assert "512 sequences: tp 2" in str(rows[0]["strategy"])
-
-
 @fronts
 def test_an_svg_has_every_point(
     make_front: MakeFront, tmp_path: Path, points: int, how: dict[str, bool]

@@ -12,16 +12,13 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.plans.document import (
-    ClusterPart,
     MemoryPart,
     PlanDocument,
     PlanPart,
-    RecomputePart,
     StagePart,
 )
 from astrarium.report import tables
 from astrarium.report.stages import memory_table
-from astrarium.strategy.types import Granularity, Method, RecomputeModule
 
 WIDTHS = (80, 100, 120, 160)
 
@@ -179,52 +176,6 @@ def test_a_plan_that_nothing_runs_is_not_exported() -> None:
         assert "export" not in shown
 
 
-def of_types(cluster: ClusterPart, count: int) -> ClusterPart:
-    pools = (replace(cluster.pools[0], gpu=f"GPU-of-type-{i}") for i in range(count))
-    return replace(cluster, pools=tuple(pools))
-
-
-def with_groups(plan: PlanPart, count: int) -> PlanPart:
-    """A plan of replica groups that differ in nearly everything."""
-    modules = tuple(RecomputeModule)
-    groups = tuple(
-        replace(
-            plan.strategy,
-            tp=2 ** (i % 4),
-            pp=4,
-            virtual_stages=1 + i % 3,
-            dp=1024 // 2**i,
-            zero_stage=i % 4,
-            offload_optimizer=i % 2 == 0,
-            recompute=replace(plan.strategy.recompute, modules=modules[: 1 + i % len(modules)]),
-            stages=tuple(replace(s, pools={f"pool-{i}": 16}) for s in plan.strategy.stages),
-            sequences=10000 - i,
-        )
-        for i in range(count)
-    )
-    gpus = {f"GPU-of-type-{i}": 1024 for i in range(count)}
-    return replace(plan, gpus=gpus, strategy=replace(groups[0], stages=(), groups=groups))
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("count", [2, 4, 12])
-def test_groups_do_not_overflow(document: PlanDocument, count: int, width: int) -> None:
-    plans = tuple(with_groups(plan, count) for plan in document.plans)
-    mixed = replace(document, plans=plans, cluster=of_types(document.cluster, count))
-    for report in (tables.plan_report, tables.prediction_report):
-        shown = text(report(mixed, width), width)
-        assert max(map(len, shown.splitlines())) <= width
-        assert "\N{HORIZONTAL ELLIPSIS}" not in shown
-
-
-def test_every_group_has_its_own_place_in_a_column(document: PlanDocument) -> None:
-    plan = with_groups(document.plans[0], 4)
-    cluster = of_types(document.cluster, 4)
-    shown = words(text([tables.strategies_table([plan], cluster, 200)], 200))
-    assert "10,000 | 9,999 | 9,998 | 9,997" in shown
-    assert "1 | 2 | 4 | 8 4 1 | 2 | 3 | 1 1 1 1,024 | 512 | 256 | 128 1" in shown
-
-
 def test_a_bar_is_never_longer_than_its_width(document: PlanDocument) -> None:
     stage: MemoryPart = replace(document.plans[0].memory[0], peak_bytes=200 * 2**30)
     plan = replace(document.plans[0], memory=(stage,))
@@ -309,18 +260,3 @@ def test_the_price_of_a_gpu_agrees_with_that_of_all(document: PlanDocument) -> N
     pool = replace(document.cluster.pools[0], usd_per_gpu_hour=3.995)
     assert tables.price_words(pool).startswith("$3.995 per GPU")
     assert tables.price_words(replace(pool, usd_per_gpu_hour=4.0)).startswith("$4.00 per GPU")
-
-
-def test_what_stages_recompute_is_shown_where_they_differ(document: PlanDocument) -> None:
-    plan = document.plans[0]
-    assert "recompute" not in text([memory_table(plan, 80)])
-    own = RecomputePart(Granularity.FULL, Method.BLOCK, 3)
-    stages = tuple(
-        replace(stage, recompute=None if stage.pipeline_rank else own)
-        for stage in plan.strategy.stages
-    )
-    changed = replace(plan, strategy=replace(plan.strategy, stages=stages))
-    shown = words(text([memory_table(changed, 80)]))
-    assert "recomputed: 3 layers per chunk on stage 0" in shown
-    report = words(text(tables.plan_report(replace(document, plans=(changed,)), 120)))
-    assert "by stage" in report

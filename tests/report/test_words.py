@@ -75,18 +75,3 @@ def test_a_strategy_in_one_line(document: PlanDocument) -> None:
     offloaded = replace(strategy, offload_optimizer=True)
     assert "optimizer in host memory" in words.switches_words(offloaded)
     assert "ZeRO 1 + host" in words.strategy_words(offloaded)
-
-
-def test_stages_that_recompute_their_own_in_words(document: PlanDocument) -> None:
-    strategy = document.plans[0].strategy
-    everything = RecomputePart(Granularity.FULL, Method.UNIFORM, 1)
-    nothing = RecomputePart(Granularity.NONE, Method.NONE, 0)
-    own = {0: everything, 1: everything, 3: nothing}
-    stages = tuple(
-        replace(stage, recompute=own.get(stage.pipeline_rank)) for stage in strategy.stages
-    )
-    common = words.recompute_words(strategy.recompute)
-    assert words.recompute_of_stages(strategy) == common
-    shown = words.recompute_of_stages(replace(strategy, stages=stages))
-    assert shown == f"all layers on stages 0-1, {common} on stage 2, none on stage 3"
-    assert words.stage_words([0, 2, 3, 5]) == "stages 0, 2-3, 5"

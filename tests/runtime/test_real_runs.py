@@ -54,11 +54,11 @@ def cut(*sizes: int, pp: int = 2) -> dict[str, Any]:
     return {"stages": tuple(stages), "split": LayerSplit.EVEN if even else LayerSplit.FREE}
 
 
-def small(model: str, **keys: Any) -> TrainingJob:
+def small(model: str, most: int = RANKS, **keys: Any) -> TrainingJob:
     given = {"num_micro_batches": 3, "micro_batch": 2, "zero_stage": 0, "overlap": QUIET, **keys}
     strategy = Strategy(**given)
     workload = Workload(load_model(model), 2048, strategy.sequences)
-    return scaled(workload, strategy, RANKS, steps=3).job
+    return scaled(workload, strategy, most, steps=3).job
 
 
 def of_a_mixed_cluster() -> TrainingJob:
@@ -86,6 +86,27 @@ JOBS: dict[str, Callable[[], TrainingJob]] = {
         overlap=replace(QUIET, p2p=True),
         **cut(12, 12, 12, 12),
     ),
+    "embedding and head alone, tied": lambda: small(
+        "gpt2-xl",
+        pp=2,
+        virtual_stages=2,
+        num_micro_batches=4,
+        overlap=replace(QUIET, p2p=True),
+        **cut(0, 24, 24, 0),
+    ),
+    "empty chunks, distributed optimizer": lambda: small(
+        "llama-3-8b",
+        pp=2,
+        virtual_stages=2,
+        num_micro_batches=4,
+        zero_stage=1,
+        overlap=replace(BESIDE, p2p=True),
+        **cut(16, 0, 0, 16),
+    ),
+    "embedding alone, first layers computed again": lambda: small(
+        "llama-3-8b", pp=2, recompute=FIRST_LAYERS, **cut(0, 32)
+    ),
+    "experts before a head alone": lambda: small("mixtral-8x7b", pp=2, **cut(32, 0)),
     "distributed optimizer, overlapped": lambda: small(
         "qwen2.5-7b", dp=2, zero_stage=1, overlap=BESIDE, recompute=PARTS
     ),
@@ -111,6 +132,17 @@ def test_ranks_learn_what_one_process_learns() -> None:
         check_losses(name, job, alone, ranks)
         for number, rank in enumerate(ranks):
             check_rank(job, number, rank)
+
+
+def test_a_rank_may_hold_nothing_at_all() -> None:
+    """Neither layers nor embedding nor head: it hands on what it gets, and updates nothing."""
+    made = cut(16, 0, 16, pp=3)
+    made["stages"] = tuple(replace(s, pools=((f"{s.rank}", 1),)) for s in made["stages"])
+    job = small("llama-3-8b", most=3, pp=3, zero_stage=1, overlap=BESIDE, **made)
+    assert job.chunk_sizes == (1, 0, 1)
+    alone, ranks = run_jobs([job.alone(), job], Device.CPU, timeout_seconds=TIMEOUT_SECONDS)
+    assert [rank.parameters > 0 for rank in ranks] == [True, False, True]
+    assert compared(ranks, alone, Device.CPU).equal
 
 
 def check_losses(

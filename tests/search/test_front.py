@@ -45,7 +45,7 @@ def test_no_outdone_point_is_kept_and_no_other_is_missing(
 ) -> None:
     archive = Archive()
     for seconds, hourly in plans:
-        archive.enter([a_plan(seconds)], [(1,)], one_way(hourly))
+        archive.enter([a_plan(seconds)], 0, one_way(hourly))
     every = {(seconds, seconds * hourly / HOUR) for seconds, hourly in plans}
     front = {point for point in every if not any(outdoes(other, point) for other in every)}
     assert {(point.seconds, point.usd) for point in archive.points} == front
@@ -60,20 +60,20 @@ def test_a_limit_tells_what_would_be_on_the_front(
 ) -> None:
     archive = Archive()
     for entered, price in plans:
-        archive.enter([a_plan(entered)], [(1,)], one_way(price))
+        archive.enter([a_plan(entered)], 0, one_way(price))
     ways = replace(one_way(hourly), stretch=np.array([[stretch]]))
     limit = float(archive.limits(ways)[0])
     if seconds == pytest.approx(limit, rel=1e-9):
         return
-    archive.enter([a_plan(seconds)], [(2,)], ways)
-    assert (seconds < limit) == any(point.gpus == (2,) for point in archive.points)
+    archive.enter([a_plan(seconds)], 1, ways)
+    assert (seconds < limit) == any(point.pool == 1 for point in archive.points)
 
 
 def test_what_costs_nothing_is_outdone_only_by_what_is_faster_and_costs_nothing() -> None:
     archive = Archive()
-    archive.enter([a_plan(1.0)], [(1,)], one_way(5.0))
+    archive.enter([a_plan(1.0)], 0, one_way(5.0))
     assert archive.limits(one_way(0.0))[0] == np.inf
-    archive.enter([a_plan(3.0)], [(1,)], one_way(0.0))
+    archive.enter([a_plan(3.0)], 0, one_way(0.0))
     assert archive.limits(one_way(0.0))[0] == 3.0
     assert archive.limits(one_way(1.0))[0] == 3.0
 
@@ -86,15 +86,12 @@ def searched_front(workload: Workload, pools: list[Pool]) -> Archive:
         def ways_of(gpus: Ints, price: float = pool.usd_per_gpu_hour or 0.0) -> Ways:
             return Ways.on_demand(gpus.astype(float) * price)
 
-        def place(gpus: int, number: int = number) -> tuple[int, ...]:
-            return tuple(gpus if i == number else 0 for i in range(len(pools)))
-
         result = PoolFront(
             model,
             Space(workload, pool, model.planner, exact=False),
             archive,
             ways_of,
-            place,
+            number,
             runtime_rules=megatron_rules(),
             user_rules=(),
         ).run()

@@ -10,33 +10,29 @@ from small import small_model
 
 from astrarium.cluster import parse_gpus
 from astrarium.model.workload import Workload
-from astrarium.search.beyond import plan_beyond
-from astrarium.search.outcome import Objective
+from astrarium.search.outcome import Mode, Objective
 from astrarium.search.plan import Plan
-from astrarium.search.planner import Mode, Planned, plan
+from astrarium.search.planner import plan
 
 WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
 
 
 @pytest.mark.parametrize(
-    ("find", "gpus", "mode", "phases"),
+    ("gpus", "mode", "phases"),
     [
-        (plan, "h100:8", Mode.EXACT, {"pools"}),
-        (plan, "h100:8,a100:8", Mode.EXACT, {"pipelines"}),
-        (plan, "h100:8,a100:8", Mode.UP_TO, {"front", "pools", "pipelines"}),
-        (plan_beyond, "h100:8,a100:8", Mode.EXACT, {"pipelines", "beyond Megatron"}),
+        ("h100:8", Mode.EXACT, {"pools"}),
+        ("h100:8,a100:8", Mode.EXACT, {"pipelines"}),
+        ("h100:8,a100:8", Mode.UP_TO, {"front", "pools", "pipelines"}),
     ],
 )
-def test_listeners_hear_what_is_found(
-    find: Callable[..., Planned], gpus: str, mode: Mode, phases: set[str]
-) -> None:
+def test_listeners_hear_what_is_found(gpus: str, mode: Mode, phases: set[str]) -> None:
     heard: list[tuple[str, int, int, Sequence[Plan]]] = []
 
     def told(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
         heard.append((phase, done, total, plans()))
 
-    silent = find(WORKLOAD, parse_gpus(gpus), mode=mode, top=3)
-    found = find(WORKLOAD, parse_gpus(gpus), mode=mode, top=3, told=told)
+    silent = plan(WORKLOAD, parse_gpus(gpus), mode=mode, top=3)
+    found = plan(WORKLOAD, parse_gpus(gpus), mode=mode, top=3, told=told)
     assert replace(found, seconds=0.0) == replace(silent, seconds=0.0)
     assert {phase for phase, *_ in heard} == phases
     for _, done, total, plans in heard:

@@ -339,7 +339,7 @@ def test_virtual_stages_are_dealt_by_speed(workload: Workload) -> None:
     layers = {"a": 0, "b": 0}
     for stage in found.found[0].strategy.stages:
         layers[stage.pools[0][0]] += stage.last_layer - stage.first_layer
-    assert layers["a"] > layers["b"] >= 2
+    assert layers["a"] > layers["b"] >= 1
     assert sum(layers.values()) == 24
 
 
@@ -367,11 +367,26 @@ def cases_of(memory: float | None, monkeypatch: pytest.MonkeyPatch) -> list[Aske
     return found
 
 
-def least_of_all_deals(bundle: Bundle, order: int, row: int) -> float:
+def least_of_many_deals(bundle: Bundle, order: int, row: int, rng: np.random.Generator) -> float:
+    """The fastest of all ways to deal whole ranks evenly, and of some to deal chunks at random.
+
+    Memory is bounded as if the chunks of a rank were alike: those drawn count where it is no limit.
+    """
     virtual, stages, layers = int(bundle.virtual[row]), bundle.num_stages, 9
-    sizes = itertools.product(range(virtual, layers + 1), repeat=stages)
-    dealt = [np.array(one) for one in sizes if sum(one) == layers]
-    priced = bundle.priced_sizes([(order, row, one) for one in dealt])
+    even = []
+    for held in itertools.product(range(1, layers + 1), repeat=stages):
+        if sum(held) == layers:
+            small, more = np.divmod(np.array(held), virtual)
+            even.append(small + (np.arange(virtual)[:, None] >= virtual - more))
+    drawn = [
+        rng.multinomial(layers - stages, np.full(stages * virtual, 1 / stages / virtual))
+        for _ in range(100 if virtual > 1 and bundle.never_full[row] else 0)
+    ]
+    first = np.zeros((virtual, stages), np.int64)
+    first[rng.integers(virtual), :] = 1  # a layer for every rank
+    ways = even + [one.reshape(virtual, stages) + first for one in drawn]
+    cuts = [np.concatenate([[0], np.cumsum(one.reshape(-1))]) for one in ways]
+    priced = bundle.priced([(order, row, one) for one in cuts])
     return min((one.seconds for one in priced), default=np.inf)
 
 
@@ -385,7 +400,7 @@ def test_no_deal_takes_less_than_its_bound(
         for row in rng.permutation(node.bounds.shape[1])[:6]:
             of_orders = []
             for order in range(node.bounds.shape[0]):
-                least = least_of_all_deals(node.bundle, order, row)
+                least = least_of_many_deals(node.bundle, order, row, rng)
                 of_orders.append(least)
                 if np.isfinite(least):
                     looked += 1

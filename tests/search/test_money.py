@@ -16,9 +16,9 @@ from astrarium.cost.training_run import RunTerms, Spot
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.money import money_of, time_of
-from astrarium.search.outcome import Limits, Objective
+from astrarium.search.outcome import Limits, Mode, Objective
 from astrarium.search.plan import Plan
-from astrarium.search.planner import Mode, Planned, plan
+from astrarium.search.planner import Planned, plan
 
 HOUR = 3600.0
 ITERATIONS = 50_000

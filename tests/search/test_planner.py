@@ -17,14 +17,14 @@ from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.fit import fit
 from astrarium.search.formats import runnable
-from astrarium.search.outcome import Limits, Objective
-from astrarium.search.planner import Mode, leanest, plan, predict, smallest_count
+from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.planner import leanest, plan, predict, smallest_count
 from astrarium.search.refusals import why_refused, with_permitted_overlap
 from astrarium.search.rules import user_rules
 from astrarium.search.space import Space
 from astrarium.strategy.columns import SPLITS
 from astrarium.strategy.document import read_strategy
-from astrarium.strategy.types import Granularity, Strategy
+from astrarium.strategy.types import Granularity, LayerSplit, Strategy
 
 WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
 
@@ -196,6 +196,17 @@ def test_a_rule_against_a_split_leaves_its_equal(split: str) -> None:
     best = plan(workload, parse_gpus("a100:8"), rules=rules, top=1).plans[0]
     assert best.strategy.pp == 2
     assert best.strategy.split != split
+
+
+def test_a_rule_against_free_splits_is_kept_when_layers_are_dealt_anew() -> None:
+    workload = Workload(small_model(5), seq_length=2048, global_batch=8)
+    faster, named = (
+        plan(workload, parse_gpus("h100:2"), rules=user_rules(["$pp == 1", *rules]), top=1).plans[0]
+        for rules in ([], ['$split == "free"'])
+    )
+    assert faster.strategy.split is LayerSplit.FREE
+    assert named.strategy.split is not LayerSplit.FREE
+    assert faster.iteration_seconds < named.iteration_seconds
 
 
 def test_the_leanest_plan_needs_least() -> None:

@@ -17,8 +17,8 @@ from astrarium.cost.training_run import Ramp, RunTerms, Spot
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.breakeven import Lines, first_change
-from astrarium.search.outcome import Limits, Objective
-from astrarium.search.planner import Mode, Planned, plan
+from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.planner import Planned, plan
 from astrarium.search.runs import Runs
 from astrarium.search.sensitivity import CLOSE, MOST, Change, Sensitivity, What
 

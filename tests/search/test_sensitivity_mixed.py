@@ -10,8 +10,8 @@ from small import pool_of, small_model
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.training_run import RunTerms
 from astrarium.model.workload import Workload
-from astrarium.search.outcome import Limits, Objective
-from astrarium.search.planner import Mode, Planned, plan, predict
+from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.planner import Planned, plan, predict
 from astrarium.search.runs import Runs
 from astrarium.search.sensitivity import CLOSE, Change, Sensitivity, What
 

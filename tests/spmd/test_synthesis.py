@@ -22,7 +22,7 @@ from astrarium.spmd.lines import lines_of
 from astrarium.spmd.program import Program
 from astrarium.spmd.programs import price_program, repriced
 from astrarium.spmd.search import NoRoomError
-from astrarium.spmd.synthesis import Synthesis, baseline, fits, synthesize, task_of
+from astrarium.spmd.synthesis import Synthesis, baseline, synthesize, task_of
 
 MIXED = {"v100-16gb": 2, "p100": 2}
 
@@ -123,6 +123,10 @@ def test_lines_touch_the_prices_they_were_laid_through() -> None:
     held = np.asarray(program.bytes).reshape(2, 2).max(axis=1)
     room = devices.room.reshape(2, 2).max(axis=1)
     assert room - lines.room + lines.bytes(parts) == pytest.approx(held, rel=1e-6)
+
+
+def fits(program: Program, devices: Devices) -> bool:
+    return bool(np.all(np.asarray(program.bytes) <= devices.room))
 
 
 def test_memory_holds_on_every_device() -> None:

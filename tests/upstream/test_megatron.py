@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from upstream.client import Driver, RefusedError
 
+from astrarium.configs.pipeline import layout_chunks
+from astrarium.errors import InputError
 from astrarium.strategy.columns import degrees_of
 from astrarium.strategy.types import Strategy
 
@@ -42,6 +46,39 @@ def test_layouts_give_the_layers_of_every_chunk(megatron: Driver) -> None:
     read = parsed(megatron, "--pipeline-model-parallel-layout", "Et|tt|ttt|ttL")
     assert read["args"]["virtual_pipeline_model_parallel_size"] == 2
     assert read["stages"] == [[[0], [3, 4, 5]], [[1, 2], [6, 7]]]
+
+
+PIECES = ("t", "tt", "t*3", "|", "|", ",", "(t|)*2", "(|t*2)*3", "(tt|t|)*2", "|*2", "t*0", "t*2*2")
+ODD = ("E", "L", "x", " ", "(t", ")*2", "*", "(t|)*2*2", "((t|)*2,t|)*2", "()*2", "(t|)*0")
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=8),
+    odd=st.lists(st.tuples(st.integers(0, 9), st.sampled_from(ODD)), max_size=1),
+)
+def test_layouts_are_read_as_megatron_reads_them(
+    megatron: Driver, pieces: list[str], odd: list[tuple[int, str]]
+) -> None:
+    """Whatever repeats, with stages of the embedding or the loss alone, and with empty ones."""
+    words = ["E", *pieces, "L"]
+    for place, word in odd:
+        words.insert(place, word)
+    text = "".join(words)
+    try:
+        real = megatron.ask(operation="layout", text=text)
+    except RefusedError:
+        with pytest.raises(InputError):
+            layout_chunks(text)
+        return
+    assert layout_chunks(text) == real
+
+
+@pytest.mark.parametrize("text", ["E|t*8||L", "E||t*4|t*4L", "Et*8|||L", "E|t*8|L|", "|E|t*8|L"])
+def test_layouts_may_have_empty_stages(megatron: Driver, text: str) -> None:
+    read = parsed(megatron, "--pipeline-model-parallel-layout", text)
+    stages = [layers for chunks in zip(*read["stages"], strict=True) for layers in chunks]
+    assert list(map(len, stages)) == layout_chunks(text)
 
 
 @pytest.mark.parametrize(

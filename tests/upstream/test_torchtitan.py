@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from exported_others import CASES, expressible, job
 from hypothesis import HealthCheck, given, settings
-from upstream.client import Driver
+from upstream.client import Driver, RefusedError
 
 from astrarium.export import torchtitan, torchtitan_toml
 from astrarium.export.torchtitan_models import DATA
@@ -96,6 +96,19 @@ def test_files_are_taken(torchtitan_toml: Driver, one: Job) -> None:
     assert mode == ("full" if full else "none")
     experts = one.strategy.etp if one.strategy.ep > 1 else 1
     assert read["degrees"]["etp"] == experts
+
+
+def test_a_stage_that_holds_nothing_is_refused_by_the_optimizer(
+    torchtitan_python: Driver, torchtitan_toml: Driver
+) -> None:
+    """Why `Feature.EMPTY_STAGES` is lacking; its configuration and its models would take it."""
+    for driver, said in (
+        (torchtitan_python, "matched no parameters"),
+        (torchtitan_toml, "empty parameter list"),
+    ):
+        assert driver.ask(parts=[2, 3]) == [1, 1]
+        with pytest.raises(RefusedError, match=said):
+            driver.ask(parts=[2, 0])
 
 
 def check_flavors(driver: Driver, version: str) -> None:

@@ -29,7 +29,6 @@ def refused(client: httpx.Client, body: Any, route: str = "plan") -> dict[str, A
         ({"seq_length": 0}, ["--seq-length", "0"], "seq_length"),
         ({"objective": "speed"}, ["--objective", "speed"], "objective"),
         ({"mode": "upto"}, ["--mode", "upto"], "mode"),
-        ({"runtime": "deepspeed"}, ["--runtime", "deepspeed"], "runtime"),
         ({"precision": "fp4"}, ["--precision", "fp4"], "precision"),
         ({"rule": "$tp >"}, ["--rule", "$tp >"], "rule"),
         ({"price": {"h100": "x"}}, ["--price", "h100=x"], "price"),

@@ -106,10 +106,6 @@ export interface Stage {
   readonly pipeline_rank: number;
   readonly chunk: number;
   readonly pools: Counts;
-  readonly tp?: number;
-  readonly dp?: number;
-  readonly micro_batch?: number;
-  readonly recompute?: Recompute;
 }
 
 export interface Strategy {
@@ -136,10 +132,6 @@ export interface Strategy {
   };
   readonly schedule: Schedule;
   readonly stages: readonly Stage[];
-  /** Of a group: its share of the batch. */
-  readonly sequences?: number;
-  /** Unlike pipelines that share a batch; left out where there is one. */
-  readonly groups?: readonly Strategy[];
 }
 
 /** Bytes on each GPU of a pipeline stage; the causes add up to the peak. */
@@ -293,11 +285,6 @@ export interface TimelineDocument {
   }[];
   /** Passes and transfers that are not among the events. */
   readonly left_out: number;
-}
-
-/** The groups of a strategy, or itself where there are none. */
-export function pipelines(strategy: Strategy): readonly Strategy[] {
-  return strategy.groups?.length ? strategy.groups : [strategy];
 }
 
 /** So many types of GPUs have colours of their own, whether or not a plan uses them. */

@@ -94,9 +94,8 @@ describe("the breakdown", () => {
 
 describe("the topology", () => {
   it("puts neighbours on the same pools into one run", () => {
-    const { pipelines, unused } = topologyOf(PLANS, BEST);
-    const runs = pipelines[0]?.map((run) => run.stages.map((stage) => stage.stage));
-    expect(runs).toEqual([[0, 1], [2]]);
+    const { runs, unused } = topologyOf(PLANS, BEST);
+    expect(runs.map((run) => run.stages.map((stage) => stage.stage))).toEqual([[0, 1], [2]]);
     expect(unused).toEqual({});
   });
 
@@ -117,13 +116,7 @@ describe("the topology", () => {
     expect(topologyOf(PLANS, older).links).toEqual([]);
   });
 
-  it("counts the stages of unlike pipelines through, and what is not used", () => {
-    const groups = [BEST.strategy, BEST.strategy];
-    const plan = { ...BEST, strategy: { ...BEST.strategy, groups } };
-    const data = topologyOf(PLANS, plan);
-    expect(data.pipelines.flat(2).flatMap((run) => run.stages.map((one) => one.stage))).toEqual([
-      0, 1, 2, 3, 4, 5,
-    ]);
+  it("counts what is not used", () => {
     const pools = PLANS.cluster.pools.map((pool) => ({ ...pool, gpus: pool.gpus + 8 }));
     const more = { ...PLANS, cluster: { ...PLANS.cluster, pools } };
     expect(topologyOf(more, BEST).unused).toEqual({ "H100-SXM5-80GB": 8, "A100-SXM4-80GB": 8 });
@@ -139,6 +132,14 @@ describe("the topology", () => {
         expect(run.y + run.height).toBeLessThanOrEqual(next);
       }
     }
+  });
+
+  it("draws stages without layers", () => {
+    const [first, ...others] = BEST.strategy.stages;
+    const empty = { ...first, layers: [0, 0] as const } as (typeof BEST.strategy.stages)[number];
+    const strategy = { ...BEST.strategy, stages: [empty, ...others] };
+    const box = topologyOf(PLANS, { ...BEST, strategy }).runs[0]?.stages[0];
+    expect(box).toMatchObject({ stage: 0, layers: "none", numLayers: 0 });
   });
 
   it("writes layers short", () => {

@@ -80,7 +80,6 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     budget_usd: Amount | None = None,
     deadline_seconds: Amount | None = None,
     mode: Mode = "exact",
-    runtime: Literal["megatron", "any", "spmd"] = "megatron",
     precision: Precision = "bf16",
     rules: Sequence[str] = (),
     top: Amount = 5,
@@ -196,12 +195,8 @@ def _strategy_keys(part: StrategyPart) -> dict[str, Any]:
     """Those of a plan, for any batch."""
     from dataclasses import asdict
 
-    from astrarium.plans.document import drop_absent
-
     keys = asdict(part)
-    drop_absent(keys)
-    if not part.groups:
-        del keys["num_micro_batches"]
+    del keys["num_micro_batches"]
     return keys
 
 

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astrarium.api.money import Terms
+from astrarium.api.request import DEFAULT_RUNTIME, Request
 from astrarium.errors import InputError
 from astrarium.value import Value
 
 if TYPE_CHECKING:
-    from astrarium.api.request import Request
     from astrarium.cluster import Cluster
     from astrarium.configs.imported import Imported
     from astrarium.cost.tuning import Tuning
     from astrarium.strategy.types import Strategy
 
-DEFAULT_RUNTIME = "megatron"
 FLAG, GPUS_FLAG = "--compare", "--compare-gpus"
 
 

@@ -88,7 +88,7 @@ def filled(flags: Flags, typed: Collection[str] = ()) -> Filled:
         flags["global_batch"],
         request.run_length(flags.get("tokens")),
         flags["precision"],
-        flags.get("runtime", request.Runtime.MEGATRON),
+        flags.get("runtime", request.DEFAULT_RUNTIME),
     )
 
 

@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from astrarium.api import comparison, money, request
 from astrarium.errors import InputError, about
 from astrarium.value import Value
@@ -18,9 +16,9 @@ if TYPE_CHECKING:
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
     from astrarium.search.listing import Told
-    from astrarium.search.outcome import Limits, Objective
+    from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.plan import Plan
-    from astrarium.search.planner import Mode, Planned
+    from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
     from astrarium.search.sensitivity import Change
 
@@ -32,7 +30,6 @@ class Question(Value, frozen=True):
 
     asked: Request
     reference: str  # what the model was called
-    runtime: request.Runtime
     objective: Objective
     mode: Mode
     most_types: int | None
@@ -42,7 +39,6 @@ class Question(Value, frozen=True):
     terms: RunTerms
     tuning: Tuning
     yours: comparison.Yours | None
-    given: Flags = msgspec.field(default_factory=dict)
 
 
 def read(flags: Flags) -> Question:
@@ -50,7 +46,6 @@ def read(flags: Flags) -> Question:
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
-    request.check_planned(flags["runtime"])
     goal = request.choice("--objective", flags["objective"], Objective, without=(Objective.GPUS,))
     no_cluster = flags["gpus"] is None and flags["cluster"] is None
     market_alone = no_cluster and flags["market"] is not None
@@ -73,17 +68,15 @@ def read(flags: Flags) -> Question:
     asked = replace(asked, notes=(*asked.notes, *from_yours))
     if flags["sensitivity"]:
         _check_open(how, asked)
-        _check_pipelines(flags["runtime"])
     run = request.run_terms(flags, asked.workload)
     on_spot = request.spot_notes(run, asked.cluster)
     asked = replace(asked, notes=(*asked.notes, *on_spot))
-    asked, tuning = request.tuned(asked, flags["profile"], request.Runtime.MEGATRON)
+    asked, tuning = request.tuned(asked, flags["profile"], request.DEFAULT_RUNTIME)
     asked, of_cores = request.rules_of_cores(asked)
     yours = None if given is None else comparison.read(given, asked, terms, tuning)
     return Question(
         asked=asked,
         reference=request.reference_of(flags["model"], asked.workload.model),
-        runtime=request.Runtime(flags["runtime"].lower()),
         objective=goal,
         mode=how,
         most_types=most_types,
@@ -93,7 +86,6 @@ def read(flags: Flags) -> Question:
         terms=run,
         tuning=tuning,
         yours=yours,
-        given=flags,
     )
 
 
@@ -103,13 +95,9 @@ def search(question: Question, told: Told | None = None) -> Planned:
     `told` hears how far it is and what it has found (`astrarium.search.listing`).
     """
     from astrarium.search.listing import untold
-    from astrarium.search.planner import plan as find
+    from astrarium.search.planner import plan
 
-    if question.runtime is request.Runtime.ANY:
-        from astrarium.search.beyond import plan_beyond as find
-    elif question.runtime is request.Runtime.SPMD:
-        from astrarium.search.spmd_plans import plan_with_programs as find
-    return find(
+    return plan(
         question.asked.workload,
         question.asked.cluster,
         objective=question.objective,
@@ -167,10 +155,6 @@ def document(
     """What was found, compared with what the user has if that was asked."""
     from astrarium.report.build import document_of, with_run_terms
 
-    if question.runtime is request.Runtime.SPMD:
-        from astrarium.api.program_commands import with_commands
-
-        planned = with_commands(planned, question.reference, question.given)
     found = document_of(
         planned,
         reference=question.reference,
@@ -236,7 +220,7 @@ def why_not(flags: Flags) -> tuple[PlanDocument | None, tuple[str, ...]]:
         objective=question.objective,
         limits=question.limits,
         terms=question.terms,
-        runtime=find_runtime(comparison.DEFAULT_RUNTIME),
+        runtime=find_runtime(),
         tuning=question.tuning,
     )
     if own.plan is None:
@@ -317,18 +301,9 @@ def _check_open(mode: Mode, asked: Request) -> None:
         )
 
 
-def _check_pipelines(runtime: str) -> None:
-    """Refuse --sensitivity where plans are programs: what changes them is not searched for."""
-    if runtime.lower() == request.Runtime.SPMD:
-        raise InputError(
-            "--sensitivity asks of pipelines what would change them; leave --runtime spmd out, or"
-            " --sensitivity"
-        )
-
-
 def _mode(text: str, *, market_alone: bool) -> Mode:
     """The mode of --mode; a market has more than anybody rents."""
-    from astrarium.search.planner import Mode
+    from astrarium.search.outcome import Mode
 
     asked = request.choice("--mode", text, Mode)
     return Mode.UP_TO if market_alone else asked

@@ -74,20 +74,10 @@ ModelGiven: TypeAlias = "str | Path | Mapping[str, Any] | Model"
 ClusterGiven: TypeAlias = "str | Path | Cluster"  # a cluster file, or a cluster
 NAME_KEY = "_name_or_path"  # where a config.json says what its model is called
 NAMELESS = "model"
+DEFAULT_RUNTIME = "megatron"
 
 Choice = TypeVar("Choice", bound=StrEnum)
 Number = TypeVar("Number", int, float)
-
-
-class Runtime(StrEnum):
-    """Software that plans can be made for; `any` may do what none does yet.
-
-    `spmd` runs synthesised programs, which are planned for beside Megatron's pipelines.
-    """
-
-    MEGATRON = "megatron"
-    ANY = "any"
-    SPMD = "spmd"
 
 
 def parse(flag: str, text: str, parser: Callable[[str], Number], most: Number) -> Number:
@@ -140,24 +130,6 @@ def choice(
     expected = f"expected one of {', '.join(words)}" if len(words) > 1 else f"only {words[0]} is"
     known = "" if len(words) > 1 else " supported so far"
     raise InputError(f"{flag} '{text}': {expected}{known}{did_you_mean(text, words)}")
-
-
-def check_planned(runtime: str) -> None:
-    """Refuse a runtime that plans cannot be made for, with what can be done for it."""
-    from astrarium.catalog.runtimes import runtime_names
-
-    if runtime.lower() in list(Runtime):
-        return
-    known = runtime_names()
-    if runtime.lower() in known:
-        raise InputError(
-            f"--runtime '{runtime}': only {', '.join(Runtime)} are planned for;"
-            f" `astrarium predict --runtime {runtime.lower()}` prices a strategy under it"
-        )
-    raise InputError(
-        f"--runtime '{runtime}': unknown{did_you_mean(runtime, known)};"
-        " `astrarium catalog runtimes` lists all"
-    )
 
 
 def model(given: ModelGiven) -> Model:
@@ -525,7 +497,7 @@ def _device_profile(path: Path) -> UsedProfile:
 
 def under(asked: Request, runtime: RuntimeProfile) -> Request:
     """The request with a note of a runtime other than the usual one."""
-    if runtime.name == Runtime.MEGATRON:
+    if runtime.name == DEFAULT_RUNTIME:
         return asked
     note = f"predicted under {runtime.name}: {runtime.title}"
     return replace(asked, notes=(*asked.notes, note))
@@ -554,10 +526,11 @@ def strategy(
     else:
         given = given_strategy(reference, where=flag, **known)
     pp, virtual = given.strategy.pp, given.strategy.virtual_stages
-    if pp * virtual > layers:
+    if pp * virtual > layers and not given.strategy.stages:
         raise InputError(
             f"{flag}: pp {pp} x virtual_stages {virtual} makes {pp * virtual} stages of at"
-            f" least one layer; {asked.workload.model.name} has {layers} layers"
+            f" least one layer; {asked.workload.model.name} has {layers} layers. Stages that hold"
+            " none have to be said: `stages` of a strategy file"
         )
     pools = asked.cluster.pools
     return with_permitted_overlap(asked.workload, pools, given.strategy, given.overlap_given)

@@ -34,16 +34,24 @@ class Book(Value, frozen=True):
 
     offers: tuple[Offer, ...]
     today: date
+    named: bool = False  # whether its clouds were chosen one by one
 
     def of(self, gpu: str) -> tuple[Offer, ...]:
         """The offers of a GPU type, by its full name."""
         return tuple(offer for offer in self.offers if offer.gpu == gpu)
 
     def usable(self, gpu: str) -> tuple[Offer, ...]:
-        """Those with an on-demand price; stale ones only if there is nothing else."""
+        """Those with an on-demand price; stale ones only if there is nothing else.
+
+        Of clouds that are named, nothing else of the same cloud: one more cloud must not take away
+        what another offers.
+        """
         priced = [offer for offer in self.of(gpu) if offer.usd_per_hour is not None]
         fresh = [offer for offer in priced if not is_stale(offer.date, self.today)]
-        return tuple(fresh or priced)
+        if not self.named:
+            return tuple(fresh or priced)
+        clouds = {offer.cloud for offer in fresh}
+        return tuple(offer for offer in priced if offer in fresh or offer.cloud not in clouds)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -82,7 +90,7 @@ def book_of(
     every = [_with_spot(offer, own_spot) for offer in (*own, *built_in) if offer.is_in(place)]
     _check_discounts(off, every)
     less = [_discounted(offer, off.get(offer.cloud, off.get(EVERY_CLOUD, 0.0))) for offer in every]
-    return Book(tuple(less), today)
+    return Book(tuple(less), today, named=chosen is not None)
 
 
 def _normal(offer: Offer) -> Offer:

@@ -59,7 +59,7 @@ def explain(  # noqa: PLR0913  one parameter per flag
     global_batch: options.STATED_GLOBAL_BATCH = None,
     tokens: options.TOKENS = None,
     precision: options.PRECISION = "bf16",
-    runtime: options.ANY_RUNTIME = "megatron",
+    runtime: options.RUNTIME = "megatron",
     profile: options.PROFILE = None,
     market: options.MARKET = None,
     region: options.REGION = None,

@@ -275,14 +275,6 @@ MODE: TypeAlias = Annotated[
 RUNTIME: TypeAlias = Annotated[
     str,
     typer.Option(
-        metavar="megatron|any|spmd",
-        help="Software that will run the plan; any: unlike degrees, too; spmd: programs, too.",
-        autocompletion=one_of("megatron", "any", "spmd"),
-    ),
-]
-ANY_RUNTIME: TypeAlias = Annotated[
-    str,
-    typer.Option(
         metavar="NAME",
         help="Software that runs it; `astrarium catalog runtimes` lists them.",
         autocompletion=complete_runtime,

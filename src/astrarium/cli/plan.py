@@ -19,7 +19,6 @@ def plan(  # noqa: PLR0913  one parameter per flag
     budget: options.BUDGET = None,
     deadline: options.DEADLINE = None,
     mode: options.MODE = "exact",
-    runtime: options.RUNTIME = "megatron",
     precision: options.PRECISION = "bf16",
     rule: options.RULES = None,
     top: options.TOP = "5",

@@ -48,14 +48,8 @@ def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str])
     from astrarium.report import tables
 
     output.show(lambda width: tables.plan_report(document, width))
-    typed, best = ctx.meta[ARGUMENTS], document.plans[0].strategy.program
-    runs = bool(document.plans[0].runtimes) and best is None
-    command = best.command if best else ""
-    output.show(
-        lambda width: tables.next_steps(
-            typed, written, width, runs=runs, files=files, program=command
-        )
-    )
+    typed, runs = ctx.meta[ARGUMENTS], bool(document.plans[0].runtimes)
+    output.show(lambda width: tables.next_steps(typed, written, width, runs=runs, files=files))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ def predict(  # noqa: PLR0913  one parameter per flag
     seq_length: options.SEQ_LENGTH = None,
     tokens: options.TOKENS = None,
     precision: options.PRECISION = "bf16",
-    runtime: options.ANY_RUNTIME = "megatron",
+    runtime: options.RUNTIME = "megatron",
     profile: options.PROFILE = None,
     market: options.MARKET = None,
     region: options.REGION = None,

@@ -154,8 +154,8 @@ def _answer(case: Case) -> tuple[PlanDocument | None, str]:
     from astrarium.report.build import compare_part, document_of
     from astrarium.report.imported import AS_IF_MENDED
     from astrarium.search.comparison import Compared, compared
-    from astrarium.search.outcome import Limits, Objective
-    from astrarium.search.planner import Mode, plan
+    from astrarium.search.outcome import Limits, Mode, Objective
+    from astrarium.search.planner import plan
 
     asked, objective, limits = case.asked, Objective.THROUGHPUT, Limits()
     try:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PRICE_FLAG: Final = "--price"
 # A smaller instance counts as one of a pool's sizes if its GPUs cost at most so much more.
 DEARER_SIZES: Final = 1.02
+ROUNDED: Final = 1 + 1e-6  # prices of instances, over those of their GPUs
 FULL_POWER: Final = 1.0
 MOST_STALE: Final = 4  # prices that are named one by one
 
@@ -157,15 +158,13 @@ def with_power(cluster: Cluster, power: Power) -> Cluster:
 
 
 def market_pools(book: Book, most_gpus: int) -> tuple[Pool, ...]:
-    """A pool for every cloud and GPU type of a book, each of at most so many GPUs."""
-    pools = []
+    """Pools for every cloud and GPU type of a book, each of at most so many GPUs."""
+    pools: list[Pool] = []
     for name in book.gpus:
         usable = book.usable(name)
         for cloud in dict.fromkeys(offer.cloud for offer in usable):
             own = [offer for offer in usable if offer.cloud == cloud]
-            pool = _market_pool(find_gpu(name), own, most_gpus)
-            if pool is not None:
-                pools.append(pool)
+            pools += _pools_of_cloud(find_gpu(name), own, most_gpus)
     if not pools:
         raise InputError("no offer with an on-demand price is left; name more clouds or regions")
     return tuple(pools)
@@ -380,25 +379,37 @@ def _sizes(best: Offer, usable: Sequence[Offer], node: int) -> tuple[int, ...]:
     return sizes if same else joined
 
 
-def _market_pool(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> Pool | None:
-    """Nodes of the largest instance; of equally large ones the cheapest."""
+def _pools_of_cloud(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> list[Pool]:
+    """Nodes of the largest instance, and smaller ones that cost less than as much of a larger.
+
+    With more GPUs to choose from, larger instances must not hide cheaper ones.
+    """
     whole = [offer for offer in own if RATE_CARD not in offer.marks]
     within = [offer for offer in whole or own if offer.gpus <= most_gpus]
-    if not within:
-        return None
-    best = min(within, key=lambda o: (-o.gpus, o.usd_per_gpu_hour, o.region, o.instance))
-    node = best.gpus if whole else min(gpu.gpus_per_node, most_gpus)
+    pools: list[Pool] = []
+    for size in sorted({offer.gpus for offer in within}, reverse=True):
+        alike = [offer for offer in within if offer.gpus == size]
+        best = min(alike, key=lambda o: (o.usd_per_gpu_hour, o.region, o.instance))
+        node = best.gpus if whole else min(gpu.gpus_per_node, most_gpus)
+        usd = size * (best.usd_per_gpu_hour or 0.0)
+        if all(usd * ROUNDED < _usd_of(pool, size) for pool in pools):
+            name = f"{gpu.name}@{best.cloud}" + (f"-x{size}" if pools else "")
+            pools.append(_market_pool(name, gpu, best, own, node, most_gpus))
+    return pools
+
+
+def _usd_of(pool: Pool, gpus: int) -> float:
+    """What so many GPUs of a pool cost an hour."""
+    return float(pool.billed_gpus(np.array(gpus))) * (pool.usd_per_gpu_hour or 0.0)
+
+
+def _market_pool(
+    name: str, gpu: Gpu, best: Offer, own: Sequence[Offer], node: int, most_gpus: int
+) -> Pool:
     links = _links(best, node)
     nodes = max(most_gpus // node, 1) if links.inter_node_bandwidth else 1
-    pool = build_pool(
-        f"{gpu.name}@{best.cloud}",
-        gpu,
-        nodes,
-        node,
-        gpu.name,
-        machines=replace(links, rented_sizes=_sizes(best, own, node)),
-    )
-    return _with_offer(pool, best)
+    machines = replace(links, rented_sizes=_sizes(best, own, node))
+    return _with_offer(build_pool(name, gpu, nodes, node, gpu.name, machines=machines), best)
 
 
 def _links(offer: Offer, node: int) -> Machines:

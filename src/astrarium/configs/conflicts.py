@@ -64,6 +64,11 @@ CONFLICTS: Final = (
         "numbers of layers of the first or last stage do not go with counting the embedding or"
         " the loss as a layer",
     ),
+    Conflict(
+        lambda s: "0" in (s.text(name) for name in _ENDS),
+        f"{_flag_of(_ENDS[0])} and {_flag_of(_ENDS[1])} must be larger than 0; a layout may leave"
+        " stages empty",
+    ),
     Conflict(lambda s: s.flag("fp16") and s.flag("bf16"), "--fp16 and --bf16 are both given"),
     Conflict(
         lambda s: "fp8" in s and "fp4" in s, "--fp4-format and --fp8-format exclude each other"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from astrarium.configs.imported import Imported, Unknown
 from astrarium.configs.megatron_import import of_settings
 from astrarium.configs.override_text import OVERRIDE
-from astrarium.configs.pipeline import layout_chunks
+from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
@@ -32,6 +32,7 @@ _RENAMED: Final = {
 }
 # Settings that only Bridge has, and that follow from others: how stages send, what pads.
 _FOLLOWS: Final = ("batch_p2p_comm", "should_pad_vocab")
+_LAYOUT: Final = "pipeline_model_parallel_layout"
 _UNSET: Final = ("null", "None", "")
 # Settings of a file that no option has, and what they are among the options.
 _MEANT: Final = {("activation_func", "swiglu"): {"swiglu": "True"}, ("activation_func", "gelu"): {}}
@@ -65,7 +66,8 @@ def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
         elif (first := section.partition(".")[0]) not in (*_DECIDING, *_PARTLY_DECIDING):
             continue  # what other sections hold changes neither time nor memory
         elif name in known or name == "use_custom_fsdp":
-            values |= {} if value in _UNSET else {name: _text(value)}
+            text = _layout(value) if name == _LAYOUT else _text(value)
+            values |= {} if value in _UNSET else {name: text}
         elif leaf not in _FOLLOWS and first in _DECIDING:
             says = f"read as Megatron-LM's, which has no such setting{did_you_mean(leaf, known)}"
             unknown.append(Unknown(key, says))
@@ -74,7 +76,7 @@ def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
 
 def _stated_once(values: Mapping[str, str]) -> dict[str, str]:
     """Bridge takes a layout beside the number of chunks, which Megatron's options forbid."""
-    layout, number = "pipeline_model_parallel_layout", "num_virtual_stages_per_pipeline_rank"
+    layout, number = _LAYOUT, "num_virtual_stages_per_pipeline_rank"
     if layout not in values or number not in values:
         return dict(values)
     settings = Settings(values)
@@ -91,10 +93,23 @@ def _precision(name: str) -> dict[str, str]:
     return out | ({"fp8": "hybrid"} if "fp8" in name else {})
 
 
+def _layout(text: str) -> str:
+    """A layout as letters; Bridge also takes lists of names: [[embedding, decoder], [loss]]."""
+    stripped = text.strip(" '\"")
+    if not stripped.startswith("["):
+        return stripped
+    rows = re.findall(r"\[([^\[\]]*)\]", stripped)
+    return layout_text(
+        [[name.strip(" '\"") for name in row.split(",") if name.strip()] for row in rows]
+    )
+
+
 def _leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     for key, value in content.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{before}{key}.")
+        elif key == _LAYOUT and isinstance(value, list):
+            yield f"{before}{key}", str(value)
         else:
             yield f"{before}{key}", _text(value)
 
@@ -119,7 +134,7 @@ def read_yaml_cfg(content: Mapping[str, Any], source: str) -> Imported:
     for key, value in _leaves(content):
         leaf = _RENAMED.get(key.rpartition(".")[2], key.rpartition(".")[2])
         if leaf in known:
-            values[leaf] = _text(value)
+            values[leaf] = _layout(value) if leaf == _LAYOUT else _text(value)
         elif (leaf, value) in _MEANT:
             values |= _MEANT[leaf, value]
         elif value:

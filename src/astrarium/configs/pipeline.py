@@ -13,23 +13,25 @@ from typing import Any, Final
 
 from astrarium.errors import InputError
 
-_MOST_LAYERS: Final = 100_000
-_GROUP: Final = re.compile(r"\(([^()]*)\)\*(\d+)")
-_LETTER: Final = re.compile(r"([EtmL])\*(\d+)")
+_MOST_LETTERS: Final = 100_000
+# As Megatron unrolls them, and in this order: groups are not nested, and any letter repeats.
+_REPEATS: Final = (re.compile(r"\(([^)]+)\)\*(\d+)"), re.compile(r"(.)\*(\d+)"))
 
 
 def layout_chunks(text: str) -> list[int]:
     """Decoder layers of every stage of `--pipeline-model-parallel-layout`.
 
     Stages are divided by `|`; `E` is the embedding, `t` a layer, `m` a layer of multi-token
-    prediction, `L` the loss; `x*n` and `(...)*n` repeat; commas mean nothing.
+    prediction, `L` the loss; `x*n` and `(...)*n` repeat; commas mean nothing. Stages may be empty:
+    `E|t|t||L`. Embedding and loss are those of the first and the last stage wherever they stand,
+    as Megatron builds them.
     """
-    flat = re.sub(r"[\s,]", "", text)
-    for pattern in (_LETTER, _GROUP):
-        repeats = [int(found[1]) for found in pattern.findall(flat)]
-        if sum(min(n, _MOST_LAYERS + 1) for n in repeats) > _MOST_LAYERS:
-            raise InputError(f"the layout repeats more than {_MOST_LAYERS:,} layers")
-        flat = pattern.sub(lambda found: found[1] * int(found[2]), flat)
+    flat = text.replace(",", "")
+    for pattern in _REPEATS:
+        made = sum(len(what) * _number(times) for what, times in pattern.findall(flat))
+        if made > _MOST_LETTERS:
+            raise InputError(f"the layout repeats more than {_MOST_LETTERS:,} layers")
+        flat = pattern.sub(lambda found: found[1] * _number(found[2]), flat)
     strange = re.search(r"[^EtmL|]", flat)
     if strange:
         raise InputError(
@@ -40,6 +42,22 @@ def layout_chunks(text: str) -> list[int]:
         raise InputError(f"the layout '{text}' has layers of multi-token prediction (m)")
     _check_ends(text, flat)
     return [stage.count("t") for stage in flat.split("|")]
+
+
+def _number(digits: str) -> int:
+    """So many repeats; of numbers too long to be read, too many."""
+    shown = digits.lstrip("0")
+    return int(shown or "0") if len(shown) < 10 else _MOST_LETTERS + 1
+
+
+def layout_text(rows: Sequence[Sequence[str]]) -> str:
+    """Stages given as lists of names, such as Megatron-Bridge's, in letters."""
+    letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+    known = {**letters, **{letter: letter for letter in letters.values()}}
+    try:
+        return "|".join("".join(known[name.strip()] for name in row) for row in rows)
+    except KeyError as error:
+        raise InputError(f"the layout names {error}; known are {', '.join(letters)}") from None
 
 
 def _check_ends(text: str, flat: str) -> None:
@@ -69,6 +87,11 @@ def ends_chunks(
         of_rank[0] = first
     if last is not None:
         of_rank[-1] = last
+    if min(of_rank) < 1:
+        raise InputError(
+            f"stages of {', '.join(map(str, of_rank))} layers: numbers of the first or last stage"
+            " leave each stage at least one; a layout (--pipeline-model-parallel-layout) need not"
+        )
     odd = [n for n in of_rank if n % virtual]
     if odd:
         raise InputError(f"{odd[0]} layers of a stage do not divide into {virtual} virtual stages")
@@ -93,6 +116,11 @@ def titan_chunks(layers: int, chunks: int, first_less: int = 1, last_less: int =
     if chunks == 1:
         return [layers]
     whole = layers + first_less + last_less
+    if whole < chunks:
+        raise InputError(
+            f"{whole} layers, {first_less} and {last_less} counted for the ends, are too few for"
+            f" {chunks} stages"
+        )
     out = [whole // chunks + (number < whole % chunks) for number in range(chunks)]
     out[0] -= first_less
     out[-1] -= last_less
@@ -101,10 +129,9 @@ def titan_chunks(layers: int, chunks: int, first_less: int = 1, last_less: int =
 
 def stages_of(chunks: Sequence[int]) -> list[dict[str, Any]]:
     """The `stages` of a strategy."""
-    if any(n < 1 for n in chunks):
+    if any(n < 0 for n in chunks):
         raise InputError(
-            f"stages of {', '.join(map(str, chunks))} layers: a stage without layers is not"
-            " modelled; give each at least one"
+            f"stages of {', '.join(map(str, chunks))} layers: there are too few layers"
         )
     ends = list(accumulate(chunks))
     return [{"layers": [end - n, end]} for n, end in zip(chunks, ends, strict=True)]

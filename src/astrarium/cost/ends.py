@@ -163,15 +163,18 @@ def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
 
     A single column stands for all cuts where they are alike, as in models of one kind of layer.
     Sequence parallelism divides streams of tokens; the outputs of layers that are known only by
-    their totals go whole.
+    their totals go whole. A stage of the head alone gets what the last layer makes; one of the
+    embedding alone hands on as much as the first layer.
     """
     model, seq_length = workload.model, workload.seq_length
     divided, whole = np.zeros(model.num_layers + 1), np.zeros(model.num_layers + 1)
-    for cut in range(1, model.num_layers):
-        for layer in model.handed_over(cut):
+    last = model.num_layers - 1
+    for cut in range(1, model.num_layers + 1):
+        for layer in model.handed_over(cut) or (last,):
             block = model.blocks[layer]
             elements = whole if isinstance(block, CustomBlock) else divided
             elements[cut] += block.output_elements(seq_length)
+    divided[0], whole[0] = divided[1], whole[1]
     inner = slice(1, max(model.num_layers, 2))
     if len({*divided[inner]}) == 1 and len({*whole[inner]}) == 1:
         divided, whole = divided[inner][:1], whole[inner][:1]

@@ -111,7 +111,7 @@ class Layouts(Value, frozen=True):
 
     models: tuple[CostModel, ...]  # of the GPUs that ranks run on
     model_of: Ints  # which of them: as `shard`
-    degrees: Degrees  # where pools have degrees of their own, those of one of them
+    degrees: Degrees
     gpus: Ints  # of the whole job
     virtual: Ints
     split: Ints
@@ -187,12 +187,6 @@ class CostModel:
         """The same GPUs with other links between them."""
         other = copy(self)
         other.fabric = fabric
-        return other
-
-    def with_batch(self, global_batch: int) -> CostModel:
-        """The same with another number of sequences in an iteration."""
-        other = copy(self)
-        other.workload = replace(self.workload, global_batch=global_batch)
         return other
 
     @property
@@ -495,21 +489,9 @@ class CostModel:
 
     def _stages_of_domain(self, degrees: Degrees, gpus: Ints) -> tuple[Ints, Ints]:
         """Stages that share a domain, of how many; stages are whole blocks of ranks."""
-        block = degrees.tp * degrees.cp * degrees.dp
-        return self._blocks_of_domain(block, degrees.stage_stride, gpus)
-
-    def _blocks_of_domain(self, block: Ints, stride: Ints, gpus: Ints) -> tuple[Ints, Ints]:
-        stages = np.maximum(gpus // block, 1)
-        placed = place(stages, stride, self.pool.domain_of(gpus))
+        stages = np.maximum(gpus // (degrees.tp * degrees.cp * degrees.dp), 1)
+        placed = place(stages, degrees.stage_stride, self.pool.domain_of(gpus))
         return placed.per_domain, stages
-
-    def looks(self, block: Ints, gpus: Ints) -> tuple[Ints, Bools, Bools]:
-        """All that costs of stages know of the GPUs in use, one stage after another.
-
-        Of numbers of GPUs that look the same, one stands for all.
-        """
-        together, stages = self._blocks_of_domain(block, block, gpus)
-        return self.pool.domain_of(gpus), together > 1, together < stages
 
 
 def at_cuts(hop: Floats, stop: Ints) -> Floats:
@@ -582,12 +564,10 @@ def _end_seconds(shards: ShardCosts, pace: Floats) -> EndSeconds:
 
 
 def sum_over_modules(per_module: Floats, shard: Ints, masks: Ints) -> Floats:
-    """Adds up (shards, kinds, modules) over the modules in each row's, or rank's, mask.
+    """Adds up (shards, kinds, modules) over the modules in each row's mask.
 
     `shard` is (rows, ranks); the sums are (rows, ranks, kinds).
     """
-    if masks.ndim > 1:
-        shard = np.broadcast_to(shard, masks.shape)
     out = np.zeros((*shard.shape, per_module.shape[1]))
     for module in range(len(RECOMPUTE_MODULES)):
         chosen = (masks >> module & 1).astype(bool)

@@ -62,7 +62,7 @@ def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
         optimizer=optimizer,
         activations=activations,
         workspace=workspace,
-        reserved=_always_reserved(layouts.runtime, layouts.tuning)
+        reserved=always_reserved(layouts.runtime, layouts.tuning)
         + layouts.runtime.fragmentation * (activations + workspace),
     )
 
@@ -87,14 +87,14 @@ def _in_passes(layouts: Layouts, rows: Ints, held: Sequence[Floats]) -> Floats:
     weights, gradients, optimizer, gathered = held
     moving = gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
     moving = moving * (1 + layouts.runtime.fragmentation)
-    reserved = _always_reserved(layouts.runtime, layouts.tuning)
+    reserved = always_reserved(layouts.runtime, layouts.tuning)
     return weights + gradients + optimizer + moving + reserved
 
 
 def _in_update(layouts: Layouts, held: Sequence[Floats]) -> Floats:
     weights, gradients, optimizer, _ = held
     moving = _update_bytes(layouts, optimizer) * (1 + layouts.runtime.fragmentation)
-    reserved = _always_reserved(layouts.runtime, layouts.tuning)
+    reserved = always_reserved(layouts.runtime, layouts.tuning)
     return weights + gradients + optimizer + moving + reserved
 
 
@@ -110,7 +110,7 @@ def _update_bytes(layouts: Layouts, optimizer: Floats) -> Floats:
     return optimizer * (runtime.optimizer_transient_bytes / runtime.optimizer_bytes)
 
 
-def _always_reserved(runtime: Runtime, tuning: Tuning) -> float:
+def always_reserved(runtime: Runtime, tuning: Tuning) -> float:
     return runtime.reserved_bytes + tuning.memory_bytes
 
 
@@ -130,7 +130,7 @@ def least_bytes_of_degrees(
     one_layer = (c.activations - c.inputs).min(axis=1)[s]
     held = _least_parameter_bytes(runtime, degrees.pp, (dense, dense_ranks), (expert, expert_ranks))
     moving = (1 + runtime.fragmentation) * one_layer
-    return held + _always_reserved(runtime, tuning) + moving
+    return held + always_reserved(runtime, tuning) + moving
 
 
 def least_bytes(layouts: Layouts) -> Floats:
@@ -143,8 +143,8 @@ def least_bytes(layouts: Layouts) -> Floats:
         (layouts.expert_parameters, layouts.expert_ranks),
     )
     one_layer = (costs.activations - costs.inputs).min(axis=1)[layouts.shard]
-    moving = (1 + layouts.runtime.fragmentation) * one_layer
-    reserved = _always_reserved(layouts.runtime, layouts.tuning)
+    moving = (1 + layouts.runtime.fragmentation) * one_layer * (layouts.layer_counts > 0)
+    reserved = always_reserved(layouts.runtime, layouts.tuning)
     return (parameters + moving).max(axis=1) + reserved
 
 
@@ -203,21 +203,21 @@ def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[F
     fresh = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
     in_layer = np.maximum(in_layer, layouts.runtime.fresh_gradient_bytes * fresh)
     head = layouts.head_activations[rows]
+    kept = kept + _passed_on(layouts, rows)
     return kept + head, np.maximum(in_layer - head, layouts.head_transient[rows])
+
+
+def _passed_on(layouts: Layouts, rows: Ints) -> Floats:
+    """What chunks without layers keep: their inputs, for the gradients that come back."""
+    passed = layouts.stages.passed[layouts.stage_row[rows]]
+    if not passed.any():
+        return np.zeros_like(passed)
+    return np.asarray(passed * layouts.costs.inputs[layouts.shard[rows]].max(axis=2))
 
 
 def _kept(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
     """What layers keep, and what comes back of those that are redone at once: by rank."""
     full, uniform = options.granularity == _FULL, options.method == _UNIFORM
-    if full.ndim > 1:  # ranks differ: every way, and of each rank its own
-        groups = _by_groups(layouts, rows, options)
-        blocks = _by_blocks(layouts, rows, options)
-        policy = _by_policy(layouts, rows, options)
-        kept, back = (
-            np.where(full, np.where(uniform, *redone), other)
-            for *redone, other in zip(groups, blocks, policy, strict=True)
-        )
-        return kept, back
     kept = np.empty((len(rows), layouts.layer_counts.shape[1]))
     back = np.empty_like(kept)
     ways_of = {_by_groups: full & uniform, _by_blocks: full & ~uniform, _by_policy: ~full}
@@ -234,7 +234,8 @@ def _by_policy(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, 
     dropped = sum_over_modules(costs.dropped, shard, options.recompute_modules)
     in_flight = layouts.stages.in_flight[layouts.stage_row[rows]]
     kept = costs.activations[shard] - dropped
-    return np.einsum("nrk,nrk->nr", in_flight, kept), dropped.max(axis=2)
+    back = dropped.max(axis=2) * (layouts.layer_counts[rows] > 0)
+    return np.einsum("nrk,nrk->nr", in_flight, kept), back
 
 
 def _by_blocks(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:

@@ -6,16 +6,12 @@ smaller ones, and its messages go over the slowest link between them. Stages are
 class by the `CostModel` of their pool, and the pipeline takes each rank's figures from its class:
 no formula is different for mixed clusters.
 
-Classes may have degrees of their own. All stages then work on the same sequences at a time, a
-*tick*, each divided among its own replicas; between stages of unlike degrees every GPU sends and
-receives its part of the tick, and ranks that all need the whole of it gather it among themselves.
-
 Not modelled: several pipelines' transfers sharing one link between pools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,10 +25,8 @@ from astrarium.cost.collectives import (
     Fabric,
     Group,
     adapter_share,
-    all_gather_seconds,
     all_reduce_seconds,
     fabric_across,
-    place,
     send_seconds,
 )
 from astrarium.cost.known_shards import KnownShards, slowest_costs
@@ -53,8 +47,6 @@ from astrarium.strategy.types import LayerSplit
 from astrarium.value import Value
 
 StageClass = tuple[int, ...]  # indices of the pools a stage lies on, ascending
-# The same for all classes, or each its own; pp, cp and the number of micro-batches are common.
-AnyDegrees = Degrees | Mapping[StageClass, Degrees]
 
 _FREE = SPLITS.index(LayerSplit.FREE)
 
@@ -94,10 +86,13 @@ class Contents(Value, frozen=True, dict=True):
             has_head=self.has_head[None],
             stop=zeros[None] - 1,
             virtual=np.array([1]),
-            small=counts[None],
-            num_large=zeros[None],
-            flight_small=np.full((1, len(counts)), float(in_flight)),
-            flight_large=np.zeros((1, len(counts))),
+            first_layers=self.layers[None],
+            last_layers=self.layers[None],
+            sizes=counts[None, :, None],
+            numbers=ones[None, :, None],
+            flights=np.full((1, len(counts), 1), float(in_flight)),
+            passed=np.zeros((1, len(counts))),
+            chunk_layers=(self.layers[None],),
         )
 
 
@@ -121,11 +116,6 @@ class StageTables(Value, frozen=True):
     # entry stands for all cuts where they are alike.
     hop: Floats
     tied: Floats  # (rows, classes, classes): a table held by first and last stage is reduced
-
-    def hop_at(self, row: Ints, stage_class: Ints, behind: Ints, cut: Ints) -> Floats:
-        """Seconds of transfers from stages of one class to the next, which begins at a cut."""
-        alike = self.hop.shape[3] == 1
-        return self.hop[row, stage_class, behind, 0 if alike else cut]
 
 
 class _Priced(Value, frozen=True):
@@ -155,35 +145,10 @@ class _Part(Value, frozen=True):
     shards: ShardCosts
     layouts: Layouts
     hop: Floats  # to a neighbour of the same class: (rows, cuts)
-    domain: Ints  # GPUs on fast links
 
     def of_ends(self, name: str) -> Floats:
         values: Floats = getattr(self.shards.ends, name)
         return values[self.shards.shard_of]
-
-    def is_like(self, other: _Part) -> Bools:
-        """Whether ranks of both hold the same part of what is sent between them."""
-        one, two = self.layouts.degrees, other.layouts.degrees
-        names = ("tp", "dp", "micro_batch", "sequence_parallel")
-        return np.logical_and.reduce([getattr(one, n) == getattr(two, n) for n in names])
-
-    @property
-    def has_whole(self) -> Bools:
-        """Whether every tensor-parallel rank holds all of what is sent."""
-        degrees = self.layouts.degrees
-        return (degrees.tp > 1) & ~degrees.sequence_parallel
-
-    def moved_bytes(self) -> Floats:
-        """What each GPU sends or receives if its group does so once."""
-        held, tp = self.of_ends("boundary_bytes"), self.layouts.degrees.tp[:, None]
-        return np.where(self.has_whole[:, None], held / tp, held)
-
-    def gather_seconds(self) -> Floats:
-        """Until every rank has the whole, if each was sent a part and needs all of it."""
-        fabric, tp = self.layouts.models[0].fabric, self.layouts.degrees.tp[:, None]
-        group = place(tp, np.ones_like(tp), self.domain[:, None])
-        seconds = all_gather_seconds(fabric, self.of_ends("boundary_bytes"), group)
-        return np.where(self.has_whole[:, None], seconds, 0.0)
 
 
 class Pipelines(Value, frozen=True):
@@ -224,19 +189,12 @@ class ClusterModel:
     @classmethod
     def alone(cls, model: CostModel) -> ClusterModel:
         """The cluster of one pool whose model is already there."""
-        return cls._of((model,), Cluster((model.pool,)))
-
-    @classmethod
-    def joining(cls, parts: Sequence[ClusterModel], cluster: Cluster) -> ClusterModel:
-        """Of pools whose models, each alone, are already there with what they know."""
-        whole = cls._of(tuple(part.pools[0] for part in parts), cluster)
-        whole._classes = {(pool,): part._class((0,)) for pool, part in enumerate(parts)}
-        return whole
-
-    @classmethod
-    def _of(cls, pools: tuple[CostModel, ...], cluster: Cluster) -> ClusterModel:
         whole = cls.__new__(cls)
-        whole.workload, whole.cluster, whole.pools = pools[0].workload, cluster, pools
+        whole.workload, whole.cluster, whole.pools = (
+            model.workload,
+            Cluster((model.pool,)),
+            (model,),
+        )
         whole._classes, whole._links = {}, {}
         return whole
 
@@ -258,7 +216,7 @@ class ClusterModel:
 
     def stage_tables(
         self,
-        degrees: AnyDegrees,
+        degrees: Degrees,
         options: Options,
         classes: Sequence[StageClass],
         pool_gpus: Ints,
@@ -271,7 +229,7 @@ class ClusterModel:
         contents = contents or self.contents
         # Rows often differ in their options only, which layouts do not know.
         first, rows = _distinct(degrees, pool_gpus)
-        degrees, pool_gpus = _taken(degrees, first), pool_gpus[first]
+        degrees, pool_gpus = degrees.take(first), pool_gpus[first]
         ones = np.ones(len(pool_gpus), np.int64)
         one, two = contents.stages(1), contents.stages(2)
         columns: dict[str, list[Floats]] = {name: [] for name in _TABLES}
@@ -313,7 +271,7 @@ class ClusterModel:
 
     def layouts(
         self,
-        degrees: AnyDegrees,
+        degrees: Degrees,
         virtual: Ints,
         bounds: Sequence[Ints],
         classes: Sequence[Sequence[StageClass]],
@@ -324,7 +282,7 @@ class ClusterModel:
 
     def pipelines(
         self,
-        degrees: AnyDegrees,
+        degrees: Degrees,
         virtual: Ints,
         bounds: Sequence[Ints],
         classes: Sequence[Sequence[StageClass]],
@@ -333,8 +291,7 @@ class ClusterModel:
         """Layouts of stages that are given: chunk bounds, and the class of every rank."""
         model = self.workload.model
         names = sorted({stage_class for row in classes for stage_class in row})
-        batches = _of_class(degrees, names[0]).num_micro_batches
-        stages = stages_of_bounds(model, bounds, virtual, batches)
+        stages = stages_of_bounds(model, bounds, virtual, degrees.num_micro_batches)
         class_of = np.zeros(stages.count.shape, np.int64)
         for row, chosen in enumerate(classes):
             class_of[row, stages.present[row]] = [names.index(name) for name in chosen]
@@ -342,9 +299,7 @@ class ClusterModel:
         parts = [self._part(name, degrees, virtual, stages, rows, pool_gpus) for name in names]
         every = tuple(part.layouts for part in parts)
         crossed = [
-            self._class(name).model.hops_cross(
-                _of_class(degrees, name), pool_gpus[:, list(name)].sum(axis=1)
-            )
+            self._class(name).model.hops_cross(degrees, pool_gpus[:, list(name)].sum(axis=1))
             for name in names
         ]
         merged = _merged(every, class_of, *self._between(parts))
@@ -353,13 +308,13 @@ class ClusterModel:
     def _part(
         self,
         stage_class: StageClass,
-        given: AnyDegrees,
+        degrees: Degrees,
         virtual: Ints,
         stages: StageTable,
         stage_row: Ints,
         pool_gpus: Ints,
     ) -> _Part:
-        priced, degrees = self._class(stage_class), _of_class(given, stage_class)
+        priced = self._class(stage_class)
         gpus, every = pool_gpus[:, list(stage_class)].sum(axis=1), pool_gpus.sum(axis=1)
         shards = priced.shard_costs(degrees, gpus)
         split = np.full(len(degrees), _FREE)
@@ -369,7 +324,7 @@ class ClusterModel:
         hop = layouts.hop_seconds
         if shards.ends.boundary_bytes.shape[1] > 1:  # layouts have those at the cuts of ranks only
             hop = priced.model.hop_seconds(degrees, gpus, shards)
-        return _Part(stage_class, shards, layouts, hop, priced.model.pool.domain_of(gpus))
+        return _Part(stage_class, shards, layouts, hop)
 
     def _class(self, stage_class: StageClass) -> _Priced:
         if stage_class not in self._classes:
@@ -380,7 +335,7 @@ class ClusterModel:
         members = tuple(self.pools[pool] for pool in stage_class)
         if len(members) == 1:
             return _Priced(members, members[0], (KnownShards(members[0]),))
-        fabric = self.fabric_of(stage_class)
+        fabric = self._fabric(stage_class)
         slowest = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
         model = slowest.with_fabric(fabric)
         if not self.workload.model.max_experts:
@@ -390,7 +345,7 @@ class ClusterModel:
         members = tuple(member.with_fabric(fabric) for member in members)
         return _Priced(members, model, tuple(KnownShards(member) for member in members))
 
-    def fabric_of(self, pools: StageClass) -> Fabric:
+    def _fabric(self, pools: StageClass) -> Fabric:
         """The links of a group that spans pools, at the pace the tuning learned."""
         if pools not in self._links:
             names = [self.cluster.pools[pool].name for pool in pools]
@@ -410,15 +365,15 @@ class ClusterModel:
         hop, tied = np.zeros((*shape, cuts)), np.zeros(shape)
         ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
         gradient = layouts.runtime.tied_gradient_bytes
+        senders = layouts.degrees.stage_stride[:, None]
         for i, one in enumerate(parts):
             hop[:, i, i], tied[:, i, i] = one.hop, one.layouts.messages.tied
             for j, other in enumerate(parts[:i]):
-                fabric = self.fabric_of(tuple(sorted({*one.stage_class, *other.stage_class})))
-                # A link is as slow as its slower direction.
-                hop[:, i, j] = hop[:, j, i] = _hop_between(fabric, one, other)
-                tied[:, i, j] = tied[:, j, i] = all_reduce_seconds(
-                    fabric, gradient * _tied_table(fabric, one, other), ends
-                )
+                fabric = self._fabric(tuple(sorted({*one.stage_class, *other.stage_class})))
+                sent = one.of_ends("boundary_bytes")
+                hop[:, i, j] = hop[:, j, i] = send_seconds(fabric, sent, np.True_, senders)
+                table = one.of_ends("tied_parameters") * adapter_share(fabric, senders[:, 0])
+                tied[:, i, j] = tied[:, j, i] = all_reduce_seconds(fabric, gradient * table, ends)
         return hop, tied
 
 
@@ -427,48 +382,11 @@ def _after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     return np.asarray(sum(after_parts(layouts, rows, options).values()))
 
 
-def _distinct(degrees: AnyDegrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
+def _distinct(degrees: Degrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
     """Where each combination of degrees and GPUs first occurs, and which of them every row is."""
-    given = [degrees] if isinstance(degrees, Degrees) else degrees.values()
-    columns = [column for of_class in given for column in of_class.columns()]
-    unlike = [column for column in (*columns, *pool_gpus.T) if (column != column[:1]).any()]
+    columns = (*degrees.columns(), *pool_gpus.T)
+    unlike = [column for column in columns if (column != column[:1]).any()]
     return distinct_rows(np.zeros(len(pool_gpus), np.int64), *unlike)
-
-
-def _taken(degrees: AnyDegrees, rows: Ints) -> AnyDegrees:
-    if isinstance(degrees, Degrees):
-        return degrees.take(rows)
-    return {stage_class: own.take(rows) for stage_class, own in degrees.items()}
-
-
-def _of_class(degrees: AnyDegrees, stage_class: StageClass) -> Degrees:
-    return degrees if isinstance(degrees, Degrees) else degrees[stage_class]
-
-
-def _hop_between(fabric: Fabric, one: _Part, other: _Part) -> Floats:
-    """Seconds of a transfer between stages of two classes, in the slower direction.
-
-    Of unlike degrees, the GPUs that are fewer have more to send or receive each.
-    """
-    like = one.is_like(other)[:, None]
-    senders = np.maximum(*(x.layouts.degrees.stage_stride for x in (one, other)))
-    if like.all():
-        return send_seconds(fabric, one.of_ends("boundary_bytes"), np.True_, senders[:, None])
-    part = np.maximum(one.moved_bytes(), other.moved_bytes())
-    sent = np.where(like, one.of_ends("boundary_bytes"), part)
-    gathered = np.maximum(one.gather_seconds(), other.gather_seconds())
-    moved = send_seconds(fabric, sent, np.True_, senders[:, None])
-    return moved + np.where(like, 0.0, gathered)
-
-
-def _tied_table(fabric: Fabric, one: _Part, other: _Part) -> Floats:
-    """Parameters of a tied table as the slower of two classes sends them."""
-    return np.maximum(
-        *(
-            x.of_ends("tied_parameters") * adapter_share(fabric, x.layouts.degrees.stage_stride)
-            for x in (one, other)
-        )
-    )
 
 
 _TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes", "update_bytes")

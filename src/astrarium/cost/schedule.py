@@ -15,21 +15,13 @@ the others the textbook overstates up to a third. Three further effects matter:
 - with v chunks per stage, the ramp shrinks to 1 / v, but the p2p of every chunk is in it. A head
   in the last chunk delays whole groups of pp micro-batches, not only the last stage.
 
-`pipeline_seconds` therefore takes stages by position and finds the longest chain of passes. Its
-deviation from the simulator, stage times up to 3x apart, K up to 48, pp up to 12, v up to 4:
+`pipeline_seconds` therefore takes stages by position and finds the longest chain of passes. It is
+never above the execution:
 
-- 1F1B: none; if p2p overlaps, none for even stages, 1.3 % too short where times are drawn at
-  random, 1.8 % at the worst found, never too long;
-- interleaved, chunks of a stage alike, pp up to 16: 0.6 % for p2p up to 20 % of a chunk, overlapped
-  (then never too long) and not overlapped 0.8 %; 4 % with embedding and a head of up to three
-  chunks; none for equal layers, 1 % with a head;
-- interleaved, p2p up to 80 % of a chunk: 1 % for equal links; unequal ones 0.9 % in 99 of 100
-  pipelines and 5 % at the worst if overlapped, 2 % if not;
-- interleaved, p2p up to three chunks: 2.1 % for equal links, 4 % for unequal ones if not
-  overlapped; overlapped 7 % too short in 99 of 100, 21 % at the worst, nine in ten of those beyond
-  5 % where the link from last to first stage is among the slowest quarter; worse with a head;
-- interleaved, chunks of one stage 10 / 25 / 50 / 200 % apart: 2 / 5 / 9 / 17 %. Only the
-  simulator follows these; `simulated_seconds` takes many pipelines at once.
+- 1F1B: equal to it; if p2p overlaps, equal for even stages, 1.3 % too short where times are drawn
+  at random, 1.8 % at the worst found;
+- interleaved: a lower bound (`interleaved`). The time of such a pipeline is its execution
+  (`replay`).
 """
 
 from __future__ import annotations
@@ -37,7 +29,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.interleaved import interleaved
+from astrarium.cost.interleaved import interleaved_bound
 from astrarium.cost.walks import Stages, one_forward_one_backward
 
 __all__ = [
@@ -56,20 +48,18 @@ def pipeline_seconds(
 ) -> Floats:
     """Seconds of one pipeline pass per row: all micro-batches forward and backward.
 
-    With virtual stages the micro-batches must be a multiple of the stages, as for Megatron.
+    With virtual stages at least so many, and the micro-batches must be a multiple of the stages, as
+    for Megatron.
     """
     pp = stages.count.sum(axis=1)
     seconds = num_micro_batches * (stages.forward[:, 0] + stages.backward[:, 0])
     for overlapped in (False, True):
-        several = (pp > 1) & (overlap_p2p == overlapped)
-        for rows in _blocks(several & (virtual == 1)):
+        for rows in _blocks((pp > 1) & (virtual == 1) & (overlap_p2p == overlapped)):
             seconds[rows] = one_forward_one_backward(
                 stages.take(rows), num_micro_batches[rows], overlap_p2p=overlapped
             )
-        for rows in _blocks(several & (virtual > 1)):
-            seconds[rows] = interleaved(
-                stages.take(rows), num_micro_batches[rows], virtual[rows], overlap_p2p=overlapped
-            )
+    for rows in _blocks((pp > 1) & (virtual > 1)):
+        seconds[rows] = interleaved_bound(stages.take(rows), num_micro_batches[rows], virtual[rows])
     return seconds
 
 
@@ -78,8 +68,13 @@ def _blocks(chosen: Bools) -> list[Ints]:
     return [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
 
 
-def ragged_stages(forward: Floats, backward: Floats, p2p: Floats, offsets: Ints) -> Stages:
-    """Stages of pipelines listed one after another; pipeline i is offsets[i]:offsets[i + 1]."""
+def ragged_stages(
+    forward: Floats, backward: Floats, p2p: Floats, offsets: Ints, virtual: Ints | int = 1
+) -> Stages:
+    """Stages of pipelines listed one after another; pipeline i is offsets[i]:offsets[i + 1].
+
+    The `virtual` chunks of a stage are alike.
+    """
     pp = np.diff(offsets)
     n, width = len(pp), int(pp.max(initial=1))
     index = np.arange(len(forward)) - np.repeat(offsets[:-1], pp)
@@ -94,7 +89,9 @@ def ragged_stages(forward: Floats, backward: Floats, p2p: Floats, offsets: Ints)
 
     none = np.zeros(n)
     count = padded(np.ones(len(forward))).astype(np.int64)
-    return Stages(count, padded(forward), padded(backward), padded(p2p), none, none, none, none)
+    share = np.broadcast_to(1.0 / np.reshape(virtual, (-1, 1)), count.shape)
+    passes = padded(forward), padded(backward), padded(p2p)
+    return Stages(count, *passes, none, none, none, none, share, share)
 
 
 def in_flight_at_peak(weights: Floats | Ints, num_micro_batches: int) -> Ints:

@@ -25,6 +25,7 @@ schedule that overlaps expert communication, gradient reduction beside the last 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -125,7 +126,7 @@ def simulated_seconds(
     orders = [_order(pp, virtual, most)]
     if fewer is not None:
         _checked(forward, backward, p2p, fewer)
-        orders.append(_shortened(orders[0], virtual, fewer))
+        orders.append(_shortened(pp, virtual, most, fewer))
     costs = _Costs(forward, backward, p2p)
     return _run(orders, costs, None, overlap_p2p=overlap_p2p).max(axis=0)
 
@@ -172,6 +173,7 @@ class _Order(Value, frozen=True):
     reach: int
 
 
+@lru_cache(maxsize=64)
 def _order(pp: int, virtual: int, num_micro_batches: int) -> _Order:
     if virtual == 1:
         kind, micro_batch = _one_forward_one_backward(pp, num_micro_batches)
@@ -187,8 +189,10 @@ def _order(pp: int, virtual: int, num_micro_batches: int) -> _Order:
     return order
 
 
-def _shortened(order: _Order, virtual: int, num_micro_batches: int) -> _Order:
+@lru_cache(maxsize=64)
+def _shortened(pp: int, virtual: int, most: int, num_micro_batches: int) -> _Order:
     """The order of virtual stages, of several groups, with fewer of them: others rest instead."""
+    order = _order(pp, virtual, most)
     kept = np.where(order.micro_batch < num_micro_batches, order.kind, 0)
     return _linked(kept, order.chunk, order.micro_batch, virtual)
 

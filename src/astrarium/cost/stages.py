@@ -8,15 +8,16 @@ every rank apart, for reports.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, reduce
+from typing import Any
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.schedule import in_flight_at_peak
 from astrarium.model.blocks import Model
-from astrarium.strategy.columns import SPLITS, by_rank
+from astrarium.strategy.columns import SPLITS
 from astrarium.strategy.split import (
     chunk_bounds,
     layer_weights,
@@ -35,23 +36,29 @@ class StageTable(Value, frozen=True):
     count: the ranks of a run; a run of none pads a row, but never at its first or last place.
     layers, in_flight: per kind of layer, the number held and the number of layer activations
     alive at the peak (layers of a chunk times its micro-batches in flight).
-    small, num_large, flight_small, flight_large: chunks of a rank hold `small` or `small` + 1
-    layers; how many are large, and the in-flight micro-batches summed over either sort. They
-    say how many layers a block-wise recomputation covers.
+    first_layers, last_layers: those of the first and of the last chunk, per kind.
+    sizes, numbers, flights: (rows, runs, sizes), the layers of a chunk, how many chunks of the rank
+    have so many, and their in-flight micro-batches together. They say how many layers a block-wise
+    recomputation covers.
+    passed: in-flight micro-batches of chunks that hold nothing, neither embedding nor head.
+    chunk_layers: of every row, the layers of all chunks: (virtual, pp, kinds).
     """
 
     rank: Ints
     count: Ints
     layers: Floats
     in_flight: Floats
+    first_layers: Floats
+    last_layers: Floats
     has_embedding: Bools
     has_head: Bools
     stop: Ints  # the layer behind the last one, or -1 if the rank holds several chunks
     virtual: Ints
-    small: Ints
-    num_large: Ints
-    flight_small: Floats
-    flight_large: Floats
+    sizes: Ints
+    numbers: Ints
+    flights: Floats
+    passed: Floats
+    chunk_layers: tuple[Floats, ...]
 
     @property
     def present(self) -> Bools:
@@ -59,27 +66,34 @@ class StageTable(Value, frozen=True):
 
     def covered_layers(self, rows: Ints, block_layers: Ints) -> Floats:
         """Layers that a rank holds and recomputes when each chunk redoes its first few."""
-        num_large = self.num_large[rows]
-        num_small = self.virtual[rows][:, None] - num_large
-        cut_small, cut_large = self._cuts(rows, block_layers)
-        return (num_small * cut_small + num_large * cut_large).astype(float)
+        return self._summed(self.numbers, rows, block_layers, np.minimum).astype(float)
 
     def covered_in_flight(self, rows: Ints, block_layers: Ints) -> Floats:
         """The same of the layers whose micro-batches are in flight."""
-        cut_small, cut_large = self._cuts(rows, block_layers)
-        return self.flight_small[rows] * cut_small + self.flight_large[rows] * cut_large
-
-    def _cuts(self, rows: Ints, block_layers: Ints) -> tuple[Ints, Ints]:
-        small, n = self.small[rows], by_rank(block_layers)
-        return np.minimum(n, small), np.minimum(n, small + 1)
+        return self._summed(self.flights, rows, block_layers, np.minimum)
 
     def groups(self, rows: Ints, group_layers: Ints) -> tuple[Floats, Ints]:
         """Groups of layers in flight when chunks are cut into groups, and the largest group."""
-        small, n = self.small[rows], by_rank(group_layers)
-        # Of numbers as small as these the quotient is exact, and faster than one of integers.
-        of_small, of_large = np.ceil(small / n), np.ceil((small + 1) / n)
-        flight = self.flight_small[rows] * of_small + self.flight_large[rows] * of_large
-        return flight, np.minimum(n, small + (self.num_large[rows] > 0))
+        flight = self._summed(self.flights, rows, group_layers, _groups_of_chunk)
+        return flight, np.minimum(group_layers[:, None], self.sizes.max(axis=2)[rows])
+
+    def _summed(
+        self,
+        weights: Ints | Floats,
+        rows: Ints,
+        layers: Ints,
+        of_chunk: Callable[[Ints, Ints], Ints | Floats],
+    ) -> Floats:
+        """Over the chunks of each rank: a figure of its size and some number of layers."""
+        given = layers[:, None]
+        every = range(self.sizes.shape[2])
+        terms = (weights[rows, :, i] * of_chunk(self.sizes[rows, :, i], given) for i in every)
+        return np.asarray(reduce(np.add, terms))
+
+
+def _groups_of_chunk(size: Ints, group_layers: Ints) -> Floats:
+    # Of numbers as small as these the quotient is exact, and faster than one of integers.
+    return np.ceil(size / group_layers)
 
 
 class StagePlanner:
@@ -95,7 +109,17 @@ class StagePlanner:
         self._held = layers_before(model)
         self._content = self._held.tobytes()
         self._bounds: dict[tuple[int, int, LayerSplit], Ints] = {}
-        self._rows: dict[_RowKey, dict[str, Floats]] = {}
+        self._dealt: dict[tuple[int, ...], int] = {}  # splits that have no name, by their bounds
+        self._rows: dict[_RowKey, dict[str, Any]] = {}
+
+    def code_of(self, bounds: Ints) -> int:
+        """The code by which tables know a split that has no name, from the cuts of its chunks."""
+        return len(SPLITS) + self._dealt.setdefault(tuple(bounds.tolist()), len(self._dealt))
+
+    def bounds_of_code(self, pp: int, virtual: int, code: int) -> Ints:
+        if code < len(SPLITS):
+            return self.bounds(pp, virtual, SPLITS[code])
+        return np.array(list(self._dealt)[code - len(SPLITS)])
 
     def bounds(self, pp: int, virtual: int, split: LayerSplit) -> Ints:
         key = (pp, virtual, split)
@@ -133,14 +157,14 @@ class StagePlanner:
         rows = [self._row((int(p), int(v), int(s), int(m), all_ranks)) for p, v, s, m in keys]
         return _stack(rows, keys[:, 1]), row_of
 
-    def _row(self, key: _RowKey) -> dict[str, Floats]:
+    def _row(self, key: _RowKey) -> dict[str, Any]:
         if key not in self._rows:
             self._rows[key] = self._new_row(key)
         return self._rows[key]
 
-    def _new_row(self, key: _RowKey) -> dict[str, Floats]:
+    def _new_row(self, key: _RowKey) -> dict[str, Any]:
         pp, virtual, split, micro_batches, all_ranks = key
-        cuts = tuple(self.bounds(pp, virtual, SPLITS[split]).tolist())
+        cuts = tuple(self.bounds_of_code(pp, virtual, split).tolist())
         kinds = self._held.shape[1]
         return _row_of_cuts(self._content, kinds, cuts, virtual, micro_batches, all_ranks)
 
@@ -181,7 +205,7 @@ def _row_of_cuts(
     virtual: int,
     num_micro_batches: int,
     all_ranks: bool,
-) -> dict[str, Floats]:
+) -> dict[str, Any]:
     """A search deals layers in the same way to many GPUs and with many options."""
     layers = np.frombuffer(held).reshape(-1, kinds)
     return _row_of(layers, np.array(bounds), virtual, num_micro_batches, all_ranks=all_ranks)
@@ -189,29 +213,40 @@ def _row_of_cuts(
 
 def _row_of(
     held: Floats, bounds: Ints, virtual: int, num_micro_batches: int, *, all_ranks: bool
-) -> dict[str, Floats]:
+) -> dict[str, Any]:
     pp = (len(bounds) - 1) // virtual
     sizes = np.diff(bounds).reshape(virtual, pp)
     by_kind = np.diff(held[bounds], axis=0).reshape(virtual, pp, -1)
     matter = min(num_micro_batches, (2 if virtual > 1 else 1) * pp)
     flight = in_flight_at_peak(sizes, matter)
     first = np.arange(pp) if all_ranks else _first_of_runs(by_kind)
-    small = sizes.min(axis=0)
-    large = sizes > small
+    nothing = sizes == 0
+    nothing[0, 0] = nothing[-1, -1] = False
     columns = {
         "rank": np.arange(pp),
         "layers": by_kind.sum(axis=0),
         "in_flight": (by_kind * flight[:, :, None]).sum(axis=0),
+        "first_layers": by_kind[0],
+        "last_layers": by_kind[-1],
         "has_embedding": np.arange(pp) == 0,
         "has_head": np.arange(pp) == pp - 1,
         "stop": bounds[1:] if virtual == 1 else np.full(pp, -1),
-        "small": small,
-        "num_large": large.sum(axis=0),
-        "flight_small": (flight * ~large).sum(axis=0),
-        "flight_large": (flight * large).sum(axis=0),
+        "passed": (flight * nothing).sum(axis=0).astype(float),
+        **_by_size(sizes, flight),
     }
     row = {name: column[first] for name, column in columns.items()}
-    return row | {"count": np.diff(np.append(first, pp))}
+    return row | {"count": np.diff(np.append(first, pp)), "chunk_layers": by_kind}
+
+
+def _by_size(sizes: Ints, flight: Ints) -> dict[str, Any]:
+    """Chunks of each rank by the layers they hold: arrays of (pp, sizes)."""
+    distinct, which = np.unique(sizes, return_inverse=True)
+    chosen = which.reshape(sizes.shape)[..., None] == np.arange(len(distinct))
+    return {
+        "sizes": distinct * chosen.any(axis=0),
+        "numbers": chosen.sum(axis=0),
+        "flights": (flight[..., None] * chosen).sum(axis=0).astype(float),
+    }
 
 
 def _first_of_runs(by_kind: Floats) -> Ints:
@@ -222,15 +257,24 @@ def _first_of_runs(by_kind: Floats) -> Ints:
     return np.flatnonzero(np.append(True, unlike))
 
 
-def _stack(rows: list[dict[str, Floats]], virtual: Ints) -> StageTable:
+def _stack(rows: list[dict[str, Any]], virtual: Ints) -> StageTable:
     """Rows of a table: the first run in the first column, the others at the end."""
     width = max(len(row["count"]) for row in rows)
-    padded: dict[str, Floats] = {}
+    most_sizes = max(row["sizes"].shape[1] for row in rows)
+    padded: dict[str, Any] = {}
     for name, sample in rows[0].items():
-        out = np.zeros((len(rows), width, *sample.shape[1:]), sample.dtype)
+        if name == "chunk_layers":
+            padded[name] = tuple(row[name] for row in rows)
+            continue
+        further = (most_sizes,) if name in _BY_SIZE else sample.shape[1:]
+        out = np.zeros((len(rows), width, *further), sample.dtype)
         for i, row in enumerate(rows):
             values = row[name]
-            out[i, :1] = values[:1]
-            out[i, width - len(values) + 1 :] = values[1:]
+            at = (slice(0, values.shape[1]),) if name in _BY_SIZE else ()
+            out[(i, slice(0, 1), *at)] = values[:1]
+            out[(i, slice(width - len(values) + 1, None), *at)] = values[1:]
         padded[name] = out
-    return StageTable(**padded, virtual=virtual)  # type: ignore[arg-type]
+    return StageTable(**padded, virtual=virtual)
+
+
+_BY_SIZE = ("sizes", "numbers", "flights")

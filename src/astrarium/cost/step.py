@@ -9,6 +9,7 @@ evaluation, checkpoints, broken GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 
@@ -16,17 +17,12 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.collectives import contention_seconds
+from astrarium.cost.dealings import Turns, least_passes, least_turn
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
 from astrarium.cost.layouts import CostModel, EndSeconds, Layouts, RankSeconds, sum_over_modules
 from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import beside
-from astrarium.strategy.columns import (
-    GRANULARITIES,
-    METHODS,
-    RECOMPUTE_COLUMNS,
-    Options,
-    by_rank,
-)
+from astrarium.strategy.columns import GRANULARITIES, METHODS, RECOMPUTE_COLUMNS, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
 
@@ -34,6 +30,7 @@ from astrarium.value import Value
 # two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
 HOST_BYTES_PER_SECOND = 200e9
 
+MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 %
 _FULL = GRANULARITIES.index(Granularity.FULL)
 _UNIFORM = METHODS.index(Method.UNIFORM)
 
@@ -94,6 +91,113 @@ def total_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     return pipeline + after + layouts.messages.tied[rows]
 
 
+def least_seconds(
+    layouts: Layouts, rows: Ints, options: Options, most: Floats | None = None
+) -> Floats:
+    """No other split of the layers takes less, if ranks of a run hold at most so many.
+
+    Where each chunk redoes its first few layers: no other that redoes as many of them.
+    """
+    if most is None:
+        passes = _of_distinct_passes(least_passes_with, layouts, rows, options)
+    else:
+        passes = least_passes_with(layouts, rows, options, most)
+    after = _total_after(layouts, rows, after_parts(layouts, rows, options))
+    # Some rank holds no less than the mean; of those there are, one holds no more.
+    after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
+    return passes + after + layouts.messages.tied[rows]
+
+
+def least_passes_with(
+    layouts: Layouts, rows: Ints, options: Options, most: Floats | None = None
+) -> Floats:
+    """`least_seconds` of all passes, without what follows once an iteration."""
+    parts = rank_parts(layouts, rows, options)
+    del parts["host"]
+    device = pass_seconds(layouts, rows, parts)
+    launches = _launches(layouts, rows, _redone_share(layouts, rows, options))
+    return least_passes_of(layouts, rows, device, launches, options.overlap_p2p, most)
+
+
+def least_passes_of(
+    layouts: Layouts,
+    rows: Ints,
+    device: tuple[Floats, Floats],
+    launches: Floats,
+    overlap_p2p: Bools,
+    most: Floats | None = None,
+) -> Floats:
+    """Seconds of all passes at least, from those of one micro-batch on each rank of some split.
+
+    A rank takes the norm of what its device and its host do (`waited_for`), which are linear in its
+    layers: no less than the device alone, and no less than both with the weights that make it the
+    norm for a layer. So the launches of layers may hide behind embedding and head.
+    """
+    beside, held = _besides(layouts, rows), layouts.layer_counts[rows]
+    count = layouts.stages.count[layouts.stage_row[rows]]
+    filled, turn = (count > 0) & (held > 0), device[0] + device[1]
+    of_layers = (np.maximum(x - y, 0.0) for x, y in zip((turn, launches), beside, strict=True))
+    layer, launch = (
+        np.divide(seconds, held, out=np.full_like(turn, np.inf), where=filled).min(axis=1)
+        for seconds in of_layers
+    )
+    total, launched = (count * turn).sum(axis=1), (count * launches).sum(axis=1)
+    forward = (count * device[0]).sum(axis=1) / total
+    norm, power = smooth_maximum(layer, launch, LAUNCH_HALVINGS), 2**LAUNCH_HALVINGS - 1
+    weights = [(np.ones_like(norm), np.zeros_like(norm))]
+    if (launch > MATTERS * layer).any():
+        weights.append(((layer / norm) ** power, (launch / norm) ** power))
+    found = np.zeros_like(norm)
+    for of_device, of_host in weights:
+        whole = of_device * total + of_host * launched
+        of_layer = of_device * layer + of_host * launch
+        of_rest = of_device[:, None] * beside[0] + of_host[:, None] * beside[1]
+        turns = Turns(
+            longest=_least_turn(layouts, rows, of_layer, of_rest, whole, most),
+            forward=whole * forward,
+            backward=whole * (1 - forward),
+            hop=layouts.hop_seconds[rows].min(axis=1),
+            pp=layouts.degrees.pp[rows],
+            batches=layouts.degrees.num_micro_batches[rows],
+            virtual=layouts.virtual[rows],
+            overlap_p2p=overlap_p2p,
+        )
+        found = np.maximum(found, least_passes(turns))
+    return found
+
+
+def _least_turn(
+    layouts: Layouts,
+    rows: Ints,
+    layer: Floats,
+    beside: Floats,
+    whole: Floats,
+    most: Floats | None,
+) -> Floats:
+    """Seconds of the longest rank at least."""
+    if layouts.costs.forward.shape[1] > 1:  # layers are not alike
+        return whole / layouts.degrees.pp[rows]
+    count = layouts.stages.count[layouts.stage_row[rows]]
+    num_layers = int(layouts.stages.chunk_layers[0].sum())
+    return least_turn(layer, beside, count, most, num_layers)
+
+
+def _besides(layouts: Layouts, rows: Ints) -> tuple[Floats, Floats]:
+    """What ranks do besides layers: their devices, and their hosts."""
+    ends, costs = layouts.ends, layouts.costs
+    of_layers = (costs.tp_forward + costs.tp_backward)[layouts.shard[rows]]
+    held = layouts.stages.layers[layouts.stage_row[rows]]
+    messages = layouts.on_rank.tp[rows] - np.einsum(
+        "nrk,nrk->nr", held, np.broadcast_to(of_layers, held.shape)
+    )
+    device, host = np.maximum(messages, 0.0), np.zeros_like(messages)
+    device[:, 0] += ends.embedding_forward[rows] + ends.embedding_backward[rows]
+    device[:, -1] += ends.head_forward[rows] + ends.head_backward[rows]
+    for end in (0, -1):
+        host[:, end] += layouts.tuning.host * layouts.runtime.micro_batch_seconds / 2
+    return device, host
+
+
 def _at_rank(per_rank: Floats, rank: Ints) -> Floats:
     return np.take_along_axis(per_rank, rank[:, None], axis=1)[:, 0]
 
@@ -115,8 +219,16 @@ def _pipeline(
 
 def pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """Seconds of all passes, transfers included."""
-    if any(getattr(options, name).ndim > 1 for name in RECOMPUTE_COLUMNS):
-        return _pipeline_of(layouts, rows, options)
+    return _of_distinct_passes(_pipeline_of, layouts, rows, options)
+
+
+def _of_distinct_passes(
+    seconds: Callable[[Layouts, Ints, Options], Floats],
+    layouts: Layouts,
+    rows: Ints,
+    options: Options,
+) -> Floats:
+    """Seconds of passes, asked for once where options differ in what does not change them."""
     # Offload, and ZeRO up to its first stage, change nothing about the passes.
     messages = options.zero_stage > 1
     first, alike = distinct_rows(
@@ -128,7 +240,7 @@ def pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
         options.overlap_grad_reduce & messages,
         options.overlap_param_gather & messages,
     )
-    return _pipeline_of(layouts, rows[first], options.take(first))[alike]
+    return seconds(layouts, rows[first], options.take(first))[alike]
 
 
 def _pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -145,16 +257,51 @@ def walk(
     backward: Floats,
     hop: Floats,
 ) -> Floats:
-    """Seconds of all passes of an iteration, from those of one micro-batch on each rank."""
-    ends = (getattr(layouts.ends, field.name)[rows] for field in fields(EndSeconds))
+    """Seconds of all passes of an iteration, from those of one micro-batch on each rank.
+
+    With virtual stages at least so many: their time is the execution (`replay`).
+    """
+    ends = {field.name: getattr(layouts.ends, field.name)[rows] for field in fields(EndSeconds)}
     count = layouts.stages.count[layouts.stage_row[rows]]
-    links = np.broadcast_to(hop, count.shape)
+    first_share, last_share = _outer_shares(layouts, rows)
     return pipeline_seconds(
-        Stages(count, forward, backward, links, *ends),
+        Stages(
+            count=count,
+            forward=forward,
+            backward=backward,
+            p2p=np.broadcast_to(hop, count.shape),
+            first_share=first_share,
+            last_share=last_share,
+            **ends,
+        ),
         layouts.degrees.num_micro_batches[rows],
         layouts.virtual[rows],
         overlap_p2p,
     )
+
+
+def _outer_shares(layouts: Layouts, rows: Ints) -> tuple[Floats, Floats]:
+    """What part of a rank's layers its first and its last chunk are, by the work in them."""
+    stages, of = layouts.stages, layouts.stage_row[rows]
+    if not (layouts.virtual[rows] > 1).any():
+        alone = np.ones(stages.count[of].shape)
+        return alone, alone
+    work = layer_work(layouts, layouts.shard[rows])
+
+    def summed(layers: Floats) -> Floats:
+        return np.einsum("nrk,nrk->nr", layers[of], np.broadcast_to(work, layers[of].shape))
+
+    whole = summed(stages.layers)
+    outer = (summed(stages.first_layers), summed(stages.last_layers))
+    first, last = (np.divide(x, whole, out=np.zeros_like(x), where=whole > 0) for x in outer)
+    return first, last
+
+
+def layer_work(layouts: Layouts, shard: Ints) -> Floats:
+    """Seconds of both passes of a layer of every kind: by these chunks share the time of a rank."""
+    costs = layouts.costs
+    messages = costs.tp_forward + costs.tp_backward + costs.ep_forward + costs.ep_backward
+    return (costs.forward + costs.backward + messages)[shard]
 
 
 def pass_seconds(layouts: Layouts, rows: Ints, parts: dict[str, Floats]) -> tuple[Floats, Floats]:
@@ -233,15 +380,15 @@ def _recompute(layouts: Layouts, rows: Ints, options: Options, redone: Floats) -
     held = layouts.stages.layers[layouts.stage_row[rows]]
     selective = np.einsum("nrk,nrk->nr", held, _policy_seconds(layouts, options, rows))
     full = redone * layouts.on_rank.again[rows]
-    return np.where(by_rank(options.granularity == _FULL), full, selective)
+    return np.where((options.granularity == _FULL)[:, None], full, selective)
 
 
 def _redone_share(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """Layers of each rank that are redone as a whole."""
     covered = layouts.stages.covered_layers(layouts.stage_row[rows], options.recompute_layers)
     share = covered / np.maximum(layouts.layer_counts[rows], 1.0)
-    share = np.where(by_rank(options.method == _UNIFORM), 1.0, share)
-    return np.where(by_rank(options.granularity == _FULL), share, 0.0)
+    share = np.where((options.method == _UNIFORM)[:, None], 1.0, share)
+    return np.where((options.granularity == _FULL)[:, None], share, 0.0)
 
 
 def _zero_exposed(

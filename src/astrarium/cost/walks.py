@@ -11,8 +11,7 @@ stage only starts backward passes after its warm-up, so its first slots hold a f
 and its last ones a backward pass only. A chain
 
 - waits on a stage: one slot, its forward or backward pass, in between both;
-- or moves to a neighbour. In 1F1B a forward move costs no slot, a backward move one. In the
-  interleaved order each costs one, and the last stage leads back to the first (next chunk).
+- or moves to a neighbour. A forward move costs no slot, a backward move one.
 
 `direct` is the best chain that ends its warm-up on a stage; `ramp` may also come back to it from
 a later stage, which starts its backward passes earlier. The cool-down mirrors the warm-up with
@@ -44,8 +43,9 @@ class Stages(Value, frozen=True):
     link back to the first, used between chunks.
 
     Of these, `embedding_*` sit in the first chunk of the first stage and `head_*` in the last
-    chunk of the last stage, the rest spreads evenly over a stage's chunks. Where they are not
-    zero, the first (last) run is one stage. They only matter for virtual stages.
+    chunk of the last stage, of the rest `first_share` in a stage's first chunk and `last_share` in
+    its last one. Where embedding or head are not zero, the first (last) run is one stage. All these
+    only matter for virtual stages.
     """
 
     count: Ints
@@ -56,6 +56,8 @@ class Stages(Value, frozen=True):
     embedding_backward: Floats
     head_forward: Floats
     head_backward: Floats
+    first_share: Floats
+    last_share: Floats
 
     def take(self, rows: Ints | slice) -> Stages:
         return Stages(*(getattr(self, name)[rows] for name in self.__struct_fields__))
@@ -88,7 +90,7 @@ class Stage(Value, frozen=True):
         return self.forward_before + self.backward_before
 
 
-def key_stages(stages: Stages, turning: Sequence[Floats], *, ring: bool) -> list[Stage]:
+def key_stages(stages: Stages, turning: Sequence[Floats]) -> list[Stage]:
     """The stages a longest chain can wait on, in pipeline order; the last one comes last.
 
     Of each run: its ends, their inner neighbours (both of whose links are the run's own) and the
@@ -103,7 +105,7 @@ def key_stages(stages: Stages, turning: Sequence[Floats], *, ring: bool) -> list
             for values in work:
                 values[run] = np.where(empty, values[run + 1], values[run])
     before = [np.zeros_like(counts[0]) for _ in range(4)]
-    link_in = work[2][-1] if ring else np.zeros_like(counts[0])
+    link_in = np.zeros_like(counts[0])
     found: list[Stage] = []
     for run, count in enumerate(counts):
         weights = [np.ones_like(count), *(values[run] for values in work)]
@@ -122,9 +124,7 @@ def key_stages(stages: Stages, turning: Sequence[Floats], *, ring: bool) -> list
             )
         link_in = np.where(count > 0, link, link_in)
         before = [b + count * w for b, w in zip(before, weights, strict=True)]
-    if not ring:
-        found = [_open_end(stage, before[0] - 1) for stage in found]
-    return found
+    return [_open_end(stage, before[0] - 1) for stage in found]
 
 
 def _steps(count: Floats, first: Floats, turning: Sequence[Floats]) -> Sequence[Floats]:
@@ -161,7 +161,7 @@ def one_forward_one_backward(
     turning = [pp - batches, pp - batches + 1]
     if overlap_p2p:  # whole rounds from the last stage and back fill the pipeline
         turning += [pp - np.floor((batches - 1) / rounds) for rounds in (2, 3)]
-    found = key_stages(stages, turning, ring=False)
+    found = key_stages(stages, turning)
     zero = np.zeros_like(pp)
     hold = [zero if overlap_p2p else s.link_in + s.link_out for s in found]
     trip = [s.both_before + s.both + 2 * s.links_before for s in found]

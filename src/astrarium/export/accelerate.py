@@ -54,9 +54,6 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 is that of other libraries, with scaling unlike what was predicted",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
-    Feature.REPLICA_GROUPS: "all replicas are alike",
-    Feature.UNLIKE_STAGES: "it has no stages",
-    Feature.OWN_RECOMPUTE: "it has no stages",
     **NO_RUN_OF_ITS_OWN,
 }
 

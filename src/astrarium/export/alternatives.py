@@ -47,6 +47,11 @@ def _up_to(key: str) -> Callable[[Job], tuple[int, ...]]:
     return values
 
 
+def _no_more(key: str) -> Callable[[Job], tuple[int, ...]]:
+    """The plan's own value and all below it."""
+    return lambda job: tuple(range(getattr(job.strategy, key), 0, -1))
+
+
 def _any_pp(job: Job) -> tuple[int, ...]:
     return tuple(range(1, job.model.num_layers + 1))
 
@@ -72,8 +77,7 @@ _MORE_SHARED: Final[Change] = {
     "zero_stage": _own_and("zero_stage", ZEROS),
     "recompute": _own_and("recompute", RECOMPUTES),
 }
-_ALIKE: Final[Change] = {**_MORE_SHARED, "pp": _any_pp}
-_ONE_POOL: Final[Change] = {**_ALIKE, "pools": _each_pool}
+_ONE_POOL: Final[Change] = {**_MORE_SHARED, "pp": _any_pp, "pools": _each_pool}
 
 CHANGES: Final[Mapping[Feature, Change]] = {
     Feature.TENSOR_PARALLEL: {"tp": (1,)},
@@ -87,6 +91,7 @@ CHANGES: Final[Mapping[Feature, Change]] = {
     Feature.EXPERT_TENSOR_BETWEEN: {"etp": (1, AS_TP)},
     Feature.KV_HEADS_COPIED: {"tp": _up_to("tp")},
     Feature.SEQUENCE_REMAINDER: {"tp": _up_to("tp"), "cp": _up_to("cp")},
+    Feature.EMPTY_STAGES: {"virtual_stages": _no_more("virtual_stages")},  # and another cut
     Feature.TIED_PIPELINE: {"pp": (1,)},
     Feature.FEW_MICRO_BATCHES: {"pp": _up_to("pp"), "micro_batch": _up_to("micro_batch")},
     Feature.LONE_REPLICA: {"tp": _up_to("tp"), "pp": _up_to("pp")},
@@ -107,10 +112,6 @@ CHANGES: Final[Mapping[Feature, Change]] = {
     Feature.FP8: {**_MORE_SHARED, "precision": (Precision.BF16,)},
     Feature.NODES: _ONE_POOL,
     Feature.UNEQUAL_NODES: _ONE_POOL,
-    Feature.REPLICA_GROUPS: _ALIKE,
-    Feature.UNLIKE_STAGES: _ALIKE,
-    Feature.OWN_RECOMPUTE: _ALIKE,
-    Feature.PROGRAM: _ALIKE,
     # The strategy stays: plans that are made here pay on demand.
     Feature.SPOT: {},
     Feature.SPOT_BESIDE: {},

@@ -49,9 +49,6 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_GROUPS: "models of Transformers are recomputed layer by layer",
     Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",
     Feature.FP8: "it trains in bf16 or fp16",
-    Feature.REPLICA_GROUPS: "all replicas are alike",
-    Feature.UNLIKE_STAGES: "it has no stages",
-    Feature.OWN_RECOMPUTE: "it has no stages",
     **NO_RUN_OF_ITS_OWN,
 }
 

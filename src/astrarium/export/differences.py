@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from itertools import groupby
 from typing import Final
@@ -10,10 +10,10 @@ from typing import Final
 from astrarium.export.features import layers_of_stages
 from astrarium.export.header import gpus_words
 from astrarium.plans.job import Job
-from astrarium.strategy.types import Granularity, Method, Overlap, Recompute, Stage, Strategy
+from astrarium.strategy.types import Granularity, Method, Overlap, Recompute, Strategy
 
 # Told apart, or by the layers of stages.
-_APART: Final = ("stages", "groups", "overlap", "split", "program")
+_APART: Final = ("stages", "overlap", "split")
 
 
 def differences(asked: Job, found: Job) -> Iterator[str]:
@@ -21,12 +21,6 @@ def differences(asked: Job, found: Job) -> Iterator[str]:
     before, after = asked.strategy, found.strategy
     yield from _told("GPUs", gpus_words(asked), gpus_words(found))
     yield from _told("precision", asked.workload.precision, found.workload.precision)
-    if before.groups:
-        yield "one pipeline and its replicas instead of groups"
-    if before.program:
-        yield "degrees and stages instead of a program"
-    if before.has_unlike_stages and not after.has_unlike_stages:
-        yield "stages with the same degrees instead of their own"
     names = [field.name for field in fields(Strategy) if field.name not in _APART]
     for name in names:
         yield from _told(name, getattr(before, name), getattr(after, name))
@@ -43,26 +37,19 @@ def _told(name: str, old: object, new: object) -> Iterator[str]:
 
 
 def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
-    """Layers, where as many stages are cut in other places; what stages have of their own."""
+    """Layers, where as many stages are cut in other places; pools, where there are several."""
     old, new = (layers_of_stages(strategy) for strategy in (before, after))
     if len(old) == len(new):
         yield from _told("layers of stages", "+".join(map(str, old)), "+".join(map(str, new)))
-    for name, words in _STAGE_WORDS.items():
-        each = [_each(strategy, words) for strategy in (before, after)]
-        if any(len(own) > 1 for own in each):
-            yield from _told(f"{name} of stages", *map(", ".join, each))
+    each = [_pools(strategy) for strategy in (before, after)]
+    if any(len(pools) > 1 for pools in each):
+        yield from _told("pools of stages", *map(", ".join, each))
 
 
-def _each(strategy: Strategy, words: Callable[[Strategy, Stage], str]) -> list[str]:
-    """The words of all stages in their order; once for neighbours that are alike."""
+def _pools(strategy: Strategy) -> list[str]:
+    """Those of all stages in their order; once for neighbours that are alike."""
     stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
-    return [word for word, _ in groupby(words(strategy, stage) for stage in stages)]
-
-
-_STAGE_WORDS: Final[Mapping[str, Callable[[Strategy, Stage], str]]] = {
-    "recompute": lambda strategy, stage: _words(stage.recompute or strategy.recompute),
-    "pools": lambda _, stage: " and ".join(name for name, _ in stage.pools),
-}
+    return [names for names, _ in groupby(" and ".join(dict(s.pools)) for s in stages)]
 
 
 def _on_demand(asked: Job, found: Job) -> Iterator[str]:

@@ -31,6 +31,7 @@ class Feature(StrEnum):
     EXPERT_TENSOR_BETWEEN = "experts split less than the rest, but split"
     KV_HEADS_COPIED = "more tensor-parallel ranks than key/value heads"
     SEQUENCE_REMAINDER = "a sequence that is not divided into halves of all ranks"
+    EMPTY_STAGES = "stages that hold nothing"
     TIED_PIPELINE = "tied embeddings in a pipeline"
     FEW_MICRO_BATCHES = "fewer micro-batches than stages"
     LONE_REPLICA = "a split model without replicas"
@@ -51,10 +52,6 @@ class Feature(StrEnum):
     FP8 = "fp8"
     NODES = "nodes of these sorts"
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use"
-    REPLICA_GROUPS = "replicas that are not alike"
-    UNLIKE_STAGES = "stages with degrees of their own"
-    OWN_RECOMPUTE = "stages that recompute unlike the others"
-    PROGRAM = "a program that all GPUs share"
     PROCESSORS = "cores of a processor"
     SPOT = "nodes that may be taken away"
     SPOT_BESIDE = "nodes that may be taken away beside other nodes"
@@ -137,6 +134,12 @@ def _sequence_remainder(job: Job) -> str:
     return f"{length} tokens over tp x cp = {ranks}" if ranks > 1 and length % (2 * ranks) else ""
 
 
+def _empty_stages(job: Job) -> str:
+    """Between the first stage, which holds the embedding, and the last, which holds the head."""
+    empty = layers_of_stages(job.strategy)[1:-1].count(0)
+    return f"{empty} of the stages without any layer" if empty else ""
+
+
 def _tied_pipeline(job: Job) -> str:
     return (
         f"tied embeddings with pp {job.strategy.pp}"
@@ -215,6 +218,7 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.EXPERT_TENSOR_BETWEEN: _expert_tensor(lambda s: s.ep > 1 and 1 < s.etp < s.tp),
     Feature.KV_HEADS_COPIED: _kv_heads_copied,
     Feature.SEQUENCE_REMAINDER: _sequence_remainder,
+    Feature.EMPTY_STAGES: _empty_stages,
     Feature.TIED_PIPELINE: _tied_pipeline,
     Feature.FEW_MICRO_BATCHES: _few_micro_batches,
     Feature.LONE_REPLICA: _lone_replica,
@@ -252,10 +256,6 @@ ASKED: Final[Mapping[Feature, Words]] = {
     Feature.FP8: _precision(Precision.FP8),
     Feature.NODES: _nodes,
     Feature.UNEQUAL_NODES: _unequal_nodes,
-    Feature.REPLICA_GROUPS: _says("groups", lambda s: len(s.groups) > 1),
-    Feature.UNLIKE_STAGES: _says("tp or dp of a stage's own", lambda s: s.has_unlike_stages),
-    Feature.OWN_RECOMPUTE: _says("recompute of a stage's own", lambda s: s.has_own_recompute),
-    Feature.PROGRAM: _says("schedule spmd", lambda s: s.program is not None),
     Feature.PROCESSORS: _processors,
     Feature.SPOT: _spot,
     Feature.SPOT_BESIDE: _spot_beside,

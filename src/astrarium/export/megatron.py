@@ -113,8 +113,11 @@ def _stages(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def layout(layers: Iterable[int]) -> str:
-    """Stages as Megatron's layout: the embedding first, the loss last, a letter for each layer."""
-    stages = [f"t*{count}" if count > 1 else "t" for count in layers]
+    """Stages as Megatron's layout: the embedding first, the loss last, a letter for each layer.
+
+    Stages without layers are empty: E|t|t||L.
+    """
+    stages = [f"t*{count}" if count > 1 else "t" * count for count in layers]
     return "E" + "|".join(stages) + "L"
 
 
@@ -291,12 +294,7 @@ def _notes(job: Job) -> Iterator[str]:
         )
 
 
-_GRID: Final = "Megatron makes all groups of ranks from one grid"
-LACKS: Final[Mapping[Feature, str]] = {
-    Feature.REPLICA_GROUPS: f"{_GRID}: every replica has the same degrees and micro-batches",
-    Feature.UNLIKE_STAGES: f"{_GRID}: every stage has the same tp and dp",
-    Feature.OWN_RECOMPUTE: "Megatron's recompute options hold for all stages",
-}
+LACKS: Final[Mapping[Feature, str]] = {}
 
 TARGET = Target(
     name="megatron",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import accumulate, islice, product
 from typing import Final
 
 from astrarium.catalog.runtimes import find_runtime
@@ -27,7 +27,7 @@ from astrarium.export.alternatives import (
     values_of,
 )
 from astrarium.export.differences import differences
-from astrarium.export.features import Feature
+from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.target import MEGATRON, Target, refusals
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
@@ -35,7 +35,7 @@ from astrarium.plans.parts import plan_part
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import predict
 from astrarium.search.refusals import why_refused
-from astrarium.strategy.types import LayerSplit, Overlap, Strategy
+from astrarium.strategy.types import LayerSplit, Overlap, Stage, Strategy
 from astrarium.value import Value
 
 MOST_TRIED: Final = 600  # strategies that are looked at
@@ -72,9 +72,7 @@ def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
 
 
 def _seconds(job: Job) -> float:
-    """The refused plan's time by the same model as all others here; a program has its own."""
-    if job.strategy.program:
-        return job.plan.iteration_seconds
+    """The refused plan's time by the same model as all others here."""
     model = ClusterModel(job.workload, job.cluster_in_use, find_runtime())
     return estimate(model, [job.strategy])[0].iteration_seconds
 
@@ -165,32 +163,22 @@ def _job(job: Job, plan: Plan, cluster: Cluster) -> Job | None:
 
 def _strategies(job: Job, gpus: int, lacking: set[Feature]) -> Iterator[Strategy]:
     """Neighbours without what is lacking; the least changed come first."""
-    own = job.strategy.pipelines[0]
+    own = job.strategy
     for tp, cp, pp in _degrees(job, lacking):
         dp, rest = divmod(gpus, tp * cp * pp)
         if rest:
             continue
-        same = (tp, pp, cp, dp) == (own.tp, own.pp, own.cp, own.dp)
+        is_kept = (tp, pp, cp, dp) == (own.tp, own.pp, own.cp, own.dp)
         made = replace(own, tp=tp, pp=pp, cp=cp, dp=dp)
-        is_kept = same and not _are_restaged(job)
         for one in _options(job, made, lacking, is_kept=is_kept):
-            yield from _cut(own, one, is_kept=is_kept)
-
-
-def _are_restaged(job: Job) -> bool:
-    """Whether stages cannot stay as they are: some have what only stages of their own have."""
-    strategy = job.strategy
-    unlike = strategy.has_unlike_stages or strategy.has_own_recompute
-    return bool(strategy.groups) or unlike or strategy.program is not None
+            yield from _cut(own, one, lacking, is_kept=is_kept)
 
 
 def _degrees(job: Job, lacking: set[Feature]) -> Iterator[tuple[int, int, int]]:
-    """tp, cp and pp; of groups and stages with degrees of their own any tp of theirs."""
-    groups = job.strategy.pipelines
-    own = groups[0]
-    tps = {group.degrees_of(stage).tp for group in groups for stage in group.stages} or {own.tp}
+    """tp, cp and pp."""
+    own = job.strategy
     return product(
-        values_of(job, "tp", lacking) or sorted(tps),
+        values_of(job, "tp", lacking) or (own.tp,),
         values_of(job, "cp", lacking) or (own.cp,),
         values_of(job, "pp", lacking) or (own.pp,),
     )
@@ -200,7 +188,7 @@ def _options(
     job: Job, made: Strategy, lacking: set[Feature], *, is_kept: bool
 ) -> Iterator[Strategy]:
     """The strategy of these degrees with what else has to change; switches follow."""
-    own = job.strategy.pipelines[0]
+    own = job.strategy
     free = {
         "virtual_stages": (own.virtual_stages, 1),
         "zero_stage": (own.zero_stage, *ZEROS),
@@ -239,15 +227,34 @@ def _with_switches(job: Job, own: Strategy, made: Strategy) -> Strategy:
         sequence_parallel=is_divided,
         overlap=made.overlap if same else overlap,
         stages=(),
-        groups=(),
-        program=None,
     )
 
 
-def _cut(own: Strategy, made: Strategy, *, is_kept: bool) -> Iterator[Strategy]:
+def _cut(
+    own: Strategy, made: Strategy, lacking: set[Feature], *, is_kept: bool
+) -> Iterator[Strategy]:
     """The strategy with its layers dealt: as they were, or equally and by weight."""
     if is_kept and made.virtual_stages == own.virtual_stages:
-        yield replace(made, stages=own.stages, split=own.split)
-        return
+        if Feature.EMPTY_STAGES not in lacking:
+            yield replace(made, stages=own.stages, split=own.split)
+            return
+        if stages := _filled(own):
+            yield replace(made, stages=stages, split=LayerSplit.FREE)
     yield replace(made, split=LayerSplit.EVEN)
     yield replace(made, split=LayerSplit.BALANCED)
+
+
+def _filled(own: Strategy) -> tuple[Stage, ...]:
+    """The stages with a layer of the largest for each that holds nothing; empty if they are few."""
+    sizes = layers_of_stages(own)
+    for place in (place for place, size in enumerate(sizes[1:-1], 1) if not size):
+        largest = sizes.index(max(sizes))
+        sizes[largest], sizes[place] = sizes[largest] - 1, 1
+    if not all(sizes[1:-1]):
+        return ()
+    ends = list(accumulate(sizes))
+    stages = sorted(own.stages, key=lambda stage: (stage.chunk, stage.rank))
+    return tuple(
+        replace(stage, first_layer=end - size, last_layer=end)
+        for stage, size, end in zip(stages, sizes, ends, strict=True)
+    )

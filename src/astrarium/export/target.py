@@ -90,8 +90,6 @@ def find_target(name: str) -> Target:
 
 # What none of them has.
 LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
-    Feature.PROGRAM: "it divides a model by degrees, not by operators; `astrarium synthesize`"
-    " writes the program and `astrarium run` executes it",
     Feature.PROCESSORS: "it trains on GPUs; `astrarium run --measure` runs such a plan",
 }
 # Of training software that does not resume.

@@ -106,7 +106,7 @@ def node_notes(job: Job) -> Iterator[str]:
 def _stages(job: Job, first: int, last: int) -> str:
     """The pipeline stages on a run of ranks, where stages are runs of ranks themselves."""
     strategy = job.strategy
-    if strategy.pipeline_inside or strategy.pp == 1 or strategy.groups:
+    if strategy.pipeline_inside or strategy.pp == 1:
         return ""
     each = strategy.tp * strategy.cp * strategy.dp
     begin, end = first // each, (last - 1) // each

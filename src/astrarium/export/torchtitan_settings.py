@@ -28,6 +28,8 @@ RUNTIME: Final = "torchtitan"  # whose profile says what is assumed: layers and 
 
 LACKS: Final[Mapping[Feature, str]] = {
     Feature.PIPELINE_INSIDE: "its mesh is pp x dp x cp x tp: stages are never neighbours",
+    Feature.EMPTY_STAGES: "its optimizer refuses a part of a model without parameters; a stage may"
+    " hold the embedding or the head alone",
     Feature.ZERO_0_GROUPS: "context and expert parallelism always shard parameters there",
     Feature.ZERO_1_ALONE: "FSDP2 also shards gradients if there is no pipeline; zero_stage 2 keeps"
     " weights whole and shards the rest",
@@ -44,9 +46,6 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.SEND_APART: "torch's schedules always send beside computation",
     Feature.FP16: "parameters are bfloat16 or float32",
     Feature.FP8: "its fp8 is torchao's, with scaling unlike what was predicted",
-    Feature.REPLICA_GROUPS: "all replicas are alike",
-    Feature.UNLIKE_STAGES: "one mesh serves all stages",
-    Feature.OWN_RECOMPUTE: "one way of checkpointing serves all stages",
     Feature.RAMP: "its batch does not grow; no other plan helps, plan without --rampup-batch",
     Feature.EVALUATION: "its validation reads a set of its own, whose length no plan says; plan"
     " without --eval-every",

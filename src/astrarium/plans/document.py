@@ -18,7 +18,6 @@ from astrarium.strategy.types import (
     LayerSplit,
     Method,
     Overlap,
-    ProgramSummary,
     Reach,
     RecomputeModule,
     Schedule,
@@ -115,7 +114,8 @@ class SearchPart(Value, frozen=True):
     """What the search did, within which limits.
 
     `reasons` splits the counts of `rejected` by the rule that acted. `rampup_batch` and
-    `evaluation` belong to the run of every plan; null in older files.
+    `evaluation` belong to the run of every plan; null in older files. `faster_alone` is null
+    unless some pools only hold the others up.
     """
 
     objective: str
@@ -132,6 +132,16 @@ class SearchPart(Value, frozen=True):
     listed: int | None = None  # plans asked for; those behind them are points of the front
     rampup_batch: RampPart | None = None
     evaluation: EvaluationPart | None = None
+    faster_alone: AlonePart | None = None
+
+
+class AlonePart(Value, frozen=True):
+    """A plan on all GPUs of one pool that is faster than what has to use all pools."""
+
+    pool: str
+    gpus: int
+    iteration_seconds: float
+    strategy: StrategyPart
 
 
 class RecomputePart(Value, frozen=True):
@@ -150,10 +160,6 @@ class StagePart(Value, frozen=True):
     pipeline_rank: int
     chunk: int
     pools: dict[str, int]  # of the devices, by the name of their pool
-    tp: int | None = None  # its own, where unlike the strategy's; all three
-    dp: int | None = None
-    micro_batch: int | None = None
-    recompute: RecomputePart | None = None  # its own, where unlike the strategy's
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +183,6 @@ class StrategyPart:
     overlap: Overlap
     schedule: Schedule
     stages: tuple[StagePart, ...]
-    sequences: int | None = None  # of a group: its share of the batch
-    groups: tuple[StrategyPart, ...] = ()
-    program: ProgramSummary | None = None  # of a plan that has no pipeline
-
-    @property
-    def pipelines(self) -> tuple[StrategyPart, ...]:
-        """The groups, or the strategy itself where there are none."""
-        return self.groups or (self,)
 
 
 class MemoryPart(Value, frozen=True):
@@ -281,8 +279,7 @@ class PlanPart(Value, frozen=True):
     def pools(self) -> dict[str, int]:
         """GPUs by the name of their pool, in the order of the pipeline; empty if none are named."""
         used: dict[str, int] = {}
-        every = (stage for group in self.strategy.pipelines for stage in group.stages)
-        for stage in (stage for stage in every if stage.chunk == 0):
+        for stage in (stage for stage in self.strategy.stages if stage.chunk == 0):
             for name, count in stage.pools.items():
                 used[name] = used.get(name, 0) + count
         return used
@@ -381,23 +378,9 @@ class PlanDocument(Value, frozen=True):
 def to_dict(document: PlanDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
     data: dict[str, Any] = msgspec.to_builtins(document)  # twenty times as fast as `asdict`
-    own = data["compare"]["plan"] if data["compare"] else None
-    for plan in (*data["plans"], *([own] if own else [])):
-        drop_absent(plan["strategy"])
     for key in [key for key in ("error", "compare", "sensitivity") if data[key] is None]:
         del data[key]
     return data
-
-
-def drop_absent(strategy: dict[str, Any]) -> None:
-    """What most strategies do not have is left out: groups, degrees of single stages."""
-    for part in (strategy, *strategy["stages"]):
-        for key in [key for key, value in part.items() if value is None]:
-            del part[key]
-    for group in strategy["groups"]:
-        drop_absent(group)
-    if not strategy["groups"]:
-        del strategy["groups"]
 
 
 def from_dict(data: Mapping[str, Any]) -> PlanDocument:

@@ -135,20 +135,17 @@ def _check_number(key: str, value: float, where: str) -> None:
 def _check_plan(plan: PlanPart, where: str) -> None:
     if not plan.memory:
         raise InputError(f"{where}: plan {plan.rank} has no memory entries; {_AGAIN}")
-    groups = plan.strategy.pipelines
-    ranks = sum(len({stage.pipeline_rank for stage in group.stages}) for group in groups)
+    ranks = len({stage.pipeline_rank for stage in plan.strategy.stages})
     if plan.stage_seconds and ranks != len(plan.stage_seconds):
         raise InputError(
             f"{where}: plan {plan.rank} has {len(plan.stage_seconds)} entries of stage_seconds for"
             f" {ranks} pipeline ranks; {_AGAIN}"
         )
-    chunks = {group.virtual_stages for group in groups}
+    chunks = plan.strategy.virtual_stages
     for stage in plan.stage_seconds:
-        found = {len(stage.chunk_forward_seconds), len(stage.chunk_backward_seconds)}
-        if len(found) > 1 or not found <= chunks:
-            expected = " or ".join(map(str, sorted(chunks)))
+        if {len(stage.chunk_forward_seconds), len(stage.chunk_backward_seconds)} != {chunks}:
             raise InputError(
-                f"{where}: plan {plan.rank}, stage {stage.stage}: expected {expected} entries of"
+                f"{where}: plan {plan.rank}, stage {stage.stage}: expected {chunks} entries of"
                 f" chunk_forward_seconds and chunk_backward_seconds; {_AGAIN}"
             )
 

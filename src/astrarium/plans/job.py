@@ -15,12 +15,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Precision, Workload
-from astrarium.plans.document import (
-    PlanDocument,
-    PlanPart,
-    WorkloadPart,
-    drop_absent,
-)
+from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
 from astrarium.plans.files import check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
@@ -85,7 +80,6 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     workload = _workload(document.workload, plan, where)
     cluster = Cluster.from_dict(asdict(document.cluster))
     written = json.loads(json.dumps(asdict(plan.strategy)))  # as a file has it: lists, not tuples
-    drop_absent(written)
     strategy = strategy_from_dict(
         written,
         where=where,
@@ -141,11 +135,9 @@ def _check_gpus(plan: PlanPart, strategy: Strategy, where: str) -> None:
     """A plan uses all the GPUs that it names."""
     if strategy.gpus == plan.num_gpus:
         return
-    product = f"tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} x dp {strategy.dp}"
-    alike = not (strategy.groups or strategy.has_unlike_stages)
     raise InputError(
-        f"{where}: {product if alike else 'the strategy'} = {strategy.gpus} GPUs, but"
-        f" {plan.num_gpus} are given"
+        f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} x dp {strategy.dp} ="
+        f" {strategy.gpus} GPUs, but {plan.num_gpus} are given"
     )
 
 
@@ -157,15 +149,11 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
     from astrarium.search.refusals import why_refused
     from astrarium.strategy.placement import placement
 
-    if strategy.program:
-        return  # is written by its own command, not from what a plan says of it
     try:
-        for group in strategy.pipelines:
-            placement(group, cluster)
+        placement(strategy, cluster)
         used = _part_in_use(cluster, strategy)
         model = ClusterModel(workload, used, find_runtime())
-        for group in strategy.pipelines:
-            chunk_bounds_of(model, group)
+        chunk_bounds_of(model, strategy)
         reasons = why_refused(workload, used.pools, strategy)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
@@ -192,11 +180,10 @@ def nodes_of(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
 
 def _runs(plan: PlanPart, cluster: Cluster) -> list[tuple[str, int]]:
     """Pools and their GPUs in the order of ranks; a pool may come again behind another."""
-    strategy = plan.strategy
-    if strategy.groups or not plan.pools:
-        return list((plan.pools or {cluster.pools[0].name: plan.num_gpus}).items())
+    if not plan.pools:
+        return [(cluster.pools[0].name, plan.num_gpus)]
     runs: list[tuple[str, int]] = []
-    first = [stage for stage in strategy.stages if stage.chunk == 0]
+    first = [stage for stage in plan.strategy.stages if stage.chunk == 0]
     held = [stage.pools for stage in sorted(first, key=lambda stage: stage.pipeline_rank)]
     for pools, following in zip(held, [*held[1:], {}], strict=True):
         last = runs[-1][0] if runs else ""

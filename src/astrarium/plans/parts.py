@@ -69,9 +69,9 @@ def stage_time_part(plan: Plan, stage: StageSeconds) -> StageTimePart:
     return StageTimePart(**same, pools=dict(stage.pools), busy_share=plan.busy_share(stage))
 
 
-def strategy_part(strategy: Strategy, sequences: int | None = None) -> StrategyPart:
+def strategy_part(strategy: Strategy) -> StrategyPart:
     """The same keys as `strategy_to_dict`; a test holds the two together."""
-    apart = ("recompute", "stages", "groups", "sequences")
+    apart = ("recompute", "stages")
     same = {f.name: getattr(strategy, f.name) for f in fields(StrategyPart) if f.name not in apart}
     return StrategyPart(
         **same,
@@ -84,13 +84,7 @@ def strategy_part(strategy: Strategy, sequences: int | None = None) -> StrategyP
                 pipeline_rank=stage.rank,
                 chunk=stage.chunk,
                 pools=dict(stage.pools),
-                tp=stage.tp,
-                dp=stage.dp,
-                micro_batch=stage.micro_batch,
-                recompute=RecomputePart(**asdict(own)) if (own := stage.recompute) else None,
             )
             for stage in strategy.stages
         ),
-        sequences=sequences,
-        groups=tuple(strategy_part(group, group.sequences) for group in strategy.groups),
     )

@@ -16,6 +16,7 @@ from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.model.workload import Workload
 from astrarium.plans.document import (
     SCHEMA,
+    AlonePart,
     ClusterPart,
     ComparePart,
     EvaluationPart,
@@ -30,14 +31,15 @@ from astrarium.plans.document import (
     WorkloadPart,
 )
 from astrarium.plans.pareto import pareto_of, pareto_part, with_ties
-from astrarium.plans.parts import plan_part
+from astrarium.plans.parts import plan_part, strategy_part
 from astrarium.report.measured import measured_notes
+from astrarium.report.words import strategy_words
 from astrarium.search.formats import runnable
 from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned
-from astrarium.units import HOUR, format_bytes
+from astrarium.units import HOUR, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from astrarium.cost.training_run import RunTerms
@@ -75,6 +77,7 @@ def document_of(
         budget_usd=limits.budget_usd,
         deadline_seconds=limits.deadline_seconds,
         listed=len(planned.plans),
+        faster_alone=_alone_part(planned.faster_alone),
     )
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
     plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(every, start=1))
@@ -82,10 +85,10 @@ def document_of(
         *format_notes(planned.workload, planned.cluster, planned.plans[0]),
         *measured_notes(planned.workload.model, planned.plans[0]),
         *left_out_notes(planned),
+        *alone_notes(planned),
         *idle_notes(planned),
         *room_notes(plans),
         *runtime_notes(plans),
-        *planned.notes,
     )
     return PlanDocument(
         SCHEMA,
@@ -98,6 +101,18 @@ def document_of(
         compare=compare,
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
     )
+
+
+def _alone_part(plan: Plan | None) -> AlonePart | None:
+    if plan is None:
+        return None
+    strategy = strategy_part(plan.strategy)
+    return AlonePart(_pool_of(plan), plan.strategy.gpus, plan.iteration_seconds, strategy)
+
+
+def _pool_of(plan: Plan) -> str:
+    """The name of the one pool that a plan lies on."""
+    return next(iter(plan.strategy.gpus_of_pools()))
 
 
 def with_run_terms(document: PlanDocument, terms: RunTerms) -> PlanDocument:
@@ -225,6 +240,20 @@ def _of_pool(pool: Pool, gpus: int) -> str:
     return f"{gpus:,} x {pool.gpu.name}{named}"
 
 
+def alone_notes(planned: Planned) -> tuple[str, ...]:
+    """That one pool by itself would be faster than all that have to be used, and how."""
+    alone, best = planned.faster_alone, planned.plans[0]
+    if alone is None:
+        return ()
+    pool = _of_pool(planned.cluster.pool(_pool_of(alone)), alone.strategy.gpus)
+    experts = planned.workload.model.max_experts > 0
+    words = strategy_words(strategy_part(alone.strategy), experts=experts)
+    return (
+        f"{pool} alone take {format_seconds(alone.iteration_seconds)} an iteration ({words}), all"
+        f" GPUs together {format_seconds(best.iteration_seconds)}; --mode up-to leaves GPUs out",
+    )
+
+
 def idle_notes(planned: Planned) -> tuple[str, ...]:
     """GPUs that are paid for and not used, as instances are rented whole."""
     used = planned.plans[0].strategy.gpus_of_pools()
@@ -286,12 +315,6 @@ def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
 def runtime_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
     """What the best plan asks of software that nobody has written, and the best that runs."""
     best = plans[0]
-    if best.strategy.program:
-        how = "`astrarium synthesize` writes it, and `astrarium run` executes it"
-        if not best.strategy.program.command:
-            how = "`astrarium synthesize` makes such a program of a torch module and a cluster file"
-        note = f"plan {best.rank} is a program that all its GPUs share, no pipeline"
-        return (f"{note}; {how}",)
     if best.runtimes:
         return ()
     note = f"no known software runs plan {best.rank}; Megatron: {', '.join(best.megatron_lacks)}"

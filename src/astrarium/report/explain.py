@@ -22,7 +22,7 @@ from astrarium.report.words import (
     Kind,
     layers_words,
     pipeline_words,
-    recompute_of_stages,
+    recompute_words,
     remedy,
     time_cause,
     unit_price,
@@ -96,7 +96,6 @@ def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
     """The terms of a plan, what binds it, and what would change it."""
     time = time_terms(plan)
     unlike = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
-    unlike = unlike and plan.strategy.program is None  # whose GPUs hand nothing on
     return Explanation(
         SCHEMA,
         plan,
@@ -227,7 +226,7 @@ def _choices(plan: PlanPart) -> dict[str, str]:
         "layers of stages": layers_words(strategy).rpartition(": ")[2] or "alike",
         "pipeline": pipeline_words(plan) if plan.is_mixed else "one type",
         "ZeRO": zero_words(strategy),
-        "recompute": recompute_of_stages(strategy),
+        "recompute": recompute_words(strategy.recompute),
         **{f"overlap {name}": str(getattr(strategy.overlap, name)) for name in overlap},
         "schedule": strategy.schedule.value,
     }

@@ -59,10 +59,6 @@ def explanation_report(
     rows = [(t.title, format_seconds(t.seconds), t.share, t.meaning) for t in explained.time]
     yield terms_table(rows, width)
     yield from contributions_report(explained, width)
-    if plan.strategy.program:
-        from astrarium.report.programs import program_report
-
-        yield from program_report(plan, plan.strategy.program, width)
     stage = plan.fullest
     yield title(
         f"Memory: {gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB"
@@ -92,8 +88,7 @@ def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableTyp
         yield Padding(verdict(plan), (0, 0, 0, 2))
     yield Padding(Text(words), (0, 0, 0, 2))
     if plan.is_mixed:
-        label = "program" if plan.strategy.program else "pipeline"
-        yield Padding(Text(f"{label}: {pipeline_words(plan)}"), (0, 0, 0, 2))
+        yield Padding(Text(f"pipeline: {pipeline_words(plan)}"), (0, 0, 0, 2))
     yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 0, 2))
     speed = (
         f"{format_seconds(plan.iteration_seconds)} an iteration (likely {likely}),"

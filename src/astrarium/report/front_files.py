@@ -16,7 +16,7 @@ from typing import Final
 
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
-from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart, StrategyPart
+from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
 from astrarium.report.front import front_of
 from astrarium.report.front_picture import front_drawing
 from astrarium.report.picture import to_png, to_svg
@@ -128,18 +128,8 @@ def _cells(
     yield "iteration_seconds", plan.iteration_seconds
     yield "tied_with", list(part.tied_with)
     for key in CHOICES:
-        yield key, _common(plan.strategy, key)
+        yield key, getattr(plan.strategy, key)
     yield "strategy", strategy_words(plan.strategy, experts=experts)
-
-
-def _common(strategy: StrategyPart, key: str) -> int | None:
-    """A number that holds for all groups and stages; None where they differ."""
-    found = {
-        getattr(part, key)
-        for group in strategy.groups or (strategy,)
-        for part in (group, *(stage for stage in group.stages if getattr(stage, key, None)))
-    }
-    return found.pop() if len(found) == 1 else None
 
 
 def _csv(document: PlanDocument) -> bytes:

@@ -8,11 +8,10 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.plans.document import PlanDocument, StrategyPart
+from astrarium.plans.document import PlanDocument
 from astrarium.report.front import Front, Point, front_of, gpus_of
 from astrarium.report.front_plot import FrontPlot
 from astrarium.report.layout import Field, interval, listing, percent, title
-from astrarium.report.words import by_part
 from astrarium.units import format_seconds
 
 ROWS: Final = 12  # a longer front is thinned to these
@@ -105,11 +104,7 @@ def _goodput(point: Point) -> str:
 
 
 def _used(points: Sequence[Point], name: str) -> bool:
-    return any(
-        getattr(part, name) > 1
-        for point in points
-        for part in (point.plan.strategy, *point.plan.strategy.groups)
-    )
+    return any(getattr(point.plan.strategy, name) > 1 for point in points)
 
 
 def _likely(point: Point) -> str:
@@ -123,10 +118,7 @@ def _spot(point: Point) -> str:
 
 
 def _degrees(point: Point, names: Sequence[str]) -> str:
-    def numbers(strategy: StrategyPart) -> str:
-        return "/".join(str(getattr(strategy, name)) for name in names)
-
-    return by_part(point.plan.strategy, numbers)
+    return "/".join(str(getattr(point.plan.strategy, name)) for name in names)
 
 
 def _ties(point: Point) -> str:

@@ -14,25 +14,15 @@ from astrarium.search.plan import Plan
 def measured_notes(model: Model, plan: Plan) -> tuple[str, ...]:
     """What stands in for seconds that a model file lacks for the best plan, by GPU type."""
     parts = [part.timings for part in (*model.kinds, model.head) if part.timings]
-    degrees = _degrees(plan)
     return tuple(
         note
-        for gpu in (degrees if parts else ())
+        for gpu in (plan.gpus if parts else ())
         for note in (
             *_of_type(gpu, parts),
-            *_of_degrees(gpu, degrees[gpu], parts),
+            *_of_degree(gpu, plan.strategy.tp, parts),
             *_free(gpu, model),
         )
     )
-
-
-def _degrees(plan: Plan) -> dict[str, list[int]]:
-    """The tensor-parallel degrees of a plan on each GPU type that it uses."""
-    found: dict[str, set[int]] = {gpu: set() for gpu in plan.gpus}
-    for group in plan.strategy.pipelines:
-        for gpu, degree in ((s.gpu, s.tp or group.tp) for s in group.stages):
-            found.setdefault(gpu, set()).add(degree)
-    return {gpu: sorted(degrees) for gpu, degrees in found.items()}
 
 
 def _of_type(gpu: str, parts: Sequence[Timings]) -> Iterator[str]:
@@ -42,14 +32,13 @@ def _of_type(gpu: str, parts: Sequence[Timings]) -> Iterator[str]:
         yield f"{what} not measured on {gpu}: there they are predicted without a correction"
 
 
-def _of_degrees(gpu: str, degrees: Sequence[int], parts: Sequence[Timings]) -> Iterator[str]:
+def _of_degree(gpu: str, degree: int, parts: Sequence[Timings]) -> Iterator[str]:
     measured = [timings[gpu] for timings in parts if gpu in timings]
-    for degree in degrees:
-        lacking = [by_degree for by_degree in measured if degree not in by_degree]
-        if lacking:
-            taken = " or ".join(map(str, sorted({_stand_in(d, degree) for d in lacking})))
-            what = _some(len(lacking), len(parts))
-            yield f"{what} not measured on {gpu} with tp {degree}: those with tp {taken} are taken"
+    lacking = [by_degree for by_degree in measured if degree not in by_degree]
+    if lacking:
+        taken = " or ".join(map(str, sorted({_stand_in(d, degree) for d in lacking})))
+        what = _some(len(lacking), len(parts))
+        yield f"{what} not measured on {gpu} with tp {degree}: those with tp {taken} are taken"
 
 
 def _stand_in(timings: Mapping[int, LayerTiming], degree: int) -> int:

@@ -23,10 +23,6 @@ NOTHING = "-"
 def contributions_report(explained: Explanation, width: int) -> Iterator[RenderableType]:
     """What pools contribute, what stages take, the slowest link, and the loss; if there is any."""
     plan = explained.plan
-    if plan.strategy.groups:
-        yield title("Groups of replicas: each has a pipeline of its own and its share of the batch")
-        yield from _groups_lines(plan)
-        return
     if explained.pools:
         yield title("What each pool contributes: shares of all speed, work, time and price")
         yield from _pools_table(explained.pools, width)
@@ -37,18 +33,6 @@ def contributions_report(explained: Explanation, width: int) -> Iterator[Rendera
         yield from _link_lines(explained.slowest_link, plan)
     if explained.losses:
         yield from _losses(explained.losses, plan, width)
-
-
-def _groups_lines(plan: PlanPart) -> Iterator[RenderableType]:
-    batch = sum(group.sequences or 0 for group in plan.strategy.groups)
-    for number, group in enumerate(plan.strategy.groups):
-        used = dict.fromkeys(name for stage in group.stages for name in stage.pools)
-        share = percent((group.sequences or 0) / batch)
-        yield (
-            f"  {number}: {', '.join(used)}: {group.sequences:,} of {batch:,} sequences, {share};"
-            f" tp {group.tp}, pp {group.pp}, dp {group.dp}, micro-batch {group.micro_batch}"
-            f" x {group.num_micro_batches}"
-        )
 
 
 def _pools_table(pools: Sequence[PoolShare], width: int) -> Iterator[RenderableType]:

@@ -11,13 +11,7 @@ from rich.text import Text
 from astrarium.plans.document import MEMORY_KEYS, MemoryPart, PlanPart
 from astrarium.report.bars import Bar
 from astrarium.report.layout import GAP, gib, natural_width, new_table
-from astrarium.report.words import (
-    has_own_recompute,
-    layers_of_stages,
-    layers_words,
-    recompute_of_stages,
-    stage_gpus,
-)
+from astrarium.report.words import layers_of_stages, layers_words, stage_gpus
 from astrarium.value import Value
 
 FULL_NAMES = 112  # columns from which the causes of memory are written out
@@ -96,7 +90,7 @@ def _style(stage: MemoryPart) -> str:
 
 
 def _below(plan: PlanPart, hidden: Sequence[MemoryPart]) -> Iterator[RenderableType]:
-    """The stages that are not shown; layers and recomputation of all if they are not alike."""
+    """The stages that are not shown; the layers of all if they are not alike."""
     if hidden:
         low, high = (gib(f(stage.peak_bytes for stage in hidden)) for f in (min, max))
         where = f"at {low}" if low == high else f"between {low} and {high}"
@@ -105,9 +99,6 @@ def _below(plan: PlanPart, hidden: Sequence[MemoryPart]) -> Iterator[RenderableT
     layers = "" if plan.is_mixed else layers_words(plan.strategy)  # said with the pipeline
     if layers:
         yield Padding(Text(layers, style="dim"), (0, 0, 0, 2))
-    if has_own_recompute(plan.strategy):
-        redone = f"recomputed: {recompute_of_stages(plan.strategy)}"
-        yield Padding(Text(redone, style="dim"), (0, 0, 0, 2))
 
 
 def _telling_stages(stages: Sequence[MemoryPart]) -> list[MemoryPart]:

@@ -22,17 +22,13 @@ from astrarium.plans.document import (
     PlanPart,
     PoolPart,
     SearchPart,
-    StrategyPart,
     WorkloadPart,
 )
 from astrarium.report.bars import Bar
 from astrarium.report.layout import GAP, dollars, gib, interval, new_table, percent, title
 from astrarium.report.stages import FULL_NAMES, memory_table
 from astrarium.report.words import (
-    PARTS,
-    by_part,
     gpus_words,
-    has_own_recompute,
     pipeline_words,
     recompute_words,
     rejection,
@@ -51,7 +47,6 @@ SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
 MANY_POOLS = 6  # beyond which only those in use are described
-NO_DEGREES = "-"
 WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
 
 
@@ -61,10 +56,6 @@ class Column(Value, frozen=True):
     head: str
     text: Callable[[PlanPart], str]
     left: bool = False  # words, which may take several lines; a number never does
-
-    def breaks(self, plans: Sequence[PlanPart]) -> bool:
-        """Whether lines may be broken: between words, and between the numbers of many groups."""
-        return self.left or any(PARTS in self.text(plan) for plan in plans)
 
 
 def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
@@ -228,9 +219,7 @@ def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
     mixed = [plan for plan in plans if plan.is_mixed]
     if not mixed:
         return
-    programs = any(plan.strategy.program for plan in mixed)
-    beside = "; programs: what each GPU gets, and what is sent" if programs else ""
-    yield title(f"Pipelines: GPUs in order, and the layers of their stages{beside}")
+    yield title("Pipelines: GPUs in order, and the layers of their stages")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -270,24 +259,20 @@ def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> l
     Models with experts always show etp, also where it is 1: runtimes default to tp.
     """
     columns = [
-        Column("tp", _of_pipelines(lambda strategy: str(strategy.tp))),
-        Column("pp", _of_pipelines(lambda strategy: str(strategy.pp))),
-        Column("vpp", _of_pipelines(lambda strategy: str(strategy.virtual_stages))),
-        Column("cp", _of_pipelines(lambda strategy: str(strategy.cp))),
-        Column("ep", _of_pipelines(lambda strategy: str(strategy.ep))),
-        Column("dp", _of_pipelines(lambda strategy: f"{strategy.dp:,}")),
-        Column("micro", lambda p: by_part(p.strategy, lambda strategy: str(strategy.micro_batch))),
-        Column("recompute", lambda p: by_part(p.strategy, _recompute), left=True),
-        Column("ZeRO", _of_pipelines(zero_words)),
+        Column("tp", lambda p: str(p.strategy.tp)),
+        Column("pp", lambda p: str(p.strategy.pp)),
+        Column("vpp", lambda p: str(p.strategy.virtual_stages)),
+        Column("cp", lambda p: str(p.strategy.cp)),
+        Column("ep", lambda p: str(p.strategy.ep)),
+        Column("dp", lambda p: f"{p.strategy.dp:,}"),
+        Column("micro", lambda p: str(p.strategy.micro_batch)),
+        Column("recompute", lambda p: recompute_words(p.strategy.recompute), left=True),
+        Column("ZeRO", lambda p: zero_words(p.strategy)),
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
-        columns.insert(5, Column("etp", _of_pipelines(lambda strategy: str(strategy.etp))))
-    if any(plan.strategy.program for plan in plans):
-        columns.insert(0, Column("schedule", lambda p: p.strategy.schedule.value, left=True))
+        columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
     if len({plan.precision for plan in plans}) > 1:
         columns.append(Column("format", lambda p: p.precision))
-    if any(plan.strategy.groups for plan in plans):
-        columns.insert(0, Column("sequences", lambda p: by_part(p.strategy, _share)))
     if any(plan.is_mixed for plan in plans):
         types = short_types(pool.gpu for pool in cluster.pools)
         columns.insert(0, Column("GPUs", lambda p: gpus_words(p.gpus, types), left=True))
@@ -300,20 +285,6 @@ def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> l
     if len(set(clouds.values())) > 1:
         columns.insert(0, Column("cloud", lambda p: ", ".join(clouds[n] for n in p.pools)))
     return columns
-
-
-def _of_pipelines(text: Callable[[StrategyPart], str]) -> Callable[[PlanPart], str]:
-    """A text of the strategy; a program has no degrees: its axes say how it is divided."""
-    return lambda plan: NO_DEGREES if plan.strategy.program else by_part(plan.strategy, text)
-
-
-def _share(strategy: StrategyPart) -> str:
-    return "" if strategy.sequences is None else f"{strategy.sequences:,}"
-
-
-def _recompute(strategy: StrategyPart) -> str:
-    """What stages do that differ stands under the table of their memory."""
-    return "by stage" if has_own_recompute(strategy) else recompute_words(strategy.recompute)
 
 
 def results(plans: Sequence[PlanPart]) -> list[Column]:
@@ -351,7 +322,7 @@ def _columns_table(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Tabl
     table = new_table(GAP)
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.left else "right"
-        table.add_column(column.head, justify=justify, no_wrap=not column.breaks(plans))
+        table.add_column(column.head, justify=justify, no_wrap=not column.left)
     for plan in plans:
         style = "bold" if plan is plans[0] and len(plans) > 1 else None
         table.add_row(*(Text(column.text(plan)) for column in columns), style=style)
@@ -419,12 +390,11 @@ def next_steps(
     *,
     runs: bool = True,
     files: Sequence[str] = (),
-    program: str = "",
 ) -> Iterator[RenderableType]:
     """What to do with the winner.
 
     `runs` tells whether there is software to export it for; `files` have been written besides the
-    document. `program` is the command that writes the program that the winner is.
+    document.
     """
     folder = "DIR" if written is None else str(written.parent)
     yield title(f"Keep{', explain and export' if runs else ' and explain'} the best plan")
@@ -436,8 +406,6 @@ def next_steps(
         yield Text(f"  {written} is written", style="dim")
     plan = f"{folder}/plan.json" if written is None else str(written)
     yield copyable(["astrarium", "explain", plan], width)
-    if program:
-        yield copyable(shlex.split(program), width)
     if not runs:
         return
     to = ["--to", "megatron", "--out", f"{folder}/megatron"]

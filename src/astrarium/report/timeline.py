@@ -7,7 +7,7 @@ longest takes: that is how the estimate counts it, so the timeline ends with its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.simulator import Timeline, simulate
 from astrarium.errors import InputError
-from astrarium.plans.document import PlanPart, StageTimePart, StrategyPart
+from astrarium.plans.document import PlanPart
 from astrarium.value import Value
 
 ROUNDING: Final = 1e-9
@@ -47,19 +47,17 @@ class Event(Value, frozen=True):
 
 
 class PlanTimeline(Value, frozen=True):
-    """All events of an iteration, by pipelines, and what stages hold over time."""
+    """All events of an iteration, and what stages hold over time."""
 
     seconds: float
-    passes: tuple[Timeline, ...]  # of each pipeline
-    first_stages: tuple[int, ...]  # of each pipeline
+    passes: Timeline
     transfers: tuple[Event, ...]
     after: tuple[Event, ...]
     held_bytes: tuple[tuple[Floats, Floats], ...]  # by stage: moments, bytes from then on
 
     def events(self) -> Iterator[Event]:
         """Everything, passes first, each stage's in the order of execution."""
-        for first, passes in zip(self.first_stages, self.passes, strict=True):
-            yield from _pass_events(passes, first)
+        yield from _pass_events(self.passes)
         yield from self.transfers
         yield from self.after
 
@@ -71,36 +69,29 @@ def timeline_of(plan: PlanPart) -> PlanTimeline:
             f"plan {plan.rank} holds no seconds of stages: it was written by an older version; "
             "plan again to see its timeline"
         )
-    passes: list[Timeline] = []
-    firsts: list[int] = []
-    transfers: list[Event] = []
-    first = 0
-    for strategy in plan.strategy.pipelines:
-        stages = plan.stage_seconds[first : first + strategy.pp]
-        passes.append(_executed(plan, strategy, stages))
-        transfers += _transfers(passes[-1], strategy, stages, first)
-        firsts.append(first)
-        first += strategy.pp
-    flushed = max(one.seconds for one in passes)
-    _check_end(plan, flushed)
+    if len(plan.stage_seconds) != plan.strategy.pp:
+        raise InputError(
+            f"plan {plan.rank} has the seconds of {len(plan.stage_seconds)} stages, but pp"
+            f" {plan.strategy.pp}: the file was changed; plan again"
+        )
+    passes = _executed(plan)
+    _check_end(plan, passes.seconds)
     return PlanTimeline(
         seconds=plan.iteration_seconds,
-        passes=tuple(passes),
-        first_stages=tuple(firsts),
-        transfers=tuple(transfers),
-        after=tuple(_after(plan, flushed)),
+        passes=passes,
+        transfers=tuple(_transfers(passes, plan)),
+        after=tuple(_after(plan, passes.seconds)),
         held_bytes=tuple(_held(plan, passes)),
     )
 
 
-def _executed(plan: PlanPart, strategy: StrategyPart, stages: Sequence[StageTimePart]) -> Timeline:
+def _executed(plan: PlanPart) -> Timeline:
+    strategy, stages = plan.strategy, plan.stage_seconds
     forward = np.array([stage.chunk_forward_seconds for stage in stages])
     backward = np.array([stage.chunk_backward_seconds for stage in stages])
     links = np.array([stage.send_seconds for stage in stages])
     count, overlap = strategy.num_micro_batches, strategy.overlap.p2p
     executed = simulate(forward, backward, links, count, overlap_p2p=overlap)
-    if plan.strategy.groups:
-        return executed
     # The estimate of many micro-batches repeats the last of a few; executing all of them may
     # differ from it by a percent. The timeline keeps to the estimate.
     passing = plan.iteration_seconds - max(stage.after_seconds for stage in stages)
@@ -118,22 +109,21 @@ def _check_end(plan: PlanPart, flushed: float) -> None:
         )
 
 
-def _pass_events(passes: Timeline, first: int) -> Iterator[Event]:
+def _pass_events(passes: Timeline) -> Iterator[Event]:
     columns = (passes.backward, passes.stage, passes.start, passes.end)
     numbers = (passes.micro_batch, passes.chunk)
     rows = zip(*(column.tolist() for column in (*columns, *numbers)), strict=True)
     for backward, stage, start, end, micro_batch, chunk in rows:
         kind = Kind.BACKWARD if backward else Kind.FORWARD
-        yield Event(kind, first + stage, start, end, micro_batch, chunk)
+        yield Event(kind, stage, start, end, micro_batch, chunk)
 
 
-def _transfers(
-    passes: Timeline, strategy: StrategyPart, stages: Sequence[StageTimePart], first: int
-) -> Iterator[Event]:
+def _transfers(passes: Timeline, plan: PlanPart) -> Iterator[Event]:
     """Of every pass that another stage waits for.
 
     Overlapped, a transfer starts as the pass ends; otherwise when the receiver is done, too.
     """
+    strategy, stages = plan.strategy, plan.stage_seconds
     pp, virtual = strategy.pp, strategy.virtual_stages
     if pp == 1:
         return
@@ -151,8 +141,8 @@ def _transfers(
         *(column.tolist() for column in columns), strict=True
     ):
         if end > begin:
-            kind, to_stage = Kind.TRANSFER, first + receiver
-            yield Event(kind, first + sender, begin, end, micro_batch, chunk, to_stage=to_stage)
+            kind = Kind.TRANSFER
+            yield Event(kind, sender, begin, end, micro_batch, chunk, to_stage=receiver)
 
 
 def _when_free(passes: Timeline, stage: Ints, moment: Floats) -> Floats:
@@ -176,7 +166,7 @@ def _after(plan: PlanPart, flushed: float) -> Iterator[Event]:
     longest = plan.iteration_seconds - flushed
     most = max(stage.after_seconds for stage in plan.stage_seconds)
     for stage in plan.stage_seconds:
-        # Groups meet after their own work: the longest stage ends with the iteration.
+        # The longest stage ends with the iteration.
         own = longest * stage.after_seconds / most if most > 0.0 else longest
         moment = flushed
         for cause, seconds in shares.items():
@@ -186,24 +176,20 @@ def _after(plan: PlanPart, flushed: float) -> Iterator[Event]:
             moment = end
 
 
-def _held(plan: PlanPart, passes: Sequence[Timeline]) -> Iterator[tuple[Floats, Floats]]:
+def _held(plan: PlanPart, passes: Timeline) -> Iterator[tuple[Floats, Floats]]:
     """What each stage holds: the same all the time, and activations of passes under way.
 
     Chunks of a stage weigh what their passes take; the peak is the plan's.
     """
-    memory = iter(plan.memory)
-    first = 0
-    for one in passes:
-        for stage in range(len(one.busy)):
-            part, own = next(memory), one.stage == stage
-            seconds = np.array(plan.stage_seconds[first + stage].chunk_forward_seconds)
-            weights = seconds if seconds.sum() > 0.0 else np.ones_like(seconds)
-            change = np.where(one.backward[own], -1.0, 1.0) * weights[one.chunk[own]]
-            moments = np.where(one.backward[own], one.end[own], one.start[own])
-            order = np.argsort(moments, kind="stable")
-            level = np.cumsum(change[order])
-            always = part.peak_bytes - part.activations
-            # Rounding may leave a little below nothing.
-            held = always + np.maximum(level, 0.0) / level.max() * part.activations
-            yield np.concatenate([[0.0], moments[order]]), np.concatenate([[always], held])
-        first += len(one.busy)
+    for stage, part in enumerate(plan.memory):
+        own = passes.stage == stage
+        seconds = np.array(plan.stage_seconds[stage].chunk_forward_seconds)
+        weights = seconds if seconds.sum() > 0.0 else np.ones_like(seconds)
+        change = np.where(passes.backward[own], -1.0, 1.0) * weights[passes.chunk[own]]
+        moments = np.where(passes.backward[own], passes.end[own], passes.start[own])
+        order = np.argsort(moments, kind="stable")
+        level = np.cumsum(change[order])
+        always = part.peak_bytes - part.activations
+        # Rounding may leave a little below nothing.
+        held = always + np.maximum(level, 0.0) / level.max() * part.activations
+        yield np.concatenate([[0.0], moments[order]]), np.concatenate([[always], held])

@@ -90,14 +90,11 @@ def _stages(plan: PlanPart, timeline: PlanTimeline) -> Iterator[TimelineStage]:
     after: dict[int, float] = defaultdict(float)
     for event in timeline.after:
         after[event.stage] += event.end - event.start
-    first = 0
-    for pipeline, passes in zip(plan.strategy.pipelines, timeline.passes, strict=True):
-        for rank in range(pipeline.pp):
-            own = [stage for stage in pipeline.stages if stage.pipeline_rank == rank]
-            layers = tuple(stage.layers for stage in own)
-            busy = float(passes.busy[rank]) + after[first + rank]
-            yield TimelineStage(first + rank, own[0].gpu, own[0].devices, layers, busy)
-        first += pipeline.pp
+    for rank in range(plan.strategy.pp):
+        own = [stage for stage in plan.strategy.stages if stage.pipeline_rank == rank]
+        layers = tuple(stage.layers for stage in own)
+        busy = float(timeline.passes.busy[rank]) + after[rank]
+        yield TimelineStage(rank, own[0].gpu, own[0].devices, layers, busy)
 
 
 _Gap = tuple[float, float]
@@ -106,36 +103,36 @@ _NO_GAP: Final[_Gap] = (np.inf, -np.inf)
 
 def _gaps(timeline: PlanTimeline, most_events: int) -> list[_Gap]:
     """By stage: from when to when nothing is told, so that few enough events are left."""
-    passes = sum(len(one.start) for one in timeline.passes)
-    count = passes + len(timeline.transfers)
+    passes = timeline.passes
+    count = len(passes.start) + len(timeline.transfers)
     kept = 1.0 if count <= most_events else most_events / count
     found = []
-    for one in timeline.passes:
-        for stage in range(len(one.busy)):
-            own = np.flatnonzero(one.stage == stage)
-            own = own[np.argsort(one.start[own], kind="stable")]
-            half = max(1, int(len(own) * kept / 2))
-            middle = own[half : len(own) - half] if kept < 1.0 else own[:0]
-            gap = (float(one.start[middle[0]]), float(one.end[middle[-1]])) if len(middle) else None
-            found.append(gap or _NO_GAP)
+    for stage in range(len(passes.busy)):
+        own = np.flatnonzero(passes.stage == stage)
+        own = own[np.argsort(passes.start[own], kind="stable")]
+        half = max(1, int(len(own) * kept / 2))
+        middle = own[half : len(own) - half] if kept < 1.0 else own[:0]
+        gap = _NO_GAP
+        if len(middle):
+            gap = float(passes.start[middle[0]]), float(passes.end[middle[-1]])
+        found.append(gap)
     return found
 
 
 def _events(timeline: PlanTimeline, gaps: Sequence[_Gap]) -> tuple[TimelineEvents, int]:
-    columns = TimelineEvents([], [], [], [], [], [], [])
     begin, end = (np.array(side) for side in zip(*gaps, strict=True))
-    left_out = 0
-    for first, passes in zip(timeline.first_stages, timeline.passes, strict=True):
-        stage = first + passes.stage
-        told = np.flatnonzero((passes.start < begin[stage]) | (passes.end > end[stage]))
-        left_out += len(stage) - len(told)
-        columns.kind.extend(passes.backward[told].astype(int).tolist())
-        columns.stage.extend(stage[told].tolist())
-        columns.start.extend(passes.start[told].tolist())
-        columns.end.extend(passes.end[told].tolist())
-        columns.micro_batch.extend(passes.micro_batch[told].tolist())
-        columns.chunk.extend(passes.chunk[told].tolist())
-        columns.to_stage.extend([-1] * len(told))
+    passes, stage = timeline.passes, timeline.passes.stage
+    told = np.flatnonzero((passes.start < begin[stage]) | (passes.end > end[stage]))
+    left_out = len(stage) - len(told)
+    columns = TimelineEvents(
+        kind=passes.backward[told].astype(int).tolist(),
+        stage=stage[told].tolist(),
+        start=passes.start[told].tolist(),
+        end=passes.end[told].tolist(),
+        micro_batch=passes.micro_batch[told].tolist(),
+        chunk=passes.chunk[told].tolist(),
+        to_stage=[-1] * len(told),
+    )
     for event in (*timeline.transfers, *timeline.after):
         since, until = gaps[event.stage]
         if event.kind is Kind.TRANSFER and since <= event.start and event.end <= until:

@@ -66,14 +66,11 @@ def trace_of(document: PlanDocument, plan: PlanPart, *, every_rank: bool = False
 
 def _stages(plan: PlanPart) -> list[StagePart]:
     """One part for each pipeline stage: its first chunk."""
-    pipelines = plan.strategy.pipelines
-    return [stage for pipeline in pipelines for stage in pipeline.stages if stage.chunk == 0]
+    return [stage for stage in plan.strategy.stages if stage.chunk == 0]
 
 
 def _what(plan: PlanPart, stage: StagePart) -> str:
-    pipelines = plan.strategy.pipelines
-    pipeline = next(one for one in pipelines if stage in one.stages)
-    own = [s for s in pipeline.stages if s.pipeline_rank == stage.pipeline_rank]
+    own = [s for s in plan.strategy.stages if s.pipeline_rank == stage.pipeline_rank]
     layers = ", ".join(f"{s.layers[0]}-{s.layers[1] - 1}" for s in own if s.layers[1] > s.layers[0])
     return f"{stage.devices} x {stage.gpu}, layers {layers or 'none'}"
 

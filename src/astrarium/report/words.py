@@ -6,12 +6,9 @@ by another version may hold further causes: they are shown under their key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
-from operator import attrgetter
-from typing import Any
 
 from astrarium.plans.document import PlanPart, RecomputePart, StagePart, StrategyPart
 from astrarium.strategy.types import Granularity, Method, Reach, RecomputeModule
@@ -121,14 +118,6 @@ TIME_CAUSES: Mapping[str, TimeCause] = {
     ),
 }
 
-# Of a program, which has no degrees that could be other.
-PROGRAM_REMEDIES: Mapping[str, str] = {
-    "tp_communication": "faster links between the GPUs, or fewer of the slow ones (--mode up-to)",
-    "zero_communication": "memory to keep weights whole, a larger batch to spread it over",
-    "gradient_reduction": "a larger batch to spread it over, faster links between the GPUs",
-    "optimizer": "a larger batch to spread it over",
-}
-
 MEMORY_CAUSES: Mapping[str, tuple[str, str]] = {
     "weights": ("weights", "2 bytes for each parameter held"),
     "gradients": ("gradients", "4 bytes for each, accumulated over micro-batches"),
@@ -169,8 +158,6 @@ def time_cause(key: str) -> TimeCause:
 
 def remedy(key: str, strategy: StrategyPart) -> str:
     """What would make a cause smaller, given what the strategy does already; "" if nothing."""
-    if strategy.program:
-        return PROGRAM_REMEDIES.get(key, "")
     cause = time_cause(key)
     if not cause.switch or getattr(strategy.overlap, cause.switch):
         return cause.remedy
@@ -207,58 +194,6 @@ def unit_price(amount: float | None) -> str:
     return f"${whole}.{digits.rstrip('0'):0<2}"
 
 
-OWN_CHOICES = ("tp", "dp", "micro_batch", "recompute")  # that a stage may have of its own
-PARTS = " | "  # stands between what parts of a strategy have of their own
-
-
-def by_part(strategy: StrategyPart, text: Callable[[StrategyPart], str]) -> str:
-    """A text of the strategy; where groups or stages have their own, each in its order.
-
-    One for every group, so that the columns of a table can be read together.
-    """
-    if strategy.groups:
-        of_groups = [by_part(group, text) for group in strategy.groups]
-        return PARTS.join(of_groups if len(set(of_groups)) > 1 else of_groups[:1])
-    own = dict.fromkeys(map(attrgetter(*OWN_CHOICES), strategy.stages))  # most stages have none
-    stages = [_with_choices(strategy, choices) for choices in own if any(choices)]
-    return ", ".join(dict.fromkeys(text(part) for part in (strategy, *stages)))
-
-
-def _with_choices(strategy: StrategyPart, choices: Iterable[object]) -> StrategyPart:
-    changes: dict[str, Any] = dict(zip(OWN_CHOICES, choices, strict=True))
-    return replace(strategy, **{key: own for key, own in changes.items() if own})
-
-
-def has_own_recompute(strategy: StrategyPart) -> bool:
-    """Whether some stage recomputes what others do not."""
-    return any(s.recompute for group in strategy.groups or (strategy,) for s in group.stages)
-
-
-def recompute_of_stages(strategy: StrategyPart) -> str:
-    """What is recomputed; where stages differ, which of them recompute what, groups in turn."""
-    if strategy.groups:
-        return "; ".join(recompute_of_stages(group) for group in strategy.groups)
-    own = {stage.pipeline_rank: stage.recompute for stage in strategy.stages}
-    if not any(own.values()):
-        return recompute_words(strategy.recompute)
-    of_words: dict[str, list[int]] = {}
-    for rank, redone in sorted(own.items()):
-        of_words.setdefault(recompute_words(redone or strategy.recompute), []).append(rank)
-    return ", ".join(f"{words} on {stage_words(ranks)}" for words, ranks in of_words.items())
-
-
-def stage_words(ranks: Sequence[int]) -> str:
-    """Ascending numbers of stages: stage 3, or stages 0-4, 7."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    named = ", ".join(f"{r[0]}" if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
-    return f"stage{'' if len(ranks) == 1 else 's'} {named}"
-
-
 def zero_words(strategy: StrategyPart) -> str:
     return f"{strategy.zero_stage}{' + host' if strategy.offload_optimizer else ''}"
 
@@ -277,23 +212,13 @@ def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
         "etp": strategy.etp,
         "dp": strategy.dp,
     }
-    if strategy.groups:
-        return "; ".join(
-            f"{group.sequences} sequences: {strategy_words(group, experts=experts)}"
-            for group in strategy.groups
-        )
-    if strategy.program:
-        return (
-            f"SPMD program of {strategy.program.instructions:,} instructions,"
-            f" micro-batch {strategy.micro_batch} x {strategy.num_micro_batches}"
-        )
     always = ("ep", "etp") if experts else ()
     degrees = [f"{name} {n}" for name, n in names.items() if n > 1 or name in always]
     parts = [
         *degrees,
         f"micro-batch {strategy.micro_batch} x {strategy.num_micro_batches}",
         f"ZeRO {zero_words(strategy)}",
-        f"recompute {recompute_of_stages(strategy)}",
+        f"recompute {recompute_words(strategy.recompute)}",
     ]
     return ", ".join(parts)
 
@@ -320,13 +245,6 @@ def pipeline_words(plan: PlanPart) -> str:
     Such as: 2 stages H100 [0-8, 9-17], 4 stages A100 [18-25 by 4, 26-31 by 3]
     """
     strategy, short = plan.strategy, short_types(plan.gpus)
-    if strategy.program:
-        from astrarium.report.programs import program_words
-
-        return program_words(plan, strategy.program)
-    if strategy.groups:  # each a pipeline of its own
-        alone = (replace(plan, strategy=group) for group in strategy.groups)
-        return "; beside it ".join(pipeline_words(one) for one in alone)
     ranks = sorted((s for s in strategy.stages if s.chunk == 0), key=lambda s: s.pipeline_rank)
     parts = []
     for gpus, run in groupby(ranks, key=lambda stage: _types_words(plan, stage, short)):
@@ -350,11 +268,13 @@ def _types_words(plan: PlanPart, stage: StagePart, short: Mapping[str, str]) -> 
 
 
 def _ranges_words(ranges: Sequence[tuple[int, int]]) -> str:
-    """Runs of layers, the last included; equal ones in a row joined: 0-8, 9-20 by 4."""
+    """Runs of layers, the last included; equal ones in a row joined: none, 0-8, 9-20 by 4."""
     shown = []
     for count, run in groupby(ranges, key=lambda layers: layers[1] - layers[0]):
         several = list(run)
-        if len(several) >= SHORTEST_RUN:
+        if not count:
+            shown += ["none" if len(several) == 1 else f"none x {len(several)}"]
+        elif len(several) >= SHORTEST_RUN:
             shown.append(f"{several[0][0]}-{several[-1][1] - 1} by {count}")
         else:
             shown += [f"{first}-{last - 1}" if count > 1 else f"{first}" for first, last in several]
@@ -381,13 +301,9 @@ def stage_gpus(plan: PlanPart) -> dict[int, str]:
 def layers_of_stages(plan: PlanPart) -> dict[int, int]:
     """How many layers each pipeline rank holds, over all of its chunks."""
     layers: dict[int, int] = {}
-    before = 0  # stages of earlier groups
-    for group in plan.strategy.pipelines:
-        for stage in group.stages:
-            first, last = stage.layers
-            rank = before + stage.pipeline_rank
-            layers[rank] = layers.get(rank, 0) + last - first
-        before += group.pp
+    for stage in plan.strategy.stages:
+        first, last = stage.layers
+        layers[stage.pipeline_rank] = layers.get(stage.pipeline_rank, 0) + last - first
     return layers
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from astrarium.errors import InputError
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
@@ -31,7 +30,6 @@ from astrarium.strategy.types import (
     Stage,
     Strategy,
 )
-from astrarium.strategy.validity import megatron_lacks
 from astrarium.value import Value
 
 SMALL_DEGREE = 2  # what an axis above one becomes
@@ -70,7 +68,6 @@ class ScaledJob(Value, frozen=True):
 
 def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) -> ScaledJob:
     """The job that at most `most_ranks` processes do in the place of a plan."""
-    _check(strategy)
     shape = shape_of(workload.model)
     cut = _planned_cut(workload, strategy)
     degrees = _degrees(strategy, cut, most_ranks)
@@ -89,7 +86,6 @@ def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) 
 
 def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
     """The plan in its own size, for as many GPUs as it asks for."""
-    _check(strategy)
     shape = shape_of(workload.model)
     padded = -(-shape.vocab // (VOCAB_MULTIPLE * strategy.tp)) * VOCAB_MULTIPLE * strategy.tp
     run = replace(
@@ -104,22 +100,6 @@ def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
         workload.model.name, sizes, workload.seq_length, run, steps, same_weights=False
     )
     return ScaledJob(job, (), tuple(_notes(shape, strategy, job)))
-
-
-def _check(strategy: Strategy) -> None:
-    """Refuse what no option of Megatron expresses."""
-    if strategy.program:
-        made = strategy.program.command or "astrarium synthesize"
-        raise InputError(
-            f"the plan is a program, which megatron-core does not run: `{made}` writes it, and"
-            " `astrarium run program.json` executes it; or choose another plan with --rank"
-        )
-    lacking = megatron_lacks(strategy)
-    if lacking or strategy.groups:
-        raise InputError(
-            f"the plan cannot run on megatron-core: {'; '.join(lacking) or 'it has groups'}; choose"
-            " another with --rank, or plan again with --runtime megatron"
-        )
 
 
 def _planned_cut(workload: Workload, strategy: Strategy) -> Cut:

@@ -54,18 +54,26 @@ def distinct_pools(cut: Cut) -> int:
 def small_cut(cut: Cut, ranks: int, virtual: int, extra: int) -> SmallCut:
     """Choose `ranks` of the ranks and `virtual` of their chunks.
 
-    Sizes become 1, 2, ... in their order, and `extra` more each.
+    Sizes become 1, 2, ... in their order, and `extra` more each; chunks without layers stay so.
     """
     chosen = _chosen(cut, ranks)
-    rows = (*range(virtual - 1), cut.virtual - 1)
-    chunks = [row * cut.ranks + rank for row in rows for rank in chosen]
-    order = sorted({cut.sizes[chunk] for chunk in chunks})
+    chunks = [row * cut.ranks + rank for row in _rows(cut, chosen, virtual) for rank in chosen]
+    order = sorted({cut.sizes[chunk] for chunk in chunks} - {0})
     layers = []
     for chunk in chunks:
         planned = range(cut.bounds[chunk], cut.bounds[chunk + 1])
-        size = min(order.index(cut.sizes[chunk]) + 1 + extra, len(planned))
+        size = min(order.index(len(planned)) + 1 + extra, len(planned)) if planned else 0
         layers.append(_spread(planned, size))
     return SmallCut(chosen, tuple(layers))
+
+
+def _rows(cut: Cut, ranks: Sequence[int], virtual: int) -> tuple[int, ...]:
+    """The first chunks and the last; the fullest in place of the first if all are empty."""
+    held = [sum(cut.column(rank)[row] for rank in ranks) for row in range(cut.virtual)]
+    rows = (*range(virtual - 1), cut.virtual - 1)
+    if any(held[row] for row in rows):
+        return rows
+    return tuple(sorted((held.index(max(held)), *rows[1:])))
 
 
 def _spread(planned: range, size: int) -> tuple[int, ...]:
@@ -75,7 +83,7 @@ def _spread(planned: range, size: int) -> tuple[int, ...]:
 
 
 def _chosen(cut: Cut, count: int) -> tuple[int, ...]:
-    """The ranks that show most: all pools, unlike sizes, both ends of the pipeline."""
+    """The ranks that show most: some layers, all pools, unlike sizes, both ends of the pipeline."""
     if count >= cut.ranks:
         return tuple(range(cut.ranks))
     showing: dict[object, list[int]] = {}
@@ -86,9 +94,10 @@ def _chosen(cut: Cut, count: int) -> tuple[int, ...]:
     others = [rank for rank in range(cut.ranks) if rank not in first]
     candidates = sorted([*first, *others[: max(0, count - len(first))]])
 
-    def shown(ranks: tuple[int, ...]) -> tuple[int, int, int]:
+    def shown(ranks: tuple[int, ...]) -> tuple[bool, int, int, int]:
+        is_filled = any(any(cut.column(rank)) for rank in ranks)
         pools = len({cut.pools[rank] for rank in ranks})
         columns = len({cut.column(rank) for rank in ranks})
-        return pools, columns, len({0, cut.ranks - 1} & set(ranks))
+        return is_filled, pools, columns, len({0, cut.ranks - 1} & set(ranks))
 
     return max(combinations(candidates, count), key=shown)

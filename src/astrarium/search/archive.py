@@ -7,7 +7,7 @@ some of them as spot, and each way has its own stretch of time and its own dolla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,15 +40,12 @@ class Ways(Value, frozen=True):
         return Ways(self.stretch[rows], self.hourly[rows], self.spot[rows])
 
 
-WaysOfPools = Callable[[Ints], Ways]  # how so many GPUs of each pool, (rows, pools), can be paid
-
-
 class Point(Value, frozen=True):
     """A plan on the front, paid for in one way. Time and money are per iteration."""
 
     seconds: float  # stretched
     usd: float
-    gpus: tuple[int, ...]  # of each pool
+    pool: int  # of the cluster
     spot: tuple[int, ...]  # nodes of each pool
     found: Found
 
@@ -81,8 +78,8 @@ class Archive:
         limits = np.divide(within, ways.stretch, out=np.zeros_like(within), where=runs)
         return np.asarray(limits.max(axis=1))
 
-    def enter(self, founds: Sequence[Found], gpus: Sequence[tuple[int, ...]], ways: Ways) -> None:
-        """Add plans; those that others outdo fall out. Of equal ones the first entered stays."""
+    def enter(self, founds: Sequence[Found], pool: int, ways: Ways) -> None:
+        """Add plans of a pool; those outdone fall out. Of equal ones the first entered stays."""
         if not founds:
             return
         taken = np.array([found.seconds for found in founds])
@@ -92,7 +89,7 @@ class Archive:
             Point(
                 float(seconds[i, w]),
                 float(usd[i, w]),
-                gpus[i],
+                pool,
                 tuple(ways.spot[i, w].tolist()),
                 found,
             )

@@ -1,7 +1,8 @@
 """How the stages of one pipeline can be laid over the pools of a cluster.
 
-A stage is a whole block of tp * cp * dp GPUs. All stages of a pool follow each other; the order of
-the pools along the pipeline is free. Blocks are laid over the pools one after another and may
+A stage is a whole block of tp * cp * dp GPUs. All stages of a pool follow each other, or lie on
+both sides of another pool (`turned`, tried for the best pipelines); the order of the pools along
+the pipeline is free. Blocks are laid over the pools one after another and may
 straddle borders; no tp * cp group does. Where all GPUs have to be used, all pools are laid entire.
 Where fewer may be used, each pool gives whole nodes, any number of them, so that what a part of a
 cluster can do, the whole can do as well; a part of a node that divides it may be used if no block
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from itertools import permutations
+from itertools import groupby, permutations
 from math import factorial
 
 import numpy as np
@@ -26,7 +27,10 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cost.mixed import StageClass
 from astrarium.search.straddling import Straddling
 from astrarium.strategy.placement import Parts, laid_over
+from astrarium.strategy.types import Strategy
 from astrarium.value import Value
+
+MOST_TURNED = 8  # ways to have a pool on both sides of another one
 
 
 class Arrangement(Value, frozen=True, dict=True):
@@ -95,6 +99,31 @@ def laid(order: Sequence[int], gpus: Sequence[int], block: int) -> Arrangement:
     placed = laid_over(block, sum(sizes) // block, sizes)
     parts = tuple(tuple(sorted((order[i], n) for i, n in stage)) for stage in placed)
     return Arrangement(parts, tuple(gpus))
+
+
+def turned(arrangement: Arrangement) -> list[Arrangement]:
+    """The stages of one of two pools on both sides of the other; none where a block straddles."""
+    pools = [stage[0][0] for stage in arrangement.parts]
+    used = list(dict.fromkeys(pools))
+    if len(used) != 2 or any(len(stage) > 1 for stage in arrangement.parts):
+        return []
+    found = []
+    for outer, inner in permutations(used):
+        sides, middle = ([s for s in arrangement.parts if s[0][0] == of] for of in (outer, inner))
+        step = -(-len(sides) // MOST_TURNED)
+        found += [
+            replace(arrangement, parts=(*sides[:cut], *middle, *sides[cut:]))
+            for cut in range(step, len(sides), step)
+        ]
+    return found
+
+
+def is_turned(strategy: Strategy) -> bool:
+    """Whether a pool lies on both sides of another one."""
+    ranks = sorted((stage.rank, stage.pools) for stage in strategy.stages if not stage.chunk)
+    names = [[name for name, _ in pools] for _, pools in ranks if pools]
+    runs = [name for name, _ in groupby(name for of in names for name in of)]
+    return len(runs) > len(set(runs))
 
 
 class Arrangements:

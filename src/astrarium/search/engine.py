@@ -4,7 +4,8 @@ Degrees are visited in the order of a lower bound of the objective: the time the
 would take with perfect balance, the shortest ramp, no recomputation and all that can be hidden.
 A block of degrees is expanded into layouts, these into strategies; rules and memory thin them
 out, the cost model prices the rest. Once the next bound exceeds the worst plan kept, nothing
-unseen can be better and the search ends: the answer is the optimum of the cost model.
+unseen can be better. In the end the layers of what could still be better are dealt anew
+(`open_rows`, `redealing`); what no bound rules out is stated as a gap.
 
 Kept are the best strategies of different layouts (degrees, micro-batch, virtual stages): plans a
 user would tell apart, not the same plan with another switch set.
@@ -13,35 +14,33 @@ user would tell apart, not the same plan with another switch set.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct
+from astrarium.cost.dealings import Turns, least_passes
 from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
-from astrarium.cost.memory import (
-    bytes_of_recompute,
-    bytes_of_sharding,
-    bytes_of_update,
-    least_bytes,
-    least_bytes_of_degrees,
-)
-from astrarium.cost.step import passes_of, total_seconds, walk
+from astrarium.cost.memory import least_bytes, least_bytes_of_degrees
+from astrarium.cost.replay import executed_totals
+from astrarium.cost.step import least_passes_of, passes_of, total_seconds, walk
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.fields import Fields, Rows, constant_fields
-from astrarium.search.mixed_bounds import interleaved_speed
+from astrarium.search.open_rows import OpenRows, left_open
+from astrarium.search.option_bytes import OptionBytes, outdone_options
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.sieve import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.space import Space, Wave
-from astrarium.search.valid_options import ValidOptions, valid_options
+from astrarium.search.valid_options import valid_options
 from astrarium.strategy.columns import (
     SPLITS,
     Degrees,
     Options,
     strategy_at,
 )
+from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.units import HOUR
 from astrarium.value import Value
 
@@ -51,6 +50,9 @@ FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as la
 LARGEST_BLOCK = 4096
 # Strategies priced together: few at first, for an early bound; then as many as memory allows.
 FIRST_ROWS, MOST_ROWS = 30_000, 240_000
+# Pipelines executed together: at first about as many as plans are kept.
+FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
+ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class _State:
     evaluated: int = 0
     least_bytes: float = float("inf")
     best: dict[tuple[int, ...], Found] = field(default_factory=dict)
+    least_open: float = float("inf")  # score that other ways to deal the layers could reach
 
 
 class DegreeRows(Value, frozen=True):
@@ -105,8 +108,9 @@ class Search:
         self.constants = constant_fields(model.workload, model.pool)
         rules = [(rule, Rejection.RUNTIME) for rule in runtime_rules]
         rules += [(rule, Rejection.RULE) for rule in user_rules]
-        self._rules = RuleSteps(rules, space.expanded_overlaps)
+        self.rules = RuleSteps(rules, space.expanded_overlaps)
         self.state = _State()
+        self._open = OpenRows()
 
     def run(self) -> SearchResult:
         size = 0
@@ -117,7 +121,10 @@ class Search:
                 self.state.rejected[Rejection.BOUND] += wave.size
             else:
                 self._search(wave.degrees)
-        state, found = self.state, self._ranked()
+        self._deal()
+        state, found = self.state, self.ranked()
+        best = self._best_score()
+        gap = max(1 - state.least_open / best, 0.0) if np.isfinite(best) else 0.0
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
         return SearchResult(
             found=found,
@@ -125,8 +132,8 @@ class Search:
             evaluated=state.evaluated,
             rejected=+state.rejected,
             reasons=+state.reasons,
-            optimal=True,
-            bound_gap=0.0,
+            optimal=gap <= ROUNDING,
+            bound_gap=gap if gap > ROUNDING else 0.0,
             least_bytes=state.least_bytes,
         )
 
@@ -145,7 +152,7 @@ class Search:
 
     def _search(self, degrees: Degrees) -> None:
         counts = self.space.counts(degrees.pp)
-        kept = self._passes(self._rules.of_degrees, Rows(degrees), counts)
+        kept = self._passes(self.rules.of_degrees, Rows(degrees), counts)
         degrees, counts = degrees.take(kept), counts[kept]
         shards = self.model.shard_costs(degrees)
         seconds = self._least_seconds(degrees, shards)
@@ -161,7 +168,7 @@ class Search:
         self._visit(every.take(np.flatnonzero(hopeful)))
 
     def _visit(self, rows: DegreeRows) -> None:
-        bounds = self._score(rows.seconds, rows.least_bytes, rows.degrees)
+        bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
         order = np.lexsort((np.arange(len(bounds)), bounds))
         start, size = 0, FIRST_BLOCK
         while start < len(order):
@@ -189,14 +196,14 @@ class Search:
         ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
         launches = tuning.host * (c.launch_forward + c.launch_backward) @ layers_of_kind
         once = np.maximum(per_layer @ layers_of_kind + tuning.compute * ends, launches)[s]
-        several = (degrees.pp > 1) & (degrees.num_micro_batches % degrees.pp == 0)
-        chunks = np.where(several, self.space.planner.num_layers // degrees.pp, 1)
-        speed = interleaved_speed(
-            1 / once[:, None], degrees.pp[:, None], degrees.num_micro_batches, chunks
-        )
-        return degrees.num_micro_batches / speed
+        pp, batches = degrees.pp, degrees.num_micro_batches
+        several = (pp > 1) & (batches % pp == 0)
+        chunks = np.where(several, self.space.most_chunks(pp), 1)
+        half, none = once / 2, np.zeros(len(degrees))
+        overlapped = np.ones(len(degrees), bool)
+        return least_passes(Turns(once / pp, half, half, none, pp, batches, chunks, overlapped))
 
-    def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
+    def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         """What the objective minimises, from seconds of an iteration and peak bytes."""
         if self.objective is Objective.MEMORY:
             return peak
@@ -225,11 +232,13 @@ class Search:
             return
         least = least_bytes(layouts)
         seconds = self._layout_seconds(layouts)
-        bound = self._score(seconds, least, layouts.degrees)
+        bound = self.score(seconds, least, layouts.degrees)
         option_counts = self._option_counts(chunk_layers)
         within = bound <= self._worst_kept()
         copies = self.space.overlap_copies
         self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
+        if self._deals_freely:
+            self._open.add(layouts, np.flatnonzero(within), bound, chunk_layers)
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
@@ -239,7 +248,7 @@ class Search:
             stop = start + max(1, int(np.searchsorted(total, at_once)))
             at_once = MOST_ROWS
             chosen = candidates[start:stop]
-            again = self._score(seconds[chosen], least[chosen], layouts.degrees.take(chosen))
+            again = self.score(seconds[chosen], least[chosen], layouts.degrees.take(chosen))
             alive = again <= self._worst_kept()
             lost = int(option_counts[chosen[~alive]].sum()) * copies
             self.state.rejected[Rejection.BOUND] += lost
@@ -257,7 +266,7 @@ class Search:
         chunk_layers = np.array([layout.chunk_layers for layout in every], np.int64)
         repeated = degrees.take(rows)
         counts = self._option_counts(chunk_layers) * self.space.overlap_copies
-        alive = self._passes(self._rules.of_layouts, Rows(repeated, virtual, split), counts)
+        alive = self._passes(self.rules.of_layouts, Rows(repeated, virtual, split), counts)
         if not alive.any():
             return None, chunk_layers
         layouts = self.model.layouts(
@@ -270,12 +279,15 @@ class Search:
         return np.array([self.space.num_options(int(n)) for n in distinct])[index]
 
     def _layout_seconds(self, layouts: Layouts) -> Floats:
-        """The pipeline without recomputation, everything that can be hidden hidden."""
+        """Passes without recomputation, all hidden that can be; layers dealt as they may be."""
         on_rank, every = layouts.on_rank, np.arange(len(layouts))
         device = on_rank.forward + on_rank.backward + on_rank.cp + on_rank.ep
         device = device + np.minimum(on_rank.tp, on_rank.tp_overlapped)
-        forward, backward = passes_of(np.maximum(device, on_rank.launch), on_rank)
         overlapped = np.ones(len(layouts), bool)
+        if self._deals_freely:
+            passes = passes_of(device, on_rank)
+            return least_passes_of(layouts, every, passes, on_rank.launch, overlapped)
+        forward, backward = passes_of(np.maximum(device, on_rank.launch), on_rank)
         return walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
 
     def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
@@ -283,13 +295,16 @@ class Search:
         rows, options, peaks = [], [], []
         for layers in distinct(chunk_layers[chosen]):
             group = chosen[chunk_layers[chosen] == layers]
-            valid = valid_options(self.space, self._rules.of_options, self.constants, int(layers))
+            valid = valid_options(self.space, self.rules.of_options, self.constants, int(layers))
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
-            peak = _peaks(layouts, group, valid)
+            peak = OptionBytes.of(layouts, group, valid).peaks()
             self.state.evaluated += len(peak)
             fits = self._fitting(peak, np.full(len(peak), self.space.overlap_copies))
-            if self._rules.recompute_is_free and self.objective is not Objective.MEMORY:
-                fits &= ~self._outdone(fits, valid)
+            if self.rules.recompute_is_free and self.objective is not Objective.MEMORY:
+                outdone = outdone_options(fits, valid)
+                lost = int((outdone & fits).sum()) * self.space.overlap_copies
+                self.state.rejected[Rejection.BOUND] += lost
+                fits &= ~outdone
             rows.append(np.repeat(group, len(valid.options))[fits])
             which = np.tile(np.arange(len(valid.options)), len(group))[fits]
             options.append(valid.options.take(which))
@@ -301,16 +316,6 @@ class Search:
             )
             self._price_fitting(layouts, fitting, merged, np.concatenate(peaks))
 
-    def _outdone(self, fits: Bools, valid: ValidOptions) -> Bools:
-        """What recomputes more than another option that fits the same layout: never faster."""
-        table = fits.reshape(-1, len(valid.options))
-        outdone = np.zeros_like(table)
-        for lighter in valid.lighter.T:
-            outdone |= table[:, lighter] & (lighter >= 0)
-        lost = int((outdone & table).sum()) * self.space.overlap_copies
-        self.state.rejected[Rejection.BOUND] += lost
-        return outdone.reshape(-1)
-
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
         """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
         fits = peak <= self.model.pool.gpu.memory_bytes
@@ -320,19 +325,19 @@ class Search:
         return fits
 
     def _price_fitting(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
-        options = self._permitted(layouts, rows, options)
+        options = self.permitted(layouts, rows, options)
         degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
         at_hand = Rows(degrees, virtual, layouts.split[rows], options)
         copies = self.space.overlap_copies
-        alive = self._passes(self._rules.mixed, at_hand, np.full(len(rows), copies))
+        alive = self._passes(self.rules.mixed, at_hand, np.full(len(rows), copies))
         self.state.rejected[Rejection.DOMINATED] += int(alive.sum()) * (copies - 1)
         if alive.any():
             self._rank(layouts, rows[alive], options.take(alive), peak[alive])
 
-    def _permitted(self, layouts: Layouts, rows: Ints, options: Options) -> Options:
+    def permitted(self, layouts: Layouts, rows: Ints, options: Options) -> Options:
         """Overlap that no rule of the user names is switched on wherever the runtime takes it."""
         degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
-        for switch, rules in self._rules.of_switches.items():
+        for switch, rules in self.rules.of_switches.items():
             at_hand = Rows(degrees, virtual, layouts.split[rows], options)
             alive, _ = apply_rules(
                 rules, Fields(self.constants, at_hand), np.ones(len(rows), np.int64)
@@ -342,97 +347,152 @@ class Search:
         return options
 
     def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
-        seconds = total_seconds(layouts, rows, options)
-        degrees = layouts.degrees.take(rows)
-        within = self._within_limits(seconds, degrees, np.ones(len(seconds), np.int64))
-        score = np.where(within, self._score(seconds, peak, degrees), np.inf)
-        order = np.lexsort((np.arange(len(score)), peak, score))
-        # The best option of each layout; a plan the user sees is at most eight layouts (either
-        # split, either order of ranks, sequence parallel or not): so many times `top` suffice.
-        _, first = np.unique(rows[order], return_index=True)
-        best = order[np.sort(first)[: 8 * self.top]]
-        best = best[np.isfinite(score[best])]
-        d, at = layouts.degrees, rows[best]
+        """Strategies in the order of their bounds, until these exceed the plans kept.
+
+        Of 1F1B the bound is the time; pipelines with virtual stages are executed.
+        """
+        least, degrees = total_seconds(layouts, rows, options), layouts.degrees.take(rows)
+        _, group = np.unique(self._group_of(layouts, rows), return_inverse=True)
+        best = np.full(int(group.max()) + 1, np.inf)  # of each group, so far
+        once = np.ones(len(rows), np.int64)
+        waiting = np.flatnonzero(self._within_limits(least, degrees, once))
+        at_once = FIRST_EXECUTED
+        while len(waiting):
+            score = self.score(least[waiting], peak[waiting], degrees.take(waiting))
+            alive = (score <= self._worst_kept()) & (
+                self._cost(least, peak)[waiting] < best[group[waiting]]
+            )
+            waiting, score = waiting[alive], score[alive]
+            order = np.lexsort((waiting, peak[waiting], score))
+            _, first = np.unique(group[waiting[order]], return_index=True)
+            now = waiting[order[np.sort(first)[:at_once]]]
+            seconds = executed_totals(layouts, rows[now], options.take(now), least[now])
+            best[group[now]] = np.minimum(best[group[now]], self._cost(seconds, peak[now]))
+            within = self._within_limits(seconds, degrees.take(now), once[now])
+            self._keep(layouts, rows, options, now[within], seconds[within], peak)
+            waiting = np.setdiff1d(waiting, now, assume_unique=True)
+            at_once = MOST_EXECUTED_AT_ONCE
+
+    def _best_score(self) -> float:
+        best = (found.score for found in self.state.best.values())
+        return min([*self._known, *best], default=np.inf)
+
+    @staticmethod
+    def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[int, ...]]:
+        """What plans are told apart by."""
+        d = layouts.degrees
         columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch, layouts.virtual)
-        keys = zip(*(column[at].tolist() for column in columns), strict=True)
-        for position, key in zip(best.tolist(), keys, strict=True):
-            self._keep(layouts, int(rows[position]), key, options, position, seconds, score, peak)
+        return zip(*(column[rows].tolist() for column in columns), strict=True)
+
+    @property
+    def _deals_freely(self) -> bool:
+        """Whether layers may be dealt in ways that have no name."""
+        is_timed = self.objective not in (Objective.MEMORY, Objective.GPUS)
+        alike = len(self.model.workload.model.kinds) == 1
+        return is_timed and alike and not self.space.equal_splits
+
+    def _deal(self) -> None:
+        """Deal the layers anew of what could be better than the best plan."""
+        table = self._open.below(self._best_score())
+        if table is None:
+            return
+        self.state.least_open, chosen = left_open(self, table, self._best_score())
+        if not chosen:
+            return
+        from astrarium.search.redealing import redealt
+
+        found = redealt(self, chosen, self._best_score())
+        if found is None:
+            return
+        degrees = found.layouts.degrees.take(found.rows)
+        within = self._within_limits(found.seconds, degrees, np.ones(len(found.rows), np.int64))
+        rows, seconds = found.rows[within], found.seconds[within]
+        every = np.arange(len(found.layouts))
+        self._keep(found.layouts, every, found.options, rows, seconds, found.peak)
+
+    def _group_of(self, layouts: Layouts, rows: Ints) -> Ints:
+        """Of strategies of one group only the best is kept: they have the same layout."""
+        return rows
+
+    def _cost(self, seconds: Floats, peak: Floats) -> Floats:
+        """By what strategies of one group are compared."""
+        return peak if self.objective is Objective.MEMORY else seconds
 
     def _within_limits(self, seconds: Floats, degrees: Degrees, counts: Ints) -> Bools:
-        """Which iterations (or the least they can take) keep deadline and budget."""
-        within = np.ones(len(seconds), bool)
+        """Which iterations (or the least they can take) keep deadline and budget; others count."""
+        late, dear = self._beyond_limits(seconds, degrees)
+        self.state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
+        self.state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
+        return ~(late | dear)
+
+    def keeps_limits(self, seconds: Floats, degrees: Degrees) -> Bools:
+        return ~np.logical_or(*self._beyond_limits(seconds, degrees))
+
+    def _beyond_limits(self, seconds: Floats, degrees: Degrees) -> tuple[Bools, Bools]:
+        """Which iterations miss the deadline, and which of the others the budget."""
+        late, dear = np.zeros(len(seconds), bool), np.zeros(len(seconds), bool)
         iterations, price = self.model.workload.iterations, self.model.pool.usd_per_gpu_hour
         if iterations is None or not len(seconds):
-            return within
-        state, limits = self.state, self.limits
+            return late, dear
         run = seconds * iterations
-        if limits.deadline_seconds is not None:
-            late = run > limits.deadline_seconds
-            state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
-            within &= ~late
-        if limits.budget_usd is not None and price is not None:
+        if self.limits.deadline_seconds is not None:
+            late = run > self.limits.deadline_seconds
+        if self.limits.budget_usd is not None and price is not None:
             cost = run / HOUR * self.model.pool.billed_gpus(degrees.gpus) * price
-            dear = within & (cost > limits.budget_usd)
-            state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
-            within &= ~dear
-        return within
+            dear = ~late & (cost > self.limits.budget_usd)
+        return late, dear
 
     def _keep(
         self,
         layouts: Layouts,
-        row: int,
-        key: tuple[int, ...],
+        rows: Ints,
         options: Options,
-        position: int,
+        chosen: Ints,
         seconds: Floats,
-        score: Floats,
         peak: Floats,
     ) -> None:
-        best, value = self.state.best, float(score[position])
-        if key in best and best[key].score <= value:
-            return
-        if len(best) >= self.top and key not in best and value >= self._worst_kept():
-            return
-        one = np.array([position])
-        strategy = strategy_at(
-            layouts.degrees.take(np.array([row])),
-            options.take(one),
-            0,
-            int(layouts.virtual[row]),
-            SPLITS[int(layouts.split[row])],
-        )
-        best[key] = Found(strategy, float(seconds[position]), value, float(peak[position]))
-        if len(best) > self.top:
-            worst = max(best, key=lambda k: (best[k].score, k))
-            del best[worst]
+        """Enter strategies, with their seconds, into the list of the best."""
+        at = rows[chosen]
+        score = self.score(seconds, peak[chosen], layouts.degrees.take(at))
+        best = self.state.best
+        for i, key in enumerate(self.keys(layouts, at)):
+            value = float(score[i])
+            if key in best and best[key].score <= value:
+                continue
+            if len(best) >= self.top and key not in best and value >= self._worst_kept():
+                continue
+            strategy = self._strategy(layouts, rows, options, int(chosen[i]))
+            best[key] = Found(strategy, float(seconds[i]), value, float(peak[chosen[i]]))
+            if len(best) > self.top:
+                del best[max(best, key=lambda k: (best[k].score, k))]
+
+    def _strategy(self, layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:
+        """The strategy of one row; its stages are written out if its split has no name."""
+        plain = strategy_of_row(layouts, rows, options, at)
+        code = int(layouts.split[rows[at]])
+        if code < len(SPLITS):
+            return plain
+        from astrarium.search.redealing import with_cuts
+
+        cuts = self.model.planner.bounds_of_code(plain.pp, plain.virtual_stages, code)
+        return with_cuts(plain, cuts, self.model.pool)
 
     def _worst_kept(self) -> float:
         scores = sorted([*self._known, *(found.score for found in self.state.best.values())])
         return scores[self.top - 1] if len(scores) >= self.top else float("inf")
 
-    def _ranked(self) -> list[Found]:
+    def ranked(self) -> list[Found]:
         best = self.state.best
         return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
 
 
-def _peaks(layouts: Layouts, chosen: Ints, valid: ValidOptions) -> Floats:
-    """Peak bytes of every chosen layout with every valid option, layout by layout."""
-
-    def priced(options: Options, price: Callable[..., Floats]) -> Floats:
-        rows = np.repeat(chosen, len(options))
-        per_pair = price(layouts, rows, options.take(np.tile(np.arange(len(options)), len(chosen))))
-        return per_pair.reshape(len(chosen), len(options), -1)
-
-    recompute = priced(valid.recompute, bytes_of_recompute)
-    sharding = priced(valid.sharding, bytes_of_sharding)
-    peak = recompute[:, valid.recompute_of, 0] + sharding[:, valid.sharding_of, 0]
-    for rank in range(1, recompute.shape[2]):
-        other = recompute[:, valid.recompute_of, rank] + sharding[:, valid.sharding_of, rank]
-        np.maximum(peak, other, out=peak)
-    if layouts.runtime.optimizer_transient_bytes:
-        update = priced(valid.sharding, bytes_of_update).max(axis=2)
-        np.maximum(peak, update[:, valid.sharding_of], out=peak)
-    return peak.reshape(-1)
+def strategy_of_row(layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:
+    """The strategy of one row of layouts with its row of the options."""
+    row = int(rows[at])
+    code = int(layouts.split[row])
+    split = SPLITS[code] if code < len(SPLITS) else LayerSplit.FREE
+    one, chosen = layouts.degrees.take(np.array([row])), options.take(np.array([at]))
+    return strategy_at(one, chosen, 0, int(layouts.virtual[row]), split)
 
 
 def _taken(shards: ShardCosts, rows: Ints | Bools) -> ShardCosts:

@@ -12,9 +12,9 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
-from astrarium.search.outcome import Objective
+from astrarium.search.outcome import Mode, Objective
 from astrarium.search.plan import Plan, estimate, with_split
-from astrarium.search.planner import Mode, leanest, plan, smallest_count
+from astrarium.search.planner import leanest, plan, smallest_count
 from astrarium.search.refusals import why_refused
 from astrarium.search.space import recomputable_modules
 from astrarium.strategy.types import (
@@ -152,28 +152,28 @@ def _recompute_changes(workload: Workload, s: Strategy) -> Iterator[tuple[str, S
             modules = tuple(sorted({*s.recompute.modules, module}))
             selective = Recompute(Granularity.SELECTIVE, modules=modules)
             names = ", ".join(modules)
-            yield f"recompute {names}", _recomputing(s, selective)
-    chunks = s.pp * s.virtual_stages
-    for layers in range(1, workload.model.num_layers // chunks + 1):
+            yield f"recompute {names}", replace(s, recompute=selective)
+    for layers in range(1, _mean_layers(workload, s) + 1):
         block = Recompute(Granularity.FULL, Method.BLOCK, layers)
-        yield f"recompute {layers} layers of each stage", _recomputing(s, block)
-    yield "recompute all layers", _recomputing(s, Recompute(Granularity.FULL, Method.UNIFORM, 1))
+        yield f"recompute {layers} layers of each stage", replace(s, recompute=block)
+    every = Recompute(Granularity.FULL, Method.UNIFORM, 1)
+    yield "recompute all layers", replace(s, recompute=every)
 
 
-def _recomputing(s: Strategy, recompute: Recompute) -> Strategy:
-    """The strategy with this on all stages."""
-    stages = tuple(replace(stage, recompute=None) for stage in s.stages)
-    return replace(s, recompute=recompute, stages=stages)
+def _mean_layers(workload: Workload, s: Strategy) -> int:
+    """Layers of a chunk, on average over those that hold any."""
+    filled = sum(stage.last_layer > stage.first_layer for stage in s.stages)
+    return workload.model.num_layers // (filled or s.pp * s.virtual_stages)
 
 
 def _adjusted(workload: Workload, before: Strategy, s: Strategy) -> Strategy | None:
     """What follows from a change: micro-batches, the split, switches; None if impossible."""
     per_step = s.dp * s.micro_batch
     layers, chunks = workload.model.num_layers, s.pp * s.virtual_stages
-    if workload.global_batch % per_step or chunks > layers:
+    same = (s.pp, s.virtual_stages) == (before.pp, before.virtual_stages)
+    if workload.global_batch % per_step or (chunks > layers and not same):
         return None
     sequence = s.sequence_parallel and s.tp > 1
-    same = (s.pp, s.virtual_stages) == (before.pp, before.virtual_stages)
     keeps = same or (layers % chunks == 0 and s.split is not LayerSplit.FREE)
     return replace(
         s,

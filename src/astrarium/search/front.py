@@ -15,14 +15,13 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints, rank_within
 from astrarium.cost.layouts import CostModel, Layouts
-from astrarium.cost.step import total_seconds
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.archive import ON_THE_FRONT, Archive, Ways
 from astrarium.search.engine import DegreeRows, Search
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
 from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import Space, Wave
-from astrarium.strategy.columns import SPLITS, Degrees, Options, strategy_at
+from astrarium.strategy.columns import Degrees, Options
 
 MOST_AT_ONCE = 64  # degrees of one number of GPUs that are expanded together
 
@@ -30,7 +29,7 @@ WaysOf = Callable[[Ints], Ways]  # how so many GPUs can be paid for
 
 
 class PoolFront(Search):
-    """Enters into an archive whatever the GPUs of one pool can add to the front."""
+    """Enters into an archive whatever the GPUs of one pool, by its number, can add to the front."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class PoolFront(Search):
         space: Space,
         archive: Archive,
         ways_of: WaysOf,
-        place: Callable[[int], tuple[int, ...]],
+        pool: int,
         *,
         runtime_rules: Sequence[RejectingRule],
         user_rules: Sequence[RejectingRule],
@@ -52,7 +51,7 @@ class PoolFront(Search):
             limits=Limits(),
             top=1,
         )
-        self._archive, self._place = archive, place
+        self._archive, self._pool = archive, pool
         self._gpus = space.gpu_counts
         self._ways = ways_of(self._gpus)
         self._limits = archive.limits(self._ways)
@@ -67,11 +66,14 @@ class PoolFront(Search):
         seconds *= min(model.tuning.compute, 1.0)
         return float((seconds / self._limits[inside]).min())
 
-    def _score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
+    def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         """Seconds over those below which the plan would be on the front."""
         return seconds / self._limits[np.searchsorted(self._gpus, degrees.gpus)]
 
     def _worst_kept(self) -> float:
+        return ON_THE_FRONT
+
+    def _best_score(self) -> float:
         return ON_THE_FRONT
 
     def _visit(self, rows: DegreeRows) -> None:
@@ -81,7 +83,7 @@ class PoolFront(Search):
         while len(waiting):
             seconds, least = rows.seconds[waiting], rows.least_bytes[waiting]
             degrees = rows.degrees.take(waiting)
-            alive = self._score(seconds, least, degrees) <= self._worst_kept()
+            alive = self.score(seconds, least, degrees) <= self._worst_kept()
             self.state.rejected[Rejection.BOUND] += int(rows.counts[waiting[~alive]].sum())
             waiting = waiting[alive]
             now = rank_within(degrees.gpus[alive]) < at_once
@@ -90,21 +92,25 @@ class PoolFront(Search):
             waiting = waiting[~now]
             at_once = min(2 * at_once, MOST_AT_ONCE)
 
-    def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
-        """The fastest for each number of GPUs goes into the archive."""
-        seconds = total_seconds(layouts, rows, options)
-        degrees = layouts.degrees.take(rows)
-        order = np.lexsort((np.arange(len(seconds)), peak, seconds))
-        order = order[self._score(seconds, peak, degrees)[order] <= self._worst_kept()]
-        counts, first = np.unique(degrees.gpus[order], return_index=True)
-        found = []
-        for at in order[first]:
-            row = rows[at : at + 1]
-            virtual, split = int(layouts.virtual[row[0]]), SPLITS[int(layouts.split[row[0]])]
-            chosen = options.take(np.array([at]))
-            strategy = strategy_at(layouts.degrees.take(row), chosen, 0, virtual, split)
-            found.append(Found(strategy, float(seconds[at]), 0.0, float(peak[at])))
-        places = [self._place(count) for count in counts.tolist()]
+    def _group_of(self, layouts: Layouts, rows: Ints) -> Ints:
+        """For each number of GPUs the fastest is all that counts."""
+        return layouts.gpus[rows]
+
+    def _keep(
+        self,
+        layouts: Layouts,
+        rows: Ints,
+        options: Options,
+        chosen: Ints,
+        seconds: Floats,
+        peak: Floats,
+    ) -> None:
+        """Enter strategies, with their seconds, into the archive."""
+        found = [
+            Found(self._strategy(layouts, rows, options, at), time, 0.0, float(peak[at]))
+            for at, time in zip(chosen.tolist(), seconds.tolist(), strict=True)
+        ]
+        counts = layouts.gpus[rows[chosen]]
         ways = self._ways.take(np.searchsorted(self._gpus, counts))
-        self._archive.enter(found, places, ways)
+        self._archive.enter(found, self._pool, ways)
         self._limits = self._archive.limits(self._ways)

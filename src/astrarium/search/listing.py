@@ -22,8 +22,7 @@ def layout_key(plan: Plan) -> tuple[object, ...]:
     """What tells plans apart in a list: not cuts, switches or the order of ranks."""
     s = plan.strategy
     degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
-    own = sorted({(stage.gpu, stage.tp, stage.dp) for stage in s.stages if stage.tp is not None})
-    return (*degrees, s.schedule, tuple(sorted(plan.gpus.items())), s.groups, *own)
+    return (*degrees, tuple(sorted(plan.gpus.items())))
 
 
 def listed(plans: Sequence[Plan], objective: Objective) -> list[Plan]:

@@ -10,8 +10,8 @@ Three kinds of nodes wait in one queue, the least bound first:
 
 Some promising cases are solved first. The search ends when the least bound exceeds the best plan:
 nothing unseen is better; other plans of the list are the best that were met. If it gives up before
-(after a fixed amount of work, never by the clock), or deals several chunks per rank in a few ways
-only, the least bound that was left says how far the best plan can be from the optimum.
+(after a fixed amount of work, never by the clock), or the best plan has several chunks per rank,
+the least bound that was left says how far it can be from the optimum.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.mixed import ClusterModel, Contents
-from astrarium.search.arrangements import Arrangement, laid
+from astrarium.search.arrangements import Arrangement, is_turned, laid
 from astrarium.search.mixed_bounds import (
     crossing_bound,
     interleaved_speed,
@@ -35,6 +35,7 @@ from astrarium.search.mixed_bounds import (
 )
 from astrarium.search.mixed_case_bounds import CaseBounds
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed, shortest
+from astrarium.search.mixed_finish import MOST_GAIN, NEAR, Finish, Near
 from astrarium.search.mixed_nodes import (
     FEW_CASES,
     Cases,
@@ -45,7 +46,10 @@ from astrarium.search.mixed_nodes import (
     Refined,
     Row,
     StraddledChoice,
+    by_pool,
     gathered,
+    ramp_left_out,
+    spread,
 )
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_rows import MOST_ORDERS, RowBounds, RowTable, State
@@ -59,8 +63,10 @@ from astrarium.strategy.columns import Options
 # Work (`State.work`) before the search gives up its proof: times the pools, squared, but for many.
 # Small clusters are proven if at all possible. Where few pools are to be used whole, a wide gap is
 # worth several times as much: elsewhere that was never seen to find a better plan.
-MOST_WORK, MOST_WORK_OF_FEW_GPUS, FEW_GPUS, MANY_POOLS = 0.15, 3.0, 256, 6
+MOST_WORK = ((32, 3.0), (256, 0.3))  # of so many GPUs at most
+MOST_WORK_OF_MANY_GPUS, MANY_POOLS = 0.15, 6
 WIDE_GAP, TIMES_OF_WIDE_GAP, FEW_POOLS = 0.05, 3, 3
+TIMES_OF_NO_PLAN = 10  # while nothing was found
 ASKED_FOR_A_LIST = 400_000  # of them before only a new first is looked for
 MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a few layers
 ROWS_AT_ONCE = 256  # whose bounds are refined together
@@ -97,16 +103,20 @@ class PartitionSearch:
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
+        self.near: list[Near] = []
+        self._has_rules = bool(user_rules)
         self._alone = len(model.cluster.pools) == 1
-        small = model.cluster.num_gpus <= FEW_GPUS
-        each = MOST_WORK_OF_FEW_GPUS if small else MOST_WORK
+        gpus = model.cluster.num_gpus
+        each = next((work for most, work in MOST_WORK if gpus <= most), MOST_WORK_OF_MANY_GPUS)
         self._most_work = each * min(len(model.cluster.pools), work, MANY_POOLS) ** 2
         self._complete = True
+        self._least_of_all = 0.0
         self._entered = 0
 
     def run(self, told: Callable[[int, int], None] = lambda done, rows: None) -> SearchResult:
         """The search; `told` hears how many rows of how many it has looked at."""
         rows, size = self.rows.table()
+        self._least_of_all = float(rows.bound.min(initial=np.inf))
         at_once = ROWS_OF_ONE_POOL if self._alone else ROWS_AT_ONCE
         first = self.rows.promising(rows, at_once)
         self._dive(self._refine(rows, first))
@@ -131,6 +141,7 @@ class PartitionSearch:
                 _, _, node = heapq.heappop(self._queue)
                 node.visit(self)
         self.state.rejected[Rejection.BOUND] += int(rows.counts[others[following:]].sum())
+        Finish(self, regroups=not self.space.exact and not self._has_rules).run()
         return self._result(size)
 
     def _least_of_dealt(self) -> float:
@@ -152,7 +163,8 @@ class PartitionSearch:
             return self.state.asked >= MOST_ASKED_OF_ONE_POOL
         is_wide = least < (1 - WIDE_GAP) * self.plans.best_score
         goes_on = is_wide and self.space.exact and len(self.cluster.pools) <= FEW_POOLS
-        return self.state.work >= self._most_work * (TIMES_OF_WIDE_GAP if goes_on else 1)
+        times = TIMES_OF_WIDE_GAP if goes_on else 1
+        return self.state.work >= self._most_work * (times if self.plans.best else TIMES_OF_NO_PLAN)
 
     def _result(self, size: int) -> SearchResult:
         state, found = self.state, self.plans.ranked()
@@ -160,6 +172,8 @@ class PartitionSearch:
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
         best = self.plans.best_score
         open_bound = self._least_of_dealt()
+        if found and is_turned(found[0].strategy):
+            open_bound = min(open_bound, self._least_of_all)  # other bounds know the orders
         optimal = not np.isfinite(best) or open_bound >= best
         return SearchResult(
             found=found,
@@ -214,10 +228,10 @@ class PartitionSearch:
         """Good plans, even if not the best, leave others out: some are looked for first."""
         groups: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
         for number, row in enumerate(rows):
-            for gpus in self._entire_pools(row):
+            for gpus in self.rows.likely_gpus(row):
                 opened = Opened(row, gpus)
                 groups[(*opened.group, row.virtual == 1)].append(
-                    (row.bound * _ramp_left_out(row), number, opened)
+                    (row.bound * ramp_left_out(row), number, opened)
                 )
         ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
         dives, dived = 0, set[tuple[int, bool]]()
@@ -238,16 +252,16 @@ class PartitionSearch:
         bounds = self._case_bounds(chosen, index, options)
         if bounds.min() > self.plans.best_score:
             return False
-        likely = bounds * np.array([_ramp_left_out(one.row) for one in chosen])[index]
+        likely = bounds * np.array([ramp_left_out(one.row) for one in chosen])[index]
         order = np.argsort(likely, kind="stable")
         order = order[bounds[order] <= self.plans.limit]
-        now = order[_spread(index[order], CASES_OF_DIVE)]
+        now = order[spread(index[order], CASES_OF_DIVE)]
         node = self._ready(chosen, index[now], options.take(now)) if len(now) else None
         if node is not None:
             # Every case once, in its best order.
             case = node.ranked % node.bounds.shape[1]
             first = np.sort(np.unique(case, return_index=True)[1])
-            best = first[_spread(index[now][case[first]], SPLITS_OF_DIVE)]
+            best = first[spread(index[now][case[first]], SPLITS_OF_DIVE)]
             self._solve_in_all_orders(node, node.ranked[best])
         return True
 
@@ -260,20 +274,6 @@ class PartitionSearch:
             best = min(found, key=lambda priced: priced.seconds).row
             others = node.ranked[(node.ranked % number == best) & ~np.isin(node.ranked, chosen)]
             self.solve(replace(node, ranked=others), again=False)
-
-    def _entire_pools(self, row: Row) -> list[Key]:
-        """GPUs of the fastest pools, as many of them as the row has GPUs for."""
-        sizes, found = self.space.arrangements.sizes, []
-        wanted = row.num_stages * row.block
-        order = row.fastest_first
-        for used in range(1, len(order) + 1):
-            gpus = tuple(sizes[p] if p in order[:used] else 0 for p in range(len(sizes)))
-            entire = used == len(order) or not self.space.exact
-            if sum(gpus) != wanted or not entire or row.num_stages == 1:
-                continue
-            if all(taken % row.tp_cp == 0 for taken in gpus):
-                found.append(gpus)
-        return found
 
     # Choices of GPUs
 
@@ -298,9 +298,9 @@ class PartitionSearch:
         row, stages = choice.row, choice.stages
         order = row.fastest_first
         if len(stages) == len(order):
-            by_pool = _by_pool(order, stages)
-            if self.space.arrangements.is_first(by_pool):
-                gpus = tuple(count * row.block for count in by_pool)
+            of_pools = by_pool(order, stages)
+            if self.space.arrangements.is_first(of_pools):
+                gpus = tuple(count * row.block for count in of_pools)
                 self._wait(choice.bound, Opened(row, gpus))
             return
         numbers = self.space.arrangements.stage_counts(row.block)
@@ -359,7 +359,7 @@ class PartitionSearch:
         self.state.straddled += 1
         row, order = choice.row, choice.row.fastest_first
         if len(choice.slots) == len(order):
-            self._lay_straddled(choice, _by_pool(order, choice.slots))
+            self._lay_straddled(choice, by_pool(order, choice.slots))
             return
         slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
         tried = slots[order[len(choice.slots)]]
@@ -489,11 +489,11 @@ class PartitionSearch:
             self._enter(float(cases.bounds[later].min()), cases.take(later))
 
     def _may_be(self, cases: Cases) -> Bools:
-        """Whether every stage has room and time for one layer of each chunk."""
+        """Whether every stage has room and time for a layer."""
         if len(cases) <= FEW_CASES or cases.chosen[0].row.num_stages == 1:
             return np.ones(len(cases), bool)
         rows = gathered([one.row for one in cases.chosen]).take(cases.index)
-        least = shortest(self.model.contents, distinct(rows.virtual))
+        least = shortest(self.model.contents, np.array([1]))
         bundle = self._bundle(cases.chosen, rows, cases.options, least)
         self.state.asked += len(rows.virtual) * len(bundle.classes) * len(least.layers)
         return bundle.may_take(self.plans.worst_seconds(cases.chosen[0].gpus) * (1 + 1e-9))
@@ -533,7 +533,7 @@ class PartitionSearch:
 
     def _most_layers(self, rows: Refined, gpus: Sequence[int]) -> int:
         """More on a stage would make it too slow for a plan worth keeping."""
-        most = self.space.planner.num_layers - (rows.degrees.pp - 1) * rows.virtual
+        most = self.space.planner.num_layers - (rows.degrees.pp - 1)
         seconds = self.plans.worst_seconds(gpus)
         if np.isfinite(seconds):
             # A layer of the shortest kind; others only take longer.
@@ -551,18 +551,32 @@ class PartitionSearch:
         single = node.bundle.virtual[rows] == 1
         self.state.evaluated += len(now)
         cases = list(zip(orders.tolist(), rows.tolist(), strict=True))
-        found = self._split(node, [c for c, one in zip(cases, single, strict=True) if one])
+        found = self.split(node, [c for c, one in zip(cases, single, strict=True) if one])
         several = [c for c, one in zip(cases, single, strict=True) if not one]
         if several:
-            found += node.bundle.dealt(several)
-            self._dealt.append((node, several))
+            found += self._fill(node, several)
         for priced in found:
             self.plans.keep(node.bundle, node.gpus, priced)
+        self._note_near(node, found)
         if again:
             self._enter_ready(replace(node, ranked=node.ranked[len(now) :]))
         return found
 
-    def _split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
+    def _fill(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
+        """Several chunks per rank; cases that come near the best are dealt better in the end."""
+        self._dealt.append((node, list(cases)))
+        limit = self.plans.worst_seconds(node.gpus) * (1 + MOST_GAIN)
+        return node.bundle.filled(cases, limit)
+
+    def _note_near(self, node: Ready, found: Sequence[Priced]) -> None:
+        for priced in found:
+            score = float(self.plans.score_of(priced.seconds, node.gpus))
+            self._entered += 1
+            case = priced.order, priced.row
+            self.near.append(Near(score, self._entered, node.gpus, node.bundle, case))
+        self.near = sorted(self.near)[:NEAR]
+
+    def split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         bundle, gpus = node.bundle, node.gpus
         upper = self.plans.worst_seconds(gpus) * (1 + 1e-9)
         problems = bundle.problems(cases)
@@ -576,20 +590,3 @@ class PartitionSearch:
                 bound = float(self.plans.score_of(split.lower_bound, gpus))
                 self.state.given_up = min(self.state.given_up, bound)
         return bundle.priced(found)
-
-
-def _spread(row_of: Ints, number: int) -> Ints:
-    """So many of the first places, and for half as many further rows the first of each."""
-    _, first = np.unique(row_of, return_index=True)
-    further = np.sort(first[first >= number])[: number // 2]
-    return np.concatenate([np.arange(min(number, len(row_of))), further])
-
-
-def _by_pool(order: Sequence[int], chosen: Key) -> Key:
-    """What was chosen in this order of the pools."""
-    return tuple(chosen[order.index(pool)] for pool in range(len(order)))
-
-
-def _ramp_left_out(row: Row) -> float:
-    """What a score may be, over its bound: about half of the ramp is not in it."""
-    return 1 + (row.num_stages - 1) / (2 * row.virtual * row.batches)

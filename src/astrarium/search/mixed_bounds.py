@@ -5,11 +5,12 @@ be the seconds of one micro-batch on each of P stages, T the longest, S their su
 micro-batches, hop the fastest link:
 
 - K (T + hop), the longest stage at work all the time; without the hop where transfers overlap;
-- K t_s and the stages before s, each for one chunk (`interleaved_bound`);
-- the first micro-batch through all chunks of all stages and back to s, then what s has not done
-  yet, which is all but its warm-up, and the way back from s to the first (`warm_up_passes`);
+- one chunk per rank: K t_s and the stages before s;
+- one chunk per rank: the first micro-batch through all stages and back to s, then what s has not
+  done yet, which is all but its warm-up, and the way back from s to the first (`warm_up_passes`);
 - one chunk per rank: S + (K - 1) T less the idle time of the stages behind the longest, at most
-  P T - S, hence 2 S + (K - 1 - P) T, and the links of the round trip and of every turn.
+  P T - S, hence 2 S + (K - 1 - P) T, and the links of the round trip and of every turn;
+- several chunks per rank: the mean of `cost.dealings`, whatever the sizes of chunks.
 
 S falls as T grows, because faster stages can then do more of the work; both ends of every piece on
 which S is linear in T are looked at. With few micro-batches the second chain falls, too, and the
@@ -37,14 +38,6 @@ class LayerParts(Value, frozen=True):
     computed: Floats
     sent: Floats
     launched: Floats
-
-    def faster_of(self, other: LayerParts) -> LayerParts:
-        """The least of each."""
-        return LayerParts(
-            np.minimum(self.computed, other.computed),
-            np.minimum(self.sent, other.sent),
-            np.minimum(self.launched, other.launched),
-        )
 
     def take(self, rows: Ints) -> LayerParts:
         return LayerParts(self.computed[rows], self.sent[rows], self.launched[rows])
@@ -154,16 +147,30 @@ def pipeline_bound(
 
 
 def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
-    """Seconds with several chunks per rank: (rows, ...), from speeds (rows, ..., stages).
+    """Seconds of all passes: (rows, ...), from speeds (rows, ..., stages); no stage stands at 0.
 
-    Every stage s takes K t_s and, v chunks being on their way, the sum of t before it over v. The
-    weights that make all stages count alike in a mean of these chains fall by 1 - 1 / (K v) from
-    stage to stage.
+    With one chunk per rank every stage s takes K t_s and the sum of t before it. The weights that
+    make all stages count alike in a mean of these chains fall by 1 - 1 / K from stage to stage.
     """
     rows = (-1, *(1,) * (speed.ndim - 1))
-    fall = (1.0 - 1.0 / (batches * virtual)).reshape(rows)
-    work = (speed * fall ** np.arange(speed.shape[-1])).sum(axis=-1)
-    return batches.reshape(rows[:-1]) / work
+    k, v = batches.reshape(rows), virtual.reshape(rows)
+    single = (speed * (1.0 - 1.0 / k) ** np.arange(speed.shape[-1])).sum(axis=-1)
+    stages = (speed > 0).sum(axis=-1)
+    slowest = np.where(speed > 0, speed, np.inf).min(axis=-1)
+    k, v = k[..., 0], v[..., 0]
+    several = speed.sum(axis=-1) - _saved_by_ramp(slowest, stages, k, v)
+    return np.asarray(k / np.where(v > 1, several, single))
+
+
+def _saved_by_ramp(
+    slowest: Floats, stages: Floats | Ints, batches: Floats | Ints, virtual: Floats | Ints
+) -> Floats:
+    """How much less stages do together because of a ramp, whatever the sizes of their chunks.
+
+    The mean of all chains, (K S + sum of (P - 1 - r) t_r / v) / P, counts as much as makes the
+    first stage, where it weighs most, count by its speed; the chains K t_s count for the rest.
+    """
+    return stages * (stages - 1) / (2 * virtual) * slowest / (batches + (stages - 1) / virtual)
 
 
 def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtual: Ints) -> Floats:
@@ -176,12 +183,16 @@ def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtu
     rate = np.take_along_axis(speed, order, axis=-1)
     shared = speed.ndim == 1
     taken = counts[:, order] if shared else np.take_along_axis(counts, order, axis=-1)
-    fall = -np.log1p(-1.0 / np.maximum(batches * virtual, 1 + 1e-9))[..., None]
+    slowest = np.where(taken > 0, rate, np.inf).min(axis=-1)
+    saved = _saved_by_ramp(slowest, taken.sum(axis=-1), batches, virtual)
+    several = (rate * taken).sum(axis=-1) - np.where(np.isfinite(slowest), saved, 0.0)
+    fall = -np.log1p(-1.0 / np.maximum(batches, 1 + 1e-9))[..., None]
     left = np.exp(-fall * np.cumsum(taken, axis=-1))
     shares = np.empty_like(left)
     shares[..., 0] = 1.0 - left[..., 0]
     np.subtract(left[..., :-1], left[..., 1:], out=shares[..., 1:])
-    return np.asarray((rate * (shares / -np.expm1(-fall))).sum(axis=-1))
+    single = (rate * (shares / -np.expm1(-fall))).sum(axis=-1)
+    return np.asarray(np.where(virtual > 1, several, single))
 
 
 def links_bound(
@@ -234,12 +245,9 @@ def crossing_bound(
     return np.where(virtual > 1, several, single)
 
 
-def warm_up_passes(stages: int, virtual: Ints, batches: Ints) -> Ints:
-    """Forward passes of a stage before its first backward pass, at most: (rows, stages)."""
-    behind = stages - 1 - np.arange(stages)
-    v = virtual[:, None]
-    passes = np.where(v > 1, 2 * behind + (v - 1) * stages + 1, behind + 1)
-    return np.minimum(passes, batches[:, None] * v)
+def warm_up_passes(stages: int, batches: Ints) -> Ints:
+    """Forward passes of 1F1B on a stage before its first backward pass: (rows, stages)."""
+    return np.minimum(stages - np.arange(stages), batches[:, None])
 
 
 def least_sum(rate: Floats, most: Floats, fewest: Floats, whole: Floats | int) -> Floats:

@@ -13,11 +13,14 @@ from functools import cache, cached_property
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.cost.layouts import Layouts
 from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
+from astrarium.cost.replay import executed_totals, is_executed
 from astrarium.cost.schedule import in_flight_at_peak
 from astrarium.cost.step import total_seconds
 from astrarium.search.arrangements import Arrangement
+from astrarium.search.dealing import Ring, dealt, fillings, seconds_of
 from astrarium.search.mixed_bounds import (
     StageRoom,
     interleaved_bound,
@@ -36,6 +39,8 @@ STEPS = 17  # between the least and the most seconds that passes are looked for
 STEEPEST = 1.3  # times the least, where nothing limits them
 NOTHING = -1e6  # layers of a stage that cannot be
 TOGETHER = 256  # dealt pipelines priced at once
+WAYS = 3  # to deal the layers of a case that the cost model is asked about
+EXECUTED_AT_ONCE = 8  # of them, in the order of their bounds
 
 
 def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
@@ -104,17 +109,9 @@ class Bundle(Value, frozen=True, dict=True):
             self.degrees,
             replace(self.options, recompute_layers=redone),
             self.classes,
-            self.pool_gpus,
+            np.tile(self.arrangements[0].gpus, (len(self.degrees), 1)),
             self.contents,
         )
-
-    @property
-    def pool_gpus(self) -> Ints:
-        """GPUs of each pool that stages are priced for: (rows, pools)."""
-        return np.tile(self.arrangements[0].gpus, (len(self.degrees), 1))
-
-    def arrangement(self, order: int, row: int) -> Arrangement:
-        return self.arrangements[order]
 
     @cached_property
     def seconds(self) -> Floats:
@@ -161,7 +158,7 @@ class Bundle(Value, frozen=True, dict=True):
         at, last = np.arange(self.num_stages)[:, None], self.num_stages - 1
         c = self.contents
         placed = (c.has_embedding == (at == 0)) & (c.has_head == (at == last))
-        return placed[:, None, :] & (self._num_layers >= self.virtual[:, None])
+        return np.repeat(placed[:, None, :], len(self.virtual), axis=1)
 
     @cached_property
     def _work(self) -> Floats:
@@ -182,11 +179,8 @@ class Bundle(Value, frozen=True, dict=True):
     def longest(self) -> tuple[Floats, Floats]:
         return self.room.least_longest(self._whole)
 
-    def least_seconds(self, worst: float | Floats) -> Floats:
-        """No split takes less; infinite where none fits or takes no more than the worst.
-
-        (orders, rows), the worst of all or of each.
-        """
+    def least_seconds(self, worst: float) -> Floats:
+        """No split takes less: (orders, rows); infinite where none fits or all exceed the worst."""
         passes, after = self._plain
         if self.work_of_kind.shape[1] == 1 and self.num_stages > 1:
             passes = self._with_ramps(passes, after, np.broadcast_to(worst, passes.shape))
@@ -267,19 +261,18 @@ class Bundle(Value, frozen=True, dict=True):
 
         turn = np.broadcast_to(most, (self.num_stages, len(self.classes), len(rows)))
         full = np.einsum("scr,sco->roc", held(turn, alone), laid)
-        once = (self.tables.forward + self.tables.backward / self.virtual[:, None, None])[rows]
-        layers = self._num_layers
-        rate = (once / layers).min(axis=2)
-        fewest = v.min() * laid.sum(axis=0).T
+        rate = (self.seconds[rows] / self._num_layers).min(axis=2)
+        fewest = laid.sum(axis=0).T
         whole = self.model.workload.model.num_layers
         able = full.sum(axis=2) >= whole
         through = np.where(able, least_sum(rate, full, fewest, whole), np.inf).min(axis=1)
-        through = through + self._least_hop(rows) * ((v + 1) * self.num_stages - 2)
+        through = through + self._least_hop(rows) * (2 * self.num_stages - 2)
+        # With several chunks of any size nothing is known of what is done around the turns.
+        through = np.where((v > 1) & np.isfinite(through), 0.0, through)
         ramps = np.full((len(self.class_of), len(rows)), np.inf)
         steps = np.linspace(least, most, STEPS)
         for below, step in zip(steps[:-1][::-1], steps[1:][::-1], strict=True):
-            limit = np.broadcast_to(step - through, turn.shape).copy()
-            limit[0] = np.where(v > 1, step, limit[0])
+            limit = np.broadcast_to(step - through, turn.shape)
             updated = held(np.broadcast_to(left - below, turn.shape), once_each)
             most_held = np.minimum(held(limit, chains), updated)
             fits = np.einsum("scr,sco->or", most_held, laid) >= whole
@@ -293,23 +286,22 @@ class Bundle(Value, frozen=True, dict=True):
     def _chains(self, rows: Ints) -> tuple[Floats, Floats, Floats]:
         """Of stages that hold at least so many layers: (stages, classes, rows, layers + 1).
 
-        All their passes but those before the first micro-batch is back, all of them, and what
-        follows once an iteration.
+        All their passes but, with one chunk, those before the first micro-batch is back, all of
+        them, and what follows once an iteration.
         """
-        t, v = self.tables, self.virtual[rows][:, None, None]
+        t, single = self.tables, (self.virtual[rows] == 1)[:, None, None]
         batches = self.degrees.num_micro_batches[rows]
         forward, backward = t.forward[rows], t.backward[rows]
         whole = batches[:, None, None] * (forward + backward)
-        warm_up = warm_up_passes(self.num_stages, self.virtual[rows], batches)
+        warm_up = warm_up_passes(self.num_stages, batches)
         fits = self._fits[:, :, rows]
         size = int(self._num_layers.max()) + 1
         shape = (self.num_stages, len(self.classes), len(rows), size)
         chains, alone, once = (np.full(shape, np.inf) for _ in range(3))
         layers = self._num_layers.astype(np.int64)
         for stage in range(self.num_stages):
-            counted = (v == 1) | (stage > 0)  # the first chunk of the first has the embedding
-            done = (backward + warm_up[:, stage][:, None, None] * forward) / v
-            rest = np.where(counted, whole - done, whole)
+            done = backward + warm_up[:, stage][:, None, None] * forward
+            rest = np.where(single, whole - done, whole)
             of = self.contents.has_embedding == (stage == 0)
             of &= self.contents.has_head == (stage == self.num_stages - 1)
             chosen = np.flatnonzero(of)
@@ -387,49 +379,81 @@ class Bundle(Value, frozen=True, dict=True):
         classes = self.class_of[order]
         return float(self.tables.tied[row, classes[0], classes[-1]])
 
-    def dealt(self, cases: Sequence[tuple[int, int]]) -> list[Priced]:
-        """Several chunks per rank, dealt by the least bottleneck; what fits, priced."""
+    def filled(self, cases: Sequence[tuple[int, int]], limit: float) -> list[Priced]:
+        """Several chunks per rank, filled up to the bottleneck: the fastest way for each case."""
+        rings = [self.ring(*case) for case in cases]
+        ways = [fillings(ring, self.model.workload.model.num_layers) for ring in rings]
         found = []
-        for order, row in cases:
-            found += [(order, row, sizes) for sizes in self._fillings(order, row)]
-        return self.priced_sizes(found)
+        for case, way, seconds in zip(cases, ways, seconds_of(rings, ways), strict=True):
+            if len(way) and seconds.min() < limit:
+                found.append((*case, _bounds_of(way[int(seconds.argmin())])))
+        return self.priced(found)
 
-    def priced_sizes(self, cases: Sequence[tuple[int, int, Ints]]) -> list[Priced]:
-        """Orders, rows and layers of every rank."""
-        return self.priced(
-            [
-                (order, row, _chunk_bounds(sizes, int(self.virtual[row])))
-                for order, row, sizes in cases
-            ]
+    def dealt(self, case: tuple[int, int]) -> list[Priced]:
+        """The layers of one case, dealt in the best ways."""
+        ways = dealt(self.ring(*case), self.model.workload.model.num_layers)[:WAYS]
+        return self.priced([(*case, _bounds_of(way)) for way in ways])
+
+    def ring(self, order: int, row: int) -> Ring:
+        """The pipeline of a case as the dealing of its layers sees it: stages that are linear."""
+        t, classes, layers = self.tables, self.class_of[order], self._num_layers.astype(np.int64)
+        mean = max(self.model.workload.model.num_layers // self.num_stages, 1)
+        plain, first, last = (
+            self._nearest(mean, begins=begins, ends=ends)
+            for begins, ends in ((False, False), (True, False), (False, True))
+        )
+        more = self._nearest(2 * mean, begins=False, ends=False)
+        each = [of[row, classes, plain] / layers[plain] for of in (t.forward, t.backward)]
+        # What follows once an iteration does not begin at nothing, least of all at the ends.
+        further = max(int(layers[more] - layers[plain]), 1)
+        after = (
+            np.maximum(t.after[row, classes, more] - t.after[row, classes, plain], 0.0) / further
+        )
+        fixed = t.after[row, classes, plain] - layers[plain] * after
+        for at, content in ((0, first), (-1, last)):
+            fixed[at] = t.after[row, classes[at], content] - layers[content] * after[at]
+        ends = [
+            max(float(of[row, classes[at], content] - layers[content] * rate[at]), 0.0)
+            for at, content in ((0, first), (-1, last))
+            for of, rate in ((t.forward, each[0]), (t.backward, each[1]))
+        ]
+        fits = self._fits[np.arange(self.num_stages), classes, row]
+        return Ring(
+            forward=each[0],
+            backward=each[1],
+            ends=(ends[0], ends[1], ends[2], ends[3]),
+            links=self._links(np.array([row]))[0, order],
+            after=after,
+            fixed=np.maximum(fixed, 0.0),
+            most=np.where(fits, layers, 0).max(axis=1),
+            batches=int(self.degrees.num_micro_batches[row]),
+            virtual=int(self.virtual[row]),
+            overlap_p2p=bool(self.options.overlap_p2p[row]),
         )
 
-    def _fillings(self, order: int, row: int) -> list[Ints]:
-        """Ranks filled up to the bottleneck; what is too much taken back in several ways."""
-        longest = self.longest[1][order, row]
-        if not np.isfinite(longest):
-            return []
-        classes = self.class_of[order]
-        index = (self.room.seconds[:, row] <= longest).sum(axis=1)[classes]
-        most = self.room.most[np.arange(self.num_stages), classes, row, index]
-        most = np.rint(most / self.work_of_kind[row, 0]).astype(np.int64)
-        spare = int(most.sum()) - self.model.workload.model.num_layers
-        found = {}
-        for way in (_from_last, _from_first, _in_turn_from_last, _in_turn_from_first):
-            sizes = way(most, spare, int(self.virtual[row]))
-            found[tuple(sizes.tolist())] = sizes
-        return list(found.values())
+    def _nearest(self, layers: int, *, begins: bool, ends: bool) -> int:
+        """The content of about so many layers, if possible with embedding or head as asked."""
+        c = self.contents
+        some = self._num_layers > 0
+        alike = np.flatnonzero(some & (c.has_embedding == begins) & (c.has_head == ends))
+        if not len(alike):
+            alike = np.flatnonzero(some)
+        return int(alike[np.argmin(np.abs(self._num_layers[alike] - layers))])
 
-    def priced(self, cases: Sequence[tuple[int, int, Ints]]) -> list[Priced]:
-        """Orders, rows and bounds as the cost model prices them; only what fits."""
-        found = []
+    def priced(self, cases: Sequence[tuple[int, int, Ints]], most: float = np.inf) -> list[Priced]:
+        """Orders, rows and bounds as the cost model prices them; only what fits.
+
+        With virtual stages only what may be the fastest of all, in at most so many seconds.
+        """
+        found: list[Priced] = []
         for start in range(0, len(cases), TOGETHER):
-            found += self._priced(cases[start : start + TOGETHER])
+            found += self._priced(cases[start : start + TOGETHER], most)
         return found
 
-    def _priced(self, cases: Sequence[tuple[int, int, Ints]]) -> list[Priced]:
+    def _priced(self, cases: Sequence[tuple[int, int, Ints]], most: float) -> list[Priced]:
         orders, of_case, bounds = (list(column) for column in zip(*cases, strict=True))
         chosen = np.array(of_case)
-        laid = [self.arrangement(order, row) for order, row, _ in cases]
+        laid = [self.arrangements[order] for order in orders]
         layouts = self.model.layouts(
             self.degrees.take(chosen),
             self.virtual[chosen],
@@ -438,28 +462,40 @@ class Bundle(Value, frozen=True, dict=True):
             np.array([arrangement.gpus for arrangement in laid]),
         )
         rows, options = np.arange(len(cases)), self.options.take(chosen)
-        seconds = total_seconds(layouts, rows, options)
+        least = total_seconds(layouts, rows, options)
         by_rank = memory_of(layouts, rows, options).by_rank
-        fits = np.all(by_rank <= self.tables.capacity[self.class_of[orders]], axis=1).tolist()
+        fits = np.all(by_rank <= self.tables.capacity[self.class_of[orders]], axis=1)
+        seconds = _executed(layouts, options, np.where(fits, least, np.inf), most)
         return [
             Priced(order, row, cut, float(time), float(peak.max()))
-            for (order, row, cut), time, peak, fit in zip(
-                cases, seconds, by_rank, fits, strict=True
-            )
-            if fit
+            for (order, row, cut), time, peak in zip(cases, seconds, by_rank, strict=True)
+            if np.isfinite(time)
         ]
 
 
-def in_flight_of_layers(pp: int, virtual: int, batches: int, most_layers: int) -> Floats:
-    """Micro-batches in flight at each stage, by the layers that it holds: (stages, layers + 1).
+def _executed(layouts: Layouts, options: Options, least: Floats, most: float) -> Floats:
+    """Seconds, from bounds: pipelines with virtual stages are executed while they may be the best.
 
-    Chunks that hold no layer do not occur.
+    Infinite of those that are not.
     """
+    found = least.copy()
+    at = np.flatnonzero(is_executed(layouts, np.arange(len(least))))
+    found[at] = np.inf
+    waiting = at[np.argsort(least[at], kind="stable")]
+    while len(waiting) and least[waiting[0]] <= most and np.isfinite(least[waiting[0]]):
+        now, waiting = waiting[:EXECUTED_AT_ONCE], waiting[EXECUTED_AT_ONCE:]
+        found[now] = executed_totals(layouts, now, options.take(now), least[now])
+        most = min(most, float(found[now].min()))
+    return found
+
+
+def in_flight_of_layers(pp: int, virtual: int, batches: int, most_layers: int) -> Floats:
+    """Micro-batches in flight at each stage, by the layers that it holds: (stages, layers + 1)."""
     if virtual == 1:
         held = np.minimum(pp - np.arange(pp), batches).astype(float)
         return np.repeat(held[:, None], most_layers + 1, axis=1)
     found = np.zeros((pp, most_layers + 1))
-    for layers in range(virtual, most_layers + 1):
+    for layers in range(1, most_layers + 1):
         found[:, layers] = _in_flight_of_chunks(pp, virtual, min(batches, 2 * pp), layers)
     return found
 
@@ -476,32 +512,6 @@ def _chunks(sizes: Ints, virtual: int) -> Ints:
     return small + (np.arange(virtual)[:, None] >= virtual - large)
 
 
-def _chunk_bounds(sizes: Ints, virtual: int) -> Ints:
-    return np.concatenate([[0], np.cumsum(_chunks(sizes, virtual).reshape(-1))])
-
-
-def _from_last(most: Ints, spare: int, least: int) -> Ints:
-    sizes = most.copy()
-    for stage in range(len(sizes) - 1, -1, -1):
-        taken = min(spare, int(sizes[stage]) - least)
-        sizes[stage] -= taken
-        spare -= taken
-    return sizes
-
-
-def _from_first(most: Ints, spare: int, least: int) -> Ints:
-    return _from_last(most[::-1], spare, least)[::-1]
-
-
-def _in_turn_from_last(most: Ints, spare: int, least: int) -> Ints:
-    sizes = most.copy()
-    while spare:
-        for stage in range(len(sizes) - 1, -1, -1):
-            if spare and sizes[stage] > least:
-                sizes[stage] -= 1
-                spare -= 1
-    return sizes
-
-
-def _in_turn_from_first(most: Ints, spare: int, least: int) -> Ints:
-    return _in_turn_from_last(most[::-1], spare, least)[::-1]
+def _bounds_of(sizes: Ints) -> Ints:
+    """Cuts of chunks of so many layers, in model order."""
+    return np.concatenate([[0], np.cumsum(sizes.reshape(-1))])

@@ -134,7 +134,7 @@ def gathered(rows: Sequence[Row]) -> Refined:
 def least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
     """Seconds that transfers make pipelines take in whatever order: (not overlapped or, rows)."""
     classes = sorted({of for order in orders for of in order.classes})
-    hop, layer = rows.hop, rows.layer * rows.virtual[:, None]
+    hop, layer = rows.hop, rows.layer
     between = np.zeros((len(layer), len(classes), len(classes)))
     for i, one in enumerate(classes):
         for j, other in enumerate(classes):
@@ -258,3 +258,20 @@ class Cases(Value, frozen=True, dict=True):
 
     def visit(self, search: Visitor) -> None:
         search.look_at(self)
+
+
+def spread(row_of: Ints, number: int) -> Ints:
+    """So many of the first places, and for half as many further rows the first of each."""
+    _, first = np.unique(row_of, return_index=True)
+    further = np.sort(first[first >= number])[: number // 2]
+    return np.concatenate([np.arange(min(number, len(row_of))), further])
+
+
+def by_pool(order: Sequence[int], chosen: Key) -> Key:
+    """What was chosen in this order of the pools."""
+    return tuple(chosen[order.index(pool)] for pool in range(len(order)))
+
+
+def ramp_left_out(row: Row) -> float:
+    """What a score may be, over its bound: about half of the ramp is not in it."""
+    return 1 + (row.num_stages - 1) / (2 * row.virtual * row.batches)

@@ -10,13 +10,11 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Cluster
-from astrarium.search.arrangements import Arrangement
 from astrarium.search.mixed_cases import Bundle, Priced
-from astrarium.search.outcome import Found, Limits, Objective, Rejection
+from astrarium.search.outcome import LISTED, Found, Limits, Objective, Rejection
 from astrarium.search.score import Score
 from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
-from astrarium.units import HOUR
 
 Key = tuple[int, ...]
 TIMES = (Objective.THROUGHPUT, Objective.TIME)
@@ -38,25 +36,10 @@ class KeptPlans(Score):
         self.best: dict[Key, Found] = {}
         self.only_better = False  # even if the list is not full
         self.rejected: Counter[Rejection] = Counter()  # for deadline and budget
-        self.least_seconds = self.least_usd = float("inf")
 
     def worst_seconds(self, gpus: Sequence[int]) -> float:
         """Plans on these GPUs that take longer are not worth a look."""
-        hourly = self.usd_per_hour(gpus)
-        worst = min(self._too_late, self._too_dear / hourly if hourly else float("inf"))
-        if self.objective is Objective.COST:
-            return min(worst, self.limit / hourly) if hourly else worst
-        return min(worst, self.limit) if self.objective in TIMES else worst
-
-    @property
-    def _too_late(self) -> float:
-        """Seconds of an iteration that were too many: who takes longer is late, too."""
-        return self.least_seconds / (self.iterations or 1.0)
-
-    @property
-    def _too_dear(self) -> float:
-        """Dollars of an iteration, times an hour, that were too many."""
-        return self.least_usd * HOUR / (self.iterations or 1.0)
+        return self.most_seconds(self.limit, gpus)
 
     @property
     def best_score(self) -> float:
@@ -75,12 +58,10 @@ class KeptPlans(Score):
     def _kept_score(self, key: Key) -> float:
         return self.best[key].score if key in self.best else float("inf")
 
-    def strategy(
-        self, bundle: Bundle, priced: Priced, arrangement: Arrangement | None = None
-    ) -> Strategy:
+    def strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
         virtual = int(bundle.virtual[priced.row])
         plain = strategy_at(bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE)
-        parts = (arrangement or bundle.arrangement(priced.order, priced.row)).parts
+        parts = bundle.arrangements[priced.order].parts
         pools = self._cluster.pools
         stages = tuple(
             Stage(
@@ -97,16 +78,17 @@ class KeptPlans(Score):
         return replace(plain, stages=stages)
 
     def keep_found(self, seed: Found) -> None:
-        """A plan found elsewhere; its stages say which pools it uses."""
+        """A plan found elsewhere; its stages say which pools it uses.
+
+        With GPUs of other pools, it has the score that it has there, if any.
+        """
         used = seed.strategy.gpus_of_pools()
         gpus = [used.pop(pool.name, 0) for pool in self._cluster.pools]
         elsewhere = sum(used.values())
-        if elsewhere and self.objective not in (Objective.THROUGHPUT, Objective.TIME):
-            return  # what GPUs of other pools cost is not known here
         gpus.append(elsewhere)
         s = seed.strategy
         key = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages, *gpus)
-        score = float(self.score_of(seed.seconds, gpus[:-1]))
+        score = seed.score if elsewhere else float(self.score_of(seed.seconds, gpus[:-1]))
         if score < min(self.worst, self._kept_score(key)):
             self._put(key, replace(seed, score=score))
 
@@ -118,29 +100,15 @@ class KeptPlans(Score):
 
     def beyond_budget(self, usd_hours: Floats) -> Bools:
         """Whether iterations that cost so much, times an hour, at least are too dear."""
-        budget = self.limits.budget_usd
-        if budget is None or self.iterations is None or not self.has_prices:
-            return np.zeros(len(usd_hours), bool)
-        usd = usd_hours / HOUR * self.iterations
-        dear = usd > budget
-        self.least_usd = min(self.least_usd, float(usd[dear].min(initial=np.inf)))
-        return np.asarray(dear)
+        return np.asarray(usd_hours > self.dearest)
 
     def _keeps_limits(self, seconds: float, gpus: Sequence[int]) -> bool:
-        if self.iterations is None:
-            return True
-        limits = self.limits
-        run = seconds * self.iterations
-        if limits.deadline_seconds is not None and run > limits.deadline_seconds:
-            self.least_seconds = min(self.least_seconds, run)
+        if seconds > self.longest:
             self.rejected[Rejection.DEADLINE] += 1
             return False
-        if limits.budget_usd is not None and self.has_prices:
-            usd = self.usd_of_run(seconds, gpus)
-            if usd > limits.budget_usd:
-                self.least_usd = min(self.least_usd, usd)
-                self.rejected[Rejection.BUDGET] += 1
-                return False
+        if seconds * self.usd_per_hour(gpus) > self.dearest:
+            self.rejected[Rejection.BUDGET] += 1
+            return False
         return True
 
     @property
@@ -152,10 +120,13 @@ class KeptPlans(Score):
 
     @property
     def limit(self) -> float:
-        """What is still worth a look: anything until the list is full, then only a new first."""
-        filling = len(self.best) < self._top and not self.only_better
+        """What is still worth a look: anything until a list is full, then only a new first.
+
+        A longer list that was asked for changes nothing about the search.
+        """
+        filling = len(self.best) < min(self._top, LISTED) and not self.only_better
         worst = float("inf") if filling else self.best_score
-        return min(worst, self._too_late) if self.objective in TIMES else worst
+        return min(worst, self.longest) if self.objective in TIMES else worst
 
     def ranked(self) -> list[Found]:
         best = self.best

@@ -1,10 +1,11 @@
 """What pipelines of layers that are alike take at least, wherever their stages are: a bound.
 
-Known are the seconds of a layer on every pool and how many stages lie there. The stage at place j
-has to do all but its warm-up after the first micro-batch has come back (`cost.walks`), so it may
-hold the more layers the earlier it stands, and no pool has better places than the first ones. All
-stages together must hold the model, each at least a layer for every chunk, and what follows the
-passes has the rest of the iteration (`mixed_updates`).
+Known are the seconds of a layer on every pool and how many stages lie there. With one chunk per
+rank the stage at place j has to do all but its warm-up after the first micro-batch has come back
+(`cost.walks`), so it may hold the more layers the earlier it stands, and no pool has better places
+than the first ones; with several chunks of any size only its own passes count. All stages
+together must hold the model, each at least a layer, and what follows the passes has the rest of
+the iteration (`mixed_updates`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ class Ramps(Value, frozen=True):
     """Columns of rows."""
 
     layer: Floats  # (rows, pools): seconds of both passes of a layer
-    once: Floats  # (rows, pools): of a layer on the way through all chunks and back through one
-    rest: Floats  # (rows, places): passes after the first micro-batch is back, falling
+    rest: Floats  # (rows, places): passes after the first micro-batch is back, never rising
     hops: Floats  # (rows,): seconds of transfers on that way
     stages: Ints
     batches: Ints
@@ -50,31 +50,30 @@ class Ramps(Value, frozen=True):
 
         passes: seconds of all at most; left: seconds of the update.
         """
-        v, turn = self.virtual[:, None], (passes / self.batches)[:, None]
+        turn = (passes / self.batches)[:, None]
         updated = self.most[(self.update <= left[:, None, None]).sum(axis=2)]
         alone = np.minimum(np.floor(turn / self.layer * (1 + ROUNDING) + ROUNDING), updated)
         used = counts > 0
         through = self._through(counts, np.where(used, alone, 0.0))
-        able = np.isfinite(through) & ~(used & (alone < v)).any(axis=1)
-        at = np.minimum((passes - np.where(able, through, 0.0))[:, None] / self.rest, turn)
-        at[:, 0] = np.where(self.virtual > 1, turn[:, 0], at[:, 0])
+        able = np.isfinite(through) & ~(used & (alone < 1)).any(axis=1)
+        before = np.where(able & (self.virtual == 1), through, 0.0)
+        at = np.minimum((passes - before)[:, None] / self.rest, turn)
         held = np.floor(at[:, None, :] / self.layer[:, :, None] * (1 + ROUNDING) + ROUNDING)
         held = np.minimum(held, updated[:, :, None])
-        held = np.where(held < v[..., None], _IMPOSSIBLE, held)
+        held = np.where(held < 1, _IMPOSSIBLE, held)
         here = np.arange(held.shape[2]) < counts[:, :, None]
         return np.asarray(able & ((held * here).sum(axis=(1, 2)) >= self.num_layers))
 
     def _through(self, counts: Floats, alone: Floats) -> Floats:
         """The first micro-batch until it is back, if stages hold so many layers at most."""
-        fewest = counts * self.virtual[:, None]
-        extra = self.num_layers - fewest.sum(axis=1, keepdims=True)
-        order = np.argsort(self.once, axis=1, kind="stable")
-        spare = np.take_along_axis(np.maximum(counts * alone - fewest, 0.0), order, axis=1)
+        extra = self.num_layers - counts.sum(axis=1, keepdims=True)
+        order = np.argsort(self.layer, axis=1, kind="stable")
+        spare = np.take_along_axis(np.maximum(counts * (alone - 1), 0.0), order, axis=1)
         before = np.cumsum(spare, axis=1) - spare
         taken = np.clip(extra - before, 0.0, spare)
-        more = (taken * np.take_along_axis(self.once, order, axis=1)).sum(axis=1)
+        more = (taken * np.take_along_axis(self.layer, order, axis=1)).sum(axis=1)
         able = (spare.sum(axis=1) >= extra[:, 0]) & (extra[:, 0] >= 0)
-        return np.where(able, (fewest * self.once).sum(axis=1) + more + self.hops, np.inf)
+        return np.where(able, (counts * self.layer).sum(axis=1) + more + self.hops, np.inf)
 
     def least_passes(
         self, counts: Floats, low: Floats, high: Floats, total: Floats, steps: int = STEPS
@@ -100,20 +99,17 @@ def ramps_of(
 ) -> Ramps:
     """Of rows with their figures, without and with offload."""
     stages, batches = degrees.pp, degrees.num_micro_batches
-    forward = np.minimum(*(of.forward for of in figures))
     share = np.maximum(*(of.share for of in figures)).max(axis=1)[:, None]
     hop = np.minimum(*(of.hop for of in figures)).min(axis=(0, 2))
-    v = virtual[:, None]
-    behind = stages[:, None] - 1 - np.arange(int(stages.max(initial=1)))
-    warm_up = np.where(v > 1, 2 * behind + (v - 1) * stages[:, None] + 1, behind + 1)
-    warm_up = np.minimum(warm_up, (batches * virtual)[:, None])
-    rest = np.maximum(batches[:, None] - (1 + (warm_up - 1) * share) / v, ROUNDING)
+    warm_up = stages[:, None] - np.arange(int(stages.max(initial=1)))
+    warm_up = np.minimum(warm_up, batches[:, None])
+    rest = np.maximum(batches[:, None] - (1 + (warm_up - 1) * share), ROUNDING)
+    rest = np.where(virtual[:, None] > 1, batches[:, None], rest)
     seconds, numbers = update
     return Ramps(
         layer=layer,
-        once=layer / v + (1 - 1 / v) * np.minimum(forward, layer),
         rest=rest,
-        hops=hop * ((virtual + 1) * stages - 2),
+        hops=hop * (2 * stages - 2),
         stages=stages,
         batches=batches,
         virtual=virtual,

@@ -47,7 +47,6 @@ class LayerFigures(Value, frozen=True):
     """
 
     seconds: Floats
-    forward: Floats  # of these at least, whatever is redone
     share: Floats  # of the forward pass at most
     act: Floats  # kept for each micro-batch in flight
     weight: Floats  # kept once
@@ -75,7 +74,7 @@ class LayerFigures(Value, frozen=True):
 
     def faster_of(self, other: LayerFigures) -> LayerFigures:
         """The shorter seconds of both; bytes are the same."""
-        times = ("seconds", "forward", "again", "all_again", "after", "hop")
+        times = ("seconds", "again", "all_again", "after", "hop")
         least = {n: np.minimum(getattr(self, n), getattr(other, n)) for n in times}
         return replace(self, **least, share=np.maximum(self.share, other.share))
 
@@ -188,7 +187,6 @@ def _figures(
     act = flight[..., 0] / unit
     return LayerFigures(
         seconds=(seconds[:-1, ..., 0] / unit).min(axis=3),
-        forward=((forward / np.array(PROBES)).min(axis=(0, 4)) / unit).min(axis=2),
         share=(forward / seconds).max(axis=(0, 3, 4)),
         act=act[:-1].min(axis=3),
         weight=weight[:-1].min(axis=3),
@@ -251,7 +249,6 @@ def least_longest(
     in_flight: Floats,
     room: Ints,
     stages: Ints,
-    virtual: Ints,
     within: tuple[Floats, Floats],
     whole: Floats,
     *,
@@ -259,8 +256,7 @@ def least_longest(
 ) -> Floats:
     """The least bottleneck of rows, if it is between two figures; the higher one if it is more.
 
-    room: (rows, classes), stages that a pool has room for. A stage has a layer for each of its
-    chunks.
+    room: (rows, classes), stages that a pool has room for. A stage has a layer.
     """
     behind = np.arange(in_flight.shape[1]) >= room[..., None]
 
@@ -268,7 +264,7 @@ def least_longest(
         most = of.most_layers(longest[:, None, None]) * (1 + 1e-9)
         if whole_layers:
             most = np.floor(most)
-            most[most < virtual[rows, None, None]] = _IMPOSSIBLE
+            most[most < 1] = _IMPOSSIBLE
         most[behind[rows]] = _IMPOSSIBLE
         best = np.cumsum(-np.sort(-most.reshape(len(rows), behind[0].size), axis=1), axis=1)
         held = np.take_along_axis(best, stages[rows, None] - 1, axis=1)[:, 0]
@@ -295,14 +291,11 @@ def least_passes_of_options(
     pool_of: Ints,
     whole: Floats,
     worst: Floats,
-    asked: Bools | None = None,
-    ends: EndRoom | None = None,
     updates: UpdateRoom | None = None,
 ) -> Floats:
     """Seconds of all passes of cases with their own options, in any of some orders: (cases,).
 
-    pool_of: (orders, stages); whole: what all layers count; asked: (cases, orders), all if not
-    given; ends: what embedding and head leave room for; updates: what the rest of an iteration
+    pool_of: (orders, stages); whole: what all layers count; updates: what the rest of an iteration
     leaves room for. Infinite where it is more than the worst.
     """
     virtual = held.virtual[:, 0, 0]
@@ -311,29 +304,27 @@ def least_passes_of_options(
     least = held.seconds.min(axis=(1, 2)) * whole / stages * batches
     most = np.where(np.isfinite(worst), worst, 4 * least)
     whole = whole[:, None] * (1 - 1e-9)
-    through = _one_way(held, laid, whole, most / batches, asked)
-    done = warm_up_passes(stages, virtual, batches)[:, None, :] - 1
-    rest = batches[:, None, None] - (1 + done * held.share[..., None]) / virtual[:, None, None]
+    through = _one_way(held, laid, whole, most / batches)
+    done = warm_up_passes(stages, batches)[:, None, :] - 1
+    rest = batches[:, None, None] - (1 + done * held.share[..., None])
     rest = np.maximum(rest, 1e-9)
+    # With several chunks of any size nothing is known of what is done before and behind the turns.
+    several = virtual > 1
+    through = np.where(several & np.isfinite(through), 0.0, through)
+    rest = np.where(several[:, None, None], batches[:, None, None], rest)
     places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
 
     def asking(cases: Ints) -> Callable[..., Bools]:
         """Whether some passes, and at least so many of them, are enough for these cases."""
         room, at_rest, before, turns = held.take(cases), rest[cases], through[cases], batches[cases]
-        # The embedding is only in the first chunk of the first stage, which may have done more.
-        first = (np.arange(stages) == 0) & (virtual[cases] > 1)[:, None, None]
 
         def enough(passes: Floats, fewest: Floats | None = None) -> Bools:
             at_work = (passes - before)[:, None, None] / at_rest
             alone = (passes / turns)[:, None, None]
-            layers = room.layers(np.where(first, alone, np.minimum(at_work, alone)))
-            if ends is not None:
-                layers = ends.at_most(layers, alone, cases)
+            layers = room.layers(np.minimum(at_work, alone))
             if updates is not None and fewest is not None:
                 layers = np.minimum(layers, updates.layers(cases, fewest))
             able = layers.reshape(len(cases), len(places)) @ places >= whole[cases]
-            if asked is not None:
-                able &= asked[cases]
             return np.asarray(able.any(axis=1))
 
         return enough
@@ -386,38 +377,16 @@ def _one_way(
     laid: Floats,
     whole: Floats,
     turns: Floats,
-    asked: Bools | None,
 ) -> Floats:
-    """One micro-batch through all chunks, and through one on the way back: (cases,).
+    """One micro-batch through all stages and back: (cases,).
 
     turns: the most that a stage may take for a micro-batch. Infinite where no order has room.
     """
-    v = held.virtual[:, 0]
-    once = held.seconds[:, :, 0] / v + (1 - 1 / v) * held.forward
     layers = held.layers(turns[:, None, None]).transpose(1, 0, 2)
     full = np.matmul(layers, laid.transpose(2, 1, 0)).transpose(1, 2, 0)  # (cases, orders, pools)
     able = full.sum(axis=2) >= whole
-    if asked is not None:
-        able &= asked
     fewest = held.least.min() * laid.sum(axis=1)
-    return np.where(able, least_sum(once, full, fewest, whole), np.inf).min(axis=1)
-
-
-class EndRoom(Value, frozen=True):
-    """Of cases with layers that are alike: (cases, pools), seconds at least."""
-
-    layer: Floats
-    embedding: Floats
-    head: Floats
-
-    def at_most(self, layers: Floats, turn: Floats, cases: Ints) -> Floats:
-        """Layers (cases, pools, stages) of stages that take so long, fewer at both ends."""
-        layers = layers.copy()
-        for stage, end in ((0, self.embedding), (-1, self.head)):
-            most = np.floor((turn[:, 0] - end[cases]) / self.layer[cases] * (1 + 1e-9))
-            most = np.where(most < 1, _IMPOSSIBLE, most)
-            layers[:, :, stage] = np.minimum(layers[:, :, stage], most)
-        return layers
+    return np.where(able, least_sum(held.seconds[:, :, 0], full, fewest, whole), np.inf).min(axis=1)
 
 
 class AnyOptionRoom:
@@ -431,9 +400,9 @@ class AnyOptionRoom:
     def __init__(self, figures: LayerFigures, virtual: Ints, in_flight: Floats) -> None:
         self._room = LayerRoom(figures, in_flight)
         self.seconds = figures.seconds.min(axis=0)[..., None]
-        self.forward, self.share = figures.forward, figures.share
+        self.share = figures.share
         self.virtual = virtual[:, None, None]
-        self.least = self.virtual.astype(float)
+        self.least = np.ones(self.virtual.shape)
 
     def take(self, cases: Ints) -> AnyOptionRoom:
         found = copy(self)
@@ -479,14 +448,14 @@ class OptionRoom:
             return np.asarray(found[..., None])
 
         self.seconds, self.again, self.all_again = at("seconds"), at("again"), at("all_again")
-        self.forward, self.share = at("forward")[..., 0], at("share")[..., 0]
+        self.share = at("share")[..., 0]
         self.virtual = virtual[:, None, None]
         f = in_flight[:, None, :]
         each = options.recompute_layers[:, None, None]
-        self.least = self.virtual * lightest
+        self.least = lightest
         self.alike = np.full(self.least.shape, work.shape[1] == 1)
         # Of layers that differ, the lightest are redone at least, the heaviest at most.
-        self.redone = np.where(full, each * self.least, 0)
+        self.redone = np.where(full, each * self.virtual * lightest, 0)
         self.twice, self.redoing = self.seconds + self.again, self.redone * self.again
         spared = np.where(full, each * self.virtual * heaviest, 0)
         self.grouped = full & (options.method != _BLOCK)[:, None, None]

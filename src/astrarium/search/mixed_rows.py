@@ -27,6 +27,7 @@ from astrarium.search.mixed_bounds import (
     pipeline_bound,
     speeds,
 )
+from astrarium.search.mixed_nodes import Key, Row
 from astrarium.search.mixed_plans import TIMES, KeptPlans
 from astrarium.search.mixed_ramps import Ramps, ramps_of
 from astrarium.search.mixed_relaxed import (
@@ -38,13 +39,14 @@ from astrarium.search.mixed_relaxed import (
 from astrarium.search.mixed_rules import MixedRules
 from astrarium.search.mixed_space import MixedSpace
 from astrarium.search.mixed_updates import update_seconds
-from astrarium.search.outcome import Rejection
+from astrarium.search.outcome import Objective, Rejection
 from astrarium.search.sieve import Lost
 from astrarium.search.straddling import straddle
 from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
 
 MOST_ORDERS = 24  # orders of pools in one case
+NO_PRICE = 1e-9  # USD that nothing costs, where it is divided by
 OF_EACH_PP = 8  # rows of every number of stages that are looked at first
 # What a unit of work counts: so that they can be added up. The same on every machine.
 SECONDS_OF_ROW, SECONDS_OF_CHOICE, SECONDS_OF_GROUP = 5e-4, 1.2e-3, 1.5e-2
@@ -212,9 +214,8 @@ class RowBounds:
 
         What they cost is left to finer bounds.
         """
-        limit = self.plans.limit
-        priced = self.plans.limits.budget_usd is not None or self.objective not in TIMES
-        if priced or not np.isfinite(limit):
+        limit = self.worst_seconds
+        if not np.isfinite(limit):
             return np.ones(len(degrees), bool)
         pace = self.model.pools[0].tuning.compute * slowest_of(degrees.gpus[:1].clip(max=1))
         every = np.arange(len(shards.of_pools[0][0].sent))
@@ -225,7 +226,7 @@ class RowBounds:
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         within = np.minimum(np.cumsum(sizes, axis=1)[shards.shard_of] / block, degrees.pp[:, None])
         done = (rate * np.diff(within, axis=1, prepend=0.0)).sum(axis=1)
-        return np.asarray(degrees.num_micro_batches <= limit * (1 + 1e-9) * done)
+        return np.asarray(degrees.num_micro_batches <= limit * done)
 
     def _row_bounds(self, degrees: Degrees, speed: Floats) -> Floats:
         taken = self._fastest(degrees, speed)
@@ -296,24 +297,37 @@ class RowBounds:
         return np.asarray(2 ** np.floor(np.log2(np.maximum(most, 1))).astype(np.int64))
 
     def promising(self, rows: RowTable, number: int) -> Ints:
-        """Rows that are likely to be good: the whole ramp counted, all GPUs of some pools used."""
-        degrees = rows.degrees
+        """Rows that are likely to be good: the whole ramp counted, all GPUs of some pools used.
+
+        Where money counts, one further pool may be used in part.
+        """
+        degrees, prices = rows.degrees, self.plans.prices
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
-        order = np.argsort(-rows.speed, axis=1, kind="stable")
-        totals = np.cumsum(sizes[order], axis=1)
-        entire = (totals == degrees.gpus[:, None]).any(axis=1)
-        taken = fastest_stages(rows.speed, sizes / block, degrees.pp)
+        worth = self.worth(rows.speed)
+        taken = fastest_stages(worth, sizes / block, degrees.pp)
+        totals = np.cumsum(sizes[np.argsort(-worth, axis=1, kind="stable")], axis=1)
+        entire = (totals == degrees.gpus[:, None]).any(axis=1) | self.by_money
         total = np.minimum((rows.speed * taken).sum(axis=1), self._laid_speed(degrees, rows.speed))
         # More than a few chunks are rarely worth their transfers.
         chunks = np.minimum(self._most_chunks(degrees), 4)
         turns = degrees.num_micro_batches + (degrees.pp - 1) / chunks
-        seconds = np.where(entire & (degrees.pp > 1), turns / total, np.inf)
-        score = np.maximum(self._scores_of_rows(degrees, rows.speed, seconds), rows.bound)
+        score = self.plans.score(turns / total, degrees.gpus, (taken * block) @ prices)
+        score = np.where(entire & (degrees.pp > 1), np.maximum(score, rows.bound), np.inf)
         best = np.argsort(score, kind="stable")
-        best = best[np.isfinite(seconds[best])]
+        best = best[np.isfinite(score[best])]
         # Ramps are estimated as if stages were alike: some of every number of stages are tried.
         return best[(np.arange(len(best)) < number) | (_place_among(degrees.pp[best]) < OF_EACH_PP)]
+
+    @property
+    def by_money(self) -> bool:
+        """Whether not all GPUs need be the best choice."""
+        limited = self.plans.limits.budget_usd is not None
+        return not self.space.exact and (limited or self.objective is Objective.COST)
+
+    def worth(self, speed: Floats) -> Floats:
+        """By what pools are taken first: the fastest, or those whose work is cheapest."""
+        return speed / np.maximum(self.plans.prices, NO_PRICE) if self.by_money else speed
 
     def refined(
         self,
@@ -347,7 +361,6 @@ class RowBounds:
                 in_flight,
                 room,
                 stages,
-                virtual,
                 (lowest, highest),
                 whole,
                 whole_layers=len(self.numbers) == 1,
@@ -387,7 +400,7 @@ class RowBounds:
     def worst_seconds(self) -> float:
         """Of an iteration, on whatever GPUs, that is still worth a look."""
         limited = self.objective in TIMES
-        return self.plans.limit * (1 + 1e-9) if limited else float("inf")
+        return (self.plans.limit if limited else self.plans.longest) * (1 + 1e-9)
 
     def _least_of_ramps(self, ramps: Ramps, taken: Floats, stages: Ints, low: Floats) -> Floats:
         """Passes with the ramp, the update in what is left: rows of one stage have none."""
@@ -435,6 +448,24 @@ class RowBounds:
             _, first = np.unique(pool.domain_of(gpus), return_index=True)
             found.append(gpus[first].tolist())
         return found
+
+    def likely_gpus(self, row: Row) -> list[Key]:
+        """GPUs of the pools that are worth most, as many as the row has GPUs for.
+
+        All GPUs of a pool; but where money counts, of the last one any whole nodes.
+        """
+        pools, sizes = self.cluster.pools, self.space.arrangements.sizes
+        left, found = row.num_stages * row.block, [0] * len(sizes)
+        for pool in np.argsort(-self.worth(row.speed), kind="stable").tolist():
+            found[pool] = min(left, sizes[pool])
+            left -= found[pool]
+        entire = all(taken in (0, size) for taken, size in zip(found, sizes, strict=True))
+        if row.num_stages == 1 or left or not (entire or self.by_money):
+            return []
+        nodes = [pool.gpus_per_node for pool in pools]
+        whole = all(taken % node == 0 for taken, node in zip(found, nodes, strict=True))
+        fits = all(taken % row.tp_cp == 0 for taken in found)
+        return [tuple(found)] if fits and (entire or whole) else []
 
 
 def _place_among(values: Ints) -> Ints:

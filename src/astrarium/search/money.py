@@ -12,11 +12,11 @@ from typing import Final
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import NoFeasiblePlanError
-from astrarium.model.workload import Workload
 from astrarium.search.archive import Archive, Point
 from astrarium.search.formats import runnable
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.plan import Plan, estimate
+from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.runs import Runs
 from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import Space
@@ -37,52 +37,29 @@ class Front(Value, frozen=True):
 
 def find_front(
     runs: Runs,
-    workloads: Sequence[Workload],
-    rules: Sequence[RejectingRule],
-    *,
-    expanded_overlaps: frozenset[str] = frozenset(),
-    equal_splits: bool = False,
-    pairs: bool = False,
+    rules: Sequence[UserRule],
     told: Callable[[str, int, int, Callable[[], Sequence[Plan]]], None] | None = None,
 ) -> Front:
-    """The front over all GPU types and counts; `workloads` in the number format of each pool.
-
-    With `pairs` also over pipelines on two pools. `told` hears how far it is.
-    """
-    archive, pools = Archive(), runs.cluster.pools
-    models = [
-        CostModel(workload, pool, tuning=runs.tuning)
-        for workload, pool in zip(workloads, pools, strict=True)
-    ]
-    results = []
+    """The front over all GPU types and counts, each type by itself; `told` hears how far it is."""
+    archive, models, results = Archive(), models_of(runs), []
     for number in _cheapest_first(models):
-        entered = enter_pool(
-            runs,
-            number,
-            models[number],
-            archive,
-            rules,
-            expanded_overlaps=expanded_overlaps,
-            equal_splits=equal_splits,
-        )
-        results.append(entered)
+        results.append(enter_pool(runs, number, models[number], archive, rules))
         if told is not None:
             front = partial(plans_of, runs, models, archive.points)
-            told("front", len(results), len(pools) + pairs, front)
-    if pairs:
-        results.append(_enter_pairs(runs, archive, rules, expanded_overlaps))
+            told("front", len(results), len(models), front)
     return Front(front_of(plans_of(runs, models, archive.points)), tuple(results))
 
 
+def models_of(runs: Runs) -> list[CostModel]:
+    """Every pool by itself, in the number format that it has."""
+    return [
+        CostModel(runnable(runs.workload, pool), pool, tuning=runs.tuning)
+        for pool in runs.cluster.pools
+    ]
+
+
 def enter_pool(
-    runs: Runs,
-    number: int,
-    model: CostModel,
-    archive: Archive,
-    rules: Sequence[RejectingRule],
-    *,
-    expanded_overlaps: frozenset[str] = frozenset(),
-    equal_splits: bool = False,
+    runs: Runs, number: int, model: CostModel, archive: Archive, rules: Sequence[UserRule]
 ) -> SearchResult:
     """Enter what the GPUs of one pool can add to the archive."""
     from astrarium.search.front import PoolFront
@@ -92,8 +69,8 @@ def enter_pool(
         model.pool,
         model.planner,
         exact=False,
-        expanded_overlaps=expanded_overlaps,
-        equal_splits=equal_splits,
+        expanded_overlaps=overlaps_named(rules),
+        equal_splits=any("split" in rule.names for rule in rules),
     )
     runtime_rules: Sequence[RejectingRule] = megatron_rules()
     return PoolFront(
@@ -101,32 +78,10 @@ def enter_pool(
         space,
         archive,
         partial(runs.ways_of_pool, number),
-        partial(_alone, number, len(runs.cluster.pools)),
+        number,
         runtime_rules=runtime_rules,
         user_rules=rules,
     ).run()
-
-
-def _enter_pairs(
-    runs: Runs,
-    archive: Archive,
-    rules: Sequence[RejectingRule],
-    expanded_overlaps: frozenset[str],
-) -> SearchResult:
-    """Enter what pipelines over two pools can add to the archive."""
-    from astrarium.search.mix_fronts import Asked, mix_fronts
-
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
-    asked = Asked(
-        runs.workload,
-        runs.cluster,
-        runs.ways,
-        runtime_rules,
-        rules,
-        expanded_overlaps,
-        runs.tuning,
-    )
-    return mix_fronts(asked, archive)
 
 
 def _cheapest_first(models: Sequence[CostModel]) -> list[int]:
@@ -138,38 +93,25 @@ def _cheapest_first(models: Sequence[CostModel]) -> list[int]:
     return sorted(range(len(models)), key=usd_per_flop)
 
 
-def _alone(number: int, pools: int, gpus: int) -> tuple[int, ...]:
-    return tuple(gpus if pool == number else 0 for pool in range(pools))
-
-
 def plans_of(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -> list[Plan]:
     """Points as plans with their runs; with everything counted some may be outdone."""
-    by_pools: dict[tuple[int, ...], list[Point]] = defaultdict(list)
+    by_pool: dict[int, list[Point]] = defaultdict(list)
     for point in points:
-        used = tuple(pool for pool, count in enumerate(point.gpus) if count)
-        by_pools[used].append(point)
+        by_pool[point.pool].append(point)
     plans = []
-    for used, members in by_pools.items():
-        model = _model(runs, models, used)
+    for pool, members in by_pool.items():
         strategies = list(dict.fromkeys(point.found.strategy for point in members))
-        estimated = dict(zip(strategies, _estimated(model, strategies), strict=True))
+        found = _estimated(ClusterModel.alone(models[pool]), strategies)
+        estimated = dict(zip(strategies, found, strict=True))
         plans += [runs.priced(estimated[point.found.strategy], point.spot) for point in members]
     return plans
-
-
-def _model(runs: Runs, models: Sequence[CostModel], used: tuple[int, ...]) -> ClusterModel:
-    """The cost model of some pools; together they use a number format that all have."""
-    if len(used) == 1:
-        return ClusterModel.alone(models[used[0]])
-    part = runs.cluster.part([models[pool].pool for pool in used])
-    return ClusterModel(runnable(runs.workload, *part.pools), part, tuning=runs.tuning)
 
 
 def _estimated(model: ClusterModel, strategies: Sequence[Strategy]) -> Sequence[Plan]:
     """The plans of strategies, with the best cuts where layers are not equal."""
     plans = estimate(model, strategies)
-    if len(model.workload.model.kinds) == 1 or len(model.pools) > 1:
-        return plans  # splits over several pools are exact already
+    if len(model.workload.model.kinds) == 1:
+        return plans
     from astrarium.search.polish import polished
 
     better = {}

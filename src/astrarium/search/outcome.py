@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
+
+# Plans that every search looks for and begins with; of longer lists the others are those met on the
+# way. So what is looked at, and which plan is the first, does not depend on how many are shown.
+LISTED: Final = 8
 
 
 class Objective(StrEnum):
@@ -18,6 +23,11 @@ class Objective(StrEnum):
     COST = "cost"
     GPUS = "gpus"  # the fewest that fit
     MEMORY = "memory"  # the least on the fullest rank
+
+
+class Mode(StrEnum):
+    EXACT = "exact"
+    UP_TO = "up-to"
 
 
 class Rejection(StrEnum):
@@ -70,20 +80,3 @@ class SearchResult:
     def of_few(cls, count: int) -> SearchResult:
         """Of so many strategies, all of them kept."""
         return cls([], count, count, Counter(), Counter(), True, 0.0, float("inf"))
-
-
-@dataclass(slots=True)
-class Counts:
-    """What several searches looked at, added up."""
-
-    space: int = 0
-    evaluated: int = 0
-    rejected: Counter[Rejection] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def add(self, result: SearchResult) -> None:
-        self.space += result.space
-        self.evaluated += result.evaluated
-        self.rejected += result.rejected
-        self.rejected[Rejection.SLOWER] += len(result.found)
-        self.reasons += result.reasons

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import Pipelines
 from astrarium.cost.replay import chunk_passes
@@ -50,18 +50,16 @@ def stage_seconds(
     options: Options,
     cluster: Cluster,
     placed: Sequence[Sequence[Parts]],
-    chunk_layers: Sequence[Floats],
 ) -> list[tuple[StageSeconds, ...]]:
-    """Of every row of the pipelines, its stages; `chunk_layers` are (virtual, pp, kinds) each."""
+    """Of every row of the pipelines, its stages."""
     layouts = pipelines.layouts
     rows = np.arange(len(placed))
     forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
     after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
     whole = pipelines.model_seconds(options)
     several = np.flatnonzero(layouts.virtual > 1)
-    of_chunks = dict(
-        zip(several.tolist(), chunk_passes(layouts, several, options, chunk_layers), strict=True)
-    )
+    passes = chunk_passes(layouts, several, options.take(several))
+    of_chunks = dict(zip(several.tolist(), passes, strict=True))
     found = []
     for row, of_rank in enumerate(placed):
         columns = np.flatnonzero(layouts.stages.present[row])

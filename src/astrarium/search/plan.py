@@ -5,35 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
-from astrarium.cost.groups import exchanged_bytes, meeting_seconds
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
-from astrarium.cost.mixed import AnyDegrees, ClusterModel, StageClass
-from astrarium.cost.replay import replayed_seconds
-from astrarium.cost.stages import layers_before
+from astrarium.cost.mixed import ClusterModel, StageClass
+from astrarium.cost.replay import is_executed, replayed_seconds
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
 from astrarium.cost.uncertainty import interval_ratios
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
-from astrarium.strategy.columns import (
-    RECOMPUTE_COLUMNS,
-    Options,
-    by_rank,
-    degrees_of,
-    options_of,
-    recompute_codes,
-)
+from astrarium.strategy.columns import Options, degrees_of, options_of
 from astrarium.strategy.placement import Parts, placement
-from astrarium.strategy.types import LayerSplit, Recompute, Stage, Strategy, of_groups
-from astrarium.strategy.validity import megatron_lacks
+from astrarium.strategy.types import LayerSplit, Stage, Strategy
 from astrarium.units import HOUR
 from astrarium.value import Value
 
@@ -104,20 +94,13 @@ class Plan(Value, frozen=True):
     @property
     def ideal_seconds(self) -> float:
         """The iteration on one machine with the summed speed of all stages: no waiting, no hops."""
-        every = zip(self._groups(), self.stages, strict=True)
-        at_once = [(g.sequences / g.num_micro_batches, stage) for g, stage in every]
-        return self.strategy.sequences / sum(n / stage.model_seconds for n, stage in at_once)
-
-    def _groups(self) -> Iterator[Strategy]:
-        """The group, or the strategy, that each stage belongs to."""
-        for group in self.strategy.pipelines:
-            yield from [group] * group.ranks
+        at_once = self.strategy.sequences / self.strategy.num_micro_batches
+        return self.strategy.sequences / sum(at_once / one.model_seconds for one in self.stages)
 
     def busy_share(self, stage: StageSeconds) -> float:
         """The part of the iteration that a stage does not wait for others."""
         passes = stage.forward_seconds + stage.backward_seconds
-        number = list(self._groups())[stage.stage].num_micro_batches
-        busy = number * passes + stage.after_seconds
+        busy = self.strategy.num_micro_batches * passes + stage.after_seconds
         return busy / self.iteration_seconds
 
     @property
@@ -126,14 +109,13 @@ class Plan(Value, frozen=True):
 
 
 class _Pipeline(Value, frozen=True):
-    """What a strategy without groups takes, or one of the groups by itself."""
+    """What a strategy takes."""
 
     strategy: Strategy  # with its stages
     breakdown: Mapping[str, float]
     memory: tuple[StageMemory, ...]
     stages: tuple[StageSeconds, ...]
     pool_gpus: Ints
-    exchanged_bytes: float  # gradients of a GPU that other groups have to add theirs to
 
     @property
     def seconds(self) -> float:
@@ -145,33 +127,26 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
     if not strategies:
         return ()
     whole = ClusterModel.alone(model) if isinstance(model, CostModel) else model
-    every = iter(_pipelines(whole, [one for s in strategies for one in s.pipelines]))
-    plans = []
-    for strategy in strategies:
-        alone = [next(every) for _ in strategy.pipelines]
-        plans.append(_plan(whole, _together(whole, alone) if strategy.groups else alone[0]))
-    return tuple(plans)
+    return tuple(_plan(whole, priced) for priced in _pipelines(whole, strategies))
 
 
 def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pipeline]:
     cluster = model.cluster
     placed = [placement(strategy, cluster) for strategy in strategies]
     bounds = [chunk_bounds_of(model, strategy) for strategy in strategies]
-    pool_gpus = np.array([gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
+    pool_gpus = np.array([_gpus_of_pools(parts, len(cluster.pools)) for parts in placed])
     pipelines = model.pipelines(
-        degrees_by_class(strategies, placed),
+        degrees_of(strategies),
         np.array([s.virtual_stages for s in strategies], np.int64),
         bounds,
         [[_class_of(parts) for parts in ranks] for ranks in placed],
         pool_gpus,
     )
     layouts = pipelines.layouts
-    rows, options = np.arange(len(strategies)), _options_of(strategies, layouts.stages.present)
+    rows, options = np.arange(len(strategies)), options_of(strategies)
     memory = memory_of(layouts, rows, options)
-    chunks = _chunk_layers(model, strategies, bounds)
-    seconds = _replayed(layouts, options, chunks, seconds_of(layouts, rows, options))
-    of_stages = stage_seconds(pipelines, options, cluster, placed, chunks)
-    exchanged = exchanged_bytes(layouts)
+    seconds = _replayed(layouts, options, seconds_of(layouts, rows, options))
+    of_stages = stage_seconds(pipelines, options, cluster, placed)
     found = []
     for row, strategy in enumerate(strategies):
         ranks = np.flatnonzero(layouts.stages.present[row])
@@ -186,122 +161,26 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
         )
         breakdown = {c: float(getattr(seconds, c)[row]) for c in SECONDS_CAUSES}
         made = replace(strategy, stages=_stages(cluster, strategy, bounds[row], placed[row]))
-        found.append(
-            _Pipeline(
-                made,
-                breakdown,
-                stages,
-                of_stages[row],
-                pool_gpus[row],
-                float(exchanged[row]),
-            )
-        )
+        found.append(_Pipeline(made, breakdown, stages, of_stages[row], pool_gpus[row]))
     return found
-
-
-def _together(model: ClusterModel, groups: Sequence[_Pipeline]) -> _Pipeline:
-    """Groups that share the batch: the longest of them, and the meeting of all."""
-    used = sum((group.pool_gpus for group in groups), np.zeros_like(groups[0].pool_gpus))
-    if (used > [pool.num_gpus for pool in model.cluster.pools]).any():
-        raise InputError("groups ask for more GPUs of a pool than it has; give each its own pools")
-    fabric = model.fabric_of(tuple(np.flatnonzero(used).tolist()))
-    most = max(group.exchanged_bytes for group in groups)
-    breakdown = dict(max(groups, key=lambda group: group.seconds).breakdown)
-    breakdown["gradient_reduction"] += float(meeting_seconds(fabric, len(groups), np.array(most)))
-    groups = sorted(groups, key=lambda group: -group.strategy.sequences)
-    memory = [stage for group in groups for stage in group.memory]
-    stages = [stage for group in groups for stage in group.stages]
-    return _Pipeline(
-        of_groups([group.strategy for group in groups]),
-        breakdown,
-        tuple(replace(stage, stage=index) for index, stage in enumerate(memory)),
-        tuple(replace(stage, stage=index) for index, stage in enumerate(stages)),
-        used,
-        most,
-    )
-
-
-def degrees_by_class(
-    strategies: Sequence[Strategy], placed: Sequence[Sequence[Parts]]
-) -> AnyDegrees:
-    """Those of the strategies; by class where stages have their own."""
-    if not any(strategy.has_unlike_stages for strategy in strategies):
-        return degrees_of(strategies)
-    of_class: list[dict[StageClass, Strategy]] = []
-    for strategy, ranks in zip(strategies, placed, strict=True):
-        own: dict[StageClass, Strategy] = {}
-        for stage in strategy.stages:
-            alike = own.setdefault(_class_of(ranks[stage.rank]), strategy.degrees_of(stage))
-            if alike != strategy.degrees_of(stage):
-                raise InputError(
-                    f"stages on {stage.gpu or 'the same pool'} have different tp, dp or"
-                    " micro-batch; all stages of a pool must be alike"
-                )
-        of_class.append(own)
-    names = {name for own in of_class for name in own}
-    return {
-        name: degrees_of([own.get(name, s) for own, s in zip(of_class, strategies, strict=True)])
-        for name in sorted(names)
-    }
-
-
-def _options_of(strategies: Sequence[Strategy], present: Bools) -> Options:
-    """Those of the strategies; by rank where stages recompute what others do not."""
-    options = options_of(strategies)
-    if not any(strategy.has_own_recompute for strategy in strategies):
-        return options
-    columns = {name: by_rank(getattr(options, name)) for name in RECOMPUTE_COLUMNS}
-    codes = np.stack([np.broadcast_to(of, present.shape) for of in columns.values()]).copy()
-    for row, strategy in enumerate(strategies):
-        ranks = np.flatnonzero(present[row])
-        for rank, own in _own_recompute(strategy).items():
-            codes[:, row, ranks[rank]] = recompute_codes(own)
-    return replace(options, **dict(zip(columns, codes, strict=True)))
-
-
-def _own_recompute(strategy: Strategy) -> dict[int, Recompute]:
-    """What each pipeline rank recomputes, if not what the strategy does."""
-    of_rank: dict[int, Recompute] = {}
-    for stage in strategy.stages:
-        mine = stage.recompute or strategy.recompute
-        if of_rank.setdefault(stage.rank, mine) != mine:
-            raise InputError(
-                f"chunks of pipeline rank {stage.rank} recompute different things; all chunks of a"
-                " rank must be alike"
-            )
-    return {rank: own for rank, own in of_rank.items() if own != strategy.recompute}
 
 
 def _class_of(parts: Parts) -> StageClass:
     return tuple(pool for pool, _ in parts)
 
 
-def _chunk_layers(
-    model: ClusterModel, strategies: Sequence[Strategy], bounds: Sequence[Ints]
-) -> list[Floats]:
-    """Layers of every kind on the chunks of each strategy: (virtual, pp, kinds)."""
-    held = layers_before(model.workload.model)
-    return [
-        np.diff(held[cuts], axis=0).reshape(strategy.virtual_stages, strategy.pp, -1)
-        for strategy, cuts in zip(strategies, bounds, strict=True)
-    ]
-
-
-def _replayed(
-    layouts: Layouts, options: Options, chunk_layers: Sequence[Floats], seconds: Seconds
-) -> Seconds:
-    """The seconds with pipelines of virtual stages as the simulator executes them."""
-    pp, batches = layouts.degrees.pp, layouts.degrees.num_micro_batches
-    rows = np.flatnonzero((layouts.virtual > 1) & (pp > 1) & (batches % pp == 0))
+def _replayed(layouts: Layouts, options: Options, seconds: Seconds) -> Seconds:
+    """The seconds with pipelines of virtual stages as they are executed."""
+    rows = np.flatnonzero(is_executed(layouts, np.arange(len(layouts))))
     if not len(rows):
         return seconds
-    bubble = seconds.pipeline_bubble.copy()
-    replayed = replayed_seconds(layouts, rows, options, chunk_layers)
-    bubble[rows] += replayed - pipeline_of(layouts, rows, options.take(rows))
+    bubble, chosen = seconds.pipeline_bubble.copy(), options.take(rows)
+    replayed = replayed_seconds(layouts, rows, chosen)
+    bubble[rows] += replayed - pipeline_of(layouts, rows, chosen)
     return replace(seconds, pipeline_bubble=bubble)
 
 
-def gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
+def _gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
     used = [0] * pools
     for parts in ranks:
         for pool, count in parts:
@@ -312,8 +191,8 @@ def gpus_of_pools(ranks: Sequence[Parts], pools: int) -> list[int]:
 def _no_place_for_inputs(model: ClusterModel, strategy: Strategy) -> tuple[str, ...]:
     """Megatron's pipeline layout has one embedding, on the first stage."""
     later = model.workload.model.later_inputs
-    pipelines = any(group.pp > 1 for group in strategy.pipelines)
-    return (f"another input comes in at layer {later[0][0]}",) if later and pipelines else ()
+    piped = later and strategy.pp > 1
+    return (f"another input comes in at layer {later[0][0]}",) if piped else ()
 
 
 def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
@@ -321,7 +200,7 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
     every = zip(model.pools, priced.pool_gpus.tolist(), strict=True)
     used = [(of_pool, count) for of_pool, count in every if count]
     seconds = priced.seconds
-    lacking = (*megatron_lacks(priced.strategy), *_no_place_for_inputs(model, priced.strategy))
+    lacking = _no_place_for_inputs(model, priced.strategy)
     experts = workload.model.max_experts > 0
     ratios = [interval_ratios(m.ops, m.runtime.name, experts=experts) for m, _ in used]
     low, high = min(ratio[0] for ratio in ratios), max(ratio[1] for ratio in ratios)
@@ -365,14 +244,11 @@ def _usd_per_hour(used: Sequence[tuple[CostModel, int]]) -> float | None:
 
 def with_split(model: ClusterModel, strategy: Strategy) -> Strategy:
     """The strategy with its split called free if its stages are not those of the named one."""
-    if strategy.groups:
-        return of_groups([with_split(model, group) for group in strategy.groups])
     if not strategy.stages or strategy.split is LayerSplit.FREE:
         return strategy
     asked = chunk_bounds_of(model, strategy)
-    chunks = strategy.pp * strategy.virtual_stages
-    even = model.workload.model.num_layers % chunks == 0
-    if even or strategy.split is LayerSplit.BALANCED:
+    chunks, layers = strategy.pp * strategy.virtual_stages, model.workload.model.num_layers
+    if layers % chunks == 0 or (strategy.split is LayerSplit.BALANCED and chunks <= layers):
         made = chunk_bounds_of(model, replace(strategy, stages=()))
         if np.array_equal(asked, made):
             return strategy
@@ -396,10 +272,10 @@ def chunk_bounds_of(model: ClusterModel, strategy: Strategy) -> Ints:
             f"stages has {len(asked)} entries; pp {strategy.pp} x virtual_stages"
             f" {strategy.virtual_stages} needs {chunks}"
         )
-    if firsts != [0, *lasts[:-1]] or lasts[-1] != layers or any(a >= b for a, b in asked):
+    if firsts != [0, *lasts[:-1]] or lasts[-1] != layers or any(a > b for a, b in asked):
         raise InputError(
-            f"stages hold layers {asked}; they must cover all {layers} layers in order, each at"
-            f" least one: [[0, a], [a, b], ..., [z, {layers}]]"
+            f"stages hold layers {asked}; they must cover all {layers} layers in order:"
+            f" [[0, a], [a, b], ..., [z, {layers}]]"
         )
     return np.array([*firsts, layers])
 
@@ -407,24 +283,15 @@ def chunk_bounds_of(model: ClusterModel, strategy: Strategy) -> Ints:
 def _stages(
     cluster: Cluster, strategy: Strategy, bounds: Ints, placed: Sequence[Parts]
 ) -> tuple[Stage, ...]:
-    asked = {stage.rank: stage for stage in strategy.stages}
-    redone = _own_recompute(strategy)
-    made = []
-    for chunk in range(strategy.pp * strategy.virtual_stages):
-        rank = chunk % strategy.pp
-        stage = Stage(
-            gpu=smallest_gpu(cluster, placed[rank]),
+    return tuple(
+        Stage(
+            gpu=smallest_gpu(cluster, parts),
             first_layer=int(bounds[chunk]),
             last_layer=int(bounds[chunk + 1]),
-            devices=sum(count for _, count in placed[rank]),
-            rank=rank,
+            devices=sum(count for _, count in parts),
+            rank=chunk % strategy.pp,
             chunk=chunk // strategy.pp,
-            pools=tuple((cluster.pools[pool].name, count) for pool, count in placed[rank]),
+            pools=tuple((cluster.pools[pool].name, count) for pool, count in parts),
         )
-        if strategy.has_unlike_stages:
-            own = strategy.degrees_of(asked[rank])
-            degrees = (own.tp, own.dp, own.micro_batch)
-            if degrees != (strategy.tp, strategy.dp, strategy.micro_batch):
-                stage = replace(stage, tp=own.tp, dp=own.dp, micro_batch=own.micro_batch)
-        made.append(replace(stage, recompute=redone[rank]) if rank in redone else stage)
-    return tuple(made)
+        for chunk, parts in enumerate([*placed] * strategy.virtual_stages)
+    )

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
-from itertools import combinations
 
 import numpy as np
 
@@ -22,13 +20,12 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
-from astrarium.search.engine import Search
 from astrarium.search.formats import runnable
 from astrarium.search.listing import Told, listed, telling, untold
 from astrarium.search.money import (
     Front,
-    best_paid,
     check_headway,
     find_front,
     front_of,
@@ -36,30 +33,25 @@ from astrarium.search.money import (
     nearest,
     rank_key,
 )
-from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.outcome import LISTED, Limits, Mode, Objective, Rejection, SearchResult
 from astrarium.search.plan import Plan, estimate, with_split
+from astrarium.search.pools import (
+    Asked,
+    Together,
+    paid,
+    peak_flops,
+    search_each,
+    search_pool,
+    teams,
+)
 from astrarium.search.refusals import why_refused
-from astrarium.search.rules import UserRule, overlaps_named
+from astrarium.search.rules import UserRule
 from astrarium.search.runs import Runs
-from astrarium.search.sieve import RejectingRule
-from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
-from astrarium.strategy.validity import megatron_rules
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
 SHOWN_REASONS = 3
-# Plans beyond those wanted that are executed pass by pass if they could still be among the first.
-FINALISTS = 3
-# Degrees up to which unequal layers on one pool are searched with free splits; beyond, only the
-# plans found get theirs.
-FEW_DEGREES = 2_000
-MOST_PARTS = 6  # of a cluster that are searched by themselves if the whole could not be proven
-
-
-class Mode(StrEnum):
-    EXACT = "exact"
-    UP_TO = "up-to"
 
 
 class Planned(Value, frozen=True):
@@ -77,6 +69,7 @@ class Planned(Value, frozen=True):
     bound_gap: float
     front: tuple[Plan, ...] = ()  # that no other beats in time and money; the fastest first
     notes: tuple[str, ...] = ()  # for the reader
+    faster_alone: Plan | None = None  # on all GPUs of one pool, where all pools have to be used
 
 
 def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
@@ -102,29 +95,28 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     _check_types(cluster, mode, most_types)
     begin = time.perf_counter()
     runs = Runs(workload, cluster, terms or RunTerms(), tuning)
-    asked = _Asked(
+    asked = Asked(
         workload,
         tuning,
         objective,
         mode,
         (*rules, *runs.rules),
-        top + FINALISTS,
+        max(top, LISTED),
         runs.limits_of_search(limits),
         telling(told, runs, objective, limits, top),
     )
-    front = _front(asked, runs, most_types)
-    answered = front and _is_answered_by_front(asked, cluster, most_types)
-    searched = [] if answered else _searched(asked, cluster, most_types)
-    found = [best_paid(runs, plan, objective, limits) for plans, _ in searched for plan in plans]
-    results = [result for _, result in searched] or list(front.results if front else ())
+    front = _front(asked, runs)
+    searched = _searched(asked, runs, limits, front, most_types)
+    found, results = searched.plans, searched.results
     on_front = front_of((*found, *(front.plans if front else ())))
     plans = [plan for plan in (*found, *on_front) if keeps(plan, limits)]
     check_headway(plans)
     if not plans:
         raise _refusal(asked, runs, most_types, results, on_front, limits)
     shown = listed(plans, objective)
+    faster_alone = _faster_alone(asked, cluster, shown[0])
     rejected = sum((result.rejected for result in results), Counter())
-    rejected[Rejection.SLOWER] += max(len(found) - len(shown[:top]), 0)
+    rejected[Rejection.SLOWER] += max(len(found) - searched.of_front - len(shown[:top]), 0)
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -137,11 +129,33 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         optimal=all(result.optimal for result in results),
         bound_gap=_gap(results),
         front=on_front if front else (),
+        faster_alone=faster_alone,
     )
 
 
+def _faster_alone(asked: Asked, cluster: Cluster, best: Plan) -> Plan | None:
+    """The fastest plan on one pool, if it is faster than what has to use all of them."""
+    if asked.mode is Mode.UP_TO or len(cluster.pools) == 1:
+        return None
+    found = best
+    freely = replace(asked, objective=Objective.TIME, top=1, limits=Limits())
+    for pool in sorted(cluster.pools, key=lambda pool: -peak_flops(asked, pool)):
+        if _ideal_seconds(asked, pool) < found.iteration_seconds:
+            plans, _ = search_pool(freely, pool, [found.iteration_seconds])
+            found = min((found, *plans), key=lambda plan: plan.iteration_seconds)
+    return None if found is best else found
+
+
+def _ideal_seconds(asked: Asked, pool: Pool) -> float:
+    """An iteration with all GPUs of a pool at their peak all the time."""
+    if any(isinstance(kind, CustomBlock) for kind in asked.workload.model.kinds):
+        return 0.0  # measured layers are not bound by their stated FLOPs
+    flops = asked.workload.flops_per_iteration * min(asked.tuning.compute, 1.0)
+    return flops / peak_flops(asked, pool)
+
+
 def _refusal(
-    asked: _Asked,
+    asked: Asked,
     runs: Runs,
     most_types: int | None,
     results: Sequence[SearchResult],
@@ -150,58 +164,33 @@ def _refusal(
 ) -> NoFeasiblePlanError:
     """Why there is no plan: the limits, with what would be enough, or what bound without them."""
     if asked.is_about_money and not front:
-        freely = _searched(replace(asked, limits=Limits()), runs.cluster, most_types)
-        results = [result for _, result in freely]
-        front = front_of([plan for plans, _ in freely for plan in runs.paid(plans)])
+        freely = _searched(replace(asked, limits=Limits()), runs, Limits(), None, most_types)
+        results, front = freely.results, front_of(runs.paid(freely.plans))
     if front:
         return NoFeasiblePlanError(nearest(front, limits))
     bound = (asked.workload, runs.cluster, asked.tuning, results, asked.mode, asked.rules)
     return NoFeasiblePlanError(_why_nothing(*bound))
 
 
-def _front(asked: _Asked, runs: Runs, most_types: int | None) -> Front | None:
+def _front(asked: Asked, runs: Runs) -> Front | None:
     """The front of time and money, where GPUs may stay idle, all have a price, and it matters."""
-    pools = runs.cluster.pools
-    unpriced = any(pool.usd_per_gpu_hour is None for pool in pools)
+    unpriced = any(pool.usd_per_gpu_hour is None for pool in runs.cluster.pools)
     matters = asked.is_about_money or asked.workload.tokens is not None
     if asked.mode is Mode.EXACT or unpriced or not matters:
         return None
-    several = len(pools) > 1 and most_types != 1
-    return find_front(
-        runs,
-        [runnable(asked.workload, pool) for pool in pools],
-        asked.rules,
-        expanded_overlaps=overlaps_named(asked.rules),
-        equal_splits=any("split" in rule.names for rule in asked.rules),
-        pairs=several and (asked.is_about_money or most_types is not None),
-        told=asked.told,
-    )
-
-
-def _is_answered_by_front(asked: _Asked, cluster: Cluster, most_types: int | None) -> bool:
-    """Whether the best plan is on the front, so that nothing else has to be searched."""
-    pools = len(cluster.pools)
-    most = pools if most_types is None else min(most_types, pools)
-    alike = len(asked.workload.model.kinds) == 1
-    if not alike and pools == 1:
-        return False  # the best cuts of unequal layers are searched apart
-    of_few = most <= 2 and (alike or most == 1)  # pools in a job: these the front has
-    return of_few and (asked.is_about_money or most < pools)
+    return find_front(runs, asked.rules, asked.told)
 
 
 def _gap(results: Sequence[SearchResult]) -> float:
     """How far the best plan of all can be from the least bound that some search left open.
 
-    Searches of the front state how much nearer a plan could be, whatever the best one is.
+    What was not searched states how much nearer a plan could be, whatever the best one is.
     """
-    of_front = max((r.bound_gap for r in results if not r.found), default=0.0)
+    unsearched = max((r.bound_gap for r in results if not r.found), default=0.0)
     best = min((r.found[0].score for r in results if r.found), default=0.0)
     open_bounds = [r.found[0].score * (1 - r.bound_gap) for r in results if r.found]
-    gap = max((best - min(open_bounds)) / best, of_front) if best else of_front
+    gap = max((best - min(open_bounds)) / best, unsearched) if best else unsearched
     return float(gap)  # arrays have numbers of their own, which JSON does not know
-
-
-_Searched = list[tuple[tuple[Plan, ...], SearchResult]]
 
 
 def _check_types(cluster: Cluster, mode: Mode, most_types: int | None) -> None:
@@ -212,156 +201,40 @@ def _check_types(cluster: Cluster, mode: Mode, most_types: int | None) -> None:
         )
 
 
-def _searched(asked: _Asked, cluster: Cluster, most_types: int | None) -> _Searched:
-    """Each pool alone where some may stay idle, then pipelines over several of them.
+class _Searched(Value, frozen=True):
+    """Plans, paid for, and the searches for them; the front counts none of its own as found."""
 
-    Where a search stops before the end, parts are searched: a pool must not hide what they can do.
-    """
-    several = len(cluster.pools) > 1
-    searched: _Searched = []
-    if asked.mode is Mode.UP_TO or not several:
-        searched = _search_each(asked, cluster.pools)
-    if not several and len(asked.workload.model.kinds) == 1:
-        return searched
-    for pools in _teams(asked, cluster):
-        most = len(pools) if most_types is None else min(most_types, len(pools))
-        for size in range(most, 1 if several else 0, -1):
-            parts = list(combinations(pools, size))
-            if len(parts) > MOST_PARTS and size < most:
-                continue
-            known = _known(searched)
-            work = most / len(parts) ** 0.5  # parts share what the whole may do
-            whole = [_search_across(asked, cluster.part(part), known, work) for part in parts]
-            searched += whole
-            if asked.mode is Mode.EXACT or all(result.complete for _, result in whole):
-                break
-    return searched
+    plans: tuple[Plan, ...]
+    results: tuple[SearchResult, ...]
+    of_front: int = 0
 
 
-def _teams(asked: _Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
-    """Pools that can share a pipeline: those of one maker and in one place.
-
-    Where some lack the number format asked for and may stay idle, those that have it come first:
-    together with the others they would have to do without.
-    """
-    places = {pool.name: (pool.gpu.vendor, pool.cloud, pool.region) for pool in cluster.pools}
-    for place in dict.fromkeys(places.values()):
-        pools = tuple(pool for pool in cluster.pools if places[pool.name] == place)
-        able = tuple(pool for pool in pools if runnable(asked.workload, pool) is asked.workload)
-        if asked.mode is Mode.UP_TO and 1 < len(able) < len(pools):
-            yield able
-        yield pools
-
-
-def _known(searched: _Searched) -> list[Plan]:
-    return [plan for plans, _ in searched for plan in plans]
-
-
-class _Asked(Value, frozen=True):
-    """What is asked of a search, whatever it searches."""
-
-    workload: Workload
-    tuning: Tuning
-    objective: Objective
-    mode: Mode
-    rules: tuple[UserRule, ...]
-    top: int
-    limits: Limits
-    told: Told = untold
-
-    @property
-    def is_about_money(self) -> bool:
-        """Whether the fastest plan need not be the best."""
-        limits = self.limits
-        limited = limits.budget_usd is not None or limits.deadline_seconds is not None
-        return self.objective is Objective.COST or limited
-
-
-def _search_across(
-    asked: _Asked, cluster: Cluster, known: Sequence[Plan], work: float
-) -> tuple[tuple[Plan, ...], SearchResult]:
-    """Pipelines with free splits that are better than the known; the work of so many pools."""
-    from astrarium.search.arrangements import canonical
-    from astrarium.search.mixed import PartitionSearch
-    from astrarium.search.mixed_plans import KeptPlans
-    from astrarium.search.mixed_space import MixedSpace
-    from astrarium.search.polish import polished
-
-    cluster = canonical(cluster)
-    model = ClusterModel(runnable(asked.workload, *cluster.pools), cluster, tuning=asked.tuning)
-    space = MixedSpace(
-        model.workload,
-        cluster,
-        model.pools[0].planner,
-        exact=asked.mode is Mode.EXACT,
-        expanded_overlaps=overlaps_named(asked.rules),
-    )
-    better: tuple[Plan, ...] = ()
-    if len(cluster.pools) == 1 and not any("split" in rule.names for rule in asked.rules):
-        better = estimate(model, polished(model, known))
-        if len(space.degrees) > FEW_DEGREES:
-            return better, SearchResult.of_few(len(better))
-    kept = KeptPlans(cluster, model.workload.iterations, asked.objective, asked.limits, asked.top)
-    for p in (*known, *better):
-        kept.keep_found(Found(p.strategy, p.iteration_seconds, 0.0, p.peak_bytes))
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
-    already = [plan.strategy for plan in known]
-
-    def found_so_far() -> Sequence[Plan]:
-        met = [found.strategy for found in kept.best.values() if found.strategy not in already]
-        return (*known, *estimate(model, met))
-
-    result = PartitionSearch(
-        model, space, kept, runtime_rules=runtime_rules, user_rules=asked.rules, work=work
-    ).run(lambda done, rows: asked.told("pipelines", done, rows, found_so_far))
-    new = [found.strategy for found in result.found if found.strategy not in already]
-    # Plans that were known before belong to another space.
-    result.rejected[Rejection.SLOWER] += len(result.found) - len(new)
-    return estimate(model, new), result
-
-
-def _search_each(asked: _Asked, pools: Sequence[Pool]) -> _Searched:
-    """Each pool by itself, the strongest first: others are looked at for what is better only."""
-    found: dict[int, tuple[tuple[Plan, ...], SearchResult]] = {}
-    known: list[float] = []
-    by_money = asked.objective is Objective.COST
-    weights = [(pool.usd_per_gpu_hour or 0.0) if by_money else 1.0 for pool in pools]
-    for number in sorted(range(len(pools)), key=lambda i: -_peak_flops(asked, pools[i])):
-        comparable = [score / weights[number] for score in known] if all(weights) else []
-        found[number] = _search(asked, pools[number], comparable)
-        known += [one.score * weights[number] for one in found[number][1].found]
-        asked.told("pools", len(found), len(pools), lambda: _known(list(found.values())))
-    return [found[number] for number in range(len(pools))]
-
-
-def _peak_flops(asked: _Asked, pool: Pool) -> float:
-    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
-
-
-def _search(
-    asked: _Asked, pool: Pool, known: Sequence[float] = ()
-) -> tuple[tuple[Plan, ...], SearchResult]:
-    model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
-    space = Space(
-        model.workload,
-        pool,
-        model.planner,
-        exact=asked.mode is Mode.EXACT,
-        expanded_overlaps=overlaps_named(asked.rules),
-        equal_splits=any("split" in rule.names for rule in asked.rules),
-    )
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
-    result = Search(
-        model,
-        space,
-        objective=asked.objective,
-        runtime_rules=runtime_rules,
-        user_rules=asked.rules,
-        limits=asked.limits,
-        top=asked.top,
-        known=known,
-    ).run()
-    return estimate(model, [found.strategy for found in result.found]), result
+def _searched(
+    asked: Asked, runs: Runs, limits: Limits, front: Front | None, most_types: int | None
+) -> _Searched:
+    """Each pool alone where some may stay idle, then pipelines over several of them."""
+    pools = runs.cluster.pools
+    most = len(pools) if most_types is None else min(most_types, len(pools))
+    plans: list[Plan] = []
+    results: list[SearchResult] = []
+    of_front = 0
+    if front and (asked.is_about_money or most < len(pools)):
+        # The best plans on single pools are on it.
+        plans += front.plans
+        results += front.results
+        of_front = len(plans)
+    elif asked.mode is Mode.UP_TO or len(pools) == 1:
+        for found, result in search_each(asked, pools):
+            plans += paid(asked, runs, limits, found)
+            results.append(result)
+    alike = len(asked.workload.model.kinds) == 1
+    if most > 1 or (len(pools) == 1 and not alike):
+        together = Together(asked, runs, limits, plans)
+        together.search(list(teams(asked, runs.cluster)), most)
+        # What was found before is proven, and seeds of the others: their scores are the same.
+        results = [*(replace(r, found=[]) for r in results), *together.results]
+        plans = together.plans
+    return _Searched(tuple(plans), tuple(results), of_front)
 
 
 def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:
@@ -394,11 +267,6 @@ def predict(
 
     InputError if the runtime would refuse it.
     """
-    if strategy.program:
-        raise InputError(
-            "a synthesised program is not priced from the summary in a plan; `astrarium plan ..."
-            " --runtime spmd` makes it anew, `astrarium synthesize` writes and prices all of it"
-        )
     workload = runnable(workload, *cluster.pools)
     runtime = runtime or find_runtime()
     model = ClusterModel(workload, cluster, runtime, tuning)
@@ -514,8 +382,8 @@ def leanest(
 ) -> Plan | None:
     """The plan that needs least memory, whether it fits or not; None if rules leave none."""
     roomy = replace(pool, gpu=replace(pool.gpu, memory_bytes=ENDLESS_MEMORY))
-    asked = _Asked(workload, tuning, Objective.MEMORY, mode, tuple(rules), 1, Limits())
-    found, _ = _search(asked, roomy)
+    asked = Asked(workload, tuning, Objective.MEMORY, mode, tuple(rules), 1, Limits())
+    found, _ = search_pool(asked, roomy)
     strategies = [plan.strategy for plan in found]
     model = CostModel(runnable(workload, pool), pool, tuning=tuning)
     return next(iter(estimate(model, strategies)), None)
@@ -533,6 +401,6 @@ def smallest_count(
     if pool.nodes == 1:  # a part of a node says nothing about the size of whole ones
         node = max(node, pool.gpu.gpus_per_node)
     endless = replace(pool, nodes=max(LARGEST_COUNT // node, 1), gpus_per_node=node)
-    asked = _Asked(workload, tuning, Objective.GPUS, Mode.UP_TO, tuple(rules), 1, Limits())
-    plans, _ = _search(asked, endless)
+    asked = Asked(workload, tuning, Objective.GPUS, Mode.UP_TO, tuple(rules), 1, Limits())
+    plans, _ = search_pool(asked, endless)
     return plans[0].strategy.gpus if plans else None

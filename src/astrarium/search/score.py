@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Floats
 from astrarium.cluster import Cluster
 from astrarium.search.outcome import Limits, Objective
+from astrarium.strategy.types import Strategy
 from astrarium.units import HOUR
 
 
@@ -28,18 +28,34 @@ class Score:
         self._pools, self._hourly = cluster.pools, dict[tuple[int, ...], float]()
 
     def score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
-        """What the objective minimises."""
-        if self.objective is Objective.COST:
-            return seconds * usd_per_hour
-        if self.objective is Objective.GPUS:
-            return gpus + 1.0 - 1.0 / (1.0 + seconds)
-        return seconds
+        """What the objective minimises; infinite beyond the limits."""
+        return self.least_score(seconds, gpus, seconds * usd_per_hour)
 
-    def least_score(self, seconds: Floats, gpus: Floats, usd_hours: Floats) -> Floats:
+    def least_score(self, seconds: Any, gpus: Any, usd_hours: Any) -> Any:  # noqa: ANN401
         """What the score is at least if neither time nor money (times an hour) can be less."""
+        found = seconds
         if self.objective is Objective.COST:
-            return usd_hours
-        return np.asarray(self.score(seconds, gpus, 0.0))
+            found = usd_hours
+        elif self.objective is Objective.GPUS:
+            found = gpus + 1.0 - 1.0 / (1.0 + seconds)
+        within = (seconds <= self.longest) & (usd_hours <= self.dearest)
+        return np.where(within, found, np.inf)
+
+    @property
+    def longest(self) -> float:
+        """Seconds of an iteration with which the run is in time."""
+        late = self.limits.deadline_seconds
+        if late is None or not self.iterations:
+            return np.inf
+        return float(np.nextafter(late / self.iterations, np.inf))
+
+    @property
+    def dearest(self) -> float:
+        """USD of an iteration, times an hour, with which the run is within the budget."""
+        budget = self.limits.budget_usd
+        if budget is None or not self.iterations or not self.has_prices:
+            return np.inf
+        return float(np.nextafter(budget * HOUR / self.iterations, np.inf))
 
     def usd_per_hour(self, gpus: Sequence[int]) -> float:
         """For so many GPUs of each pool; GPUs in place of dollars where a price is missing."""
@@ -53,9 +69,12 @@ class Score:
     def score_of(self, seconds: Any, gpus: Sequence[int]) -> Any:  # noqa: ANN401
         return self.score(seconds, float(sum(gpus)), self.usd_per_hour(gpus))
 
-    def usd_of_run(self, seconds: float, gpus: Sequence[int]) -> float:
-        """Of all iterations, if each takes so long."""
-        return seconds * (self.iterations or 0.0) / HOUR * self.usd_per_hour(gpus)
+    def score_of_strategy(self, strategy: Strategy, seconds: float) -> float:
+        """By the pools that its stages name; infinite if their money cannot be compared."""
+        if self.objective is Objective.COST and not self.has_prices:
+            return np.inf
+        used = strategy.gpus_of_pools()
+        return float(self.score_of(seconds, [used[pool.name] for pool in self._pools]))
 
     def most_seconds(self, score: float, gpus: Sequence[int]) -> float:
         """An iteration that takes less keeps to the limits and is better than a score."""
@@ -66,15 +85,9 @@ class Score:
         elif self.objective is Objective.GPUS:
             left = min(score - sum(gpus), 1.0)
             most = left / (1.0 - left) if 0.0 < left < 1.0 else np.inf if left >= 1.0 else 0.0
-        return min(most, self._within_limits(gpus))
+        return min(most, self.within_limits(gpus))
 
-    def _within_limits(self, gpus: Sequence[int]) -> float:
+    def within_limits(self, gpus: Sequence[int]) -> float:
         """The longest iteration with which the whole run keeps to them."""
-        late, dear = self.limits.deadline_seconds, self.limits.budget_usd
-        most = np.inf
-        if self.iterations and late is not None:
-            most = late / self.iterations
-        if self.iterations and dear is not None and self.has_prices:
-            usd = self.usd_of_run(1.0, gpus)
-            most = min(most, dear / usd if usd else np.inf)
-        return float(np.nextafter(most, np.inf))
+        hourly = self.usd_per_hour(gpus)
+        return min(self.longest, self.dearest / hourly if hourly else np.inf)

@@ -26,15 +26,21 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.cluster import Link, Pool
-from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.archive import Archive, Ways
 from astrarium.search.breakeven import Key, Lines, first_change
-from astrarium.search.formats import runnable
-from astrarium.search.money import enter_pool, keeps, money_of, plans_of, rank_key, time_of
+from astrarium.search.money import (
+    enter_pool,
+    keeps,
+    models_of,
+    money_of,
+    plans_of,
+    rank_key,
+    time_of,
+)
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.rules import UserRule, overlaps_named
+from astrarium.search.rules import UserRule
 from astrarium.search.runs import Runs
 from astrarium.units import HOUR
 from astrarium.value import Value
@@ -136,19 +142,10 @@ class Sensitivity(Value, frozen=True):
 
     def _found(self, runs: Runs, pools: Sequence[Pool], archive: Archive) -> list[Plan]:
         """What pools add to an archive."""
-        every = runs.cluster.pools
-        models = [CostModel(runnable(runs.workload, p), p, tuning=runs.tuning) for p in every]
+        models = models_of(runs)
         for pool in pools:
-            number = every.index(pool)
-            enter_pool(
-                runs,
-                number,
-                models[number],
-                archive,
-                self.rules,
-                expanded_overlaps=overlaps_named(self.rules),
-                equal_splits=any("split" in rule.names for rule in self.rules),
-            )
+            number = runs.cluster.pools.index(pool)
+            enter_pool(runs, number, models[number], archive, self.rules)
         return plans_of(runs, models, archive.points)
 
     def _alone(self, pool: Pool) -> list[Plan]:

@@ -87,14 +87,11 @@ class Space:
             tp=divisors(most_heads(workload)),
             pp=np.arange(1, model.num_layers + 1),
             cp=context_degrees(workload.seq_length),
-            dp=self._data_degrees(),
+            dp=divisors(workload.global_batch),
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
         rows = _select(rows, self._usable(rows))
         return self._with_micro_batches(self._with_orders(rows))
-
-    def _data_degrees(self) -> Ints:
-        return divisors(self.workload.global_batch)
 
     def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Both orders of ranks, where it matters which of them share a node.
@@ -128,6 +125,11 @@ class Space:
         return self._expanded(self._grids)
 
     @property
+    def num_degrees(self) -> int:
+        """How many `degrees` there are, without writing them out."""
+        return int(self._per_grid(self._grids).sum())
+
+    @property
     def gpu_counts(self) -> Ints:
         """Numbers of GPUs that strategies use, ascending."""
         return distinct(self._grids["gpus"])
@@ -157,12 +159,15 @@ class Space:
 
     def _size(self, rows: dict[str, Ints]) -> int:
         """Strategies behind these grids, without writing them out."""
+        return int((self._per_grid(rows) * self.counts(rows["pp"])).sum())
+
+    def _per_grid(self, rows: dict[str, Ints]) -> Ints:
+        """Degrees behind each grid: of experts, with and without sequence parallelism."""
         grid = rows["tp"] * rows["cp"] * rows["dp"]
         distinct, index = np.unique(grid, return_inverse=True)
         experts = _grid(**self._expert_degrees)
         divides = distinct[:, None] % (experts["ep"] * experts["etp"])[None, :] == 0
-        per_grid = 2 * divides.sum(axis=1)  # with and without sequence parallelism
-        return int((per_grid[index] * self.counts(rows["pp"])).sum())
+        return np.asarray(2 * divides.sum(axis=1)[index])
 
     @cached_property
     def _expert_degrees(self) -> dict[str, Ints]:
@@ -182,19 +187,20 @@ class Space:
         whole = (gpus % node == 0) | ((gpus < node) & (node % np.minimum(gpus, node) == 0))
         return (gpus <= self.pool.num_gpus) & whole
 
+    def most_chunks(self, pp: Ints) -> Ints:
+        """Chunks of a rank at most, if each holds a layer."""
+        return np.asarray(np.where(pp > 1, np.maximum(self.planner.num_layers // pp, 1), 1))
+
     def layouts(self, pp: int) -> tuple[Layout, ...]:
         """Every number of virtual stages that leaves each chunk a layer; both splits if unlike."""
         if pp not in self._layouts:
             found = []
             layers = self.planner.num_layers
-            most = layers // pp if pp > 1 else 1
-            for virtual in range(1, most + 1):
+            for virtual in range(1, int(self.most_chunks(np.array(pp))) + 1):
                 even = layers % (pp * virtual) == 0
-                # Uneven interleaving is offered where it stays near even: few, large chunks.
-                balanced = virtual == 1 or virtual & (virtual - 1) == 0
                 splits = [LayerSplit.EVEN] if even else []
                 redundant = not self.equal_splits and self.planner.is_redundant(pp, virtual)
-                if pp > 1 and balanced and not redundant:
+                if pp > 1 and not redundant:
                     splits.append(LayerSplit.BALANCED)
                 for split in splits:
                     chunk = self.planner.max_chunk_layers(pp, virtual, split)
@@ -209,10 +215,6 @@ class Space:
                 chunk_layers, self.module_masks, self.expanded_overlaps
             )
         return self._options[chunk_layers]
-
-    def recompute_choices(self, chunk_layers: int) -> list[tuple[int, int, int, int]]:
-        """`RECOMPUTE_COLUMNS` of all that chunks of so many layers can recompute; nothing first."""
-        return _recompute_choices(chunk_layers, self.module_masks)
 
     @cached_property
     def module_masks(self) -> tuple[int, ...]:

@@ -153,11 +153,6 @@ class _Found:
             self.bound = max(self.bound, min(solution.bound, self.best.seconds))
 
 
-def fits(program: Program, devices: Devices) -> bool:
-    """Whether every device has the memory that a program is predicted to take."""
-    return bool(np.all(np.asarray(program.bytes) <= devices.room))
-
-
 def synthesize(  # noqa: PLR0913  what a user can say
     graph: Graph,
     devices: Devices,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,10 +94,7 @@ class Degrees(_Columns, frozen=True):
 
 
 class Options(_Columns, frozen=True):
-    """The choices left once degrees and layers are fixed.
-
-    What is recomputed (`RECOMPUTE_COLUMNS`) may differ from rank to rank: (rows, ranks).
-    """
+    """The choices left once degrees and layers are fixed."""
 
     zero_stage: Ints
     granularity: Ints
@@ -112,14 +109,6 @@ class Options(_Columns, frozen=True):
 
 
 RECOMPUTE_COLUMNS = ("granularity", "method", "recompute_layers", "recompute_modules")
-
-
-_Column = TypeVar("_Column", Ints, Bools)
-
-
-def by_rank(column: _Column) -> _Column:
-    """A column of options beside arrays of (rows, ranks)."""
-    return column if column.ndim > 1 else column[:, None]
 
 
 def recompute_codes(recompute: Recompute) -> tuple[int, int, int, int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from enum import StrEnum
-from math import prod
 from operator import index as index_of
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,29 +21,17 @@ from astrarium.strategy.types import (
     LayerSplit,
     Method,
     Overlap,
-    ProgramSummary,
     Recompute,
     RecomputeModule,
     Schedule,
     Stage,
     Strategy,
-    of_groups,
 )
 from astrarium.value import Value
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-_OF_STAGE = ("tp", "dp", "micro_batch")  # what a stage can have of its own
-_STAGE_KEYS = (
-    "layers",
-    "pools",
-    "gpu",
-    "devices",
-    "pipeline_rank",
-    "chunk",
-    *_OF_STAGE,
-    "recompute",
-)
+_STAGE_KEYS = ("layers", "pools", "gpu", "devices", "pipeline_rank", "chunk")
 _COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 _KEYS = (
     *_COUNTS,
@@ -58,8 +45,6 @@ _KEYS = (
     "overlap",
     "schedule",
     "stages",
-    "groups",
-    "program",
 )
 # What tables and users call them.
 SHORT_NAMES = {
@@ -89,7 +74,6 @@ _NESTED = {
 
 def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
     """The `strategy` object of the plan document."""
-    groups = [{"sequences": g.sequences, **strategy_to_dict(g)} for g in strategy.groups]
     return {
         **{name: getattr(strategy, name) for name in _COUNTS},
         "virtual_stages": strategy.virtual_stages,
@@ -109,13 +93,9 @@ def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
                 "pipeline_rank": stage.rank,
                 "chunk": stage.chunk,
                 "pools": dict(stage.pools),
-                **{key: n for key in _OF_STAGE if (n := getattr(stage, key)) is not None},
-                **({"recompute": _recompute_to_dict(own)} if (own := stage.recompute) else {}),
             }
             for stage in strategy.stages
         ],
-        **({"groups": groups} if groups else {}),
-        **({"program": asdict(strategy.program)} if strategy.program else {}),
     }
 
 
@@ -167,8 +147,7 @@ def read_strategy_keys(reference: str, flag: str = "--strategy") -> dict[str, An
         raise InputError(f"{flag}: {reference!r} is neither key=value,... nor a file")
     given = _from_file(Path(reference))
     # A saved plan may be asked about with another batch.
-    if not given.get("groups"):
-        given.pop("num_micro_batches", None)
+    given.pop("num_micro_batches", None)
     return given
 
 
@@ -238,8 +217,6 @@ def strategy_from_dict(
     given: Mapping[str, Any], *, where: str, gpus: int, global_batch: int, layers: int
 ) -> Strategy:
     """Checks keys and types, and derives what is missing."""
-    if given.get("groups"):
-        return _of_groups(given, where, gpus, global_batch, layers)
     nested = _nested(given, where)
     reader = _Reader(nested, where)
     counts: dict[str, Any] = {name: reader.count(name, 1) for name in _COUNTS}
@@ -250,12 +227,11 @@ def strategy_from_dict(
         recompute=_recompute(reader, nested.get("recompute", {})),
         offload_optimizer=reader.flag(nested, "offload_optimizer", False),
     )
-    if given.get("program"):
-        return _of_program(reader, nested, strategy)
     strategy = _derived(strategy, nested, where, gpus, global_batch)
-    even = layers % (strategy.pp * strategy.virtual_stages) == 0
-    default_split = LayerSplit.EVEN if even else LayerSplit.BALANCED
-    stages = _stages(reader, nested, strategy)
+    chunks, stages = strategy.pp * strategy.virtual_stages, _stages(reader, nested, strategy)
+    default_split = LayerSplit.BALANCED if layers % chunks else LayerSplit.EVEN
+    if stages and chunks > layers:
+        default_split = LayerSplit.FREE
     sequence = reader.flag(nested, "sequence_parallel", strategy.tp > 1)
     reader.choice(nested, "schedule", Schedule, strategy.schedule)
     if nested.get("schedule", strategy.schedule.value) != strategy.schedule.value:
@@ -276,64 +252,6 @@ def strategy_from_dict(
     )
 
 
-def _of_program(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> Strategy:
-    """A synthesised program, as a plan sums it up; its pools are its stages."""
-    import msgspec
-
-    try:
-        program = msgspec.convert(nested["program"], ProgramSummary)
-    except msgspec.ValidationError as error:
-        raise reader.fail("program", "...", f"what a plan file holds: {error}") from None
-    reader.choice(nested, "schedule", Schedule, Schedule.SPMD)
-    return replace(
-        strategy,
-        program=program,
-        stages=_stages(reader, nested, strategy),
-        overlap=Overlap(**{name: False for name in _NESTED["overlap"]}),
-    )
-
-
-def _of_groups(
-    given: Mapping[str, Any], where: str, gpus: int, global_batch: int, layers: int
-) -> Strategy:
-    """Replica groups, each a strategy for its `sequences`; other keys must agree with them."""
-    entries = given["groups"]
-    if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
-        raise StrategyKeyError(where, "groups", "groups: expected a list of strategies")
-    groups = []
-    for index, entry in enumerate(entries):
-        rest = dict(entry)
-        place = f"{where}: groups[{index}]"
-        share = rest.pop("sequences", None)
-        if isinstance(share, bool) or not isinstance(share, int) or share < 1:
-            what = f"groups[{index}].sequences is {share!r}; expected how many of the batch it does"
-            raise StrategyKeyError(where, "groups", what)
-        # A group's GPUs follow from its degrees, all of which have to be stated.
-        used = prod(n for key in ("tp", "pp", "cp", "dp") if isinstance(n := rest.get(key, 1), int))
-        groups.append(
-            strategy_from_dict(
-                {"dp": 1, **rest}, where=place, gpus=used, global_batch=share, layers=layers
-            )
-        )
-    whole = of_groups(groups)
-    if whole.sequences != global_batch:
-        raise StrategyKeyError(
-            where,
-            "groups",
-            f"groups do {' + '.join(str(g.sequences) for g in groups)} = {whole.sequences}"
-            f" sequences, but the global batch is {global_batch}",
-        )
-    if whole.gpus > gpus:
-        what = f"groups need {whole.gpus} GPUs, but {gpus} are given"
-        raise StrategyKeyError(where, "groups", what)
-    written = strategy_to_dict(whole)
-    for key, value in given.items():
-        if key != "groups" and written.get(key) != value:
-            what = f"{key} is {value!r}; beside groups it is that of the first: {written.get(key)}"
-            raise StrategyKeyError(where, key, what)
-    return whole
-
-
 def _stages(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> tuple[Stage, ...]:
     """Stages as they stand in a plan; of each only its layers have to be given."""
     given = nested.get("stages")
@@ -344,48 +262,21 @@ def _stages(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> t
         for key in (key for entry in given for key in entry if key not in _STAGE_KEYS):
             known = f"expected {', '.join(_STAGE_KEYS)}{did_you_mean(str(key), _STAGE_KEYS)}"
             raise StrategyKeyError(reader.where, "stages", f"stages: unknown key '{key}'; {known}")
-        stages = []
-        for number, entry in enumerate(given):
-            own = _own_degrees(entry, strategy)
-            block = own.get("tp", strategy.tp) * own.get("dp", strategy.dp) * strategy.cp
-            stages.append(
-                Stage(
-                    gpu=find_gpu(entry["gpu"]).name if entry.get("gpu") else "",
-                    first_layer=index_of(entry["layers"][0]),
-                    last_layer=index_of(entry["layers"][1]),
-                    devices=index_of(entry.get("devices", block)),
-                    rank=index_of(entry.get("pipeline_rank", number % pp)),
-                    chunk=index_of(entry.get("chunk", number // pp)),
-                    pools=tuple((str(n), index_of(c)) for n, c in entry.get("pools", {}).items()),
-                    recompute=_own_recompute(reader, entry, strategy),
-                    **own,
-                )
+        return tuple(
+            Stage(
+                gpu=find_gpu(entry["gpu"]).name if entry.get("gpu") else "",
+                first_layer=index_of(entry["layers"][0]),
+                last_layer=index_of(entry["layers"][1]),
+                devices=index_of(entry.get("devices", strategy.gpus // pp)),
+                rank=index_of(entry.get("pipeline_rank", number % pp)),
+                chunk=index_of(entry.get("chunk", number // pp)),
+                pools=tuple((str(n), index_of(c)) for n, c in entry.get("pools", {}).items()),
             )
-        return tuple(stages)
+            for number, entry in enumerate(given)
+        )
     except (AttributeError, IndexError, KeyError, TypeError):
         expected = "a list of tables with layers [first, last] and, if needed, pools"
         raise reader.fail("stages", given, expected) from None
-
-
-def _own_degrees(entry: Mapping[str, Any], strategy: Strategy) -> dict[str, int]:
-    """Degrees of a stage's own; a micro-batch that is left out follows from its dp."""
-    given = {key: index_of(entry[key]) for key in _OF_STAGE if entry.get(key) is not None}
-    if any(n < 1 for n in given.values()):
-        raise TypeError(given)
-    dp = given.get("dp", strategy.dp)
-    own = {"tp": given.get("tp", strategy.tp), "dp": dp}
-    own["micro_batch"] = given.get("micro_batch", strategy.dp * strategy.micro_batch // dp)
-    return {} if all(own[key] == getattr(strategy, key) for key in _OF_STAGE) else own
-
-
-def _own_recompute(
-    reader: _Reader, entry: Mapping[str, Any], strategy: Strategy
-) -> Recompute | None:
-    """What a stage recomputes, where it is not what the strategy does."""
-    if entry.get("recompute") is None:
-        return None
-    own = _recompute(reader, _nested({"recompute": entry["recompute"]}, reader.where)["recompute"])
-    return None if own == strategy.recompute else own
 
 
 def _nested(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
@@ -495,11 +386,7 @@ def _derived(
 ) -> Strategy:
     """dp and the number of micro-batches follow from the rest."""
     rest = strategy.tp * strategy.pp * strategy.cp
-    stages = given.get("stages")
-    own = [s for s in stages if isinstance(s, Mapping)] if isinstance(stages, list) else []
-    if any(s.get(key) for s in own for key in _OF_STAGE):
-        pass  # stages of unlike sizes: `placement` counts their GPUs
-    elif "dp" not in given:
+    if "dp" not in given:
         if gpus % rest:
             raise InputError(
                 f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} = {rest}"

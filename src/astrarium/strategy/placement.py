@@ -18,13 +18,9 @@ Parts = tuple[tuple[int, int], ...]  # (pool, devices) of one rank, pools ascend
 
 def laid_over(block: int, pp: int, sizes: Sequence[int]) -> tuple[Parts, ...]:
     """Blocks of GPUs over pools of these sizes, in order; all must find room."""
-    return _laid([block] * pp, sizes)
-
-
-def _laid(blocks: Sequence[int], sizes: Sequence[int]) -> tuple[Parts, ...]:
     placed: list[Parts] = []
     pool, free = 0, sizes[0]
-    for block in blocks:
+    for _ in range(pp):
         parts, missing = [], block
         while missing:
             while not free:
@@ -39,28 +35,20 @@ def _laid(blocks: Sequence[int], sizes: Sequence[int]) -> tuple[Parts, ...]:
 
 def placement(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...]:
     """The pools of every pipeline rank: as `stages` say, or laid over the pools in order."""
-    blocks = _blocks(strategy)
+    block = strategy.gpus // strategy.pp
     sizes = [pool.num_gpus for pool in cluster.pools]
     if strategy.gpus > sum(sizes):
         raise InputError(f"the strategy needs {strategy.gpus} GPUs; the cluster has {sum(sizes)}")
     named = _named(strategy, cluster)
     if named is not None:
-        _check_sizes(named, blocks, cluster)
-    placed = _laid(blocks, sizes) if named is None else named
+        _check_sizes(named, block, cluster)
+    placed = laid_over(block, strategy.pp, sizes) if named is None else named
     if strategy.pipeline_inside and len({pool for parts in placed for pool, _ in parts}) > 1:
         raise InputError(
             "pipeline_inside puts the stages of a replica next to each other; on several pools"
             " each stage is a block of its own: leave it out"
         )
     return placed
-
-
-def _blocks(strategy: Strategy) -> list[int]:
-    """GPUs of every pipeline rank."""
-    if not strategy.has_unlike_stages:
-        return [strategy.gpus // strategy.pp] * strategy.pp
-    ranks = sorted(strategy.stages, key=lambda stage: stage.rank)
-    return [strategy.block_of(stage) for stage in ranks if stage.chunk == 0]
 
 
 def _named(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...] | None:
@@ -105,9 +93,9 @@ def _pool_with_room(stage: Stage, cluster: Cluster, left: Sequence[int]) -> int:
     )
 
 
-def _check_sizes(placed: Sequence[Parts], blocks: Sequence[int], cluster: Cluster) -> None:
+def _check_sizes(placed: Sequence[Parts], block: int, cluster: Cluster) -> None:
     used = [0] * len(cluster.pools)
-    for rank, (parts, block) in enumerate(zip(placed, blocks, strict=True)):
+    for rank, parts in enumerate(placed):
         for pool, count in parts:
             if count < 1:
                 name = cluster.pools[pool].name

@@ -19,7 +19,6 @@ from typing import Final
 
 from astrarium.arrays import Bools
 from astrarium.strategy.expression import Column, Rule
-from astrarium.strategy.types import Strategy
 from astrarium.value import Value
 
 _RULES: Final = Path(__file__).parent / "data" / "validity_rules.json"
@@ -85,61 +84,6 @@ def violations(columns: Mapping[str, Column]) -> tuple[str, ...]:
     )
 
 
-# Megatron makes all groups of ranks from one rectangular grid (`parallel_state.RankGenerator`),
-# and every replica takes the same number of micro-batches of one size. The nearest mechanism, the
-# grids of its multimodal modules (`HyperCommGrid`, `BridgeCommunicator`), joins whole modules of
-# unlike tp and dp and cannot cut one stack of layers (megatron-core 0.19, read 2026-11). What is
-# recomputed is one setting for all ranks: `--recompute-num-layers` counts layers of every chunk.
-_OF_STAGES: Final = {
-    "tp": "tp",
-    "dp": "dp",
-    "micro_batch": "micro-batch",
-    "recompute": "recomputation",
-}
-_OF_GROUPS: Final = {
-    "tp": "tp",
-    "pp": "pp",
-    "cp": "cp",
-    "ep": "ep",
-    "etp": "etp",
-    "virtual_stages": "the number of virtual stages",
-    "micro_batch": "micro-batch",
-    "recompute": "recomputation",
-    "zero_stage": "ZeRO",
-    "sequence_parallel": "sequence parallelism",
-    "pipeline_inside": "the order of ranks",
-    "offload_optimizer": "the optimizer's place",
-    "overlap": "overlap",
-}
-
-
-def megatron_lacks(strategy: Strategy) -> tuple[str, ...]:
-    """What a strategy asks for that no option of Megatron can express; empty if nothing."""
-    if strategy.program:
-        return ("all GPUs share every operator, in unequal parts",)
-    found = []
-    for group in strategy.pipelines:
-        # Most stages are alike; one of each sort is enough.
-        sorts = {(s.tp, s.dp, s.micro_batch, s.recompute): s for s in group.stages}
-        own = [group.as_stage(stage) for stage in sorts.values()]
-        found += [
-            f"{words} differs between stages"
-            for key, words in _OF_STAGES.items()
-            if len({getattr(one, key) for one in own}) > 1
-        ]
-    if len({group.num_micro_batches for group in strategy.pipelines}) > 1:
-        found.append("replicas do unequal numbers of micro-batches")
-    found += [
-        f"{words} differs between replicas"
-        for key, words in _OF_GROUPS.items()
-        if len({getattr(group, key) for group in strategy.pipelines}) > 1
-    ]
-    cuts = {tuple(stage.first_layer for stage in group.stages) for group in strategy.pipelines}
-    if len(cuts) > 1 and len({group.pp for group in strategy.pipelines}) == 1:
-        found.append("the layers of a stage differ between replicas")
-    return tuple(dict.fromkeys(found))
-
-
 class _Shown(dict[str, Column]):
     """Looks values up on demand, so that a lazy mapping computes only what a reason mentions."""
 
@@ -177,7 +121,7 @@ COLUMNS: Final[Mapping[str, ColumnInfo]] = {
     "sequence_parallel": _flag("activations between tensor-parallel parts are divided by tp"),
     "pipeline_inside": _flag("neighbouring ranks are the stages of a replica, not replicas"),
     "split": _text("how layers are dealt to stages", "even", "balanced", "free"),
-    "schedule": _text("order of forward and backward passes", "1f1b", "interleaved", "spmd"),
+    "schedule": _text("order of forward and backward passes", "1f1b", "interleaved"),
     # options
     "zero_stage": _count("what data-parallel ranks share: 1 optimizer, 2 gradients, 3 parameters"),
     "recompute_granularity": _text("how much is recomputed, or None", "selective", "full"),

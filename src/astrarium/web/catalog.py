@@ -89,7 +89,6 @@ EXAMPLE: Final = {
     "tokens": "2T",
     "objective": "throughput",
     "mode": "exact",
-    "runtime": "megatron",
     "precision": "bf16",
     "top": 10,
 }

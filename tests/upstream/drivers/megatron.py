@@ -27,7 +27,11 @@ from megatron.core.models.common.embeddings import rope_utils  # noqa: E402
 from megatron.core.num_microbatches_calculator import (  # noqa: E402
     ConstantNumMicroBatchesCalculator,
 )
+from megatron.core.transformer.enums import LayerType  # noqa: E402
 from megatron.core.transformer.moe import moe_utils  # noqa: E402
+from megatron.core.transformer.pipeline_parallel_layer_layout import (  # noqa: E402
+    PipelineParallelLayerLayout,
+)
 from megatron.core.transformer.transformer_block import get_num_layers_to_build  # noqa: E402
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset  # noqa: E402
 from megatron.training import arguments  # noqa: E402
@@ -119,6 +123,13 @@ def layers_of(config: Any, chunk: int | None, rank: int) -> list[int]:
     return list(range(first, first + get_num_layers_to_build(config, chunk, rank)))
 
 
+def layout_of(request: dict[str, Any]) -> list[int]:
+    """Layers of every stage of the layout `text`, in model order; those of one rank."""
+    layout = PipelineParallelLayerLayout(request["text"], 1)
+    layout.validate_layer_layout(layout.flatten_layout.count(LayerType.decoder), None)
+    return [stage.count(LayerType.decoder) for stage in layout.layout[0]]
+
+
 def groups_of(request: dict[str, Any]) -> dict[str, list[list[int]]]:
     """Groups of ranks by Megatron's name, for `world_size` and what initialisation takes."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -177,6 +188,7 @@ def keys_of(_: dict[str, Any]) -> dict[str, list[str]]:
 OPERATIONS = {
     "arguments": arguments_of,
     "groups": groups_of,
+    "layout": layout_of,
     "options": options_of,
     "keys": keys_of,
 }

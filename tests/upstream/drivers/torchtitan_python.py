@@ -17,7 +17,9 @@ from torchtitan.models.common import RMSNorm  # noqa: E402
 
 
 def answer(request: dict[str, Any]) -> Any:
-    """A module, or the sizes of a model of the registry."""
+    """A module, the sizes of a model of the registry, or parameters of parts with an optimizer."""
+    if "parts" in request:
+        return optimized(request)
     return flavor(request) if "flavor" in request else configuration(request)
 
 
@@ -61,6 +63,15 @@ def facts(model: Any, attention: Any) -> dict[str, Any]:
         }
     (found["epsilon"],) = found["epsilon"]
     return found
+
+
+def optimized(request: dict[str, Any]) -> list[int]:
+    """Parts of a model, each as wide as `parts` says (0: nothing), with torchtitan's optimizer."""
+    from torchtitan.components.optimizer import default_adamw
+
+    made = [torch.nn.Linear(n, n) if n else torch.nn.Module() for n in request["parts"]]
+    optimizers = default_adamw().build(model_parts=made)
+    return [len(one.param_groups) for one in optimizers.optimizers]
 
 
 def parameters(model: Any) -> int:

@@ -21,7 +21,9 @@ from torchtitan.distributed import ParallelDims  # noqa: E402
 
 
 def answer(request: dict[str, Any]) -> Any:
-    """A file, or the sizes of a model of the registry."""
+    """A file, the sizes of a model of the registry, or parameters of parts with an optimizer."""
+    if "parts" in request:
+        return optimized(request)
     return flavor(request) if "flavor" in request else configuration(request)
 
 
@@ -32,6 +34,15 @@ STAND_INS = (
     "torchdata",
     "torchdata.stateful_dataloader",
 )
+
+
+def optimized(request: dict[str, Any]) -> list[int]:
+    """Parts of a model, each as wide as `parts` says (0: nothing), with torchtitan's optimizer."""
+    from torchtitan.components.optimizer import OptimizersContainer
+
+    made = [torch.nn.Linear(n, n) if n else torch.nn.Module() for n in request["parts"]]
+    optimizers = OptimizersContainer(made, torch.optim.AdamW, {"lr": 1e-4})
+    return [len(one.param_groups) for one in optimizers]
 
 
 class StandIn(ModuleType):

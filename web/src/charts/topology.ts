@@ -22,7 +22,6 @@ interface PlacedRun {
   readonly y: number;
   readonly height: number;
   readonly head: readonly string[];
-  readonly title: string;
 }
 
 export interface TopologyLayout {
@@ -48,29 +47,24 @@ const REACHES: Readonly<Record<Reach, string>> = {
 
 /** Stages from left to right in rows, run under run: readable on any width. */
 export function layoutOf(data: TopologyData, width: number): TopologyLayout {
-  const count = data.pipelines.flat().reduce((sum, run) => sum + run.stages.length, 0);
+  const count = data.runs.reduce((sum, run) => sum + run.stages.length, 0);
   const chip = count > 16 ? { width: 40, height: 26 } : { width: 92, height: 52 };
   const perRow = Math.max(1, Math.floor((width - 2 * PAD - 4 + GAP) / (chip.width + GAP)));
   const runs: PlacedRun[] = [];
   const stages: Placed[] = [];
   let y = 2;
-  for (const [index, pipeline] of data.pipelines.entries()) {
-    for (const [place, run] of pipeline.entries()) {
-      const isFirst = place === 0 && data.pipelines.length > 1;
-      const title = isFirst ? `Pipeline ${index + 1}` : "";
-      const head = headOf(run, width - 2 * PAD);
-      const top = y + (title ? LINE + 4 : 0);
-      const inside = top + head.length * LINE + PAD;
-      for (const [number, box] of run.stages.entries()) {
-        const row = Math.floor(number / perRow);
-        const x = PAD + 2 + (number % perRow) * (chip.width + GAP);
-        stages.push({ box, x, y: inside + row * (chip.height + ROW_GAP) });
-      }
-      const rows = Math.ceil(run.stages.length / perRow);
-      const height = head.length * LINE + 2 * PAD + rows * chip.height + (rows - 1) * ROW_GAP;
-      runs.push({ run, y: top, height, head, title });
-      y = top + height + (place + 1 < pipeline.length ? BETWEEN : 16);
+  for (const [place, run] of data.runs.entries()) {
+    const head = headOf(run, width - 2 * PAD);
+    const inside = y + head.length * LINE + PAD;
+    for (const [number, box] of run.stages.entries()) {
+      const row = Math.floor(number / perRow);
+      const x = PAD + 2 + (number % perRow) * (chip.width + GAP);
+      stages.push({ box, x, y: inside + row * (chip.height + ROW_GAP) });
     }
+    const rows = Math.ceil(run.stages.length / perRow);
+    const height = head.length * LINE + 2 * PAD + rows * chip.height + (rows - 1) * ROW_GAP;
+    runs.push({ run, y, height, head });
+    y += height + (place + 1 < data.runs.length ? BETWEEN : 16);
   }
   const unused = unusedLines(data, width);
   const rest = unused.length ? unused.length * LINE + 6 : 0;
@@ -152,7 +146,7 @@ class TopologyChart implements Chart<TopologyData, number> {
   }
 
   private summary(): string {
-    const runs = this.data.pipelines.flat().map((run) => {
+    const runs = this.data.runs.map((run) => {
       const first = run.stages[0]?.stage;
       const last = run.stages[run.stages.length - 1]?.stage;
       const which = first === last ? `stage ${first}` : `stages ${first} to ${last}`;
@@ -232,10 +226,9 @@ class TopologyChart implements Chart<TopologyData, number> {
   }
 
   private run(placed: PlacedRun): SVGGElement {
-    const { run, y, height, head, title } = placed;
+    const { run, y, height, head } = placed;
     const colour = cssColour(poolColour(run.colour));
     const group = svg("g");
-    if (title) group.append(svg("text", { x: 2, y: y - 8, class: "strong" }, [title]));
     group.append(
       svg("rect", {
         x: 1,

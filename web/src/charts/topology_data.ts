@@ -1,11 +1,10 @@
 /** Which pools hold which stages of a plan, and the links between them. */
 
 import type { Counts, Plan, PlanDocument, Reach, StageTime } from "../document";
-import { gpuOrder, pipelines } from "../document";
+import { gpuOrder } from "../document";
 import { bandwidth } from "./format";
 
 export interface StageBox {
-  /** Counted over all pipelines of the plan. */
   readonly stage: number;
   readonly devices: number;
   readonly gpu: string;
@@ -38,8 +37,7 @@ export interface StageLink {
 }
 
 export interface TopologyData {
-  /** Of each pipeline; more than one where they are unlike. */
-  readonly pipelines: readonly (readonly StageRun[])[];
+  readonly runs: readonly StageRun[];
   readonly links: readonly StageLink[];
   /** GPUs that the plan leaves out, by pool. */
   readonly unused: Counts;
@@ -47,43 +45,37 @@ export interface TopologyData {
 
 export function topologyOf(document: PlanDocument, plan: Plan): TopologyData {
   const times = plan.stage_seconds ?? [];
-  const all: StageRun[][] = [];
+  const { pp, stages, virtual_stages } = plan.strategy;
+  const runs: { pools: Counts; stages: StageBox[] }[] = [];
   const links: Omit<StageLink, "isSlowest">[] = [];
   const used = new Map<string, number>();
-  let first = 0;
-  for (const pipeline of pipelines(plan.strategy)) {
-    const runs: { pools: Counts; stages: StageBox[] }[] = [];
-    for (let rank = 0; rank < pipeline.pp; rank++) {
-      const chunks = pipeline.stages.filter((stage) => stage.pipeline_rank === rank);
-      const own = chunks[0];
-      if (!own) continue;
-      const stage = first + rank;
-      for (const [name, count] of Object.entries(own.pools)) {
-        used.set(name, (used.get(name) ?? 0) + count);
-      }
-      const last = runs[runs.length - 1];
-      const run = last && isSame(last.pools, own.pools) ? last : { pools: own.pools, stages: [] };
-      if (run !== last) runs.push(run);
-      run.stages.push({
-        stage,
-        devices: own.devices,
-        gpu: own.gpu,
-        layers: layersText(chunks.map((chunk) => chunk.layers)),
-        numLayers: chunks.reduce((sum, { layers: [first, last] }) => sum + last - first, 0),
-        busyShare: times[stage]?.busy_share ?? null,
-      });
-      const next = rank + 1 < pipeline.pp ? stage + 1 : pipeline.virtual_stages > 1 ? first : -1;
-      const time = times[stage];
-      if (time && next >= 0 && next !== stage && time.link !== "none") {
-        links.push(linkOf(document, time, stage, next));
-      }
+  for (let stage = 0; stage < pp; stage++) {
+    const chunks = stages.filter((one) => one.pipeline_rank === stage);
+    const own = chunks[0];
+    if (!own) continue;
+    for (const [name, count] of Object.entries(own.pools)) {
+      used.set(name, (used.get(name) ?? 0) + count);
     }
-    all.push(runs.map((run) => described(document, run)));
-    first += pipeline.pp;
+    const last = runs[runs.length - 1];
+    const run = last && isSame(last.pools, own.pools) ? last : { pools: own.pools, stages: [] };
+    if (run !== last) runs.push(run);
+    run.stages.push({
+      stage,
+      devices: own.devices,
+      gpu: own.gpu,
+      layers: layersText(chunks.map((chunk) => chunk.layers)),
+      numLayers: chunks.reduce((sum, { layers: [first, last] }) => sum + last - first, 0),
+      busyShare: times[stage]?.busy_share ?? null,
+    });
+    const next = stage + 1 < pp ? stage + 1 : virtual_stages > 1 ? 0 : -1;
+    const time = times[stage];
+    if (time && next >= 0 && next !== stage && time.link !== "none") {
+      links.push(linkOf(document, time, stage, next));
+    }
   }
   const slowest = links.reduce((most, link) => Math.max(most, link.seconds), 0);
   return {
-    pipelines: all,
+    runs: runs.map((run) => described(document, run)),
     links: links.map((link) => ({
       ...link,
       isSlowest: slowest > 0 && link.seconds >= slowest * 0.999,

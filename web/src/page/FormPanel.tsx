@@ -134,15 +134,6 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
         />
         <TextField {...single("budget")} label="Budget, $" hint="At most, such as 200k" />
         <TextField {...single("deadline")} label="Deadline, days" hint="At most" />
-        <ChoiceField
-          {...choice("runtime", "megatron")}
-          label="Runs on"
-          word="runtime"
-          choices={[
-            ["megatron", "Megatron"],
-            ["any", "Any: unlike degrees, too"],
-          ]}
-        />
         <LinesField
           {...repeated("rule")}
           label="Rules"

@@ -4,7 +4,6 @@ import { isObject, REPEATED_FLAGS, type Request, SINGLE_FLAGS } from "./request"
 const DEFAULTS: Readonly<Record<string, string>> = {
   objective: "throughput",
   mode: "exact",
-  runtime: "megatron",
   precision: "bf16",
   spot: "never",
   top: "5",

@@ -1,6 +1,6 @@
 /** Figures as people read them. */
 import { digits, duration, durationUnit, gib } from "../charts/format";
-import { type Counts, type Plan, type PlanDocument, pipelines, type Strategy } from "../document";
+import { type Counts, type Plan, type PlanDocument, type Strategy } from "../document";
 
 const DAY = 86400;
 
@@ -29,7 +29,6 @@ export function whole(value: number): string {
 
 /** "tp 4 · pp 8 · dp 2": degrees above one, and what else tells plans apart. */
 export function strategyText(strategy: Strategy): string {
-  if (strategy.groups?.length) return strategy.groups.map(strategyText).join("  +  ");
   const degrees = (["tp", "pp", "dp", "cp", "ep"] as const)
     .filter((name) => strategy[name] > 1)
     .map((name) => `${name} ${strategy[name]}`);
@@ -38,7 +37,6 @@ export function strategyText(strategy: Strategy): string {
 
 /** What stands behind the degrees: micro-batch, virtual stages, ZeRO, recompute. */
 export function detailText(strategy: Strategy): string {
-  if (strategy.groups?.length) return `${strategy.groups.length} unlike pipelines`;
   const parts = [`micro-batch ${strategy.micro_batch}`];
   if (strategy.virtual_stages > 1) parts.push(`${strategy.virtual_stages} virtual`);
   if (strategy.zero_stage > 0) parts.push(`ZeRO ${strategy.zero_stage}`);
@@ -66,9 +64,7 @@ export function total(counts: Counts): number {
 
 /** "gcp, all spot": where the GPUs of a plan are rented; empty: nowhere. */
 export function offerText(document: PlanDocument, plan: Plan): string {
-  const used = pipelines(plan.strategy).flatMap(({ stages }) =>
-    stages.flatMap((stage) => Object.keys(stage.pools)),
-  );
+  const used = plan.strategy.stages.flatMap((stage) => Object.keys(stage.pools));
   const clouds = document.cluster.pools
     .filter((pool) => pool.cloud && used.includes(pool.name))
     .map((pool) => pool.cloud);
@@ -79,9 +75,6 @@ export function offerText(document: PlanDocument, plan: Plan): string {
 
 /** The degrees as sentences for those who do not know the abbreviations. */
 export function plainWords(strategy: Strategy): string {
-  if (strategy.groups?.length) {
-    return `${strategy.groups.length} pipelines of unlike GPUs train together, each with its share of the batch.`;
-  }
   const { tp, pp, dp, cp, ep } = strategy;
   const parts: string[] = [];
   if (tp > 1) parts.push(`each layer is split over ${tp} GPUs (tp ${tp})`);

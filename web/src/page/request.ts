@@ -16,7 +16,6 @@ export const SINGLE_FLAGS = [
   "budget",
   "deadline",
   "mode",
-  "runtime",
   "market",
   "region",
   "max_gpus",

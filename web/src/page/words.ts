@@ -10,7 +10,7 @@ export const WORDS = {
   ZeRO: "Copies share optimizer state (1), gradients (2), weights (3).",
   recompute: "Activations are computed again instead of kept: slower, less memory.",
   "balanced layers": "Stages hold unequal numbers of layers, so that all take as long.",
-  "free layers": "As balanced, with numbers of layers for each of the unlike GPUs.",
+  "free layers": "Every stage holds a number of layers of its own; some may hold none.",
   "host optimizer": "The optimizer's state is kept in the memory of the host.",
   bubble: "Time in which a stage waits for the stages before and behind it.",
   iteration: "One step of training: a global batch forward and backward, then the update.",
@@ -25,9 +25,6 @@ export const WORDS = {
     "Fastest: most tokens a second. Shortest run: fewest days, interruptions counted. " +
     "Cheapest run: fewest dollars for all tokens.",
   mode: "All GPUs of the rows must work, or plans may leave some out.",
-  runtime:
-    "Megatron gives all stages the same degrees. Any: unlike degrees for unlike GPUs, too, " +
-    "which needs a runtime that can do so.",
   rule:
     "A strategy for which a line is true is dropped. Names: $tp, $pp, $dp, $cp, $ep, " +
     "$micro_batch, $virtual_stages, $zero_stage, … with &&, ||, ==, <.",

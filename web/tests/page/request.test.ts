@@ -25,7 +25,6 @@ describe("the request of a form", () => {
       tokens: "2T",
       objective: "throughput",
       mode: "exact",
-      runtime: "megatron",
       precision: "bf16",
       top: "10",
     });

@@ -1,8 +1,8 @@
-"""The module of a catalog model, of Hugging Face transformers: what executes a plan's program.
+"""The module of a catalog model, of Hugging Face transformers.
 
 `make` is a factory as `astrarium synthesize` takes it. Parameters are float32. In a 16-bit format
 they are cast where products read them, so that activations have 16 bits while the optimizer works
-on all 32: the mixed precision that `astrarium.spmd.model_graph` describes.
+on all 32.
 """
 
 from __future__ import annotations

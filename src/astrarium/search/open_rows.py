@@ -1,0 +1,209 @@
+"""Layouts that could be better if their layers were dealt in another way, on one pool.
+
+A search compares strategies whose layers are dealt evenly or balanced. Here is what it leaves open:
+layouts with all options that fit as the layers are dealt, or might if they were dealt otherwise.
+What each takes at least (`cost.step.least_seconds`) says how far the best plan can be from the
+optimum; `redealing` deals the layers of the most promising anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct
+from astrarium.cost.layouts import Layouts
+from astrarium.cost.step import least_passes_with, least_seconds
+from astrarium.search.fields import Fields, Rows
+from astrarium.search.option_bytes import OptionBytes, outdone_options
+from astrarium.search.sieve import apply_rules
+from astrarium.search.space import OVERLAP_SWITCHES
+from astrarium.search.valid_options import valid_options
+from astrarium.strategy.columns import SPLITS, Degrees, Options
+from astrarium.strategy.types import LayerSplit
+from astrarium.value import Value
+
+if TYPE_CHECKING:
+    from astrarium.search.engine import Search
+
+SMALL_GAIN = 5e-3  # of the best score: for less nothing is dealt anew
+MOST_ROWS, ROWS_AT_ONCE = 20_000, 4_000  # layouts that are looked at with their options
+PROMISING = 32  # strategies that are handed on
+
+
+class OpenRows:
+    """Layouts that could be better if their layers were dealt otherwise, as a search meets them."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Degrees, Ints, Ints, Ints, Floats]] = []
+
+    def add(self, layouts: Layouts, rows: Ints, bound: Floats, chunk_layers: Ints) -> None:
+        # Of even and balanced chunks, neighbours, one stands for all ways.
+        columns = [*layouts.degrees.columns(), layouts.virtual]
+        alike = np.logical_and.reduce([column[rows[1:]] == column[rows[:-1]] for column in columns])
+        rows = rows[(layouts.degrees.pp[rows] > 1) & ~np.append(alike, False)]
+        kept = (layouts.virtual[rows], layouts.split[rows], chunk_layers[rows], bound[rows])
+        self._parts.append((layouts.degrees.take(rows), *kept))
+
+    def below(self, score: float) -> OpenTable | None:
+        """Those whose bound is less, by their bounds."""
+        if not self._parts:
+            return None
+        degrees, *columns = zip(*self._parts, strict=True)
+        every = Degrees.joined(degrees)
+        virtual, split, chunk_layers, bound = (np.concatenate(column) for column in columns)
+        order = np.argsort(bound, kind="stable")
+        order = order[bound[order] < score]
+        if not len(order):
+            return None
+        return OpenTable(
+            every.take(order), virtual[order], split[order], chunk_layers[order], bound[order]
+        )
+
+
+class OpenTable(Value, frozen=True):
+    """Layouts by their bounds, the least first."""
+
+    degrees: Degrees
+    virtual: Ints
+    split: Ints
+    chunk_layers: Ints
+    bound: Floats
+
+    def take(self, rows: Ints) -> OpenTable:
+        degrees = self.degrees.take(rows)
+        return OpenTable(
+            degrees, *(getattr(self, name)[rows] for name in self.__struct_fields__[1:])
+        )
+
+
+class Candidate(Value, frozen=True):
+    """One layout with one option: columns of a single row."""
+
+    score: float
+    degrees: Degrees
+    virtual: Ints
+    options: Options
+
+
+class _Pairs(Value, frozen=True):
+    """Rows of layouts with options, and the score that each could reach."""
+
+    layouts: Layouts
+    rows: Ints
+    options: Options
+    score: Floats
+
+
+def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, list[Candidate]]:
+    """The least score that any way to deal the layers could reach, and what promises most."""
+    limit = best * (1 - SMALL_GAIN)
+    least, number = np.inf, 0
+    chosen: dict[tuple[int, ...], Candidate] = {}
+    while number < min(len(table.bound), MOST_ROWS):
+        if table.bound[number] >= (min(least, limit) if number else best):
+            break
+        some = table.take(np.arange(number, min(number + ROWS_AT_ONCE, len(table.bound))))
+        for pairs in _pairs_of(search, some, best):
+            least = min(least, float(pairs.score.min(initial=np.inf)))
+            _note(chosen, search, pairs, limit)
+        number += ROWS_AT_ONCE
+    if number < len(table.bound):
+        least = min(least, float(table.bound[number]))
+    ranked = sorted(chosen, key=lambda key: (chosen[key].score, key))[:PROMISING]
+    return least, [chosen[key] for key in ranked]
+
+
+def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:
+    """Layouts with all their options."""
+    model = search.model
+    layouts = model.layouts(
+        table.degrees, table.virtual, table.split, model.shard_costs(table.degrees)
+    )
+    for layers in distinct(table.chunk_layers).tolist():
+        group = np.flatnonzero(table.chunk_layers == layers)
+        yield from _pairs(search, layouts, group, layers, best)
+
+
+def _hopeful(search: Search, of_options: OptionBytes, best: float) -> OptionBytes:
+    """Layouts that could be better with something recomputed and as little kept as can be."""
+    layouts = of_options.layouts
+    rows, options, most = of_options.of_leanest(search.model.pool.gpu.memory_bytes)
+    on: dict[str, Any] = {f"overlap_{name}": np.ones(len(rows), bool) for name in OVERLAP_SWITCHES}
+    options = replace(options, **on)  # overlap never costs time
+    least = least_passes_with(layouts, rows, options, most)
+    score = search.score(least, np.zeros(len(rows)), layouts.degrees.take(rows))
+    return of_options.take(np.isin(of_options.rows, rows[score < best]))
+
+
+def _pairs(
+    search: Search, layouts: Layouts, group: Ints, chunk_layers: int, best: float
+) -> list[_Pairs]:
+    """Options of some layouts: those that fit, and those that might."""
+    rules, capacity = search.rules, search.model.pool.gpu.memory_bytes
+    valid = valid_options(search.space, rules.of_options, search.constants, chunk_layers)
+    of_options = _hopeful(search, OptionBytes.of(layouts, group, valid), best)
+    if not len(of_options.rows):
+        return []
+    fits = of_options.peaks() <= capacity
+    needed = ~outdone_options(fits, valid) if rules.recompute_is_free else np.ones_like(fits)
+    fitting = np.flatnonzero(fits & needed)
+    tight, most = of_options.with_room(np.flatnonzero(~fits & needed), capacity)
+    if rules.recompute_is_free:
+        might = np.zeros_like(fits)
+        might[tight] = True
+        lightest = ~outdone_options(might, valid)[tight]
+        tight, most = tight[lightest], most[lightest]
+    return [
+        _scored(search, layouts, of_options.rows_of(pairs), of_options.options_of(pairs), room)
+        for pairs, room in ((fitting, None), (tight, most))
+        if len(pairs)
+    ]
+
+
+def _scored(
+    search: Search, layouts: Layouts, rows: Ints, options: Options, most: Floats | None
+) -> _Pairs:
+    """The score that pairs which keep all rules and limits could reach."""
+    options = search.permitted(layouts, rows, options)
+    degrees = layouts.degrees.take(rows)
+    alive = may_be_free(search, degrees, layouts.virtual[rows], options)
+    rows, options, degrees = rows[alive], options.take(alive), degrees.take(alive)
+    least = least_seconds(layouts, rows, options, None if most is None else most[alive])
+    score = search.score(least, np.zeros(len(rows)), degrees)
+    return _Pairs(
+        layouts, rows, options, np.where(search.keeps_limits(least, degrees), score, np.inf)
+    )
+
+
+def may_be_free(search: Search, degrees: Degrees, virtual: Ints, options: Options) -> Bools:
+    """Which strategies keep all rules with layers dealt in ways that have no name."""
+    free = np.full(len(virtual), SPLITS.index(LayerSplit.FREE))
+    columns = Fields(search.constants, Rows(degrees, virtual, free, options))
+    once, alive = np.ones(len(virtual), np.int64), np.ones(len(virtual), bool)
+    for rules in (search.rules.of_layouts, search.rules.mixed):
+        alive &= apply_rules(rules, columns, once)[0]
+    return alive
+
+
+def _note(
+    chosen: dict[tuple[int, ...], Candidate], search: Search, pairs: _Pairs, limit: float
+) -> None:
+    """Enter pairs that could be below the limit: of layouts that a user tells apart the best."""
+    order = np.argsort(pairs.score, kind="stable")
+    order = order[pairs.score[order] < limit]
+    for place, key in zip(
+        order.tolist(), search.keys(pairs.layouts, pairs.rows[order]), strict=True
+    ):
+        score = float(pairs.score[place])
+        if key not in chosen or score < chosen[key].score:
+            row, at = pairs.rows[place : place + 1], np.array([place])
+            chosen[key] = Candidate(
+                score,
+                pairs.layouts.degrees.take(row),
+                pairs.layouts.virtual[row],
+                pairs.options.take(at),
+            )

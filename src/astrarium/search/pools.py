@@ -1,0 +1,254 @@
+"""Searches of pools: each by itself, and pipelines over several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from astrarium.cluster import Cluster, Pool
+from astrarium.cost.layouts import CostModel
+from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.training_run import Spot
+from astrarium.cost.tuning import Tuning
+from astrarium.model.workload import Workload
+from astrarium.search.engine import Search
+from astrarium.search.formats import runnable
+from astrarium.search.listing import Told, listed, untold
+from astrarium.search.money import best_paid, keeps, rank_key
+from astrarium.search.outcome import (
+    LISTED,
+    Found,
+    Limits,
+    Mode,
+    Objective,
+    Rejection,
+    SearchResult,
+)
+from astrarium.search.plan import Plan, estimate
+from astrarium.search.prospects import Prospects
+from astrarium.search.rules import UserRule, overlaps_named
+from astrarium.search.runs import Runs
+from astrarium.search.score import Score
+from astrarium.search.sieve import RejectingRule
+from astrarium.search.space import Space
+from astrarium.strategy.validity import megatron_rules
+from astrarium.value import Value
+
+# Degrees up to which unequal layers on one pool are searched with free splits; beyond, only the
+# plans found get theirs.
+FEW_DEGREES = 2_000
+# Choices of pools that are searched by themselves: those that promise most. Together they do the
+# work of one search.
+MOST_PARTS = 6
+
+
+def paid(asked: Asked, runs: Runs, limits: Limits, plans: Sequence[Plan]) -> list[Plan]:
+    return [best_paid(runs, plan, asked.objective, limits) for plan in plans]
+
+
+class Together:
+    """Pipelines over several pools, in as many searches as it takes."""
+
+    def __init__(self, asked: Asked, runs: Runs, limits: Limits, known: Sequence[Plan]) -> None:
+        self._asked, self._runs, self._limits = asked, runs, limits
+        self._prospects = Prospects(runs, asked.objective, limits)
+        self.plans = list(known)
+        self.results: list[SearchResult] = []
+
+    def search(self, teams: Sequence[tuple[Pool, ...]], most: int) -> None:
+        """At most so many pools of each team.
+
+        Where a search stops before the end, parts are searched: a pool must not hide what they can
+        do.
+        """
+        several = len(self._runs.cluster.pools) > 1
+        for size in range(most, 1 if several else 0, -1):
+            sizes = [min(size, len(team)) if size == most else size for team in teams]
+            parts = [p for n, team in zip(sizes, teams, strict=True) for p in combinations(team, n)]
+            parts = [p for p in parts if (len(p) > 1 or not several) and not _is_offer_twice(p)]
+            if parts and (size == most or len(parts) <= MOST_PARTS) and self._search(parts, most):
+                break
+
+    def _search(self, parts: Sequence[tuple[Pool, ...]], most: int) -> bool:
+        """The most promising of some parts, as far as any promises more than is known."""
+        asked, best = self._asked, self._best()
+        least = [0.0] * len(parts)
+        if asked.mode is Mode.UP_TO and len(self._runs.cluster.pools) > 1:
+            least = [self._prospects.least(part) for part in parts]
+        hopeful = [i for i in range(len(parts)) if least[i] < best]
+        if len(hopeful) > MOST_PARTS:
+            hopeful.sort(key=lambda i: least[i])
+        done = []
+        work = most / max(len(hopeful[:MOST_PARTS]), 1) ** 0.5  # parts share what the whole may do
+        for i in hopeful[:MOST_PARTS]:
+            cluster, known = self._runs.cluster.part(parts[i]), self._known()
+            found, result = search_across(asked, self._runs.cluster, cluster, known, work)
+            self.plans += paid(asked, self._runs, self._limits, found)
+            done.append(replace(result, bound_gap=min(result.bound_gap, self._gap_to(least[i]))))
+            if self._searched_at_other_prices:
+                self._leave_out(least[i])
+        self.results += done
+        for i in hopeful[MOST_PARTS:]:
+            self._leave_out(least[i])
+        return asked.mode is Mode.EXACT or all(result.complete for result in done)
+
+    @property
+    def _searched_at_other_prices(self) -> bool:
+        """Pipelines are searched at on-demand prices, whatever is paid in the end."""
+        return self._asked.is_about_money and self._runs.terms.spot is not Spot.NEVER
+
+    def _known(self) -> list[Plan]:
+        kept = [plan for plan in self.plans if keeps(plan, self._limits)]
+        return listed(kept, self._asked.objective)[:LISTED]
+
+    def _best(self) -> float:
+        return min((rank_key(p, self._asked.objective)[0] for p in self._known()), default=np.inf)
+
+    def _gap_to(self, least: float) -> float:
+        """How far the best plan can be from what could be so good."""
+        best = self._best()
+        return max(1.0 - least / best, 0.0) if np.isfinite(best) else 1.0
+
+    def _leave_out(self, least: float) -> None:
+        """Of what is not searched, that it could be so good is all that is known."""
+        gap = self._gap_to(least)
+        if gap:
+            self.results.append(replace(SearchResult.of_few(0), optimal=False, bound_gap=gap))
+
+
+def _is_offer_twice(pools: Sequence[Pool]) -> bool:
+    """Whether these are instances of several sizes with the same GPUs, of one cloud."""
+    offered = [pool.gpu.name for pool in pools if pool.cloud]
+    return len(set(offered)) < len(offered)
+
+
+def teams(asked: Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
+    """Pools that can share a pipeline: those of one maker and in one place.
+
+    Where some lack the number format asked for and may stay idle, those that have it come first:
+    together with the others they would have to do without.
+    """
+    places = {pool.name: (pool.gpu.vendor, pool.cloud, pool.region) for pool in cluster.pools}
+    for place in dict.fromkeys(places.values()):
+        pools = tuple(pool for pool in cluster.pools if places[pool.name] == place)
+        able = tuple(pool for pool in pools if runnable(asked.workload, pool) is asked.workload)
+        if asked.mode is Mode.UP_TO and 1 < len(able) < len(pools):
+            yield able
+        yield pools
+
+
+class Asked(Value, frozen=True):
+    """What is asked of a search, whatever it searches."""
+
+    workload: Workload
+    tuning: Tuning
+    objective: Objective
+    mode: Mode
+    rules: tuple[UserRule, ...]
+    top: int
+    limits: Limits
+    told: Told = untold
+
+    @property
+    def is_about_money(self) -> bool:
+        """Whether the fastest plan need not be the best."""
+        limits = self.limits
+        limited = limits.budget_usd is not None or limits.deadline_seconds is not None
+        return self.objective is Objective.COST or limited
+
+
+def search_across(
+    asked: Asked, whole: Cluster, cluster: Cluster, known: Sequence[Plan], work: float
+) -> tuple[tuple[Plan, ...], SearchResult]:
+    """Pipelines with free splits over a part of a cluster that are better than the known.
+
+    It does the work of so many pools.
+    """
+    from astrarium.search.arrangements import canonical
+    from astrarium.search.mixed import PartitionSearch
+    from astrarium.search.mixed_plans import KeptPlans
+    from astrarium.search.mixed_space import MixedSpace
+    from astrarium.search.polish import polished
+
+    cluster = canonical(cluster)
+    model = ClusterModel(runnable(asked.workload, *cluster.pools), cluster, tuning=asked.tuning)
+    space = MixedSpace(
+        model.workload,
+        cluster,
+        model.pools[0].planner,
+        exact=asked.mode is Mode.EXACT,
+        expanded_overlaps=overlaps_named(asked.rules),
+    )
+    better: tuple[Plan, ...] = ()
+    if len(cluster.pools) == 1 and not any("split" in rule.names for rule in asked.rules):
+        better = estimate(model, polished(model, known))
+        if space.num_degrees > FEW_DEGREES:
+            return better, SearchResult.of_few(len(better))
+    kept = KeptPlans(cluster, model.workload.iterations, asked.objective, asked.limits, asked.top)
+    of_all = Score(whole, model.workload.iterations, asked.objective, asked.limits)
+    for p in (*known, *better):
+        score = of_all.score_of_strategy(p.strategy, p.iteration_seconds)
+        kept.keep_found(Found(p.strategy, p.iteration_seconds, score, p.peak_bytes))
+    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    already = [plan.strategy for plan in known]
+
+    def found_so_far() -> Sequence[Plan]:
+        met = [found.strategy for found in kept.best.values() if found.strategy not in already]
+        return (*known, *estimate(model, met))
+
+    result = PartitionSearch(
+        model, space, kept, runtime_rules=runtime_rules, user_rules=asked.rules, work=work
+    ).run(lambda done, rows: asked.told("pipelines", done, rows, found_so_far))
+    new = [found.strategy for found in result.found if found.strategy not in already]
+    # Plans that were known before belong to another space.
+    result.rejected[Rejection.SLOWER] += len(result.found) - len(new)
+    return estimate(model, new), result
+
+
+def search_each(asked: Asked, pools: Sequence[Pool]) -> list[tuple[tuple[Plan, ...], SearchResult]]:
+    """Each pool by itself, the strongest first: others are looked at for what is better only."""
+    found: dict[int, tuple[tuple[Plan, ...], SearchResult]] = {}
+    known: list[float] = []
+    by_money = asked.objective is Objective.COST
+    weights = [(pool.usd_per_gpu_hour or 0.0) if by_money else 1.0 for pool in pools]
+    for number in sorted(range(len(pools)), key=lambda i: -peak_flops(asked, pools[i])):
+        comparable = [score / weights[number] for score in known] if all(weights) else []
+        found[number] = search_pool(asked, pools[number], comparable)
+        known += [one.score * weights[number] for one in found[number][1].found]
+        asked.told(
+            "pools", len(found), len(pools), lambda: [p for ps, _ in found.values() for p in ps]
+        )
+    return [found[number] for number in range(len(pools))]
+
+
+def peak_flops(asked: Asked, pool: Pool) -> float:
+    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
+
+
+def search_pool(
+    asked: Asked, pool: Pool, known: Sequence[float] = ()
+) -> tuple[tuple[Plan, ...], SearchResult]:
+    model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
+    space = Space(
+        model.workload,
+        pool,
+        model.planner,
+        exact=asked.mode is Mode.EXACT,
+        expanded_overlaps=overlaps_named(asked.rules),
+        equal_splits=any("split" in rule.names for rule in asked.rules),
+    )
+    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    result = Search(
+        model,
+        space,
+        objective=asked.objective,
+        runtime_rules=runtime_rules,
+        user_rules=asked.rules,
+        limits=asked.limits,
+        top=asked.top,
+        known=known,
+    ).run()
+    return estimate(model, [found.strategy for found in result.found]), result
