@@ -13,7 +13,8 @@ sum, K the micro-batches and v the chunks of a rank. Every schedule has these ch
   shorten some of these chains and lengthen others. Their mean over all k and r does not depend on
   the sizes of chunks: (K S + sum of (P - 1 - r) t_r / v) / P. Little work on the first ranks
   shortens it, but then others have more. With both it is at least K S / P (1 + x) / (1 + x / 2),
-  where x = (P - 1) / (K v) is the ramp of even chunks.
+  where x = (P - 1) / (K v) is the ramp of even chunks. Transfers that overlap add
+  (v P - 1) hop / (1 + x / 2): those on the way there and back, in the mean.
 
 Transfers that do not overlap keep both partners busy: they are part of every turn. Others delay
 what goes round: of every P micro-batches the first goes through all chunks but the last, and some
@@ -87,7 +88,8 @@ def least_passes(turns: Turns) -> Floats:
     there_and_back = np.where(batches > pp, there_and_back, 0.0)
     one_way = total + (batches - 1) * turns.longest / 2 + 2 * (pp - 1) * turns.hop
     ramp = (pp - 1) / (batches * virtual)
-    mean = batches * total / pp * (1 + ramp) / (1 + ramp / 2)
+    around = np.where(turns.overlap_p2p, (virtual * pp - 1) * turns.hop, 0.0)
+    mean = (batches * total / pp * (1 + ramp) + around) / (1 + ramp / 2)
     found = np.maximum(at_work, mean)
     found = np.maximum(found, np.where(single, np.maximum(there_and_back, one_way), 0.0))
     found = np.maximum(found, np.where(single, 0.0, _rounds(turns, total)))

@@ -87,7 +87,7 @@ def simulate(
     `p2p[s]` is one transfer over the link from stage s to the next one; the last entry is the
     link back to the first stage, which only chunks of virtual stages use.
     """
-    order = _order(*_checked(forward[None], backward[None], p2p[None], num_micro_batches))
+    order = pass_order(*_checked(forward[None], backward[None], p2p[None], num_micro_batches))
     starts: list[Floats] = []
     costs = _Costs(forward[None], backward[None], p2p[None])
     free = _run([order], costs, starts, overlap_p2p=overlap_p2p)
@@ -123,7 +123,7 @@ def simulated_seconds(
     same up to there, so that both are executed side by side.
     """
     pp, virtual, most = _checked(forward, backward, p2p, num_micro_batches)
-    orders = [_order(pp, virtual, most)]
+    orders = [pass_order(pp, virtual, most)]
     if fewer is not None:
         _checked(forward, backward, p2p, fewer)
         orders.append(_shortened(pp, virtual, most, fewer))
@@ -156,8 +156,10 @@ def _checked(
 _FORWARD, _BACKWARD = 1, 2
 
 
-class _Order(Value, frozen=True):
-    """What runs in each wave on each stage: arrays of (waves, stages); kind 0 is nothing.
+class PassOrder(Value, frozen=True):
+    """What runs in each wave on each stage: arrays of (waves, stages).
+
+    `kind`: 0 is nothing, 1 a forward pass, 2 a backward pass.
 
     `source` and `link`: where a pass's input comes from; `meets`: whether the link out of a stage
     is used after the wave. A link number of `pp` means none, pp + 1 + s link s twice. `reach`
@@ -174,7 +176,7 @@ class _Order(Value, frozen=True):
 
 
 @lru_cache(maxsize=64)
-def _order(pp: int, virtual: int, num_micro_batches: int) -> _Order:
+def pass_order(pp: int, virtual: int, num_micro_batches: int) -> PassOrder:
     if virtual == 1:
         kind, micro_batch = _one_forward_one_backward(pp, num_micro_batches)
         chunk = np.zeros_like(kind)
@@ -190,14 +192,14 @@ def _order(pp: int, virtual: int, num_micro_batches: int) -> _Order:
 
 
 @lru_cache(maxsize=64)
-def _shortened(pp: int, virtual: int, most: int, num_micro_batches: int) -> _Order:
+def _shortened(pp: int, virtual: int, most: int, num_micro_batches: int) -> PassOrder:
     """The order of virtual stages, of several groups, with fewer of them: others rest instead."""
-    order = _order(pp, virtual, most)
+    order = pass_order(pp, virtual, most)
     kept = np.where(order.micro_batch < num_micro_batches, order.kind, 0)
     return _linked(kept, order.chunk, order.micro_batch, virtual)
 
 
-def _linked(kind: Ints, chunk: Ints, micro_batch: Ints, virtual: int) -> _Order:
+def _linked(kind: Ints, chunk: Ints, micro_batch: Ints, virtual: int) -> PassOrder:
     """The order with where the inputs of its passes come from."""
     pp = kind.shape[1]
     stage = np.arange(pp)[None, :]
@@ -214,7 +216,7 @@ def _linked(kind: Ints, chunk: Ints, micro_batch: Ints, virtual: int) -> _Order:
         sends = np.where(np.arange(len(kind))[:, None] % 2, np.roll(sends, 1, axis=0), False)
     used = sends | np.roll(returns, -1, axis=1)
     meets = np.where(used, stage, pp)
-    return _Order(kind, chunk, micro_batch, source, link, meets, 1 if virtual == 1 else 2)
+    return PassOrder(kind, chunk, micro_batch, source, link, meets, 1 if virtual == 1 else 2)
 
 
 def _one_forward_one_backward(pp: int, num_micro_batches: int) -> tuple[Ints, Ints]:
@@ -262,7 +264,7 @@ class _Costs:
         self.pp = pp
 
     def waves(
-        self, orders: Sequence[_Order], *, overlap_p2p: bool
+        self, orders: Sequence[PassOrder], *, overlap_p2p: bool
     ) -> Iterator[tuple[Ints, Floats, Floats]]:
         """Of every wave: where inputs come from, seconds of links and of passes, order by order.
 
@@ -279,15 +281,33 @@ class _Costs:
                 strict=True,
             )
 
-    def _rows(self, order: _Order) -> Ints:
+    def _rows(self, order: PassOrder) -> Ints:
         """Row of `passes` for every wave and stage."""
         within = np.arange(self.pp)[None, :] * self.virtual + order.chunk
         row = 1 + (order.kind - 1) * self.pp * self.virtual + within
         return np.where(order.kind > 0, row, 0)
 
 
+def overlapped_arrivals(
+    forward: Floats, backward: Floats, p2p: Floats, num_micro_batches: int
+) -> tuple[Bools, Floats]:
+    """Whether a pass waits for its input rather than for its stage, and when stages are done.
+
+    (waves, stages, n) and (stages, n), of n pipelines of one shape with overlapped transfers.
+    """
+    order = pass_order(*_checked(forward, backward, p2p, num_micro_batches))
+    costs = _Costs(forward, backward, p2p)
+    free = np.zeros((costs.pp, len(forward)))
+    earlier, late = [free] * order.reach, np.zeros((*order.kind.shape, len(forward)), bool)
+    for wave, (source, link, passes) in enumerate(costs.waves([order], overlap_p2p=True)):
+        arrival = earlier[wave % order.reach][source] + link
+        np.greater(arrival, free, out=late[wave])
+        free = earlier[wave % order.reach] = np.maximum(free, arrival) + passes
+    return late, free
+
+
 def _run(
-    orders: Sequence[_Order], costs: _Costs, starts: list[Floats] | None, *, overlap_p2p: bool
+    orders: Sequence[PassOrder], costs: _Costs, starts: list[Floats] | None, *, overlap_p2p: bool
 ) -> Floats:
     """When each stage of each pipeline is done; `starts` collects the beginning of each wave."""
     pp, every = costs.pp, orders[0].reach

@@ -397,10 +397,12 @@ class Search:
         if table is None:
             return
         self.state.least_open, chosen = left_open(self, table, self._best_score())
-        if not chosen:
+        if chosen is None:
             return
-        from astrarium.search.redealing import redealt
+        from astrarium.search.redealing import redealt, with_better_bounds
 
+        chosen = with_better_bounds(self, chosen, self._best_score())
+        self.state.least_open = min(self.state.least_open, float(chosen.score[0]))
         found = redealt(self, chosen, self._best_score())
         if found is None:
             return

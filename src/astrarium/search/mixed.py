@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import factorial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.search.arrangements import Arrangement, is_turned, laid
+from astrarium.search.dealing_bounds import DealingBounds, lifted
 from astrarium.search.mixed_bounds import (
     crossing_bound,
     interleaved_speed,
@@ -76,7 +78,13 @@ PLACES_AT_ONCE = 40_000_000  # contents of them, at every place on every class
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
+MOST_LIFTING = 8_000  # work on better bounds of cases with several chunks per rank, of each pool
+SMALL_GAIN = 5e-3  # of the best score: less is not worth it
+DEALT = 4  # of these cases are dealt as well as can be
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
+
+# What a case could reach, and where it is found: order and row of a node.
+OpenCase = tuple[float, Ready, tuple[int, int]]
 
 
 class PartitionSearch:
@@ -110,13 +118,12 @@ class PartitionSearch:
         each = next((work for most, work in MOST_WORK if gpus <= most), MOST_WORK_OF_MANY_GPUS)
         self._most_work = each * min(len(model.cluster.pools), work, MANY_POOLS) ** 2
         self._complete = True
-        self._least_of_all = 0.0
+        self._least_in_any_order = float("inf")
         self._entered = 0
 
     def run(self, told: Callable[[int, int], None] = lambda done, rows: None) -> SearchResult:
         """The search; `told` hears how many rows of how many it has looked at."""
         rows, size = self.rows.table()
-        self._least_of_all = float(rows.bound.min(initial=np.inf))
         at_once = ROWS_OF_ONE_POOL if self._alone else ROWS_AT_ONCE
         first = self.rows.promising(rows, at_once)
         self._dive(self._refine(rows, first))
@@ -144,18 +151,50 @@ class PartitionSearch:
         Finish(self, regroups=not self.space.exact and not self._has_rules).run()
         return self._result(size)
 
-    def _least_of_dealt(self) -> float:
-        """What others could reach: several chunks per rank are dealt in a few ways only."""
-        least = self.state.given_up
+    def _deal_open(self) -> float:
+        """Deal cases that could still be better; the score that others of them could reach.
+
+        Several chunks per rank are dealt in a few ways only.
+        """
+        cases = self._lifted()
+        for score, node, case in cases[:DEALT]:
+            if score < self.plans.best_score * (1 - SMALL_GAIN):
+                for priced in node.bundle.dealt(case):
+                    self.plans.keep(node.bundle, node.gpus, priced)
+        return min([self.state.given_up, *(score for score, _, _ in cases)])
+
+    def _lifted(self) -> list[OpenCase]:
+        """Cases that could still be better, the most promising first, with better bounds."""
+        best = self.plans.best_score
+        cases = [one for one in self._open_cases() if one[0] < best]
+        if len(self.model.workload.model.kinds) > 1:
+            return sorted(cases, key=itemgetter(0))  # unequal layers have no bound of this sort
+        bounds, num_layers = DealingBounds(), self.model.workload.model.num_layers
+        most_work = MOST_LIFTING * len(self.cluster.pools)
+
+        def lift(number: int, rounds: int) -> float:
+            _, node, case = cases[number]
+            enough, tied = self.plans.most_seconds(best, node.gpus), node.bundle.tied(*case)
+            ring = node.bundle.least_ring(*case)
+            seconds = bounds.least_seconds(ring, num_layers, enough - tied, rounds) + tied
+            return float(self.plans.score_of(seconds, node.gpus))
+
+        enough = min(self.state.given_up, best * (1 - SMALL_GAIN))
+        scores = lifted([case[0] for case in cases], lift, enough, lambda: bounds.work < most_work)
+        found = [(score, *case[1:]) for score, case in zip(scores, cases, strict=True)]
+        return sorted(found, key=itemgetter(0))
+
+    def _open_cases(self) -> Iterator[OpenCase]:
+        """Cases that were dealt in a few ways, with what they could reach."""
         for node, cases in self._dealt:
-            flat = node.bounds[tuple(np.array(cases).T)]
-            if flat.min() < min(self.plans.limit, least):
-                seconds = node.bundle.least_seconds(self.plans.worst_seconds(node.gpus))
-                open_ones = seconds[tuple(np.array(cases).T)].min()
-                if np.isfinite(open_ones):
-                    score = max(float(self.plans.score_of(open_ones, node.gpus)), flat.min())
-                    least = min(least, score)
-        return least
+            at = tuple(np.array(cases).T)
+            if node.bounds[at].min() >= self.plans.limit:
+                continue
+            seconds = node.bundle.least_seconds(self.plans.worst_seconds(node.gpus))[at]
+            for case, bound, least in zip(cases, node.bounds[at], seconds, strict=True):
+                if np.isfinite(least):
+                    score = max(float(self.plans.score_of(least, node.gpus)), float(bound))
+                    yield score, node, case
 
     def _has_done_enough(self, least: float) -> bool:
         """Whether what has at least this score is given up."""
@@ -167,13 +206,13 @@ class PartitionSearch:
         return self.state.work >= self._most_work * (times if self.plans.best else TIMES_OF_NO_PLAN)
 
     def _result(self, size: int) -> SearchResult:
+        open_bound = self._deal_open()
         state, found = self.state, self.plans.ranked()
         state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
         best = self.plans.best_score
-        open_bound = self._least_of_dealt()
         if found and is_turned(found[0].strategy):
-            open_bound = min(open_bound, self._least_of_all)  # other bounds know the orders
+            open_bound = min(open_bound, self._least_in_any_order)  # other bounds know the orders
         optimal = not np.isfinite(best) or open_bound >= best
         return SearchResult(
             found=found,
@@ -221,6 +260,7 @@ class PartitionSearch:
         )
         found = [row for row in refined.rows() if row.bound <= self.plans.limit]
         for row in found:
+            self._least_in_any_order = min(self._least_in_any_order, row.bound)
             self._choose_gpus(row)
         return found
 

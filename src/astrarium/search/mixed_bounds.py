@@ -146,11 +146,14 @@ def pipeline_bound(
     return np.where(stages > 1, found, batches * longest)
 
 
-def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
+def interleaved_bound(
+    speed: Floats, batches: Ints, virtual: Ints, links: Floats | float = 0.0
+) -> Floats:
     """Seconds of all passes: (rows, ...), from speeds (rows, ..., stages); no stage stands at 0.
 
     With one chunk per rank every stage s takes K t_s and the sum of t before it. The weights that
     make all stages count alike in a mean of these chains fall by 1 - 1 / K from stage to stage.
+    links: what the mean of the chains of several chunks has of transfers (`links_of_chains`).
     """
     rows = (-1, *(1,) * (speed.ndim - 1))
     k, v = batches.reshape(rows), virtual.reshape(rows)
@@ -158,19 +161,31 @@ def interleaved_bound(speed: Floats, batches: Ints, virtual: Ints) -> Floats:
     stages = (speed > 0).sum(axis=-1)
     slowest = np.where(speed > 0, speed, np.inf).min(axis=-1)
     k, v = k[..., 0], v[..., 0]
-    several = speed.sum(axis=-1) - _saved_by_ramp(slowest, stages, k, v)
-    return np.asarray(k / np.where(v > 1, several, single))
+    weight = _weight_of_chains(slowest, stages, k, v)
+    several = speed.sum(axis=-1) - weight * (stages - 1) / (2 * v)
+    return np.asarray(k / np.where(v > 1, several / (1.0 + weight * links), single))
 
 
-def _saved_by_ramp(
+def links_of_chains(links: Floats, virtual: Floats | Ints, overlapped: Bools) -> Floats:
+    """Transfers in the mean of the chains of `cost.chains.plain_chains`: (rows, ...).
+
+    links: (rows, ..., stages), behind the last stage to the first; only where they overlap.
+    """
+    shape = (-1, *(1,) * (links.ndim - 2))
+    before = np.cumsum(links, axis=-1) - links
+    around = (virtual.reshape(shape) - 1) * links.sum(axis=-1) + 2 * before.mean(axis=-1)
+    return np.where(overlapped.reshape(shape), around, 0.0)
+
+
+def _weight_of_chains(
     slowest: Floats, stages: Floats | Ints, batches: Floats | Ints, virtual: Floats | Ints
 ) -> Floats:
-    """How much less stages do together because of a ramp, whatever the sizes of their chunks.
+    """What the mean of all chains of several chunks counts, per second of the bound.
 
-    The mean of all chains, (K S + sum of (P - 1 - r) t_r / v) / P, counts as much as makes the
-    first stage, where it weighs most, count by its speed; the chains K t_s count for the rest.
+    The mean, (K S + sum of (P - 1 - r) t_r / v) / P, counts as much as makes the first stage, where
+    it weighs most, count by its speed; the chains K t_s count for the rest.
     """
-    return stages * (stages - 1) / (2 * virtual) * slowest / (batches + (stages - 1) / virtual)
+    return stages * slowest / (batches + (stages - 1) / virtual)
 
 
 def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtual: Ints) -> Floats:
@@ -184,7 +199,8 @@ def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtu
     shared = speed.ndim == 1
     taken = counts[:, order] if shared else np.take_along_axis(counts, order, axis=-1)
     slowest = np.where(taken > 0, rate, np.inf).min(axis=-1)
-    saved = _saved_by_ramp(slowest, taken.sum(axis=-1), batches, virtual)
+    stages = taken.sum(axis=-1)
+    saved = _weight_of_chains(slowest, stages, batches, virtual) * (stages - 1) / (2 * virtual)
     several = (rate * taken).sum(axis=-1) - np.where(np.isfinite(slowest), saved, 0.0)
     fall = -np.log1p(-1.0 / np.maximum(batches, 1 + 1e-9))[..., None]
     left = np.exp(-fall * np.cumsum(taken, axis=-1))

@@ -26,6 +26,7 @@ from astrarium.search.mixed_bounds import (
     interleaved_bound,
     least_sum,
     links_bound,
+    links_of_chains,
     pipeline_bound,
     stage_room,
     warm_up_passes,
@@ -191,9 +192,10 @@ class Bundle(Value, frozen=True, dict=True):
         """Seconds of all passes, and of what follows once an iteration."""
         low, _ = self.longest
         t, batches = self.tables, self.degrees.num_micro_batches
-        in_order = np.moveaxis(self._speed[:, self.class_of], 0, 1)  # (orders, rows, stages)
-        ramps = [interleaved_bound(speed, batches, self.virtual) for speed in in_order]
-        passes = np.maximum(batches * low, np.stack(ramps))
+        every = self._links(np.arange(len(batches)))
+        links = links_of_chains(every, self.virtual, self.options.overlap_p2p)
+        ramps = interleaved_bound(self._speed[:, self.class_of], batches, self.virtual, links)
+        passes = np.maximum(batches * low, ramps.T)
         single = np.flatnonzero(self.virtual == 1)
         if len(single):
             passes[:, single] = self._least_of_single_chunks(low, single)
@@ -397,18 +399,9 @@ class Bundle(Value, frozen=True, dict=True):
     def ring(self, order: int, row: int) -> Ring:
         """The pipeline of a case as the dealing of its layers sees it: stages that are linear."""
         t, classes, layers = self.tables, self.class_of[order], self._num_layers.astype(np.int64)
-        mean = max(self.model.workload.model.num_layers // self.num_stages, 1)
-        plain, first, last = (
-            self._nearest(mean, begins=begins, ends=ends)
-            for begins, ends in ((False, False), (True, False), (False, True))
-        )
-        more = self._nearest(2 * mean, begins=False, ends=False)
+        plain, first, last = self._usual_contents
         each = [of[row, classes, plain] / layers[plain] for of in (t.forward, t.backward)]
-        # What follows once an iteration does not begin at nothing, least of all at the ends.
-        further = max(int(layers[more] - layers[plain]), 1)
-        after = (
-            np.maximum(t.after[row, classes, more] - t.after[row, classes, plain], 0.0) / further
-        )
+        after = self._after_each_layer(row, classes)
         fixed = t.after[row, classes, plain] - layers[plain] * after
         for at, content in ((0, first), (-1, last)):
             fixed[at] = t.after[row, classes[at], content] - layers[content] * after[at]
@@ -417,19 +410,78 @@ class Bundle(Value, frozen=True, dict=True):
             for at, content in ((0, first), (-1, last))
             for of, rate in ((t.forward, each[0]), (t.backward, each[1]))
         ]
-        fits = self._fits[np.arange(self.num_stages), classes, row]
+        return self._ring(order, row, each, ends, after, np.maximum(fixed, 0.0))
+
+    def least_ring(self, order: int, row: int) -> Ring:
+        """The same with no more seconds than any stage takes: what bounds it bounds the case."""
+        t, classes, layers = self.tables, self.class_of[order], self._num_layers
+        inner, begins, ends = self._contents_by_place
+        each = [(of[row][:, inner] / layers[inner]).min(axis=1) for of in (t.forward, t.backward)]
+        after = self._after_each_layer(row, classes)
+        left = t.after[row, classes] - layers * after[:, None]
+        fixed = left[:, inner].min(axis=1)
+        fixed[0], fixed[-1] = left[0, begins].min(), left[-1, ends].min()
+        of_ends = [
+            float((of[row, classes[at]] - layers * rate[classes[at]])[some].min())
+            for at, some in ((0, begins), (-1, ends))
+            for of, rate in ((t.forward, each[0]), (t.backward, each[1]))
+        ]
+        return self._ring(order, row, [rate[classes] for rate in each], of_ends, after, fixed)
+
+    def _ring(
+        self,
+        order: int,
+        row: int,
+        each: Sequence[Floats],
+        ends: Sequence[float],
+        after: Floats,
+        fixed: Floats,
+    ) -> Ring:
+        fits = self._fits[np.arange(self.num_stages), self.class_of[order], row]
         return Ring(
             forward=each[0],
             backward=each[1],
             ends=(ends[0], ends[1], ends[2], ends[3]),
             links=self._links(np.array([row]))[0, order],
             after=after,
-            fixed=np.maximum(fixed, 0.0),
-            most=np.where(fits, layers, 0).max(axis=1),
+            fixed=fixed,
+            most=np.where(fits, self._num_layers.astype(np.int64), 0).max(axis=1),
             batches=int(self.degrees.num_micro_batches[row]),
             virtual=int(self.virtual[row]),
             overlap_p2p=bool(self.options.overlap_p2p[row]),
         )
+
+    def _after_each_layer(self, row: int, classes: Ints) -> Floats:
+        """What a layer more adds once an iteration: that does not begin at nothing."""
+        layers, plain = self._num_layers, self._usual_contents[0]
+        more = self._nearest(2 * self._mean_layers, begins=False, ends=False)
+        further = max(float(layers[more] - layers[plain]), 1.0)
+        after = self.tables.after[row, classes]
+        return np.maximum(after[:, more] - after[:, plain], 0.0) / further
+
+    @property
+    def _mean_layers(self) -> int:
+        return max(self.model.workload.model.num_layers // self.num_stages, 1)
+
+    @cached_property
+    def _usual_contents(self) -> tuple[int, int, int]:
+        """A stage within the pipeline, the first and the last one, with the mean of the layers."""
+        mean = self._mean_layers
+        return (
+            self._nearest(mean, begins=False, ends=False),
+            self._nearest(mean, begins=True, ends=False),
+            self._nearest(mean, begins=False, ends=True),
+        )
+
+    @cached_property
+    def _contents_by_place(self) -> tuple[Bools, Bools, Bools]:
+        """Contents of stages within the pipeline that hold layers, of the first and the last."""
+        c = self.contents
+        inner = (self._num_layers > 0) & ~c.has_embedding & ~c.has_head
+        if not inner.any():
+            inner = self._num_layers > 0
+        first, last = c.has_embedding & ~c.has_head, c.has_head & ~c.has_embedding
+        return inner, first, last
 
     def _nearest(self, layers: int, *, begins: bool, ends: bool) -> int:
         """The content of about so many layers, if possible with embedding or head as asked."""

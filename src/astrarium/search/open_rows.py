@@ -8,7 +8,7 @@ optimum; `redealing` deals the layers of the most promising anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SMALL_GAIN = 5e-3  # of the best score: for less nothing is dealt anew
 MOST_ROWS, ROWS_AT_ONCE = 20_000, 4_000  # layouts that are looked at with their options
-PROMISING = 32  # strategies that are handed on
+PROMISING = 512  # strategies that are handed on
 
 
 class OpenRows:
@@ -80,13 +80,30 @@ class OpenTable(Value, frozen=True):
         )
 
 
-class Candidate(Value, frozen=True):
-    """One layout with one option: columns of a single row."""
+class Candidates(Value, frozen=True):
+    """Layouts with options: columns, and the score that each could reach."""
 
-    score: float
     degrees: Degrees
     virtual: Ints
     options: Options
+    score: Floats
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    def take(self, rows: Ints) -> Candidates:
+        return Candidates(
+            self.degrees.take(rows), self.virtual[rows], self.options.take(rows), self.score[rows]
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Candidates]) -> Candidates:
+        return cls(
+            Degrees.joined([part.degrees for part in parts]),
+            np.concatenate([part.virtual for part in parts]),
+            Options.joined([part.options for part in parts]),
+            np.concatenate([part.score for part in parts]),
+        )
 
 
 class _Pairs(Value, frozen=True):
@@ -97,24 +114,42 @@ class _Pairs(Value, frozen=True):
     options: Options
     score: Floats
 
+    def candidates(self, limit: float) -> Candidates:
+        """Those that could be below a score."""
+        at = np.flatnonzero(self.score < limit)
+        rows = self.rows[at]
+        return Candidates(
+            self.layouts.degrees.take(rows),
+            self.layouts.virtual[rows],
+            self.options.take(at),
+            self.score[at],
+        )
 
-def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, list[Candidate]]:
-    """The least score that any way to deal the layers could reach, and what promises most."""
+
+def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Candidates | None]:
+    """What other ways to deal the layers could reach: the most promising, and the least of others.
+
+    Without candidates the gain is too small.
+    """
     limit = best * (1 - SMALL_GAIN)
     least, number = np.inf, 0
-    chosen: dict[tuple[int, ...], Candidate] = {}
+    parts: list[Candidates] = []
     while number < min(len(table.bound), MOST_ROWS):
         if table.bound[number] >= (min(least, limit) if number else best):
             break
         some = table.take(np.arange(number, min(number + ROWS_AT_ONCE, len(table.bound))))
         for pairs in _pairs_of(search, some, best):
             least = min(least, float(pairs.score.min(initial=np.inf)))
-            _note(chosen, search, pairs, limit)
+            parts.append(pairs.candidates(limit))
         number += ROWS_AT_ONCE
-    if number < len(table.bound):
-        least = min(least, float(table.bound[number]))
-    ranked = sorted(chosen, key=lambda key: (chosen[key].score, key))[:PROMISING]
-    return least, [chosen[key] for key in ranked]
+    unseen = float(table.bound[number]) if number < len(table.bound) else np.inf
+    if min(least, unseen) >= limit or not any(len(part) for part in parts):
+        return min(least, unseen), None
+    every = Candidates.joined(parts)
+    order = np.argsort(every.score, kind="stable")
+    kept = every.take(order[:PROMISING])
+    left = every.score[order[PROMISING:]].min(initial=limit)
+    return min(unseen, float(left)), kept
 
 
 def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:
@@ -187,23 +222,3 @@ def may_be_free(search: Search, degrees: Degrees, virtual: Ints, options: Option
     for rules in (search.rules.of_layouts, search.rules.mixed):
         alive &= apply_rules(rules, columns, once)[0]
     return alive
-
-
-def _note(
-    chosen: dict[tuple[int, ...], Candidate], search: Search, pairs: _Pairs, limit: float
-) -> None:
-    """Enter pairs that could be below the limit: of layouts that a user tells apart the best."""
-    order = np.argsort(pairs.score, kind="stable")
-    order = order[pairs.score[order] < limit]
-    for place, key in zip(
-        order.tolist(), search.keys(pairs.layouts, pairs.rows[order]), strict=True
-    ):
-        score = float(pairs.score[place])
-        if key not in chosen or score < chosen[key].score:
-            row, at = pairs.rows[place : place + 1], np.array([place])
-            chosen[key] = Candidate(
-                score,
-                pairs.layouts.degrees.take(row),
-                pairs.layouts.virtual[row],
-                pairs.options.take(at),
-            )

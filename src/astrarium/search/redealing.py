@@ -23,8 +23,9 @@ from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import total_seconds
 from astrarium.search.arrangements import laid
 from astrarium.search.dealing import Ring, dealt, fillings
+from astrarium.search.dealing_bounds import DealingBounds, lifted
 from astrarium.search.mixed_cases import Bundle
-from astrarium.search.open_rows import Candidate, may_be_free
+from astrarium.search.open_rows import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.outcome import Found
 from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
@@ -33,6 +34,9 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.search.engine import Search
 
+MOST_LIFTING = 6_000  # work on better bounds
+RINGS_AT_ONCE = 32  # that the cost model is asked about
+HOPEFUL = 32  # strategies that are filled
 KEPT = 4  # plans that are dealt anew, whatever their bounds
 DEALT = 8  # strategies whose layers are moved until nothing is gained
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
@@ -49,31 +53,62 @@ class Redealt(Value, frozen=True):
     peak: Floats  # of all rows
 
 
-def redealt(search: Search, chosen: Sequence[Candidate], best: float) -> Redealt | None:
+def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
+    """What is left open, with better bounds of what promises most: the least first."""
+    bounds, num_layers = DealingBounds(), search.model.planner.num_layers
+    one = np.ones(len(chosen))
+    per_second = search.score(one, np.zeros(len(chosen)), chosen.degrees)
+    known: dict[int, tuple[Bundle, int]] = {}
+
+    def lift(number: int, rounds: int) -> float:
+        if number not in known:
+            some = np.arange(number, min(number + RINGS_AT_ONCE, len(chosen)))
+            known.update(zip(some.tolist(), _cases(search.model, chosen.take(some)), strict=True))
+        bundle, row = known[number]
+        enough, tied = best / per_second[number], bundle.tied(0, row)
+        ring = bundle.least_ring(0, row)
+        seconds = bounds.least_seconds(ring, num_layers, enough - tied, rounds) + tied
+        return float(seconds * per_second[number])
+
+    score = lifted(
+        chosen.score.tolist(), lift, best * (1 - SMALL_GAIN), lambda: bounds.work < MOST_LIFTING
+    )
+    found = replace(chosen, score=np.array(score))
+    return found.take(np.argsort(found.score, kind="stable"))
+
+
+def redealt(search: Search, chosen: Candidates, best: float) -> Redealt | None:
     """What is left open and what is kept, dealt anew; None if nothing fits."""
+    hopeful = chosen.take(_first_of_each(chosen, best * (1 - SMALL_GAIN)))
     # What is good already may be better, too.
     kept = [_candidate(found) for found in search.ranked()[:KEPT] if found.strategy.pp > 1]
-    free = (one for one in kept if may_be_free(search, one.degrees, one.virtual, one.options)[0])
-    every = [*chosen, *free]
-    return _dealt_anew(search, every, best * (1 + MOST_GAIN)) if every else None
+    free = [one for one in kept if may_be_free(search, one.degrees, one.virtual, one.options)[0]]
+    every = Candidates.joined([hopeful, *free])
+    return _dealt_anew(search, every, best * (1 + MOST_GAIN)) if len(every) else None
 
 
-def _candidate(found: Found) -> Candidate:
+def _first_of_each(chosen: Candidates, limit: float) -> Ints:
+    """The most promising of those that a user tells apart by their layouts."""
+    columns = (*chosen.degrees.columns(), chosen.virtual)
+    first, _ = distinct_rows(*columns)
+    first = np.sort(first)
+    return first[chosen.score[first] < limit][:HOPEFUL]
+
+
+def _candidate(found: Found) -> Candidates:
     one = [found.strategy]
     virtual = np.array([found.strategy.virtual_stages])
-    return Candidate(found.score, degrees_of(one), virtual, options_of(one))
+    return Candidates(degrees_of(one), virtual, options_of(one), np.array([found.score]))
 
 
-def _dealt_anew(search: Search, chosen: Sequence[Candidate], limit: float) -> Redealt | None:
+def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | None:
     """The layers of the best strategies, dealt in the best ways; None if nothing fits.
 
     limit: the score that ranks which are just filled must reach.
     """
     model = search.model
-    degrees = Degrees.joined([one.degrees for one in chosen])
-    options = Options.joined([one.options for one in chosen])
-    virtual = np.concatenate([one.virtual for one in chosen])
-    every = rings(model, degrees, virtual, options)
+    degrees, virtual, options = chosen.degrees, chosen.virtual, chosen.options
+    every = [bundle.ring(0, row) for bundle, row in _cases(model, chosen)]
     num_layers, planner = model.planner.num_layers, model.planner
     found = [
         (row, planner.code_of(np.concatenate([[0], np.cumsum(sizes)])))
@@ -114,24 +149,25 @@ def _priced(
     return Redealt(layouts, options, fits, seconds, peak)
 
 
-def rings(model: CostModel, degrees: Degrees, virtual: Ints, options: Options) -> list[Ring]:
-    """Pipelines as the dealing of their layers sees them, from what stages of any size would do."""
+def _cases(model: CostModel, chosen: Candidates) -> list[tuple[Bundle, int]]:
+    """Strategies as rows of bundles: what stages of any size would do."""
     whole = ClusterModel.alone(model)
+    degrees = chosen.degrees
     first, alike = distinct_rows(degrees.pp, degrees.gpus)
-    found: dict[int, Ring] = {}
+    found: dict[int, tuple[Bundle, int]] = {}
     for group, row in enumerate(first.tolist()):
         rows = np.flatnonzero(alike == group)
         gpus, pp = int(degrees.gpus[row]), int(degrees.pp[row])
         bundle = Bundle(
             whole,
             degrees.take(rows),
-            virtual[rows],
-            options.take(rows),
+            chosen.virtual[rows],
+            chosen.options.take(rows),
             [laid((0,), (gpus,), gpus // pp)],
             whole.contents,
             np.ones((len(rows), 1)),
         )
-        found |= {at: bundle.ring(0, place) for place, at in enumerate(rows.tolist())}
+        found |= {at: (bundle, place) for place, at in enumerate(rows.tolist())}
     return [found[row] for row in range(len(degrees))]
 
 

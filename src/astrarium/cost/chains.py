@@ -1,0 +1,131 @@
+"""Chains of passes: which passes decide the time of a pipeline.
+
+Every pass waits for the one before it on its rank and for one on a neighbour. So the time of a
+pipeline is that of its longest chain of passes, a sum over chunks. A chain of one pipeline is a
+chain of all pipelines of the same shape: whatever their chunks, they take at least as long as it
+does. That makes chains the rows of a linear program (`search.dealing_bounds`).
+
+Transfers delay what waits for them. Where they also keep ranks busy, pipelines take longer still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.simulator import PassOrder, overlapped_arrivals, pass_order
+from astrarium.value import Value
+
+GROUPS = 4  # of pp micro-batches that are executed; with more, a part of the chain repeats itself
+
+
+class Chain(Value, frozen=True):
+    """How often a chain has the passes of each chunk, (pp, virtual), and each link: (pp,)."""
+
+    forward: Floats
+    backward: Floats
+    links: Floats
+
+    def seconds(self, forward: Floats, backward: Floats, links: Floats) -> float:
+        """Of a pipeline of the same shape."""
+        passes = (self.forward * forward + self.backward * backward).sum()
+        return float(passes + self.links @ links)
+
+
+def plain_chains(pp: int, virtual: int, num_micro_batches: int) -> list[Chain]:
+    """One for each chunk of each rank: there, all that the rank does from then on, and back.
+
+    The first micro-batch goes through all chunks before this one. By then the rank has done as many
+    passes of its earlier chunks as there are ranks. The last gradient goes the same way back.
+    """
+    found = []
+    for rank, chunk in np.ndindex(pp, virtual):
+        counts = np.zeros((pp, virtual))
+        counts[:, :chunk] = 1.0
+        counts[:rank, chunk] = 1.0
+        counts[rank] += num_micro_batches
+        counts[rank, :chunk] -= pp
+        links = np.full(pp, 2.0 * chunk)
+        links[:rank] += 2.0
+        found.append(Chain(counts, counts, links))
+    return found
+
+
+def longest_chains(
+    forward: Floats, backward: Floats, links: Floats, num_micro_batches: int
+) -> Iterator[Chain]:
+    """The longest chain of each of n pipelines: seconds of (n, pp, virtual), links (n, pp).
+
+    Of many micro-batches it is a long chain, not always the longest.
+    """
+    _, pp, virtual = forward.shape
+    executed = min(num_micro_batches, GROUPS * pp)
+    order = pass_order(pp, virtual, executed)
+    late, ends = overlapped_arrivals(forward, backward, links, executed)
+    together = pp if virtual > 1 else 1  # micro-batches after which passes repeat themselves
+    more = (num_micro_batches - executed) // together
+    for number, (goes, comes, link) in enumerate(zip(forward, backward, links, strict=True)):
+        walk = _walked(order, late[:, :, number], int(ends[:, number].argmax()))
+        times = np.ones(len(walk.kind))
+        if more:
+            each = np.where(
+                walk.kind == 1, goes[walk.rank, walk.chunk], comes[walk.rank, walk.chunk]
+            )
+            each += np.where(walk.is_late, link[walk.link % pp], 0.0)
+            first, last = _repeated(walk, together, virtual, each)
+            times[first + 1 : last + 1] += more
+        yield _counted(walk, times, (pp, virtual))
+
+
+class _Walk(Value, frozen=True):
+    """The passes of a chain, in their order; `is_late`: whether it came over a link."""
+
+    kind: Ints
+    rank: Ints
+    chunk: Ints
+    micro_batch: Ints
+    link: Ints
+    is_late: Bools
+
+
+def _walked(order: PassOrder, late: Bools, rank: int) -> _Walk:
+    """The chain that ends last, on this rank; followed from its end."""
+    is_late, source = late.tolist(), order.source.tolist()
+    places: list[tuple[int, int]] = []
+    wave = len(is_late) - 1
+    while wave >= 0:
+        places.append((wave, rank))
+        if is_late[wave][rank]:
+            rank, wave = source[wave][rank], wave - order.reach
+        else:
+            wave -= 1
+    waves, ranks = np.array(places[::-1]).T
+    passes = order.kind[waves, ranks] > 0
+    at = (waves[passes], ranks[passes])
+    columns = (order.chunk, order.micro_batch, order.link, late)
+    return _Walk(order.kind[at], at[1], *(column[at] for column in columns))
+
+
+def _repeated(walk: _Walk, together: int, virtual: int, seconds: Floats) -> tuple[int, int]:
+    """The longest part of a chain between two passes that are the same but for one group."""
+    group, member = np.divmod(walk.micro_batch, together)
+    phase = (walk.kind * virtual + walk.chunk) * together + member
+    until = np.cumsum(seconds).tolist()
+    met: dict[tuple[int, int, int], int] = {}
+    longest, found = -1.0, (0, 0)
+    columns = (phase.tolist(), walk.rank.tolist(), group.tolist())
+    for place, (same, rank, number) in enumerate(zip(*columns, strict=True)):
+        met[same, rank, number] = place
+        before = met.get((same, rank, number - 1))
+        if before is not None and until[place] - until[before] > longest:
+            longest, found = until[place] - until[before], (before, place)
+    return found
+
+
+def _counted(walk: _Walk, times: Floats, shape: tuple[int, int]) -> Chain:
+    counts, links = np.zeros((2, *shape)), np.zeros(shape[0])
+    np.add.at(counts, (walk.kind - 1, walk.rank, walk.chunk), times)
+    np.add.at(links, walk.link[walk.is_late], times[walk.is_late])
+    return Chain(counts[0], counts[1], links)
