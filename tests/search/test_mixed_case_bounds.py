@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import small_model
 
-from astrarium.arrays import Bools
+from astrarium.arrays import Bools, Ints
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.mixed import ClusterModel
 from astrarium.model import load_model
+from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
 from astrarium.search.arrangements import canonical
+from astrarium.search.dealing_bounds import DealingBounds
 from astrarium.search.formats import runnable
 from astrarium.search.mixed import PartitionSearch
 from astrarium.search.mixed_cases import Priced
@@ -80,3 +83,40 @@ def test_no_plan_is_faster_than_bounds_allow(gpus: str, batch: int, *, exact: bo
         index, options, _ = told._permitted([opened])
         bounds = told._case_bounds([opened], index, options)
         assert bounds[like(bundle.options, row, options)].min() <= told.plans.limit
+
+
+def random_dealing(rng: np.random.Generator, pp: int, virtual: int, num_layers: int) -> Ints:
+    """Bounds of chunks of any size; ranks within the pipeline hold a layer."""
+    chunk_of = np.concatenate([np.arange(1, pp - 1), rng.integers(pp * virtual, size=num_layers)])
+    sizes = np.bincount(chunk_of[:num_layers], minlength=pp * virtual)
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch"),
+    [
+        (load_model("llama-2-7b"), "h100:16,l40s:16", 32),
+        (load_model("mixtral-8x7b"), "h100:16,a100:16", 32),
+        (small_model(8), "h100:8,a100:8", 32),
+    ],
+)
+def test_no_way_to_deal_layers_is_faster_than_its_bound(
+    model: Model, gpus: str, batch: int
+) -> None:
+    cluster = canonical(parse_gpus(gpus))
+    workload = runnable(Workload(model, seq_length=2048, global_batch=batch), *cluster.pools)
+    search = new_search(workload, cluster, exact=True, top=40)
+    search.run()
+    several = [(node, p) for node, p in search.met if node.bundle.virtual[p.row] > 1]
+    assert several
+    rng, num_layers = np.random.default_rng(0), workload.model.num_layers
+    for at in np.linspace(0, len(several) - 1, SAMPLED).astype(int):
+        node, priced = several[at]
+        bundle, case = node.bundle, (priced.order, priced.row)
+        shape = bundle.num_stages, int(bundle.virtual[priced.row]), num_layers
+        drawn = [(*case, random_dealing(rng, *shape)) for _ in range(8)]
+        found = [priced.seconds, *(one.seconds for one in bundle.priced(drawn))]
+        tied = bundle.tied(*case)
+        least = DealingBounds().least_seconds(bundle.least_ring(*case), num_layers, np.inf, 8)
+        assert least + tied <= min(found) * (1 + 1e-6)
+        assert least > 0.5 * priced.seconds

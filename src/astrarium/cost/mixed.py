@@ -116,6 +116,7 @@ class StageTables(Value, frozen=True):
     # entry stands for all cuts where they are alike.
     hop: Floats
     tied: Floats  # (rows, classes, classes): a table held by first and last stage is reduced
+    ends: Floats  # (rows, classes, 4): forward and backward of the embedding, then of the head
 
 
 class _Priced(Value, frozen=True):
@@ -251,7 +252,10 @@ class ClusterModel:
         stacked = {name: np.stack(values, axis=1) for name, values in columns.items()}
         capacity = np.array([self.capacity(stage_class) for stage_class in classes])
         hop, tied = (between[rows] for between in self._between(every))
-        return StageTables(contents=contents, **stacked, capacity=capacity, hop=hop, tied=tied)
+        ends = np.stack([_ends_of(part.layouts.ends)[rows] for part in every], axis=1)
+        return StageTables(
+            contents=contents, **stacked, capacity=capacity, hop=hop, tied=tied, ends=ends
+        )
 
     def seconds_after(
         self,
@@ -465,6 +469,11 @@ def _hops(hop: Floats, stop: Ints) -> Floats:
         return widest
     at_cut = np.take_along_axis(hop, np.maximum(stop, 0)[:, :, None], axis=2)[:, :, 0]
     return np.where(stop < 0, widest, at_cut)
+
+
+def _ends_of(ends: EndSeconds) -> Floats:
+    """(rows, 4)."""
+    return np.stack([getattr(ends, name) for name in EndSeconds.__struct_fields__], axis=1)
 
 
 def _ends(ends: Sequence[EndSeconds], first: Ints, last: Ints) -> EndSeconds:

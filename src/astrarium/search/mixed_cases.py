@@ -398,54 +398,42 @@ class Bundle(Value, frozen=True, dict=True):
 
     def ring(self, order: int, row: int) -> Ring:
         """The pipeline of a case as the dealing of its layers sees it: stages that are linear."""
-        t, classes, layers = self.tables, self.class_of[order], self._num_layers.astype(np.int64)
-        plain, first, last = self._usual_contents
-        each = [of[row, classes, plain] / layers[plain] for of in (t.forward, t.backward)]
-        after = self._after_each_layer(row, classes)
-        fixed = t.after[row, classes, plain] - layers[plain] * after
-        for at, content in ((0, first), (-1, last)):
-            fixed[at] = t.after[row, classes[at], content] - layers[content] * after[at]
-        ends = [
-            max(float(of[row, classes[at], content] - layers[content] * rate[at]), 0.0)
-            for at, content in ((0, first), (-1, last))
-            for of, rate in ((t.forward, each[0]), (t.backward, each[1]))
-        ]
-        return self._ring(order, row, each, ends, after, np.maximum(fixed, 0.0))
+        usual = np.zeros((3, len(self._num_layers)), bool)
+        usual[np.arange(3), self._usual_contents] = True
+        return self._ring(order, row, usual)
 
     def least_ring(self, order: int, row: int) -> Ring:
         """The same with no more seconds than any stage takes: what bounds it bounds the case."""
-        t, classes, layers = self.tables, self.class_of[order], self._num_layers
-        inner, begins, ends = self._contents_by_place
-        each = [(of[row][:, inner] / layers[inner]).min(axis=1) for of in (t.forward, t.backward)]
-        after = self._after_each_layer(row, classes)
-        left = t.after[row, classes] - layers * after[:, None]
-        fixed = left[:, inner].min(axis=1)
-        fixed[0], fixed[-1] = left[0, begins].min(), left[-1, ends].min()
-        of_ends = [
-            float((of[row, classes[at]] - layers * rate[classes[at]])[some].min())
-            for at, some in ((0, begins), (-1, ends))
-            for of, rate in ((t.forward, each[0]), (t.backward, each[1]))
-        ]
-        return self._ring(order, row, [rate[classes] for rate in each], of_ends, after, fixed)
+        return self._ring(order, row, self._contents_by_place)
 
-    def _ring(
-        self,
-        order: int,
-        row: int,
-        each: Sequence[Floats],
-        ends: Sequence[float],
-        after: Floats,
-        fixed: Floats,
-    ) -> Ring:
-        fits = self._fits[np.arange(self.num_stages), self.class_of[order], row]
+    def _ring(self, order: int, row: int, contents: Bools) -> Ring:
+        """With the least that a layer takes in some contents.
+
+        contents: (3, contents), of the first stage, of those within the pipeline, of the last one.
+        """
+        t, classes, layers = self.tables, self.class_of[order], self._num_layers
+        place = np.ones(self.num_stages, np.int64)
+        place[0], place[-1] = 0, 2
+        ends = np.concatenate([t.ends[row, classes[0], :2], t.ends[row, classes[-1], 2:]])
+        beside = np.zeros((2, self.num_stages, 1))
+        beside[:, 0, 0] += ends[:2]
+        beside[:, -1, 0] += ends[2:]
+        passes = np.stack([t.forward[row, classes], t.backward[row, classes]]) - beside
+        each = np.where(contents[place], passes / layers, np.inf).min(axis=2)
+        after = self._after_each_layer(row, classes)
+        once = t.after[row, classes] - layers * after[:, None]
+        fixed = np.where(contents[place], once, np.inf).min(axis=1)
+        # An outer stage may hold no layer; others then have more to do after the passes.
+        fixed[[0, -1]] = np.minimum(fixed[[0, -1]], fixed[1:-1].max(initial=fixed.max()))
+        fits = self._fits[np.arange(self.num_stages), classes, row]
         return Ring(
-            forward=each[0],
-            backward=each[1],
-            ends=(ends[0], ends[1], ends[2], ends[3]),
+            forward=np.maximum(each[0], 0.0),
+            backward=np.maximum(each[1], 0.0),
+            ends=(float(ends[0]), float(ends[1]), float(ends[2]), float(ends[3])),
             links=self._links(np.array([row]))[0, order],
             after=after,
             fixed=fixed,
-            most=np.where(fits, self._num_layers.astype(np.int64), 0).max(axis=1),
+            most=np.where(fits, layers.astype(np.int64), 0).max(axis=1),
             batches=int(self.degrees.num_micro_batches[row]),
             virtual=int(self.virtual[row]),
             overlap_p2p=bool(self.options.overlap_p2p[row]),
@@ -453,7 +441,7 @@ class Bundle(Value, frozen=True, dict=True):
 
     def _after_each_layer(self, row: int, classes: Ints) -> Floats:
         """What a layer more adds once an iteration: that does not begin at nothing."""
-        layers, plain = self._num_layers, self._usual_contents[0]
+        layers, plain = self._num_layers, self._usual_contents[1]
         more = self._nearest(2 * self._mean_layers, begins=False, ends=False)
         further = max(float(layers[more] - layers[plain]), 1.0)
         after = self.tables.after[row, classes]
@@ -464,24 +452,18 @@ class Bundle(Value, frozen=True, dict=True):
         return max(self.model.workload.model.num_layers // self.num_stages, 1)
 
     @cached_property
-    def _usual_contents(self) -> tuple[int, int, int]:
-        """A stage within the pipeline, the first and the last one, with the mean of the layers."""
-        mean = self._mean_layers
-        return (
-            self._nearest(mean, begins=False, ends=False),
-            self._nearest(mean, begins=True, ends=False),
-            self._nearest(mean, begins=False, ends=True),
-        )
+    def _usual_contents(self) -> list[int]:
+        """Of the first stage, one within the pipeline and the last one: the mean of the layers."""
+        places = ((True, False), (False, False), (False, True))
+        return [self._nearest(self._mean_layers, begins=b, ends=e) for b, e in places]
 
     @cached_property
-    def _contents_by_place(self) -> tuple[Bools, Bools, Bools]:
-        """Contents of stages within the pipeline that hold layers, of the first and the last."""
+    def _contents_by_place(self) -> Bools:
+        """What the first stage may hold, those within the pipeline, the last one: (3, contents)."""
         c = self.contents
-        inner = (self._num_layers > 0) & ~c.has_embedding & ~c.has_head
-        if not inner.any():
-            inner = self._num_layers > 0
-        first, last = c.has_embedding & ~c.has_head, c.has_head & ~c.has_embedding
-        return inner, first, last
+        found = [c.has_embedding & ~c.has_head, ~c.has_embedding & ~c.has_head]
+        found.append(c.has_head & ~c.has_embedding)
+        return np.stack([of if of.any() else self._num_layers > 0 for of in found])
 
     def _nearest(self, layers: int, *, begins: bool, ends: bool) -> int:
         """The content of about so many layers, if possible with embedding or head as asked."""
