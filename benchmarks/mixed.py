@@ -1,11 +1,13 @@
 """How long plans for clusters of several GPU types take: whole commands, cold.
 
-    python benchmarks/mixed.py [--repeat N] [--quick] [--json]
+    python benchmarks/mixed.py [--repeat N] [--quick] [--drawn] [--json]
 
 Every case starts a fresh process. Shown are the time a user may expect at most, the best and the
 median of N runs, the size of the space, what was priced, how many strategies each bound or cause
 dropped, peak memory, and whether the answer is proven. Then how time grows with GPUs, with types
 and with layers, each as a ratio to its first case of the same run.
+
+With `--drawn` these are 20 mixes of two to four types that a seed chose from the catalog.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -119,6 +123,39 @@ GROWTH = {
 }
 
 
+DRAWN, SEED = 20, 17
+MODELS = ("llama-2-7b", "llama-3-8b", "llama-2-13b", "llama-2-70b", "qwen2.5-32b", "mixtral-8x7b")
+MODELS += ("qwen3-30b-a3b", "gpt3-13b", "llama-3-70b", "gpt-oss-20b")
+GPUS = ("h100", "h200", "a100", "a100-40gb", "b200", "h800", "a800", "l40s", "l4", "a10g", "v100")
+GPUS += ("rtx-4090", "rtx-3090", "rtx-a6000", "rtx-6000-ada", "h20", "h200-nvl", "t4", "a40")
+
+
+def drawn() -> list[Case]:
+    """Mixes that nobody chose; some fit nowhere, others are drawn in their place."""
+    rng = random.Random(SEED)
+    found: list[Case] = []
+    while len(found) < DRAWN:
+        count = rng.choice((2, 2, 3, 4))
+        chosen = rng.sample(GPUS, count)
+        gpus = ",".join(f"{name}:{8 * rng.choice((1, 2, 3, 4, 6, 8, 12))}" for name in chosen)
+        mode = rng.choice(("exact", "up-to"))
+        model, batch = rng.choice(MODELS), 24 * rng.choice((4, 8, 16, 32))
+        command = plan(model, gpus, "--mode", mode, batch=batch)
+        done = subprocess.run([sys.executable, *command], capture_output=True, check=False)
+        if done.returncode == 0:
+            found.append(Case(f"{model} {gpus} {mode} {batch}", command))
+    return found
+
+
+def summary(results: Sequence[Result]) -> str:
+    walls = [result.median_seconds for result in results]
+    gaps = [result.bound_gap or 0.0 for result in results]
+    return (
+        f"{len(results)} drawn mixes: median {statistics.median(walls):.2f} s, slowest"
+        f" {max(walls):.2f} s; gaps: median {statistics.median(gaps):.1%}, widest {max(gaps):.1%}"
+    )
+
+
 def run(case: Case) -> tuple[float, float, dict[str, object]]:
     """One cold command: wall seconds, peak megabytes, and its document."""
     begin = time.perf_counter()
@@ -172,21 +209,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="the cases with a limit only")
+    parser.add_argument("--drawn", action="store_true", help="20 drawn mixes only")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     results = []
     if not asked.json:
         print(f"{'case':<44} most   best median     MB    space      priced")
-    for case in (*CASES, *HARD):
+    for case in drawn() if asked.drawn else (*CASES, *HARD):
         result = measured(case, asked.repeat)
         results.append(result)
         if not asked.json:
             print(shown(result))
-            if result.rejected:
+            if result.rejected and not asked.drawn:
                 print(causes(result))
+    if asked.drawn and not asked.json:
+        print(summary(results))
     growth: dict[str, list[Result]] = {}
-    for name, cases in () if asked.quick else GROWTH.items():
+    for name, cases in () if asked.quick or asked.drawn else GROWTH.items():
         growth[name] = [measured(case, asked.repeat) for case in cases]
         if not asked.json:
             print(f"\ngrowth with {name}: seconds, and times the first")

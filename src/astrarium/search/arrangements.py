@@ -14,10 +14,11 @@ plans, in whatever order they are written.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from itertools import groupby, permutations
+from itertools import permutations
 from math import factorial
 
 import numpy as np
@@ -119,11 +120,12 @@ def turned(arrangement: Arrangement) -> list[Arrangement]:
 
 
 def is_turned(strategy: Strategy) -> bool:
-    """Whether a pool lies on both sides of another one."""
-    ranks = sorted((stage.rank, stage.pools) for stage in strategy.stages if not stage.chunk)
-    names = [[name for name, _ in pools] for _, pools in ranks if pools]
-    runs = [name for name, _ in groupby(name for of in names for name in of)]
-    return len(runs) > len(set(runs))
+    """Whether a pool lies on both sides of stages that it has no part in."""
+    ranks_of = defaultdict[str, set[int]](set)
+    for stage in strategy.stages:
+        for name, _ in stage.pools:
+            ranks_of[name].add(stage.rank)
+    return any(max(ranks) - min(ranks) >= len(ranks) for ranks in ranks_of.values())
 
 
 class Arrangements:

@@ -74,13 +74,13 @@ MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a
 ROWS_AT_ONCE = 256  # whose bounds are refined together
 ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
-PLACES_AT_ONCE = 40_000_000  # contents of them, at every place on every class
+PLACES_AT_ONCE = 6_000_000  # contents of them, at every place on every class
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
 MOST_LIFTING = 8_000  # work on better bounds of cases with several chunks per rank, of each pool
 SMALL_GAIN = 5e-3  # of the best score: less is not worth it
-DEALT = 4  # of these cases are dealt as well as can be
+DEALT = 8  # of these cases, of pipelines of unlike shapes, are dealt as well as can be
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
 
 # What a case could reach, and where it is found: order and row of a node.
@@ -113,6 +113,10 @@ class PartitionSearch:
         self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
         self.near: list[Near] = []
         self._has_rules = bool(user_rules)
+        # Where GPUs may stay idle, each pool was searched by itself; but for unequal layers, and
+        # for rules about splits, not with all ways to deal them.
+        alike = len(model.workload.model.kinds) == 1
+        self._knows_single_pools = alike and not space.exact and not user_rules
         self._alone = len(model.cluster.pools) == 1
         gpus = model.cluster.num_gpus
         each = next((work for most, work in MOST_WORK if gpus <= most), MOST_WORK_OF_MANY_GPUS)
@@ -157,10 +161,15 @@ class PartitionSearch:
         Several chunks per rank are dealt in a few ways only.
         """
         cases = self._lifted()
-        for score, node, case in cases[:DEALT]:
-            if score < self.plans.best_score * (1 - SMALL_GAIN):
-                for priced in node.bundle.dealt(case):
-                    self.plans.keep(node.bundle, node.gpus, priced)
+        promising = (one for one in cases if one[0] < self.plans.best_score * (1 - SMALL_GAIN))
+        alike: dict[tuple[object, ...], OpenCase] = {}
+        for score, node, case in promising:
+            alike.setdefault(node.bundle.ring(*case).shape, (score, node, case))
+            if len(alike) == DEALT:
+                break
+        for _, node, case in alike.values():
+            for priced in node.bundle.dealt(case):
+                self.plans.keep(node.bundle, node.gpus, priced)
         return min([self.state.given_up, *(score for score, _, _ in cases)])
 
     def _lifted(self) -> list[OpenCase]:
@@ -388,7 +397,8 @@ class PartitionSearch:
         links: seconds that transfers alone take.
         """
         row = choice.row
-        done = interleaved_speed(row.speed, taken, np.array(row.batches), np.array(row.virtual))
+        batches, virtual = np.array(row.batches), np.array(row.virtual)
+        done = interleaved_speed(row.speed, taken, batches, virtual, float(row.hop.min()))
         seconds = np.maximum(row.batches / done, links)
         bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
         bound = np.where(row.may_have(taken, self.rows.worst_seconds), bound, np.inf)
@@ -464,6 +474,8 @@ class PartitionSearch:
 
     def _wait(self, bound: float, opened: Opened) -> None:
         """To be opened, with others on the same GPUs if there are."""
+        if self._knows_single_pools and sum(taken > 0 for taken in opened.gpus) == 1:
+            return
         if bound <= self.plans.limit:
             heapq.heappush(self._waiting[opened.group], (bound, self._entered, opened))
             self._enter(bound, opened)

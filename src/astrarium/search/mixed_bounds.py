@@ -19,6 +19,8 @@ bound is where it meets the first.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
@@ -188,11 +190,17 @@ def _weight_of_chains(
     return stages * slowest / (batches + (stages - 1) / virtual)
 
 
-def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtual: Ints) -> Floats:
+def interleaved_speed(
+    speed: Floats,
+    counts: Floats | Ints,
+    batches: Ints,
+    virtual: Ints,
+    hop: Floats | float = 0.0,
+) -> Floats:
     """What stages do together, from speeds and numbers of stages by class: (rows,).
 
     Speeds, micro-batches and chunks may be those of all rows. `interleaved_bound` is the
-    micro-batches over it if the fastest stages come first.
+    micro-batches over it if the fastest stages come first. hop: the fastest link.
     """
     order = np.argsort(-speed, axis=-1, kind="stable")
     rate = np.take_along_axis(speed, order, axis=-1)
@@ -200,8 +208,10 @@ def interleaved_speed(speed: Floats, counts: Floats | Ints, batches: Ints, virtu
     taken = counts[:, order] if shared else np.take_along_axis(counts, order, axis=-1)
     slowest = np.where(taken > 0, rate, np.inf).min(axis=-1)
     stages = taken.sum(axis=-1)
-    saved = _weight_of_chains(slowest, stages, batches, virtual) * (stages - 1) / (2 * virtual)
-    several = (rate * taken).sum(axis=-1) - np.where(np.isfinite(slowest), saved, 0.0)
+    weight = _weight_of_chains(slowest, stages, batches, virtual)
+    weight = np.where(np.isfinite(slowest), weight, 0.0)
+    several = (rate * taken).sum(axis=-1) - weight * (stages - 1) / (2 * virtual)
+    several = several / (1.0 + weight * (virtual * stages - 1) * hop)
     fall = -np.log1p(-1.0 / np.maximum(batches, 1 + 1e-9))[..., None]
     left = np.exp(-fall * np.cumsum(taken, axis=-1))
     shares = np.empty_like(left)
@@ -291,7 +301,7 @@ def fastest_first(speed: Floats, counts: Floats, stages: int) -> Floats:
     return np.take_along_axis(padded, place, axis=1)
 
 
-class StageRoom(Value, frozen=True):
+class StageRoom(Value, frozen=True, dict=True):
     """How much work stages can hold in how many seconds, for many orders of stages and cases.
 
     seconds: (classes, cases, contents), ascending along the contents.
@@ -306,14 +316,31 @@ class StageRoom(Value, frozen=True):
 
     def work(self, longest: Floats) -> Floats:
         """What all stages hold together if none takes longer: (orders, cases)."""
-        fast = (self.seconds[None] <= longest[:, None, :, None]).sum(axis=3)
         stages, _, cases, _ = self.most.shape
-        order = np.arange(len(self.class_of))[:, None, None]
-        case = np.arange(cases)[None, None, :]
-        of = self.class_of[:, :, None]
-        index = fast[order, of, case]
+        case, of = np.arange(cases)[None, None, :], self.class_of[:, :, None]
+        index = self._fast(longest)[np.arange(len(longest))[:, None, None], of, case]
         stage = np.arange(stages)[None, :, None]
         return self.most[stage, of, case, index].sum(axis=1)
+
+    def _fast(self, longest: Floats) -> Ints:
+        """How many of the contents take no longer: (orders, classes, cases).
+
+        All are looked up in one row, where those of each class and case come one after another.
+        """
+        row, begin = self._in_one_row
+        classes, cases, contents = self.seconds.shape
+        first = np.arange(classes * cases).reshape(classes, cases) * contents
+        found = np.searchsorted(row, (longest[:, None, :] + begin).reshape(-1), side="right")
+        return np.clip(found.reshape(-1, classes, cases) - first, 0, contents)
+
+    @cached_property
+    def _in_one_row(self) -> tuple[Floats, Floats]:
+        """Seconds, those of each class and case after all others; where each begins."""
+        classes, cases, _ = self.seconds.shape
+        apart = 2 * float(self.seconds.max(initial=0.0)) + 1.0
+        begin = apart * np.arange(classes * cases, dtype=float).reshape(classes, cases)
+        slack = 4 * np.spacing(apart * classes * cases)  # sums are rounded; none may be missed
+        return (self.seconds + begin[..., None] - slack).reshape(-1), begin
 
     def least_longest(self, whole: Floats) -> tuple[Floats, Floats]:
         """Two figures with the least bottleneck in between; infinite if memory allows none."""

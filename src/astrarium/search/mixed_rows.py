@@ -50,7 +50,7 @@ NO_PRICE = 1e-9  # USD that nothing costs, where it is divided by
 OF_EACH_PP = 8  # rows of every number of stages that are looked at first
 # What a unit of work counts: so that they can be added up. The same on every machine.
 SECONDS_OF_ROW, SECONDS_OF_CHOICE, SECONDS_OF_GROUP = 5e-4, 1.2e-3, 1.5e-2
-SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 3e-7, 2e-8, 1.5e-3
+SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 3e-7, 8e-8, 1.5e-3
 
 
 @dataclass(slots=True)
@@ -352,7 +352,10 @@ class RowBounds:
         # Beyond this nothing is kept, or nothing more exact has to be known.
         highest = np.maximum(np.minimum(worst / batches * (1 + 1e-6), 4 * lowest), lowest)
         ordered = fastest_first(speed, taken, int(stages.max()))
-        ramp = interleaved_bound(ordered, batches, virtual)
+        # Between stages there is no link faster than this.
+        hop = figures[0].hop.min(axis=(0, 2))
+        ramp = interleaved_bound(ordered, batches, virtual, (virtual * stages - 1) * hop)
+        waits = hop if self.rules.single_chunks_wait else 0.0
         whole = rows.work[index] @ self.numbers
         best = np.full(len(index), np.inf)
         for of_layers in figures:
@@ -365,7 +368,7 @@ class RowBounds:
                 whole,
                 whole_layers=len(self.numbers) == 1,
             )
-            single = pipeline_bound(longest, speed, taken, batches)
+            single = pipeline_bound(longest, speed, taken, batches, waits)
             passes = np.where(virtual > 1, np.maximum(batches * longest, ramp), single)
             passes = np.maximum(passes, self._least_of_links(degrees, virtual, of_layers))
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))

@@ -57,6 +57,7 @@ class Together:
         self._prospects = Prospects(runs, asked.objective, limits)
         self.plans = list(known)
         self.results: list[SearchResult] = []
+        self._searched = set[tuple[Pool, ...]]()  # choices of pools
 
     def search(self, teams: Sequence[tuple[Pool, ...]], most: int) -> None:
         """At most so many pools of each team.
@@ -69,11 +70,16 @@ class Together:
             sizes = [min(size, len(team)) if size == most else size for team in teams]
             parts = [p for n, team in zip(sizes, teams, strict=True) for p in combinations(team, n)]
             parts = [p for p in parts if (len(p) > 1 or not several) and not _is_offer_twice(p)]
-            if parts and (size == most or len(parts) <= MOST_PARTS) and self._search(parts, most):
+            parts = [p for p in dict.fromkeys(parts) if p not in self._searched]
+            few = size == most or len(parts) <= MOST_PARTS
+            if parts and few and self._search(parts, most, claims=size == most):
                 break
 
-    def _search(self, parts: Sequence[tuple[Pool, ...]], most: int) -> bool:
-        """The most promising of some parts, as far as any promises more than is known."""
+    def _search(self, parts: Sequence[tuple[Pool, ...]], most: int, *, claims: bool) -> bool:
+        """The most promising of some parts, as far as any promises more than is known.
+
+        claims: whether what they leave open counts; searches of more pools have counted it already.
+        """
         asked, best = self._asked, self._best()
         least = [0.0] * len(parts)
         if asked.mode is Mode.UP_TO and len(self._runs.cluster.pools) > 1:
@@ -87,11 +93,13 @@ class Together:
             cluster, known = self._runs.cluster.part(parts[i]), self._known()
             found, result = search_across(asked, self._runs.cluster, cluster, known, work)
             self.plans += paid(asked, self._runs, self._limits, found)
-            done.append(replace(result, bound_gap=min(result.bound_gap, self._gap_to(least[i]))))
-            if self._searched_at_other_prices:
+            gap = min(result.bound_gap, self._gap_to(least[i])) if claims else 0.0
+            done.append(replace(result, bound_gap=gap, optimal=result.optimal or not claims))
+            self._searched.add(parts[i])
+            if self._searched_at_other_prices and claims:
                 self._leave_out(least[i])
         self.results += done
-        for i in hopeful[MOST_PARTS:]:
+        for i in hopeful[MOST_PARTS:] if claims else ():
             self._leave_out(least[i])
         return asked.mode is Mode.EXACT or all(result.complete for result in done)
 

@@ -129,8 +129,8 @@ def _fill(total: list[float], head_weight: float, pp: int, limit: float) -> list
 def _interleaved(weights: Floats, head_weight: float, pp: int, virtual: int) -> Ints:
     """Ranks get whole layers, as many as keep the heaviest lightest; chunks of a rank even out.
 
-    Only the last rank differs, by the head. Of equally good numbers of layers it takes the
-    largest: it has the fewest micro-batches in flight.
+    Only the last rank differs, by the head: what it lacks is missing in its last chunk. Of equally
+    good numbers of layers it takes the largest: it has the fewest micro-batches in flight.
     """
     layers, others = len(weights), pp - 1
     mean = float(weights.mean())
@@ -142,6 +142,9 @@ def _interleaved(weights: Floats, head_weight: float, pp: int, virtual: int) -> 
     base, extra = divmod(layers - last, max(others, 1))
     counts = np.append(base + (np.arange(others) >= others - extra), last)
     base_size, larger = np.divmod(counts, virtual)
-    # Later chunks of a rank take its remainder: their activations live shortest.
-    sizes = base_size[None, :] + (np.arange(virtual)[:, None] >= virtual - larger[None, :])
+    # Later chunks of a rank take its remainder: their activations live shortest. But the last chunk
+    # of the last rank has the head.
+    chunk = np.arange(virtual)[:, None]
+    sizes = base_size + (chunk >= virtual - larger)
+    sizes[:, -1:] = base_size[-1] + (chunk < larger[-1])
     return np.concatenate([[0], np.cumsum(sizes.reshape(-1))])
