@@ -80,12 +80,6 @@ class Ring(Value, frozen=True, dict=True):
         return forward, backward
 
     @property
-    def likeness(self) -> tuple[object, ...]:
-        """Equal for pipelines that are dealt alike."""
-        arrays = (self.forward, self.backward, self.links, self.after, self.most)
-        return (*self.shape, *self.ends, *(array.tobytes() for array in arrays))
-
-    @property
     def shape(self) -> tuple[int, int, int, bool]:
         return self.pp, self.virtual, self.batches, self.overlap_p2p
 

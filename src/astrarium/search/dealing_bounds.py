@@ -121,7 +121,8 @@ def _figures(ring: Ring) -> Floats:
 def _turns(ring: Ring, num_layers: int) -> Iterator[tuple[float, Floats]]:
     """Turns of the longest rank with room for all layers, and what ranks hold at most in them."""
     layer, beside = ring.forward + ring.backward, ring.beside
-    every = np.unique(beside + np.arange(num_layers + 1)[:, None] * layer)
+    every = np.sort((beside + np.arange(num_layers + 1)[:, None] * layer).reshape(-1))
+    every = every[np.diff(every, prepend=-1.0) > 0]
     every = every[every >= beside.max() * (1 - SLACK)]
     held = np.floor((every[:, None] - beside) / layer + 1e-6)
     most = np.minimum(np.maximum(held, 0.0), ring.most)

@@ -38,7 +38,7 @@ MOST_LIFTING = 6_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
 HOPEFUL = 32  # strategies that are filled
 KEPT = 4  # plans that are dealt anew, whatever their bounds
-DEALT = 8  # strategies whose layers are moved until nothing is gained
+DEALT = 10  # strategies whose layers are moved until nothing is gained
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
 WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
 
@@ -122,18 +122,19 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | N
 
 
 def _best(search: Search, degrees: Degrees, every: Sequence[Ring], limit: float) -> list[int]:
-    """Pipelines that score best if their ranks are just filled."""
+    """Pipelines that score best if their ranks are just filled; one of each shape."""
     num_layers = search.model.planner.num_layers
     seconds = np.full(len(every), np.inf)
-    met = set[tuple[object, ...]]()
     for row, ring in enumerate(every):
         filled = fillings(ring, num_layers)
-        if len(filled) and ring.likeness not in met:
+        if len(filled):
             seconds[row] = ring.seconds(filled).min()
-            met.add(ring.likeness)
     score = search.score(seconds, np.zeros(len(every)), degrees)
-    order = np.argsort(score, kind="stable")[:DEALT]
-    return [int(row) for row in order if score[row] < limit]
+    found: dict[tuple[object, ...], int] = {}
+    for row in np.argsort(score, kind="stable").tolist():
+        if score[row] < limit:
+            found.setdefault((*every[row].shape, int(degrees.gpus[row])), row)
+    return list(found.values())[:DEALT]
 
 
 def _priced(
