@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints, distinct_rows
+from astrarium.arrays import Floats, Ints, distinct_rows, rank_within
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 MOST_LIFTING = 6_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
-HOPEFUL = 32  # strategies that are filled
+HOPEFUL, OF_EACH = 64, 4  # strategies that are filled, and those with the same layout
 KEPT = 4  # plans that are dealt anew, whatever their bounds
+TWINS = 0.01  # part by which the times of pipelines of one shape may differ that are dealt alike
 DEALT = 10  # strategies whose layers are moved until nothing is gained
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
 WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
@@ -88,11 +89,10 @@ def redealt(search: Search, chosen: Candidates, best: float) -> Redealt | None:
 
 
 def _first_of_each(chosen: Candidates, limit: float) -> Ints:
-    """The most promising of those that a user tells apart by their layouts."""
-    columns = (*chosen.degrees.columns(), chosen.virtual)
-    first, _ = distinct_rows(*columns)
-    first = np.sort(first)
-    return first[chosen.score[first] < limit][:HOPEFUL]
+    """The most promising few of those that a user tells apart by their layouts."""
+    _, alike = distinct_rows(*chosen.degrees.columns(), chosen.virtual)
+    first = np.flatnonzero((rank_within(alike) < OF_EACH) & (chosen.score < limit))
+    return first[:HOPEFUL]
 
 
 def _candidate(found: Found) -> Candidates:
@@ -122,7 +122,7 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | N
 
 
 def _best(search: Search, degrees: Degrees, every: Sequence[Ring], limit: float) -> list[int]:
-    """Pipelines that score best if their ranks are just filled; one of each shape."""
+    """Pipelines that score best if their ranks are just filled; of twins only one."""
     num_layers = search.model.planner.num_layers
     seconds = np.full(len(every), np.inf)
     for row, ring in enumerate(every):
@@ -133,7 +133,8 @@ def _best(search: Search, degrees: Degrees, every: Sequence[Ring], limit: float)
     found: dict[tuple[object, ...], int] = {}
     for row in np.argsort(score, kind="stable").tolist():
         if score[row] < limit:
-            found.setdefault((*every[row].shape, int(degrees.gpus[row])), row)
+            nearly = round(float(np.log(score[row])) / TWINS)
+            found.setdefault((*every[row].shape, int(degrees.gpus[row]), nearly), row)
     return list(found.values())[:DEALT]
 
 
