@@ -131,7 +131,7 @@ def test_json_is_the_file(run: Run, answered: Answered, project: Path) -> None:
     common = ("synthesize", "m.py:make", "--gpus", "a100:1,v100:1", "--batch", "6")
     printed = run(*common, "--json", "--out", "p.json").stdout
     assert printed == (project / "p.json").read_text(encoding="utf-8")
-    assert json.loads(printed)["schema"] == "astrarium.program/1"
+    assert json.loads(printed)["schema"] == "astrarium.program/2"
     assert "p.json is written" in run(*common, "--out", "p.json").output
     assert to_text(load_program(project / "p.json")) == printed
 

@@ -102,7 +102,7 @@ def key(*path: Any) -> Edit:
 
 
 EDITS: list[tuple[Edit, str]] = [
-    (key("schema", "astrarium.program/2"), "made by another version of Astrarium"),
+    (key("schema", "astrarium.program/1"), "made by another version of Astrarium"),
     (key("schema", "astrarium.plan/1"), "not a program (its schema is 'astrarium.plan/1'"),
     (lambda data: data.pop("schema"), "not a program (it has no schema"),
     (lambda data: data.pop("axes"), "the required key 'axes' is missing"),

@@ -62,6 +62,7 @@ class _NodeEntry(Value, frozen=True):
     target: str = ""
     source: str = ""
     path: str = ""
+    draw: int = 0
 
 
 class _GraphEntry(Value, frozen=True):

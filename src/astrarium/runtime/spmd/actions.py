@@ -58,6 +58,7 @@ class Pass:
     gradients: Gradients
     values: dict[int, Value] = field(default_factory=dict)  # by register
     kept: dict[int, Any] = field(default_factory=dict)  # by register that was made
+    state: dict[str, Tensor] = field(default_factory=dict)  # new values of buffers, by name
 
 
 class Action(Protocol):
@@ -99,6 +100,23 @@ class Pick:
 
     def backward(self, run: Pass) -> None:
         run.gradients.add(self.reads[0], run.gradients.take(self.gives), self.result)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The loss, handed on; the other values are those of buffers in the next pass."""
+
+    gives: int
+    reads: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def forward(self, run: Pass) -> None:
+        loss, *values = (run.values[register] for register in self.reads)
+        run.values[self.gives] = loss
+        run.state.update(zip(self.names, values, strict=True))
+
+    def backward(self, run: Pass) -> None:
+        run.gradients.add(self.reads[0], run.gradients.take(self.gives))
 
 
 @dataclass(frozen=True, slots=True)

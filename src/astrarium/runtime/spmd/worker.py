@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -24,23 +25,25 @@ from astrarium.calibrate.cores import stay_on
 from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import Device
+from astrarium.runtime.execute import TOLERANCE
 from astrarium.runtime.spmd.job import (
     PROGRAM_FILE,
     SETTINGS_FILE,
     Difference,
     RankReport,
     Settings,
-    is_random,
+    loss_differences,
 )
 
 if TYPE_CHECKING:
     import torch
 
-    from astrarium.runtime.spmd.model import Alone, Model
+    from astrarium.runtime.spmd.alone import Trained
+    from astrarium.runtime.spmd.model import Model
     from astrarium.runtime.spmd.training import Step
     from astrarium.spmd.document import ProgramDocument
 
-NEGLIGIBLE = 1e-3  # relative to the largest gradient of all
+NEGLIGIBLE = 1e-3  # of the largest gradient of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ def _work(task: Task, answers: TextIO) -> None:
         for run in runs:
             run.train(answers)
     for run in runs:
+        run.judge()
         run.save()
         if task.store != "env://" or rank == 0:
             say(answers, result=run.report(task.device))
@@ -159,7 +163,7 @@ class _Run:
 
         self.document, self.number, self.settings = document, number, task.settings
         program, settings = document.program, task.settings
-        self.rank = int(os.environ["RANK"])
+        self.rank, self.tolerance = int(os.environ["RANK"]), TOLERANCE[task.device]
         model = make_model(document.source)
         self.batches = [
             {name: tensor.to(device) for name, tensor in batch.items()}
@@ -174,47 +178,71 @@ class _Run:
         )
         if settings.load is not None:
             load(Path(settings.load), self.training)
-        # Only whoever compares or saves still needs the whole module.
         self.rest, self.aliases = model.rest(program.graph), model.aliases(program.graph)
-        self.model = model if self.rank == 0 and settings.compare else None
         self.steps: list[Step] = []
-        self.reference: tuple[float, ...] = ()
-        self.difference: Difference | None = None
+        # Only whoever compares still needs the whole module.
+        self.model = model if self.rank == 0 and settings.compare else None
+        self.reference: Trained | None = None
+        self.exact: Trained | None = None
+        self.gradients: Difference | None = None
+        self.buffers: Difference | None = None
 
     def compare(self) -> None:
-        """Gradients of the first step, and losses of all, with those of one process."""
+        """Train the module alone, and compare gradients of the first step with its."""
         _, gradients = self.training.gradients(self.batches)
-        nodes = self.document.program.graph.nodes
-        alone = None if self.model is None else self._alone(self.model)
-        expected = {} if alone is None else alone.gradients(self.batches)[1]
-        worst, largest = Difference(0.0, ""), max(map(_size, expected.values()), default=0.0)
+        if self.model is not None:
+            self.reference, self.model = self._alone(self.model), None
+        whole = {}
         for node, piece in gradients.items():
-            whole = self.training.interpreter.gathered(node, piece)
-            if alone is not None:
-                name = nodes[node].target
-                found = _difference(whole.view_as(expected[name]), expected[name], largest)
-                # What is no number is worse than any number.
-                if not found <= worst.largest:
-                    worst = Difference(found, name)
-        if alone is not None:
-            self.difference = worst
-            steps = self.settings.steps * self.settings.rounds
-            self.reference = tuple(alone.step(self.batches) for _ in range(steps))
-        self.model = None
+            found = self.training.interpreter.gathered(node, piece)
+            if self.reference is not None:
+                name = self.document.program.graph.nodes[node].target
+                whole[name] = found.view_as(self.reference.gradients[name])
+        if self.reference is not None:
+            self.gradients = self._worst(whole, "gradients", NEGLIGIBLE)
 
-    def _alone(self, model: Model) -> Alone:
-        from astrarium.runtime.spmd.model import ModuleAlone, ProgramAlone
+    def _worst(self, found: dict[str, torch.Tensor], what: str, negligible: float) -> Difference:
+        """How far tensors are from the module's; where that is much, what of it is rounding."""
+        from astrarium.runtime.spmd.alone import worst_difference
 
-        training, program = self.training, self.document.program
-        device, recipe = training.interpreter.device, training.recipe
-        alone = (
-            ProgramAlone(program, model, recipe, device, training.seed)
-            if is_random(program.graph)
-            else ModuleAlone(model, recipe, device)
-        )
+        limits = self.tolerance, negligible
+        expected = getattr(self.reference, what)
+        worst = worst_difference(found, expected, None, *limits)
+        if worst.largest <= self.tolerance or not self._find_exact():
+            return worst
+        return worst_difference(found, expected, getattr(self.exact, what), *limits)
+
+    def _find_exact(self) -> bool:
+        """Train the module in double precision; False if it wants its own."""
+        import torch
+
+        from astrarium.runtime.spmd.model import make_model
+
+        if self.exact is None:
+            with suppress(RuntimeError):
+                self.exact = self._alone(make_model(self.document.source), torch.float64)
+        return self.exact is not None
+
+    def _alone(self, model: Model, dtype: torch.dtype | None = None) -> Trained:
+        """All steps by the module itself."""
+        from astrarium.runtime.spmd.alone import ModuleAlone
+
+        training, seed = self.training, self.document.source.seed
+        alone = ModuleAlone(model, training.recipe, training.interpreter.device, seed, dtype)
         if self.settings.load is not None:
             alone.load(Path(self.settings.load))
-        return alone
+        return alone.train(self.batches, self.settings.steps * self.settings.rounds)
+
+    def judge(self) -> None:
+        """Compare losses, and buffers as the last step leaves them."""
+        if self.reference is None:
+            return
+        state = {name: self.training.buffers[name] for name in self.document.program.graph.state}
+        if state:
+            self.buffers = self._worst(state, "buffers", 0.0)
+        losses = loss_differences(_of(self.steps, "loss"), self.reference.losses)
+        if not max(losses) <= self.tolerance:
+            self._find_exact()
 
     def train(self, answers: TextIO) -> None:
         """Some steps; all ranks begin each of them together."""
@@ -243,28 +271,15 @@ class _Run:
             update_seconds=_of(self.steps, "update_seconds"),
             parameters=sum(piece.numel() for piece in self.training.parameters.values()),
             peak_bytes=peak_bytes(device),
-            reference_losses=self.reference,
-            gradients=self.difference,
+            reference_losses=self.reference.losses if self.reference else (),
+            exact_losses=self.exact.losses if self.exact else (),
+            gradients=self.gradients,
+            buffers=self.buffers,
         )
 
 
 def _of(steps: Sequence[Step], what: str) -> tuple[float, ...]:
     return tuple(getattr(step, what) for step in steps)
-
-
-def _size(x: torch.Tensor) -> float:
-    return float(x.abs().max()) if x.numel() else 0.0
-
-
-def _difference(found: torch.Tensor, expected: torch.Tensor, largest: float) -> float:
-    """The largest difference, relative to the largest number expected of the parameter.
-
-    Gradients that are far smaller than others are rounding errors of these: a bias that attention
-    takes away again has one of zero.
-    """
-    size = max(_size(expected), NEGLIGIBLE * largest)
-    difference = _size(found.to(expected.device) - expected)
-    return difference / size if size else difference
 
 
 if __name__ == "__main__":
