@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from astrarium.runtime.spmd.checkpoint import Reader
-from astrarium.runtime.spmd.job import Difference, most_difference
+from astrarium.runtime.spmd.job import Difference
 from astrarium.runtime.spmd.model import Batches, Model
 from astrarium.runtime.spmd.positions import attention_of, dropped, kept_of, key_of
 from astrarium.runtime.spmd.training import Recipe
@@ -143,26 +143,25 @@ def drawn_by_position(key: int) -> Iterator[None]:
 def worst_difference(
     found: Mapping[str, Tensor],
     expected: Mapping[str, Tensor],
-    exact: Mapping[str, Tensor] | None,
-    tolerance: float,
+    exact: Mapping[str, Tensor] | None = None,
     negligible: float = 0.0,
 ) -> Difference:
-    """The tensor that differs most from what is expected, by more than rounding explains.
+    """The tensor that differs most from what is expected; `exact`: the same in double precision.
 
     Differences are relative to the largest number expected of each tensor, or where that is more to
     a `negligible` part of the largest of all: gradients that are far smaller than others are
     rounding errors of these, as of a bias that attention takes away again.
     """
     least = negligible * max(map(_size, expected.values()), default=0.0)
-    worst, most = Difference(0.0, ""), 0.0
+    worst, rounding = Difference(0.0, ""), 0.0
     for name, tensor in found.items():
         size = max(_size(expected[name]), least) or 1.0
         difference = _size(tensor.to(expected[name].device) - expected[name]) / size
-        rounding = 0.0 if exact is None else _size(expected[name] - exact[name]) / size
-        excess = difference / most_difference(rounding, tolerance)
-        if not excess <= most:  # what is no number is worse than any number
-            worst, most = Difference(difference, name, rounding), excess
-    return worst
+        if not difference <= worst.largest:  # what is no number is worse than any number
+            worst = Difference(difference, name)
+        if exact is not None:
+            rounding = max(rounding, _size(expected[name] - exact[name]) / size)
+    return replace(worst, rounding=rounding)
 
 
 def _size(x: Tensor) -> float:

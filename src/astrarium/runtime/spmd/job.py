@@ -62,7 +62,8 @@ class Difference:
 
     largest: float
     name: str
-    rounding: float = 0.0  # how far the module itself is from double precision; 0: not looked at
+    # How far the module's own tensors are from those in double precision, at most; 0: not needed.
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,9 @@ class Compared:
         )
 
 
-def most_difference(rounding: float, tolerance: float) -> float:
-    """How far numbers of a module that is rounded so much may be apart."""
-    return max(tolerance, MOST_ROUNDINGS * rounding)
-
-
 def is_close(difference: float, rounding: float, tolerance: float) -> bool:
     """Whether a difference is within the tolerance or as rounding makes it; no number never is."""
-    return difference <= most_difference(rounding, tolerance)
+    return difference <= max(tolerance, MOST_ROUNDINGS * rounding)
 
 
 def loss_differences(losses: Sequence[float], others: Sequence[float]) -> tuple[float, ...]:
@@ -266,7 +262,7 @@ def _run_of(
         ranks=document.ranks,
         steps=settings.steps,
         losses=reports[0].losses,
-        single_process=_compared(document, reports[0], device),
+        single_process=compared_with(reports[0], _reference(document.program.graph), device),
         step_seconds=seconds,
         median_step_seconds=statistics.median(seconds[1:] or seconds),
         predicted_seconds=document.program.seconds,
@@ -284,7 +280,8 @@ def _run_of(
     )
 
 
-def _compared(document: ProgramDocument, first: RankReport, device: Device) -> Compared | None:
+def compared_with(first: RankReport, reference: str, device: Device) -> Compared | None:
+    """How far the losses and tensors that the first rank saw are from the reference's."""
     if first.gradients is None:
         return None
     tolerance, known = TOLERANCE[device], first.reference_losses
@@ -292,7 +289,7 @@ def _compared(document: ProgramDocument, first: RankReport, device: Device) -> C
     rounding = loss_differences(known, first.exact_losses) if first.exact_losses else ()
     so_far = list(accumulate(rounding, max)) or [0.0] * len(found)  # what is rounded stays so
     return Compared(
-        reference=_reference(document.program.graph),
+        reference=reference,
         losses=known,
         largest_loss_difference=max(found),
         loss_rounding=max(rounding, default=0.0),

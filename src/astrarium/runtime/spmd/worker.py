@@ -205,12 +205,11 @@ class _Run:
         """How far tensors are from the module's; where that is much, what of it is rounding."""
         from astrarium.runtime.spmd.alone import worst_difference
 
-        limits = self.tolerance, negligible
         expected = getattr(self.reference, what)
-        worst = worst_difference(found, expected, None, *limits)
+        worst = worst_difference(found, expected, negligible=negligible)
         if worst.largest <= self.tolerance or not self._find_exact():
             return worst
-        return worst_difference(found, expected, getattr(self.exact, what), *limits)
+        return worst_difference(found, expected, getattr(self.exact, what), negligible)
 
     def _find_exact(self) -> bool:
         """Train the module in double precision; False if it wants its own."""
