@@ -121,6 +121,8 @@ def stepped(
     training.gradients(batches)  # looking at gradients changes nothing
     losses = [training.step(batches).loss for _ in range(2)]
     save(folder, training, rest, {})
-    training = training_on(peers, program, {k: torch.zeros_like(x) for k, x in state.items()}, recipe)
+    training = training_on(
+        peers, program, {k: torch.zeros_like(x) for k, x in state.items()}, recipe
+    )
     load(folder, training)
     return [*losses, training.step(batches).loss], training.buffers

@@ -373,7 +373,7 @@ class Refused(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.linear = nn.Linear(4, 4)
         self.kind = kind
 
-    def forward(self, x: torch.Tensor) -> Any:  # noqa: PLR0911  a way to fail each
+    def forward(self, x: torch.Tensor) -> Any:
         hidden = self.linear(x)
         match self.kind:
             case "branch":

@@ -39,6 +39,7 @@ class Module(nn.Module):  # type: ignore[misc]  # torch has no types here
         super().__init__()
         self.kind = kind
         self.linear = nn.Linear(4, 4)
+        self.seen: Tensor
         self.register_buffer("seen", torch.zeros(4))
         if kind == "hooked parameter":
             self.linear.weight.register_hook(lambda gradient: -gradient)
@@ -46,7 +47,7 @@ class Module(nn.Module):  # type: ignore[misc]  # torch has no types here
             self.linear.register_full_backward_hook(lambda *_: None)
         self.norm = nn.InstanceNorm1d(4, track_running_stats=True)
 
-    def forward(self, x: Tensor) -> Any:  # noqa: PLR0911, PLR0912  a result each
+    def forward(self, x: Tensor) -> Any:  # noqa: C901, PLR0911  a result each
         hidden = self.linear(x)
         loss = hidden.square().mean()
         match self.kind:

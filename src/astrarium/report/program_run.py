@@ -63,7 +63,9 @@ def verdict(run: ProgramRun) -> str:
     for what, worst in (("gradients", alone.gradients), ("buffers", alone.buffers)):
         if worst is not None:
             where = f" ({worst.name})" if worst.name else ""
-            found.append(f"{what} by {_with_rounding(f'{worst.largest:.1e}{where}', worst.rounding)}")
+            found.append(
+                f"{what} by {_with_rounding(f'{worst.largest:.1e}{where}', worst.rounding)}"
+            )
     word = "equal to" if alone.equal else "NOT equal to"
     return f"{word} {alone.reference}: {', '.join(found)}; tolerance {alone.tolerance:.0e}"
 

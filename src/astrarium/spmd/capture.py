@@ -373,7 +373,9 @@ class _Translation:
 
     def add_state(self, program: Any, results: list[Any]) -> int:  # noqa: ANN401
         """Add what keeps the new values of buffers, if any are changed; the number of the loss."""
-        specs = [(spec.kind.name, spec.target or "") for spec in program.graph_signature.output_specs]
+        specs = [
+            (spec.kind.name, spec.target or "") for spec in program.graph_signature.output_specs
+        ]
         pairs = list(zip(specs, results, strict=True))
         given = [value for (kind, _), value in pairs if kind == "USER_OUTPUT"]
         loss, assigned = tree_unflatten(given, program.call_spec.out_spec)
@@ -384,9 +386,10 @@ class _Translation:
         new: dict[str, Ref] = {**self.changed, **written, **assigned}
         trained = {node.target for node in self.nodes if node.op == PARAMETER}
         for name in sorted(trained & new.keys()):
+            place = self.nodes[new[name].node].source
             raise InputError(
-                f"parameter {name!r} is changed in every step ({self.nodes[new[name].node].source});"
-                " only the optimizer may change what is trained: compute a new tensor of it"
+                f"parameter {name!r} is changed in every step ({place}); only the"
+                " optimizer may change what is trained: compute a new tensor of it"
             )
         if new:
             made = self.nodes[loss.node]

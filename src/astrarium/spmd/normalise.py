@@ -129,7 +129,9 @@ def flows(nodes: Sequence[Node]) -> list[bool]:
     """Whether each value depends on a parameter in a way that has a gradient."""
     found: list[bool] = []
     for node in nodes:
-        inherited = any(found[index] for index in _with_gradient(node)) and packet(node.op) not in STOPS
+        inherited = (
+            any(found[index] for index in _with_gradient(node)) and packet(node.op) not in STOPS
+        )
         # Of several results the first says nothing about the others: `getitem` will.
         several = node.dtype not in FLOATS and packet(node.op) in MIXED
         found.append((node.op == PARAMETER or inherited) and (node.dtype in FLOATS or several))

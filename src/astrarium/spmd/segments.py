@@ -68,8 +68,8 @@ def _readers_of_parameters(graph: Graph) -> list[int]:
 def cut(graph: Graph, parts: tuple[int, ...] | None = None) -> Graph:
     """The graph with a `segment` node for every value that a later part reads.
 
-    New values of buffers, which are kept whole, are not cut. Parameters and constants are not cut: they are divided on their own dimensions, wherever they
-    are read.
+    Parameters and constants are not cut: they are divided on their own dimensions, wherever they
+    are read. Nor are new values of buffers, which are kept whole.
     """
     parts = parts_of(graph) if parts is None else parts
     nodes: list[Node] = []

@@ -216,3 +216,31 @@ def test_torchrun_on_two_hosts(mlp: ProgramDocument, tmp_path: Path) -> None:
     assert result["losses"] == pytest.approx(result["reference_losses"], rel=1e-5)
     assert 0.0 < result["gradients"]["largest"] < 1e-4
     assert answers[1][0] == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "said"),
+    [
+        (["--device", "cuda"], {"RANK": "1"}, "Error: rank 1 is number 2 on its host, where torch"),
+        ([], {}, "Error: no rank is told; start this with torchrun"),
+        (["--steps", "many"], {"RANK": "1"}, "argument --steps: invalid int value: 'many'"),
+    ],
+)
+def test_workers_say_what_is_wrong_in_a_line(
+    mlp: ProgramDocument, tmp_path: Path, flags: list[str], environment: dict[str, str], said: str
+) -> None:
+    path = tmp_path / "program.json"
+    save_program(mlp, path)
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(PACKAGES), "WORLD_SIZE": "2"}
+    known = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK")}
+    done = subprocess.run(
+        [sys.executable, "-m", "astrarium.runtime.spmd.worker", str(path), *flags],
+        env={**known, **hidden, **environment},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -31,6 +31,7 @@ class Averages(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.first, self.last = nn.Conv1d(2, 6, 3, padding=1), nn.Linear(6, 5)
         self.norm = nn.BatchNorm1d(6)
         self.frozen = nn.Parameter(torch.full((6,), 2.0), requires_grad=False)
+        self.level: Tensor
         self.register_buffer("level", torch.ones(6))
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
         self.register_buffer("newest", torch.zeros(6), persistent=False)

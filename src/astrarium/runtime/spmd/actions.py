@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from astrarium.errors import InputError
 from astrarium.runtime.spmd.collectives import Parts, Peers, Route, repartition
 from astrarium.runtime.spmd.operators import Context, run_local
 from astrarium.spmd.graph import Node
@@ -245,7 +246,16 @@ class Compute:
         run.values[self.gives] = free[0] if is_single else free
 
     def _result(self, inputs: list[Value], run: Pass) -> Value:
-        return run_local(self.node, self.rules, inputs, self.shape, run.context)
+        try:
+            return run_local(self.node, self.rules, inputs, self.shape, run.context)
+        except Exception as error:
+            words = (str(error).strip().splitlines() or [""])[0]
+            where = f", {self.node.source}" if self.node.source else ""
+            raise InputError(
+                f"node {self.node.name} ({self.node.op}{where}) cannot be computed:"
+                f" {type(error).__name__}: {words}; where the program's file was edited, write it"
+                " again with `astrarium synthesize`"
+            ) from error
 
     def backward(self, run: Pass) -> None:
         if not self.wanted:

@@ -1,8 +1,8 @@
 """The module itself, trained by torch in one process: what runs of programs are compared with.
 
-Its dropout draws by position, as programs do: the n-th operator that drops elements in a pass of the
-module has the numbers of the n-th that was captured. In double precision the same training tells
-how much of a difference is rounding.
+Its dropout draws by position, as programs do: the n-th operator that drops elements in a pass of
+the module has the numbers of the n-th that was captured. In double precision the same training
+tells how much of a difference is rounding.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from astrarium.errors import InputError
 from astrarium.spmd.document import SourcePart
 from astrarium.spmd.factory import load_factory
-from astrarium.spmd.graph import CONSTANT, INPUT, PARAMETER, Graph, Node
+from astrarium.spmd.graph import CONSTANT, INPUT, PARAMETER, Graph
 
 HELD: Final = (PARAMETER, CONSTANT)
 Batches = Sequence[Mapping[str, Tensor]]  # whole inputs by name, one mapping per micro-batch
@@ -35,21 +35,27 @@ class Model:
         return Model(copy.deepcopy(self.module), self.inputs)
 
     def state(self, graph: Graph) -> dict[str, Tensor]:
-        """What the sources of a graph hold, by their targets, in the shapes that it reads."""
+        """What sources of a graph hold and its steps change, by name, in the shapes it reads."""
         held = [node for node in graph.nodes if node.op in HELD and node.target]
-        new = {name: self._parameter(name).detach() for name in graph.state}
-        return {**new, **{n.target: self._attribute(n).reshape(n.shape) for n in held}}
+        changed = {name: self._tensor(name) for name in graph.state}
+        read = {n.target: self._tensor(n.target, n.stored_shape).reshape(n.shape) for n in held}
+        return {**changed, **read}
 
-    def _attribute(self, node: Node) -> Tensor:
-        found: Any = self.module
-        for part in node.target.split("."):
-            found = getattr(found, part, None)
-        if not isinstance(found, Tensor) or found.shape != node.stored_shape:
+    def _tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        found = self._attribute(name)
+        if not isinstance(found, Tensor) or (shape is not None and found.shape != shape):
+            words = "" if shape is None else f" of shape {shape}"
             raise InputError(
-                f"the module has no tensor {node.target!r} of shape {node.stored_shape}, which the"
-                " program was made with; has the factory changed? Synthesise the program again"
+                f"the module has no tensor {name!r}{words}, which the program was made with; has"
+                " the factory changed? Synthesise the program again"
             )
         return found.detach()
+
+    def _attribute(self, name: str) -> Any:  # noqa: ANN401  whatever the module has there
+        found: Any = self.module
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return found
 
     def batches(self, graph: Graph, micro_batches: int) -> list[dict[str, Tensor]]:
         """The inputs in micro-batches of the graph's size; those of another size go to all."""
@@ -73,18 +79,12 @@ class Model:
 
     def aliases(self, graph: Graph) -> dict[str, str]:
         """Names of parameters that are others under another name: tied weights."""
-        targets = {id(self._parameter(target)): target for target in self.state(graph)}
+        targets = {id(self._attribute(target)): target for target in self.state(graph)}
         return {
             name: targets[id(parameter)]
             for name, parameter in self.module.named_parameters(remove_duplicate=False)
             if id(parameter) in targets and targets[id(parameter)] != name
         }
-
-    def _parameter(self, target: str) -> Any:  # noqa: ANN401  a tensor, by identity
-        found: Any = self.module
-        for part in target.split("."):
-            found = getattr(found, part)
-        return found
 
     def rest(self, graph: Graph) -> dict[str, Tensor]:
         """What the state dict holds that the program does not train."""

@@ -1,7 +1,8 @@
 """Dropout that does not depend on who computes what.
 
-Whether an element is dropped follows from the seed, the step, which dropout of the module it is, and
-the element's place in the whole tensor alone. So all layouts, and a single device, drop the same elements.
+Whether an element is dropped follows from the seed, the step, which dropout of the module it is,
+and the element's place in the whole tensor alone. So all layouts, and the module on one device,
+drop the same elements.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
   which find each other as torchrun tells them.
 
 Answers go to standard output, one JSON object per line: `step` while it goes on, `result` at the
-end, `failed` with a traceback if it cannot.
+end, `failed` if it cannot; to torchrun what is wrong is said on standard error.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from astrarium.calibrate.cores import stay_on
+from astrarium.errors import InputError
 from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
+from astrarium.runtime.execute import TOLERANCE
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import Device
-from astrarium.runtime.execute import TOLERANCE
 from astrarium.runtime.spmd.job import (
     PROGRAM_FILE,
     SETTINGS_FILE,
@@ -58,20 +59,24 @@ class Task:
 
 def main() -> None:
     """Do all programs; leave with code 1 where one fails."""
-    is_ours = Path(sys.argv[1]).is_dir()
+    is_ours = len(sys.argv) == 2 and Path(sys.argv[1]).is_dir()
     if is_ours:
         leave_with_parent()
     answers = own_output()
     try:
         _work(_task_of_folder(Path(sys.argv[1])) if is_ours else _task_of_flags(), answers)
+    except SystemExit as left:  # flags that cannot be read, which is said
+        os._exit(int(left.code or 0))
     except BaseException as error:
         import traceback
 
-        from astrarium.errors import InputError
-
         # What is wrong with the input is said by the message alone.
         said = str(error) if isinstance(error, InputError) else traceback.format_exc()
-        say(answers, failed=said, at=time.monotonic())
+        if is_ours:
+            say(answers, failed=said, at=time.monotonic())
+        else:
+            sys.stderr.write(f"Error: {said}\n")
+            sys.stderr.flush()
         os._exit(1)  # threads of the communication library may wait for ranks that are gone
     os._exit(0)
 
@@ -108,6 +113,8 @@ def _task_of_flags() -> Task:
     parser.add_argument("--save", help="where to write a checkpoint at the end")
     parser.add_argument("--device", type=Device, default=Device.CPU)
     given = vars(parser.parse_args())
+    if "RANK" not in os.environ:
+        raise InputError("no rank is told; start this with torchrun, or use `astrarium run`")
     document, device = load_program(given.pop("program")), given.pop("device")
     return Task((document,), Settings(**given), device, "env://")
 
@@ -119,18 +126,13 @@ def _work(task: Task, answers: TextIO) -> None:
     import torch
     from torch import distributed
 
-    from astrarium.errors import InputError
-
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     for document in task.documents:
         if world != document.ranks:
             raise InputError(f"{world} ranks were started, but the program is for {document.ranks}")
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    device = torch.device("cpu")
-    if task.device is Device.CUDA:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
-        torch.cuda.set_device(device)
+    device = _device(task.device, rank)
     backend = "gloo" if task.device is Device.CPU else "nccl"
     distributed.init_process_group(backend, task.store, world_size=world, rank=rank)
     runs = [_Run(document, number, task, device) for number, document in enumerate(task.documents)]
@@ -147,6 +149,24 @@ def _work(task: Task, answers: TextIO) -> None:
             say(answers, result=run.report(task.device))
     distributed.barrier()
     distributed.destroy_process_group()
+
+
+def _device(kind: Device, rank: int) -> torch.device:
+    """The device of this rank; InputError if its host has none for it."""
+    import torch
+
+    if kind is Device.CPU:
+        return torch.device("cpu")
+    number = int(os.environ.get("LOCAL_RANK", rank))
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if number >= there:
+        raise InputError(
+            f"rank {rank} is number {number + 1} on its host, where torch can use {there} GPUs;"
+            " start fewer ranks there, or use --device cpu"
+        )
+    device = torch.device("cuda", number)
+    torch.cuda.set_device(device)
+    return device
 
 
 class _Run:
