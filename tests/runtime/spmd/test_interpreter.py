@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from random import Random
 
@@ -8,8 +9,9 @@ import torch
 from spmd_examples import SIZES, TOLERANCE, assert_equal, example
 from spmd_programs import drawn_program, on_one_rank
 from spmd_ranks import Ranks
-from spmd_training import gradients, module_gradients
+from spmd_training import gradients, module_gradients, training_on
 
+from astrarium.errors import InputError
 from astrarium.runtime.spmd.alone import ModuleAlone
 from astrarium.runtime.spmd.collectives import Peers
 from astrarium.runtime.spmd.training import Recipe
@@ -72,8 +74,6 @@ def test_dropout_is_that_of_the_module(ranks: Ranks, name: str) -> None:
 
 
 def test_values_are_forgotten_after_their_last_use() -> None:
-    from spmd_training import training_on
-
     from astrarium.runtime.spmd.actions import Gradients
 
     one = example("mlp")
@@ -87,3 +87,18 @@ def test_values_are_forgotten_after_their_last_use() -> None:
     assert not run.kept
     interpreter.gradients_of(found)
     assert not found.found
+
+
+def test_a_node_that_cannot_be_computed_is_named() -> None:
+    one = example("mlp")
+    program = on_one_rank(drawn_program(one.graph, (2,), Random(1)))
+    nodes = list(one.graph.nodes)
+    place = next(index for index, node in enumerate(nodes) if "relu" in node.op)
+    nodes[place] = replace(nodes[place], op="aten.relu.bogus")
+    wrong = replace(program, graph=replace(one.graph, nodes=tuple(nodes)))
+    training = training_on(Peers(), wrong, one.model.state(one.graph), Recipe())
+    said = (
+        r"node relu \(aten.relu.bogus, .*mlp.py:\d+\) cannot be computed: AttributeError: .*bogus"
+    )
+    with pytest.raises(InputError, match=said):
+        training.gradients([one.model.inputs])
