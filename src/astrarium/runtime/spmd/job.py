@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from astrarium.spmd.document import ProgramDocument
     from astrarium.spmd.graph import Graph
 
-SCHEMA: Final = "astrarium.program-run/1"
+SCHEMA: Final = "astrarium.program-run/2"
 PROGRAM_FILE: Final = "program-{number}.json"  # in the folder of a run
 SETTINGS_FILE: Final = "settings.json"
 MODULE: Final = "astrarium.runtime.spmd.worker"
