@@ -438,8 +438,8 @@ def _check_random(graph: Graph) -> None:
     ]  # fmt: skip
     if found:
         raise InputError(
-            f"{graph.name} draws random numbers with {', '.join(dict.fromkeys(found))}: every"
-            " device would draw others; use dropout, or give them to the module as inputs"
+            f"{graph.name} draws random numbers with {', '.join(dict.fromkeys(found))}: devices"
+            " would each draw their own; use nn.Dropout, or give them to the module as inputs"
         )
 
 
