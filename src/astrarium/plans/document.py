@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from astrarium.cluster.document import ClusterPart as ClusterPart
-from astrarium.cluster.document import LinkPart as LinkPart
-from astrarium.cluster.document import PoolPart as PoolPart
+from astrarium.documents.clusters import ClusterPart as ClusterPart
+from astrarium.documents.clusters import LinkPart as LinkPart
+from astrarium.documents.clusters import PoolPart as PoolPart
 from astrarium.strategy.types import (
     Granularity,
     LayerSplit,

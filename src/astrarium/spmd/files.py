@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from astrarium.cluster import Cluster
-from astrarium.cluster.document import ClusterPart
+from astrarium.documents.clusters import ClusterPart
 from astrarium.documents.places import KeyPath, failure
 from astrarium.errors import InputError
 from astrarium.spmd.axes import Axes, Division
