@@ -37,7 +37,7 @@ class Module(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.steps = kind, 0
         self.linear = nn.Linear(4, 4)
         self.seen: Tensor
         self.register_buffer("seen", torch.zeros(4))
@@ -47,7 +47,7 @@ class Module(nn.Module):  # type: ignore[misc]  # torch has no types here
             self.linear.register_full_backward_hook(lambda *_: None)
         self.norm = nn.InstanceNorm1d(4, track_running_stats=True)
 
-    def forward(self, x: Tensor) -> Any:  # noqa: C901, PLR0911  a result each
+    def forward(self, x: Tensor) -> Any:  # noqa: C901, PLR0911, PLR0912  a result each
         hidden = self.linear(x)
         loss = hidden.square().mean()
         match self.kind:
@@ -74,6 +74,9 @@ class Module(nn.Module):  # type: ignore[misc]  # torch has no types here
                 with torch.no_grad():
                     self.linear.weight.clamp_(-1, 1)
                 return self.linear(x).mean()
+            case "counted":
+                self.steps += 1
+                return loss * min(1.0, self.steps / 10)
             case "grown":
                 self.seen = torch.cat([self.seen, hidden.detach().mean(0)])
             case "instance norm":
@@ -92,6 +95,7 @@ REFUSED = {
     "alpha": ("aten.alpha_dropout.default",),
     "drawn alone": ("aten.rand.default",),
     "clamped": ("parameter 'linear.weight' is changed in every step (test_outputs.py:",),
+    "counted": ("attribute 'steps' goes from 0 to 1 in a step", "keep it in a buffer"),
     "grown": ("buffer 'seen' becomes torch.float32 of shape [8]", "was torch.float32 of shape [4]"),
     "instance norm": ("aten.instance_norm.default", "track_running_stats=False"),
 }

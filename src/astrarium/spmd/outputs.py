@@ -33,10 +33,11 @@ class Outputs(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
         self.module = module
 
     def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        before = dict(self.module.named_buffers())
+        before, numbers = dict(self.module.named_buffers()), _numbers(self.module)
         with _without_hooks(type(self.module).__name__):
             loss = loss_of(self.module(**inputs), type(self.module).__name__)
         _check_backward(loss, type(self.module).__name__)
+        _check_numbers(numbers, _numbers(self.module))
         after = dict(self.module.named_buffers())
         assigned = {name: new for name, new in after.items() if new is not before.get(name)}
         for name, new in assigned.items():
@@ -88,6 +89,27 @@ def _check_assigned(name: str, before: torch.Tensor | None, after: torch.Tensor)
             f"buffer {name!r} becomes {after.dtype} of shape {list(after.shape)} in a step, and was"
             f" {was}; a program keeps buffers of one shape and type alone"
         )
+
+
+def _numbers(module: torch.nn.Module) -> dict[str, float]:
+    """Numbers that parts of a module hold as attributes."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if type(value) in (int, float)
+    }
+
+
+def _check_numbers(before: Mapping[str, float], after: Mapping[str, float]) -> None:
+    """Refuse numbers that `forward` changes: a program has the one of its capture in every step."""
+    for name, new in after.items():
+        old = before.get(name, new)
+        if old is not new and old != new:
+            raise InputError(
+                f"attribute {name!r} goes from {old:g} to {new:g} in a step, and a program would"
+                " have the same in all; keep it in a buffer, as a tensor"
+            )
 
 
 def _check_backward(loss: torch.Tensor, name: str) -> None:
