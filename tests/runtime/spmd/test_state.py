@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from astrarium.runtime.spmd.checkpoint import reassemble
 from astrarium.runtime.spmd.model import Model
 from astrarium.runtime.spmd.training import Recipe
 from astrarium.spmd.capture import capture
+from astrarium.spmd.segments import cut
 
 RECIPE = Recipe("sgd", 0.1)
 
@@ -64,10 +66,10 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(("micro_batches", "mesh"), [(1, (2, 2)), (2, (3,))])
 @pytest.mark.parametrize("kind", CHANGED)
 def test_buffers_are_carried_through_steps(
-    ranks: Ranks, tmp_path: Path, kind: str, micro_batches: int
+    ranks: Ranks, tmp_path: Path, kind: str, micro_batches: int, mesh: tuple[int, ...]
 ) -> None:
     torch.manual_seed(0)
     inputs = {"x": torch.randn(8, 2, 3).double(), "labels": torch.randint(5, (8,))}
@@ -77,9 +79,11 @@ def test_buffers_are_carried_through_steps(
     assert set(graph.state) == CHANGED[kind]
     batches, copied = model.batches(graph, micro_batches), model.copied()
     alone = ModuleAlone(copied, RECIPE, torch.device("cpu")).train(batches, 3)
-    program = drawn_program(graph, (3,), Random(kind), micro_batches, ["slice_scatter"])
+    divided = cut(graph) if len(mesh) == 1 else graph
+    assert len(mesh) > 1 or len(divided.nodes) > len(graph.nodes)
+    program = drawn_program(divided, mesh, Random(kind), micro_batches, ["slice_scatter"])
     arguments = (program, model.state(graph), batches, RECIPE, tmp_path / "two", model.rest(graph))
-    for losses, buffers in ranks.run(stepped, [arguments] * 3):
+    for losses, buffers in ranks.run(stepped, [arguments] * prod(mesh)):
         assert losses == pytest.approx(alone.losses, rel=1e-11)
         for name in CHANGED[kind]:
             assert not torch.equal(alone.buffers[name], dict(model.module.named_buffers())[name])
