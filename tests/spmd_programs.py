@@ -25,10 +25,14 @@ DETOURS = 0.15  # of conversions: through a layout that nobody asked for
 
 
 def drawn_program(
-    graph: Graph, mesh: tuple[int, ...], random: Random, micro_batches: int = 1
+    graph: Graph,
+    mesh: tuple[int, ...],
+    random: Random,
+    micro_batches: int = 1,
+    allow_replicate: Sequence[str] = (),
 ) -> Program:
     """A program for so many devices by level."""
-    rules = [rules_of(graph, node) for node in graph.nodes]
+    rules = [rules_of(graph, node, allow_replicate) for node in graph.nodes]
     axes = find_axes(graph, rules)
     divisions = tuple(
         Division(np.array([_pieces(random, parts, size) for parts in axes.granules], np.int64))
@@ -40,6 +44,12 @@ def drawn_program(
     drawing.have(graph.loss, (REPLICATE,) * len(mesh))
     instructions, none = tuple(drawing.instructions), (0.0,) * prod(mesh)
     return Program(graph, axes, divisions, mesh, instructions, 1.0, none, micro_batches)
+
+
+def on_one_rank(program: Program) -> Program:
+    """The same program where one device has everything."""
+    whole = tuple(Division(d.granules.sum(1, keepdims=True)) for d in program.divisions)
+    return replace(program, divisions=whole, mesh=(1,) * len(program.mesh))
 
 
 def redivided(program: Program, random: Random) -> Program:

@@ -105,3 +105,24 @@ def resumed(
     load(folder, training)
     training.step(batches)
     return training.step(batches).loss
+
+
+def stepped(
+    peers: Peers,
+    program: Program,
+    state: Mapping[str, Tensor],
+    batches: Batches,
+    recipe: Recipe,
+    folder: Path,
+    rest: Mapping[str, Tensor],
+) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses of three steps and the buffers after them; after two, a checkpoint is gone through."""
+    training = training_on(peers, program, state, recipe)
+    training.gradients(batches)  # looking at gradients changes nothing
+    losses = [training.step(batches).loss for _ in range(2)]
+    save(folder, training, rest, {})
+    training = training_on(
+        peers, program, {k: torch.zeros_like(x) for k, x in state.items()}, recipe
+    )
+    load(folder, training)
+    return [*losses, training.step(batches).loss], training.buffers

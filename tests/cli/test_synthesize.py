@@ -131,7 +131,7 @@ def test_json_is_the_file(run: Run, answered: Answered, project: Path) -> None:
     common = ("synthesize", "m.py:make", "--gpus", "a100:1,v100:1", "--batch", "6")
     printed = run(*common, "--json", "--out", "p.json").stdout
     assert printed == (project / "p.json").read_text(encoding="utf-8")
-    assert json.loads(printed)["schema"] == "astrarium.program/1"
+    assert json.loads(printed)["schema"] == "astrarium.program/2"
     assert "p.json is written" in run(*common, "--out", "p.json").output
     assert to_text(load_program(project / "p.json")) == printed
 
@@ -240,7 +240,9 @@ class Ran:
     def __call__(self, document: ProgramDocument, **asked: Any) -> job.ProgramRun:
         self.settings = asked["settings"]
         losses = tuple(2.0 - step / 10 for step in range(self.settings.steps))
-        alone = job.Compared(losses, True, self.off, job.Difference(1e-7, "w0"), 1e-4)
+        gradients = job.Difference(1e-7, "w0")
+        right = self.off == 0.0
+        alone = job.Compared("the module", losses, self.off, 0.0, right, gradients, None, 1e-4)
         parts = tuple(
             job.RankPart(rank, device.pool, 64, 10**9, 1e9, 0.5 + rank)
             for rank, device in enumerate(document.devices)
@@ -266,7 +268,12 @@ def test_a_program_runs(run: Run, program: str, ran: Ran, project: Path) -> None
     assert done.exit_code == 0, done.output
     assert ran.settings is not None
     assert (ran.settings.steps, ran.settings.save, ran.settings.load) == (3, "kept", "before")
-    for text in ("3 steps by 2 processes on cpu", "V100-SXM2-32GB", "1.900000", "equal: losses"):
+    for text in (
+        "3 steps by 2 processes on cpu",
+        "V100-SXM2-32GB",
+        "1.900000",
+        "equal to the module: losses",
+    ):
         assert text in done.output, text
     assert json.loads(run("run", program, "--json").stdout)["losses"] == [2.0, 1.9, 1.8, 1.7]
 
@@ -277,9 +284,9 @@ def test_a_program_that_computes_something_else_is_exit_code_1(
     ran.off = 0.1
     done = run("run", program)
     assert done.exit_code == 1
-    assert "NOT equal: losses differ by 1.0e-01 of each at most, gradients by 1.0e-07 (w0)" in (
-        " ".join(done.output.split())
-    )
+    said = " ".join(done.output.split())
+    assert "NOT equal to the module: losses differ by 1.0e-01 of each at most, gradients by" in said
+    assert "by 1.0e-07 (w0); tolerance 1e-04" in said
 
 
 @pytest.mark.parametrize(

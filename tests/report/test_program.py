@@ -9,6 +9,7 @@ import hand_programs
 import numpy as np
 import pytest
 from rich.console import Console, RenderableType
+from spmd_small import chain, mixed_devices
 
 from astrarium.report.grouped import grouped
 from astrarium.report.layout import Field
@@ -23,7 +24,14 @@ from astrarium.report.program import (
 )
 from astrarium.report.program_parts import messages_of, parts_of, ranges, work_of
 from astrarium.spmd.axes import Division
-from astrarium.spmd.document import DevicePart, ProgramDocument
+from astrarium.spmd.document import (
+    DevicePart,
+    ProgramDocument,
+    SearchPart,
+    SourcePart,
+    document_of,
+)
+from astrarium.spmd.synthesis import synthesize
 
 GIB = 2**30
 
@@ -215,3 +223,21 @@ def test_programs_are_run_on_what_they_are_for() -> None:
     shown = text(next_steps(replace(document, devices=alone), "p.json", 80), 80)
     assert "run p.json --device cuda" in shown
     assert "torchrun" not in shown
+
+
+def test_pieces_of_two_levels_are_those_of_nodes_and_of_devices_in_them() -> None:
+    speeds = {"v100-16gb": 2, "p100": 2}
+    devices = mixed_devices(speeds, levels=2, inter_node_bandwidth=1e11)
+    program = synthesize(chain(512, (4096, 4096, 4096)), devices).program
+    assert program.mesh == (2, 2)
+    source = SourcePart("m.py:make", 512)
+    document = document_of(source, devices, program, SearchPart(0.0, 1, 1, True, 0.0))
+    shown = text(program_report(document, 100))
+    assert "mesh 2 x 2" in " ".join(shown.split())
+    assert "by node (level 0) and device in it (level 1)" in shown
+    axis = program.axes.names.index("layers.0.weight dim 0")
+    fast, slow = program.divisions[0].granules[axis]
+    assert fast > slow
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    assert f"layers.0.weight dim 0 4,096 0 {fast:,}, {slow:,}" in rows
+    assert "4,096 1 2,048 x 2" in rows

@@ -102,7 +102,7 @@ def key(*path: Any) -> Edit:
 
 
 EDITS: list[tuple[Edit, str]] = [
-    (key("schema", "astrarium.program/2"), "made by another version of Astrarium"),
+    (key("schema", "astrarium.program/1"), "made by another version of Astrarium"),
     (key("schema", "astrarium.plan/1"), "not a program (its schema is 'astrarium.plan/1'"),
     (lambda data: data.pop("schema"), "not a program (it has no schema"),
     (lambda data: data.pop("axes"), "the required key 'axes' is missing"),
@@ -115,6 +115,8 @@ EDITS: list[tuple[Edit, str]] = [
     (key("devices", 1, "gpu", "T4"), "devices[1].gpu: pool V100-SXM2-32GB has V100-SXM2-32GB"),
     (key("cluster", "pools", 0, "gpu", "x"), "cluster: unknown GPU type 'x'"),
     (key("cluster", "pools", []), "cluster: a cluster needs at least one pool"),
+    (key("cluster", "pools", 0, "nodes", "two"), "cluster.pools[0].nodes: expected int, got 'two'"),
+    (key("cluster", "pools", 1, "name", [1]), "cluster.pools[1].name: expected text"),
     (key("iteration_seconds", 0), "iteration_seconds: expected a number above zero"),
     (key("iteration_seconds", 1.0), "breakdown_seconds: the causes add up to 0.0075 s, the iter"),
     (key("baselines", "data parallel, even", -1), "baselines.data parallel, even: expected"),
@@ -136,6 +138,12 @@ EDITS: list[tuple[Edit, str]] = [
     (key("graph", "nodes", 2, "args", [{"ref": 4}]), "reads node 4; expected a node before"),
     (key("graph", "nodes", 2, "args", [{"node": 0}]), "is no argument"),
     (key("graph", "nodes", 1, "args", [{"ref": 0}]), "parameter reads nodes; sources read none"),
+    (key("graph", "nodes", 5, "args", [{"ref": 4}, "x"]),
+        "graph.nodes[5]: no call of aten.mean.default has these arguments (TypeError: "),
+    (key("graph", "nodes", 5, "op", "keep"), "graph.nodes[5].args: expected the loss, values, and"),
+    (key("graph", "nodes", 4, "op", "keep"), "graph.nodes[4]: keep is the last of all nodes"),
+    (lambda data: data["graph"]["nodes"][1].update(op="constant", target="", args=["x"]),
+        "graph.nodes[1].args: expected the values of a constant without a target"),
     (key("graph", "blocks", [0]), "graph.blocks: 1 entries for 6 nodes"),
     (instruction(0, node=17), "instructions[0].node: there is no node 17; the graph has 6"),
     (instruction(0, gives="sharded"), "instructions[0].gives: expected a layout (replicate, cop"),

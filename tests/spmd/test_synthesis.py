@@ -22,6 +22,7 @@ from astrarium.spmd.lines import lines_of
 from astrarium.spmd.program import Program
 from astrarium.spmd.programs import price_program, repriced
 from astrarium.spmd.search import NoRoomError
+from astrarium.spmd.segments import cut
 from astrarium.spmd.synthesis import Synthesis, baseline, synthesize, task_of
 
 MIXED = {"v100-16gb": 2, "p100": 2}
@@ -244,3 +245,17 @@ def test_axes_of_equal_blocks_are_tied() -> None:
     names = {node.name: index for index, node in enumerate(graph.nodes)}
     groups = [task.groups[task.axes.of[names[f"layers.{i}.weight"]][0]] for i in range(3)]
     assert len(set(groups)) == 1
+
+
+def test_candidates_with_cuts_are_starts_for_the_axes_there_are() -> None:
+    """Their graph has more axes, of which each goes on under another number."""
+    graph = chain(512, (1024, 64, 4096), blocks=False)
+    devices = mixed_devices(MIXED)
+    parts = tuple(int(index > len(graph.nodes) // 2) for index in range(len(graph.nodes)))
+    divided = cut(graph, parts)
+    candidate = synthesize(divided, devices, cuts=False).program
+    assert candidate.axes.count > task_of(graph, devices).axes.count
+    program = synthesize(graph, devices, candidates=[candidate], cuts=False).program
+    for division in program.divisions:
+        assert tuple(division.granules.sum(axis=1)) == program.axes.granules
+    assert program.seconds <= candidate.seconds * (1 + 1e-9)

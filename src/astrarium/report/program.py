@@ -81,7 +81,7 @@ def program_report(
     yield title("What is computed how: layouts of results, seconds of both passes")
     yield from _work(program, parts, width)
     yield from _messages(program, parts, width)
-    yield title(f"Who has what: pieces in granules, by {_devices_word(document.devices)}")
+    yield title(f"Who has what: pieces in granules, by {_devices_word(document)}")
     yield from _pieces(document, width)
     if top_instructions:
         yield title("Longest instructions")
@@ -267,14 +267,14 @@ def _pieces(document: ProgramDocument, width: int) -> Iterator[RenderableType]:
     ]
     if level_of:
         fields.append(Field("level", [str(level) for _, level in rows], right=True))
-    by_rank = [
-        Field(f"rank {rank}", [f"{axis.pieces[0][rank]:,}" for axis in axes], right=True)
-        for rank in range(document.ranks)
-    ]
-    if level_of or document.ranks > MANY_DEVICES or not fits([*fields, *by_rank], width):
-        words = [_run_words(axis.pieces[level]) for axis, level in rows]
-        by_rank = [Field("pieces", words, prose=True)]
-    yield from listing([*fields, *by_rank], width)
+    pieces = [Field("pieces", [_run_words(axis.pieces[level]) for axis, level in rows], prose=True)]
+    if not level_of and document.ranks <= MANY_DEVICES:
+        by_rank = [
+            Field(f"rank {rank}", [f"{axis.pieces[0][rank]:,}" for axis in axes], right=True)
+            for rank in range(document.ranks)
+        ]
+        pieces = by_rank if fits([*fields, *by_rank], width) else pieces
+    yield from listing([*fields, *pieces], width)
 
 
 def _divided(program: Program) -> list[_Axis]:
@@ -306,8 +306,10 @@ def _run_words(pieces: Sequence[int]) -> str:
     return ", ".join(f"{piece:,} x {count}" if count > 1 else f"{piece:,}" for piece, count in runs)
 
 
-def _devices_word(devices: Sequence[DevicePart]) -> str:
-    return "rank" if len(devices) <= MANY_DEVICES else "runs of ranks"
+def _devices_word(document: ProgramDocument) -> str:
+    if len(document.program.mesh) > 1:
+        return "node (level 0) and device in it (level 1)"
+    return "rank" if document.ranks <= MANY_DEVICES else "runs of ranks"
 
 
 def _longest(program: Program, count: int, width: int) -> Iterator[RenderableType]:

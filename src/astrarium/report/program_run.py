@@ -58,14 +58,21 @@ def verdict(run: ProgramRun) -> str:
         return "FAILED: losses are no numbers"
     if alone is None:
         return "ran; nothing was compared"
-    limit = f"{alone.tolerance:.0e}"
-    losses, worst = f"{alone.largest_loss_difference:.1e}", alone.gradients
-    where = f" ({worst.parameter})" if worst.parameter else ""
-    found = (
-        f"losses differ by {losses} of each at most, gradients by {worst.largest:.1e}{where};"
-        f" tolerance {limit}"
-    )
-    return f"equal: {found}" if alone.equal else f"NOT equal: {found}"
+    losses = f"{alone.largest_loss_difference:.1e} of each at most"
+    found = [f"losses differ by {_with_rounding(losses, alone.loss_rounding)}"]
+    for what, worst in (("gradients", alone.gradients), ("buffers", alone.buffers)):
+        if worst is not None:
+            where = f" ({worst.name})" if worst.name else ""
+            found.append(
+                f"{what} by {_with_rounding(f'{worst.largest:.1e}{where}', worst.rounding)}"
+            )
+    word = "equal to" if alone.equal else "NOT equal to"
+    return f"{word} {alone.reference}: {', '.join(found)}; tolerance {alone.tolerance:.0e}"
+
+
+def _with_rounding(difference: str, rounding: float) -> str:
+    """A difference beside what single precision does to the module itself."""
+    return f"{difference} (rounding of the module: {rounding:.1e})" if rounding else difference
 
 
 def measured_program_report(run: MeasuredProgram) -> Iterator[RenderableType]:

@@ -23,13 +23,27 @@ from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_unflatten
 
 from astrarium.errors import InputError
+from astrarium.spmd import outputs
 from astrarium.spmd.factory import load_factory
-from astrarium.spmd.graph import CONSTANT, INPUT, PARAMETER, Graph, Node, Ref
+from astrarium.spmd.graph import (
+    CONSTANT,
+    DROPPING,
+    INPUT,
+    PARAMETER,
+    RANDOM,
+    Graph,
+    Node,
+    Ref,
+    chance,
+    kept_state,
+)
 from astrarium.spmd.masks import without_masks
 from astrarium.spmd.missing import Missing, missing_message, unsupported
 from astrarium.spmd.normalise import normalise
+from astrarium.spmd.outputs import Outputs, check_hooks
 from astrarium.spmd.torch_calls import operator_of, torch_arguments
 
 __all__ = [
@@ -39,38 +53,17 @@ __all__ = [
 
 FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 TORCH_FOLDER: Final = str(Path(torch.__file__).parent)
+OWN_FILES: Final = (__file__, outputs.__file__)
 WAY_OUT: Final = "compute with masks or a fixed capacity instead"
+BATCH_NORM: Final = "aten.batch_norm.default"
+# Operators that write into arguments without saying so: where the mean, the variance, and whether
+# they are written stand.
+WITH_STATISTICS: Final = {
+    BATCH_NORM: ((3, "running_mean"), (4, "running_var"), (5, "training")),
+    "aten.native_batch_norm.default": ((3, "running_mean"), (4, "running_var"), (5, "training")),
+    "aten.instance_norm.default": ((3, "running_mean"), (4, "running_var"), (5, "use_input_stats")),
+}
 ASIDE: Final = ("pin_memory", "layout", "non_blocking", "memory_format")
-
-
-class _Loss(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
-    """The module, giving its loss alone: other results would keep unread nodes alive."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
-        return _loss_of(self.module(**inputs), type(self.module).__name__)
-
-
-def _loss_of(result: Any, name: str) -> torch.Tensor:  # noqa: ANN401  whatever a module gives
-    loss = result
-    if isinstance(result, Mapping):
-        loss = result.get("loss")
-    elif not isinstance(result, torch.Tensor):
-        loss = result[0] if isinstance(result, tuple) and result else getattr(result, "loss", None)
-    if not isinstance(loss, torch.Tensor):
-        raise InputError(
-            f"{name} gives a value of type {type(result).__name__} without a loss; give it inputs "
-            "with labels, or return the loss"
-        )
-    if loss.numel() != 1 or not loss.dtype.is_floating_point:
-        raise InputError(
-            f"the loss of {name} is {str(loss.dtype).removeprefix('torch.')} of shape "
-            f"{list(loss.shape)}; it must be one floating-point number"
-        )
-    return loss.reshape(())
 
 
 def capture(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name: str = "") -> Graph:
@@ -84,10 +77,9 @@ def _captured(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name:
     translation = _Translation(module, list(inputs))
     translation.add_sources(program)
     results = translation.add_nodes(program.graph_module)
-    kinds = [spec.kind.name for spec in program.graph_signature.output_specs]
-    loss = results[kinds.index("USER_OUTPUT")].node
+    loss = translation.add_state(program, results)
     graph = normalise(without_masks(translation.nodes[: loss + 1]), name)
-    translation.check_state(graph)
+    _check_random(graph)
     if not graph.nodes[-1].needs_gradient:
         raise InputError(f"the loss of {graph.name} depends on no trainable parameter")
     return graph
@@ -95,7 +87,8 @@ def _captured(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name:
 
 def _exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    bare = _Loss(_without_values(module, mode)).train()
+    check_hooks(module)
+    bare = Outputs(_without_values(module, mode)).train()
     with mode:
         given = {
             key: torch.empty(value.shape, dtype=value.dtype, device="cpu")
@@ -197,7 +190,7 @@ def _explained(error: Exception, name: str) -> InputError:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(TORCH_FOLDER) and frame.filename != __file__
+        if not frame.filename.startswith(TORCH_FOLDER) and frame.filename not in OWN_FILES
     ]
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     line = f" ({frames[-1].line})" if frames and frames[-1].line else ""
@@ -219,7 +212,9 @@ class _Translation:
         self.nodes: list[Node] = []
         self.values: dict[Any, Any] = {}
         self.names: set[str] = set()
-        self.changed: dict[str, str] = {}  # by the node that computes the new value: whose it is
+        self.draws = 0  # operators so far that draw random numbers
+        self.owner: dict[int, str] = {}  # of what was written into a source: the source's name
+        self.changed: dict[str, Ref] = {}  # the latest value of sources that are written into
 
     def add_sources(self, program: Any) -> None:  # noqa: ANN401  an exported program
         """Add inputs, parameters and constants, and what stands for them in torch's graph."""
@@ -277,12 +272,9 @@ class _Translation:
             self.values[node] = whole[index]
             return
         made = self.nodes[whole.node]
-        self.values[node] = self._append(
-            replace(
-                made, name=node.name, op="getitem", args=(whole, index), kwargs=(),
-                shape=_shape(node, node.meta["val"]), dtype=_dtype(node.meta["val"]),
-            )
-        )  # fmt: skip
+        shape, dtype = _shape(node, node.meta["val"]), _dtype(node.meta["val"])
+        item = _item_of(replace(made, shape=shape, dtype=dtype), whole, index)
+        self.values[node] = self._append(replace(item, name=node.name))
 
     def _add_region(self, node: Any) -> None:  # noqa: ANN401
         """Take in what runs under `torch.no_grad()` and the like, detached where it was."""
@@ -304,9 +296,13 @@ class _Translation:
         places = [place for place in body.graph.nodes if place.op == "placeholder"]
         for place, value in zip(places, node.args[body_at + 1 :], strict=True):
             self.values[place] = self.values[value]
+        before = dict(self.changed)
         results = self.add_nodes(body)
         if name == "wrap_with_set_grad_enabled" and settings[0] is False:
             results = [self._detached(value) for value in results]
+            for target, value in list(self.changed.items()):
+                if value is not before.get(target):
+                    self._write(value, self._detached(value))
         self.values[node] = results
 
     def _detached(self, value: Ref) -> Ref:
@@ -337,22 +333,68 @@ class _Translation:
             source=_source(node),
             path=_path(node),
         )  # fmt: skip
+        if chance(made) > 0:
+            self.draws += 1
+            made = replace(made, draw=self.draws)
         result = self._append(made)
         self.values[node] = result
-        if in_place:  # who reads the old value from now on means the new one
-            old = self.values[node.args[0]]
-            if self.nodes[old.node].op in (PARAMETER, CONSTANT):
-                self.changed[self.nodes[result.node].name] = self.nodes[old.node].target
-            self.values.update({key: result for key, held in self.values.items() if held is old})
+        if in_place:
+            self._write(self.values[node.args[0]], result)
+        elif str(op) in WITH_STATISTICS:
+            self._add_statistics(node, result)
 
-    def check_state(self, graph: Graph) -> None:
-        """Refuse a loss that depends on what the step before left behind."""
-        for node in graph.nodes:
-            if self.changed.get(node.name):
-                raise InputError(
-                    f"{self.changed[node.name]!r} is changed in every step ({node.source}) and the "
-                    "loss depends on it; only parameters may change from step to step"
-                )
+    def _add_statistics(self, node: Any, made: Ref) -> None:  # noqa: ANN401
+        """Batch norm in training writes new statistics beside its result, if it has any."""
+        mean, variance, training = WITH_STATISTICS[str(node.target)]
+        given = [_given(node, *place) for place in (mean, variance, training)]
+        if given[0] is None or not given[2]:
+            return
+        if str(node.target) != BATCH_NORM:
+            raise InputError(
+                f"{node.target} ({_source(node)}) keeps statistics of its inputs in buffers, which"
+                " only batch norm can; make it with track_running_stats=False"
+            )
+        whole = self.nodes[made.node]
+        self.values[node] = self._append(_item_of(whole, made, 0))
+        for number, place in enumerate(given[:2], 1):
+            old = self.values[place]
+            like = self.nodes[old.node]
+            shaped = replace(whole, shape=like.shape, dtype=like.dtype)
+            self._write(old, self._append(_item_of(shaped, made, number)))
+
+    def _write(self, old: Ref, new: Ref) -> None:
+        """Who reads the old value from now on means the new one."""
+        source = self.nodes[old.node]
+        own = source.target if source.op in (PARAMETER, CONSTANT) else ""
+        name = self.owner.get(old.node, own)
+        if name:
+            self.owner[new.node], self.changed[name] = name, new
+        self.values.update({key: new for key, held in self.values.items() if held is old})
+
+    def add_state(self, program: Any, results: list[Any]) -> int:  # noqa: ANN401
+        """Add what keeps the new values of buffers, if any are changed; the number of the loss."""
+        specs = [
+            (spec.kind.name, spec.target or "") for spec in program.graph_signature.output_specs
+        ]
+        pairs = list(zip(specs, results, strict=True))
+        given = [value for (kind, _), value in pairs if kind == "USER_OUTPUT"]
+        loss, assigned = tree_unflatten(given, program.call_spec.out_spec)
+        written = {
+            target.removeprefix("module."): value
+            for (kind, target), value in pairs if kind == "BUFFER_MUTATION"
+        }  # fmt: skip
+        new: dict[str, Ref] = {**self.changed, **written, **assigned}
+        trained = {node.target for node in self.nodes if node.op == PARAMETER}
+        for name in sorted(trained & new.keys()):
+            place = self.nodes[new[name].node].source
+            raise InputError(
+                f"parameter {name!r} is changed in every step ({place}); only the"
+                " optimizer may change what is trained: compute a new tensor of it"
+            )
+        if new:
+            made = self.nodes[loss.node]
+            return self._append(kept_state(made, loss, new)).node
+        return int(loss.node)
 
     def _append(self, node: Node) -> Ref:
         name, count = node.name, 1
@@ -373,6 +415,32 @@ class _Translation:
         if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
             return str(value)
         return value
+
+
+def _item_of(made: Node, whole: Ref, index: int) -> Node:
+    """One of several results, of the shape and type that `made` has."""
+    name = f"{made.name}_{index}"
+    return replace(made, name=name, op="getitem", args=(whole, index), kwargs=(), draw=0)
+
+
+def _given(node: Any, position: int, name: str) -> Any:  # noqa: ANN401
+    """An argument of a node of torch, by position or name."""
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name)
+
+
+def _check_random(graph: Graph) -> None:
+    """Refuse random numbers other than those of dropout, which are drawn by position."""
+    found = [
+        f"{node.op} ({node.source})"
+        for node in graph.nodes
+        if not node.is_source and "." in node.op and not node.op.startswith(DROPPING)
+        and (node.op in RANDOM or torch.Tag.nondeterministic_seeded in operator_of(node.op).tags)
+    ]  # fmt: skip
+    if found:
+        raise InputError(
+            f"{graph.name} draws random numbers with {', '.join(dict.fromkeys(found))}: devices"
+            " would each draw their own; use nn.Dropout, or give them to the module as inputs"
+        )
 
 
 def _attribute(module: torch.nn.Module, path: str) -> bool:
@@ -436,7 +504,7 @@ def _source(node: Any) -> str:  # noqa: ANN401
     """The module's path, and the innermost line that is not torch's own."""
     frames = [
         frame for frame in FRAME.finditer(node.meta.get("stack_trace") or "")
-        if not frame["file"].startswith(TORCH_FOLDER) and frame["file"] != __file__
+        if not frame["file"].startswith(TORCH_FOLDER) and frame["file"] not in OWN_FILES
     ]  # fmt: skip
     line = f"{Path(frames[-1]['file']).name}:{frames[-1]['line']}" if frames else ""
     return ", ".join(part for part in (_path(node), line) if part)

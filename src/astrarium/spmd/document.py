@@ -1,4 +1,4 @@
-"""The program document, schema `astrarium.program/1`: what `astrarium synthesize` writes.
+"""The program document, schema `astrarium.program/2`: what `astrarium synthesize` writes.
 
 Everything that is shown or run comes from it: the graph, how its axes are divided, the
 instructions, and what was predicted of them. Placements are written as layouts joined by "/", the

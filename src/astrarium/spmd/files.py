@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from astrarium.cluster import Cluster
+from astrarium.documents.clusters import ClusterPart
 from astrarium.documents.places import KeyPath, failure
 from astrarium.errors import InputError
 from astrarium.spmd.axes import Axes, Division
@@ -31,7 +32,7 @@ from astrarium.spmd.document import (
     placement_text,
     to_text,
 )
-from astrarium.spmd.graph import DTYPE_BYTES, SOURCES, Graph, Node
+from astrarium.spmd.graph import CONSTANT, DTYPE_BYTES, KEEP, SOURCES, Graph, Node, Ref
 from astrarium.spmd.layout import Layout, Placement, Spread
 from astrarium.spmd.program import SCHEMA, Conversion, Instruction, Program
 from astrarium.spmd.rules import Message, Rule, rules_of
@@ -62,6 +63,7 @@ class _NodeEntry(Value, frozen=True):
     target: str = ""
     source: str = ""
     path: str = ""
+    draw: int = 0
 
 
 class _GraphEntry(Value, frozen=True):
@@ -100,7 +102,7 @@ class _File(Value, frozen=True):
 
     schema: str
     source: SourcePart
-    cluster: dict[str, Any]
+    cluster: ClusterPart
     mesh: tuple[int, ...]
     devices: tuple[DevicePart, ...]
     graph: _GraphEntry
@@ -157,7 +159,7 @@ def _not_a_program(schema: object) -> str:
 def _document(file: _File) -> ProgramDocument:
     devices = _checked_mesh(file)
     try:
-        cluster = Cluster.from_dict(file.cluster)
+        cluster = Cluster.from_dict(asdict(file.cluster))
     except InputError as error:
         raise _FlawError(str(error), "cluster") from None
     _check_devices(file, devices, cluster)
@@ -286,7 +288,22 @@ def _graph(entry: _GraphEntry) -> Graph:
     graph = Graph.from_dict(asdict(entry))
     for index, node in enumerate(graph.nodes):
         _check_inputs(node, index)
+        if node.op == KEEP:
+            _check_kept(graph, node, index)
     return graph
+
+
+def _check_kept(graph: Graph, node: Node, index: int) -> None:
+    """The loss, values, and as many names of buffers; nothing comes behind it."""
+    place = ("graph", "nodes", index)
+    if index != graph.loss:
+        raise _FlawError(f"{KEEP} is the last of all nodes; {len(graph.nodes)} are here", *place)
+    match node.args:
+        case Ref(), [*values], [*names] if all(isinstance(value, Ref) for value in values):
+            is_right = len(values) == len(set(map(str, names))) == len(names)
+            if is_right and all(isinstance(name, str) and name for name in names):
+                return
+    raise _FlawError("expected the loss, values, and as many names of buffers", *place, "args")
 
 
 def _check_node_entry(entry: _NodeEntry, index: int) -> None:
@@ -297,10 +314,22 @@ def _check_node_entry(entry: _NodeEntry, index: int) -> None:
         )
     if any(size < 0 for size in entry.shape):
         raise _FlawError(f"expected sizes, got {list(entry.shape)}", *place, "shape")
+    if entry.op == CONSTANT and not entry.target and not _are_numbers(entry.args):
+        raise _FlawError("expected the values of a constant without a target", *place, "args")
     for value in entry.args:
         _check_argument(value, (*place, "args"))
     for value in entry.kwargs.values():
         _check_argument(value, (*place, "kwargs"))
+
+
+def _are_numbers(values: object) -> bool:
+    """Whether all values of nested lists are numbers."""
+    match values:
+        case list() | tuple():
+            return all(map(_are_numbers, values))
+        case {"float": str()}:
+            return True
+    return isinstance(values, bool | int | float)
 
 
 def _check_argument(value: object, place: KeyPath) -> None:
@@ -465,6 +494,11 @@ def _check_rules(
             known = rules_of(graph, node, allow_replicate)
         except InputError as error:
             raise _FlawError(str(error), "instructions", index) from None
+        except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+            words = f"{type(error).__name__}: {error}"
+            raise _FlawError(
+                f"no call of {node.op} has these arguments ({words})", "graph", "nodes", one.node
+            ) from None
         for level, rule in enumerate(one.rules):
             if rule not in known:
                 needs = ", ".join(map(str, rule.needs))

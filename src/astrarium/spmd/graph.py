@@ -8,6 +8,9 @@ Values of torch in arguments are written as strings: "torch.float32", "torch.cha
 "torch.device" stands for the device that runs the node, whichever it is. A constant with a
 `target` is a buffer, frozen parameter or attribute of the module; without one, its values are its
 only argument, as nested lists.
+
+Where a step changes buffers, the last node is `keep`: it hands the loss on and keeps the new values
+that it reads, for the next step, under the names among its arguments.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from astrarium.value import Value
 INPUT: Final = "input"
 PARAMETER: Final = "parameter"
 CONSTANT: Final = "constant"  # buffers and tensors that the module holds, never trained
+KEEP: Final = "keep"  # the loss, with the values that buffers have afterwards
 SOURCES: Final = (INPUT, PARAMETER, CONSTANT)
 _HELD: Final = (PARAMETER, CONSTANT)
 
@@ -39,6 +43,10 @@ RANDOM: Final = frozenset(
         "randperm.default", "rrelu.default", "uniform.default",
     )
 )  # fmt: skip
+
+ATTENTION: Final = "aten.scaled_dot_product_attention."
+# Of these, which are run with numbers drawn by position.
+DROPPING: Final = (ATTENTION, "aten.dropout.", "aten.native_dropout.")
 
 DTYPE_BYTES: Final = {
     "float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2,
@@ -65,6 +73,7 @@ class Node(Value, frozen=True):
     target: str = ""  # of a source: the name in the state dict, or of the input
     source: str = ""  # where it comes from: "layer.3.attention, modeling_bert.py:211"
     path: str = ""  # module path without the line: "bert.encoder.layer.3.attention.self.query"
+    draw: int = 0  # of one that drops elements: which such call of the module it is, from 1
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -101,6 +110,25 @@ def _collect(value: Any, found: list[int]) -> None:  # noqa: ANN401  whatever to
     elif isinstance(value, list | tuple):
         for item in value:
             _collect(item, found)
+
+
+def chance(node: Node) -> float:
+    """That an element is dropped: 0 of operators that drop none, and outside of training."""
+    if not node.op.startswith(DROPPING):
+        return 0.0
+    named = dict(node.kwargs)
+    if node.op.startswith(ATTENTION):
+        place = 4  # after query, key, value and mask
+        given = node.args[place] if len(node.args) > place else named.get("dropout_p")
+        return float(given or 0.0)
+    given, training = (*node.args[1:], named.get("p"), named.get("train"))[:2]
+    return float(given) if training else 0.0
+
+
+def kept_state(made: Node, loss: Ref, new: Mapping[str, Ref]) -> Node:
+    """The node that hands on a loss, made by `made`, and keeps new values of buffers by name."""
+    args = (loss, list(new.values()), list(new))
+    return Node(KEEP, KEEP, (), made.dtype, args)
 
 
 class Graph(Value, frozen=True, dict=True):
@@ -148,6 +176,12 @@ class Graph(Value, frozen=True, dict=True):
     @property
     def loss(self) -> int:
         return len(self.nodes) - 1
+
+    @cached_property
+    def state(self) -> tuple[str, ...]:
+        """Names of the buffers that a step changes."""
+        last = self.nodes[-1]
+        return tuple(last.args[2]) if last.op == KEEP else ()
 
     @cached_property
     def constant(self) -> tuple[bool, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from astrarium.spmd.graph import CONSTANT, PARAMETER, Graph, Node, Ref
+from astrarium.spmd.graph import CONSTANT, KEEP, PARAMETER, Graph, Node, Ref
 from astrarium.spmd.layers import find_blocks
 
 FLOATS: Final = frozenset({"float64", "float32", "bfloat16", "float16"})
@@ -121,7 +121,7 @@ def _with_gradients(nodes: list[Node]) -> list[Node]:
     reached = {len(nodes) - 1} if trained[-1] else set()
     for index in range(len(nodes) - 1, -1, -1):
         if index in reached:
-            reached.update(i for i in nodes[index].inputs if trained[i])
+            reached.update(i for i in _with_gradient(nodes[index]) if trained[i])
     return [replace(node, needs_gradient=i in reached) for i, node in enumerate(nodes)]
 
 
@@ -129,11 +129,18 @@ def flows(nodes: Sequence[Node]) -> list[bool]:
     """Whether each value depends on a parameter in a way that has a gradient."""
     found: list[bool] = []
     for node in nodes:
-        inherited = any(found[index] for index in node.inputs) and packet(node.op) not in STOPS
+        inherited = (
+            any(found[index] for index in _with_gradient(node)) and packet(node.op) not in STOPS
+        )
         # Of several results the first says nothing about the others: `getitem` will.
         several = node.dtype not in FLOATS and packet(node.op) in MIXED
         found.append((node.op == PARAMETER or inherited) and (node.dtype in FLOATS or several))
     return found
+
+
+def _with_gradient(node: Node) -> tuple[int, ...]:
+    """Inputs that a gradient may go back to: of new values of buffers there is none."""
+    return node.inputs[:1] if node.op == KEEP else node.inputs
 
 
 MIXED: Final = frozenset({"aten.sort", "aten.topk", "aten.unbind"})

@@ -1,6 +1,6 @@
 """A synthesised program: what every device does, in order, in words that a file can hold.
 
-The file (`astrarium.program/1`) holds the graph, the division of its axes, and instructions; with
+The file (`astrarium.program/2`) holds the graph, the division of its axes, and instructions; with
 the module's own weights that is all a run needs. Layouts are written as `str(Layout)`.
 """
 
@@ -14,7 +14,7 @@ from astrarium.spmd.layout import Placement
 from astrarium.spmd.rules import Rule
 from astrarium.value import Value
 
-SCHEMA = "astrarium.program/1"
+SCHEMA = "astrarium.program/2"
 
 
 class How(StrEnum):

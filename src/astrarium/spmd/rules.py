@@ -27,7 +27,7 @@ from typing import Final
 from astrarium.errors import InputError
 from astrarium.spmd import rules_elements, rules_losses, rules_products, rules_views
 from astrarium.spmd.call import Call, call_of, operator_name
-from astrarium.spmd.graph import CONSTANT, INPUT, PARAMETER, Graph, Node
+from astrarium.spmd.graph import CONSTANT, INPUT, KEEP, PARAMETER, Graph, Node
 from astrarium.spmd.layout import COPIED, REPLICATE, shard
 from astrarium.spmd.notation import Pattern, rules_of_pattern
 from astrarium.spmd.rule import Collective, Message, Rule
@@ -90,7 +90,7 @@ def operators_without_rule(graph: Graph, allow_replicate: Collection[str] = ()) 
 
 
 def _has_rule(node: Node) -> bool:
-    return node.is_source or node.op == GETITEM or operator_name(node.op) in DESCRIBED
+    return node.is_source or node.op in (GETITEM, KEEP) or operator_name(node.op) in DESCRIBED
 
 
 def _allowed(op: str, allow_replicate: Collection[str]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from astrarium.spmd.graph import CONSTANT, PARAMETER, Graph, Node, Ref
+from astrarium.spmd.graph import CONSTANT, KEEP, PARAMETER, Graph, Node, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ def cut(graph: Graph, parts: tuple[int, ...] | None = None) -> Graph:
     """The graph with a `segment` node for every value that a later part reads.
 
     Parameters and constants are not cut: they are divided on their own dimensions, wherever they
-    are read.
+    are read. Nor are new values of buffers, which are kept whole.
     """
     parts = parts_of(graph) if parts is None else parts
     nodes: list[Node] = []
@@ -80,7 +80,7 @@ def cut(graph: Graph, parts: tuple[int, ...] | None = None) -> Graph:
         here = dict(new)
         for source in dict.fromkeys(graph.inputs[index]):
             value = graph.nodes[source]
-            if parts[source] >= parts[index] or not _divisible(value):
+            if parts[source] >= parts[index] or not _divisible(value) or node.op == KEEP:
                 continue
             key = (source, parts[index])
             if key not in cuts:

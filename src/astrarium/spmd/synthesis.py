@@ -41,7 +41,7 @@ from astrarium.spmd.programs import ProgramPrice, price_program, unpriced_progra
 from astrarium.spmd.ratios import Lines, best_parts, best_shares, dealt_out
 from astrarium.spmd.rules import Rule, rules_of
 from astrarium.spmd.search import NoRoomError, solve
-from astrarium.spmd.segments import SEGMENT, cut, parts_of
+from astrarium.spmd.segments import cut, parts_of
 from astrarium.value import Value
 
 ROUNDS: Final = 6  # of each start; two are usual
@@ -298,7 +298,7 @@ def _starts(
         Ratios.EVEN: (even,),
     }[space.ratios if space else Ratios.FREE]
     starts = [by_weight(task.axes, _placed(task.devices, each)) for each in weights]
-    starts += [program.divisions for program in candidates]
+    starts += [_divisions_for(task, program) for program in candidates]
     return _distinct(starts)
 
 
@@ -360,7 +360,7 @@ def _with_all_axes(task: Task, main: Task, found: _Found) -> None:
         within = replace(task, limit=_states(task))
         # There are programs, so that a search ends without one only at its limit.
         with suppress(InputError):
-            _alternate(within, found.best.program.divisions, found)
+            _alternate(within, _divisions_for(task, found.best.program), found)
     _with_bound(task, found)
 
 
@@ -539,7 +539,7 @@ def _with_cuts(task: Task, found: _Found, allow_replicate: Collection[str]) -> N
         limit=task.limit,
     )
     main = main_axes(divided)
-    _alternate(main, _carried(best.program, divided), found)
+    _alternate(main, _divisions_for(divided, best.program), found)
     if found.best is not best:
         _with_all_axes(divided, main, found)
 
@@ -555,12 +555,18 @@ def _gain_of_free_cuts(task: Task, best: _Candidate, parts: tuple[int, ...]) -> 
     return 1.0 - seconds[1] / seconds[0] if np.isfinite(seconds[0]) else 0.0
 
 
-def _carried(program: Program, task: Task) -> tuple[Division, ...]:
-    """A program's divisions for the axes of its graph with cuts: both sides as the one axis."""
+def _divisions_for(task: Task, program: Program) -> tuple[Division, ...]:
+    """The divisions of a program of the same module for the axes of a task.
+
+    Where one of their graphs has cuts, axes are found by the names of nodes: both sides of a cut
+    are as the one axis, one axis is as the last side.
+    """
+    if program.graph is task.graph:
+        return program.divisions
     number = {node.name: index for index, node in enumerate(program.graph.nodes)}
     old = [0] * task.axes.count
     for index, node in enumerate(task.graph.nodes):
-        source = index if node.op != SEGMENT else task.graph.inputs[index][0]
+        source = index if node.name in number else task.graph.inputs[index][0]
         before = program.axes.of[number[task.graph.nodes[source].name]]
         for axis, model in zip(task.axes.of[index], before, strict=True):
             old[axis] = model

@@ -124,10 +124,10 @@ def words(text: str) -> frozenset[str]:
 
 # Results that are other views of their input: nothing is computed or kept.
 VIEWS: Final = words(
-    "alias as_strided chunk detach diagonal expand expand_as flatten getitem movedim narrow permute"
-    " reshape select segment slice split split_with_sizes squeeze swapaxes swapdims t transpose"
-    " unbind unflatten unsqueeze unsafe_chunk unsafe_split view view_as lift_fresh_copy contiguous"
-    " numpy_T mT _unsafe_view _reshape_alias"
+    "alias as_strided chunk detach diagonal expand expand_as flatten getitem keep movedim narrow"
+    " permute reshape select segment slice split split_with_sizes squeeze swapaxes swapdims t"
+    " transpose unbind unflatten unsqueeze unsafe_chunk unsafe_split view view_as lift_fresh_copy"
+    " contiguous numpy_T mT _unsafe_view _reshape_alias"
 )
 # Of these, whose backward pass writes a tensor of the input's size with the gradient inside.
 _PARTS: Final = words("select slice narrow diagonal chunk split split_with_sizes unbind")

@@ -13,8 +13,8 @@ from spmd_ranks import Ranks
 from spmd_training import resumed, saved
 
 from astrarium.errors import InputError
+from astrarium.runtime.spmd.alone import ModuleAlone
 from astrarium.runtime.spmd.checkpoint import MANIFEST, Reader, reassemble
-from astrarium.runtime.spmd.model import ModuleAlone
 from astrarium.runtime.spmd.pieces import Piece
 from astrarium.runtime.spmd.training import Recipe
 from astrarium.spmd.graph import PARAMETER, Node

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from random import Random
 
 import pytest
 import torch
 from spmd_examples import SIZES, TOLERANCE, assert_equal, example
-from spmd_programs import drawn_program
+from spmd_programs import drawn_program, on_one_rank
 from spmd_ranks import Ranks
-from spmd_training import gradients, module_gradients
+from spmd_training import gradients, module_gradients, training_on
 
+from astrarium.errors import InputError
+from astrarium.runtime.spmd.alone import ModuleAlone
 from astrarium.runtime.spmd.collectives import Peers
-from astrarium.runtime.spmd.model import on_one_rank
+from astrarium.runtime.spmd.training import Recipe
 
 MESHES = [(2,), (3,), (4,)]
 
@@ -53,14 +56,16 @@ def test_micro_batches_add_up(ranks: Ranks, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "vgg19"])
-def test_dropout_is_the_same_on_any_number_of_ranks(ranks: Ranks, name: str) -> None:
+def test_dropout_is_that_of_the_module(ranks: Ranks, name: str) -> None:
     changes = {"dropout": 0.3} | ({"attention_dropout": 0.2} if name == "bert" else {})
     one = example(name, **changes)
     state, batches = one.model.state(one.graph), [one.model.inputs]
     losses = set()
     for number in range(3):
         program = drawn_program(one.graph, (3,), Random(number))
-        expected = gradients(Peers(), on_one_rank(program), state, batches, seed=number // 2)
+        alone = ModuleAlone(one.model.copied(), Recipe(), torch.device("cpu"), seed=number // 2)
+        by_module = alone.train(batches, 1)
+        expected = by_module.losses[0], by_module.gradients
         losses.add(expected[0])
         arguments = (program, state, batches, number // 2)
         for found in ranks.run(gradients, [arguments] * 3):
@@ -69,10 +74,7 @@ def test_dropout_is_the_same_on_any_number_of_ranks(ranks: Ranks, name: str) -> 
 
 
 def test_values_are_forgotten_after_their_last_use() -> None:
-    from spmd_training import training_on
-
     from astrarium.runtime.spmd.actions import Gradients
-    from astrarium.runtime.spmd.training import Recipe
 
     one = example("mlp")
     program = on_one_rank(drawn_program(one.graph, (2,), Random(1)))
@@ -85,3 +87,18 @@ def test_values_are_forgotten_after_their_last_use() -> None:
     assert not run.kept
     interpreter.gradients_of(found)
     assert not found.found
+
+
+def test_a_node_that_cannot_be_computed_is_named() -> None:
+    one = example("mlp")
+    program = on_one_rank(drawn_program(one.graph, (2,), Random(1)))
+    nodes = list(one.graph.nodes)
+    place = next(index for index, node in enumerate(nodes) if "relu" in node.op)
+    nodes[place] = replace(nodes[place], op="aten.relu.bogus")
+    wrong = replace(program, graph=replace(one.graph, nodes=tuple(nodes)))
+    training = training_on(Peers(), wrong, one.model.state(one.graph), Recipe())
+    said = (
+        r"node relu \(aten.relu.bogus, .*mlp.py:\d+\) cannot be computed: AttributeError: .*bogus"
+    )
+    with pytest.raises(InputError, match=said):
+        training.gradients([one.model.inputs])

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,16 +16,23 @@ from spmd_programs import drawn_program
 
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
+from astrarium.report.program_run import verdict
 from astrarium.runtime.job import Device
 from astrarium.runtime.launch import PACKAGES, RankError
 from astrarium.runtime.spmd.checkpoint import reassemble
-from astrarium.runtime.spmd.job import ProgramRun, Settings, is_random, run_program
+from astrarium.runtime.spmd.job import (
+    Difference,
+    ProgramRun,
+    RankReport,
+    Settings,
+    compared_with,
+    run_program,
+)
 from astrarium.spmd.capture import capture, load_factory
 from astrarium.spmd.devices import devices_of
 from astrarium.spmd.document import ProgramDocument, SearchPart, SourcePart, document_of
 from astrarium.spmd.files import save_program
 from astrarium.spmd.fused import taken_apart
-from astrarium.spmd.graph import INPUT, Graph, Node, Ref
 
 SECONDS = 240.0
 
@@ -54,7 +62,7 @@ def test_a_run_is_that_of_the_module_and_goes_on(mlp: ProgramDocument, tmp_path:
     assert isinstance(done, ProgramRun)
     assert done.is_right
     assert done.single_process is not None
-    assert done.single_process.with_module
+    assert done.single_process.reference == "the module on one device"
     assert 0.0 < done.single_process.gradients.largest < 1e-4
     assert done.losses[1] < done.losses[0]
     assert len(done.step_seconds) == 2
@@ -70,32 +78,87 @@ def test_a_run_is_that_of_the_module_and_goes_on(mlp: ProgramDocument, tmp_path:
 
 
 @pytest.mark.usefixtures("warm")
-def test_dropout_is_compared_with_the_program_alone() -> None:
+def test_dropout_is_compared_with_the_module() -> None:
     """Of GPT-2, whose fused projections have another shape in the module."""
     document = _document("gpt2", "a100:1,v100:1", dropout=0.4, layers=1)
     assert any(node.stored_shape != node.shape for node in document.program.graph.nodes)
     done = run_program(document, settings=Settings(steps=2), timeout_seconds=SECONDS)
     assert done.is_right
     assert done.single_process is not None
-    assert not done.single_process.with_module
+    drawn = "the module on one device, its dropout drawn by position"
+    assert done.single_process.reference == drawn
+    assert 0.0 < done.single_process.gradients.largest < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("op", "args", "expected"),
-    [
-        ("aten.dropout.default", (0.1, True), True),
-        ("aten.dropout.default", (0.0, True), False),
-        ("aten.dropout.default", (0.1, False), False),
-        ("aten.native_dropout.default", (0.0, True), False),
-        ("aten.rand_like.default", (), True),
-        ("aten.relu.default", (), False),
-    ],
-)
-def test_what_drops_nothing_is_compared_with_the_module(
-    op: str, args: tuple[float, ...], expected: bool
-) -> None:
-    nodes = (Node("x", INPUT, (2,), "float32"), Node("y", op, (2,), "float32", (Ref(0), *args)))
-    assert is_random(Graph(nodes)) == expected
+@pytest.mark.usefixtures("warm")
+def test_another_mask_than_the_modules_is_noticed() -> None:
+    document = _document("gpt2", "a100:1,v100:1", dropout=0.4, layers=1)
+    graph = document.program.graph
+    nodes = [replace(node, draw=7 if node.draw == 1 else node.draw) for node in graph.nodes]
+    wrong = replace(document.program, graph=replace(graph, nodes=tuple(nodes)))
+    done = run_program(
+        replace(document, program=wrong), settings=Settings(steps=1), timeout_seconds=SECONDS
+    )
+    assert done.single_process is not None
+    assert not done.is_right
+    assert done.single_process.gradients.largest > 1e-2
+    assert done.single_process.gradients.rounding < 1e-4
+    assert verdict(done).startswith("NOT equal to the module on one device, its dropout drawn")
+
+
+ROUNDED = """
+import torch
+
+class Rounded(torch.nn.Module):
+    # What is left of large numbers that cancel out is what they were rounded by.
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 5)
+        self.register_buffer("level", torch.zeros(5))
+
+    def forward(self, x):
+        large = 3e4 * x[:, :5]
+        sums = (self.linear(x) + large).sum(0) - large.sum(0)
+        self.level = 0.5 * self.level + sums.detach()
+        return sums.square().sum()
+
+def make(batch):
+    return Rounded(), {"x": torch.randn(batch, 6)}
+"""
+
+
+@pytest.mark.usefixtures("warm")
+def test_differences_are_judged_by_the_rounding_of_the_module(tmp_path: Path) -> None:
+    path = tmp_path / "rounded.py"
+    path.write_text(ROUNDED)
+    source = SourcePart(f"{path}:make", 8, seed=3)
+    graph = capture(*load_factory(source.factory)(batch=8))
+    devices = devices_of(parse_gpus("a100:1,v100:1"))
+    program = drawn_program(graph, devices.mesh, Random(5))
+    document = document_of(source, devices, program, SearchPart(0.0, 0, 0, False, 0.0))
+    done = run_program(document, settings=Settings(steps=2), timeout_seconds=SECONDS)
+    found = done.single_process
+    assert found is not None
+    assert found.buffers is not None
+    assert min(found.largest_loss_difference, found.buffers.largest) > found.tolerance
+    assert min(found.loss_rounding, found.buffers.rounding) > found.tolerance
+    assert done.is_right
+    assert f"(rounding of the module: {found.loss_rounding:.1e})" in verdict(done)
+
+
+def test_rounding_of_later_steps_excuses_no_earlier_one() -> None:
+    def compared(losses: tuple[float, ...]) -> bool:
+        reports = RankReport(
+            0, 0, losses, (1.0,) * 3, (0.1,) * 3, 1, 1, (1.0, 1.0, 1.0), (1.0, 1.0, 1.1),
+            Difference(0.0, ""),
+        )  # fmt: skip
+        found = compared_with(reports, "the module", Device.CPU)
+        assert found is not None
+        return found.equal
+
+    assert compared((1.0, 1.0, 1.1))
+    assert not compared((1.0, 1.1, 1.0))
+    assert not compared((1.0, 1.0, float("nan")))
 
 
 def test_other_numbers_of_ranks_are_refused(mlp: ProgramDocument) -> None:
@@ -153,3 +216,31 @@ def test_torchrun_on_two_hosts(mlp: ProgramDocument, tmp_path: Path) -> None:
     assert result["losses"] == pytest.approx(result["reference_losses"], rel=1e-5)
     assert 0.0 < result["gradients"]["largest"] < 1e-4
     assert answers[1][0] == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "said"),
+    [
+        (["--device", "cuda"], {"RANK": "1"}, "Error: rank 1 is number 2 on its host, where torch"),
+        ([], {}, "Error: no rank is told; start this with torchrun"),
+        (["--steps", "many"], {"RANK": "1"}, "argument --steps: invalid int value: 'many'"),
+    ],
+)
+def test_workers_say_what_is_wrong_in_a_line(
+    mlp: ProgramDocument, tmp_path: Path, flags: list[str], environment: dict[str, str], said: str
+) -> None:
+    path = tmp_path / "program.json"
+    save_program(mlp, path)
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(PACKAGES), "WORLD_SIZE": "2"}
+    known = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK")}
+    done = subprocess.run(
+        [sys.executable, "-m", "astrarium.runtime.spmd.worker", str(path), *flags],
+        env={**known, **hidden, **environment},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

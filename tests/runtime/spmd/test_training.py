@@ -10,7 +10,7 @@ from spmd_ranks import Ranks
 from spmd_training import trained
 
 from astrarium.errors import InputError
-from astrarium.runtime.spmd.model import ModuleAlone
+from astrarium.runtime.spmd.alone import ModuleAlone
 from astrarium.runtime.spmd.training import Recipe
 
 RECIPES = {

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from astrarium.errors import InputError
 from astrarium.runtime.spmd.collectives import Parts, Peers, Route, repartition
 from astrarium.runtime.spmd.operators import Context, run_local
 from astrarium.spmd.graph import Node
@@ -58,6 +59,7 @@ class Pass:
     gradients: Gradients
     values: dict[int, Value] = field(default_factory=dict)  # by register
     kept: dict[int, Any] = field(default_factory=dict)  # by register that was made
+    state: dict[str, Tensor] = field(default_factory=dict)  # new values of buffers, by name
 
 
 class Action(Protocol):
@@ -99,6 +101,23 @@ class Pick:
 
     def backward(self, run: Pass) -> None:
         run.gradients.add(self.reads[0], run.gradients.take(self.gives), self.result)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The loss, handed on; the other values are those of buffers in the next pass."""
+
+    gives: int
+    reads: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def forward(self, run: Pass) -> None:
+        loss, *values = (run.values[register] for register in self.reads)
+        run.values[self.gives] = loss
+        run.state.update(zip(self.names, values, strict=True))
+
+    def backward(self, run: Pass) -> None:
+        run.gradients.add(self.reads[0], run.gradients.take(self.gives))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +246,16 @@ class Compute:
         run.values[self.gives] = free[0] if is_single else free
 
     def _result(self, inputs: list[Value], run: Pass) -> Value:
-        return run_local(self.node, self.rules, inputs, self.shape, run.context)
+        try:
+            return run_local(self.node, self.rules, inputs, self.shape, run.context)
+        except Exception as error:
+            words = (str(error).strip().splitlines() or [""])[0]
+            where = f", {self.node.source}" if self.node.source else ""
+            raise InputError(
+                f"node {self.node.name} ({self.node.op}{where}) cannot be computed:"
+                f" {type(error).__name__}: {words}; where the program's file was edited, write it"
+                " again with `astrarium synthesize`"
+            ) from error
 
     def backward(self, run: Pass) -> None:
         if not self.wanted:

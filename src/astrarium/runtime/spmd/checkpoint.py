@@ -63,7 +63,8 @@ def save(
 ) -> None:
     """Write a checkpoint, all ranks together, into a folder that all of them see.
 
-    `rest` are buffers by name, `aliases` further names of parameters.
+    `rest` are buffers by name, of which those of the training have its values; `aliases` are
+    further names of parameters.
     """
     place = training.interpreter.place
     unfinished = folder.with_name(folder.name + ".unfinished")
@@ -74,7 +75,8 @@ def save(
     own = _write_own(unfinished, training)
     files = _of_all(training, own)
     if place.rank == 0:
-        torch.save(dict(rest), unfinished / REST)
+        now = {name: training.buffers.get(name, value).cpu() for name, value in rest.items()}
+        torch.save(now, unfinished / REST)
         files.append(_described(unfinished / REST, {}))
         nodes = training.interpreter.program.graph.nodes
         held = [nodes[node] for node in training.parameters]
@@ -223,7 +225,7 @@ class Reader:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The plain state dict of the module."""
-        state = {name: tensor.clone() for name, tensor in self._rest().items()}
+        state = {name: tensor.clone() for name, tensor in self.rest().items()}
         for name in self.manifest.shapes:
             state[name] = self._whole(name)["value"]
         for name, target in self.manifest.aliases.items():
@@ -259,7 +261,8 @@ class Reader:
         whole = _reshaped(self._whole(name), node.shape)
         return {key: piece.of(x) if x.dim() else x for key, x in whole.items()}
 
-    def _rest(self) -> dict[str, Tensor]:
+    def rest(self) -> dict[str, Tensor]:
+        """Buffers, and whatever else the state dict has beside trained parameters."""
         part = next(part for part in self.manifest.files if part.name == REST)
         rest: dict[str, Tensor] = self._open(part)
         return rest
@@ -286,6 +289,10 @@ def load(folder: Path, training: Training) -> None:
         kept = reader.piece_of(nodes[node], interpreter.own_piece(node))
         value.copy_(kept.pop("value"))
         training.set_state(node, kept)
+    rest = reader.rest()
+    for name, buffer in training.buffers.items():
+        if name in rest:  # not all are kept: `persistent=False`
+            buffer.copy_(rest[name])
     training.steps_done = reader.manifest.step
 
 

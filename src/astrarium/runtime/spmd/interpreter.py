@@ -25,6 +25,7 @@ from astrarium.runtime.spmd.actions import (
     Convert,
     Cross,
     Gradients,
+    Keep,
     Load,
     Pass,
     Pick,
@@ -33,7 +34,7 @@ from astrarium.runtime.spmd.collectives import Parts, Peers, Route, all_gather, 
 from astrarium.runtime.spmd.operators import Context
 from astrarium.runtime.spmd.pieces import Cutter, Piece, Place
 from astrarium.spmd.axes import Axes, Division
-from astrarium.spmd.graph import PARAMETER, SOURCES, Graph
+from astrarium.spmd.graph import KEEP, PARAMETER, SOURCES, Graph
 from astrarium.spmd.layout import COPIED, REPLICATE, Placement
 from astrarium.spmd.program import Conversion, Instruction, Program
 
@@ -244,6 +245,8 @@ class Interpreter:
         )
         if node.op == GETITEM:
             return Pick(gives, reads, node.args[1])
+        if node.op == KEEP:
+            return Keep(gives, reads, self.program.graph.state)
         if node.op == SEGMENT:
             return Cross(gives, reads, self._moves(one, inputs[0]), node.needs_gradient)
         nodes = self.program.graph.nodes

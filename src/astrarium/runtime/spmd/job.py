@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import accumulate, repeat
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
@@ -20,9 +21,9 @@ from astrarium.runtime.launch import Answer, Beside, launch
 
 if TYPE_CHECKING:
     from astrarium.spmd.document import ProgramDocument
-    from astrarium.spmd.graph import Graph, Node
+    from astrarium.spmd.graph import Graph
 
-SCHEMA: Final = "astrarium.program-run/1"
+SCHEMA: Final = "astrarium.program-run/2"
 PROGRAM_FILE: Final = "program-{number}.json"  # in the folder of a run
 SETTINGS_FILE: Final = "settings.json"
 MODULE: Final = "astrarium.runtime.spmd.worker"
@@ -30,8 +31,8 @@ MODULE: Final = "astrarium.runtime.spmd.worker"
 # freed goes back to the machine, or a model of half its memory could not be compared on it.
 GIVE_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 TIMEOUT_SECONDS: Final = 600.0
-ATTENTION: Final = "aten.scaled_dot_product_attention"
-DROPPING: Final = (ATTENTION, "aten.dropout.", "aten.native_dropout.")
+# So many times its own rounding a module's numbers may differ when sums are taken in another order.
+MOST_ROUNDINGS: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,16 @@ USUAL: Final = Settings()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far gradients of the first step are from those of one process.
+    """How far tensors are from those of one process: gradients of the first step, or buffers.
 
-    Relative to the largest gradient of that parameter, or to a thousandth of the largest of all
-    where that is more; the worst parameter is named.
+    Relative to the largest number of each, or to a thousandth of the largest of all where that is
+    more; the worst is named.
     """
 
     largest: float
-    parameter: str
+    name: str
+    # How far the module's own tensors are from those in double precision, at most; 0: not needed.
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +78,45 @@ class RankReport:
     parameters: int  # numbers that it holds
     peak_bytes: int
     reference_losses: tuple[float, ...] = ()
+    exact_losses: tuple[float, ...] = ()  # in double precision; empty: not needed
     gradients: Difference | None = None
+    buffers: Difference | None = None  # after the last step; None: no step changes any
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What one process found, and how far the ranks together are from it."""
+    """What the module gave in one process, and how far the ranks together are from it.
 
+    A difference above the tolerance is judged by the module's own rounding: how far it is from
+    itself in double precision.
+    """
+
+    reference: str  # what was compared with, in words
     losses: tuple[float, ...]
-    with_module: bool  # the module itself; else, where numbers are random, the program alone
     largest_loss_difference: float  # relative
+    loss_rounding: float  # relative, of the module; 0: not looked at
+    equal_losses: bool
     gradients: Difference
+    buffers: Difference | None
     tolerance: float
 
     @property
     def equal(self) -> bool:
-        # What is no number never agrees.
-        return (
-            self.largest_loss_difference <= self.tolerance
-            and self.gradients.largest <= self.tolerance
+        tensors = [one for one in (self.gradients, self.buffers) if one is not None]
+        return self.equal_losses and all(
+            is_close(one.largest, one.rounding, self.tolerance) for one in tensors
         )
+
+
+def is_close(difference: float, rounding: float, tolerance: float) -> bool:
+    """Whether a difference is within the tolerance or as rounding makes it; no number never is."""
+    return difference <= max(tolerance, MOST_ROUNDINGS * rounding)
+
+
+def loss_differences(losses: Sequence[float], others: Sequence[float]) -> tuple[float, ...]:
+    """By step, relative."""
+    pairs = zip(losses, others, strict=True)
+    return tuple(abs(ours - theirs) / (abs(theirs) or 1.0) for ours, theirs in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +262,7 @@ def _run_of(
         ranks=document.ranks,
         steps=settings.steps,
         losses=reports[0].losses,
-        single_process=_compared(document, reports[0], device),
+        single_process=compared_with(reports[0], _reference(document.program.graph), device),
         step_seconds=seconds,
         median_step_seconds=statistics.median(seconds[1:] or seconds),
         predicted_seconds=document.program.seconds,
@@ -258,34 +280,30 @@ def _run_of(
     )
 
 
-def is_random(graph: Graph) -> bool:
-    """Whether a graph gives other numbers each time it is computed: dropout."""
-    from astrarium.spmd.graph import RANDOM
-
-    return any(
-        _chance(node) > 0 if node.op.startswith(DROPPING) else node.op in RANDOM
-        for node in graph.nodes
-    )
-
-
-def _chance(node: Node) -> float:
-    """That an element is dropped; 0 outside of training."""
-    if node.op.startswith(ATTENTION):
-        place = 4  # after query, key, value and mask
-        given = node.args[place] if len(node.args) > place else dict(node.kwargs).get("dropout_p")
-        return float(given or 0.0)
-    _, chance, training = node.args
-    return float(chance) if training else 0.0
-
-
-def _compared(document: ProgramDocument, first: RankReport, device: Device) -> Compared | None:
+def compared_with(first: RankReport, reference: str, device: Device) -> Compared | None:
+    """How far the losses and tensors that the first rank saw are from the reference's."""
     if first.gradients is None:
         return None
-    pairs = zip(first.losses, first.reference_losses, strict=True)
+    tolerance, known = TOLERANCE[device], first.reference_losses
+    found = loss_differences(first.losses, known)
+    rounding = loss_differences(known, first.exact_losses) if first.exact_losses else ()
+    so_far = list(accumulate(rounding, max)) or [0.0] * len(found)  # what is rounded stays so
     return Compared(
-        losses=first.reference_losses,
-        with_module=not is_random(document.program.graph),
-        largest_loss_difference=max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs),
+        reference=reference,
+        losses=known,
+        largest_loss_difference=max(found),
+        loss_rounding=max(rounding, default=0.0),
+        equal_losses=all(map(is_close, found, so_far, repeat(tolerance))),
         gradients=first.gradients,
-        tolerance=TOLERANCE[device],
+        buffers=first.buffers,
+        tolerance=tolerance,
     )
+
+
+def _reference(graph: Graph) -> str:
+    """What a run is compared with."""
+    from astrarium.spmd.graph import chance
+
+    drops = any(chance(node) > 0 for node in graph.nodes)
+    numbers = ", its dropout drawn by position" if drops else ""
+    return f"the module on one device{numbers}"

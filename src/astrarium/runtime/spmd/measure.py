@@ -35,7 +35,7 @@ from astrarium.spmd.rules import Rule, rules_of
 
 SHARES: Final = (1.0, 0.5, 0.25)  # of an axis that operators are timed on
 REPEATS: Final = 5
-NOT_COMPUTED: Final = ("getitem", "segment")
+NOT_COMPUTED: Final = ("getitem", "keep", "segment")
 
 Line = tuple[float, float]  # seconds of a call, and of a unit of its size
 Progress = Callable[[str, int, int], None]

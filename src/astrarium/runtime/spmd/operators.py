@@ -105,6 +105,16 @@ def _convolution(run: Run) -> Tensor:
     return zeros + run.inputs[2].view(-1, *(1,) * space)
 
 
+def _batch_norm(run: Run) -> Any:  # noqa: ANN401  a tensor, or several
+    """In training with the statistics that it is to keep, which are results of their own."""
+    args, kwargs = run.arguments()
+    mean, variance, training = args[3:6]
+    if not training or mean is None:
+        return _plain(run)
+    new = mean.clone(), variance.clone()
+    return torch.ops.aten.batch_norm.default(*args[:3], *new, *args[5:], **kwargs), *new
+
+
 def _attention(run: Run) -> Tensor:
     args, kwargs = run.arguments()
     chance = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
@@ -227,6 +237,7 @@ SPECIAL: Final[dict[str, Callable[[Run], Any]]] = {
     "broadcast_to": _expanded,
     "dropout": dropout,
     "scaled_dot_product_attention": _attention,
+    "batch_norm": _batch_norm,
     "conv1d": _convolution,
     "conv2d": _convolution,
     "conv3d": _convolution,

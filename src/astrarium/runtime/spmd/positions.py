@@ -1,14 +1,15 @@
 """Dropout that does not depend on who computes what.
 
-Whether an element is dropped follows from the seed, the step, the node, and the element's place in
-the whole tensor alone. So all layouts, and a single device, drop the same elements.
+Whether an element is dropped follows from the seed, the step, which dropout of the module it is,
+and the element's place in the whole tensor alone. So all layouts, and the module on one device,
+drop the same elements.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -59,8 +60,15 @@ def places(
 
 def kept(run: Run, shape: Sequence[int], pieces: Sequence[Piece], chance: float) -> Tensor:
     """Which elements of a piece are not dropped."""
-    key = key_of(run.context.seed, run.context.step, run.index)
-    mixed = places(shape, pieces, run.context.device, key >> 32 | 1, key)
+    key = key_of(key_of(run.context.seed, run.context.step), run.node.draw)
+    return kept_of(key, shape, pieces, chance, run.context.device)
+
+
+def kept_of(
+    key: int, shape: Sequence[int], pieces: Sequence[Piece], chance: float, device: torch.device
+) -> Tensor:
+    """Which elements of a piece are not dropped by the numbers of a key."""
+    mixed = places(shape, pieces, device, key >> 32 | 1, key)
     # A shift carries the sign along; it is masked away, or the highest bits would cancel out.
     high = mixed >> 16
     mixed.bitwise_xor_(high.bitwise_and_(0xFFFF)).mul_(FIRST_MIX)
@@ -88,9 +96,26 @@ def dropout(run: Run) -> Tensor:
 
 
 def attention(run: Run) -> Tensor:
-    """Attention with dropout of its weights, which the fast forms of it draw for themselves."""
+    """Attention that drops weights of the piece that this device has."""
     args, kwargs = run.arguments()
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    chance = args[4] if len(args) > 4 else kwargs["dropout_p"]
+
+    def mask(scores: Tensor) -> Tensor:
+        others = scores.shape[-1]
+        shape = (*run.node.shape[:-1], others)
+        return kept(run, shape, (*run.pieces()[:-1], (0, others)), chance)
+
+    return attention_of(args, kwargs, mask)
+
+
+def attention_of(
+    args: Sequence[Any], kwargs: Mapping[str, Any], mask_of: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Attention with dropout of its weights, which the fast forms of it draw for themselves.
+
+    Arguments are those of torch's operator; `mask_of` gives the weights that are not dropped.
+    """
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     query, key, value = given["query"], given["key"], given["value"]
     if given.get("enable_gqa"):
@@ -106,8 +131,4 @@ def attention(run: Run) -> Tensor:
     elif mask is not None:
         scores = scores + mask
     weights = torch.ops.aten._safe_softmax.default(scores, -1)
-    others = scores.shape[-1]
-    shape = (*run.node.shape[:-1], others)
-    pieces = (*run.pieces()[:-1], (0, others))
-    chance = given["dropout_p"]
-    return dropped(weights, kept(run, shape, pieces, chance), chance) @ value
+    return dropped(weights, mask_of(scores), given["dropout_p"]) @ value

@@ -67,17 +67,23 @@ class Training:
         recipe: Recipe,
         seed: int = 0,
     ) -> None:
-        """`state` are whole parameters and constants by their targets in the graph."""
+        """`state` are whole parameters, constants and buffers by their targets in the graph."""
         self.interpreter, self.recipe, self.seed = interpreter, recipe, seed
         nodes, device = interpreter.program.graph.nodes, interpreter.device
         self.parameters = {
             node: piece.of(state[nodes[node].target]).detach().to(device)
             for node, piece in interpreter.parameters.items()
         }
+        # What the module holds beside parameters, whole; steps change some of it.
+        names = [node.target for node in nodes if node.op == CONSTANT and node.target]
+        self.buffers = {
+            name: state[name].detach().to(device, copy=True)
+            for name in (*names, *interpreter.program.graph.state)
+        }
         self._constants = {
-            index: interpreter.own_piece(index).of(state[node.target]).to(device)
+            index: torch.tensor(node.args[0], dtype=getattr(torch, node.dtype), device=device)
             for index, node in enumerate(nodes)
-            if node.op == CONSTANT
+            if node.op == CONSTANT and not node.target
         }
         # Empty pieces have nothing to change, and not all optimizers take them.
         self._trained = [
@@ -91,22 +97,32 @@ class Training:
     def gradients(self, inputs: Sequence[Mapping[str, Tensor]]) -> tuple[float, dict[int, Tensor]]:
         """The mean loss over micro-batches, and this rank's gradients of it by node.
 
-        `inputs` are whole inputs by name, one mapping for each micro-batch.
+        `inputs` are whole inputs by name, one mapping for each micro-batch. Buffers stay as they
+        are: a step changes them.
         """
+        loss, gradients, _ = self._passes(inputs)
+        return loss, gradients
+
+    def _passes(
+        self, inputs: Sequence[Mapping[str, Tensor]]
+    ) -> tuple[float, dict[int, Tensor], dict[str, Tensor]]:
+        """The mean loss, gradients, and what buffers are after all micro-batches."""
         device = self.interpreter.device
         found, total = Gradients(), torch.zeros((), dtype=torch.float64, device=device)
+        buffers = dict(self.buffers)
         for number, batch in enumerate(inputs):
             context = self._context(number, len(inputs))
-            run = self.interpreter.forward(self.sources(batch), context, found)
+            run = self.interpreter.forward(self.sources(batch, buffers), context, found)
             total += self.interpreter.loss(run).detach()
             self.interpreter.backward(run, 1.0 / len(inputs))
+            buffers.update(run.state)
         gradients = self.interpreter.gradients_of(found)
-        return float(total) / len(inputs), gradients
+        return float(total) / len(inputs), gradients, buffers
 
     def step(self, inputs: Sequence[Mapping[str, Tensor]]) -> Step:
-        """Gradients of the inputs' loss, then one change of the parameters."""
+        """Gradients of the inputs' loss, then one change of the parameters and buffers."""
         began = time.perf_counter()
-        loss, gradients = self.gradients(inputs)
+        loss, gradients, self.buffers = self._passes(inputs)
         update = time.perf_counter()
         norm = self.apply(gradients)
         self._wait()
@@ -148,15 +164,23 @@ class Training:
                 for key, tensor in state.items()
             }
 
-    def sources(self, batch: Mapping[str, Tensor]) -> dict[int, Tensor]:
+    def sources(
+        self, batch: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None
+    ) -> dict[int, Tensor]:
         """This rank's pieces of everything that a pass begins with, by node."""
         nodes, device = self.interpreter.program.graph.nodes, self.interpreter.device
+        held = self.buffers if buffers is None else buffers
+        kept = {
+            index: held[node.target]
+            for index, node in enumerate(nodes)
+            if node.op == CONSTANT and node.target
+        }
         inputs = {
             index: self.interpreter.own_piece(index).of(batch[node.target]).to(device)
             for index, node in enumerate(nodes)
             if node.op == INPUT
         }
-        return {**self.parameters, **self._constants, **inputs}
+        return {**self.parameters, **self._constants, **kept, **inputs}
 
     def _context(self, micro_batch: int, micro_batches: int) -> Context:
         """Random numbers of this step and micro-batch: the same on every rank."""

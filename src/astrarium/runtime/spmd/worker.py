@@ -6,7 +6,7 @@
   which find each other as torchrun tells them.
 
 Answers go to standard output, one JSON object per line: `step` while it goes on, `result` at the
-end, `failed` with a traceback if it cannot.
+end, `failed` if it cannot; to torchrun what is wrong is said on standard error.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from astrarium.calibrate.cores import stay_on
+from astrarium.errors import InputError
 from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
+from astrarium.runtime.execute import TOLERANCE
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import Device
 from astrarium.runtime.spmd.job import (
@@ -30,17 +33,18 @@ from astrarium.runtime.spmd.job import (
     Difference,
     RankReport,
     Settings,
-    is_random,
+    loss_differences,
 )
 
 if TYPE_CHECKING:
     import torch
 
-    from astrarium.runtime.spmd.model import Alone, Model
+    from astrarium.runtime.spmd.alone import Trained
+    from astrarium.runtime.spmd.model import Model
     from astrarium.runtime.spmd.training import Step
     from astrarium.spmd.document import ProgramDocument
 
-NEGLIGIBLE = 1e-3  # relative to the largest gradient of all
+NEGLIGIBLE = 1e-3  # of the largest gradient of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +59,24 @@ class Task:
 
 def main() -> None:
     """Do all programs; leave with code 1 where one fails."""
-    is_ours = Path(sys.argv[1]).is_dir()
+    is_ours = len(sys.argv) == 2 and Path(sys.argv[1]).is_dir()
     if is_ours:
         leave_with_parent()
     answers = own_output()
     try:
         _work(_task_of_folder(Path(sys.argv[1])) if is_ours else _task_of_flags(), answers)
+    except SystemExit as left:  # flags that cannot be read, which is said
+        os._exit(int(left.code or 0))
     except BaseException as error:
         import traceback
 
-        from astrarium.errors import InputError
-
         # What is wrong with the input is said by the message alone.
         said = str(error) if isinstance(error, InputError) else traceback.format_exc()
-        say(answers, failed=said, at=time.monotonic())
+        if is_ours:
+            say(answers, failed=said, at=time.monotonic())
+        else:
+            sys.stderr.write(f"Error: {said}\n")
+            sys.stderr.flush()
         os._exit(1)  # threads of the communication library may wait for ranks that are gone
     os._exit(0)
 
@@ -105,6 +113,8 @@ def _task_of_flags() -> Task:
     parser.add_argument("--save", help="where to write a checkpoint at the end")
     parser.add_argument("--device", type=Device, default=Device.CPU)
     given = vars(parser.parse_args())
+    if "RANK" not in os.environ:
+        raise InputError("no rank is told; start this with torchrun, or use `astrarium run`")
     document, device = load_program(given.pop("program")), given.pop("device")
     return Task((document,), Settings(**given), device, "env://")
 
@@ -116,18 +126,13 @@ def _work(task: Task, answers: TextIO) -> None:
     import torch
     from torch import distributed
 
-    from astrarium.errors import InputError
-
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     for document in task.documents:
         if world != document.ranks:
             raise InputError(f"{world} ranks were started, but the program is for {document.ranks}")
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    device = torch.device("cpu")
-    if task.device is Device.CUDA:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
-        torch.cuda.set_device(device)
+    device = _device(task.device, rank)
     backend = "gloo" if task.device is Device.CPU else "nccl"
     distributed.init_process_group(backend, task.store, world_size=world, rank=rank)
     runs = [_Run(document, number, task, device) for number, document in enumerate(task.documents)]
@@ -138,11 +143,30 @@ def _work(task: Task, answers: TextIO) -> None:
         for run in runs:
             run.train(answers)
     for run in runs:
+        run.judge()
         run.save()
         if task.store != "env://" or rank == 0:
             say(answers, result=run.report(task.device))
     distributed.barrier()
     distributed.destroy_process_group()
+
+
+def _device(kind: Device, rank: int) -> torch.device:
+    """The device of this rank; InputError if its host has none for it."""
+    import torch
+
+    if kind is Device.CPU:
+        return torch.device("cpu")
+    number = int(os.environ.get("LOCAL_RANK", rank))
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if number >= there:
+        raise InputError(
+            f"rank {rank} is number {number + 1} on its host, where torch can use {there} GPUs;"
+            " start fewer ranks there, or use --device cpu"
+        )
+    device = torch.device("cuda", number)
+    torch.cuda.set_device(device)
+    return device
 
 
 class _Run:
@@ -159,7 +183,7 @@ class _Run:
 
         self.document, self.number, self.settings = document, number, task.settings
         program, settings = document.program, task.settings
-        self.rank = int(os.environ["RANK"])
+        self.rank, self.tolerance = int(os.environ["RANK"]), TOLERANCE[task.device]
         model = make_model(document.source)
         self.batches = [
             {name: tensor.to(device) for name, tensor in batch.items()}
@@ -174,47 +198,70 @@ class _Run:
         )
         if settings.load is not None:
             load(Path(settings.load), self.training)
-        # Only whoever compares or saves still needs the whole module.
         self.rest, self.aliases = model.rest(program.graph), model.aliases(program.graph)
-        self.model = model if self.rank == 0 and settings.compare else None
         self.steps: list[Step] = []
-        self.reference: tuple[float, ...] = ()
-        self.difference: Difference | None = None
+        # Only whoever compares still needs the whole module.
+        self.model = model if self.rank == 0 and settings.compare else None
+        self.reference: Trained | None = None
+        self.exact: Trained | None = None
+        self.gradients: Difference | None = None
+        self.buffers: Difference | None = None
 
     def compare(self) -> None:
-        """Gradients of the first step, and losses of all, with those of one process."""
+        """Train the module alone, and compare gradients of the first step with its."""
         _, gradients = self.training.gradients(self.batches)
-        nodes = self.document.program.graph.nodes
-        alone = None if self.model is None else self._alone(self.model)
-        expected = {} if alone is None else alone.gradients(self.batches)[1]
-        worst, largest = Difference(0.0, ""), max(map(_size, expected.values()), default=0.0)
+        if self.model is not None:
+            self.reference, self.model = self._alone(self.model), None
+        whole = {}
         for node, piece in gradients.items():
-            whole = self.training.interpreter.gathered(node, piece)
-            if alone is not None:
-                name = nodes[node].target
-                found = _difference(whole.view_as(expected[name]), expected[name], largest)
-                # What is no number is worse than any number.
-                if not found <= worst.largest:
-                    worst = Difference(found, name)
-        if alone is not None:
-            self.difference = worst
-            steps = self.settings.steps * self.settings.rounds
-            self.reference = tuple(alone.step(self.batches) for _ in range(steps))
-        self.model = None
+            found = self.training.interpreter.gathered(node, piece)
+            if self.reference is not None:
+                name = self.document.program.graph.nodes[node].target
+                whole[name] = found.view_as(self.reference.gradients[name])
+        if self.reference is not None:
+            self.gradients = self._worst(whole, "gradients", NEGLIGIBLE)
 
-    def _alone(self, model: Model) -> Alone:
-        from astrarium.runtime.spmd.model import ModuleAlone, ProgramAlone
+    def _worst(self, found: dict[str, torch.Tensor], what: str, negligible: float) -> Difference:
+        """How far tensors are from the module's; where that is much, what of it is rounding."""
+        from astrarium.runtime.spmd.alone import worst_difference
 
-        training, program = self.training, self.document.program
-        device, recipe = training.interpreter.device, training.recipe
-        alone = (
-            ProgramAlone(program, model, recipe, device, training.seed)
-            if is_random(program.graph)
-            else ModuleAlone(model, recipe, device)
-        )
+        expected = getattr(self.reference, what)
+        worst = worst_difference(found, expected, negligible=negligible)
+        if worst.largest <= self.tolerance or not self._find_exact():
+            return worst
+        return worst_difference(found, expected, getattr(self.exact, what), negligible)
+
+    def _find_exact(self) -> bool:
+        """Train the module in double precision; False if it wants its own."""
+        import torch
+
+        from astrarium.runtime.spmd.model import make_model
+
+        if self.exact is None:
+            with suppress(RuntimeError):
+                self.exact = self._alone(make_model(self.document.source), torch.float64)
+        return self.exact is not None
+
+    def _alone(self, model: Model, dtype: torch.dtype | None = None) -> Trained:
+        """All steps by the module itself."""
+        from astrarium.runtime.spmd.alone import ModuleAlone
+
+        training, seed = self.training, self.document.source.seed
+        alone = ModuleAlone(model, training.recipe, training.interpreter.device, seed, dtype)
         if self.settings.load is not None:
             alone.load(Path(self.settings.load))
-        return alone
+        return alone.train(self.batches, self.settings.steps * self.settings.rounds)
+
+    def judge(self) -> None:
+        """Compare losses, and buffers as the last step leaves them."""
+        if self.reference is None:
+            return
+        state = {name: self.training.buffers[name] for name in self.document.program.graph.state}
+        if state:
+            self.buffers = self._worst(state, "buffers", 0.0)
+        losses = loss_differences(_of(self.steps, "loss"), self.reference.losses)
+        if not max(losses) <= self.tolerance:
+            self._find_exact()
 
     def train(self, answers: TextIO) -> None:
         """Some steps; all ranks begin each of them together."""
@@ -243,28 +290,15 @@ class _Run:
             update_seconds=_of(self.steps, "update_seconds"),
             parameters=sum(piece.numel() for piece in self.training.parameters.values()),
             peak_bytes=peak_bytes(device),
-            reference_losses=self.reference,
-            gradients=self.difference,
+            reference_losses=self.reference.losses if self.reference else (),
+            exact_losses=self.exact.losses if self.exact else (),
+            gradients=self.gradients,
+            buffers=self.buffers,
         )
 
 
 def _of(steps: Sequence[Step], what: str) -> tuple[float, ...]:
     return tuple(getattr(step, what) for step in steps)
-
-
-def _size(x: torch.Tensor) -> float:
-    return float(x.abs().max()) if x.numel() else 0.0
-
-
-def _difference(found: torch.Tensor, expected: torch.Tensor, largest: float) -> float:
-    """The largest difference, relative to the largest number expected of the parameter.
-
-    Gradients that are far smaller than others are rounding errors of these: a bias that attention
-    takes away again has one of zero.
-    """
-    size = max(_size(expected), NEGLIGIBLE * largest)
-    difference = _size(found.to(expected.device) - expected)
-    return difference / size if size else difference
 
 
 if __name__ == "__main__":

@@ -1,0 +1,168 @@
+"""The module itself, trained by torch in one process: what runs of programs are compared with.
+
+Its dropout draws by position, as programs do: the n-th operator that drops elements in a pass of
+the module has the numbers of the n-th that was captured. In double precision the same training
+tells how much of a difference is rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from astrarium.runtime.spmd.checkpoint import Reader
+from astrarium.runtime.spmd.job import Difference
+from astrarium.runtime.spmd.model import Batches, Model
+from astrarium.runtime.spmd.positions import attention_of, dropped, kept_of, key_of
+from astrarium.runtime.spmd.training import Recipe
+from astrarium.spmd.outputs import loss_of
+
+KEYS: Final = ("AutogradCPU", "AutogradCUDA")  # of tensors that the module computes with
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came of some steps."""
+
+    losses: tuple[float, ...]
+    gradients: dict[str, Tensor]  # of the first step
+    buffers: dict[str, Tensor]  # after the last
+
+
+class ModuleAlone:
+    """A module and its optimizer; with `dtype`, in that precision instead of its own."""
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        device: torch.device,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._module = model.module.to(device=device, dtype=dtype)
+        self._recipe, self._seed, self._dtype = recipe, seed, dtype
+        self._named = dict(self._module.named_parameters())
+        self._optimizer = recipe.make(list(self._named.values()))
+        self._steps_done = 0
+
+    def load(self, folder: Path) -> None:
+        """Go on from a checkpoint."""
+        reader = Reader(folder)
+        self._module.load_state_dict(reader.state_dict())
+        self._steps_done = reader.manifest.step
+        for name, state in reader.optimizer_state().items():
+            parameter = self._named[name]
+            self._optimizer.state[parameter] = {
+                key: value.to(parameter, copy=True) if value.dim() else value.clone()
+                for key, value in state.items()
+            }
+
+    def train(self, batches: Batches, steps: int) -> Trained:
+        """Some steps on the same batches."""
+        losses, gradients = [], {}
+        for number in range(steps):
+            losses.append(self.step(batches))
+            if number == 0:
+                gradients = self._gradients
+        return Trained(tuple(losses), gradients, dict(self._module.named_buffers()))
+
+    def step(self, batches: Batches) -> float:
+        """Train one step; the loss before it."""
+        loss = self._passes(batches)
+        self._gradients = {
+            name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+            for name, p in self._named.items()
+        }
+        if self._recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._named.values(), self._recipe.clip_norm)
+        self._optimizer.step()
+        self._steps_done += 1
+        return loss
+
+    def _passes(self, batches: Batches) -> float:
+        total = 0.0
+        self._optimizer.zero_grad()
+        for number, batch in enumerate(batches):
+            key = key_of(self._seed, self._steps_done * len(batches) + number)
+            with drawn_by_position(key):
+                result = self._module(**_in_precision(batch, self._dtype))
+            loss = loss_of(result, type(self._module).__name__) / len(batches)
+            loss.backward()
+            total += float(loss.detach())
+        return total
+
+
+def _in_precision(batch: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    return {n: x.to(dtype) if dtype and x.is_floating_point() else x for n, x in batch.items()}
+
+
+@contextmanager
+def drawn_by_position(key: int) -> Iterator[None]:
+    """Let torch's dropout take its numbers from the places of elements, as programs do."""
+    calls = 0
+
+    def mask(shape: Sequence[int], chance: float, device: torch.device) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return kept_of(key_of(key, calls), shape, [(0, n) for n in shape], chance, device)
+
+    def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+        return dropped(x, mask(x.shape, p, x.device), p) if train and p else x
+
+    def dropout_in_place(x: Tensor, p: float, train: bool) -> Tensor:
+        return x.copy_(dropout(x, p, train))
+
+    def attention(*args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401  as torch calls it
+        chance = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+        if not chance:
+            plain: Tensor = torch.ops.aten.scaled_dot_product_attention.default.decompose(
+                *args, **kwargs
+            )
+            return plain
+        return attention_of(args, kwargs, lambda scores: mask(scores.shape, chance, scores.device))
+
+    own: dict[str, Callable[..., Tensor]] = {
+        "dropout": dropout,
+        "dropout_": dropout_in_place,
+        "scaled_dot_product_attention": attention,
+    }
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        for name, function in own.items():
+            for place in KEYS:
+                library.impl(name, function, place)
+        yield
+
+
+def worst_difference(
+    found: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    exact: Mapping[str, Tensor] | None = None,
+    negligible: float = 0.0,
+) -> Difference:
+    """The tensor that differs most from what is expected; `exact`: the same in double precision.
+
+    Differences are relative to the largest number expected of each tensor, or where that is more to
+    a `negligible` part of the largest of all: gradients that are far smaller than others are
+    rounding errors of these, as of a bias that attention takes away again.
+    """
+    least = negligible * max(map(_size, expected.values()), default=0.0)
+    worst, rounding = Difference(0.0, ""), 0.0
+    for name, tensor in found.items():
+        size = max(_size(expected[name]), least) or 1.0
+        difference = _size(tensor.to(expected[name].device) - expected[name]) / size
+        if not difference <= worst.largest:  # what is no number is worse than any number
+            worst = Difference(difference, name)
+        if exact is not None:
+            rounding = max(rounding, _size(expected[name] - exact[name]) / size)
+    return replace(worst, rounding=rounding)
+
+
+def _size(x: Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
