@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import factorial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.search.arrangements import Arrangement, is_turned, laid
-from astrarium.search.dealing_bounds import DealingBounds, lifted
 from astrarium.search.mixed_bounds import (
     crossing_bound,
     interleaved_speed,
@@ -53,6 +51,7 @@ from astrarium.search.mixed_nodes import (
     ramp_left_out,
     spread,
 )
+from astrarium.search.mixed_open import deal_open
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_rows import MOST_ORDERS, RowBounds, RowTable, State
 from astrarium.search.mixed_rules import MixedRules
@@ -78,13 +77,7 @@ PLACES_AT_ONCE = 6_000_000  # contents of them, at every place on every class
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
-MOST_LIFTING = 8_000  # work on better bounds of cases with several chunks per rank, of each pool
-SMALL_GAIN = 5e-3  # of the best score: less is not worth it
-DEALT = 8  # of these cases, of pipelines of unlike shapes, are dealt as well as can be
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
-
-# What a case could reach, and where it is found: order and row of a node.
-OpenCase = tuple[float, Ready, tuple[int, int]]
 
 
 class PartitionSearch:
@@ -110,7 +103,7 @@ class PartitionSearch:
         self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, Opened]]] = defaultdict(list)
-        self._dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
+        self.dealt: list[tuple[Ready, list[tuple[int, int]]]] = []
         self.near: list[Near] = []
         self._has_rules = bool(user_rules)
         # Where GPUs may stay idle, each pool was searched by itself; but for unequal layers, and
@@ -155,56 +148,6 @@ class PartitionSearch:
         Finish(self, regroups=not self.space.exact and not self._has_rules).run()
         return self._result(size)
 
-    def _deal_open(self) -> float:
-        """Deal cases that could still be better; the score that others of them could reach.
-
-        Several chunks per rank are dealt in a few ways only.
-        """
-        cases = self._lifted()
-        promising = (one for one in cases if one[0] < self.plans.best_score * (1 - SMALL_GAIN))
-        alike: dict[tuple[object, ...], OpenCase] = {}
-        for score, node, case in promising:
-            alike.setdefault(node.bundle.ring(*case).shape, (score, node, case))
-            if len(alike) == DEALT:
-                break
-        for _, node, case in alike.values():
-            for priced in node.bundle.dealt(case):
-                self.plans.keep(node.bundle, node.gpus, priced)
-        return min([self.state.given_up, *(score for score, _, _ in cases)])
-
-    def _lifted(self) -> list[OpenCase]:
-        """Cases that could still be better, the most promising first, with better bounds."""
-        best = self.plans.best_score
-        cases = [one for one in self._open_cases() if one[0] < best]
-        if len(self.model.workload.model.kinds) > 1:
-            return sorted(cases, key=itemgetter(0))  # unequal layers have no bound of this sort
-        bounds, num_layers = DealingBounds(), self.model.workload.model.num_layers
-        most_work = MOST_LIFTING * len(self.cluster.pools)
-
-        def lift(number: int, rounds: int) -> float:
-            _, node, case = cases[number]
-            enough, tied = self.plans.most_seconds(best, node.gpus), node.bundle.tied(*case)
-            ring = node.bundle.least_ring(*case)
-            seconds = bounds.least_seconds(ring, num_layers, enough - tied, rounds) + tied
-            return float(self.plans.score_of(seconds, node.gpus))
-
-        enough = min(self.state.given_up, best * (1 - SMALL_GAIN))
-        scores = lifted([case[0] for case in cases], lift, enough, lambda: bounds.work < most_work)
-        found = [(score, *case[1:]) for score, case in zip(scores, cases, strict=True)]
-        return sorted(found, key=itemgetter(0))
-
-    def _open_cases(self) -> Iterator[OpenCase]:
-        """Cases that were dealt in a few ways, with what they could reach."""
-        for node, cases in self._dealt:
-            at = tuple(np.array(cases).T)
-            if node.bounds[at].min() >= self.plans.limit:
-                continue
-            seconds = node.bundle.least_seconds(self.plans.worst_seconds(node.gpus))[at]
-            for case, bound, least in zip(cases, node.bounds[at], seconds, strict=True):
-                if np.isfinite(least):
-                    score = max(float(self.plans.score_of(least, node.gpus)), float(bound))
-                    yield score, node, case
-
     def _has_done_enough(self, least: float) -> bool:
         """Whether what has at least this score is given up."""
         if self._alone:
@@ -215,7 +158,7 @@ class PartitionSearch:
         return self.state.work >= self._most_work * (times if self.plans.best else TIMES_OF_NO_PLAN)
 
     def _result(self, size: int) -> SearchResult:
-        open_bound = self._deal_open()
+        open_bound = deal_open(self)
         state, found = self.state, self.plans.ranked()
         state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
@@ -616,7 +559,7 @@ class PartitionSearch:
 
     def _fill(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         """Several chunks per rank; cases that come near the best are dealt better in the end."""
-        self._dealt.append((node, list(cases)))
+        self.dealt.append((node, list(cases)))
         limit = self.plans.worst_seconds(node.gpus) * (1 + MOST_GAIN)
         return node.bundle.filled(cases, limit)
 
