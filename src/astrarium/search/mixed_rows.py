@@ -50,7 +50,7 @@ NO_PRICE = 1e-9  # USD that nothing costs, where it is divided by
 OF_EACH_PP = 8  # rows of every number of stages that are looked at first
 # What a unit of work counts: so that they can be added up. The same on every machine.
 SECONDS_OF_ROW, SECONDS_OF_CHOICE, SECONDS_OF_GROUP = 5e-4, 1.2e-3, 1.5e-2
-SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 3e-7, 8e-8, 1.5e-3
+SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 3e-7, 3e-8, 1.5e-3
 
 
 @dataclass(slots=True)
