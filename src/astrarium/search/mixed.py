@@ -17,7 +17,7 @@ the least bound that was left says how far it can be from the optimum.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import factorial
@@ -35,7 +35,7 @@ from astrarium.search.mixed_bounds import (
 )
 from astrarium.search.mixed_case_bounds import CaseBounds
 from astrarium.search.mixed_cases import Bundle, Priced, narrowed, shortest
-from astrarium.search.mixed_finish import MOST_GAIN, NEAR, Finish, Near
+from astrarium.search.mixed_finish import MOST_GAIN, NEAR, OF_EACH_SHAPE, Finish, Near
 from astrarium.search.mixed_nodes import (
     FEW_CASES,
     Cases,
@@ -564,12 +564,18 @@ class PartitionSearch:
         return node.bundle.filled(cases, limit)
 
     def _note_near(self, node: Ready, found: Sequence[Priced]) -> None:
+        """The best cases, few of each shape: others would be dealt alike."""
         for priced in found:
             score = float(self.plans.score_of(priced.seconds, node.gpus))
             self._entered += 1
             case = priced.order, priced.row
             self.near.append(Near(score, self._entered, node.gpus, node.bundle, case))
-        self.near = sorted(self.near)[:NEAR]
+        of_shape, ranked = Counter[tuple[object, ...]](), sorted(self.near)
+        self.near = []
+        for one in ranked:
+            of_shape[one.shape] += 1
+            if of_shape[one.shape] <= OF_EACH_SHAPE and len(self.near) < NEAR:
+                self.near.append(one)
 
     def split(self, node: Ready, cases: Sequence[tuple[int, int]]) -> list[Priced]:
         bundle, gpus = node.bundle, node.gpus

@@ -23,7 +23,8 @@ from astrarium.search.mixed_nodes import Key, Ready
 from astrarium.search.mixed_plans import KeptPlans
 from astrarium.search.mixed_space import MixedSpace
 
-NEAR, MOST_GAIN = 4, 0.06  # cases whose layers are dealt anew, and how near to the best they came
+OF_EACH_SHAPE = 3
+NEAR, MOST_GAIN = 10, 0.06  # cases whose layers are dealt anew, and how near to the best they came
 TURNED = 1  # of these, with a pool on both sides of another
 WORTH_TURNING = 0.01  # what that must gain, as fewer bounds hold for it
 ORDERS = 2  # in which a case is solved
@@ -38,6 +39,13 @@ class Near(NamedTuple):
     gpus: Key
     bundle: Bundle
     case: tuple[int, int]  # order and row
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """GPUs, ranks, chunks and micro-batches."""
+        row, bundle = self.case[1], self.bundle
+        batches = int(bundle.degrees.num_micro_batches[row])
+        return self.gpus, bundle.num_stages, int(bundle.virtual[row]), batches
 
 
 class Searching(Protocol):

@@ -294,7 +294,7 @@ class RowBounds:
         several = (degrees.pp > 1) & (degrees.num_micro_batches % degrees.pp == 0)
         layers = self.space.planner.num_layers
         most = np.where(several & (len(self.numbers) == 1), layers // degrees.pp, 1)
-        return np.asarray(2 ** np.floor(np.log2(np.maximum(most, 1))).astype(np.int64))
+        return np.maximum(most, 1)
 
     def promising(self, rows: RowTable, number: int) -> Ints:
         """Rows that are likely to be good: the whole ramp counted, all GPUs of some pools used.

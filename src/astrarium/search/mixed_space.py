@@ -2,8 +2,8 @@
 
 Degrees are those for which an arrangement exists. A layout is an arrangement and a number of
 virtual stages; its layers are dealt freely, so the split is solved for and not counted. Options
-are the same for all stages. The number of virtual stages is a power of two, as for every uneven
-split; models whose layers are not equal have one chunk per rank.
+are the same for all stages. Some numbers of virtual stages are looked at, not all; models whose
+layers are not equal have one chunk per rank.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from astrarium.search.arrangements import Arrangements
 from astrarium.search.space import Layout, Space, divisors
 from astrarium.strategy.columns import Degrees
 from astrarium.strategy.types import LayerSplit
+
+# Between two of these there is little to gain: of stages with many layers each, chunks of nearly
+# the same sizes; of stages with few, chunks of one layer or two.
+VIRTUAL_STAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 class MixedSpace(Space):
@@ -80,12 +84,12 @@ class MixedSpace(Space):
         return found
 
     def layouts(self, pp: int) -> tuple[Layout, ...]:
-        """Every number of virtual stages; `chunk_layers` is the most that a chunk can hold."""
+        """Numbers of virtual stages; `chunk_layers` is the most that a chunk can hold."""
         if pp not in self._layouts:
             layers = self.planner.num_layers
             alike = len(self.workload.model.kinds) == 1
             most = layers // pp if pp > 1 and alike else 1
-            numbers = [2**i for i in range(most.bit_length()) if 2**i <= most]
+            numbers = [number for number in VIRTUAL_STAGES if number <= most]
             self._layouts[pp] = tuple(
                 Layout(v, LayerSplit.FREE, -(-(layers - (pp - 1) * v) // v)) for v in numbers
             )
