@@ -32,7 +32,7 @@ HOST_BYTES_PER_SECOND = 200e9
 
 MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 %
 _FULL = GRANULARITIES.index(Granularity.FULL)
-_UNIFORM = METHODS.index(Method.UNIFORM)
+_UNIFORM, _BLOCK = METHODS.index(Method.UNIFORM), METHODS.index(Method.BLOCK)
 
 
 class Seconds(Value, frozen=True):
@@ -92,16 +92,22 @@ def total_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 
 
 def least_seconds(
-    layouts: Layouts, rows: Ints, options: Options, most: Floats | None = None
+    layouts: Layouts,
+    rows: Ints,
+    options: Options,
+    most: Floats | None = None,
+    limit: float = np.inf,
 ) -> Floats:
     """No other split of the layers takes less, if ranks of a run hold at most so many.
 
-    Where each chunk redoes its first few layers: no other that redoes as many of them.
+    Nothing is said of splits that take longer than the limit. Where each chunk redoes its first few
+    layers: no other that redoes as many of them.
     """
     if most is None:
-        passes = _of_distinct_passes(least_passes_with, layouts, rows, options)
+        bounded = partial(least_passes_with, limit=limit)
+        passes = _of_distinct_passes(bounded, layouts, rows, options)
     else:
-        passes = least_passes_with(layouts, rows, options, most)
+        passes = least_passes_with(layouts, rows, options, most, limit)
     after = _total_after(layouts, rows, after_parts(layouts, rows, options))
     # Some rank holds no less than the mean; of those there are, one holds no more.
     after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
@@ -109,14 +115,41 @@ def least_seconds(
 
 
 def least_passes_with(
-    layouts: Layouts, rows: Ints, options: Options, most: Floats | None = None
+    layouts: Layouts,
+    rows: Ints,
+    options: Options,
+    most: Floats | None = None,
+    limit: float = np.inf,
 ) -> Floats:
     """`least_seconds` of all passes, without what follows once an iteration."""
     parts = rank_parts(layouts, rows, options)
     del parts["host"]
+    redone = _redone_share(layouts, rows, options)
+    if (options.method == _BLOCK).any():
+        share = _least_share_redone(layouts, rows, options, parts, limit)
+        redone, parts["recompute"] = redone * share, parts["recompute"] * share
     device = pass_seconds(layouts, rows, parts)
-    launches = _launches(layouts, rows, _redone_share(layouts, rows, options))
+    launches = _launches(layouts, rows, redone)
     return least_passes_of(layouts, rows, device, launches, options.overlap_p2p, most)
+
+
+def _least_share_redone(
+    layouts: Layouts, rows: Ints, options: Options, parts: dict[str, Floats], limit: float
+) -> Floats:
+    """What part of its share of redone layers a rank has at least, with however many layers.
+
+    Chunks that redo their first few layers redo a lesser share of more layers; but more layers than
+    are done within the limit no rank has.
+    """
+    held = layouts.layer_counts[rows]
+    others = sum(parts.values(), np.zeros_like(held)) - parts["recompute"]
+    layer = np.maximum(others - _besides(layouts, rows)[0], 0.0)
+    each = np.divide(layer, held, out=np.full_like(held, np.inf), where=held > 0).min(axis=1)
+    whole = float(layouts.stages.chunk_layers[0].sum())
+    turn = limit / layouts.degrees.num_micro_batches[rows]
+    most = np.minimum(np.divide(turn, each, out=np.full_like(each, whole), where=each > 0), whole)
+    share = np.minimum(held / np.maximum(most, 1.0)[:, None], 1.0)
+    return np.where((options.method == _BLOCK)[:, None], share, 1.0)
 
 
 def least_passes_of(

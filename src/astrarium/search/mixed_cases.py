@@ -402,9 +402,16 @@ class Bundle(Value, frozen=True, dict=True):
         usual[np.arange(3), self._usual_contents] = True
         return self._ring(order, row, usual)
 
-    def least_ring(self, order: int, row: int) -> Ring:
-        """The same with no more seconds than any stage takes: what bounds it bounds the case."""
-        return self._ring(order, row, self._contents_by_place)
+    def least_ring(self, order: int, row: int, limit: float = np.inf) -> Ring:
+        """The same with no more seconds than any stage takes: what bounds it bounds the case.
+
+        Of stages that would alone take longer than the limit nothing is said.
+        """
+        batches = self.degrees.num_micro_batches[row]
+        every = self._contents_by_place
+        fast = every & (batches * self.seconds[row].min(axis=0) <= limit)
+        some = fast.any(axis=1, keepdims=True)
+        return self._ring(order, row, np.where(some, fast, every))
 
     def _ring(self, order: int, row: int, contents: Bools) -> Ring:
         """With the least that a layer takes in some contents.

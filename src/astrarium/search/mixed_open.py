@@ -68,7 +68,7 @@ def _lifted(search: Searched) -> list[OpenCase]:
     def lift(number: int, rounds: int) -> float:
         _, node, case = cases[number]
         enough, tied = plans.most_seconds(best, node.gpus), node.bundle.tied(*case)
-        ring = node.bundle.least_ring(*case)
+        ring = node.bundle.least_ring(*case, limit=enough)
         seconds = bounds.least_seconds(ring, model.num_layers, enough - tied, rounds) + tied
         return float(plans.score_of(seconds, node.gpus))
 

@@ -81,19 +81,27 @@ class OpenTable(Value, frozen=True):
 
 
 class Candidates(Value, frozen=True):
-    """Layouts with options: columns, and the score that each could reach."""
+    """Layouts with options: columns, and the score that each could reach.
+
+    stands: whether one stands for options that redo more as well, and so need less memory.
+    """
 
     degrees: Degrees
     virtual: Ints
     options: Options
     score: Floats
+    stands: Bools
 
     def __len__(self) -> int:
         return len(self.score)
 
     def take(self, rows: Ints) -> Candidates:
         return Candidates(
-            self.degrees.take(rows), self.virtual[rows], self.options.take(rows), self.score[rows]
+            self.degrees.take(rows),
+            self.virtual[rows],
+            self.options.take(rows),
+            self.score[rows],
+            self.stands[rows],
         )
 
     @classmethod
@@ -103,6 +111,7 @@ class Candidates(Value, frozen=True):
             np.concatenate([part.virtual for part in parts]),
             Options.joined([part.options for part in parts]),
             np.concatenate([part.score for part in parts]),
+            np.concatenate([part.stands for part in parts]),
         )
 
 
@@ -113,6 +122,7 @@ class _Pairs(Value, frozen=True):
     rows: Ints
     options: Options
     score: Floats
+    stands: bool
 
     def candidates(self, limit: float) -> Candidates:
         """Those that could be below a score."""
@@ -123,6 +133,7 @@ class _Pairs(Value, frozen=True):
             self.layouts.virtual[rows],
             self.options.take(at),
             self.score[at],
+            np.full(len(at), self.stands),
         )
 
 
@@ -169,8 +180,10 @@ def _hopeful(search: Search, of_options: OptionBytes, best: float) -> OptionByte
     rows, options, most = of_options.of_leanest(search.model.pool.gpu.memory_bytes)
     on: dict[str, Any] = {f"overlap_{name}": np.ones(len(rows), bool) for name in OVERLAP_SWITCHES}
     options = replace(options, **on)  # overlap never costs time
-    least = least_passes_with(layouts, rows, options, most)
-    score = search.score(least, np.zeros(len(rows)), layouts.degrees.take(rows))
+    degrees = layouts.degrees.take(rows)
+    limit = _most_seconds(search, degrees, best)
+    least = least_passes_with(layouts, rows, options, most, limit)
+    score = search.score(least, np.zeros(len(rows)), degrees)
     return of_options.take(np.isin(of_options.rows, rows[score < best]))
 
 
@@ -186,32 +199,41 @@ def _pairs(
     fits = of_options.peaks() <= capacity
     needed = ~outdone_options(fits, valid) if rules.recompute_is_free else np.ones_like(fits)
     fitting = np.flatnonzero(fits & needed)
+    # Options that need more room than there is are not outdone by one that might fit, or not.
     tight, most = of_options.with_room(np.flatnonzero(~fits & needed), capacity)
-    if rules.recompute_is_free:
-        might = np.zeros_like(fits)
-        might[tight] = True
-        lightest = ~outdone_options(might, valid)[tight]
-        tight, most = tight[lightest], most[lightest]
     return [
-        _scored(search, layouts, of_options.rows_of(pairs), of_options.options_of(pairs), room)
+        _scored(search, layouts, of_options, pairs, room, best)
         for pairs, room in ((fitting, None), (tight, most))
         if len(pairs)
     ]
 
 
 def _scored(
-    search: Search, layouts: Layouts, rows: Ints, options: Options, most: Floats | None
+    search: Search,
+    layouts: Layouts,
+    of_options: OptionBytes,
+    pairs: Ints,
+    most: Floats | None,
+    best: float,
 ) -> _Pairs:
     """The score that pairs which keep all rules and limits could reach."""
-    options = search.permitted(layouts, rows, options)
+    rows = of_options.rows_of(pairs)
+    options = search.permitted(layouts, rows, of_options.options_of(pairs))
     degrees = layouts.degrees.take(rows)
     alive = may_be_free(search, degrees, layouts.virtual[rows], options)
     rows, options, degrees = rows[alive], options.take(alive), degrees.take(alive)
-    least = least_seconds(layouts, rows, options, None if most is None else most[alive])
+    limit = _most_seconds(search, degrees, best)
+    room = None if most is None else most[alive]
+    least = least_seconds(layouts, rows, options, room, limit)
     score = search.score(least, np.zeros(len(rows)), degrees)
-    return _Pairs(
-        layouts, rows, options, np.where(search.keeps_limits(least, degrees), score, np.inf)
-    )
+    score = np.where(search.keeps_limits(least, degrees), score, np.inf)
+    return _Pairs(layouts, rows, options, score, stands=most is None)
+
+
+def _most_seconds(search: Search, degrees: Degrees, best: float) -> float:
+    """Whatever the degrees, what takes longer has no better score."""
+    once = search.score(np.ones(len(degrees)), np.zeros(len(degrees)), degrees)
+    return best / float(once.min(initial=np.inf))
 
 
 def may_be_free(search: Search, degrees: Degrees, virtual: Ints, options: Options) -> Bools:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from astrarium.cost.memory import (
     bytes_of_update,
 )
 from astrarium.search.valid_options import ValidOptions
-from astrarium.strategy.columns import Options
+from astrarium.strategy.columns import METHODS, Options
+from astrarium.strategy.types import Method
 from astrarium.value import Value
 
 
@@ -38,7 +40,7 @@ def _priced(
     return per_pair.reshape(len(chosen), len(options), -1)
 
 
-class OptionBytes(Value, frozen=True):
+class OptionBytes(Value, frozen=True, dict=True):
     """Peak bytes of some layouts with all valid options: pairs, layout by layout.
 
     Memory is a sum: `recompute` (layouts, choices, runs) is what recomputation decides, `sharding`
@@ -96,9 +98,10 @@ class OptionBytes(Value, frozen=True):
         (pairs,), and (pairs, runs) on average over the ranks of a run.
         """
         place, which = np.divmod(pairs, len(self.valid.options))
-        kept = self.recompute[place, self.valid.recompute_of[which]]
+        choice = self.valid.recompute_of[which]
+        kept, steepest = self.recompute[place, choice], self._steepest[place, choice]
         held = self.sharding[place, self.valid.sharding_of[which]]
-        chosen, most = self._with_room(self.rows[place], kept, held, capacity)
+        chosen, most = self._with_room(self.rows[place], kept, steepest, held, capacity)
         return pairs[chosen], most
 
     def of_leanest(self, capacity: float) -> tuple[Ints, Options, Floats]:
@@ -110,19 +113,29 @@ class OptionBytes(Value, frozen=True):
         number = self.recompute.shape[1]
         rows = np.repeat(self.rows, number)
         held = np.repeat(self.sharding.min(axis=1), number, axis=0)
-        kept = self.recompute.reshape(len(rows), -1)
-        chosen, most = self._with_room(rows, kept, held, capacity)
+        kept, steepest = (x.reshape(len(rows), -1) for x in (self.recompute, self._steepest))
+        chosen, most = self._with_room(rows, kept, steepest, held, capacity)
         return rows[chosen], self.valid.recompute.take(chosen % number), most
 
+    @cached_property
+    def _steepest(self) -> Floats:
+        """What would be kept if all layers kept as much as the one that keeps most, as `recompute`.
+
+        Where a chunk redoes its first few layers, only further ones keep everything.
+        """
+        is_block = self.valid.recompute.method == METHODS.index(Method.BLOCK)
+        most = self.recompute.max(axis=1, keepdims=True)
+        return np.where(is_block[:, None], most, self.recompute)
+
     def _with_room(
-        self, rows: Ints, kept: Floats, held: Floats, capacity: float
+        self, rows: Ints, kept: Floats, steepest: Floats, held: Floats, capacity: float
     ) -> tuple[Ints, Floats]:
         """Which of some rows have room for all layers, and how many ranks of each run can hold."""
         whole = int(self.layouts.stages.chunk_layers[0].sum())
         chosen, most = np.arange(len(rows)), np.zeros(kept.shape)
         for only_ends in (True, False):  # first a figure that needs little
             at = rows[chosen]
-            given = (at, kept[chosen], held[chosen], capacity, float(whole))
+            given = (at, kept[chosen], steepest[chosen], held[chosen], capacity, float(whole))
             most = self._most_layers(*given, only_ends=only_ends)
             count = self.layouts.stages.count[self.layouts.stage_row[at]]
             enough = (count * most).sum(axis=1) >= whole
@@ -133,6 +146,7 @@ class OptionBytes(Value, frozen=True):
         self,
         rows: Ints,
         kept: Floats,
+        steepest: Floats,
         held: Floats,
         capacity: float,
         whole: float,
@@ -141,9 +155,9 @@ class OptionBytes(Value, frozen=True):
     ) -> Floats:
         """Layers that a rank of every run has room for, on average and at most: (pairs, runs).
 
-        Bytes grow with the layers from what is there without any, so a rank that is too full has
-        room for no more than their share. Later ranks of a run have fewer micro-batches in flight;
-        with `only_ends` the last of a run stands for all.
+        A rank that is too full has to give up as many layers as hold what is too much, if each
+        holds as much as the one that holds most. Later ranks of a run have fewer micro-batches in
+        flight; with `only_ends` the last of a run stands for all.
         """
         layers = self.layouts.layer_counts[rows]
         count = self.layouts.stages.count[self.layouts.stage_row[rows]]
@@ -151,13 +165,15 @@ class OptionBytes(Value, frozen=True):
         at_first = self._alive(rows, first)
         reserved = always_reserved(self.layouts.runtime, self.layouts.tuning)
         fixed = reserved + (held - reserved) * self._share_of_ends(rows)
-        left = np.maximum(capacity - fixed, 0.0)
 
         def room(step: Ints | int) -> Floats:
             """Of the rank so many behind the first of its run."""
-            peak = held + kept * (self._alive(rows, first + step) / at_first)
-            share = left / np.maximum(peak - fixed, 1.0)
-            return np.where(peak > capacity, layers * share, whole)
+            alive = self._alive(rows, first + step) / at_first
+            peak = held + kept * alive
+            each = np.maximum(held + steepest * alive - fixed, 1.0) / np.maximum(layers, 1.0)
+            return np.where(
+                peak > capacity, np.maximum(layers - (peak - capacity) / each, 0), whole
+            )
 
         if only_ends:
             return room(np.maximum(count - 1, 0))

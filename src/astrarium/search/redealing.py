@@ -39,7 +39,7 @@ RINGS_AT_ONCE = 32  # that the cost model is asked about
 HOPEFUL, OF_EACH = 64, 4  # strategies that are filled, and those with the same layout
 KEPT = 4  # plans that are dealt anew, whatever their bounds
 TWINS = 0.01  # part by which the times of pipelines of one shape may differ that are dealt alike
-DEALT = 10  # strategies whose layers are moved until nothing is gained
+DEALT = 16  # strategies whose layers are moved until nothing is gained
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
 WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
 
@@ -67,7 +67,9 @@ def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candi
             known.update(zip(some.tolist(), _cases(search.model, chosen.take(some)), strict=True))
         bundle, row = known[number]
         enough, tied = best / per_second[number], bundle.tied(0, row)
-        ring = bundle.least_ring(0, row)
+        ring = bundle.least_ring(0, row, enough)
+        if chosen.stands[number]:
+            ring = replace(ring, most=np.full(ring.pp, num_layers))
         seconds = bounds.least_seconds(ring, num_layers, enough - tied, rounds) + tied
         return float(seconds * per_second[number])
 
@@ -98,7 +100,8 @@ def _first_of_each(chosen: Candidates, limit: float) -> Ints:
 def _candidate(found: Found) -> Candidates:
     one = [found.strategy]
     virtual = np.array([found.strategy.virtual_stages])
-    return Candidates(degrees_of(one), virtual, options_of(one), np.array([found.score]))
+    alone = np.array([False])
+    return Candidates(degrees_of(one), virtual, options_of(one), np.array([found.score]), alone)
 
 
 def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | None:
