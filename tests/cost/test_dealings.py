@@ -202,6 +202,7 @@ RECOMPUTED = {
     "nothing": Recompute(),
     "all": Recompute(Granularity.FULL, Method.UNIFORM, 1),
     "blocks": Recompute(Granularity.FULL, Method.BLOCK, 2),
+    "long blocks": Recompute(Granularity.FULL, Method.BLOCK, 4),
     "modules": Recompute(Granularity.SELECTIVE, modules=(RecomputeModule.CORE_ATTN,)),
 }
 
@@ -222,7 +223,9 @@ def redone_layers(layouts: Layouts, options: Options) -> Floats:
 
 
 @pytest.mark.parametrize("recomputed", RECOMPUTED)
-@pytest.mark.parametrize(("layers", "vocab", "micro_batch"), [(8, 256000, 1), (16, 32000, 4)])
+@pytest.mark.parametrize(
+    ("layers", "vocab", "micro_batch"), [(8, 256000, 1), (16, 32000, 4), (24, 32000, 1)]
+)
 def test_no_dealing_is_priced_below_the_least(
     layers: int, vocab: int, micro_batch: int, recomputed: str
 ) -> None:
@@ -262,5 +265,26 @@ def test_no_dealing_is_priced_below_the_least(
             # Where the first layers of every chunk are redone, larger chunks redo fewer in all.
             least_redone = redone_layers(at_first, one[1])[0]
             as_many = redone_layers(dealt, every[1]) >= least_redone
-            fastest = seconds[as_many if recomputed == "blocks" else rows].min()
+            fastest = seconds[as_many if "blocks" in recomputed else rows].min()
             assert 0.5 * fastest <= least <= fastest * (1 + ROUNDING)
+
+
+def test_ranks_that_hold_more_layers_redo_no_more() -> None:
+    """Where the first rank has little room, others hold more and redo as many layers as before."""
+    workload = Workload(small_model(24), seq_length=4096, global_batch=96)
+    model = CostModel(workload, pool_of("h100:24"))
+    strategy = Strategy(
+        pp=3, num_micro_batches=96, zero_stage=1, recompute=RECOMPUTED["long blocks"]
+    )
+    degrees, options, one = degrees_of([strategy]), options_of([strategy]), np.array([0])
+    costs, single = model.shard_costs(degrees), np.array([1])
+    at_first = model.layouts(degrees, single, np.array([SPLITS.index(LayerSplit.EVEN)]), costs)
+    count = at_first.stages.count[0]
+    most = np.where(np.arange(len(count)) == 0, 6.0, 24.0)[None]
+    code = np.array([model.planner.code_of(np.array([0, 6, 15, 24]))])
+    dealt = model.layouts(degrees, single, code, costs, all_ranks=True)
+    (seconds,) = total_seconds(dealt, one, options)
+    (least,) = least_seconds(at_first, one, options, most)
+    assert 0.8 * seconds < least <= seconds * (1 + ROUNDING)
+    (within,) = least_seconds(at_first, one, options, most, limit=seconds)
+    assert least < within <= seconds * (1 + ROUNDING)
