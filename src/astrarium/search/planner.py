@@ -230,11 +230,19 @@ def _searched(
     alike = len(asked.workload.model.kinds) == 1
     if most > 1 or (len(pools) == 1 and not alike):
         together = Together(asked, runs, limits, plans)
+        alone = together.best
         together.search(list(teams(asked, runs.cluster)), most)
-        # What was found before is proven, and seeds of the others: their scores are the same.
-        results = [*(replace(r, found=[]) for r in results), *together.results]
+        # What was found before are seeds of the others: their scores are the same.
+        gained = together.best / alone if alone < np.inf else 1.0
+        results = [*(_beside(result, gained) for result in results), *together.results]
         plans = together.plans
     return _Searched(tuple(plans), tuple(results), of_front)
+
+
+def _beside(result: SearchResult, gained: float) -> SearchResult:
+    """What a pool alone leaves open, beside a plan that takes this part of the best on one pool."""
+    gap = max(1 - (1 - result.bound_gap) / gained, 0.0) if gained else result.bound_gap
+    return replace(result, found=[], bound_gap=gap, optimal=gap == 0.0)
 
 
 def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:

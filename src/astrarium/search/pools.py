@@ -80,7 +80,7 @@ class Together:
 
         claims: whether what they leave open counts; searches of more pools have counted it already.
         """
-        asked, best = self._asked, self._best()
+        asked, best = self._asked, self.best
         least = [0.0] * len(parts)
         if asked.mode is Mode.UP_TO and len(self._runs.cluster.pools) > 1:
             least = [self._prospects.least(part) for part in parts]
@@ -112,12 +112,14 @@ class Together:
         kept = [plan for plan in self.plans if keeps(plan, self._limits)]
         return listed(kept, self._asked.objective)[:LISTED]
 
-    def _best(self) -> float:
+    @property
+    def best(self) -> float:
+        """Of the plans known, in the measure in which they are ranked."""
         return min((rank_key(p, self._asked.objective)[0] for p in self._known()), default=np.inf)
 
     def _gap_to(self, least: float) -> float:
         """How far the best plan can be from what could be so good."""
-        best = self._best()
+        best = self.best
         return max(1.0 - least / best, 0.0) if np.isfinite(best) else 1.0
 
     def _leave_out(self, least: float) -> None:
