@@ -90,3 +90,14 @@ def test_many_chunks_are_just_filled() -> None:
     assert ways
     for way in ways:
         assert way.sum() == 320
+
+
+@pytest.mark.parametrize(("pp", "virtual", "num_layers"), SHAPES)
+def test_chunks_of_ranks_can_be_even(pp: int, virtual: int, num_layers: int) -> None:
+    """For memory that chunks of unlike sizes do not fit."""
+    of = drawn(np.random.default_rng(pp + virtual), pp, virtual, num_layers)
+    (sizes,) = evenly_filled(of, num_layers)
+    assert sizes.sum() == num_layers
+    assert (sizes.sum(axis=0) <= of.most).all()
+    assert (np.ptp(sizes, axis=0) <= 1).all()
+    assert not len(evenly_filled(replace(of, most=np.zeros(pp, np.int64)), num_layers))

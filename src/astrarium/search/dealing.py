@@ -186,6 +186,20 @@ def fillings(ring: Ring, num_layers: int) -> Ints:
     return _distinct(ways)
 
 
+def evenly_filled(ring: Ring, num_layers: int) -> Ints:
+    """Ranks filled in the same way, their chunks as even as can be: (ways, chunks, ranks).
+
+    Slower than others, but where chunks of unlike sizes are too much for the memory, these may fit.
+    """
+    most = _room(ring, num_layers)
+    spare = int(most.sum()) - num_layers
+    if spare < 0:
+        return np.zeros((0, ring.virtual, ring.pp), np.int64)
+    held = _taken_back(most, spare, np.arange(ring.pp))
+    small, more = np.divmod(held, ring.virtual)
+    return (small + (np.arange(ring.virtual)[:, None] >= ring.virtual - more))[None]
+
+
 def _distinct(ways: Sequence[Ints]) -> Ints:
     """Each once, in a fixed order."""
     found = list({way.tobytes(): way for way in ways}.values())

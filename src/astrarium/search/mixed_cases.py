@@ -20,7 +20,7 @@ from astrarium.cost.replay import executed_totals, is_executed
 from astrarium.cost.schedule import in_flight_at_peak
 from astrarium.cost.step import total_seconds
 from astrarium.search.arrangements import Arrangement
-from astrarium.search.dealing import Ring, dealt, fillings, seconds_of
+from astrarium.search.dealing import Ring, dealt, evenly_filled, fillings, seconds_of
 from astrarium.search.mixed_bounds import (
     StageRoom,
     interleaved_bound,
@@ -383,17 +383,23 @@ class Bundle(Value, frozen=True, dict=True):
 
     def filled(self, cases: Sequence[tuple[int, int]], limit: float) -> list[Priced]:
         """Several chunks per rank, filled up to the bottleneck: the fastest way for each case."""
-        rings = [self.ring(*case) for case in cases]
-        ways = [fillings(ring, self.model.workload.model.num_layers) for ring in rings]
+        rings, num_layers = (
+            [self.ring(*case) for case in cases],
+            self.model.workload.model.num_layers,
+        )
+        ways = [fillings(ring, num_layers) for ring in rings]
         found = []
-        for case, way, seconds in zip(cases, ways, seconds_of(rings, ways), strict=True):
+        timed = zip(cases, rings, ways, seconds_of(rings, ways), strict=True)
+        for case, ring, way, seconds in timed:
             if len(way) and seconds.min() < limit:
                 found.append((*case, _bounds_of(way[int(seconds.argmin())])))
+                found += [(*case, _bounds_of(even)) for even in evenly_filled(ring, num_layers)]
         return self.priced(found)
 
     def dealt(self, case: tuple[int, int]) -> list[Priced]:
-        """The layers of one case, dealt in the best ways."""
-        ways = dealt(self.ring(*case), self.model.workload.model.num_layers)[:WAYS]
+        """The layers of one case, dealt in the best ways; also evenly, which may need less."""
+        ring, num_layers = self.ring(*case), self.model.workload.model.num_layers
+        ways = [*dealt(ring, num_layers)[:WAYS], *evenly_filled(ring, num_layers)]
         return self.priced([(*case, _bounds_of(way)) for way in ways])
 
     def ring(self, order: int, row: int) -> Ring:
