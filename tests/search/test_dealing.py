@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rings import all_dealings, drawn, ring
 
-from astrarium.search.dealing import dealt, fillings
+from astrarium.search.dealing import dealt, evenly_filled, fillings
 
 ROUNDING = 1e-9
 SHAPES = [(2, 1, 9), (4, 1, 9), (2, 2, 7), (3, 2, 7), (4, 2, 8), (2, 3, 6), (3, 3, 7)]
