@@ -143,14 +143,15 @@ def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Can
     Without candidates the gain is too small.
     """
     limit = best * (1 - SMALL_GAIN)
-    least, number = np.inf, 0
-    parts: list[Candidates] = []
+    least = others = np.inf
+    number, parts = 0, list[Candidates]()
     while number < min(len(table.bound), MOST_ROWS):
         if table.bound[number] >= (min(least, limit) if number else best):
             break
         some = table.take(np.arange(number, min(number + ROWS_AT_ONCE, len(table.bound))))
         for pairs in _pairs_of(search, some, best):
             least = min(least, float(pairs.score.min(initial=np.inf)))
+            others = min(others, float(pairs.score[pairs.score >= limit].min(initial=np.inf)))
             parts.append(pairs.candidates(limit))
         number += ROWS_AT_ONCE
     unseen = float(table.bound[number]) if number < len(table.bound) else np.inf
@@ -158,9 +159,8 @@ def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Can
         return min(least, unseen), None
     every = Candidates.joined(parts)
     order = np.argsort(every.score, kind="stable")
-    kept = every.take(order[:PROMISING])
-    left = every.score[order[PROMISING:]].min(initial=limit)
-    return min(unseen, float(left)), kept
+    left = float(every.score[order[PROMISING:]].min(initial=others))
+    return min(unseen, left), every.take(order[:PROMISING])
 
 
 def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:
