@@ -233,7 +233,7 @@ def _searched(
         alone = together.best
         together.search(list(teams(asked, runs.cluster)), most)
         # What was found before are seeds of the others: their scores are the same.
-        gained = together.best / alone if alone < np.inf else 1.0
+        gained = together.best / alone if 0 < alone < np.inf else 1.0
         results = [*(_beside(result, gained) for result in results), *together.results]
         plans = together.plans
     return _Searched(tuple(plans), tuple(results), of_front)
