@@ -39,7 +39,7 @@ RINGS_AT_ONCE = 32  # that the cost model is asked about
 HOPEFUL, OF_EACH = 64, 4  # strategies that are filled, and those with the same layout
 KEPT = 4  # plans that are dealt anew, whatever their bounds
 TWINS = 0.01  # part by which the times of pipelines of one shape may differ that are dealt alike
-DEALT = 16  # strategies whose layers are moved until nothing is gained
+DEALT = 12  # strategies whose layers are moved until nothing is gained
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
 WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
 
