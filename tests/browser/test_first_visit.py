@@ -117,6 +117,7 @@ def test_a_link_reproduces_the_page(opened: Open) -> None:
 
     second.page.goto(page.url)
     second.settled()
+    first.settled()  # an edit is painted a moment before its search begins
     assert second.page.url == page.url
     fields = "form input, form select, form textarea"
     values = "all => all.map((one) => [one.id, one.type === 'checkbox' ? one.checked : one.value])"
