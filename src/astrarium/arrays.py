@@ -42,7 +42,7 @@ def distinct_rows(*columns: Ints | Bools) -> tuple[Ints, Ints]:
 
 
 def rank_within(groups: Ints) -> Ints:
-    """The how-manieth of its group each entry is, in the order given."""
+    """The position of each entry within its group, counted from 0 in the order given."""
     order = np.argsort(groups, kind="stable")
     _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
     ranks = np.empty(len(groups), np.int64)

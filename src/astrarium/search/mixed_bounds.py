@@ -182,7 +182,7 @@ def links_of_chains(links: Floats, virtual: Floats | Ints, overlapped: Bools) ->
 def _weight_of_chains(
     slowest: Floats, stages: Floats | Ints, batches: Floats | Ints, virtual: Floats | Ints
 ) -> Floats:
-    """What the mean of all chains of several chunks counts, per second of the bound.
+    """The weight of the mean chain of several chunks, per second of the bound.
 
     The mean, (K S + sum of (P - 1 - r) t_r / v) / P, counts as much as makes the first stage, where
     it weighs most, count by its speed; the chains K t_s count for the rest.

@@ -10,7 +10,7 @@ from math import factorial
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints, distinct, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints, distinct, distinct_rows, rank_within
 from astrarium.cost.layouts import slowest_of
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
@@ -317,7 +317,7 @@ class RowBounds:
         best = np.argsort(score, kind="stable")
         best = best[np.isfinite(score[best])]
         # Ramps are estimated as if stages were alike: some of every number of stages are tried.
-        return best[(np.arange(len(best)) < number) | (_place_among(degrees.pp[best]) < OF_EACH_PP)]
+        return best[(np.arange(len(best)) < number) | (rank_within(degrees.pp[best]) < OF_EACH_PP)]
 
     @property
     def by_money(self) -> bool:
@@ -469,12 +469,3 @@ class RowBounds:
         whole = all(taken % node == 0 for taken, node in zip(found, nodes, strict=True))
         fits = all(taken % row.tp_cp == 0 for taken in found)
         return [tuple(found)] if fits and (entire or whole) else []
-
-
-def _place_among(values: Ints) -> Ints:
-    """How many before each one are equal to it."""
-    order = np.argsort(values, kind="stable")
-    _, first, of_each = np.unique(values[order], return_index=True, return_inverse=True)
-    places = np.empty_like(order)
-    places[order] = np.arange(len(values)) - first[of_each]
-    return places

@@ -83,14 +83,14 @@ class OpenTable(Value, frozen=True):
 class Candidates(Value, frozen=True):
     """Layouts with options: columns, and the score that each could reach.
 
-    stands: whether one stands for options that redo more as well, and so need less memory.
+    covers_heavier: whether it also covers options that recompute more and need less memory.
     """
 
     degrees: Degrees
     virtual: Ints
     options: Options
     score: Floats
-    stands: Bools
+    covers_heavier: Bools
 
     def __len__(self) -> int:
         return len(self.score)
@@ -101,7 +101,7 @@ class Candidates(Value, frozen=True):
             self.virtual[rows],
             self.options.take(rows),
             self.score[rows],
-            self.stands[rows],
+            self.covers_heavier[rows],
         )
 
     @classmethod
@@ -111,7 +111,7 @@ class Candidates(Value, frozen=True):
             np.concatenate([part.virtual for part in parts]),
             Options.joined([part.options for part in parts]),
             np.concatenate([part.score for part in parts]),
-            np.concatenate([part.stands for part in parts]),
+            np.concatenate([part.covers_heavier for part in parts]),
         )
 
 
@@ -122,7 +122,7 @@ class _Pairs(Value, frozen=True):
     rows: Ints
     options: Options
     score: Floats
-    stands: bool
+    covers_heavier: bool
 
     def candidates(self, limit: float) -> Candidates:
         """Those that could be below a score."""
@@ -133,7 +133,7 @@ class _Pairs(Value, frozen=True):
             self.layouts.virtual[rows],
             self.options.take(at),
             self.score[at],
-            np.full(len(at), self.stands),
+            np.full(len(at), self.covers_heavier),
         )
 
 
@@ -199,7 +199,7 @@ def _pairs(
     fits = of_options.peaks() <= capacity
     needed = ~outdone_options(fits, valid) if rules.recompute_is_free else np.ones_like(fits)
     fitting = np.flatnonzero(fits & needed)
-    # Options that need more room than there is are not outdone by one that might fit, or not.
+    # A lighter option that may not fit does not rule out a heavier one.
     tight, most = of_options.with_room(np.flatnonzero(~fits & needed), capacity)
     return [
         _scored(search, layouts, of_options, pairs, room, best)
@@ -227,7 +227,7 @@ def _scored(
     least = least_seconds(layouts, rows, options, room, limit)
     score = search.score(least, np.zeros(len(rows)), degrees)
     score = np.where(search.keeps_limits(least, degrees), score, np.inf)
-    return _Pairs(layouts, rows, options, score, stands=most is None)
+    return _Pairs(layouts, rows, options, score, covers_heavier=most is None)
 
 
 def _most_seconds(search: Search, degrees: Degrees, best: float) -> float:

@@ -68,7 +68,7 @@ def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candi
         bundle, row = known[number]
         enough, tied = best / per_second[number], bundle.tied(0, row)
         ring = bundle.least_ring(0, row, enough)
-        if chosen.stands[number]:
+        if chosen.covers_heavier[number]:
             ring = replace(ring, most=np.full(ring.pp, num_layers))
         seconds = bounds.least_seconds(ring, num_layers, enough - tied, rounds) + tied
         return float(seconds * per_second[number])
