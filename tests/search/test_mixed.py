@@ -397,7 +397,11 @@ def test_no_deal_takes_less_than_its_bound(
     rng = np.random.default_rng(0)
     looked = 0
     for node, before in cases_of(memory, monkeypatch):
-        for row in rng.permutation(node.bounds.shape[1])[:6]:
+        # Chunks that redo some of their layers: those they keep may all lie in the last chunk.
+        redone = np.flatnonzero(
+            (node.bundle.options.recompute_layers > 0) & (node.bundle.virtual > 2)
+        )
+        for row in (*rng.permutation(node.bounds.shape[1])[:6], *redone):
             of_orders = []
             for order in range(node.bounds.shape[0]):
                 least = least_of_many_deals(node.bundle, order, row, rng)

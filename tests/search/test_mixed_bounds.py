@@ -16,6 +16,7 @@ from astrarium.search.mixed_bounds import (
     least_sum,
     links_bound,
     pipeline_bound,
+    round_trip_bound,
     warm_up_passes,
 )
 
@@ -82,6 +83,25 @@ def test_no_pipeline_takes_less_than_its_links(seed: int) -> None:
         waits = virtual == 1 and not overlapped[0]
         crossing = crossing_bound(np.array([slow]), np.array([pp]), k, v, single_waits=waits)
         assert crossing[0] <= seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_pipeline_takes_less_than_a_round_trip(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nearest = np.inf
+    for _ in range(25):
+        pp, virtual = int(rng.integers(2, 10)), int(rng.integers(2, 5))
+        batches = pp * int(rng.integers(1, 4))
+        times = rng.dirichlet(np.ones(pp) * rng.choice((1.0, 30.0)))
+        forward = times * rng.uniform(0.2, 0.5, pp)
+        links = rng.uniform(0, rng.choice((0.01, 1.0))) * rng.uniform(1, 1.2, pp)
+        given = (rng, forward, times - forward, links, batches, virtual)
+        seconds = executed(*given, overlap=bool(rng.integers(0, 2)))
+        k, v, hop = np.array([batches]), np.array([virtual]), np.array([links.min()])
+        bound = round_trip_bound(np.array([times.sum()]), hop, pp, k, v)[0]
+        assert bound <= seconds * (1 + 1e-9)
+        nearest = min(nearest, seconds / bound)
+    assert nearest < 1.2  # where links are slow, little else counts
 
 
 def test_a_pool_in_use_has_a_neighbour() -> None:

@@ -96,3 +96,22 @@ def test_rows_on_few_gpus_are_left_out() -> None:
     cluster = Cluster((pool_of("a", "h100", 2, 4), pool_of("b", "a100", 2, 4)))
     workload = Workload(models()[0], seq_length=1024, global_batch=16)
     assert left_out(Case(workload, cluster, exact=False), 0.1) > 0
+
+
+def test_stages_that_fill_a_node_hand_on_between_nodes() -> None:
+    workload = Workload(models()[0], seq_length=512, global_batch=8)
+    cluster = Cluster((pool_of("fast", "h100", 4, 2), pool_of("slow", "a100", 4, 2)))
+    search = Case(workload, cluster, exact=False).search()
+    degrees = search.rows.table()[0].degrees
+    (figures, _) = search.rows.figures(degrees, np.ones((len(degrees), 1)))
+    block = degrees.tp * degrees.cp * degrees.dp
+    crossing = 0
+    for number, model in enumerate(search.model.pools):
+        for stages in (2, 3, 4):
+            gpus = stages * block
+            rows = np.flatnonzero((gpus <= model.pool.num_gpus) & (degrees.pp >= stages))
+            some = degrees.take(rows)
+            hop = model.hop_seconds(some, gpus[rows], model.shard_costs(some, gpus[rows]))
+            assert (figures.hop[number, rows, number] <= hop.min(axis=1)).all()
+            crossing += int((figures.hop[number, rows, number] == hop.min(axis=1)).sum())
+    assert crossing

@@ -34,7 +34,7 @@ from astrarium.arrays import Bools, Floats, Ints
 from astrarium.errors import InputError
 from astrarium.value import Value
 
-WAVES_AT_ONCE: Final = 256  # bounds the memory of long pipelines
+PICKED_AT_ONCE: Final = 1 << 16  # seconds of passes, half a MiB: they stay in the cache
 
 
 class Timeline(Value, frozen=True):
@@ -90,9 +90,9 @@ def simulate(
     order = pass_order(*_checked(forward[None], backward[None], p2p[None], num_micro_batches))
     starts: list[Floats] = []
     costs = _Costs(forward[None], backward[None], p2p[None])
-    free = _run([order], costs, starts, overlap_p2p=overlap_p2p)
+    free = _run([order], costs, _Record(starts=starts), overlap_p2p=overlap_p2p)
     wave, stage = np.nonzero(order.kind)
-    start = np.array(starts)[wave, stage, 0]
+    start = np.array(starts)[wave, 0, stage, 0]
     kind, chunk = order.kind[wave, stage], order.chunk[wave, stage]
     is_backward = kind == _BACKWARD
     duration = np.where(is_backward, backward[stage, chunk], forward[stage, chunk])
@@ -128,7 +128,7 @@ def simulated_seconds(
         _checked(forward, backward, p2p, fewer)
         orders.append(_shortened(pp, virtual, most, fewer))
     costs = _Costs(forward, backward, p2p)
-    return _run(orders, costs, None, overlap_p2p=overlap_p2p).max(axis=0)
+    return _run(orders, costs, overlap_p2p=overlap_p2p).max(axis=1).reshape(-1)
 
 
 def _checked(
@@ -262,24 +262,27 @@ class _Costs:
         self.links = np.concatenate([p2p.T, np.full((1, n), -np.inf), 2 * p2p.T])
         self.virtual = virtual
         self.pp = pp
+        self.n = n
 
     def waves(
         self, orders: Sequence[PassOrder], *, overlap_p2p: bool
     ) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Of every wave: where inputs come from, seconds of links and of passes, order by order.
+        """Of every wave: where inputs come from, seconds of links and of passes: (orders, pp, n).
 
-        Picked for many waves at once: a pick by itself costs more than what is done with it.
+        Picked for many waves at once: a pick by itself costs more than what is done with it. Valid
+        until the next one: the memory is used again, as fresh pages cost more than the arithmetic.
         """
-        links = [order.link if overlap_p2p else order.meets for order in orders]
-        rows = [self._rows(order) for order in orders]
-        for first in range(0, len(rows[0]), WAVES_AT_ONCE):
-            some = slice(first, first + WAVES_AT_ONCE)
-            yield from zip(
-                orders[0].source[some],
-                np.concatenate([self.links[link[some]] for link in links], axis=2),
-                np.concatenate([self.passes[row[some]] for row in rows], axis=2),
-                strict=True,
-            )
+        link = np.stack([one.link if overlap_p2p else one.meets for one in orders], axis=1)
+        row = np.stack([self._rows(order) for order in orders], axis=1)
+        wave = row[0].size * self.n
+        some = int(np.clip(PICKED_AT_ONCE // max(wave, 1), 1, len(row)))
+        links, passes = (np.empty((some, *row.shape[1:], self.n)) for _ in range(2))
+        for first in range(0, len(row), some):
+            last = min(first + some, len(row))
+            here = slice(0, last - first)
+            self.links.take(link[first:last], axis=0, out=links[here], mode="clip")
+            self.passes.take(row[first:last], axis=0, out=passes[here], mode="clip")
+            yield from zip(orders[0].source[first:last], links[here], passes[here], strict=True)
 
     def _rows(self, order: PassOrder) -> Ints:
         """Row of `passes` for every wave and stage."""
@@ -297,37 +300,48 @@ def overlapped_arrivals(
     """
     order = pass_order(*_checked(forward, backward, p2p, num_micro_batches))
     costs = _Costs(forward, backward, p2p)
-    free = np.zeros((costs.pp, len(forward)))
-    earlier, late = [free] * order.reach, np.zeros((*order.kind.shape, len(forward)), bool)
-    for wave, (source, link, passes) in enumerate(costs.waves([order], overlap_p2p=True)):
-        arrival = earlier[wave % order.reach][source] + link
-        np.greater(arrival, free, out=late[wave])
-        free = earlier[wave % order.reach] = np.maximum(free, arrival) + passes
-    return late, free
+    late = np.zeros((*order.kind.shape, len(forward)), bool)
+    free = _run([order], costs, _Record(late=late), overlap_p2p=True)
+    return late, free[0]
+
+
+class _Record(Value, frozen=True):
+    """What is kept of an execution: when passes begin, or which of them wait for their input."""
+
+    starts: list[Floats] | None = None
+    late: Bools | None = None
 
 
 def _run(
-    orders: Sequence[PassOrder], costs: _Costs, starts: list[Floats] | None, *, overlap_p2p: bool
+    orders: Sequence[PassOrder],
+    costs: _Costs,
+    record: _Record | None = None,
+    *,
+    overlap_p2p: bool,
 ) -> Floats:
-    """When each stage of each pipeline is done; `starts` collects the beginning of each wave."""
+    """When each stage of each pipeline is done: (orders, pp, n)."""
     pp, every = costs.pp, orders[0].reach
-    free = np.zeros((pp, len(orders) * costs.passes.shape[1]))
-    earlier = [free] * every
+    earlier = [np.zeros((len(orders), pp, costs.n)) for _ in range(every)]
+    free, arrival = earlier[-1], np.empty_like(earlier[0])
     after, before = (np.arange(pp) + 1) % pp, (np.arange(pp) - 1) % pp
     waves = costs.waves(orders, overlap_p2p=overlap_p2p)
     for wave, (source, link, passes) in enumerate(waves):
         if overlap_p2p:
-            arrival = earlier[wave % every][source]
+            then = earlier[wave % every]
+            then.take(source, axis=1, out=arrival, mode="clip")
             arrival += link
-            free = np.maximum(free, arrival, out=arrival)
-        if starts is not None:
-            starts.append(free)
-        free = free + passes
-        if overlap_p2p:
-            earlier[wave % every] = free
-        elif wave % every == every - 1:
-            met = np.maximum(free, free[after])
+            if record is not None and record.late is not None:
+                np.greater(arrival[0], free[0], out=record.late[wave])
+            np.maximum(free, arrival, out=arrival)
+            begin, free = arrival, then
+        else:
+            begin = free
+        if record is not None and record.starts is not None:
+            record.starts.append(begin.copy())
+        np.add(begin, passes, out=free)
+        if not overlap_p2p and wave % every == every - 1:
+            met = np.maximum(free, free[:, after])
             met += link
             np.maximum(free, met, out=free)
-            np.maximum(free, met[before], out=free)
+            np.maximum(free, met[:, before], out=free)
     return free

@@ -230,6 +230,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_NESTING:
+            assert event.start_mark is not None  # events of a text know where they are
             raise _too_deep(path, event.start_mark.line + 1)
     root: yaml.Node | None = yaml.compose(text, Loader=_yaml_loader())
     return root

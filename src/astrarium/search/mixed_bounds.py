@@ -221,6 +221,20 @@ def interleaved_speed(
     return np.asarray(np.where(virtual > 1, several, single))
 
 
+def round_trip_bound(
+    once: Floats, hop: Floats, stages: Ints | int, batches: Ints, virtual: Ints
+) -> Floats:
+    """Seconds of all passes with several chunks per rank, of whatever sizes: (rows,).
+
+    once: of one micro-batch on all ranks; hop: the fastest link. Two figures out of the chains of
+    `cost.chains.plain_chains` for the last chunks: that of the last rank, which is the way of a
+    micro-batch to the end and back, and the mean over all ranks.
+    """
+    there_and_back = once + 2 * (virtual * stages - 1) * hop
+    mean = batches / stages * once + (2 * (virtual - 1) * stages + stages - 1) * hop
+    return np.maximum(there_and_back, mean)
+
+
 def links_bound(
     stage: Floats, links: Floats, batches: Ints, virtual: Ints, overlapped: Bools
 ) -> Floats:

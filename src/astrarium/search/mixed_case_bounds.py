@@ -115,7 +115,7 @@ class CaseBounds:
         """From the first stage on."""
         d = rows.degrees
         found = places_in_flight(d.pp, d.num_micro_batches, rows.virtual, self._stages)
-        return found[:, ::-1]
+        return found[..., ::-1]
 
     def _least(
         self, rows: Refined, index: Ints, options: Options, held: OptionRoom | AnyOptionRoom
@@ -134,6 +134,7 @@ class CaseBounds:
             self._pool_of,
             rows.work @ self._numbers,
             worst - after,
+            rows.hop.min(axis=(1, 2)),
             updates=updates,
         )
         seconds = np.where(np.isfinite(passes), np.maximum(passes, links), 0.0) + after

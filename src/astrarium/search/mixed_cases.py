@@ -28,6 +28,7 @@ from astrarium.search.mixed_bounds import (
     links_bound,
     links_of_chains,
     pipeline_bound,
+    round_trip_bound,
     stage_room,
     warm_up_passes,
 )
@@ -125,12 +126,13 @@ class Bundle(Value, frozen=True, dict=True):
     @cached_property
     def _in_flight(self) -> Floats:
         """Whole micro-batches in flight at each stage: (stages, rows, contents)."""
-        layers = self._num_layers.astype(np.int64)
-        batches = self.degrees.num_micro_batches
-        first, index = distinct_rows(self.virtual, batches)
-        pairs = zip(self.virtual[first].tolist(), batches[first].tolist(), strict=True)
-        most = int(layers.max())
-        found = [in_flight_of_layers(self.num_stages, v, k, most)[:, layers] for v, k in pairs]
+        layers, most = self._num_layers.astype(np.int64), int(self._num_layers.max())
+        is_block = self.options.method == METHODS.index(Method.BLOCK)
+        redone = np.where(is_block, self.options.recompute_layers, 0)
+        columns = (self.virtual, self.degrees.num_micro_batches, redone)
+        first, index = distinct_rows(*columns)
+        each = zip(*(column[first].tolist() for column in columns), strict=True)
+        found = [in_flight_of_layers(self.num_stages, v, k, most, r)[:, layers] for v, k, r in each]
         return np.stack(found, axis=1)[:, index]
 
     @cached_property
@@ -267,10 +269,12 @@ class Bundle(Value, frozen=True, dict=True):
         fewest = laid.sum(axis=0).T
         whole = self.model.workload.model.num_layers
         able = full.sum(axis=2) >= whole
-        through = np.where(able, least_sum(rate, full, fewest, whole), np.inf).min(axis=1)
-        through = through + self._least_hop(rows) * (2 * self.num_stages - 2)
-        # With several chunks of any size nothing is known of what is done around the turns.
-        through = np.where((v > 1) & np.isfinite(through), 0.0, through)
+        once = np.where(able, least_sum(rate, full, fewest, whole), np.inf).min(axis=1)
+        hop, stages = self._least_hop(rows), self.num_stages
+        batches = self.degrees.num_micro_batches[rows]
+        trip = round_trip_bound(once, hop, stages, batches, v)
+        # With several chunks of any size nothing is known of what a rank does before its turns.
+        through = np.where((v > 1) & np.isfinite(once), 0.0, once + hop * (2 * stages - 2))
         ramps = np.full((len(self.class_of), len(rows)), np.inf)
         steps = np.linspace(least, most, STEPS)
         for below, step in zip(steps[:-1][::-1], steps[1:][::-1], strict=True):
@@ -279,7 +283,8 @@ class Bundle(Value, frozen=True, dict=True):
             most_held = np.minimum(held(limit, chains), updated)
             fits = np.einsum("scr,sco->or", most_held, laid) >= whole
             ramps = np.where(fits, below, ramps)
-        return ramps
+        trip = np.where(v > 1, trip, 0.0)
+        return np.where(trip <= most, np.maximum(ramps, trip), np.inf)
 
     def _least_hop(self, rows: Ints) -> Floats:
         """The fastest link between neighbours in any order: (rows,)."""
@@ -536,21 +541,33 @@ def _executed(layouts: Layouts, options: Options, least: Floats, most: float) ->
     return found
 
 
-def in_flight_of_layers(pp: int, virtual: int, batches: int, most_layers: int) -> Floats:
-    """Micro-batches in flight at each stage, by the layers that it holds: (stages, layers + 1)."""
+def in_flight_of_layers(
+    pp: int, virtual: int, batches: int, most_layers: int, redone: int = 0
+) -> Floats:
+    """Micro-batches in flight at each stage, by the layers that it holds: (stages, layers + 1).
+
+    At least, where every chunk redoes so many of its layers: those it keeps count.
+    """
     if virtual == 1:
         held = np.minimum(pp - np.arange(pp), batches).astype(float)
         return np.repeat(held[:, None], most_layers + 1, axis=1)
     found = np.zeros((pp, most_layers + 1))
     for layers in range(1, most_layers + 1):
-        found[:, layers] = _in_flight_of_chunks(pp, virtual, min(batches, 2 * pp), layers)
+        found[:, layers] = _in_flight_of_chunks(pp, virtual, min(batches, 2 * pp), layers, redone)
     return found
 
 
 @cache
-def _in_flight_of_chunks(pp: int, virtual: int, batches: int, layers: int) -> Floats:
+def _in_flight_of_chunks(pp: int, virtual: int, batches: int, layers: int, redone: int) -> Floats:
     sizes = np.repeat(_chunks(np.array([layers]), virtual), pp, axis=1)
-    return (in_flight_at_peak(sizes, batches) * sizes).sum(axis=0) / layers
+    kept = np.maximum(sizes - redone, 0)
+    if not redone or not kept.any():
+        return (in_flight_at_peak(sizes, batches) * sizes).sum(axis=0) / layers
+    # Layers that are kept whole lie in the larger chunks, the last ones, of which fewer
+    # micro-batches are in flight; those that are redone lie in all chunks alike.
+    held = in_flight_at_peak(kept, batches)
+    of_kept = (held * kept).sum(axis=0) / kept.sum(axis=0)
+    return np.minimum(of_kept, held.mean(axis=0))
 
 
 def _chunks(sizes: Ints, virtual: int) -> Ints:

@@ -3,9 +3,9 @@
 Known are the seconds of a layer on every pool and how many stages lie there. With one chunk per
 rank the stage at place j has to do all but its warm-up after the first micro-batch has come back
 (`cost.walks`), so it may hold the more layers the earlier it stands, and no pool has better places
-than the first ones; with several chunks of any size only its own passes count. All stages
-together must hold the model, each at least a layer, and what follows the passes has the rest of
-the iteration (`mixed_updates`).
+than the first ones; with several chunks of any size its own passes count, and the round trip of a
+micro-batch (`mixed_bounds.round_trip_bound`). All stages together must hold the model, each at
+least a layer, and what follows the passes has the rest of the iteration (`mixed_updates`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
+from astrarium.search.mixed_bounds import round_trip_bound
 from astrarium.search.mixed_relaxed import LayerFigures
 from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
@@ -29,7 +30,7 @@ class Ramps(Value, frozen=True):
 
     layer: Floats  # (rows, pools): seconds of both passes of a layer
     rest: Floats  # (rows, places): passes after the first micro-batch is back, never rising
-    hops: Floats  # (rows,): seconds of transfers on that way
+    hop: Floats  # (rows,): seconds of a transfer between stages
     stages: Ints
     batches: Ints
     virtual: Ints
@@ -56,7 +57,10 @@ class Ramps(Value, frozen=True):
         used = counts > 0
         through = self._through(counts, np.where(used, alone, 0.0))
         able = np.isfinite(through) & ~(used & (alone < 1)).any(axis=1)
-        before = np.where(able & (self.virtual == 1), through, 0.0)
+        single = self.virtual == 1
+        trip = round_trip_bound(through, self.hop, self.stages, self.batches, self.virtual)
+        able &= single | (trip <= passes * (1 + ROUNDING))
+        before = np.where(able & single, through + (2 * self.stages - 2) * self.hop, 0.0)
         at = np.minimum((passes - before)[:, None] / self.rest, turn)
         held = np.floor(at[:, None, :] / self.layer[:, :, None] * (1 + ROUNDING) + ROUNDING)
         held = np.minimum(held, updated[:, :, None])
@@ -65,7 +69,7 @@ class Ramps(Value, frozen=True):
         return np.asarray(able & ((held * here).sum(axis=(1, 2)) >= self.num_layers))
 
     def _through(self, counts: Floats, alone: Floats) -> Floats:
-        """The first micro-batch until it is back, if stages hold so many layers at most."""
+        """One micro-batch on all stages, if they hold so many layers at most."""
         extra = self.num_layers - counts.sum(axis=1, keepdims=True)
         order = np.argsort(self.layer, axis=1, kind="stable")
         spare = np.take_along_axis(np.maximum(counts * (alone - 1), 0.0), order, axis=1)
@@ -73,7 +77,7 @@ class Ramps(Value, frozen=True):
         taken = np.clip(extra - before, 0.0, spare)
         more = (taken * np.take_along_axis(self.layer, order, axis=1)).sum(axis=1)
         able = (spare.sum(axis=1) >= extra[:, 0]) & (extra[:, 0] >= 0)
-        return np.where(able, (counts * self.layer).sum(axis=1) + more + self.hops, np.inf)
+        return np.where(able, (counts * self.layer).sum(axis=1) + more, np.inf)
 
     def least_passes(
         self, counts: Floats, low: Floats, high: Floats, total: Floats, steps: int = STEPS
@@ -109,7 +113,7 @@ def ramps_of(
     return Ramps(
         layer=layer,
         rest=rest,
-        hops=hop * (2 * stages - 2),
+        hop=hop,
         stages=stages,
         batches=batches,
         virtual=virtual,

@@ -25,7 +25,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
-from astrarium.search.mixed_bounds import least_sum, warm_up_passes
+from astrarium.search.mixed_bounds import least_sum, round_trip_bound, warm_up_passes
 from astrarium.search.mixed_cases import in_flight_of_layers
 from astrarium.search.mixed_updates import UpdateRoom
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
@@ -83,11 +83,11 @@ class LayerRoom:
     """How many layers stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
     places), or with policies in front.
 
-    in_flight: (rows, places), micro-batches.
+    in_flight: (2, rows, places), micro-batches (`places_in_flight`).
     """
 
     def __init__(self, figures: LayerFigures, in_flight: Floats) -> None:
-        f = in_flight[:, None, :]
+        f, of_redone = in_flight[:, :, None, :]
 
         def at(values: Floats) -> Floats:
             return values[..., None]
@@ -96,10 +96,11 @@ class LayerRoom:
         self._seconds, self._all_again = at(figures.seconds), at(figures.all_again)
         self._fastest = self._seconds.min(axis=0)
         self._fitting = at(figures.room) / (at(figures.weight) + f * at(figures.act))
-        traded = f * at(figures.saved) / at(figures.again)
-        all_in = at(figures.weight[0]) + f * at(figures.act[0]) + traded * self._seconds[0]
+        traded = of_redone * at(figures.saved) / at(figures.again)
+        kept = at(figures.weight[0]) + of_redone * at(figures.act[0])
+        all_in = kept + traded * self._seconds[0]
         self._traded, self._at_rest = traded / all_in, room / all_in
-        kept = at(figures.least_weight) + f * at(figures.least_act)
+        kept = at(figures.least_weight) + of_redone * at(figures.least_act)
         self._inputs, self._grouped = room / kept, room / at(figures.least_weight)
 
     def take(self, rows: Ints) -> LayerRoom:
@@ -232,16 +233,20 @@ _SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
 
 
 def places_in_flight(stages: Ints, batches: Ints, virtual: Ints, places: int) -> Floats:
-    """Micro-batches in flight at the last, next to last, ... stage, at least: (rows, places)."""
+    """Micro-batches in flight at the last, next to last, ... stage, at least: (2, rows, places).
+
+    If chunks redo nothing, or parts of all their layers alike; and if they redo some of them.
+    """
     batches = np.minimum(batches, np.where(virtual > 1, 2, 1) * stages)
     first, index = distinct_rows(stages, batches, virtual)
-    found = np.zeros((len(first), places))
+    found = np.zeros((2, len(first), places))
     for row, i in enumerate(first):
         pp, v = int(stages[i]), int(virtual[i])
-        # Chunks are the least alike if some hold one layer and some two.
-        some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v))[:, v:]
-        found[row, : min(pp, places)] = some.min(axis=1)[::-1][:places]
-    return found[index]
+        for redone in (0, 1):
+            # Chunks are the least alike if some hold one layer and some two.
+            some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v), redone)[:, v:]
+            found[redone, row, : min(pp, places)] = some.min(axis=1)[::-1][:places]
+    return found[:, index]
 
 
 def least_longest(
@@ -258,7 +263,7 @@ def least_longest(
 
     room: (rows, classes), stages that a pool has room for. A stage has a layer.
     """
-    behind = np.arange(in_flight.shape[1]) >= room[..., None]
+    behind = np.arange(in_flight.shape[2]) >= room[..., None]
 
     def enough(of: LayerRoom, longest: Floats, rows: Ints) -> Bools:
         most = of.most_layers(longest[:, None, None]) * (1 + 1e-9)
@@ -291,12 +296,13 @@ def least_passes_of_options(
     pool_of: Ints,
     whole: Floats,
     worst: Floats,
+    hop: Floats,
     updates: UpdateRoom | None = None,
 ) -> Floats:
     """Seconds of all passes of cases with their own options, in any of some orders: (cases,).
 
-    pool_of: (orders, stages); whole: what all layers count; updates: what the rest of an iteration
-    leaves room for. Infinite where it is more than the worst.
+    pool_of: (orders, stages); whole: what all layers count; hop: the fastest link; updates: what
+    the rest of an iteration leaves room for. Infinite where it is more than the worst.
     """
     virtual = held.virtual[:, 0, 0]
     stages, pools = pool_of.shape[1], held.seconds.shape[1]
@@ -308,8 +314,9 @@ def least_passes_of_options(
     done = warm_up_passes(stages, batches)[:, None, :] - 1
     rest = batches[:, None, None] - (1 + done * held.share[..., None])
     rest = np.maximum(rest, 1e-9)
-    # With several chunks of any size nothing is known of what is done before and behind the turns.
+    # With several chunks of any size nothing is known of what a rank does before its turns.
     several = virtual > 1
+    trip = np.where(several, round_trip_bound(through, hop, stages, batches, virtual), 0.0)
     through = np.where(several & np.isfinite(through), 0.0, through)
     rest = np.where(several[:, None, None], batches[:, None, None], rest)
     places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
@@ -331,14 +338,14 @@ def least_passes_of_options(
 
     cases = np.flatnonzero(np.isfinite(through))
     cases = cases[asking(cases)(most[cases])]
-    found = np.where(np.isfinite(worst), np.inf, most)
-    low = least
+    too_long = np.where(np.isfinite(worst), np.inf, most)
+    found, low = too_long.copy(), least
     if updates is not None:
         low = _first_step(asking, cases, least, most, held.update_steps)
         cases = cases[np.isfinite(low[cases])]
     if len(cases):
         found[cases] = _least_enough(asking(cases), low[cases], most[cases])
-    return found
+    return np.where(trip <= most, np.maximum(found, trip), too_long)
 
 
 def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floats:
@@ -392,7 +399,7 @@ def _one_way(
 class AnyOptionRoom:
     """The same whatever is recomputed, of layers that are alike: cases have figures of their own.
 
-    in_flight: (cases, stages) from the first on.
+    in_flight: (2, cases, stages) from the first on.
     """
 
     update_steps = (3, 12)  # of passes, for each of which the update has what is left
@@ -419,7 +426,7 @@ class AnyOptionRoom:
 class OptionRoom:
     """How many layers stages of cases can hold: arrays of (cases, pools, 1 or stages).
 
-    figures: without and with offload, `place` being the row of each case; in_flight: (cases,
+    figures: without and with offload, `place` being the row of each case; in_flight: (2, cases,
     stages) from the first on; work: (cases, kinds), what a layer of each kind counts.
     """
 
@@ -450,7 +457,7 @@ class OptionRoom:
         self.seconds, self.again, self.all_again = at("seconds"), at("again"), at("all_again")
         self.share = at("share")[..., 0]
         self.virtual = virtual[:, None, None]
-        f = in_flight[:, None, :]
+        f = np.where(full, in_flight[1][:, None, :], in_flight[0][:, None, :])
         each = options.recompute_layers[:, None, None]
         self.least = lightest
         self.alike = np.full(self.least.shape, work.shape[1] == 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from math import factorial
 
@@ -433,7 +433,24 @@ class RowBounds:
         for gpus in self._parts_of_pools:
             pool_gpus = np.tile(gpus, (len(degrees), 1))
             parts.append(layer_figures(self.model, degrees, classes, pool_gpus, masks, work))
-        return tuple(reduce(LayerFigures.faster_of, of) for of in zip(*parts, strict=True))
+        found = (reduce(LayerFigures.faster_of, of) for of in zip(*parts, strict=True))
+        between = self._hops_between_domains(degrees)
+        return tuple(replace(of, hop=np.maximum(of.hop, between)) for of in found)
+
+    def _hops_between_domains(self, degrees: Degrees) -> Floats:
+        """Transfers to the next stage where no domain of a pool holds two: (pools, rows, pools).
+
+        Zero elsewhere. With few GPUs of a pool, a single stage lies there and hands on to nobody.
+        """
+        found = np.zeros((len(self._domains), len(degrees), len(self._domains)))
+        block, stride = degrees.tp * degrees.cp * degrees.dp, degrees.stage_stride
+        for number, (model, gpus) in enumerate(zip(self.model.pools, self._domains, strict=True)):
+            largest = model.pool.domain_of(np.array(gpus)).max()
+            rows = np.flatnonzero((degrees.pp > 1) & (largest < 2 * stride))
+            few, two = degrees.take(rows), 2 * block[rows]
+            hop = model.hop_seconds(few, two, model.shard_costs(few, two))
+            found[number, rows, number] = hop.min(axis=1)
+        return found
 
     @property
     def _parts_of_pools(self) -> list[list[int]]:
