@@ -14,10 +14,10 @@ from page import strategy_text, table
 
 from astrarium.cost.layouts import CostModel
 from astrarium.report.words import time_cause
-from astrarium.search.engine import Search
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.rules import overlaps_named, user_rules
+from astrarium.search.single.engine import Search
 from astrarium.search.space import Space
 from astrarium.strategy.validity import megatron_rules
 from astrarium.validate.metrics import Scoring, time_scores

@@ -54,10 +54,10 @@ def front(case: Case) -> Front:
     from astrarium.cost.training_run import RunTerms
     from astrarium.model import load_model
     from astrarium.model.workload import Workload
-    from astrarium.search.money import find_front
+    from astrarium.search.money.frontier import find_front
+    from astrarium.search.money.runs import Runs
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.planner import plan
-    from astrarium.search.runs import Runs
     from astrarium.units import DAY
 
     cluster = parse_gpus(",".join(f"{name}:{case.gpus}" for name in TYPES[: case.types]))

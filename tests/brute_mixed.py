@@ -17,14 +17,14 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.step import seconds_of
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
-from astrarium.search.arrangements import laid
 from astrarium.search.fields import Rows, constant_fields
 from astrarium.search.formats import runnable
-from astrarium.search.mixed_space import MixedSpace
+from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.outcome import Objective
+from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import user_rules
-from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES
+from astrarium.search.split.arrangements import laid
 from astrarium.strategy.columns import SPLITS, Degrees, Options
 from astrarium.strategy.types import LayerSplit
 from astrarium.strategy.validity import megatron_rules

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from astrarium.arrays import Ints
-from astrarium.search.dealing import Ring
+from astrarium.search.split.dealing import Ring
 
 LARGE = 10**6
 

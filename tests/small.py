@@ -22,8 +22,8 @@ from astrarium.model.huggingface import from_config
 from astrarium.model.workload import Workload
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Objective
+from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule
-from astrarium.search.sieve import RejectingRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, Options
 from astrarium.strategy.types import LayerSplit

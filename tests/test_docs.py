@@ -220,8 +220,8 @@ def test_the_benchmark_table_has_every_case() -> None:
         assert any(row.startswith(f"| {model}, {types}") for row in rows), (model, types)
 
 
-def test_the_readme_counts_what_is_there() -> None:
-    text = PAGES["README.md"]
+def test_the_page_of_what_is_covered_counts_what_is_there() -> None:
+    text = PAGES["docs/coverage.md"]
     for number, what in ((len(gpus()), "GPU types"), (len(model_names()), "models")):
         assert f"{number} {what}" in text
     assert f"{len(megatron_rules())} validity rules" in text

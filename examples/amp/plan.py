@@ -25,7 +25,7 @@ from astrarium.cost.mixed import ClusterModel, StageTables
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
-from astrarium.search.partition import SplitProblem, best_splits
+from astrarium.search.split.partition import SplitProblem, best_splits
 from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.placement import laid_over

@@ -28,11 +28,11 @@ WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**
 def test_listeners_hear_what_is_found(gpus: str, mode: Mode, phases: set[str]) -> None:
     heard: list[tuple[str, int, int, Sequence[Plan]]] = []
 
-    def told(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
+    def progress(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
         heard.append((phase, done, total, plans()))
 
     silent = plan(WORKLOAD, parse_gpus(gpus), mode=mode, top=3)
-    found = plan(WORKLOAD, parse_gpus(gpus), mode=mode, top=3, told=told)
+    found = plan(WORKLOAD, parse_gpus(gpus), mode=mode, top=3, progress=progress)
     assert replace(found, seconds=0.0) == replace(silent, seconds=0.0)
     assert {phase for phase, *_ in heard} == phases
     for _, done, total, plans in heard:
@@ -50,7 +50,7 @@ def test_plans_are_told_in_the_order_of_the_objective() -> None:
         parse_gpus("h100:8,a100:8"),
         objective=Objective.COST,
         mode=Mode.UP_TO,
-        told=lambda phase, done, total, plans: heard.append(plans()),
+        progress=lambda phase, done, total, plans: heard.append(plans()),
     )
     assert heard
     for plans in heard:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
-    from astrarium.search.listing import Told
+    from astrarium.search.listing import Progress
+    from astrarium.search.money.sensitivity import Change
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.plan import Plan
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
-    from astrarium.search.sensitivity import Change
 
 Flags = Mapping[str, Any]  # of `astrarium plan`, by name: texts, or None
 
@@ -89,12 +89,12 @@ def read(flags: Flags) -> Question:
     )
 
 
-def search(question: Question, told: Told | None = None) -> Planned:
+def search(question: Question, progress: Progress | None = None) -> Planned:
     """Ask the search; NoFeasiblePlanError says what bound if nothing is feasible.
 
-    `told` hears how far it is and what it has found (`astrarium.search.listing`).
+    `progress` hears how far it is and what it has found (`astrarium.search.listing`).
     """
-    from astrarium.search.listing import untold
+    from astrarium.search.listing import no_progress
     from astrarium.search.planner import plan
 
     return plan(
@@ -108,7 +108,7 @@ def search(question: Question, told: Told | None = None) -> Planned:
         tuning=question.tuning,
         terms=question.terms,
         most_types=question.most_types,
-        told=told or untold,
+        progress=progress or no_progress,
     )
 
 
@@ -135,8 +135,8 @@ def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDoc
 
 def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
     """Which price or network, changed by how much, changes the answer."""
-    from astrarium.search.runs import Runs
-    from astrarium.search.sensitivity import Sensitivity
+    from astrarium.search.money import Runs
+    from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
     runs = Runs(asked.workload, asked.cluster, question.terms, question.tuning)

@@ -44,7 +44,7 @@ from astrarium.units import HOUR, format_bytes, format_seconds
 if TYPE_CHECKING:
     from astrarium.cost.training_run import RunTerms
     from astrarium.search.comparison import Compared
-    from astrarium.search.sensitivity import Change
+    from astrarium.search.money.sensitivity import Change
 
 OWN_RANK = 0  # of the user's own plan, which is none of those found
 MOST_LEFT_OUT = 6  # pools that are named one by one

@@ -8,11 +8,10 @@ from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
-from astrarium.search.money import best_paid
+from astrarium.search.money import Runs, best_paid
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.planner import predict
-from astrarium.search.runs import Runs
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from astrarium.search.money import best_paid, keeps, rank_key
+from astrarium.search.money import Runs, best_paid, keeps, rank_key
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan
-from astrarium.search.runs import Runs
 
 # What a search is doing, how much of it is done, how much there is (0: not known), and, for those
 # who ask, the plans found so far: making them takes time.
-Told = Callable[[str, int, int, Callable[[], Sequence[Plan]]], None]
+Progress = Callable[[str, int, int, Callable[[], Sequence[Plan]]], None]
 
 
-def untold(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
+def no_progress(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
     """Nobody wants to know."""
 
 
@@ -32,16 +31,18 @@ def listed(plans: Sequence[Plan], objective: Objective) -> list[Plan]:
     return sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
 
 
-def telling(told: Told, runs: Runs, objective: Objective, limits: Limits, top: int) -> Told:
+def telling(
+    progress: Progress, runs: Runs, objective: Objective, limits: Limits, top: int
+) -> Progress:
     """The same, for searches that know neither payment nor limits: plans as they will be listed."""
-    if told is untold:
-        return untold
+    if progress is no_progress:
+        return no_progress
 
     def tell(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
         def so_far() -> Sequence[Plan]:
             paid = [best_paid(runs, plan, objective, limits) for plan in plans()]
             return listed([plan for plan in paid if keeps(plan, limits)], objective)[:top]
 
-        told(phase, done, total, so_far)
+        progress(phase, done, total, so_far)
 
     return tell

@@ -23,9 +23,10 @@ from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
-from astrarium.search.listing import Told, listed, telling, untold
+from astrarium.search.listing import Progress, listed, no_progress, telling
 from astrarium.search.money import (
     Front,
+    Runs,
     check_headway,
     find_front,
     front_of,
@@ -46,7 +47,6 @@ from astrarium.search.pools import (
 )
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule
-from astrarium.search.runs import Runs
 from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
 from astrarium.value import Value
@@ -84,11 +84,11 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
     most_types: int | None = None,
-    told: Told = untold,
+    progress: Progress = no_progress,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most so many pools; None: all of them. `told` hears how far the search is.
+    A job uses at most so many pools; None: all of them. `progress` hears how far the search is.
     """
     limits = limits or Limits()
     _check_request(workload, cluster, mode, limits)
@@ -103,7 +103,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         (*rules, *runs.rules),
         max(top, LISTED),
         runs.limits_of_search(limits),
-        telling(told, runs, objective, limits, top),
+        telling(progress, runs, objective, limits, top),
     )
     front = _front(asked, runs)
     searched = _searched(asked, runs, limits, front, most_types)
@@ -178,7 +178,7 @@ def _front(asked: Asked, runs: Runs) -> Front | None:
     matters = asked.is_about_money or asked.workload.tokens is not None
     if asked.mode is Mode.EXACT or unpriced or not matters:
         return None
-    return find_front(runs, asked.rules, asked.told)
+    return find_front(runs, asked.rules, asked.progress)
 
 
 def _gap(results: Sequence[SearchResult]) -> float:

@@ -14,10 +14,9 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import Spot
 from astrarium.cost.tuning import Tuning
 from astrarium.model.workload import Workload
-from astrarium.search.engine import Search
 from astrarium.search.formats import runnable
-from astrarium.search.listing import Told, listed, untold
-from astrarium.search.money import best_paid, keeps, rank_key
+from astrarium.search.listing import Progress, listed, no_progress
+from astrarium.search.money import Prospects, Runs, best_paid, keeps, rank_key
 from astrarium.search.outcome import (
     LISTED,
     Found,
@@ -28,11 +27,10 @@ from astrarium.search.outcome import (
     SearchResult,
 )
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.prospects import Prospects
+from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, overlaps_named
-from astrarium.search.runs import Runs
 from astrarium.search.score import Score
-from astrarium.search.sieve import RejectingRule
+from astrarium.search.single import Search
 from astrarium.search.space import Space
 from astrarium.strategy.validity import megatron_rules
 from astrarium.value import Value
@@ -160,7 +158,7 @@ class Asked(Value, frozen=True):
     rules: tuple[UserRule, ...]
     top: int
     limits: Limits
-    told: Told = untold
+    progress: Progress = no_progress
 
     @property
     def is_about_money(self) -> bool:
@@ -177,11 +175,9 @@ def search_across(
 
     It does the work of so many pools.
     """
-    from astrarium.search.arrangements import canonical
-    from astrarium.search.mixed import PartitionSearch
-    from astrarium.search.mixed_plans import KeptPlans
-    from astrarium.search.mixed_space import MixedSpace
-    from astrarium.search.polish import polished
+    from astrarium.search.mixed import KeptPlans, MixedSpace, PartitionSearch
+    from astrarium.search.split.arrangements import canonical
+    from astrarium.search.split.recutting import recut
 
     cluster = canonical(cluster)
     model = ClusterModel(runnable(asked.workload, *cluster.pools), cluster, tuning=asked.tuning)
@@ -194,7 +190,7 @@ def search_across(
     )
     better: tuple[Plan, ...] = ()
     if len(cluster.pools) == 1 and not any("split" in rule.names for rule in asked.rules):
-        better = estimate(model, polished(model, known))
+        better = estimate(model, recut(model, known))
         if space.num_degrees > FEW_DEGREES:
             return better, SearchResult.of_few(len(better))
     kept = KeptPlans(cluster, model.workload.iterations, asked.objective, asked.limits, asked.top)
@@ -211,7 +207,7 @@ def search_across(
 
     result = PartitionSearch(
         model, space, kept, runtime_rules=runtime_rules, user_rules=asked.rules, work=work
-    ).run(lambda done, rows: asked.told("pipelines", done, rows, found_so_far))
+    ).run(lambda done, rows: asked.progress("pipelines", done, rows, found_so_far))
     new = [found.strategy for found in result.found if found.strategy not in already]
     # Plans that were known before belong to another space.
     result.rejected[Rejection.SLOWER] += len(result.found) - len(new)
@@ -228,7 +224,7 @@ def search_each(asked: Asked, pools: Sequence[Pool]) -> list[tuple[tuple[Plan, .
         comparable = [score / weights[number] for score in known] if all(weights) else []
         found[number] = search_pool(asked, pools[number], comparable)
         known += [one.score * weights[number] for one in found[number][1].found]
-        asked.told(
+        asked.progress(
             "pools", len(found), len(pools), lambda: [p for ps, _ in found.values() for p in ps]
         )
     return [found[number] for number in range(len(pools))]

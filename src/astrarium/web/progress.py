@@ -23,7 +23,7 @@ def progress(seconds: float, phase: str, done: int, total: int) -> dict[str, Any
 
 
 class Reporter:
-    """Called by the search (`astrarium.search.listing.Told`)."""
+    """Called by the search (`astrarium.search.listing.Progress`)."""
 
     def __init__(self, question: planning.Question, tell: Tell) -> None:
         self._question, self._tell = question, tell

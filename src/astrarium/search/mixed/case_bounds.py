@@ -1,0 +1,142 @@
+"""What cases of a mixed search take at least, before the cost model is asked about their stages.
+
+First whatever is recomputed: rows with each way to keep optimizer states. Only what could still
+be better than the plans kept is looked at with its own options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints, distinct_rows
+from astrarium.cost.mixed import ClusterModel
+from astrarium.search.mixed.kept_plans import KeptPlans
+from astrarium.search.mixed.layer_room import (
+    AnyOptionRoom,
+    OptionRoom,
+    joined_figures,
+    least_passes_of_options,
+    places_in_flight,
+)
+from astrarium.search.mixed.nodes import PlacedRow, Refined, gathered, least_of_links
+from astrarium.search.mixed.space import MixedSpace
+from astrarium.search.mixed.updates import UpdateRoom, update_seconds, way_of
+from astrarium.search.split.arrangements import Arrangement
+from astrarium.strategy.columns import Options
+
+LONGEST_DIVIDED = 1  # stages of ZeRO that `updates` knows
+PLACES_AT_ONCE = 50_000  # of cases, on every pool
+
+
+class CaseBounds:
+    """Of cases on the same GPUs, in some orders of the pools."""
+
+    def __init__(
+        self,
+        model: ClusterModel,
+        space: MixedSpace,
+        plans: KeptPlans,
+        numbers: Floats,
+        chosen: Sequence[PlacedRow],
+        orders: Sequence[Arrangement],
+    ) -> None:
+        self._space, self._plans, self._numbers = space, plans, numbers
+        self._gpus, self._stages = chosen[0].gpus, chosen[0].row.num_stages
+        self._rows, self._orders = gathered([one.row for one in chosen]), orders
+        mean = self._rows.speed.mean(axis=0)
+        # A block on several pools is no faster than on the slowest of them.
+        classes = {of for order in orders for of in order.classes}
+        slowest = {of: min(of, key=lambda p: mean[p]) for of in classes}
+        self._pool_of = np.array([[slowest[of] for of in order.classes] for order in orders])
+        self._alike = len(numbers) == 1
+        self._links = least_of_links(self._rows, orders)
+        self._updates: tuple[Floats, Ints] | None = None
+        if self._alike and np.isfinite(self._worst):
+            seconds, probes = update_seconds(model, self._rows.degrees, self._gpus)
+            if any(len(of) > 1 for of in classes):
+                used = np.flatnonzero(self._gpus)
+                seconds[:] = seconds[:, :, used].min(axis=2, keepdims=True)
+            self._updates = seconds, probes
+
+    @property
+    def _worst(self) -> float:
+        return self._plans.worst_seconds(self._gpus) * (1 + 1e-9)
+
+    def scores(self, index: Ints, options: Options) -> Floats:
+        """At least, of cases: which of the rows, with which options."""
+        if self._updates is None:
+            return self._in_blocks(self._own, index, options)
+        way = way_of(options) + 4 * (options.zero_stage > LONGEST_DIVIDED)
+        hidden = options.overlap_p2p
+        first, kind = distinct_rows(index, way, hidden)
+        coarse = self._in_blocks(self._whatever_recomputed, index[first], options.take(first))
+        bounds = coarse[kind]
+        left = np.flatnonzero(bounds <= self._plans.limit)
+        if len(left):
+            own = self._in_blocks(self._own, index[left], options.take(left))
+            bounds[left] = np.maximum(bounds[left], own)
+        return bounds
+
+    def _in_blocks(
+        self, scores: Callable[[Ints, Options], Floats], index: Ints, options: Options
+    ) -> Floats:
+        """So many cases at once that their arrays stay in the cache."""
+        size = max(PLACES_AT_ONCE // (self._stages * len(self._gpus)), 1)
+        starts = range(0, len(index), size)
+        blocks = [np.arange(start, min(start + size, len(index))) for start in starts]
+        return np.concatenate([scores(index[some], options.take(some)) for some in blocks])
+
+    def _whatever_recomputed(self, index: Ints, options: Options) -> Floats:
+        rows = self._rows.take(index)
+        kept = options.offload_optimizer
+        parts, order = [], np.argsort(kept, kind="stable")
+        for figures, taken in zip(rows.figures, (~kept, kept), strict=True):
+            parts.append(figures.take(rows.place[taken]))
+        figures = joined_figures(parts).take(np.argsort(order, kind="stable"))
+        held = AnyOptionRoom(figures, rows.virtual, self._in_flight(rows))
+        return self._least(rows, index, options, held)
+
+    def _own(self, index: Ints, options: Options) -> Floats:
+        rows = self._rows.take(index)
+        held = OptionRoom(
+            rows.figures,
+            rows.place,
+            options,
+            self._space.module_masks,
+            rows.virtual,
+            self._in_flight(rows),
+            rows.work,
+        )
+        return self._least(rows, index, options, held)
+
+    def _in_flight(self, rows: Refined) -> Floats:
+        """From the first stage on."""
+        d = rows.degrees
+        found = places_in_flight(d.pp, d.num_micro_batches, rows.virtual, self._stages)
+        return found[..., ::-1]
+
+    def _least(
+        self, rows: Refined, index: Ints, options: Options, held: OptionRoom | AnyOptionRoom
+    ) -> Floats:
+        links = self._links[options.overlap_p2p.astype(np.int64), index]
+        layers = -(-self._space.planner.num_layers // rows.degrees.pp)
+        after = np.stack([of.least_after(layers, rows.place) for of in rows.figures])
+        after = np.where(options.offload_optimizer, after[1], after[0])
+        updates, worst = None, self._worst
+        if self._updates is not None:
+            total = np.where(options.zero_stage > LONGEST_DIVIDED, np.inf, worst)
+            updates = UpdateRoom(*self._updates, index, way_of(options), total, self._stages)
+        passes = least_passes_of_options(
+            held,
+            rows.degrees.num_micro_batches,
+            self._pool_of,
+            rows.work @ self._numbers,
+            worst - after,
+            rows.hop.min(axis=(1, 2)),
+            updates=updates,
+        )
+        seconds = np.where(np.isfinite(passes), np.maximum(passes, links), 0.0) + after
+        bounds = np.maximum(rows.bound, self._plans.score_of(seconds, self._gpus))
+        return np.where(np.isfinite(passes), bounds, np.inf)

@@ -1,0 +1,495 @@
+"""How many layers stages can hold if each could choose its own recomputation: a bound.
+
+Seconds and bytes of a stage grow with its layers. A stage on a pool with f micro-batches in flight
+may hold n layers in T seconds only if
+
+- nothing is recomputed, or the same modules of every layer: n t <= T and n (w + f act) <= room;
+- or r of the layers are redone as a whole: n t + r a <= T and n (w + f act) - r f save <= room;
+  without r, n is at most the least of three quotients (the corners of this small linear program);
+- or all of them in groups, which keep next to nothing: n (t + a) <= T and n w <= room.
+
+Every pool is looked at as if it were last in the pipeline, where least is in flight, and stages go
+to whatever pool can hold most. So no order of the pools, no choice of GPUs and no option does
+better, and nothing of it has to be listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
+from astrarium.search.mixed.updates import UpdateRoom
+from astrarium.search.split.cases import in_flight_of_layers
+from astrarium.search.split.pipeline_bounds import least_sum, round_trip_bound, warm_up_passes
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
+from astrarium.strategy.types import Granularity, Method
+from astrarium.value import Value
+
+_NONE, _SELECTIVE, _FULL = (GRANULARITIES.index(g) for g in Granularity)
+_NO_METHOD, _BLOCK = METHODS.index(Method.NONE), METHODS.index(Method.BLOCK)
+
+HALVINGS = 8  # of the interval that holds the least bottleneck
+_IMPOSSIBLE = -1e6  # layers of a stage that cannot be
+PROBES = (1, 2, 4, 8, 16, 32, 64)  # layers of the runs whose figures are asked for
+
+
+class LayerFigures(Value, frozen=True):
+    """Of one layer, or of what counts as one: arrays of (rows, classes), or with policies in front.
+
+    The first axis of `seconds`, `act`, `weight`, `room`: nothing redone, then sets of modules.
+    """
+
+    seconds: Floats
+    share: Floats  # of the forward pass at most
+    act: Floats  # kept for each micro-batch in flight
+    weight: Floats  # kept once
+    room: Floats  # bytes for all of it
+    again: Floats  # seconds to redo one layer, at least
+    saved: Floats  # bytes that this saves for each micro-batch in flight
+    least_act: Floats
+    all_again: Floats  # seconds of a layer if all are redone
+    least_weight: Floats
+    most_room: Floats
+    after: Floats  # (probes, rows, classes): seconds once an iteration
+    hop: Floats  # (classes, rows, classes): seconds of a transfer from one to another
+
+    def take(self, rows: Ints) -> LayerFigures:
+        def chosen(name: str) -> Floats:
+            values: Floats = getattr(self, name)
+            return values[:, rows] if values.ndim == 3 else values[rows]
+
+        return LayerFigures(*(chosen(name) for name in self.__struct_fields__))
+
+    def least_after(self, layers: Ints, rows: Ints | None = None) -> Floats:
+        """Once an iteration, if some stage holds at least so many layers: of all or some rows."""
+        probe = np.searchsorted(PROBES, layers, side="right") - 1
+        return self.after.min(axis=2)[probe, np.arange(len(layers)) if rows is None else rows]
+
+    def faster_of(self, other: LayerFigures) -> LayerFigures:
+        """The shorter seconds of both; bytes are the same."""
+        times = ("seconds", "again", "all_again", "after", "hop")
+        least = {n: np.minimum(getattr(self, n), getattr(other, n)) for n in times}
+        return replace(self, **least, share=np.maximum(self.share, other.share))
+
+
+class LayerRoom:
+    """How many layers stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
+    places), or with policies in front.
+
+    in_flight: (2, rows, places), micro-batches (`places_in_flight`).
+    """
+
+    def __init__(self, figures: LayerFigures, in_flight: Floats) -> None:
+        f, of_redone = in_flight[:, :, None, :]
+
+        def at(values: Floats) -> Floats:
+            return values[..., None]
+
+        room = at(figures.most_room)
+        self._seconds, self._all_again = at(figures.seconds), at(figures.all_again)
+        self._fastest = self._seconds.min(axis=0)
+        self._fitting = at(figures.room) / (at(figures.weight) + f * at(figures.act))
+        traded = of_redone * at(figures.saved) / at(figures.again)
+        kept = at(figures.weight[0]) + of_redone * at(figures.act[0])
+        all_in = kept + traded * self._seconds[0]
+        self._traded, self._at_rest = traded / all_in, room / all_in
+        kept = at(figures.least_weight) + of_redone * at(figures.least_act)
+        self._inputs, self._grouped = room / kept, room / at(figures.least_weight)
+
+    def take(self, rows: Ints) -> LayerRoom:
+        found = copy(self)
+        for name, values in vars(self).items():
+            behind = values.ndim - 3
+            setattr(found, name, values[:, rows] if behind else values[rows])
+        return found
+
+    def most_layers(self, turn: Floats) -> Floats:
+        """Of stages that take so long: (rows, 1 or classes, 1 or places)."""
+        plain = np.minimum(turn / self._seconds[0], self._fitting[0])
+        for seconds, fitting in zip(self._seconds[1:], self._fitting[1:], strict=True):
+            plain = np.maximum(plain, np.minimum(turn / seconds, fitting))
+        some = np.minimum(self._at_rest + self._traded * turn, turn / self._seconds[0])
+        some = np.minimum(some, self._inputs)
+        grouped = np.minimum(turn / self._all_again, self._grouped)
+        most = np.maximum(np.maximum(plain, np.maximum(some, grouped)), 0.0)
+        return np.minimum(most, turn / self._fastest)
+
+
+def joined_figures(parts: Sequence[LayerFigures]) -> LayerFigures:
+    """The rows of all parts, one after another."""
+
+    def joined(name: str) -> Floats:
+        values = [getattr(part, name) for part in parts]
+        return np.concatenate(values, axis=1 if values[0].ndim == 3 else 0)
+
+    return LayerFigures(*(joined(name) for name in LayerFigures.__struct_fields__))
+
+
+def layer_figures(
+    model: ClusterModel,
+    degrees: Degrees,
+    classes: Sequence[StageClass],
+    pool_gpus: Ints,
+    masks: Sequence[int],
+    work: Floats,
+) -> tuple[LayerFigures, ...]:
+    """Without and with offload.
+
+    `work` (rows, kinds): what a layer of each kind counts; figures are of one such unit.
+    """
+    policies = [(_NONE, _NO_METHOD, 0, 0), *((_SELECTIVE, _NO_METHOD, 0, m) for m in masks)]
+    policies.append((_FULL, _BLOCK, 1, 0))
+    copies, kinds = len(degrees), work.shape[1]
+    # Optimizer states that are not divided need not be gathered, which can be worth the longer
+    # update; what else they change is not asked for.
+    whole = _options(policies[:1], copies)
+    whole = replace(whole, zero_stage=np.zeros(copies, np.int64))
+    of_one = Options.joined([_options(policies, copies), whole])
+    offloaded = replace(of_one, offload_optimizer=np.ones(len(of_one), bool))
+    rows = np.tile(np.arange(copies), 2 * len(policies) + 2)
+    tables = model.stage_tables(
+        degrees.take(rows),
+        Options.joined([of_one, offloaded]),
+        classes,
+        pool_gpus[rows],
+        _probes(kinds),
+    )
+    shape = (2, len(policies) + 1, copies, len(classes), kinds, len(PROBES))
+    every = {name: getattr(tables, name).reshape(shape) for name in _ASKED}
+    hop = np.moveaxis(tables.hop[:copies].min(axis=3), 1, 0)
+    return tuple(
+        _figures({name: values[offload] for name, values in every.items()}, tables, work, hop)
+        for offload in (0, 1)
+    )
+
+
+_ASKED = ("forward", "backward", "after", "fixed_bytes", "flight_bytes")
+
+
+def _figures(
+    of: Mapping[str, Floats], tables: StageTables, work: Floats, hop: Floats
+) -> LayerFigures:
+    """From arrays of (policies and undivided states, rows, classes, kinds, probes)."""
+    forward, fixed, flight = (of[n][:-1] for n in ("forward", "fixed_bytes", "flight_bytes"))
+    seconds = forward + of["backward"][:-1]
+    unit = work[:, None, :]
+    weight = (fixed[..., 1] - fixed[..., 0]) / unit
+    room = tables.capacity[:, None] - (2 * fixed[..., 0] - fixed[..., 1])
+    # What redoing one of few or many layers costs; one of endlessly many would cost least.
+    few, many = (seconds[-1, ..., i] - PROBES[i] * seconds[0, ..., 0] for i in (-2, -1))
+    again = np.maximum(2 * many - few, 1e-3 * seconds[0, ..., 0]) / unit
+    act = flight[..., 0] / unit
+    return LayerFigures(
+        seconds=(seconds[:-1, ..., 0] / unit).min(axis=3),
+        share=(forward / seconds).max(axis=(0, 3, 4)),
+        act=act[:-1].min(axis=3),
+        weight=weight[:-1].min(axis=3),
+        room=room[:-1].max(axis=3),
+        again=again.min(axis=2),
+        saved=(act[0] - act[-1]).max(axis=2),
+        least_act=act[-1].min(axis=2),
+        all_again=(seconds[-1, ..., 0] / unit).min(axis=2),
+        least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
+        most_room=room.max(axis=(0, 3)),
+        after=np.moveaxis(of["after"].min(axis=(0, 3)), -1, 0),
+        hop=hop,
+    )
+
+
+def _probes(kinds: int) -> Contents:
+    """Runs of few and many layers of every kind, in the middle of a model."""
+    numbers = np.array(PROBES, float)
+    layers = (np.eye(kinds)[:, None, :] * numbers[:, None]).reshape(-1, kinds)
+    nowhere = np.zeros(len(layers), bool)
+    return Contents(np.zeros((0, 0), np.int64), layers, nowhere, nowhere)
+
+
+def _options(policies: Sequence[tuple[int, ...]], copies: int) -> Options:
+    """Each policy for all rows; optimizer states divided, all hidden that can be."""
+    granularity, method, layers, modules = (
+        np.repeat(np.array(column, np.int64), copies) for column in zip(*policies, strict=True)
+    )
+    count = len(granularity)
+    on: dict[str, Any] = {f"overlap_{n}": np.ones(count, bool) for n in _SWITCHES}
+    return Options(
+        zero_stage=np.ones(count, np.int64),
+        granularity=granularity,
+        method=method,
+        recompute_layers=layers,
+        recompute_modules=modules,
+        offload_optimizer=np.zeros(count, bool),
+        **on,
+    )
+
+
+_SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
+
+
+def places_in_flight(stages: Ints, batches: Ints, virtual: Ints, places: int) -> Floats:
+    """Micro-batches in flight at the last, next to last, ... stage, at least: (2, rows, places).
+
+    If chunks redo nothing, or parts of all their layers alike; and if they redo some of them.
+    """
+    batches = np.minimum(batches, np.where(virtual > 1, 2, 1) * stages)
+    first, index = distinct_rows(stages, batches, virtual)
+    found = np.zeros((2, len(first), places))
+    for row, i in enumerate(first):
+        pp, v = int(stages[i]), int(virtual[i])
+        for redone in (0, 1):
+            # Chunks are the least alike if some hold one layer and some two.
+            some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v), redone)[:, v:]
+            found[redone, row, : min(pp, places)] = some.min(axis=1)[::-1][:places]
+    return found[:, index]
+
+
+def least_longest(
+    figures: LayerFigures,
+    in_flight: Floats,
+    room: Ints,
+    stages: Ints,
+    within: tuple[Floats, Floats],
+    whole: Floats,
+    *,
+    whole_layers: bool,
+) -> Floats:
+    """The least bottleneck of rows, if it is between two figures; the higher one if it is more.
+
+    room: (rows, classes), stages that a pool has room for. A stage has a layer.
+    """
+    behind = np.arange(in_flight.shape[2]) >= room[..., None]
+
+    def enough(of: LayerRoom, longest: Floats, rows: Ints) -> Bools:
+        most = of.most_layers(longest[:, None, None]) * (1 + 1e-9)
+        if whole_layers:
+            most = np.floor(most)
+            most[most < 1] = _IMPOSSIBLE
+        most[behind[rows]] = _IMPOSSIBLE
+        best = np.cumsum(-np.sort(-most.reshape(len(rows), behind[0].size), axis=1), axis=1)
+        held = np.take_along_axis(best, stages[rows, None] - 1, axis=1)[:, 0]
+        return held >= whole[rows] * (1 - 1e-9)
+
+    held = LayerRoom(figures, in_flight)
+    every = np.arange(len(stages))
+    found = within[1].copy()
+    # What cannot be done in the most seconds needs no closer look.
+    rows = every[enough(held, found, every)]
+    held = held.take(rows)
+    low, high = within[0][rows], found[rows]
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        done = enough(held, middle, rows)
+        high, low = np.where(done, middle, high), np.where(done, low, middle)
+    found[rows] = low
+    return found
+
+
+def least_passes_of_options(
+    held: OptionRoom | AnyOptionRoom,
+    batches: Ints,
+    pool_of: Ints,
+    whole: Floats,
+    worst: Floats,
+    hop: Floats,
+    updates: UpdateRoom | None = None,
+) -> Floats:
+    """Seconds of all passes of cases with their own options, in any of some orders: (cases,).
+
+    pool_of: (orders, stages); whole: what all layers count; hop: the fastest link; updates: what
+    the rest of an iteration leaves room for. Infinite where it is more than the worst.
+    """
+    virtual = held.virtual[:, 0, 0]
+    stages, pools = pool_of.shape[1], held.seconds.shape[1]
+    laid = (pool_of[..., None] == np.arange(pools)).astype(float)  # (orders, stages, pools)
+    least = held.seconds.min(axis=(1, 2)) * whole / stages * batches
+    most = np.where(np.isfinite(worst), worst, 4 * least)
+    whole = whole[:, None] * (1 - 1e-9)
+    through = _one_way(held, laid, whole, most / batches)
+    done = warm_up_passes(stages, batches)[:, None, :] - 1
+    rest = batches[:, None, None] - (1 + done * held.share[..., None])
+    rest = np.maximum(rest, 1e-9)
+    # With several chunks of any size nothing is known of what a rank does before its turns.
+    several = virtual > 1
+    trip = np.where(several, round_trip_bound(through, hop, stages, batches, virtual), 0.0)
+    through = np.where(several & np.isfinite(through), 0.0, through)
+    rest = np.where(several[:, None, None], batches[:, None, None], rest)
+    places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
+
+    def asking(cases: Ints) -> Callable[..., Bools]:
+        """Whether some passes, and at least so many of them, are enough for these cases."""
+        room, at_rest, before, turns = held.take(cases), rest[cases], through[cases], batches[cases]
+
+        def enough(passes: Floats, fewest: Floats | None = None) -> Bools:
+            at_work = (passes - before)[:, None, None] / at_rest
+            alone = (passes / turns)[:, None, None]
+            layers = room.layers(np.minimum(at_work, alone))
+            if updates is not None and fewest is not None:
+                layers = np.minimum(layers, updates.layers(cases, fewest))
+            able = layers.reshape(len(cases), len(places)) @ places >= whole[cases]
+            return np.asarray(able.any(axis=1))
+
+        return enough
+
+    cases = np.flatnonzero(np.isfinite(through))
+    cases = cases[asking(cases)(most[cases])]
+    too_long = np.where(np.isfinite(worst), np.inf, most)
+    found, low = too_long.copy(), least
+    if updates is not None:
+        low = _first_step(asking, cases, least, most, held.update_steps)
+        cases = cases[np.isfinite(low[cases])]
+    if len(cases):
+        found[cases] = _least_enough(asking(cases), low[cases], most[cases])
+    return np.where(trip <= most, np.maximum(found, trip), too_long)
+
+
+def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floats:
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        able = enough(middle)
+        high, low = np.where(able, middle, high), np.where(able, low, middle)
+    return low
+
+
+def _first_step(
+    asking: Callable[[Ints], Callable[..., Bools]],
+    cases: Ints,
+    least: Floats,
+    most: Floats,
+    numbers: Sequence[int],
+) -> Floats:
+    """Passes at least, if so many steps on the way to the most leave room for the update.
+
+    Few steps rule most cases out, more may be asked of the others.
+    """
+    for number in numbers:
+        found = np.full(len(least), np.inf)
+        enough = asking(cases)
+        steps = np.linspace(least[cases], most[cases], number + 1)
+        lowest = np.full(len(cases), np.inf)
+        for below, step in pairwise(steps):
+            lowest = np.minimum(lowest, np.where(enough(step, below), below, np.inf))
+        found[cases] = lowest
+        cases = cases[np.isfinite(lowest)]
+    return found
+
+
+def _one_way(
+    held: OptionRoom | AnyOptionRoom,
+    laid: Floats,
+    whole: Floats,
+    turns: Floats,
+) -> Floats:
+    """One micro-batch through all stages and back: (cases,).
+
+    turns: the most that a stage may take for a micro-batch. Infinite where no order has room.
+    """
+    layers = held.layers(turns[:, None, None]).transpose(1, 0, 2)
+    full = np.matmul(layers, laid.transpose(2, 1, 0)).transpose(1, 2, 0)  # (cases, orders, pools)
+    able = full.sum(axis=2) >= whole
+    fewest = held.least.min() * laid.sum(axis=1)
+    return np.where(able, least_sum(held.seconds[:, :, 0], full, fewest, whole), np.inf).min(axis=1)
+
+
+class AnyOptionRoom:
+    """The same whatever is recomputed, of layers that are alike: cases have figures of their own.
+
+    in_flight: (2, cases, stages) from the first on.
+    """
+
+    update_steps = (3, 12)  # of passes, for each of which the update has what is left
+
+    def __init__(self, figures: LayerFigures, virtual: Ints, in_flight: Floats) -> None:
+        self._room = LayerRoom(figures, in_flight)
+        self.seconds = figures.seconds.min(axis=0)[..., None]
+        self.share = figures.share
+        self.virtual = virtual[:, None, None]
+        self.least = np.ones(self.virtual.shape)
+
+    def take(self, cases: Ints) -> AnyOptionRoom:
+        found = copy(self)
+        for name, values in vars(self).items():
+            setattr(found, name, values.take(cases) if name == "_room" else values[cases])
+        return found
+
+    def layers(self, turn: Floats) -> Floats:
+        """Of a stage that takes so long: (cases, pools, stages)."""
+        most = np.floor(self._room.most_layers(turn) * (1 + 1e-9) + 1e-9)
+        return np.where(most < self.least, _IMPOSSIBLE, most)
+
+
+class OptionRoom:
+    """How many layers stages of cases can hold: arrays of (cases, pools, 1 or stages).
+
+    figures: without and with offload, `place` being the row of each case; in_flight: (2, cases,
+    stages) from the first on; work: (cases, kinds), what a layer of each kind counts.
+    """
+
+    update_steps = (4,)  # there are many more cases
+
+    def __init__(
+        self,
+        figures: Sequence[LayerFigures],
+        place: Ints,
+        options: Options,
+        masks: Sequence[int],
+        virtual: Ints,
+        in_flight: Floats,
+        work: Floats,
+    ) -> None:
+        lightest, heaviest = (x[:, None, None] for x in (work.min(axis=1), work.max(axis=1)))
+        kept = options.offload_optimizer.astype(np.int64)
+        full = (options.granularity == _FULL)[:, None, None]
+        # The policy of a case: none, or its set of modules.
+        policy = 1 + np.searchsorted(masks, options.recompute_modules)
+        policy = np.where(options.granularity == _SELECTIVE, policy, 0)
+
+        def at(name: str) -> Floats:
+            every = np.stack([getattr(of, name) for of in figures])
+            found = every[kept, policy, place] if every.ndim == 4 else every[kept, place]
+            return np.asarray(found[..., None])
+
+        self.seconds, self.again, self.all_again = at("seconds"), at("again"), at("all_again")
+        self.share = at("share")[..., 0]
+        self.virtual = virtual[:, None, None]
+        f = np.where(full, in_flight[1][:, None, :], in_flight[0][:, None, :])
+        each = options.recompute_layers[:, None, None]
+        self.least = lightest
+        self.alike = np.full(self.least.shape, work.shape[1] == 1)
+        # Of layers that differ, the lightest are redone at least, the heaviest at most.
+        self.redone = np.where(full, each * self.virtual * lightest, 0)
+        self.twice, self.redoing = self.seconds + self.again, self.redone * self.again
+        spared = np.where(full, each * self.virtual * heaviest, 0)
+        self.grouped = full & (options.method != _BLOCK)[:, None, None]
+        room = np.where(full, at("most_room"), at("room"))
+        weight = np.where(full, at("least_weight"), at("weight"))
+        inputs, saved, act = at("least_act"), at("saved"), at("act")
+        self.fitting = np.empty(np.broadcast_shapes(room.shape, f.shape))
+        grouped = self.grouped[:, 0, 0]
+        g, n = np.flatnonzero(grouped), np.flatnonzero(~grouped)
+        self.fitting[g] = room[g] / (weight[g] + f[g] * inputs[g] / np.maximum(each[g], 1))
+        beyond = (room[n] + spared[n] * f[n] * saved[n]) / (weight[n] + f[n] * act[n])
+        within = np.minimum(spared[n], room[n] / (weight[n] + f[n] * inputs[n]))
+        either = np.where(self.alike[n], beyond, np.maximum(beyond, within))
+        self.fitting[n] = np.where(beyond >= self.redone[n], either, within)
+
+    def take(self, cases: Ints) -> OptionRoom:
+        found = copy(self)
+        for name, values in vars(self).items():
+            setattr(found, name, values[cases])
+        return found
+
+    def layers(self, turn: Floats) -> Floats:
+        """Of a stage that takes so long: (cases, pools, stages)."""
+        some = np.maximum(
+            np.minimum(self.redone, turn / self.twice), (turn - self.redoing) / self.seconds
+        )
+        some = np.where(self.grouped, turn / self.all_again, some)
+        most = np.minimum(some, self.fitting) * (1 + 1e-9)
+        most = np.where(self.alike, np.floor(most + 1e-9), most)
+        return np.where(most < self.least, _IMPOSSIBLE, most)

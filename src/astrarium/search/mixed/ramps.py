@@ -1,0 +1,123 @@
+"""What pipelines of layers that are alike take at least, wherever their stages are: a bound.
+
+Known are the seconds of a layer on every pool and how many stages lie there. With one chunk per
+rank the stage at place j has to do all but its warm-up after the first micro-batch has come back
+(`cost.walks`), so it may hold the more layers the earlier it stands, and no pool has better places
+than the first ones; with several chunks of any size its own passes count, and the round trip of a
+micro-batch (`split.pipeline_bounds`). All stages together must hold the model, each at
+least a layer, and what follows the passes has the rest of the iteration (`updates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.search.mixed.layer_room import LayerFigures
+from astrarium.search.split.pipeline_bounds import round_trip_bound
+from astrarium.strategy.columns import Degrees
+from astrarium.value import Value
+
+STEPS = 12  # of passes, for each of which the update has what is left
+ROUNDING = 1e-9
+_IMPOSSIBLE = -1e6  # layers of a stage that cannot be
+
+
+class Ramps(Value, frozen=True):
+    """Columns of rows."""
+
+    layer: Floats  # (rows, pools): seconds of both passes of a layer
+    rest: Floats  # (rows, places): passes after the first micro-batch is back, never rising
+    hop: Floats  # (rows,): seconds of a transfer between stages
+    stages: Ints
+    batches: Ints
+    virtual: Ints
+    update: Floats  # (rows, pools, probes): seconds once an iteration, never falling
+    most: Floats  # (probes + 1,): layers of a stage whose update fits so many of the probes
+    num_layers: int
+
+    def take(self, rows: Ints) -> Ramps:
+        columns = {
+            name: getattr(self, name)[rows]
+            for name in self.__struct_fields__
+            if name not in ("most", "num_layers")
+        }
+        return Ramps(**columns, most=self.most, num_layers=self.num_layers)
+
+    def enough(self, counts: Floats, passes: Floats, left: Floats) -> Bools:
+        """Whether so many stages on each pool hold all layers: (rows,).
+
+        passes: seconds of all at most; left: seconds of the update.
+        """
+        turn = (passes / self.batches)[:, None]
+        updated = self.most[(self.update <= left[:, None, None]).sum(axis=2)]
+        alone = np.minimum(np.floor(turn / self.layer * (1 + ROUNDING) + ROUNDING), updated)
+        used = counts > 0
+        through = self._through(counts, np.where(used, alone, 0.0))
+        able = np.isfinite(through) & ~(used & (alone < 1)).any(axis=1)
+        single = self.virtual == 1
+        trip = round_trip_bound(through, self.hop, self.stages, self.batches, self.virtual)
+        able &= single | (trip <= passes * (1 + ROUNDING))
+        before = np.where(able & single, through + (2 * self.stages - 2) * self.hop, 0.0)
+        at = np.minimum((passes - before)[:, None] / self.rest, turn)
+        held = np.floor(at[:, None, :] / self.layer[:, :, None] * (1 + ROUNDING) + ROUNDING)
+        held = np.minimum(held, updated[:, :, None])
+        held = np.where(held < 1, _IMPOSSIBLE, held)
+        here = np.arange(held.shape[2]) < counts[:, :, None]
+        return np.asarray(able & ((held * here).sum(axis=(1, 2)) >= self.num_layers))
+
+    def _through(self, counts: Floats, alone: Floats) -> Floats:
+        """One micro-batch on all stages, if they hold so many layers at most."""
+        extra = self.num_layers - counts.sum(axis=1, keepdims=True)
+        order = np.argsort(self.layer, axis=1, kind="stable")
+        spare = np.take_along_axis(np.maximum(counts * (alone - 1), 0.0), order, axis=1)
+        before = np.cumsum(spare, axis=1) - spare
+        taken = np.clip(extra - before, 0.0, spare)
+        more = (taken * np.take_along_axis(self.layer, order, axis=1)).sum(axis=1)
+        able = (spare.sum(axis=1) >= extra[:, 0]) & (extra[:, 0] >= 0)
+        return np.where(able, (counts * self.layer).sum(axis=1) + more, np.inf)
+
+    def least_passes(
+        self, counts: Floats, low: Floats, high: Floats, total: Floats, steps: int = STEPS
+    ) -> Floats:
+        """Seconds between two figures; infinite where the higher one is not enough.
+
+        total: of passes and update.
+        """
+        found = np.full(len(low), np.inf)
+        edges = np.linspace(low, high, steps + 1)
+        for below, step in zip(edges[:-1][::-1], edges[1:][::-1], strict=True):
+            found = np.where(self.enough(counts, step, total - below), below, found)
+        return found
+
+
+def ramps_of(
+    degrees: Degrees,
+    virtual: Ints,
+    layer: Floats,
+    figures: Sequence[LayerFigures],
+    update: tuple[Floats, Ints],
+    num_layers: int,
+) -> Ramps:
+    """Of rows with their figures, without and with offload."""
+    stages, batches = degrees.pp, degrees.num_micro_batches
+    share = np.maximum(*(of.share for of in figures)).max(axis=1)[:, None]
+    hop = np.minimum(*(of.hop for of in figures)).min(axis=(0, 2))
+    warm_up = stages[:, None] - np.arange(int(stages.max(initial=1)))
+    warm_up = np.minimum(warm_up, batches[:, None])
+    rest = np.maximum(batches[:, None] - (1 + (warm_up - 1) * share), ROUNDING)
+    rest = np.where(virtual[:, None] > 1, batches[:, None], rest)
+    seconds, numbers = update
+    return Ramps(
+        layer=layer,
+        rest=rest,
+        hop=hop,
+        stages=stages,
+        batches=batches,
+        virtual=virtual,
+        update=seconds,
+        most=np.concatenate([[0.0], numbers[1:] - 1.0, [np.inf]]),
+        num_layers=num_layers,
+    )

@@ -1,0 +1,595 @@
+"""Branch and bound over pipelines on several pools; also free splits on a single one.
+
+Three kinds of nodes wait in one queue, the least bound first:
+
+1. degrees: the fastest stages the cluster has room for, perfectly balanced, nothing recomputed;
+2. choices of GPUs for given degrees, one pool after another, with the best of the rest: whole
+   blocks of each pool, or whole nodes with blocks that straddle (`straddling`);
+3. cases (`split.cases`): degrees on chosen GPUs with some virtual stages. Their bounds know whole
+   layers and the memory at every place; splits are solved exactly, order by order.
+
+Some promising cases are solved first. The search ends when the least bound exceeds the best plan:
+nothing unseen is better; other plans of the list are the best that were met. If it gives up before
+(after a fixed amount of work, never by the clock), or the best plan has several chunks per rank,
+the least bound that was left says how far it can be from the optimum.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import factorial
+from typing import Any
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct
+from astrarium.cost.mixed import ClusterModel, Contents
+from astrarium.search.mixed.case_bounds import CaseBounds
+from astrarium.search.mixed.finish import MOST_GAIN, NEAR, OF_EACH_SHAPE, Finish, Near
+from astrarium.search.mixed.kept_plans import KeptPlans
+from astrarium.search.mixed.nodes import (
+    FEW_CASES,
+    Cases,
+    Choice,
+    Key,
+    PendingBundle,
+    PlacedRow,
+    Refined,
+    Row,
+    StraddledChoice,
+    by_pool,
+    gathered,
+    ramp_left_out,
+    spread,
+)
+from astrarium.search.mixed.open_cases import deal_open
+from astrarium.search.mixed.rows import MOST_ORDERS, RowBounds, RowTable, State
+from astrarium.search.mixed.rules import MixedRules
+from astrarium.search.mixed.space import MixedSpace
+from astrarium.search.outcome import Objective, Rejection, SearchResult
+from astrarium.search.rule_filter import Lost, RejectingRule
+from astrarium.search.split.arrangements import Arrangement, is_turned, laid
+from astrarium.search.split.cases import Bundle, Priced, narrowed, shortest
+from astrarium.search.split.partition import best_splits
+from astrarium.search.split.pipeline_bounds import (
+    crossing_bound,
+    interleaved_speed,
+    least_crossing,
+)
+from astrarium.strategy.columns import Options
+
+# Work (`State.work`) before the search gives up its proof: times the pools, squared, but for many.
+# Small clusters are proven if at all possible. Where few pools are to be used whole, a wide gap is
+# worth several times as much: elsewhere that was never seen to find a better plan.
+MOST_WORK = ((32, 3.0), (256, 0.3))  # of so many GPUs at most
+MOST_WORK_OF_MANY_GPUS, MANY_POOLS = 0.15, 6
+WIDE_GAP, TIMES_OF_WIDE_GAP, FEW_POOLS = 0.05, 3, 3
+TIMES_OF_NO_PLAN = 10  # while nothing was found
+ASKED_FOR_A_LIST = 400_000  # of them before only a new first is looked for
+MOST_ASKED_OF_ONE_POOL = 400_000  # where the known plans are the best but for a few layers
+ROWS_AT_ONCE = 256  # whose bounds are refined together
+ROWS_OF_ONE_POOL = 64
+CASES_AT_ONCE = 512  # that the cost model is asked about
+PLACES_AT_ONCE = 6_000_000  # contents of them, at every place on every class
+SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
+DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
+GROUPS_LOOKED_AT = 24  # for them
+ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
+
+
+class PartitionSearch:
+    """Finds the plans worth keeping of a cluster whose pools are in canonical order.
+
+    work: that of so many pools, if this cluster has more.
+    """
+
+    def __init__(
+        self,
+        model: ClusterModel,
+        space: MixedSpace,
+        plans: KeptPlans,
+        *,
+        runtime_rules: Sequence[RejectingRule],
+        user_rules: Sequence[RejectingRule],
+        work: float = float("inf"),
+    ) -> None:
+        self.model, self.space, self.plans = model, space, plans
+        self.cluster = model.cluster
+        self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
+        self.state = State()
+        self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
+        self._queue: list[tuple[float, int, Any]] = []
+        self._waiting: dict[Key, list[tuple[float, int, PlacedRow]]] = defaultdict(list)
+        self.dealt: list[tuple[PendingBundle, list[tuple[int, int]]]] = []
+        self.near: list[Near] = []
+        self._has_rules = bool(user_rules)
+        # Where GPUs may stay idle, each pool was searched by itself; but for unequal layers, and
+        # for rules about splits, not with all ways to deal them.
+        alike = len(model.workload.model.kinds) == 1
+        self._knows_single_pools = alike and not space.exact and not user_rules
+        self._alone = len(model.cluster.pools) == 1
+        gpus = model.cluster.num_gpus
+        each = next((work for most, work in MOST_WORK if gpus <= most), MOST_WORK_OF_MANY_GPUS)
+        self._most_work = each * min(len(model.cluster.pools), work, MANY_POOLS) ** 2
+        self._complete = True
+        self._least_in_any_order = float("inf")
+        self._entered = 0
+
+    def run(self, progress: Callable[[int, int], None] = lambda done, rows: None) -> SearchResult:
+        """The search; `progress` hears how many rows of how many it has looked at."""
+        rows, size = self.rows.table()
+        at_once = ROWS_OF_ONE_POOL if self._alone else ROWS_AT_ONCE
+        first = self.rows.promising(rows, at_once)
+        self._dive(self._refine(rows, first))
+        others = np.setdiff1d(np.arange(len(rows.bound)), first, assume_unique=True)
+        following = 0
+        while True:
+            row_bound = rows.bound[others[following]] if following < len(others) else np.inf
+            queued = self._queue[0][0] if self._queue else np.inf
+            least = min(row_bound, queued)
+            if not np.isfinite(least) or least > self.plans.limit:
+                break
+            self.plans.only_better = self.state.asked >= ASKED_FOR_A_LIST
+            if self._has_done_enough(least):
+                self.state.given_up = min(self.state.given_up, float(least))
+                self._complete = False
+                break
+            progress(min(following, len(others)), len(others))
+            if row_bound <= queued:
+                self._refine(rows, others[following : following + at_once])
+                following += at_once
+            else:
+                _, _, node = heapq.heappop(self._queue)
+                node.visit(self)
+        self.state.rejected[Rejection.BOUND] += int(rows.counts[others[following:]].sum())
+        Finish(self, regroups=not self.space.exact and not self._has_rules).run()
+        return self._result(size)
+
+    def _has_done_enough(self, least: float) -> bool:
+        """Whether what has at least this score is given up."""
+        if self._alone:
+            return self.state.asked >= MOST_ASKED_OF_ONE_POOL
+        is_wide = least < (1 - WIDE_GAP) * self.plans.best_score
+        goes_on = is_wide and self.space.exact and len(self.cluster.pools) <= FEW_POOLS
+        times = TIMES_OF_WIDE_GAP if goes_on else 1
+        return self.state.work >= self._most_work * (times if self.plans.best else TIMES_OF_NO_PLAN)
+
+    def _result(self, size: int) -> SearchResult:
+        open_bound = deal_open(self)
+        state, found = self.state, self.plans.ranked()
+        state.rejected += self.plans.rejected
+        state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
+        best = self.plans.best_score
+        if found and is_turned(found[0].strategy):
+            open_bound = min(open_bound, self._least_in_any_order)  # other bounds know the orders
+        optimal = not np.isfinite(best) or open_bound >= best
+        return SearchResult(
+            found=found,
+            space=size,
+            evaluated=state.evaluated,
+            rejected=+state.rejected,
+            reasons=+state.reasons,
+            optimal=optimal,
+            bound_gap=0.0 if optimal else (best - open_bound) / best,
+            least_bytes=state.least_bytes,
+            complete=self._complete,
+        )
+
+    def _refine(self, rows: RowTable, taken: Ints) -> list[Row]:
+        """Bounds of some rows with memory and whole layers."""
+        taken = taken[rows.bound[taken] <= self.plans.limit]
+        if not len(taken):
+            return []
+        self.state.rows += len(taken)
+        per_row = [self.space.layouts(int(pp)) for pp in rows.degrees.pp[taken]]
+        index = np.repeat(taken, [len(layouts) for layouts in per_row])
+        layouts = [layout for layouts in per_row for layout in layouts]
+        virtual = np.array([layout.virtual for layout in layouts])
+        # More chunks need whole groups of micro-batches.
+        batches, stages = rows.degrees.num_micro_batches[index], rows.degrees.pp[index]
+        fits = (virtual == 1) | (batches % stages == 0)
+        index, virtual = index[fits], virtual[fits]
+        layouts = [layout for layout, kept in zip(layouts, fits, strict=True) if kept]
+        distinct, of_row = np.unique(index, return_inverse=True)
+        figures = self.rows.figures(rows.degrees.take(distinct), rows.work[distinct])
+        degrees, of_each = rows.degrees.take(index), [f.take(of_row) for f in figures]
+        ramps = self.rows.ramps(degrees, virtual, rows.layer[index], of_each)
+        bounds = self.rows.refined(rows, index, virtual, of_each, ramps)
+        refined = Refined(
+            degrees,
+            virtual,
+            np.array([layout.chunk_layers for layout in layouts]),
+            rows.speed[index],
+            rows.layer[index],
+            rows.work[index],
+            bounds,
+            figures,
+            of_row,
+            ramps,
+        )
+        found = [row for row in refined.rows() if row.bound <= self.plans.limit]
+        for row in found:
+            self._least_in_any_order = min(self._least_in_any_order, row.bound)
+            self._choose_gpus(row)
+        return found
+
+    def _dive(self, rows: Sequence[Row]) -> None:
+        """Good plans, even if not the best, leave others out: some are looked for first."""
+        groups: dict[Key, list[tuple[float, int, PlacedRow]]] = defaultdict(list)
+        for number, row in enumerate(rows):
+            for gpus in self.rows.likely_gpus(row):
+                opened = PlacedRow(row, gpus)
+                groups[(*opened.group, row.virtual == 1)].append(
+                    (row.bound * ramp_left_out(row), number, opened)
+                )
+        ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
+        dives, dived = 0, set[tuple[int, bool]]()
+        for place, group in enumerate(ranked):
+            chosen = [opened for _, _, opened in group]
+            sort = chosen[0].row.num_stages, chosen[0].row.virtual == 1
+            # One of every number of stages, with one chunk and with several; and the likeliest.
+            is_likely = dives < DIVES and place < GROUPS_LOOKED_AT
+            if (is_likely or sort not in dived) and self._dived(chosen):
+                dives += 1
+                dived.add(sort)
+
+    def _dived(self, chosen: Sequence[PlacedRow]) -> bool:
+        """Some cases of a group are solved, unless none can be the best."""
+        index, options, _ = self._permitted(chosen)  # these are counted later
+        if not len(index):
+            return False
+        bounds = self._case_bounds(chosen, index, options)
+        if bounds.min() > self.plans.best_score:
+            return False
+        likely = bounds * np.array([ramp_left_out(one.row) for one in chosen])[index]
+        order = np.argsort(likely, kind="stable")
+        order = order[bounds[order] <= self.plans.limit]
+        now = order[spread(index[order], CASES_OF_DIVE)]
+        node = self._priced_bundle(chosen, index[now], options.take(now)) if len(now) else None
+        if node is not None:
+            # Every case once, in its best order.
+            case = node.ranked % node.bounds.shape[1]
+            first = np.sort(np.unique(case, return_index=True)[1])
+            best = first[spread(index[now][case[first]], SPLITS_OF_DIVE)]
+            self._solve_in_all_orders(node, node.ranked[best])
+        return True
+
+    def _solve_in_all_orders(self, node: PendingBundle, chosen: Ints) -> None:
+        """Some cases, and the best of them in all other orders."""
+        before = self.plans.best_score
+        found = self.solve(replace(node, ranked=chosen), again=False)
+        if self.plans.best_score < before:
+            number = node.bounds.shape[1]
+            best = min(found, key=lambda priced: priced.seconds).row
+            others = node.ranked[(node.ranked % number == best) & ~np.isin(node.ranked, chosen)]
+            self.solve(replace(node, ranked=others), again=False)
+
+    # Choices of GPUs
+
+    def _choose_gpus(self, row: Row) -> None:
+        arrangements = self.space.arrangements
+        if self.space.exact:
+            self._wait(row.bound, PlacedRow(row, arrangements.sizes))
+            return
+        if row.num_stages > 1:
+            self._enter(row.bound, Choice(row, (), row.bound))
+        if arrangements.straddling.occurs(row.tp_cp, row.block):
+            self._enter(row.bound, StraddledChoice(row, (), row.bound))
+
+    def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
+        if bound <= self.plans.limit:
+            heapq.heappush(self._queue, (bound, self._entered, node))
+            self._entered += 1
+
+    def branch(self, choice: Choice) -> None:
+        """Stages of the next pool, fastest first; with all pools chosen, the cases."""
+        self.state.choices += 1
+        row, stages = choice.row, choice.stages
+        order = row.fastest_first
+        if len(stages) == len(order):
+            of_pools = by_pool(order, stages)
+            if self.space.arrangements.is_first(of_pools):
+                gpus = tuple(count * row.block for count in of_pools)
+                self._wait(choice.bound, PlacedRow(row, gpus))
+            return
+        numbers = self.space.arrangements.stage_counts(row.block)
+        left = row.num_stages - sum(stages)
+        rest = order[len(stages) + 1 :]
+        room = sum(int(numbers[pool][-1]) for pool in rest)
+        counts = numbers[order[len(stages)]]
+        counts = counts[(left - room <= counts) & (counts <= left)]
+        for count, bound in zip(counts.tolist(), self._choice_bounds(choice, counts), strict=True):
+            self._enter(bound, Choice(row, (*stages, count), bound))
+
+    def _choice_bounds(self, choice: Choice, counts: Ints) -> list[float]:
+        """With the fastest, or the cheapest, of what the other pools could add."""
+        row, stages = choice.row, choice.stages
+        order, numbers = row.fastest_first, self.space.arrangements.stage_counts(row.block)
+        prices = self.plans.prices
+        taken = np.zeros((len(counts), len(order)))
+        taken[:, order[: len(stages)]] = stages
+        taken[:, order[len(stages)]] = counts
+        left = row.num_stages - sum(stages) - counts
+        rest = list(order[len(stages) + 1 :])
+        hourly = taken @ prices + left * min(prices[rest], default=0.0)
+        used = taken > 0
+        possible = used.copy()
+        possible[:, rest] = (left > 0)[:, None]
+        links = crossing_bound(
+            least_crossing(row.hop[None], used, possible),
+            *(np.asarray(number) for number in (row.num_stages, row.batches, row.virtual)),
+            single_waits=self._rules.single_chunks_wait,
+        )
+        for pool in rest:
+            added = np.minimum(left, int(numbers[pool][-1]))
+            taken[:, pool], left = added, left - added
+        return self._bounds_of_stages(choice, taken, hourly, links)
+
+    def _bounds_of_stages(
+        self,
+        choice: Choice | StraddledChoice,
+        taken: Floats,
+        hourly: Floats,
+        links: Floats | float = 0.0,
+    ) -> list[float]:
+        """With so many stages at the speed of each pool; `hourly` as if a stage were one GPU.
+
+        links: seconds that transfers alone take.
+        """
+        row = choice.row
+        batches, virtual = np.array(row.batches), np.array(row.virtual)
+        done = interleaved_speed(row.speed, taken, batches, virtual, float(row.hop.min()))
+        seconds = np.maximum(row.batches / done, links)
+        bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
+        bound = np.where(row.may_have(taken, self.rows.worst_seconds), bound, np.inf)
+        return np.maximum(bound, choice.bound).tolist()
+
+    def branch_straddled(self, choice: StraddledChoice) -> None:
+        """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
+        self.state.straddled += 1
+        row, order = choice.row, choice.row.fastest_first
+        if len(choice.slots) == len(order):
+            self._lay_straddled(choice, by_pool(order, choice.slots))
+            return
+        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
+        tried = slots[order[len(choice.slots)]]
+        rest = [int(slots[pool].max()) for pool in order[len(choice.slots) + 1 :]]
+        # Parts of blocks of so many pools make at least one block, and fewer than there are pools.
+        parts = sum(chosen % 2 for chosen in choice.slots) + tried % 2
+        parts = parts + sum(bool((slots[p] % 2).any()) for p in order[len(choice.slots) + 1 :])
+        left = row.num_stages - sum(chosen // 2 for chosen in choice.slots) - tried // 2
+        fits = (left >= 1) & (left - sum(most // 2 for most in rest) <= parts - 1)
+        tried = tried[fits]
+        bounds = self._straddled_bounds(choice, tried)
+        for chosen, bound in zip(tried.tolist(), bounds, strict=True):
+            self._enter(bound, StraddledChoice(row, (*choice.slots, chosen), bound))
+
+    def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> list[float]:
+        """With the fastest of what the other pools could add.
+
+        Of all stages those that lie within the fastest pools are at most the whole blocks of all
+        of their GPUs: a straddling one goes by the slowest pool it could be on.
+        """
+        row, order = choice.row, choice.row.fastest_first
+        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
+        taken = np.zeros((len(tried), len(order)))
+        left = np.full(len(tried), row.num_stages)
+        earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
+        hourly = np.full(len(tried), row.num_stages * self.plans.prices.min())
+        for place, pool in enumerate(order):
+            if place < len(choice.slots):
+                chosen = np.full(len(tried), choice.slots[place])
+            elif place == len(choice.slots):
+                chosen = tried
+            else:
+                taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
+                left = left - taken[:, pool]
+                continue
+            hourly += chosen // 2 * (self.plans.prices[pool] - self.plans.prices.min())
+            taken[:, pool] = np.minimum(left, chosen // 2 + earlier * (chosen % 2))
+            left = left - taken[:, pool]
+            earlier = earlier | (chosen % 2 == 1)
+        return self._bounds_of_stages(choice, taken, hourly)
+
+    def _lay_straddled(self, choice: StraddledChoice, slots: Key) -> None:
+        arrangements, row = self.space.arrangements, choice.row
+        if not arrangements.is_first(slots):
+            return
+        found, complete = arrangements.straddling.gpus(
+            row.tp_cp, row.block, slots, row.num_stages, self._preferred(row)
+        )
+        if not complete:
+            self.state.given_up = min(self.state.given_up, choice.bound)
+        for gpus in found:
+            if arrangements.is_first(gpus):
+                self._wait(choice.bound, PlacedRow(row, gpus))
+
+    def _preferred(self, row: Row) -> tuple[int, ...]:
+        """Of GPUs that would do the same."""
+        if self.plans.objective is Objective.COST:
+            return tuple(np.argsort(self.plans.prices, kind="stable").tolist())
+        return row.fastest_first
+
+    # Cases
+
+    def _wait(self, bound: float, opened: PlacedRow) -> None:
+        """To be opened, with others on the same GPUs if there are."""
+        if self._knows_single_pools and sum(taken > 0 for taken in opened.gpus) == 1:
+            return
+        if bound <= self.plans.limit:
+            heapq.heappush(self._waiting[opened.group], (bound, self._entered, opened))
+            self._enter(bound, opened)
+
+    def open_group(self, opened: PlacedRow) -> None:
+        """Rules, figures and bounds of cases on the same GPUs."""
+        waiting = self._waiting[opened.group]
+        chosen: list[PlacedRow] = []
+        while waiting and len(chosen) < ROWS_AT_ONCE and waiting[0][0] <= self.plans.limit:
+            chosen.append(heapq.heappop(waiting)[2])
+        if not chosen:
+            return
+        self.state.groups += 1
+        index, options, lost = self._permitted(chosen)
+        used = sum(taken > 0 for taken in opened.gpus)
+        self.state.count_lost(lost, factorial(used) * self.space.overlap_copies)
+        if len(index):
+            bounds = self._case_bounds(chosen, index, options)
+            self.look_at(Cases(chosen, index, options, bounds))
+
+    def _permitted(self, chosen: Sequence[PlacedRow]) -> tuple[Ints, Options, Lost]:
+        """Cases that rules leave: which of the chosen, with which options."""
+        rows = gathered([one.row for one in chosen])
+        return self._rules.options(rows.degrees, rows.virtual, rows.chunk_layers, chosen[0].gpus)
+
+    def _case_bounds(self, chosen: Sequence[PlacedRow], index: Ints, options: Options) -> Floats:
+        """Scores of cases on the same GPUs at least, from a few figures of a layer."""
+        if chosen[0].row.num_stages == 1:
+            return gathered([one.row for one in chosen]).bound[index]
+        orders = self._orders(chosen[0])
+        bounds = CaseBounds(self.model, self.space, self.plans, self.rows.numbers, chosen, orders)
+        return bounds.scores(index, options)
+
+    def _orders(self, opened: PlacedRow) -> list[Arrangement]:
+        """All of them, or those by memory and by speed if there are very many."""
+        arrangements, block = self.space.arrangements, opened.row.block
+        used = [pool for pool, taken in enumerate(opened.gpus) if taken]
+        if factorial(len(used)) <= MOST_ORDERS:
+            return arrangements.of(opened.gpus, block)
+        self.state.given_up = min(self.state.given_up, opened.row.bound)
+        pools, speed = self.cluster.pools, opened.row.speed
+        by_memory = sorted(used, key=lambda p: (-pools[p].gpu.memory_bytes, -speed[p], p))
+        by_speed = sorted(used, key=lambda p: (-speed[p], -pools[p].gpu.memory_bytes, p))
+        orders = (by_memory, by_memory[::-1], by_speed, by_speed[::-1])
+        distinct = dict.fromkeys(tuple(order) for order in orders)
+        return [laid(order, opened.gpus, block) for order in distinct]
+
+    def look_at(self, cases: Cases) -> None:
+        """The most promising of them; the others wait on."""
+        first = cases.chosen[0]
+        classes = {of for order in self._orders(first) for of in order.classes}
+        each = first.row.num_stages * len(classes) * len(self.model.contents.layers)
+        at_once = min(CASES_AT_ONCE, max(PLACES_AT_ONCE // each, SPLITS_AT_ONCE))
+        now, later = cases.parted(self.plans.limit, at_once)
+        now = now[self._may_be(cases.take(now))]
+        node = None
+        if len(now):
+            node = self._priced_bundle(cases.chosen, cases.index[now], cases.options.take(now))
+        if node is not None:
+            later = later[~cases.outdone(later, now[node.bundle.never_full])]
+            self._enter_bundle(node)
+        if len(later):
+            self._enter(float(cases.bounds[later].min()), cases.take(later))
+
+    def _may_be(self, cases: Cases) -> Bools:
+        """Whether every stage has room and time for a layer."""
+        if len(cases) <= FEW_CASES or cases.chosen[0].row.num_stages == 1:
+            return np.ones(len(cases), bool)
+        rows = gathered([one.row for one in cases.chosen]).take(cases.index)
+        least = shortest(self.model.contents, np.array([1]))
+        bundle = self._bundle(cases.chosen, rows, cases.options, least)
+        self.state.asked += len(rows.virtual) * len(bundle.classes) * len(least.layers)
+        return bundle.may_take(self.plans.worst_seconds(cases.chosen[0].gpus) * (1 + 1e-9))
+
+    def _bundle(
+        self, chosen: Sequence[PlacedRow], rows: Refined, options: Options, contents: Contents
+    ) -> Bundle:
+        orders = self._orders(chosen[0])
+        return Bundle(self.model, rows.degrees, rows.virtual, options, orders, contents, rows.work)
+
+    def _priced_bundle(
+        self, chosen: Sequence[PlacedRow], index: Ints, options: Options
+    ) -> PendingBundle | None:
+        """Ask the cost model about cases on the same GPUs."""
+        self.state.cases += len(distinct(index))
+        gpus, stages = chosen[0].gpus, chosen[0].row.num_stages
+        rows = gathered([one.row for one in chosen]).take(index)
+        most = self._most_layers(rows, gpus)
+        if most * stages < self.space.planner.num_layers:
+            return None
+        contents = narrowed(self.model.contents, most, stages)
+        bundle = self._bundle(chosen, rows, options, contents)
+        asked = len(index) * len(bundle.classes) * len(bundle.contents.layers)
+        self.state.asked += asked
+        self.state.placed += asked * bundle.num_stages
+        seconds = bundle.least_seconds(self.plans.worst_seconds(gpus) * (1 + 1e-9))
+        finite = np.isfinite(seconds)
+        score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)
+        bounds = np.maximum(score, rows.bound)
+        bounds = np.where(finite, bounds, np.inf)
+        ranked = np.argsort(bounds, axis=None, kind="stable")
+        ranked = ranked[np.isfinite(bounds.reshape(-1)[ranked])]
+        return PendingBundle(gpus, bundle, bounds, ranked)
+
+    def _enter_bundle(self, node: PendingBundle) -> None:
+        if not len(node.ranked):
+            return
+        self._enter(float(node.bounds.reshape(-1)[node.ranked[0]]), node)
+
+    def _most_layers(self, rows: Refined, gpus: Sequence[int]) -> int:
+        """More on a stage would make it too slow for a plan worth keeping."""
+        most = self.space.planner.num_layers - (rows.degrees.pp - 1)
+        seconds = self.plans.worst_seconds(gpus)
+        if np.isfinite(seconds):
+            # A layer of the shortest kind; others only take longer.
+            fastest = rows.layer[:, np.flatnonzero(gpus)].min(axis=1)
+            turn = seconds / rows.degrees.num_micro_batches
+            most = np.minimum(most, (turn / fastest * (1 + 1e-9)).astype(np.int64))
+        return int(most.max())
+
+    def solve(self, node: PendingBundle, *, again: bool = True) -> list[Priced]:
+        """The best splits of the most promising cases; the others wait on."""
+        flat = node.bounds.reshape(-1)[node.ranked]
+        within = self.plans.limit
+        now = node.ranked[: int(np.searchsorted(flat[:SPLITS_AT_ONCE], within, side="right"))]
+        orders, rows = np.divmod(now, node.bounds.shape[1])
+        single = node.bundle.virtual[rows] == 1
+        self.state.evaluated += len(now)
+        cases = list(zip(orders.tolist(), rows.tolist(), strict=True))
+        found = self.split(node, [c for c, one in zip(cases, single, strict=True) if one])
+        several = [c for c, one in zip(cases, single, strict=True) if not one]
+        if several:
+            found += self._fill(node, several)
+        for priced in found:
+            self.plans.keep(node.bundle, node.gpus, priced)
+        self._note_near(node, found)
+        if again:
+            self._enter_bundle(replace(node, ranked=node.ranked[len(now) :]))
+        return found
+
+    def _fill(self, node: PendingBundle, cases: Sequence[tuple[int, int]]) -> list[Priced]:
+        """Several chunks per rank; cases that come near the best are dealt better in the end."""
+        self.dealt.append((node, list(cases)))
+        limit = self.plans.worst_seconds(node.gpus) * (1 + MOST_GAIN)
+        return node.bundle.filled(cases, limit)
+
+    def _note_near(self, node: PendingBundle, found: Sequence[Priced]) -> None:
+        """The best cases, few of each shape: others would be dealt alike."""
+        for priced in found:
+            score = float(self.plans.score_of(priced.seconds, node.gpus))
+            self._entered += 1
+            case = priced.order, priced.row
+            self.near.append(Near(score, self._entered, node.gpus, node.bundle, case))
+        of_shape, ranked = Counter[tuple[object, ...]](), sorted(self.near)
+        self.near = []
+        for one in ranked:
+            of_shape[one.shape] += 1
+            if of_shape[one.shape] <= OF_EACH_SHAPE and len(self.near) < NEAR:
+                self.near.append(one)
+
+    def split(self, node: PendingBundle, cases: Sequence[tuple[int, int]]) -> list[Priced]:
+        bundle, gpus = node.bundle, node.gpus
+        upper = self.plans.worst_seconds(gpus) * (1 + 1e-9)
+        problems = bundle.problems(cases)
+        splits = best_splits(problems, [upper - bundle.tied(*case) for case in cases])
+        found = []
+        for case, split in zip(cases, splits, strict=True):
+            if split is None:
+                continue
+            found.append((*case, np.array(split.bounds)))
+            if split.lower_bound < split.seconds * (1 - 1e-9):
+                bound = float(self.plans.score_of(split.lower_bound, gpus))
+                self.state.given_up = min(self.state.given_up, bound)
+        return bundle.priced(found)

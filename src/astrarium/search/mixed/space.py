@@ -1,0 +1,96 @@
+"""The space of strategies on several pools, in the same steps as `space`.
+
+Degrees are those for which an arrangement exists. A layout is an arrangement and a number of
+virtual stages; its layers are dealt freely, so the split is solved for and not counted. Options
+are the same for all stages. Some numbers of virtual stages are looked at, not all; models whose
+layers are not equal have one chunk per rank.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from astrarium.arrays import Bools, Ints, distinct, distinct_rows
+from astrarium.cluster import Cluster
+from astrarium.cost.stages import StagePlanner
+from astrarium.model.workload import Workload
+from astrarium.search.space import Layout, Space, divisors
+from astrarium.search.split.arrangements import Arrangements
+from astrarium.strategy.columns import Degrees
+from astrarium.strategy.types import LayerSplit
+
+# Between two of these there is little to gain: of stages with many layers each, chunks of nearly
+# the same sizes; of stages with few, chunks of one layer or two.
+VIRTUAL_STAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+class MixedSpace(Space):
+    """All strategies of a workload on a cluster whose pools are in canonical order."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        planner: StagePlanner,
+        *,
+        exact: bool,
+        expanded_overlaps: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(
+            workload, cluster.pools[0], planner, exact=exact, expanded_overlaps=expanded_overlaps
+        )
+        self.cluster = cluster
+        self.arrangements = Arrangements(cluster, planner.num_layers, exact=exact)
+
+    def _usable(self, rows: dict[str, Ints]) -> Bools:
+        """Those for which there is an arrangement."""
+        total, gpus = self.cluster.num_gpus, rows["gpus"]
+        usable = gpus == total if self.exact else gpus <= total
+        chosen = np.flatnonzero(usable)
+        tp_cp = (rows["tp"] * rows["cp"])[chosen]
+        columns = tp_cp, tp_cp * rows["dp"][chosen], rows["pp"][chosen]
+        first, index = distinct_rows(*columns)
+        counts = self._arrangement_counts(*(column[first] for column in columns))
+        usable[chosen] = (counts > 0)[index]
+        return usable
+
+    def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
+        """On several pools the stages of a replica are never next to each other."""
+        if len(self.cluster.pools) == 1:
+            return super()._with_orders(rows)
+        return rows | {"pipeline_inside": np.zeros(len(rows["pp"]), bool)}
+
+    def _arrangement_counts(self, *columns: Ints) -> Ints:
+        """Of tp x cp, blocks and stages, as Python's integers: there may be very many."""
+        every = zip(*(column.tolist() for column in columns), strict=True)
+        return np.array([*(self.arrangements.count(*of) for of in every), None], object)[:-1]
+
+    def sizes(self, degrees: Degrees) -> Ints:
+        """Strategies behind each row of degrees, as Python's integers."""
+        tp_cp = degrees.tp * degrees.cp
+        columns = tp_cp, tp_cp * degrees.dp, degrees.pp
+        first, index = distinct_rows(*columns)
+        arrangements = self._arrangement_counts(*(column[first] for column in columns))
+        return (arrangements * self.counts(degrees.pp[first]).astype(object))[index]
+
+    @cached_property
+    def _expert_degrees(self) -> dict[str, Ints]:
+        found = dict(super()._expert_degrees)
+        if self.workload.model.max_experts:
+            per_node = [divisors(pool.gpus_per_node) for pool in self.cluster.pools]
+            found["etp"] = distinct(np.concatenate(per_node))
+        return found
+
+    def layouts(self, pp: int) -> tuple[Layout, ...]:
+        """Numbers of virtual stages; `chunk_layers` is the most that a chunk can hold."""
+        if pp not in self._layouts:
+            layers = self.planner.num_layers
+            alike = len(self.workload.model.kinds) == 1
+            most = layers // pp if pp > 1 and alike else 1
+            numbers = [number for number in VIRTUAL_STAGES if number <= most]
+            self._layouts[pp] = tuple(
+                Layout(v, LayerSplit.FREE, -(-(layers - (pp - 1) * v) // v)) for v in numbers
+            )
+        return self._layouts[pp]

@@ -1,0 +1,4 @@
+"""Plans on one pool: branch and bound over degrees, layouts and options."""
+
+from astrarium.search.single.engine import DegreeRows as DegreeRows
+from astrarium.search.single.engine import Search as Search

@@ -1,0 +1,501 @@
+"""Branch and bound over the space: exact, and fast because little of it is ever written out.
+
+Degrees are visited in the order of a lower bound of the objective: the time their micro-batches
+would take with perfect balance, the shortest ramp, no recomputation and all that can be hidden.
+A block of degrees is expanded into layouts, these into strategies; rules and memory thin them
+out, the cost model prices the rest. Once the next bound exceeds the worst plan kept, nothing
+unseen can be better. In the end the layers of what could still be better are dealt anew
+(`open_layouts`, `redealing`); what no bound rules out is stated as a gap.
+
+Kept are the best strategies of different layouts (degrees, micro-batch, virtual stages): plans a
+user would tell apart, not the same plan with another switch set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct
+from astrarium.cost.dealings import Turns, least_passes
+from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
+from astrarium.cost.memory import least_bytes, least_bytes_of_degrees
+from astrarium.cost.replay import executed_totals
+from astrarium.cost.step import least_passes_of, passes_of, total_seconds, walk
+from astrarium.model.blocks import CustomBlock
+from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
+from astrarium.search.single.open_layouts import OpenRows, left_open
+from astrarium.search.single.option_bytes import OptionBytes, outdone_options
+from astrarium.search.single.valid_options import valid_options
+from astrarium.search.space import Space, Wave
+from astrarium.strategy.columns import (
+    SPLITS,
+    Degrees,
+    Options,
+    strategy_at,
+)
+from astrarium.strategy.types import LayerSplit, Strategy
+from astrarium.units import HOUR
+from astrarium.value import Value
+
+_OPTIONS = fields(Options)
+
+FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as large
+LARGEST_BLOCK = 4096
+# Strategies priced together: few at first, for an early bound; then as many as memory allows.
+FIRST_ROWS, MOST_ROWS = 30_000, 240_000
+# Pipelines executed together: at first about as many as plans are kept.
+FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
+ROUNDING = 1e-9
+
+
+@dataclass(slots=True)
+class _State:
+    """Where the search stands."""
+
+    rejected: Counter[Rejection] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    evaluated: int = 0
+    least_bytes: float = float("inf")
+    best: dict[tuple[int, ...], Found] = field(default_factory=dict)
+    least_open: float = float("inf")  # score that other ways to deal the layers could reach
+
+
+class DegreeRows(Value, frozen=True):
+    """Degrees with what they take at least; `counts` says how many strategies have them."""
+
+    degrees: Degrees
+    counts: Ints
+    shards: ShardCosts
+    seconds: Floats
+    least_bytes: Floats
+
+    def take(self, rows: Ints) -> DegreeRows:
+        return DegreeRows(
+            self.degrees.take(rows),
+            self.counts[rows],
+            _taken(self.shards, rows),
+            self.seconds[rows],
+            self.least_bytes[rows],
+        )
+
+
+class Search:
+    """Finds the best `top` strategies of a space."""
+
+    def __init__(
+        self,
+        model: CostModel,
+        space: Space,
+        *,
+        objective: Objective,
+        runtime_rules: Sequence[RejectingRule],
+        user_rules: Sequence[RejectingRule],
+        limits: Limits,
+        top: int,
+        known: Sequence[float] = (),
+    ) -> None:
+        self.model, self.space, self.objective = model, space, objective
+        self.limits, self.top = limits, top
+        # Scores of plans found elsewhere: only what would be among the best of all is looked for.
+        self._known = sorted(known)[:top]
+        self.constants = constant_fields(model.workload, model.pool)
+        rules = [(rule, Rejection.RUNTIME) for rule in runtime_rules]
+        rules += [(rule, Rejection.RULE) for rule in user_rules]
+        self.rules = RuleSteps(rules, space.expanded_overlaps)
+        self.state = _State()
+        self._open = OpenRows()
+
+    def run(self) -> SearchResult:
+        size = 0
+        waves = sorted(self.space.waves(), key=self._least_score)
+        for wave in waves:
+            size += wave.size
+            if self._least_score(wave) > self._worst_kept():
+                self.state.rejected[Rejection.BOUND] += wave.size
+            else:
+                self._search(wave.degrees)
+        self._deal()
+        state, found = self.state, self.ranked()
+        best = self._best_score()
+        gap = max(1 - state.least_open / best, 0.0) if np.isfinite(best) else 0.0
+        state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
+        return SearchResult(
+            found=found,
+            space=size,
+            evaluated=state.evaluated,
+            rejected=+state.rejected,
+            reasons=+state.reasons,
+            optimal=gap <= ROUNDING,
+            bound_gap=gap if gap > ROUNDING else 0.0,
+            least_bytes=state.least_bytes,
+        )
+
+    def _least_score(self, wave: Wave) -> float:
+        """No strategy of the wave scores less: all its GPUs at their peak all the time."""
+        if self.objective is Objective.GPUS:
+            return float(wave.fewest_gpus)
+        model = self.model
+        if self.objective is Objective.MEMORY:
+            return 0.0
+        if any(isinstance(kind, CustomBlock) for kind in model.workload.model.kinds):
+            return 0.0  # measured layers are not bound by their stated FLOPs
+        seconds = model.workload.flops_per_iteration / model.peak_flops
+        seconds *= min(model.tuning.compute, 1.0)  # a tuned model may promise more than the peak
+        return seconds if self.objective is Objective.COST else seconds / wave.most_gpus
+
+    def _search(self, degrees: Degrees) -> None:
+        counts = self.space.counts(degrees.pp)
+        kept = self._passes(self.rules.of_degrees, Rows(degrees), counts)
+        degrees, counts = degrees.take(kept), counts[kept]
+        shards = self.model.shard_costs(degrees)
+        seconds = self._least_seconds(degrees, shards)
+        model = self.model
+        least = least_bytes_of_degrees(
+            degrees, shards, model.layers_of_kind, model.runtime, model.tuning
+        )
+        hopeful = self._fitting(least, counts)
+        hopeful[hopeful] = self._within_limits(
+            seconds[hopeful], degrees.take(hopeful), counts[hopeful]
+        )
+        every = DegreeRows(degrees, counts, shards, seconds, least)
+        self._visit(every.take(np.flatnonzero(hopeful)))
+
+    def _visit(self, rows: DegreeRows) -> None:
+        bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
+        order = np.lexsort((np.arange(len(bounds)), bounds))
+        start, size = 0, FIRST_BLOCK
+        while start < len(order):
+            block = order[start : start + size]
+            within = bounds[block] <= self._worst_kept()
+            self.state.rejected[Rejection.BOUND] += int(rows.counts[block[~within]].sum())
+            if not within.any():
+                self.state.rejected[Rejection.BOUND] += int(
+                    rows.counts[order[start + size :]].sum()
+                )
+                return
+            self._expand(rows.take(block[within]))
+            start += size
+            size = min(2 * size, LARGEST_BLOCK)
+
+    def _least_seconds(self, degrees: Degrees, shards: ShardCosts) -> Floats:
+        """No strategy with these degrees is faster: nothing exposed, ranks as even as can be."""
+        c, e, s = shards.layers, shards.ends, shards.shard_of
+        messages = np.minimum(
+            c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
+        )
+        tuning, layers_of_kind = self.model.tuning, self.model.layers_of_kind
+        messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
+        per_layer = tuning.compute * (c.forward + c.backward) + messages
+        ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
+        launches = tuning.host * (c.launch_forward + c.launch_backward) @ layers_of_kind
+        once = np.maximum(per_layer @ layers_of_kind + tuning.compute * ends, launches)[s]
+        pp, batches = degrees.pp, degrees.num_micro_batches
+        several = (pp > 1) & (batches % pp == 0)
+        chunks = np.where(several, self.space.most_chunks(pp), 1)
+        half, none = once / 2, np.zeros(len(degrees))
+        overlapped = np.ones(len(degrees), bool)
+        return least_passes(Turns(once / pp, half, half, none, pp, batches, chunks, overlapped))
+
+    def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
+        """What the objective minimises, from seconds of an iteration and peak bytes."""
+        if self.objective is Objective.MEMORY:
+            return peak
+        if self.objective is Objective.COST:
+            return seconds * self.model.pool.billed_gpus(degrees.gpus)
+        if self.objective is Objective.GPUS:
+            # Seconds only break ties between equal counts.
+            return degrees.gpus + seconds / (1.0 + seconds)
+        return seconds
+
+    def _passes(self, rules: CausedRules, rows: Rows, counts: Ints) -> Bools:
+        """Rows that none of the rules rejects; what falls out is counted under its rule."""
+        alive, lost = apply_rules(rules, Fields(self.constants, rows), counts)
+        self._count_lost(lost, 1)
+        return alive
+
+    def _count_lost(self, lost: Lost, times: int) -> None:
+        for (cause, name), count in lost.items():
+            self.state.rejected[cause] += count * times
+            self.state.reasons[name] += count * times
+
+    def _expand(self, rows: DegreeRows) -> None:
+        """Price everything behind these degrees."""
+        layouts, chunk_layers = self._layouts(rows.degrees, rows.shards)
+        if layouts is None:
+            return
+        least = least_bytes(layouts)
+        seconds = self._layout_seconds(layouts)
+        bound = self.score(seconds, least, layouts.degrees)
+        option_counts = self._option_counts(chunk_layers)
+        within = bound <= self._worst_kept()
+        copies = self.space.overlap_copies
+        self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
+        if self._deals_freely:
+            self._open.add(layouts, np.flatnonzero(within), bound, chunk_layers)
+        within[within] = self._fitting(least[within], option_counts[within] * copies)
+        candidates = np.flatnonzero(within)
+        candidates = candidates[np.lexsort((candidates, bound[candidates]))]
+        start, at_once = 0, MOST_ROWS if self.state.best else FIRST_ROWS
+        while start < len(candidates):
+            total = np.cumsum(option_counts[candidates[start:]])
+            stop = start + max(1, int(np.searchsorted(total, at_once)))
+            at_once = MOST_ROWS
+            chosen = candidates[start:stop]
+            again = self.score(seconds[chosen], least[chosen], layouts.degrees.take(chosen))
+            alive = again <= self._worst_kept()
+            lost = int(option_counts[chosen[~alive]].sum()) * copies
+            self.state.rejected[Rejection.BOUND] += lost
+            if alive.any():
+                self._price(layouts, chosen[alive], chunk_layers)
+            start = stop
+
+    def _layouts(self, degrees: Degrees, shards: ShardCosts) -> tuple[Layouts | None, Ints]:
+        per_pp = {int(pp): self.space.layouts(int(pp)) for pp in distinct(degrees.pp)}
+        repeats = np.array([len(per_pp[int(pp)]) for pp in degrees.pp])
+        rows = np.repeat(np.arange(len(degrees)), repeats)
+        every = [layout for pp in degrees.pp for layout in per_pp[int(pp)]]
+        virtual = np.array([layout.virtual for layout in every], np.int64)
+        split = np.array([SPLITS.index(layout.split) for layout in every], np.int64)
+        chunk_layers = np.array([layout.chunk_layers for layout in every], np.int64)
+        repeated = degrees.take(rows)
+        counts = self._option_counts(chunk_layers) * self.space.overlap_copies
+        alive = self._passes(self.rules.of_layouts, Rows(repeated, virtual, split), counts)
+        if not alive.any():
+            return None, chunk_layers
+        layouts = self.model.layouts(
+            repeated.take(alive), virtual[alive], split[alive], _taken(shards, rows[alive])
+        )
+        return layouts, chunk_layers[alive]
+
+    def _option_counts(self, chunk_layers: Ints) -> Ints:
+        distinct, index = np.unique(chunk_layers, return_inverse=True)
+        return np.array([self.space.num_options(int(n)) for n in distinct])[index]
+
+    def _layout_seconds(self, layouts: Layouts) -> Floats:
+        """Passes without recomputation, all hidden that can be; layers dealt as they may be."""
+        on_rank, every = layouts.on_rank, np.arange(len(layouts))
+        device = on_rank.forward + on_rank.backward + on_rank.cp + on_rank.ep
+        device = device + np.minimum(on_rank.tp, on_rank.tp_overlapped)
+        overlapped = np.ones(len(layouts), bool)
+        if self._deals_freely:
+            passes = passes_of(device, on_rank)
+            return least_passes_of(layouts, every, passes, on_rank.launch, overlapped)
+        forward, backward = passes_of(np.maximum(device, on_rank.launch), on_rank)
+        return walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
+
+    def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
+        """Options of the chosen layouts: what fits goes on to rules, time, limits, ranking."""
+        rows, options, peaks = [], [], []
+        for layers in distinct(chunk_layers[chosen]):
+            group = chosen[chunk_layers[chosen] == layers]
+            valid = valid_options(self.space, self.rules.of_options, self.constants, int(layers))
+            self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
+            peak = OptionBytes.of(layouts, group, valid).peaks()
+            self.state.evaluated += len(peak)
+            fits = self._fitting(peak, np.full(len(peak), self.space.overlap_copies))
+            if self.rules.recompute_is_free and self.objective is not Objective.MEMORY:
+                outdone = outdone_options(fits, valid)
+                lost = int((outdone & fits).sum()) * self.space.overlap_copies
+                self.state.rejected[Rejection.BOUND] += lost
+                fits &= ~outdone
+            rows.append(np.repeat(group, len(valid.options))[fits])
+            which = np.tile(np.arange(len(valid.options)), len(group))[fits]
+            options.append(valid.options.take(which))
+            peaks.append(peak[fits])
+        fitting = np.concatenate(rows)
+        if len(fitting):
+            merged = Options.of(
+                {f.name: np.concatenate([getattr(o, f.name) for o in options]) for f in _OPTIONS}
+            )
+            self._price_fitting(layouts, fitting, merged, np.concatenate(peaks))
+
+    def _fitting(self, peak: Floats, counts: Ints) -> Bools:
+        """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
+        fits = peak <= self.model.pool.gpu.memory_bytes
+        self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
+        least = float(peak[~fits].min(initial=np.inf))
+        self.state.least_bytes = min(self.state.least_bytes, least)
+        return fits
+
+    def _price_fitting(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
+        options = self.permitted(layouts, rows, options)
+        degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
+        at_hand = Rows(degrees, virtual, layouts.split[rows], options)
+        copies = self.space.overlap_copies
+        alive = self._passes(self.rules.mixed, at_hand, np.full(len(rows), copies))
+        self.state.rejected[Rejection.DOMINATED] += int(alive.sum()) * (copies - 1)
+        if alive.any():
+            self._rank(layouts, rows[alive], options.take(alive), peak[alive])
+
+    def permitted(self, layouts: Layouts, rows: Ints, options: Options) -> Options:
+        """Overlap that no rule of the user names is switched on wherever the runtime takes it."""
+        degrees, virtual = layouts.degrees.take(rows), layouts.virtual[rows]
+        for switch, rules in self.rules.of_switches.items():
+            at_hand = Rows(degrees, virtual, layouts.split[rows], options)
+            alive, _ = apply_rules(
+                rules, Fields(self.constants, at_hand), np.ones(len(rows), np.int64)
+            )
+            changed: dict[str, Any] = {switch: alive}
+            options = replace(options, **changed)
+        return options
+
+    def _rank(self, layouts: Layouts, rows: Ints, options: Options, peak: Floats) -> None:
+        """Strategies in the order of their bounds, until these exceed the plans kept.
+
+        Of 1F1B the bound is the time; pipelines with virtual stages are executed.
+        """
+        least, degrees = total_seconds(layouts, rows, options), layouts.degrees.take(rows)
+        _, group = np.unique(self._group_of(layouts, rows), return_inverse=True)
+        best = np.full(int(group.max()) + 1, np.inf)  # of each group, so far
+        once = np.ones(len(rows), np.int64)
+        waiting = np.flatnonzero(self._within_limits(least, degrees, once))
+        at_once = FIRST_EXECUTED
+        while len(waiting):
+            score = self.score(least[waiting], peak[waiting], degrees.take(waiting))
+            alive = (score <= self._worst_kept()) & (
+                self._cost(least, peak)[waiting] < best[group[waiting]]
+            )
+            waiting, score = waiting[alive], score[alive]
+            order = np.lexsort((waiting, peak[waiting], score))
+            _, first = np.unique(group[waiting[order]], return_index=True)
+            now = waiting[order[np.sort(first)[:at_once]]]
+            seconds = executed_totals(layouts, rows[now], options.take(now), least[now])
+            best[group[now]] = np.minimum(best[group[now]], self._cost(seconds, peak[now]))
+            within = self._within_limits(seconds, degrees.take(now), once[now])
+            self._keep(layouts, rows, options, now[within], seconds[within], peak)
+            waiting = np.setdiff1d(waiting, now, assume_unique=True)
+            at_once = MOST_EXECUTED_AT_ONCE
+
+    def _best_score(self) -> float:
+        best = (found.score for found in self.state.best.values())
+        return min([*self._known, *best], default=np.inf)
+
+    @staticmethod
+    def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[int, ...]]:
+        """What plans are told apart by."""
+        d = layouts.degrees
+        columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch, layouts.virtual)
+        return zip(*(column[rows].tolist() for column in columns), strict=True)
+
+    @property
+    def _deals_freely(self) -> bool:
+        """Whether layers may be dealt in ways that have no name."""
+        is_timed = self.objective not in (Objective.MEMORY, Objective.GPUS)
+        alike = len(self.model.workload.model.kinds) == 1
+        return is_timed and alike and not self.space.equal_splits
+
+    def _deal(self) -> None:
+        """Deal the layers anew of what could be better than the best plan."""
+        table = self._open.below(self._best_score())
+        if table is None:
+            return
+        self.state.least_open, chosen = left_open(self, table, self._best_score())
+        if chosen is None:
+            return
+        from astrarium.search.single.redealing import redealt, with_better_bounds
+
+        chosen = with_better_bounds(self, chosen, self._best_score())
+        self.state.least_open = min(self.state.least_open, float(chosen.score[0]))
+        found = redealt(self, chosen, self._best_score())
+        if found is None:
+            return
+        degrees = found.layouts.degrees.take(found.rows)
+        within = self._within_limits(found.seconds, degrees, np.ones(len(found.rows), np.int64))
+        rows, seconds = found.rows[within], found.seconds[within]
+        every = np.arange(len(found.layouts))
+        self._keep(found.layouts, every, found.options, rows, seconds, found.peak)
+
+    def _group_of(self, layouts: Layouts, rows: Ints) -> Ints:
+        """Of strategies of one group only the best is kept: they have the same layout."""
+        return rows
+
+    def _cost(self, seconds: Floats, peak: Floats) -> Floats:
+        """By what strategies of one group are compared."""
+        return peak if self.objective is Objective.MEMORY else seconds
+
+    def _within_limits(self, seconds: Floats, degrees: Degrees, counts: Ints) -> Bools:
+        """Which iterations (or the least they can take) keep deadline and budget; others count."""
+        late, dear = self._beyond_limits(seconds, degrees)
+        self.state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
+        self.state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
+        return ~(late | dear)
+
+    def keeps_limits(self, seconds: Floats, degrees: Degrees) -> Bools:
+        return ~np.logical_or(*self._beyond_limits(seconds, degrees))
+
+    def _beyond_limits(self, seconds: Floats, degrees: Degrees) -> tuple[Bools, Bools]:
+        """Which iterations miss the deadline, and which of the others the budget."""
+        late, dear = np.zeros(len(seconds), bool), np.zeros(len(seconds), bool)
+        iterations, price = self.model.workload.iterations, self.model.pool.usd_per_gpu_hour
+        if iterations is None or not len(seconds):
+            return late, dear
+        run = seconds * iterations
+        if self.limits.deadline_seconds is not None:
+            late = run > self.limits.deadline_seconds
+        if self.limits.budget_usd is not None and price is not None:
+            cost = run / HOUR * self.model.pool.billed_gpus(degrees.gpus) * price
+            dear = ~late & (cost > self.limits.budget_usd)
+        return late, dear
+
+    def _keep(
+        self,
+        layouts: Layouts,
+        rows: Ints,
+        options: Options,
+        chosen: Ints,
+        seconds: Floats,
+        peak: Floats,
+    ) -> None:
+        """Enter strategies, with their seconds, into the list of the best."""
+        at = rows[chosen]
+        score = self.score(seconds, peak[chosen], layouts.degrees.take(at))
+        best = self.state.best
+        for i, key in enumerate(self.keys(layouts, at)):
+            value = float(score[i])
+            if key in best and best[key].score <= value:
+                continue
+            if len(best) >= self.top and key not in best and value >= self._worst_kept():
+                continue
+            strategy = self._strategy(layouts, rows, options, int(chosen[i]))
+            best[key] = Found(strategy, float(seconds[i]), value, float(peak[chosen[i]]))
+            if len(best) > self.top:
+                del best[max(best, key=lambda k: (best[k].score, k))]
+
+    def _strategy(self, layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:
+        """The strategy of one row; its stages are written out if its split has no name."""
+        plain = strategy_of_row(layouts, rows, options, at)
+        code = int(layouts.split[rows[at]])
+        if code < len(SPLITS):
+            return plain
+        from astrarium.search.single.redealing import with_cuts
+
+        cuts = self.model.planner.bounds_of_code(plain.pp, plain.virtual_stages, code)
+        return with_cuts(plain, cuts, self.model.pool)
+
+    def _worst_kept(self) -> float:
+        scores = sorted([*self._known, *(found.score for found in self.state.best.values())])
+        return scores[self.top - 1] if len(scores) >= self.top else float("inf")
+
+    def ranked(self) -> list[Found]:
+        best = self.state.best
+        return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
+
+
+def strategy_of_row(layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:
+    """The strategy of one row of layouts with its row of the options."""
+    row = int(rows[at])
+    code = int(layouts.split[row])
+    split = SPLITS[code] if code < len(SPLITS) else LayerSplit.FREE
+    one, chosen = layouts.degrees.take(np.array([row])), options.take(np.array([at]))
+    return strategy_at(one, chosen, 0, int(layouts.virtual[row]), split)
+
+
+def _taken(shards: ShardCosts, rows: Ints | Bools) -> ShardCosts:
+    return replace(shards, shard_of=shards.shard_of[rows])

@@ -1,0 +1,246 @@
+"""Layouts that could be better if their layers were dealt in another way, on one pool.
+
+A search compares strategies whose layers are dealt evenly or balanced. Here is what it leaves open:
+layouts with all options that fit as the layers are dealt, or might if they were dealt otherwise.
+What each takes at least (`cost.step.least_seconds`) says how far the best plan can be from the
+optimum; `redealing` deals the layers of the most promising anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints, distinct
+from astrarium.cost.layouts import Layouts
+from astrarium.cost.step import least_passes_with, least_seconds
+from astrarium.search.fields import Fields, Rows
+from astrarium.search.rule_filter import apply_rules
+from astrarium.search.single.option_bytes import OptionBytes, outdone_options
+from astrarium.search.single.valid_options import valid_options
+from astrarium.search.space import OVERLAP_SWITCHES
+from astrarium.strategy.columns import SPLITS, Degrees, Options
+from astrarium.strategy.types import LayerSplit
+from astrarium.value import Value
+
+if TYPE_CHECKING:
+    from astrarium.search.single.engine import Search
+
+SMALL_GAIN = 5e-3  # of the best score: for less nothing is dealt anew
+MOST_ROWS, ROWS_AT_ONCE = 20_000, 4_000  # layouts that are looked at with their options
+PROMISING = 512  # strategies that are handed on
+
+
+class OpenRows:
+    """Layouts that could be better if their layers were dealt otherwise, as a search meets them."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Degrees, Ints, Ints, Ints, Floats]] = []
+
+    def add(self, layouts: Layouts, rows: Ints, bound: Floats, chunk_layers: Ints) -> None:
+        # Of even and balanced chunks, neighbours, one stands for all ways.
+        columns = [*layouts.degrees.columns(), layouts.virtual]
+        alike = np.logical_and.reduce([column[rows[1:]] == column[rows[:-1]] for column in columns])
+        rows = rows[(layouts.degrees.pp[rows] > 1) & ~np.append(alike, False)]
+        kept = (layouts.virtual[rows], layouts.split[rows], chunk_layers[rows], bound[rows])
+        self._parts.append((layouts.degrees.take(rows), *kept))
+
+    def below(self, score: float) -> OpenTable | None:
+        """Those whose bound is less, by their bounds."""
+        if not self._parts:
+            return None
+        degrees, *columns = zip(*self._parts, strict=True)
+        every = Degrees.joined(degrees)
+        virtual, split, chunk_layers, bound = (np.concatenate(column) for column in columns)
+        order = np.argsort(bound, kind="stable")
+        order = order[bound[order] < score]
+        if not len(order):
+            return None
+        return OpenTable(
+            every.take(order), virtual[order], split[order], chunk_layers[order], bound[order]
+        )
+
+
+class OpenTable(Value, frozen=True):
+    """Layouts by their bounds, the least first."""
+
+    degrees: Degrees
+    virtual: Ints
+    split: Ints
+    chunk_layers: Ints
+    bound: Floats
+
+    def take(self, rows: Ints) -> OpenTable:
+        degrees = self.degrees.take(rows)
+        return OpenTable(
+            degrees, *(getattr(self, name)[rows] for name in self.__struct_fields__[1:])
+        )
+
+
+class Candidates(Value, frozen=True):
+    """Layouts with options: columns, and the score that each could reach.
+
+    covers_heavier: whether it also covers options that recompute more and need less memory.
+    """
+
+    degrees: Degrees
+    virtual: Ints
+    options: Options
+    score: Floats
+    covers_heavier: Bools
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    def take(self, rows: Ints) -> Candidates:
+        return Candidates(
+            self.degrees.take(rows),
+            self.virtual[rows],
+            self.options.take(rows),
+            self.score[rows],
+            self.covers_heavier[rows],
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Candidates]) -> Candidates:
+        return cls(
+            Degrees.joined([part.degrees for part in parts]),
+            np.concatenate([part.virtual for part in parts]),
+            Options.joined([part.options for part in parts]),
+            np.concatenate([part.score for part in parts]),
+            np.concatenate([part.covers_heavier for part in parts]),
+        )
+
+
+class _Pairs(Value, frozen=True):
+    """Rows of layouts with options, and the score that each could reach."""
+
+    layouts: Layouts
+    rows: Ints
+    options: Options
+    score: Floats
+    covers_heavier: bool
+
+    def candidates(self, limit: float) -> Candidates:
+        """Those that could be below a score."""
+        at = np.flatnonzero(self.score < limit)
+        rows = self.rows[at]
+        return Candidates(
+            self.layouts.degrees.take(rows),
+            self.layouts.virtual[rows],
+            self.options.take(at),
+            self.score[at],
+            np.full(len(at), self.covers_heavier),
+        )
+
+
+def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Candidates | None]:
+    """What other ways to deal the layers could reach: the most promising, and the least of others.
+
+    Without candidates the gain is too small.
+    """
+    limit = best * (1 - SMALL_GAIN)
+    least = others = np.inf
+    number, parts = 0, list[Candidates]()
+    while number < min(len(table.bound), MOST_ROWS):
+        if table.bound[number] >= (min(least, limit) if number else best):
+            break
+        some = table.take(np.arange(number, min(number + ROWS_AT_ONCE, len(table.bound))))
+        for pairs in _pairs_of(search, some, best):
+            least = min(least, float(pairs.score.min(initial=np.inf)))
+            others = min(others, float(pairs.score[pairs.score >= limit].min(initial=np.inf)))
+            parts.append(pairs.candidates(limit))
+        number += ROWS_AT_ONCE
+    unseen = float(table.bound[number]) if number < len(table.bound) else np.inf
+    if min(least, unseen) >= limit or not any(len(part) for part in parts):
+        return min(least, unseen), None
+    every = Candidates.joined(parts)
+    order = np.argsort(every.score, kind="stable")
+    left = float(every.score[order[PROMISING:]].min(initial=others))
+    return min(unseen, left), every.take(order[:PROMISING])
+
+
+def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:
+    """Layouts with all their options."""
+    model = search.model
+    layouts = model.layouts(
+        table.degrees, table.virtual, table.split, model.shard_costs(table.degrees)
+    )
+    for layers in distinct(table.chunk_layers).tolist():
+        group = np.flatnonzero(table.chunk_layers == layers)
+        yield from _pairs(search, layouts, group, layers, best)
+
+
+def _hopeful(search: Search, of_options: OptionBytes, best: float) -> OptionBytes:
+    """Layouts that could be better with something recomputed and as little kept as can be."""
+    layouts = of_options.layouts
+    rows, options, most = of_options.of_leanest(search.model.pool.gpu.memory_bytes)
+    on: dict[str, Any] = {f"overlap_{name}": np.ones(len(rows), bool) for name in OVERLAP_SWITCHES}
+    options = replace(options, **on)  # overlap never costs time
+    degrees = layouts.degrees.take(rows)
+    limit = _most_seconds(search, degrees, best)
+    least = least_passes_with(layouts, rows, options, most, limit)
+    score = search.score(least, np.zeros(len(rows)), degrees)
+    return of_options.take(np.isin(of_options.rows, rows[score < best]))
+
+
+def _pairs(
+    search: Search, layouts: Layouts, group: Ints, chunk_layers: int, best: float
+) -> list[_Pairs]:
+    """Options of some layouts: those that fit, and those that might."""
+    rules, capacity = search.rules, search.model.pool.gpu.memory_bytes
+    valid = valid_options(search.space, rules.of_options, search.constants, chunk_layers)
+    of_options = _hopeful(search, OptionBytes.of(layouts, group, valid), best)
+    if not len(of_options.rows):
+        return []
+    fits = of_options.peaks() <= capacity
+    needed = ~outdone_options(fits, valid) if rules.recompute_is_free else np.ones_like(fits)
+    fitting = np.flatnonzero(fits & needed)
+    # A lighter option that may not fit does not rule out a heavier one.
+    tight, most = of_options.with_room(np.flatnonzero(~fits & needed), capacity)
+    return [
+        _scored(search, layouts, of_options, pairs, room, best)
+        for pairs, room in ((fitting, None), (tight, most))
+        if len(pairs)
+    ]
+
+
+def _scored(
+    search: Search,
+    layouts: Layouts,
+    of_options: OptionBytes,
+    pairs: Ints,
+    most: Floats | None,
+    best: float,
+) -> _Pairs:
+    """The score that pairs which keep all rules and limits could reach."""
+    rows = of_options.rows_of(pairs)
+    options = search.permitted(layouts, rows, of_options.options_of(pairs))
+    degrees = layouts.degrees.take(rows)
+    alive = may_be_free(search, degrees, layouts.virtual[rows], options)
+    rows, options, degrees = rows[alive], options.take(alive), degrees.take(alive)
+    limit = _most_seconds(search, degrees, best)
+    room = None if most is None else most[alive]
+    least = least_seconds(layouts, rows, options, room, limit)
+    score = search.score(least, np.zeros(len(rows)), degrees)
+    score = np.where(search.keeps_limits(least, degrees), score, np.inf)
+    return _Pairs(layouts, rows, options, score, covers_heavier=most is None)
+
+
+def _most_seconds(search: Search, degrees: Degrees, best: float) -> float:
+    """Whatever the degrees, what takes longer has no better score."""
+    once = search.score(np.ones(len(degrees)), np.zeros(len(degrees)), degrees)
+    return best / float(once.min(initial=np.inf))
+
+
+def may_be_free(search: Search, degrees: Degrees, virtual: Ints, options: Options) -> Bools:
+    """Which strategies keep all rules with layers dealt in ways that have no name."""
+    free = np.full(len(virtual), SPLITS.index(LayerSplit.FREE))
+    columns = Fields(search.constants, Rows(degrees, virtual, free, options))
+    once, alive = np.ones(len(virtual), np.int64), np.ones(len(virtual), bool)
+    for rules in (search.rules.of_layouts, search.rules.mixed):
+        alive &= apply_rules(rules, columns, once)[0]
+    return alive

@@ -1,0 +1,200 @@
+"""Peak bytes of layouts with all their options, and what ranks that are too full have room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.layouts import Layouts
+from astrarium.cost.memory import (
+    always_reserved,
+    bytes_of_recompute,
+    bytes_of_sharding,
+    bytes_of_update,
+)
+from astrarium.search.single.valid_options import ValidOptions
+from astrarium.strategy.columns import METHODS, Options
+from astrarium.strategy.types import Method
+from astrarium.value import Value
+
+
+def outdone_options(fits: Bools, valid: ValidOptions) -> Bools:
+    """What recomputes more than another option that fits the same layout: never faster."""
+    table = fits.reshape(-1, len(valid.options))
+    outdone = np.zeros_like(table)
+    for lighter in valid.lighter.T:
+        outdone |= table[:, lighter] & (lighter >= 0)
+    return outdone.reshape(-1)
+
+
+def _priced(
+    layouts: Layouts, chosen: Ints, options: Options, price: Callable[..., Floats]
+) -> Floats:
+    """Bytes of every rank: (chosen, options, runs)."""
+    rows, which = np.repeat(chosen, len(options)), np.tile(np.arange(len(options)), len(chosen))
+    per_pair = price(layouts, rows, options.take(which))
+    return per_pair.reshape(len(chosen), len(options), -1)
+
+
+class OptionBytes(Value, frozen=True, dict=True):
+    """Peak bytes of some layouts with all valid options: pairs, layout by layout.
+
+    Memory is a sum: `recompute` (layouts, choices, runs) is what recomputation decides, `sharding`
+    the rest.
+    """
+
+    layouts: Layouts
+    rows: Ints  # of the layouts
+    valid: ValidOptions
+    recompute: Floats
+    sharding: Floats
+
+    @classmethod
+    def of(cls, layouts: Layouts, rows: Ints, valid: ValidOptions) -> OptionBytes:
+        recompute = _priced(layouts, rows, valid.recompute, bytes_of_recompute)
+        return cls(
+            layouts,
+            rows,
+            valid,
+            recompute,
+            _priced(layouts, rows, valid.sharding, bytes_of_sharding),
+        )
+
+    def take(self, chosen: Bools) -> OptionBytes:
+        """Of some of the rows."""
+        return replace(
+            self,
+            rows=self.rows[chosen],
+            recompute=self.recompute[chosen],
+            sharding=self.sharding[chosen],
+        )
+
+    def peaks(self) -> Floats:
+        """Of the fullest rank of every pair."""
+        recompute, sharding, valid = self.recompute, self.sharding, self.valid
+        peak = recompute[:, valid.recompute_of, 0] + sharding[:, valid.sharding_of, 0]
+        for run in range(1, recompute.shape[2]):
+            other = recompute[:, valid.recompute_of, run] + sharding[:, valid.sharding_of, run]
+            np.maximum(peak, other, out=peak)
+        if self.layouts.runtime.optimizer_transient_bytes:
+            update = _priced(self.layouts, self.rows, valid.sharding, bytes_of_update).max(axis=2)
+            np.maximum(peak, update[:, valid.sharding_of], out=peak)
+        return peak.reshape(-1)
+
+    def rows_of(self, pairs: Ints) -> Ints:
+        """Rows of the layouts of some pairs."""
+        return self.rows[pairs // len(self.valid.options)]
+
+    def options_of(self, pairs: Ints) -> Options:
+        return self.valid.options.take(pairs % len(self.valid.options))
+
+    def with_room(self, pairs: Ints, capacity: float) -> tuple[Ints, Floats]:
+        """Pairs whose ranks have room for all layers, and for how many each, at most.
+
+        (pairs,), and (pairs, runs) on average over the ranks of a run.
+        """
+        place, which = np.divmod(pairs, len(self.valid.options))
+        choice = self.valid.recompute_of[which]
+        kept, steepest = self.recompute[place, choice], self._steepest[place, choice]
+        held = self.sharding[place, self.valid.sharding_of[which]]
+        chosen, most = self._with_room(self.rows[place], kept, steepest, held, capacity)
+        return pairs[chosen], most
+
+    def of_leanest(self, capacity: float) -> tuple[Ints, Options, Floats]:
+        """Layouts and what they recompute, where there is room if least is kept besides.
+
+        Rows of the layouts, options of which only recomputation counts, and the layers that ranks
+        have room for.
+        """
+        number = self.recompute.shape[1]
+        rows = np.repeat(self.rows, number)
+        held = np.repeat(self.sharding.min(axis=1), number, axis=0)
+        kept, steepest = (x.reshape(len(rows), -1) for x in (self.recompute, self._steepest))
+        chosen, most = self._with_room(rows, kept, steepest, held, capacity)
+        return rows[chosen], self.valid.recompute.take(chosen % number), most
+
+    @cached_property
+    def _steepest(self) -> Floats:
+        """What would be kept if all layers kept as much as the one that keeps most, as `recompute`.
+
+        Where a chunk redoes its first few layers, only further ones keep everything.
+        """
+        is_block = self.valid.recompute.method == METHODS.index(Method.BLOCK)
+        most = self.recompute.max(axis=1, keepdims=True)
+        return np.where(is_block[:, None], most, self.recompute)
+
+    def _with_room(
+        self, rows: Ints, kept: Floats, steepest: Floats, held: Floats, capacity: float
+    ) -> tuple[Ints, Floats]:
+        """Which of some rows have room for all layers, and how many ranks of each run can hold."""
+        whole = int(self.layouts.stages.chunk_layers[0].sum())
+        chosen, most = np.arange(len(rows)), np.zeros(kept.shape)
+        for only_ends in (True, False):  # first a figure that needs little
+            at = rows[chosen]
+            given = (at, kept[chosen], steepest[chosen], held[chosen], capacity, float(whole))
+            most = self._most_layers(*given, only_ends=only_ends)
+            count = self.layouts.stages.count[self.layouts.stage_row[at]]
+            enough = (count * most).sum(axis=1) >= whole
+            chosen, most = chosen[enough], most[enough]
+        return chosen, most
+
+    def _most_layers(
+        self,
+        rows: Ints,
+        kept: Floats,
+        steepest: Floats,
+        held: Floats,
+        capacity: float,
+        whole: float,
+        *,
+        only_ends: bool,
+    ) -> Floats:
+        """Layers that a rank of every run has room for, on average and at most: (pairs, runs).
+
+        A rank that is too full has to give up as many layers as hold what is too much, if each
+        holds as much as the one that holds most. Later ranks of a run have fewer micro-batches in
+        flight; with `only_ends` the last of a run stands for all.
+        """
+        layers = self.layouts.layer_counts[rows]
+        count = self.layouts.stages.count[self.layouts.stage_row[rows]]
+        first = np.cumsum(count, axis=1) - count
+        at_first = self._alive(rows, first)
+        reserved = always_reserved(self.layouts.runtime, self.layouts.tuning)
+        fixed = reserved + (held - reserved) * self._share_of_ends(rows)
+
+        def room(step: Ints | int) -> Floats:
+            """Of the rank so many behind the first of its run."""
+            alive = self._alive(rows, first + step) / at_first
+            peak = held + kept * alive
+            each = np.maximum(held + steepest * alive - fixed, 1.0) / np.maximum(layers, 1.0)
+            return np.where(
+                peak > capacity, np.maximum(layers - (peak - capacity) / each, 0), whole
+            )
+
+        if only_ends:
+            return room(np.maximum(count - 1, 0))
+        steps = range(int(count.max(initial=1)))
+        total = sum(
+            (np.where(step < count, room(step), 0.0) for step in steps), np.zeros_like(kept)
+        )
+        return total / np.maximum(count, 1)
+
+    def _share_of_ends(self, rows: Ints) -> Floats:
+        """What part of a rank's parameters is not of layers: (rows, runs)."""
+        every = self.layouts.dense_parameters[rows] + self.layouts.expert_parameters[rows]
+        layers = self.layouts.layer_counts[rows]
+        each = np.divide(every, layers, out=np.full_like(every, np.inf), where=layers > 0)
+        of_layers = layers * each.min(axis=1, keepdims=True)
+        return np.divide(every - of_layers, every, out=np.zeros_like(every), where=every > 0)
+
+    def _alive(self, rows: Ints, ranks: Ints) -> Floats:
+        """Passes in flight at some ranks: as `ranks`."""
+        pp, v = self.layouts.degrees.pp[rows, None], self.layouts.virtual[rows, None]
+        behind = np.maximum(pp - 1 - ranks, 0)
+        passes = np.where(v > 1, 2 * behind + (v - 1) * pp + 1, behind + 1)
+        most = self.layouts.degrees.num_micro_batches[rows, None] * v
+        return np.minimum(passes, most).astype(float)

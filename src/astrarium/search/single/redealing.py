@@ -1,0 +1,194 @@
+"""Layers of strategies on one pool dealt anew, in ways that have no name.
+
+What a search leaves open (`open_layouts`) and the best plans it keeps: the layers of those that are
+fastest if their ranks are just filled are dealt as well as can be (`dealing`), and the cost model
+says what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints, distinct_rows, rank_within
+from astrarium.cluster import Pool
+from astrarium.cost.layouts import CostModel, Layouts
+from astrarium.cost.memory import memory_of
+from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.replay import executed_totals
+from astrarium.cost.step import total_seconds
+from astrarium.search.outcome import Found
+from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
+from astrarium.search.split.arrangements import laid
+from astrarium.search.split.cases import Bundle
+from astrarium.search.split.dealing import Ring, dealt, fillings
+from astrarium.search.split.dealing_bounds import DealingBounds, lifted
+from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
+from astrarium.strategy.types import LayerSplit, Stage, Strategy
+from astrarium.value import Value
+
+if TYPE_CHECKING:
+    from astrarium.search.single.engine import Search
+
+MOST_LIFTING = 6_000  # work on better bounds
+RINGS_AT_ONCE = 32  # that the cost model is asked about
+HOPEFUL, OF_EACH = 64, 4  # strategies that are filled, and those with the same layout
+KEPT = 4  # plans that are dealt anew, whatever their bounds
+TWINS = 0.01  # part by which the times of pipelines of one shape may differ that are dealt alike
+DEALT = 12  # strategies whose layers are moved until nothing is gained
+MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
+WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
+
+
+class Redealt(Value, frozen=True):
+    """Strategies with their layers dealt anew, as rows of layouts with their options."""
+
+    layouts: Layouts
+    options: Options
+    rows: Ints  # those that fit
+    seconds: Floats  # of these
+    peak: Floats  # of all rows
+
+
+def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
+    """What is left open, with better bounds of what promises most: the least first."""
+    bounds, num_layers = DealingBounds(), search.model.planner.num_layers
+    one = np.ones(len(chosen))
+    per_second = search.score(one, np.zeros(len(chosen)), chosen.degrees)
+    known: dict[int, tuple[Bundle, int]] = {}
+
+    def lift(number: int, rounds: int) -> float:
+        if number not in known:
+            some = np.arange(number, min(number + RINGS_AT_ONCE, len(chosen)))
+            known.update(zip(some.tolist(), _cases(search.model, chosen.take(some)), strict=True))
+        bundle, row = known[number]
+        enough, tied = best / per_second[number], bundle.tied(0, row)
+        ring = bundle.least_ring(0, row, enough)
+        if chosen.covers_heavier[number]:
+            ring = replace(ring, most=np.full(ring.pp, num_layers))
+        seconds = bounds.least_seconds(ring, num_layers, enough - tied, rounds) + tied
+        return float(seconds * per_second[number])
+
+    score = lifted(
+        chosen.score.tolist(), lift, best * (1 - SMALL_GAIN), lambda: bounds.work < MOST_LIFTING
+    )
+    found = replace(chosen, score=np.array(score))
+    return found.take(np.argsort(found.score, kind="stable"))
+
+
+def redealt(search: Search, chosen: Candidates, best: float) -> Redealt | None:
+    """What is left open and what is kept, dealt anew; None if nothing fits."""
+    hopeful = chosen.take(_first_of_each(chosen, best * (1 - SMALL_GAIN)))
+    # What is good already may be better, too.
+    kept = [_candidate(found) for found in search.ranked()[:KEPT] if found.strategy.pp > 1]
+    free = [one for one in kept if may_be_free(search, one.degrees, one.virtual, one.options)[0]]
+    every = Candidates.joined([hopeful, *free])
+    return _dealt_anew(search, every, best * (1 + MOST_GAIN)) if len(every) else None
+
+
+def _first_of_each(chosen: Candidates, limit: float) -> Ints:
+    """The most promising few of those that a user tells apart by their layouts."""
+    _, alike = distinct_rows(*chosen.degrees.columns(), chosen.virtual)
+    first = np.flatnonzero((rank_within(alike) < OF_EACH) & (chosen.score < limit))
+    return first[:HOPEFUL]
+
+
+def _candidate(found: Found) -> Candidates:
+    one = [found.strategy]
+    virtual = np.array([found.strategy.virtual_stages])
+    alone = np.array([False])
+    return Candidates(degrees_of(one), virtual, options_of(one), np.array([found.score]), alone)
+
+
+def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | None:
+    """The layers of the best strategies, dealt in the best ways; None if nothing fits.
+
+    limit: the score that ranks which are just filled must reach.
+    """
+    model = search.model
+    degrees, virtual, options = chosen.degrees, chosen.virtual, chosen.options
+    every = [bundle.ring(0, row) for bundle, row in _cases(model, chosen)]
+    num_layers, planner = model.planner.num_layers, model.planner
+    found = [
+        (row, planner.code_of(np.concatenate([[0], np.cumsum(sizes)])))
+        for row in _best(search, degrees, every, limit)
+        for sizes in dealt(every[row], num_layers)[:WAYS]
+    ]
+    if not found:
+        return None
+    rows, codes = np.array(found).T
+    return _priced(model, degrees.take(rows), virtual[rows], codes, options.take(rows))
+
+
+def _best(search: Search, degrees: Degrees, every: Sequence[Ring], limit: float) -> list[int]:
+    """Pipelines that score best if their ranks are just filled; of twins only one."""
+    num_layers = search.model.planner.num_layers
+    seconds = np.full(len(every), np.inf)
+    for row, ring in enumerate(every):
+        filled = fillings(ring, num_layers)
+        if len(filled):
+            seconds[row] = ring.seconds(filled).min()
+    score = search.score(seconds, np.zeros(len(every)), degrees)
+    found: dict[tuple[object, ...], int] = {}
+    for row in np.argsort(score, kind="stable").tolist():
+        if score[row] < limit:
+            nearly = round(float(np.log(score[row])) / TWINS)
+            found.setdefault((*every[row].shape, int(degrees.gpus[row]), nearly), row)
+    return list(found.values())[:DEALT]
+
+
+def _priced(
+    model: CostModel, degrees: Degrees, virtual: Ints, codes: Ints, options: Options
+) -> Redealt | None:
+    layouts = model.layouts(degrees, virtual, codes, model.shard_costs(degrees), all_ranks=True)
+    peak = memory_of(layouts, np.arange(len(codes)), options).by_rank.max(axis=1)
+    fits = np.flatnonzero(peak <= model.pool.gpu.memory_bytes)
+    if not len(fits):
+        return None
+    least = total_seconds(layouts, fits, options.take(fits))
+    seconds = executed_totals(layouts, fits, options.take(fits), least)
+    return Redealt(layouts, options, fits, seconds, peak)
+
+
+def _cases(model: CostModel, chosen: Candidates) -> list[tuple[Bundle, int]]:
+    """Strategies as rows of bundles: what stages of any size would do."""
+    whole = ClusterModel.alone(model)
+    degrees = chosen.degrees
+    first, alike = distinct_rows(degrees.pp, degrees.gpus)
+    found: dict[int, tuple[Bundle, int]] = {}
+    for group, row in enumerate(first.tolist()):
+        rows = np.flatnonzero(alike == group)
+        gpus, pp = int(degrees.gpus[row]), int(degrees.pp[row])
+        bundle = Bundle(
+            whole,
+            degrees.take(rows),
+            chosen.virtual[rows],
+            chosen.options.take(rows),
+            [laid((0,), (gpus,), gpus // pp)],
+            whole.contents,
+            np.ones((len(rows), 1)),
+        )
+        found |= {at: (bundle, place) for place, at in enumerate(rows.tolist())}
+    return [found[row] for row in range(len(degrees))]
+
+
+def with_cuts(strategy: Strategy, cuts: Ints, pool: Pool) -> Strategy:
+    """The strategy on one pool with its chunks cut so, in model order."""
+    devices = strategy.gpus // strategy.pp
+    stages = tuple(
+        Stage(
+            gpu=pool.gpu.name,
+            first_layer=int(first),
+            last_layer=int(last),
+            devices=devices,
+            rank=chunk % strategy.pp,
+            chunk=chunk // strategy.pp,
+            pools=((pool.name, devices),),
+        )
+        for chunk, (first, last) in enumerate(pairwise(cuts))
+    )
+    return replace(strategy, split=LayerSplit.FREE, stages=stages)

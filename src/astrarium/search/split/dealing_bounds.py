@@ -1,0 +1,246 @@
+"""What a pipeline takes at least, however its layers are dealt to its chunks.
+
+The time of a pipeline is that of its longest chain of passes (`cost.chains`), and every chain is a
+sum over chunks. So the least time over all sizes of chunks is a linear program with a row per
+chain. Chains are added as they are needed: the program proposes sizes, and the longest chain of
+that pipeline is the next row. What the program says at any moment is a bound. Chains of one
+pipeline serve all others of its shape, so that a second one needs few of its own.
+
+Ranks hold whole layers: the longest rank takes the turn of a whole number of them, and no rank
+holds more than fits into that turn. The program is solved for one turn after another, from the
+least with room for all layers, until the turns alone take longer than the best of the solutions.
+
+Sizes of chunks stay fractions. HiGHS solves the programs, in a tenth of a millisecond each.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from astrarium.arrays import Floats
+from astrarium.cost.chains import Chain, longest_chains, plain_chains
+from astrarium.search.split.dealing import Ring
+
+MOST_COLUMNS = 256  # chunks of a pipeline that is looked at
+MOST_TURNS = 12  # that are told apart; beyond, ranks hold what they have room for
+ROUNDS = (0, 16)  # of new chains for one turn, each time that a bound is lifted
+PATIENCE, PROGRESS = 4, 1e-3  # rounds without a gain of this part, after which it ends
+STEPS = (1.0, 0.4, 0.1)  # from the best sizes tried so far towards those that are proposed
+CLOSE = 2e-3  # the bound is within this part of what its sizes take: good enough
+MOST_CHAINS = 96  # of one shape that are kept for others
+SLACK = 1e-7  # for the tolerance of the solver
+WORK_OF_SOLVING, WORK_OF_ROUND = 16, 8
+
+Shape = tuple[int, int, int]  # ranks, chunks of each, micro-batches
+
+
+class DealingBounds:
+    """Bounds of the pipelines of a search, which share their chains.
+
+    `work` is what they took, a unit about a twentieth of a millisecond.
+    """
+
+    def __init__(self) -> None:
+        self._chains: dict[Shape, list[Chain]] = {}
+        self._known: dict[Shape, list[tuple[Floats, float]]] = {}
+        self.work = 0
+
+    def least_seconds(
+        self, ring: Ring, num_layers: int, enough: float, rounds: int = ROUNDS[-1]
+    ) -> float:
+        """Of an iteration; once it is known to be `enough`, no more is asked.
+
+        rounds: in which new chains are looked for.
+        """
+        if ring.virtual * ring.pp > MOST_COLUMNS:
+            return 0.0
+        known, figures = self._known.setdefault(_shape(ring), []), _figures(ring)
+        # Bounds of what is nowhere slower and has no less room are bounds of this one, too.
+        inherited = max((least for of, least in known if (of <= figures).all()), default=0.0)
+        if inherited >= enough:
+            return inherited
+        least = max(self._least_seconds(ring, num_layers, enough, rounds), inherited)
+        known.append((figures, least))
+        return least
+
+    def _least_seconds(self, ring: Ring, num_layers: int, enough: float, rounds: int) -> float:
+        least, program = np.inf, None
+        for turn, most in _turns(ring, num_layers):
+            at_work = ring.batches * turn + max(float(ring.fixed.max()), 0.0)
+            if at_work >= min(least, enough):
+                least = min(least, at_work)
+                break
+            program = program or _Program(ring, num_layers, self._chains_of(ring))
+            of_turn = program.least(turn, most, min(least, enough), rounds)
+            least = min(least, max(at_work, of_turn))
+        if program is not None:
+            self._chains[_shape(ring)] = program.binding[-MOST_CHAINS:]
+            self.work += program.work
+        return least
+
+    def _chains_of(self, ring: Ring) -> list[Chain]:
+        """Those that decided about others of the shape, or the plain ones."""
+        return self._chains.get(_shape(ring)) or plain_chains(*_shape(ring))
+
+
+def lifted(
+    bounds: Sequence[float],
+    lift: Callable[[int, int], float],
+    enough: float,
+    goes_on: Callable[[], bool],
+) -> list[float]:
+    """Bounds of which the least are lifted, one after another, as long as that is worth it.
+
+    `lift` takes a number and the rounds in which to look for chains: first none, then many. It ends
+    when the least of all can be lifted no more, or is enough.
+    """
+    found = list(bounds)
+    queue = [(bound, 0, number) for number, bound in enumerate(found)]
+    heapq.heapify(queue)
+    while queue and queue[0][0] < enough and queue[0][1] < len(ROUNDS) and goes_on():
+        bound, times, number = queue[0]
+        found[number] = max(bound, lift(number, ROUNDS[times]))
+        heapq.heapreplace(queue, (found[number], times + 1, number))
+    return found
+
+
+def _shape(ring: Ring) -> Shape:
+    return ring.pp, ring.virtual, ring.batches
+
+
+def _figures(ring: Ring) -> Floats:
+    """What the bound of a pipeline never falls with."""
+    columns = (ring.forward, ring.backward, ring.links, ring.after, ring.fixed, -ring.most)
+    return np.concatenate([*columns, ring.ends])
+
+
+def _turns(ring: Ring, num_layers: int) -> Iterator[tuple[float, Floats]]:
+    """Turns of the longest rank with room for all layers, and what ranks hold at most in them."""
+    layer, beside = ring.forward + ring.backward, ring.beside
+    every = np.sort((beside + np.arange(num_layers + 1)[:, None] * layer).reshape(-1))
+    every = every[np.diff(every, prepend=-1.0) > 0]
+    every = every[every >= beside.max() * (1 - SLACK)]
+    held = np.floor((every[:, None] - beside) / layer + 1e-6)
+    most = np.minimum(np.maximum(held, 0.0), ring.most)
+    roomy = np.flatnonzero(most.sum(axis=1) >= num_layers)[:MOST_TURNS].tolist()
+    for number in roomy:
+        is_last = number == roomy[-1]
+        yield float(every[number]), ring.most.astype(float) if is_last else most[number]
+
+
+class _Program:
+    """The linear program of one pipeline: sizes of chunks, seconds of passes, those after them."""
+
+    def __init__(self, ring: Ring, num_layers: int, chains: Sequence[Chain]) -> None:
+        import highspy  # what needs no such bound does not load it
+
+        solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        solver.setOptionValue("output_flag", False)
+        self._statuses, self._solver = highspy.HighsModelStatus, solver
+        self._ring, self._chains = ring, list(chains)
+        self._binding: dict[int, Chain] = {}
+        self._sizes = ring.pp * ring.virtual
+        self.work = 0
+        columns = self._sizes + 2
+        solver.addVars(columns, np.zeros(columns), np.full(columns, np.inf))
+        seconds = np.array([columns - 2, columns - 1], np.int32)
+        solver.changeColsCost(2, seconds, np.ones(2))
+        pp, whole = ring.pp, np.array([float(num_layers)])
+        ranks = np.repeat(np.eye(pp), ring.virtual, axis=1)
+        self._add(ranks, (0.0, 0.0), np.zeros(pp), ring.most.astype(float))
+        self._add(ranks * ring.after[:, None], (0.0, -1.0), np.full(pp, -np.inf), -ring.fixed)
+        self._add(np.ones((1, self._sizes)), (0.0, 0.0), whole, whole)
+        self._cut(self._chains)
+
+    @property
+    def binding(self) -> list[Chain]:
+        """Chains that decided a bound."""
+        return list(self._binding.values())
+
+    def least(self, turn: float, most: Floats, enough: float, rounds: int) -> float:
+        """Seconds of an iteration whose longest rank takes such a turn, at least."""
+        self._limit(turn, most)
+        least, shortest, center, gained = 0.0, np.inf, None, [0.0] * PATIENCE
+        for number in range(rounds + 1):
+            self.work += self._sizes + WORK_OF_ROUND if number else WORK_OF_SOLVING
+            self._solver.run()
+            status = self._solver.getModelStatus()
+            if status == self._statuses.kInfeasible:
+                return np.inf  # no sizes fit
+            if status != self._statuses.kOptimal:
+                break
+            found = self._solver.getInfo().objective_function_value
+            least = max(least, found * (1 - SLACK))
+            is_stuck = number > PATIENCE and least < gained[-PATIENCE] * (1 + PROGRESS)
+            if least >= enough or number == rounds or is_stuck:
+                break
+            gained.append(least)
+            sizes = np.array(self._solver.getSolution().col_value)[: self._sizes]
+            center = self._evenly(sizes) if center is None else center
+            tried = center + np.array(STEPS)[:, None] * (sizes - center)
+            seconds = self._seconds(tried)
+            if seconds.min() < shortest:
+                shortest, center = float(seconds.min()), tried[int(seconds.argmin())]
+            if least >= shortest * (1 - CLOSE):
+                break
+        self._note_binding()
+        return least
+
+    def _limit(self, turn: float, most: Floats) -> None:
+        """Ranks hold so much at most; within the pipeline each holds a layer."""
+        self._solver.changeColBounds(self._sizes, self._ring.batches * turn, np.inf)
+        for rank, layers in enumerate(most.tolist()):
+            fewest = float(0 < rank < self._ring.pp - 1)
+            self._solver.changeRowBounds(rank, fewest, layers)
+
+    def _evenly(self, sizes: Floats) -> Floats:
+        """As many layers on every rank, in chunks of one size."""
+        each = sizes.reshape(self._ring.pp, self._ring.virtual).mean(axis=1)
+        return np.repeat(each, self._ring.virtual)
+
+    def _seconds(self, tried: Floats) -> Floats:
+        """Of iterations with chunks of such sizes; their longest chains become rows."""
+        ring = self._ring
+        sizes = np.swapaxes(tried.reshape(-1, ring.pp, ring.virtual), 1, 2)
+        forward, backward = (np.maximum(passes, 0.0) for passes in ring.passes(sizes))
+        links = np.broadcast_to(ring.links, (len(tried), ring.pp))
+        found = list(longest_chains(forward, backward, links, ring.batches))
+        self._chains += found
+        self._cut(found)
+        passes = zip(found, forward, backward, strict=True)
+        longest = [chain.seconds(goes, comes, ring.links) for chain, goes, comes in passes]
+        after = ring.fixed + sizes.sum(axis=1) * ring.after
+        return np.array(longest) + after.max(axis=1)
+
+    def _cut(self, chains: Sequence[Chain]) -> None:
+        """Passes take as long as each of these chains."""
+        ring, ends = self._ring, self._ring.ends
+        forward = np.stack([chain.forward for chain in chains])
+        backward = np.stack([chain.backward for chain in chains])
+        layers = forward * ring.forward[:, None] + backward * ring.backward[:, None]
+        beside = np.stack([chain.links for chain in chains]) @ ring.links
+        beside += ends[0] * forward[:, 0, 0] + ends[1] * backward[:, 0, 0]
+        beside += ends[2] * forward[:, -1, -1] + ends[3] * backward[:, -1, -1]
+        rows = layers.reshape(len(chains), -1)
+        self._add(rows, (-1.0, 0.0), np.full(len(chains), -np.inf), -beside)
+
+    def _add(
+        self, sizes: Floats, seconds: tuple[float, float], lower: Floats, upper: Floats
+    ) -> None:
+        """Rows over the sizes, and over the seconds of passes and of what follows."""
+        rows = np.hstack([sizes, np.tile(seconds, (len(sizes), 1))])
+        row, column = np.nonzero(rows)
+        starts = np.searchsorted(row, np.arange(len(rows))).astype(np.int32)
+        values = rows[row, column]
+        self._solver.addRows(
+            len(rows), lower, upper, len(values), starts, column.astype(np.int32), values
+        )
+
+    def _note_binding(self) -> None:
+        duals = np.array(self._solver.getSolution().row_dual)
+        for number in np.flatnonzero(duals[len(duals) - len(self._chains) :]).tolist():
+            self._binding[number] = self._chains[number]

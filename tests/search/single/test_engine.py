@@ -1,0 +1,333 @@
+"""The search against brute force, and the promises it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import Group, brute_force, pool_of, small_model, small_translator
+
+from astrarium.cluster import Pool
+from astrarium.cost.layouts import CostModel
+from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.errors import InputError
+from astrarium.model.workload import Workload
+from astrarium.search import space
+from astrarium.search.formats import runnable
+from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
+from astrarium.search.plan import estimate
+from astrarium.search.refusals import why_refused
+from astrarium.search.rules import UserRule, overlaps_named, user_rules
+from astrarium.search.single import open_layouts
+from astrarium.search.single.engine import Search
+from astrarium.search.space import OVERLAP_SWITCHES, Space
+from astrarium.strategy.columns import Options
+from astrarium.strategy.types import LayerSplit
+from astrarium.strategy.validity import megatron_rules
+
+GB = 2**30
+ROUNDING = 1e-9
+
+
+@pytest.fixture
+def workload() -> Workload:
+    return Workload(small_model(), seq_length=2048, global_batch=16)
+
+
+def searched(
+    workload: Workload,
+    pool: Pool,
+    *,
+    exact: bool = True,
+    rules: tuple[UserRule, ...] = (),
+    objective: Objective = Objective.THROUGHPUT,
+    top: int = 5,
+    limits: Limits | None = None,
+    tuning: Tuning = NEUTRAL,
+) -> SearchResult:
+    model = CostModel(workload, pool, tuning=tuning)
+    named = overlaps_named(rules)
+    return Search(
+        model,
+        Space(workload, pool, model.planner, exact=exact, expanded_overlaps=named),
+        objective=objective,
+        runtime_rules=megatron_rules(),
+        user_rules=rules,
+        limits=limits or Limits(),
+        top=top,
+    ).run()
+
+
+@dataclass(frozen=True)
+class Case:
+    gpus: str
+    memory_gb: float
+    experts: int = 0
+    rules: tuple[str, ...] = ()
+    exact: bool = True
+    objective: Objective = Objective.THROUGHPUT
+    tuning: Tuning = NEUTRAL
+    rented_sizes: tuple[int, ...] | None = None
+    gap: float = 0.0  # left at most: pipelines whose layers might be dealt so that they win
+
+
+CASES = {
+    "roomy": Case("h100:8", 80),
+    "tight": Case("h100:8", 9),
+    "experts": Case("h100:4", 20, experts=4),
+    "fewer": Case("h100:8", 10, exact=False, objective=Objective.COST),
+    "whole nodes": Case("h100:16", 10, exact=False, objective=Objective.COST, rented_sizes=()),
+    "two sizes": Case("h100:8", 8, exact=False, objective=Objective.COST, rented_sizes=(3, 8)),
+    "slow link": Case("t4:8", 15, gap=0.03),
+    "rule": Case("h100:8", 12, rules=("$tp > 2", "$overlap_grad_reduce"), gap=0.05),
+    "tuned faster": Case("h100:8", 9, tuning=Tuning(compute=0.5, intra_link=0.5, memory_bytes=-GB)),
+    "tuned slower": Case(
+        "h100:16", 9, tuning=Tuning(compute=2, inter_link=3, memory_bytes=GB), gap=0.09
+    ),
+}
+
+
+def assert_no_worse(result: SearchResult, best: dict[Group, float]) -> None:
+    """No plan is worse than brute force over named splits; other splits are listed if better."""
+    named = sorted(best.values())[: len(result.found)]
+    for place, found in enumerate(result.found):
+        one = found.strategy
+        own = best[
+            one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch, one.virtual_stages
+        ]
+        assert found.score <= named[place] * (1 + ROUNDING)
+        if one.split is LayerSplit.FREE:
+            assert found.score < own
+        else:
+            assert found.score == pytest.approx(own, rel=ROUNDING)
+    assert result.optimal == (result.bound_gap == 0.0)
+
+
+@pytest.mark.parametrize("rules", [(), ("$overlap_p2p",), ("$overlap_tp", "$zero_stage == 0")])
+@pytest.mark.parametrize("memory_gb", [6, 8, 12])
+def test_a_first_look_at_what_is_open_changes_nothing(
+    rules: tuple[str, ...], memory_gb: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layouts that a coarse bound leaves out could not have lowered the gap."""
+    workload = Workload(small_model(7, vocab=128_000), seq_length=2048, global_batch=16)
+    pool = pool_of("h100:8", memory_gb * GB)
+    first = searched(workload, pool, rules=user_rules(rules))
+    monkeypatch.setattr(open_layouts, "_hopeful", lambda search, of_options, best: of_options)
+    every = searched(workload, pool, rules=user_rules(rules))
+    assert first.bound_gap == every.bound_gap
+    assert [found.score for found in first.found] == [found.score for found in every.found]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_brute_force(name: str) -> None:
+    case = CASES[name]
+    exact, objective = case.exact, case.objective
+    workload = Workload(small_model(4, experts=case.experts), seq_length=2048, global_batch=8)
+    pool, rules = pool_of(case.gpus, case.memory_gb * GB), user_rules(case.rules)
+    if case.rented_sizes is not None:
+        pool = replace(pool, rented_sizes=case.rented_sizes)
+    workload = runnable(workload, pool)
+    best, size = brute_force(
+        workload, pool, exact=exact, rules=rules, objective=objective, tuning=case.tuning
+    )
+    result = searched(
+        workload, pool, exact=exact, rules=rules, objective=objective, tuning=case.tuning
+    )
+    assert result.space == size
+    assert len(result.found) == 5
+    assert_no_worse(result, best)
+    assert result.bound_gap <= case.gap
+
+
+# One switch each, and nothing but pipelines: few enough to deal the layers in all ways there are.
+PIPELINES = (
+    "$pp == 1",
+    "$cp > 1",
+    "$micro_batch > 1",
+    "$offload_optimizer",
+    "$overlap_tp",
+    "$overlap_param_gather",
+    "$overlap_grad_reduce",
+)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "memory_gb", "layers", "vocab", "within"),
+    [
+        ("t4:4", 15, 4, 32000, 0.03),
+        ("h100:4", 6.2, 5, 64000, ROUNDING),
+        ("h100:2", 12, 5, 32000, ROUNDING),
+    ],
+)
+def test_no_dealing_of_layers_is_beyond_the_gap(
+    gpus: str, memory_gb: float, layers: int, vocab: int, within: float
+) -> None:
+    """All strategies with layers dealt in all ways: the best is near, and the bound below it."""
+    pool, rules = pool_of(gpus, memory_gb * GB), user_rules(PIPELINES)
+    workload = Workload(small_model(layers, vocab=vocab), seq_length=2048, global_batch=8)
+    workload = runnable(workload, pool)
+    named, every = (
+        brute_force(
+            workload,
+            pool,
+            exact=True,
+            rules=rules,
+            objective=Objective.THROUGHPUT,
+            all_dealings=all_dealings,
+        )[0]
+        for all_dealings in (False, True)
+    )
+    result = searched(workload, pool, rules=rules)
+    assert_no_worse(result, named)
+    best, least = result.found[0].score, min(every.values())
+    assert best * (1 - result.bound_gap) <= least * (1 + ROUNDING)
+    assert least * (1 - ROUNDING) <= best <= least * (1 + within)
+    assert best < min(named.values())  # layers are dealt as no name says
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("memory_gb", [80, 4.5])
+def test_equals_brute_force_with_a_shared_table(tied: bool, memory_gb: float) -> None:
+    """The stage where the decoder begins holds and reduces a copy."""
+    workload = Workload(small_translator(tied=tied), seq_length=512, global_batch=8)
+    pool, rules = pool_of("h100:4", memory_gb * GB), user_rules(("$pp < 4",))
+    best, size = brute_force(
+        workload, pool, exact=True, rules=rules, objective=Objective.THROUGHPUT
+    )
+    result = searched(workload, pool, exact=True, rules=rules)
+    assert result.space == size
+    assert [found.score for found in result.found] == pytest.approx(
+        sorted(best.values())[:5], rel=ROUNDING
+    )
+    assert result.optimal  # layers are not alike: they are dealt as names say
+
+
+def test_every_strategy_is_accounted_for(workload: Workload) -> None:
+    result = searched(workload, pool_of("h100:8", 12 * GB))
+    assert sum(result.rejected.values()) + len(result.found) == result.space
+    assert min(result.rejected.values()) > 0
+    by_rule = result.rejected[Rejection.RUNTIME] + result.rejected[Rejection.RULE]
+    assert sum(result.reasons.values()) == by_rule
+
+
+def test_same_input_same_output(workload: Workload) -> None:
+    pool = pool_of("h100:8")
+    assert searched(workload, pool).found == searched(workload, pool).found
+
+
+@settings(max_examples=10)
+@given(nodes=st.integers(1, 6), more=st.integers(1, 4), batch=st.sampled_from([8, 12, 48]))
+def test_more_gpus_are_never_worse_up_to(nodes: int, more: int, batch: int) -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=batch)
+    few = searched(workload, pool_of(f"a100:{8 * nodes}"), exact=False, top=1)
+    many = searched(workload, pool_of(f"a100:{8 * (nodes + more)}"), exact=False, top=1)
+    assert many.found[0].seconds <= few.found[0].seconds
+
+
+@pytest.mark.parametrize("rules", [(), ("$pp == 1",)])
+def test_found_strategies_pass_every_rule_and_fit(
+    workload: Workload, rules: tuple[str, ...]
+) -> None:
+    pool = pool_of("h100:16", 14 * GB)
+    result = searched(workload, pool, top=20, rules=user_rules(rules))
+    assert {found.strategy.virtual_stages for found in result.found} >= {1, 2}
+    assert (LayerSplit.FREE in {found.strategy.split for found in result.found}) == bool(rules)
+    model = CostModel(workload, pool)
+    for found in result.found:
+        assert why_refused(workload, [pool], found.strategy) == ()
+        # What is priced among many in the search is priced alone; virtual stages are executed.
+        (plan,) = estimate(model, [found.strategy])
+        assert plan.fits
+        assert plan.iteration_seconds == pytest.approx(found.seconds, rel=1e-12)
+        assert plan.peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
+
+
+def test_limits_are_kept(workload: Workload) -> None:
+    pool = pool_of("h100:16")
+    timed = replace(workload, tokens=10**9)
+    free = searched(timed, pool, exact=False, top=1).found[0]
+    iterations = timed.iterations
+    assert iterations is not None
+    hourly = pool.usd_per_gpu_hour
+    assert hourly is not None
+    cost = free.seconds * iterations / 3600 * free.strategy.gpus * hourly
+    cheapest = searched(timed, pool, exact=False, objective=Objective.COST, top=1).found[0]
+    least = cheapest.score * iterations / 3600 * hourly
+    assert least < cost
+    budget = (least + cost) / 2
+    kept = searched(timed, pool, exact=False, top=1, limits=Limits(budget_usd=budget)).found[0]
+    assert kept.seconds >= free.seconds
+    assert kept.seconds * iterations / 3600 * kept.strategy.gpus * hourly <= budget
+    late = Limits(deadline_seconds=free.seconds * iterations * 0.99)
+    assert searched(timed, pool, exact=False, top=1, limits=late).found == []
+
+
+def test_options_cover_every_column() -> None:
+    names = {field.name for field in fields(Options)}
+    assert {f"overlap_{switch}" for switch in OVERLAP_SWITCHES} <= names
+
+
+@settings(max_examples=12)
+@given(
+    pair=st.sampled_from([(1, 2), (2, 4), (4, 8), (1, 8), (8, 16), (16, 24)]),
+    experts=st.sampled_from([0, 4]),
+    objective=st.sampled_from([Objective.COST, Objective.THROUGHPUT]),
+    sizes=st.sampled_from([(1, 2, 4, 8), (8,), (2, 8), (1, 3, 8), (2,), (16,)]),
+)
+def test_more_gpus_are_never_worse_within_a_node(
+    pair: tuple[int, int], experts: int, objective: Objective, sizes: tuple[int, ...]
+) -> None:
+    few, many = pair
+    workload = Workload(small_model(4, experts=experts), seq_length=2048, global_batch=12)
+    pool = replace(pool_of("h100:24", 7 * GB), rented_sizes=sizes)
+    scores = [
+        searched(
+            workload,
+            replace(pool, nodes=max(n // 8, 1), gpus_per_node=min(n, 8)),
+            exact=False,
+            objective=objective,
+            top=1,
+        ).found
+        for n in (few, many)
+    ]
+    if not scores[0]:
+        return
+    assert scores[1][0].score <= scores[0][0].score * (1 + 1e-12)
+
+
+@settings(max_examples=8)
+@given(nodes=st.integers(1, 40), more=st.integers(1, 10))
+def test_more_racks_are_never_worse(nodes: int, more: int) -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=48)
+    few = searched(workload, pool_of(f"gb200:{4 * nodes}"), exact=False, top=1)
+    many = searched(workload, pool_of(f"gb200:{4 * (nodes + more)}"), exact=False, top=1)
+    assert many.found[0].seconds <= few.found[0].seconds
+
+
+@settings(max_examples=10)
+@given(st.floats(1.05, 4.0))
+def test_more_memory_is_never_worse(factor: float) -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=16)
+    tight = searched(workload, pool_of("h100:8", 9 * GB), top=1).found[0]
+    roomy = searched(workload, pool_of("h100:8", 9 * GB * factor), top=1).found[0]
+    assert roomy.seconds <= tight.seconds
+
+
+def test_too_many_divisors_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(space, "MOST_GRIDS", 5000)
+    workload = Workload(small_model(8), seq_length=5040, global_batch=5040)
+    with pytest.raises(InputError, match="more than 5,000; choose numbers with fewer divisors"):
+        searched(workload, pool_of("h100:1024"), exact=False)
+
+
+@pytest.mark.parametrize("switches", [frozenset(), frozenset({"tp"}), frozenset(OVERLAP_SWITCHES)])
+@pytest.mark.parametrize("experts", [0, 4])
+def test_options_are_counted_as_written_out(switches: frozenset[str], experts: int) -> None:
+    pool = pool_of("h100:8")
+    workload = Workload(small_model(experts=experts), seq_length=2048, global_batch=16)
+    planner = CostModel(workload, pool).planner
+    every = Space(workload, pool, planner, exact=True, expanded_overlaps=switches)
+    for layers in (1, 2, 5):
+        assert every.num_options(layers) == len(every.options(layers))
