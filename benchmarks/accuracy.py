@@ -30,7 +30,7 @@ from astrarium.validate.metrics import (
     time_scores,
 )
 from astrarium.validate.predictions import Prediction, predict_rows
-from astrarium.validate.readings import CORRECTIONS, Correction, corrections_of
+from astrarium.validate.readings import CORRECTIONS, TableCorrection, corrections_of
 from astrarium.validate.table import read_table
 
 ROOT = Path(__file__).parents[1]
@@ -125,7 +125,7 @@ def _corrections_part(predictions: Sequence[Prediction]) -> list[str]:
     return ["### Corrections\n", CORRECTIONS_TEXT, *table(heads, rows)]
 
 
-def _changes_text(known: Correction) -> str:
+def _changes_text(known: TableCorrection) -> str:
     parts = [
         *([f"runtime {known.program}"] if known.program else []),
         *(f"{name} {value} if not stated" for name, value in known.fills.items()),

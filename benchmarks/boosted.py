@@ -19,7 +19,7 @@ import xgboost
 
 from astrarium.arrays import Floats
 from astrarium.catalog.efficiency import Correction
-from astrarium.cost.corrections import Learned
+from astrarium.cost.corrections import LoadedCorrection
 from astrarium.cost.trees import forest
 
 SLOPE = 0.85  # of 0.5, 0.7 and 0.85 the one with the least errors on types left out
@@ -137,9 +137,9 @@ def complete(node: dict, levels: int) -> tuple:
     return tuple(splits[0]), tuple(splits[1]), tuple(round(row["leaf"], DIGITS) for row in rows)
 
 
-def learned(found: Correction) -> Learned:
+def learned(found: Correction) -> LoadedCorrection:
     parts = (found.split_features, found.split_thresholds, found.leaves)
-    return Learned(found, forest(found.start, len(found.features), *parts))
+    return LoadedCorrection(found, forest(found.start, len(found.features), *parts))
 
 
 if __name__ == "__main__":

@@ -194,9 +194,9 @@ def measured(every: Sequence[Case]) -> Iterator[list[Timed]]:
 
 
 def calibrated(journal: Path) -> None:
-    from astrarium.calibrate.measure import Request, calibrate
+    from astrarium.calibrate.measure import MeasureRequest, calibrate
 
-    asked = Request(journal, device="cpu", sections=SECTIONS, seconds=120.0, ranks=2)
+    asked = MeasureRequest(journal, device="cpu", sections=SECTIONS, seconds=120.0, ranks=2)
     calibrate(asked, lambda case, done, total: None)
 
 

@@ -24,7 +24,7 @@ from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit, chips
 from astrarium.cost.kernels import (
     QUERY_BLOCK,
     AttentionKernel,
-    Device,
+    Hardware,
     HeadShape,
     MatrixShape,
     attention_work,
@@ -57,9 +57,9 @@ HEAD_DIMS = (64, 128)  # of published tables: those of almost all models
 TRAINING_SHAPE = 512  # errors are stated for m, n, k of at least this
 
 
-def device_of(gpu: str, dtype: str = "bf16") -> Device:
+def device_of(gpu: str, dtype: str = "bf16") -> Hardware:
     found = find_gpu(gpu)
-    return Device(found.peak_flops[dtype], found.memory_bandwidth, MULTIPROCESSORS[gpu])
+    return Hardware(found.peak_flops[dtype], found.memory_bandwidth, MULTIPROCESSORS[gpu])
 
 
 def relatives(gpu: str) -> list[str]:
@@ -136,7 +136,7 @@ def shape_of(table: pd.DataFrame, role: str, input_bytes: float = 2.0) -> Matrix
     return MatrixShape(n, k, m, one, input_bytes, 8.0 if role == "wgrad" else 2.0)
 
 
-def warming(fit: GemmFit, device: Device, shape: MatrixShape, warm_seconds: float) -> Floats:
+def warming(fit: GemmFit, device: Hardware, shape: MatrixShape, warm_seconds: float) -> Floats:
     """Time in a short benchmark: the power limit binds only after a while."""
     burst = burst_seconds(fit, device, shape)
     flops = 2.0 * shape.groups * shape.rows * shape.columns * shape.depth
@@ -150,7 +150,7 @@ def gemm_fit(x: Floats) -> GemmFit:
 
 def fit_gemm(
     table: pd.DataFrame,
-    device: Device,
+    device: Hardware,
     input_bytes: float,
     column: str,
     sustained: float | None = None,
@@ -183,7 +183,7 @@ def heads_of(table: pd.DataFrame) -> HeadShape:
 
 
 def predict_attention(
-    fit: AttentionFit, device: Device, kernel: AttentionKernel, backward: bool, rows: pd.DataFrame
+    fit: AttentionFit, device: Hardware, kernel: AttentionKernel, backward: bool, rows: pd.DataFrame
 ) -> Floats:
     shape = heads_of(rows)
     both = [
@@ -194,7 +194,7 @@ def predict_attention(
 
 
 def fit_attention(
-    table: pd.DataFrame, device: Device, kernel: AttentionKernel, backward: bool
+    table: pd.DataFrame, device: Hardware, kernel: AttentionKernel, backward: bool
 ) -> tuple[AttentionFit, dict[str, float]]:
     def fitted(rows: pd.DataFrame) -> AttentionFit:
         x = solve(
@@ -242,7 +242,7 @@ def measured_rows(paths: Iterable[Path]) -> pd.DataFrame:
     )
 
 
-def fit_measured_gemm(rows: pd.DataFrame, table: pd.DataFrame, device: Device) -> Floats:
+def fit_measured_gemm(rows: pd.DataFrame, table: pd.DataFrame, device: Hardware) -> Floats:
     """Forward products of the measured GPU, own rows and as many of the table's.
 
     The two differ in the gap between kernels and in how warm the card gets.
@@ -274,7 +274,7 @@ ROLE_BOUNDS = {
 }
 
 
-def fit_roles(rows: pd.DataFrame, x: Floats, device: Device) -> tuple[dict, dict]:
+def fit_roles(rows: pd.DataFrame, x: Floats, device: Hardware) -> tuple[dict, dict]:
     """Backward products against the forward fit, on the measured GPU."""
     fits, report = {}, {}
     base = gemm_fit(x)
@@ -312,7 +312,7 @@ def fit_roles(rows: pd.DataFrame, x: Floats, device: Device) -> tuple[dict, dict
 GROUPED_ROLES = ("forward", "dgrad", "wgrad_bf16")
 
 
-def fit_grouped(rows: pd.DataFrame, x: Floats, roles: dict, device: Device) -> tuple:
+def fit_grouped(rows: pd.DataFrame, x: Floats, roles: dict, device: Hardware) -> tuple:
     base = gemm_fit(x)
     rows = rows[rows.role.isin(GROUPED_ROLES)]
 
@@ -341,7 +341,7 @@ def fit_grouped(rows: pd.DataFrame, x: Floats, roles: dict, device: Device) -> t
     return fitted(rows), cross_validated(rows, ["groups", "m", "n", "k"], predictor)
 
 
-def fit_own_fp8(rows: pd.DataFrame, device: Device) -> tuple[Floats, dict[str, float]]:
+def fit_own_fp8(rows: pd.DataFrame, device: Hardware) -> tuple[Floats, dict[str, float]]:
     def predict(x: Floats, table: pd.DataFrame) -> Floats:
         return warming(gemm_fit(x), device, shape_of(table, "forward", 1.0), x[8])
 

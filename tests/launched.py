@@ -21,7 +21,7 @@ from astrarium.api.calls import predict
 from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.export.folder import folder_of, write_folder
-from astrarium.export.program import Data, Launch, Program
+from astrarium.export.program import Data, LaunchFiles, RankProgram
 from astrarium.export.target import Target, find_target, refusals
 from astrarium.plans.document import RunPart
 from astrarium.plans.job import Job, NodeGroup, job_of
@@ -29,7 +29,7 @@ from astrarium.plans.job import Job, NodeGroup, job_of
 GOLDEN: Final = Path(__file__).parent / "export" / "golden"
 LAUNCHERS: Final = ("torchrun", "slurm", "kubernetes", "skypilot", "ray")
 
-PROGRAM: Final = Program(
+PROGRAM: Final = RankProgram(
     software="Trainer 1.2",
     script='"$TRAINER_PATH"/train.py',
     arguments=("--layout", "Et*8|t*12|t*12L", "--note", "it's one word", "--fast"),
@@ -135,7 +135,7 @@ def with_offer(one: Job, **offer: Any) -> Job:
     return replace(one, nodes=groups)
 
 
-def launch_of(target: str, one: Job, program: Program = PROGRAM) -> Launch:
+def launch_of(target: str, one: Job, program: RankProgram = PROGRAM) -> LaunchFiles:
     start = find_target(target).launch
     assert start is not None
     return start(one, program)

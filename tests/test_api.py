@@ -15,7 +15,7 @@ import pytest
 from doc_examples import run_command
 
 import astrarium
-from astrarium.api.calls import PriceTerms, RunTerms
+from astrarium.api.calls import PriceTerms, RunFlags
 from astrarium.cli.plan import plan as plan_command
 from astrarium.cli.predict import predict as predict_command
 from astrarium.cluster import parse_gpus
@@ -181,7 +181,7 @@ def test_nothing_feasible_is_an_error_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("function", "terms", "command", "other"),
     [
-        (astrarium.plan, RunTerms, plan_command, {"ctx", "json", "out", "front", "plot", "report"}),
+        (astrarium.plan, RunFlags, plan_command, {"ctx", "json", "out", "front", "plot", "report"}),
         (astrarium.predict, PriceTerms, predict_command, {"ctx", "json", "out"}),
     ],
 )

@@ -15,7 +15,7 @@ import uvicorn
 from astrarium.value import Value
 from astrarium.web.app import create_app
 from astrarium.web.jobs import Workers
-from astrarium.web.settings import Settings
+from astrarium.web.settings import ServerSettings
 
 PATIENCE_SECONDS = 60.0  # a slow machine is no failure
 SMALL = {"model": "tinyllama-1.1b", "gpus": "h100:1", "global_batch": 8, "top": 1}
@@ -46,7 +46,7 @@ def running(**settings: Any) -> Iterator[Running]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
-        app = create_app(Settings(**{"workers": 2, **settings}))
+        app = create_app(ServerSettings(**{"workers": 2, **settings}))
         config = uvicorn.Config(
             app, log_level="warning", lifespan="on", http="h11", timeout_graceful_shutdown=1
         )

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from astrarium.calibrate.journal import Contents, read_journal
+from astrarium.calibrate.journal import JournalContents, read_journal
 
 
 @pytest.fixture(scope="session")
 def measured_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from astrarium.calibrate.measure import Request, calibrate
+    from astrarium.calibrate.measure import MeasureRequest, calibrate
 
     path = tmp_path_factory.mktemp("calibration") / "cpu.jsonl"
-    asked = Request(path, device="cpu", quick=True, ranks=2)
+    asked = MeasureRequest(path, device="cpu", quick=True, ranks=2)
     contents, outcome = calibrate(asked, lambda case, done, total: None)
     assert outcome.left == 0
     assert len(contents.rows) == outcome.measured
@@ -22,5 +22,5 @@ def measured_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def measured(measured_journal: Path) -> Contents:
+def measured(measured_journal: Path) -> JournalContents:
     return read_journal(measured_journal)

@@ -20,7 +20,7 @@ from astrarium.calibrate.fit import (
     summarised,
 )
 from astrarium.calibrate.fit_links import link_ratios
-from astrarium.calibrate.journal import Contents
+from astrarium.calibrate.journal import JournalContents
 from astrarium.calibrate.sections import SECTIONS, list_cases
 from astrarium.catalog import find_gpu
 from astrarium.cost.efficiency import operator_model
@@ -132,7 +132,7 @@ def test_a_known_gpu_is_compared_with_itself() -> None:
     assert fit.intra_link is None
 
 
-def test_a_stranger_gets_figures_from_what_it_reached(measured: Contents) -> None:
+def test_a_stranger_gets_figures_from_what_it_reached(measured: JournalContents) -> None:
     fit = fit_rows(measured.rows, {"name": "some processor"})
     assert fit.gpu is None
     assert fit.specification is not None
@@ -162,7 +162,7 @@ def test_links_are_compared_inside_a_node() -> None:
     assert fit.ratio == pytest.approx(1.25, rel=0.02)
 
 
-def test_the_host_has_seconds_of_its_own(measured: Contents) -> None:
+def test_the_host_has_seconds_of_its_own(measured: JournalContents) -> None:
     host = host_seconds(measured.rows)
     assert {"launch_seconds", "kernel_seconds", "layer_forward_seconds"} <= set(host)
     assert all(seconds > 0 for seconds in host.values())

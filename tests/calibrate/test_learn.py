@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tuned_runs import STRATEGIES, runs_under
 
 from astrarium.calibrate.learn import TIME_FACTORS, learn, tuning_of
-from astrarium.calibrate.learn_fit import Problem, average, left_out, solve
+from astrarium.calibrate.learn_fit import TuningProblem, average, left_out, solve
 from astrarium.calibrate.learn_profile import load_profile, profile_of, to_dict
 from astrarium.calibrate.measurement import Measurement, predict
 from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
@@ -174,10 +174,10 @@ def test_implausible_data_is_refused(name: str) -> None:
         learn(spoil(runs_under()))
 
 
-def _problem(residuals: list[float]) -> Problem:
+def _problem(residuals: list[float]) -> TuningProblem:
     """Rows that see one factor fully."""
     count = len(residuals)
-    return Problem(
+    return TuningProblem(
         np.array(residuals), np.ones((count, 1)), np.zeros(1), np.array([0.2]), np.array([-np.inf])
     )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from training_logs import MEGATRON_ARGUMENTS, megatron_log, nanotron_log, torchtitan_log
 
-from astrarium.calibrate.logs import Program, pace_of, read_logs
-from astrarium.calibrate.logs_settings import Given, measurement_of
+from astrarium.calibrate.logs import LogFormat, pace_of, read_logs
+from astrarium.calibrate.logs_settings import StatedSettings, measurement_of
 from astrarium.calibrate.measurement import Measurement
 from astrarium.catalog.runtimes import ReportedMemory
 from astrarium.cluster import parse_gpus
@@ -25,7 +25,7 @@ def run_of(tmp_path: Path, text: str, gpus: str = "h100:64", **given: object) ->
     path = tmp_path / "run.log"
     path.write_text(text, encoding="utf-8")
     pool = parse_gpus(gpus).pools[0]
-    return measurement_of(read_logs(path)[0], Given(pool, **given))[0]  # type: ignore[arg-type]
+    return measurement_of(read_logs(path)[0], StatedSettings(pool, **given))[0]  # type: ignore[arg-type]
 
 
 def test_megatron(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_dialects_of_megatron(tmp_path: Path, line: str) -> None:
     lines = [line.format(n=n, ms=9000.0 if n < 3 else 2000.0 + n) for n in range(1, 15)]
     path.write_text("\n".join(["\x1b[32mstarting\x1b[0m", *lines, "done"]), encoding="utf-8")
     log = read_logs(path)[0]
-    assert log.program is Program.MEGATRON
+    assert log.program is LogFormat.MEGATRON
     pace = pace_of(log)
     assert pace.median == pytest.approx(2.010)
     assert (pace.used, pace.left_out, pace.global_batch) == (9, 5, 128)

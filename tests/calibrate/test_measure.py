@@ -18,8 +18,8 @@ from astrarium.calibrate.bench import Bench, Call
 from astrarium.calibrate.cases import Case, Scale, case_key
 from astrarium.calibrate.cases_collectives import collective_cases
 from astrarium.calibrate.collectives import Ranks
-from astrarium.calibrate.journal import Contents, read_journal
-from astrarium.calibrate.measure import Request, calibrate, find_device
+from astrarium.calibrate.journal import JournalContents, read_journal
+from astrarium.calibrate.measure import MeasureRequest, calibrate, find_device
 from astrarium.calibrate.run import DeviceLostError, Outcome
 from astrarium.calibrate.sections import SECTIONS, list_cases
 from astrarium.errors import InputError
@@ -29,7 +29,7 @@ def silent(case: Case, done: int, total: int) -> None:
     """Shows nothing."""
 
 
-def test_everything_is_measured(measured: Contents) -> None:
+def test_everything_is_measured(measured: JournalContents) -> None:
     assert measured.failed == []
     assert {row["section"] for row in measured.rows} == set(SECTIONS)
     expected = list_cases(SECTIONS, Scale.TINY, "cpu") + collective_cases(Scale.TINY, "cpu", 2)
@@ -41,14 +41,14 @@ def test_everything_is_measured(measured: Contents) -> None:
 def test_a_finished_run_measures_nothing_again(measured_journal: Path) -> None:
     before = measured_journal.read_bytes()
     contents, outcome = calibrate(
-        Request(measured_journal, device="cpu", quick=True, ranks=2), silent
+        MeasureRequest(measured_journal, device="cpu", quick=True, ranks=2), silent
     )
     assert outcome == Outcome()
     assert contents.rows
     assert measured_journal.read_bytes() == before
 
 
-def test_more_work_takes_longer(measured: Contents) -> None:
+def test_more_work_takes_longer(measured: JournalContents) -> None:
     """The clock is real: a loss over the vocabulary takes longer than a tiny sum.
 
     The least of several times counts: other programs on the machine only ever add to one.
@@ -88,7 +88,7 @@ def test_memory_that_runs_out_in_the_middle(
         return real(device, case)
 
     monkeypatch.setitem(kernels.OPERATORS, "stream", prepare)
-    asked = Request(tmp_path / "run.jsonl", device="cpu", sections=("stream",))
+    asked = MeasureRequest(tmp_path / "run.jsonl", device="cpu", sections=("stream",))
     contents, outcome = calibrate(asked, silent)
     assert outcome.failed == 3
     assert {row["failure"] for row in contents.failed} == {"out of memory"}
@@ -106,13 +106,13 @@ def test_a_device_that_is_not_there() -> None:
 
 def test_a_device_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "CPU_POOL_BYTES", 1 << 50)
-    asked = Request(tmp_path / "run.jsonl", device="cpu", sections=("host",))
+    asked = MeasureRequest(tmp_path / "run.jsonl", device="cpu", sections=("host",))
     with pytest.raises(InputError, match=r"cpu cannot be used \(out of memory\)"):
         calibrate(asked, silent)
 
 
 def test_collectives_need_two_ranks(tmp_path: Path) -> None:
-    asked = Request(tmp_path / "run.jsonl", device="cpu", sections=("collectives",), ranks=1)
+    asked = MeasureRequest(tmp_path / "run.jsonl", device="cpu", sections=("collectives",), ranks=1)
     with pytest.raises(InputError, match="at least 2"):
         calibrate(asked, silent)
 
@@ -130,7 +130,7 @@ def test_a_rank_that_dies_ends_the_run(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Ranks, "measure", measure)
     journal = tmp_path / "run.jsonl"
-    asked = Request(journal, device="cpu", sections=("collectives",), ranks=2)
+    asked = MeasureRequest(journal, device="cpu", sections=("collectives",), ranks=2)
     with pytest.raises(DeviceLostError, match=r"a process ended.*2 measurements are kept"):
         calibrate(asked, silent)
     assert len(read_journal(journal).rows) == 2

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from astrarium.calibrate.journal import Contents
+from astrarium.calibrate.journal import JournalContents
 from astrarium.calibrate.profile import (
     CHECKSUM,
     METADATA_KEY,
@@ -28,7 +28,7 @@ from astrarium.errors import InputError
 
 
 @pytest.fixture
-def profile(tmp_path: Path, measured: Contents) -> Path:
+def profile(tmp_path: Path, measured: JournalContents) -> Path:
     path = tmp_path / "cpu.parquet"
     write_profile(path, make_header(measured), measured.rows)
     return path
@@ -45,7 +45,7 @@ def rewritten(path: Path, change: dict[str, Any] | None = None, **columns: Any) 
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(header)}), path)
 
 
-def test_a_profile_comes_back(profile: Path, measured: Contents) -> None:
+def test_a_profile_comes_back(profile: Path, measured: JournalContents) -> None:
     found = read_profile(profile)
     assert found.header["schema"] == SCHEMA
     assert found.header["versions"]["torch"]
@@ -73,7 +73,7 @@ def test_classes_out_of_bounds_are_not_used(profile: Path) -> None:
     assert "9 x the modelled ones, outside 0.33 to 3" in warning
 
 
-def test_failures_stand_in_the_header(tmp_path: Path, measured: Contents) -> None:
+def test_failures_stand_in_the_header(tmp_path: Path, measured: JournalContents) -> None:
     measured.failed.append({"section": "gemm", "operator": "gemm", "failure": "out of memory"})
     path = tmp_path / "cpu.parquet"
     write_profile(path, make_header(measured), measured.rows)
@@ -82,7 +82,7 @@ def test_failures_stand_in_the_header(tmp_path: Path, measured: Contents) -> Non
 
 def test_nothing_measured_is_no_profile() -> None:
     with pytest.raises(InputError, match="nothing has been measured"):
-        make_header(Contents({"device": {"name": "x"}}))
+        make_header(JournalContents({"device": {"name": "x"}}))
 
 
 def test_the_header_is_read_without_pyarrow(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,9 @@ def test_the_header_is_read_without_pyarrow(profile: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("length", [1, 100, 127, 128, 129, 16383, 16384, 70000])
-def test_headers_of_any_length_are_read(tmp_path: Path, measured: Contents, length: int) -> None:
+def test_headers_of_any_length_are_read(
+    tmp_path: Path, measured: JournalContents, length: int
+) -> None:
     path = tmp_path / "cpu.parquet"
     header = make_header(measured) | {"date": "x" * length}
     write_profile(path, header, measured.rows)
@@ -149,7 +151,7 @@ def test_a_header_is_checked(profile: Path, change: dict[str, Any], message: str
 
 @pytest.mark.parametrize("value", [float("nan"), -1.0, 0.0, None])
 def test_impossible_times_are_refused(
-    profile: Path, measured: Contents, value: float | None
+    profile: Path, measured: JournalContents, value: float | None
 ) -> None:
     times: list[Any] = [row["median_us"] for row in measured.rows]
     times[3] = value
@@ -158,7 +160,7 @@ def test_impossible_times_are_refused(
         read_rows(profile)
 
 
-def test_impossible_times_are_not_written(tmp_path: Path, measured: Contents) -> None:
+def test_impossible_times_are_not_written(tmp_path: Path, measured: JournalContents) -> None:
     header = make_header(measured)
     measured.rows[0]["min_us"] = float("nan")
     with pytest.raises(InputError, match="min_us is nan"):
@@ -183,6 +185,6 @@ def test_what_is_missing_is_named(
         read_rows(profile)
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path, measured: Contents) -> None:
+def test_a_place_that_cannot_be_written(tmp_path: Path, measured: JournalContents) -> None:
     with pytest.raises(InputError, match="there is no folder"):
         write_profile(tmp_path / "none" / "x.parquet", make_header(measured), measured.rows)

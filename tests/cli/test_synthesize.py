@@ -55,10 +55,10 @@ class Answered:
     """Takes the place of the synthesis; remembers what was asked for."""
 
     def __init__(self) -> None:
-        self.question: synthesis.Question | None = None
+        self.question: synthesis.SynthesisQuestion | None = None
         self.document = hand_programs.document()
 
-    def __call__(self, question: synthesis.Question, progress: Any) -> ProgramDocument:
+    def __call__(self, question: synthesis.SynthesisQuestion, progress: Any) -> ProgramDocument:
         self.question = question
         progress("searching", 1, 2)
         return self.document

@@ -99,11 +99,13 @@ def test_unknown_targets_are_refused_with_a_guess() -> None:
 
 
 def test_program_and_launcher_do_not_write_the_same_file() -> None:
-    from astrarium.export.program import Launch, Program
+    from astrarium.export.program import LaunchFiles, RankProgram
     from astrarium.export.target import Target
 
-    software = Target("one", "One", "1", program=lambda job: Program("One 1", "x.py", files=FILES))
-    launcher = Target("two", "Two", "1", launch=lambda job, made: Launch(FILES, "./launch.sh"))
+    software = Target(
+        "one", "One", "1", program=lambda job: RankProgram("One 1", "x.py", files=FILES)
+    )
+    launcher = Target("two", "Two", "1", launch=lambda job, made: LaunchFiles(FILES, "./launch.sh"))
     with pytest.raises(InputError, match=r"two and one both write config/model.json, launch.sh"):
         folder_of(job("even"), launcher, software)
 

@@ -16,7 +16,7 @@ from astrarium.export.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.features import Feature
 from astrarium.export.nearest import nearest
 from astrarium.export.other_runtime import estimate_note
-from astrarium.export.program import Program
+from astrarium.export.program import RankProgram
 from astrarium.export.result import Refused
 from astrarium.export.target import LACKED_BY_ALL, Target, find_target, refusals, target_names
 from astrarium.model import load_model
@@ -33,7 +33,7 @@ def lacking(*features: Feature) -> Target:
         name="poor",
         title="Poor",
         version="1",
-        program=lambda job: Program("Poor 1", "poor.py"),
+        program=lambda job: RankProgram("Poor 1", "poor.py"),
         lacks=dict.fromkeys(features, "it cannot"),
     )
 

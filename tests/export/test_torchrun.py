@@ -24,7 +24,7 @@ from launched import (
 
 from astrarium.catalog import gpus
 from astrarium.export.blocks import LONGEST_NAME, family
-from astrarium.export.program import Data, Program
+from astrarium.export.program import Data, RankProgram
 from astrarium.plans.files import load_document
 from astrarium.plans.job import job_of
 
@@ -93,7 +93,7 @@ words = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_
 
 @given(st.lists(words, max_size=5), st.lists(words, max_size=3))
 def test_words_reach_the_program_as_they_are(arguments: list[str], generated: list[str]) -> None:
-    program = Program("T", "train.py", tuple(arguments), Data(tuple(generated)))
+    program = RankProgram("T", "train.py", tuple(arguments), Data(tuple(generated)))
     text = launch_of("torchrun", job("one-node"), program).files["launch.sh"]
     shown = text.replace("exec torchrun", "printf '%s\\0'").replace('cd "$(dirname', 'true "$(echo')
     done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True)

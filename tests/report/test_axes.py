@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.report.axes import Axis, axis_of, count, duration, money, short_dollars
+from astrarium.report.axes import ChartAxis, axis_of, count, duration, money, short_dollars
 
 DAY = 86400.0
 amounts = st.lists(st.floats(1e-4, 1e9), min_size=1, max_size=20)
 
 
-def labels(axis: Axis) -> list[str]:
+def labels(axis: ChartAxis) -> list[str]:
     return [label for _, label in axis.ticks]
 
 
-def check(axis: Axis, values: list[float], most: int) -> None:
+def check(axis: ChartAxis, values: list[float], most: int) -> None:
     """Every value is on the axis in its order; ticks are on it, apart, and not too many."""
     ordered = sorted(values)
     assert all(0 <= axis.position(value) <= 1 for value in ordered)

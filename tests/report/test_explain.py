@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.plans.document import PlanDocument
-from astrarium.report.explain import Comparison, compare, explain
+from astrarium.report.explain import PlanComparison, compare, explain
 from astrarium.report.explanation import comparison_report, explanation_report
 
 
@@ -71,7 +71,7 @@ def test_the_report_shows_every_term(document: PlanDocument, width: int) -> None
         assert fact in shown
 
 
-def compared(document: PlanDocument) -> Comparison:
+def compared(document: PlanDocument) -> PlanComparison:
     return compare((document, document.plans[0]), (document, document.plans[1]))
 
 

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from astrarium.plans.document import ParetoPart, PlanDocument
 from astrarium.plans.pareto import pareto_of, with_ties
-from astrarium.report.front import Front, Kind, front_of
+from astrarium.report.front import PlottedFront, PointKind, front_of
 from astrarium.report.front_plot import FrontPlot
 from astrarium.report.front_table import ROWS, front_section, front_table, thinned
 from astrarium.report.tables import plan_report
@@ -188,7 +188,7 @@ def test_limits_far_off_are_named_and_not_drawn(make_front: MakeFront) -> None:
     assert shown.count("╌") == shown.count("╎") == 1
 
 
-def tied(front: Front) -> dict[int, tuple[int | None, int]]:
+def tied(front: PlottedFront) -> dict[int, tuple[int | None, int]]:
     return {point.plan.rank: (point.like, point.likes) for point in front.points}
 
 
@@ -201,7 +201,13 @@ def test_near_ties_are_grouped_under_the_chosen_first(make_front: MakeFront) -> 
     front = front_of(replace(made, pareto=tuple(parts)))
     assert tied(front) == {2: (1, 0), 1: (None, 2), 3: (1, 0), 4: (None, 1), 5: (4, 0)}
     kinds = [point.kind for point in front.points]
-    assert kinds == [Kind.TIED, Kind.CHOSEN, Kind.TIED, Kind.OTHER, Kind.OTHER]
+    assert kinds == [
+        PointKind.TIED,
+        PointKind.CHOSEN,
+        PointKind.TIED,
+        PointKind.OTHER,
+        PointKind.OTHER,
+    ]
     shown = text(front_section(replace(made, pareto=tuple(parts)), 80))
     assert shown.count("of 1") == 2
     assert "○ near-tie of the chosen" in shown
@@ -211,7 +217,7 @@ def test_a_chosen_plan_off_the_front_is_not_marked(make_front: MakeFront) -> Non
     made = make_front(4)
     front = front_of(replace(made, pareto=with_ties(made.pareto[1:])))
     assert front.chosen is None
-    assert {point.kind for point in front.points} == {Kind.OTHER}
+    assert {point.kind for point in front.points} == {PointKind.OTHER}
     assert "chosen" not in text([FrontPlot(front, 80)])
 
 

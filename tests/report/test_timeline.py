@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument, PlanPart
-from astrarium.report.timeline import Kind, timeline_of
+from astrarium.report.timeline import EventKind, timeline_of
 from astrarium.report.trace import trace_of
 
 # Above the largest double's rounding over some ten thousand passes.
@@ -53,14 +53,14 @@ def test_it_ends_with_the_iteration(name: str) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_passes_take_what_the_stages_say(name: str) -> None:
     plan = planned(name).plans[0]
-    sums: dict[tuple[int, Kind], float] = defaultdict(float)
+    sums: dict[tuple[int, EventKind], float] = defaultdict(float)
     for event in timeline_of(plan).events():
         sums[event.stage, event.kind] += event.end - event.start
     count = plan.strategy.num_micro_batches
     for stage in plan.stage_seconds:
         for kind, seconds in (
-            (Kind.FORWARD, stage.forward_seconds),
-            (Kind.BACKWARD, stage.backward_seconds),
+            (EventKind.FORWARD, stage.forward_seconds),
+            (EventKind.BACKWARD, stage.backward_seconds),
         ):
             assert sums[stage.stage, kind] == pytest.approx(count * seconds, rel=1e-2)
 
@@ -77,12 +77,12 @@ def test_memory_peaks_where_the_plan_says(name: str) -> None:
 def test_a_transfer_arrives_before_it_is_needed() -> None:
     plan = planned("1F1B").plans[0]
     events = list(timeline_of(plan).events())
-    passes = [event for event in events if event.kind in (Kind.FORWARD, Kind.BACKWARD)]
+    passes = [event for event in events if event.kind in (EventKind.FORWARD, EventKind.BACKWARD)]
     starts = {(str(e.kind), e.stage, e.micro_batch): e.start for e in passes}
-    transfers = [event for event in events if event.kind is Kind.TRANSFER]
+    transfers = [event for event in events if event.kind is EventKind.TRANSFER]
     assert len(transfers) == 2 * 3 * plan.strategy.num_micro_batches
     for event in transfers:
-        kind = Kind.FORWARD if event.to_stage > event.stage else Kind.BACKWARD
+        kind = EventKind.FORWARD if event.to_stage > event.stage else EventKind.BACKWARD
         assert event.end <= starts[str(kind), event.to_stage, event.micro_batch] + EXACT
 
 

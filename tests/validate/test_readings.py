@@ -11,7 +11,7 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.validate.names import resolve_program
 from astrarium.validate.readings import (
     CORRECTIONS,
-    Correction,
+    TableCorrection,
     as_run,
     corrections_of,
     runtime_as_run,
@@ -60,7 +60,7 @@ def test_the_title_of_a_source_changes_nothing(tmp_path: Path, title: str, frame
 
 
 @pytest.mark.parametrize("known", CORRECTIONS, ids=lambda known: known.title)
-def test_every_correction_says_why(known: Correction) -> None:
+def test_every_correction_says_why(known: TableCorrection) -> None:
     assert known.reason.endswith(".")
     assert known.fills or known.replaces or known.runtime or known.program
 

@@ -121,13 +121,13 @@ def test_a_port_that_is_taken() -> None:
 
 def test_the_next_port_is_taken_where_none_was_asked_for() -> None:
     from astrarium.web.server import listen
-    from astrarium.web.settings import Settings
+    from astrarium.web.settings import ServerSettings
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with listen(Settings(port=port), port_asked=False) as found:
+        with listen(ServerSettings(port=port), port_asked=False) as found:
             assert found.getsockname()[1] != port
 
 

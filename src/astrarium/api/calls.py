@@ -41,7 +41,7 @@ class PriceTerms(TypedDict, total=False):
     power_utilisation: Amount  # percent
 
 
-class RunTerms(PriceTerms, total=False):
+class RunFlags(PriceTerms, total=False):
     """Beside prices, how the run goes; see the flags of `astrarium plan` of the same names."""
 
     max_gpus: Amount  # of each type, with a market alone
@@ -83,7 +83,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     precision: Precision = "bf16",
     rules: Sequence[str] = (),
     top: Amount = 5,
-    **terms: Unpack[RunTerms],
+    **terms: Unpack[RunFlags],
 ) -> Plans:
     """The best strategies for a model on GPUs; as `astrarium plan`.
 
@@ -93,9 +93,9 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     """
     given = {**locals(), **terms}
     del given["terms"]
-    _check_names("plan", terms, RunTerms)
+    _check_names("plan", terms, RunFlags)
     with in_words_of_python():
-        question = planning.read(_as_flags(given, RunTerms))
+        question = planning.read(_as_flags(given, RunFlags))
         planned = planning.search(question)
         changes = planning.changes(question, planned) if terms.get("sensitivity") else None
         return Plans(planning.document(question, planned, changes))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.api.money import Terms
+from astrarium.api.money import MoneyFlags
 from astrarium.api.request import DEFAULT_RUNTIME, Request
 from astrarium.errors import InputError
 from astrarium.value import Value
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FLAG, GPUS_FLAG = "--compare", "--compare-gpus"
 
 
-class Given(Value, frozen=True):
+class ComparedWith(Value, frozen=True):
     """What --compare names, before anything is known about the workload."""
 
     reference: str | Imported
@@ -50,7 +50,7 @@ class Yours(Value, frozen=True):
     runtime: str = DEFAULT_RUNTIME
 
 
-def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Given | None:
+def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> ComparedWith | None:
     """What the flags name; None without --compare."""
     from astrarium.cluster import parse_gpus
 
@@ -68,7 +68,7 @@ def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Give
 
         started = None if isinstance(whose, str) else whose.described.gpus
         try:
-            return Given(whose, parse_gpus(counted(gpus, started) or gpus), None)
+            return ComparedWith(whose, parse_gpus(counted(gpus, started) or gpus), None)
         except InputError as error:
             raise InputError(f"{GPUS_FLAG} '{gpus}': {error}") from None
     found = _of_plan_file(reference) if isinstance(whose, str) else None
@@ -77,10 +77,10 @@ def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Give
             f"{FLAG} {reference}: on which GPUs? With --market alone, {GPUS_FLAG} TYPE:N names"
             " yours, such as a100:64"
         )
-    return found or Given(whose, None, None)
+    return found or ComparedWith(whose, None, None)
 
 
-def _of_plan_file(reference: str) -> Given | None:
+def _of_plan_file(reference: str) -> ComparedWith | None:
     """The pools that the best plan of a plan file uses; None if this is no plan file."""
     from astrarium import documents
     from astrarium.cluster import Cluster
@@ -99,10 +99,10 @@ def _of_plan_file(reference: str) -> Given | None:
     best = document.plans[0]
     cluster = Cluster.from_dict(to_dict(document)["cluster"])
     pools = tuple(p for p in cluster.pools if p.name in best.pools) or cluster.pools
-    return Given(reference, cluster.part(pools), best.num_gpus)
+    return ComparedWith(reference, cluster.part(pools), best.num_gpus)
 
 
-def stated(given: Given | None, flags: Mapping[str, Any]) -> tuple[Stated, tuple[str, ...]]:
+def stated(given: ComparedWith | None, flags: Mapping[str, Any]) -> tuple[Stated, tuple[str, ...]]:
     """Length of sequences and of the run: those of the flags, else of a configuration, and notes.
 
     Both sides of a comparison do the same work, so what the user's file says of it needs no flag.
@@ -125,7 +125,7 @@ def stated(given: Given | None, flags: Mapping[str, Any]) -> tuple[Stated, tuple
     return Stated(length, tokens), tuple(notes)
 
 
-def read(given: Given, asked: Request, terms: Terms, tuning: Tuning) -> Yours:
+def read(given: ComparedWith, asked: Request, terms: MoneyFlags, tuning: Tuning) -> Yours:
     """The strategy for the same workload, on its own cluster at the terms of the answer's."""
     from astrarium.api import money, request
 

@@ -14,7 +14,7 @@ from astrarium.errors import InputError
 from astrarium.value import Value
 
 if TYPE_CHECKING:
-    from astrarium.api.money import Terms
+    from astrarium.api.money import MoneyFlags
     from astrarium.api.request import ClusterGiven, ModelGiven, Request
     from astrarium.configs.imported import Imported
 
@@ -41,7 +41,7 @@ class Filled(Value, frozen=True):
 
         return self.reference or reference_of(self.model, asked.workload.model)
 
-    def read(self, terms: Terms) -> Request:
+    def read(self, terms: MoneyFlags) -> Request:
         """What is asked about; the configuration agrees with it."""
         from astrarium.api import request
 

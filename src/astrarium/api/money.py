@@ -22,7 +22,7 @@ DEFAULT_MOST_GPUS = 1024
 ALL_CLOUDS = "all"
 
 
-class Terms(Value, frozen=True):
+class MoneyFlags(Value, frozen=True):
     """The flags about money, as they were written."""
 
     market: str | None = None
@@ -44,11 +44,11 @@ class Terms(Value, frozen=True):
 
 def terms(
     flags: Mapping[str, Any], *, money_decides: bool = False, elsewhere: Collection[str] = ()
-) -> Terms:
+) -> MoneyFlags:
     """The flags about money among all those of a command; --max-gpus lets it choose GPUs."""
-    names = [f.name for f in fields(Terms) if f.name in flags]
+    names = [f.name for f in fields(MoneyFlags) if f.name in flags]
     given = {name: flags[name] for name in names if flags[name] is not None}
-    return Terms(
+    return MoneyFlags(
         **given,
         money_decides=money_decides,
         may_choose="max_gpus" in flags,
@@ -111,7 +111,7 @@ def _discounts(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def market(terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
+def market(terms: MoneyFlags) -> tuple[Cluster, tuple[str, ...]]:
     """All that the clouds of --market offer, each type up to --max-gpus."""
     from astrarium.cluster import Cluster
     from astrarium.cluster.market import market_pools
@@ -137,7 +137,7 @@ def _most_gpus(text: str) -> int:
     return count
 
 
-def priced(cluster: Cluster, terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
+def priced(cluster: Cluster, terms: MoneyFlags) -> tuple[Cluster, tuple[str, ...]]:
     """A cluster of --gpus or --cluster at the user's terms, and what is to be said about it."""
     from astrarium.cluster import market
 
@@ -167,7 +167,7 @@ def priced(cluster: Cluster, terms: Terms) -> tuple[Cluster, tuple[str, ...]]:
 
 
 def concluded(
-    cluster: Cluster, terms: Terms, notes: Sequence[str] = ()
+    cluster: Cluster, terms: MoneyFlags, notes: Sequence[str] = ()
 ) -> tuple[Cluster, tuple[str, ...]]:
     """Notes on missing and stale prices; without the types that have none, if money decides."""
     from astrarium.cluster import market
@@ -179,7 +179,7 @@ def concluded(
     return cluster, (*notes, *left_out, *missing, *market.stale_notes(cluster, today()))
 
 
-def _check_alone(terms: Terms) -> None:
+def _check_alone(terms: MoneyFlags) -> None:
     """Refuse flags that say nothing without another one."""
     needs = (
         ("--region", terms.region, terms.uses_book, "--market or --prices"),
@@ -191,7 +191,7 @@ def _check_alone(terms: Terms) -> None:
             raise InputError(f"{flag} '{value}' goes with {what}; add it, or leave {flag} out")
 
 
-def _at_default(cluster: Cluster, terms: Terms) -> Cluster:
+def _at_default(cluster: Cluster, terms: MoneyFlags) -> Cluster:
     """Default prices less the discount that names no cloud: these are medians over clouds."""
     from astrarium.catalog.book import EVERY_CLOUD
     from astrarium.cluster import market
@@ -237,7 +237,7 @@ def _stated(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _power(terms: Terms) -> Power:
+def _power(terms: MoneyFlags) -> Power:
     from astrarium.catalog.price_files import parse_percent
     from astrarium.cluster.market import FULL_POWER, Power
 

@@ -249,7 +249,7 @@ def _broken(plan: PlanPart, limits: Limits, rules: Sequence[str]) -> tuple[str, 
     return tuple(found)
 
 
-def _asked(flags: Flags, stated: comparison.Stated, terms: money.Terms) -> Request:
+def _asked(flags: Flags, stated: comparison.Stated, terms: money.MoneyFlags) -> Request:
     """The workload and the cluster."""
     return request.read(
         flags["model"],

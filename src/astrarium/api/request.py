@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from astrarium import units
-from astrarium.api.money import Terms
+from astrarium.api.money import MoneyFlags
 from astrarium.errors import InputError, about, did_you_mean
 from astrarium.value import Value
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
 
-NO_TERMS = Terms()
+NO_TERMS = MoneyFlags()
 
 # Far above anything trained; a larger number is a typing error.
 MOST_SEQ_LENGTH = 2**27
@@ -150,7 +150,7 @@ def reference_of(given: ModelGiven, loaded: Model) -> str:
 
 
 def cluster(
-    gpus: str | None, file: ClusterGiven | None, terms: Terms = NO_TERMS
+    gpus: str | None, file: ClusterGiven | None, terms: MoneyFlags = NO_TERMS
 ) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster of --gpus, --cluster or --market, at the terms of the flags, and notes on it."""
     from astrarium.api import money
@@ -179,7 +179,7 @@ def read(
     global_batch: str | None,
     tokens: int | None,
     precision: str,
-    terms: Terms = NO_TERMS,
+    terms: MoneyFlags = NO_TERMS,
 ) -> Request:
     """Everything a command is asked about. Flags first: their mistakes cost least to find."""
     from astrarium.model.workload import Precision, Workload

@@ -54,7 +54,7 @@ class Optimizer(StrEnum):
     SGD = "sgd"
 
 
-class Question(Value, frozen=True):
+class SynthesisQuestion(Value, frozen=True):
     """What is to be trained on what, within which limits."""
 
     factory: str
@@ -71,7 +71,7 @@ class Question(Value, frozen=True):
     seed: int = 0
 
 
-def read(flags: Mapping[str, Any]) -> Question:
+def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
     """What the flags ask; whatever is wrong with them is found here."""
     from astrarium.cost.tuning import NEUTRAL
 
@@ -94,7 +94,7 @@ def read(flags: Mapping[str, Any]) -> Question:
     if flags["profile"] is not None:
         cluster, tuning, note = _tuned(cluster, flags["profile"])
         notes = (*notes, note)
-    return Question(
+    return SynthesisQuestion(
         factory=factory,
         batch=batch,
         sizes=sizes,
@@ -109,7 +109,7 @@ def read(flags: Mapping[str, Any]) -> Question:
     )
 
 
-def answer(question: Question, progress: Progress) -> ProgramDocument:
+def answer(question: SynthesisQuestion, progress: Progress) -> ProgramDocument:
     """Capture the module, find its program, compare it with fixed ways, as a document."""
     from astrarium.spmd.devices import devices_of
 
@@ -120,7 +120,7 @@ def answer(question: Question, progress: Progress) -> ProgramDocument:
     return _found(question, graph, devices, progress)
 
 
-def captured(question: Question, progress: Progress) -> Graph:
+def captured(question: SynthesisQuestion, progress: Progress) -> Graph:
     """What the module computes on one micro-batch."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -138,7 +138,7 @@ def captured(question: Question, progress: Progress) -> Graph:
     return taken_apart(capture(module, inputs, question.factory))
 
 
-def _allowed(graph: Graph, question: Question) -> tuple[str, ...]:
+def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
     """Operators that every device may repeat; InputError lists those that it may not, yet.
 
     What depends on constants alone needs nobody's permission.
@@ -161,7 +161,7 @@ def _allowed(graph: Graph, question: Question) -> tuple[str, ...]:
 
 
 def _found(
-    question: Question, graph: Graph, devices: Devices, progress: Progress
+    question: SynthesisQuestion, graph: Graph, devices: Devices, progress: Progress
 ) -> ProgramDocument:
     """The best program; those of fixed ways are found first, and it is none of them slower."""
     from astrarium.spmd.baselines import SPACES

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 @dataclass
-class Contents:
+class JournalContents:
     """What a journal holds."""
 
     header: dict[str, Any]
@@ -54,7 +54,7 @@ class Contents:
         ]
 
 
-def read_journal(path: Path) -> Contents:
+def read_journal(path: Path) -> JournalContents:
     """Read a journal; a last line without its end is ignored, any other damage refused."""
     try:
         text = path.read_bytes().decode("utf-8")
@@ -70,13 +70,13 @@ def read_journal(path: Path) -> Contents:
     header = _parse(path, 1, lines[0])
     if header.get("schema") != SCHEMA or not isinstance(header.get("device"), dict):
         raise _foreign(path)
-    contents = Contents(header)
+    contents = JournalContents(header)
     for number, line in enumerate(lines[1:], start=2):
         _add(contents, path, number, _parse(path, number, line))
     return contents
 
 
-def _add(contents: Contents, path: Path, number: int, entry: Row) -> None:
+def _add(contents: JournalContents, path: Path, number: int, entry: Row) -> None:
     if "begin" in entry:
         contents.begun[entry["begin"]] += 1
         return
@@ -134,7 +134,7 @@ class Journal:
                 f"cannot write {path}: {error.strerror}; choose another place"
             ) from None
         if fresh:
-            self.contents = Contents({"schema": SCHEMA, **header})
+            self.contents = JournalContents({"schema": SCHEMA, **header})
             self._write(self.contents.header)
 
     def __enter__(self) -> Journal:

@@ -18,7 +18,7 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.calibrate.learn_checks import SetAside, check_factors, check_runs, one_cluster
-from astrarium.calibrate.learn_fit import Average, Problem, average
+from astrarium.calibrate.learn_fit import Average, TuningProblem, average
 from astrarium.calibrate.measurement import Measurement, predict
 from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
 
@@ -160,7 +160,7 @@ def _learn_time(runs: Sequence[Measurement]) -> tuple[Tuning, tuple[Factor, ...]
     return tuning, _time_factors(found.values, found.deviations), errors
 
 
-def _problem(runs: Sequence[Measurement], measured: Floats, point: Floats) -> Problem:
+def _problem(runs: Sequence[Measurement], measured: Floats, point: Floats) -> TuningProblem:
     """The runs around a point, with slopes by finite differences of the cost model."""
     here = predict(runs, tuning_of(point)).seconds
     slopes = np.empty((len(runs), len(point)))
@@ -171,7 +171,7 @@ def _problem(runs: Sequence[Measurement], measured: Floats, point: Floats) -> Pr
         slopes[:, index] = change / (STEP * kind.width)
     at_least = np.array([0.0 if kind.unit else -np.inf for kind in TIME_FACTORS])
     widths = np.array([kind.width for kind in TIME_FACTORS])
-    return Problem(np.log(measured / here), slopes, point, widths, at_least)
+    return TuningProblem(np.log(measured / here), slopes, point, widths, at_least)
 
 
 def _time_factors(values: Floats, deviations: Floats) -> tuple[Factor, ...]:
@@ -190,7 +190,7 @@ def _learn_memory(runs: Sequence[Measurement]) -> tuple[float, Factor, Errors | 
         return 0.0, Factor(MEMORY_FACTOR, 0.0, 0.0, 0.0), None
     measured = np.array([run.peak_bytes for run in runs])
     before = predict(runs).peak_bytes
-    problem = Problem(
+    problem = TuningProblem(
         residuals=(measured - before) / measured,
         slopes=width / measured[:, None],  # the unknown is in widths of its prior
         point=np.zeros(1),

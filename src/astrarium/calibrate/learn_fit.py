@@ -38,7 +38,7 @@ _CONVERGED: Final = 1e-8
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TuningProblem:
     """Rows around one point: how far off they are there, and what would move them.
 
     `residuals` are log(measured / predicted) at `point`, `slopes` (rows, factors) the change of
@@ -60,8 +60,8 @@ class Problem:
         """Which factors the rows show at all."""
         return np.abs(self.slopes).max(axis=0) * self.widths >= LEAST_MOVE
 
-    def take(self, rows: Ints | Bools) -> Problem:
-        return Problem(
+    def take(self, rows: Ints | Bools) -> TuningProblem:
+        return TuningProblem(
             self.residuals[rows], self.slopes[rows], self.point, self.widths, self.at_least
         )
 
@@ -88,7 +88,7 @@ class Average:
     left_out: Floats
 
 
-def solve(problem: Problem, chosen: Sequence[int]) -> Fit:
+def solve(problem: TuningProblem, chosen: Sequence[int]) -> Fit:
     """The most probable values of the chosen factors; the others are neutral (zero)."""
     seen = problem.seen
     free = [index for index in chosen if seen[index]]
@@ -106,7 +106,7 @@ def solve(problem: Problem, chosen: Sequence[int]) -> Fit:
     return Fit(values * _beyond_chance(problem, values, weights / scatter**2), deviations, scatter)
 
 
-def _beyond_chance(problem: Problem, values: Floats, weights: Floats) -> float:
+def _beyond_chance(problem: TuningProblem, values: Floats, weights: Floats) -> float:
     """The share of a change that chance does not explain (the positive part of James and Stein).
 
     As many factors of no meaning would lower the weighted squares by their number.
@@ -117,7 +117,7 @@ def _beyond_chance(problem: Problem, values: Floats, weights: Floats) -> float:
 
 
 def _weighted(
-    problem: Problem, free: list[int], weights: Floats
+    problem: TuningProblem, free: list[int], weights: Floats
 ) -> tuple[Floats, Floats, list[int]]:
     """Least squares with priors; a factor that would fall below its least value is held there."""
     values = np.zeros(len(problem.point))
@@ -144,7 +144,7 @@ def _scatter(left: Floats, weights: Floats, fitted: int) -> float:
     return max(float(np.sqrt((seen + assumed) / (rows + ASSUMPTION_COUNTS))), LEAST_SCATTER)
 
 
-def left_out(problem: Problem, chosen: Sequence[int]) -> Floats:
+def left_out(problem: TuningProblem, chosen: Sequence[int]) -> Floats:
     """Residuals of each row under factors learned from the others."""
     count = len(problem)
     if count == 1 or not chosen:
@@ -157,7 +157,7 @@ def left_out(problem: Problem, chosen: Sequence[int]) -> Floats:
     return residuals
 
 
-def average(problem: Problem, candidates: Sequence[Sequence[int]]) -> Average:
+def average(problem: TuningProblem, candidates: Sequence[Sequence[int]]) -> Average:
     """Candidates weighed by how well each foretells rows left out; "nothing" is one of them.
 
     A few rows cannot tell which factors are at work, but they can tell which are not: the mean over

@@ -31,7 +31,7 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 
-class Program(StrEnum):
+class LogFormat(StrEnum):
     """Programs whose logs are understood."""
 
     MEGATRON = "Megatron-LM"
@@ -53,7 +53,7 @@ class Log:
     """What a log says. `settings` are as printed; `peaks` are bytes by rank or stage."""
 
     path: str
-    program: Program
+    program: LogFormat
     samples: list[Sample] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     allocated: dict[int, float] = field(default_factory=dict)
@@ -134,9 +134,9 @@ _TITAN_SETTING: Final = re.compile(rf"['\"]?\b({'|'.join(_TITAN_KEYS)})['\"]?\s*
 
 # What a program prints first of its settings.
 _BEGINNINGS: Final = {
-    Program.MEGATRON: re.compile(r"-{3,} arguments -{3,}"),
-    Program.TORCHTITAN: re.compile(r"Starting job:"),
-    Program.NANOTRON: re.compile(r"\bConfig\(general="),
+    LogFormat.MEGATRON: re.compile(r"-{3,} arguments -{3,}"),
+    LogFormat.TORCHTITAN: re.compile(r"Starting job:"),
+    LogFormat.NANOTRON: re.compile(r"\bConfig\(general="),
 }
 
 
@@ -213,14 +213,14 @@ def _lines(path: Path) -> Iterator[str]:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _program_of(line: str) -> Program | None:
+def _program_of(line: str) -> LogFormat | None:
     """The program that printed a line, if the line tells."""
     if _NANOTRON_PREFIX.search(line):
-        return Program.NANOTRON
+        return LogFormat.NANOTRON
     if _ITERATION.search(line) and _ELAPSED.search(line):
-        return Program.NANOTRON if "tokens_per_sec_per_gpu" in line else Program.MEGATRON
+        return LogFormat.NANOTRON if "tokens_per_sec_per_gpu" in line else LogFormat.MEGATRON
     if _TITAN_STEP.search(line):
-        return Program.TORCHTITAN
+        return LogFormat.TORCHTITAN
     return None
 
 
@@ -312,8 +312,8 @@ def _scaled(text: str) -> float:
     return float(plain.removesuffix(suffix)) * _SUFFIXES[suffix]
 
 
-_READERS: Final[Mapping[Program, Callable[[Log, str, str], None]]] = {
-    Program.MEGATRON: _read_megatron,
-    Program.TORCHTITAN: _read_torchtitan,
-    Program.NANOTRON: _read_nanotron,
+_READERS: Final[Mapping[LogFormat, Callable[[Log, str, str], None]]] = {
+    LogFormat.MEGATRON: _read_megatron,
+    LogFormat.TORCHTITAN: _read_torchtitan,
+    LogFormat.NANOTRON: _read_nanotron,
 }

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from astrarium.calibrate.logs import Log, Pace, Program, pace_of
+from astrarium.calibrate.logs import Log, LogFormat, Pace, pace_of
 from astrarium.calibrate.measurement import Measurement
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cluster import Pool
@@ -28,7 +28,7 @@ from astrarium.strategy.document import strategy_from_dict
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class StatedSettings:
     """What the user says about the runs: the machines always, the rest where logs are silent."""
 
     pool: Pool
@@ -39,7 +39,7 @@ class Given:
     runtime: str | None = None
 
 
-def measurement_of(log: Log, given: Given) -> tuple[Measurement, Pace]:
+def measurement_of(log: Log, given: StatedSettings) -> tuple[Measurement, Pace]:
     """The run of a log."""
     pace = pace_of(log)
     described = _DESCRIBE[log.program](Settings(log.settings))
@@ -68,7 +68,7 @@ def measurement_of(log: Log, given: Given) -> tuple[Measurement, Pace]:
         asked, where=log.path, gpus=gpus, global_batch=batch, layers=model.num_layers
     )
     seconds = pace.median
-    if log.program is Program.TORCHTITAN:  # tokens per second and GPU
+    if log.program is LogFormat.TORCHTITAN:  # tokens per second and GPU
         seconds = batch * seq_length / (pace.median * gpus)
     peak, reported, stage = _peak(log, gpus, strategy.pp)
     run = Measurement(
@@ -105,15 +105,15 @@ def _peak(log: Log, gpus: int, pp: int) -> tuple[float | None, ReportedMemory, i
     if not peaks:
         return None, kind, None
     rank = max(peaks, key=peaks.__getitem__)
-    ranks_of_stage = max(gpus // pp, 1) if log.program is Program.MEGATRON else 1
+    ranks_of_stage = max(gpus // pp, 1) if log.program is LogFormat.MEGATRON else 1
     stages = {min(member // ranks_of_stage, pp - 1) for member in peaks}
-    if log.program is Program.TORCHTITAN or len(stages) == pp:
+    if log.program is LogFormat.TORCHTITAN or len(stages) == pp:
         return peaks[rank], kind, None
     return peaks[rank], kind, min(rank // ranks_of_stage, pp - 1)
 
 
 _DESCRIBE: Final = {
-    Program.MEGATRON: describe_megatron,
-    Program.TORCHTITAN: describe_torchtitan,
-    Program.NANOTRON: describe_nanotron,
+    LogFormat.MEGATRON: describe_megatron,
+    LogFormat.TORCHTITAN: describe_torchtitan,
+    LogFormat.NANOTRON: describe_nanotron,
 }

@@ -22,7 +22,7 @@ from astrarium.calibrate.cases_collectives import collective_cases
 from astrarium.calibrate.cases_processor import SECTION as PROCESSOR
 from astrarium.calibrate.collectives import Ranks
 from astrarium.calibrate.cores import one_core, physical_cores
-from astrarium.calibrate.journal import Contents, Journal
+from astrarium.calibrate.journal import Journal, JournalContents
 from astrarium.calibrate.kernels import OPERATORS
 from astrarium.calibrate.run import Outcome, Progress, failure_text, header, run
 from astrarium.calibrate.sections import COLLECTIVES, SECTIONS, check_sections, list_cases
@@ -35,7 +35,7 @@ COLLECTIVES_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MeasureRequest:
     """What to measure: `ranks` devices for collectives, None for all GPUs there are."""
 
     journal: Path
@@ -46,7 +46,7 @@ class Request:
     ranks: int | None = None
 
 
-def calibrate(asked: Request, progress: Progress) -> tuple[Contents, Outcome]:
+def calibrate(asked: MeasureRequest, progress: Progress) -> tuple[JournalContents, Outcome]:
     """Measure what the journal does not have yet; returns all it has then, and how it went."""
     device = find_device(asked.device)
     names = check_sections(asked.sections)
@@ -97,7 +97,7 @@ def _bench(device: torch.device) -> Bench:
     return bench
 
 
-def _ranks(asked: Request, device: torch.device) -> int:
+def _ranks(asked: MeasureRequest, device: torch.device) -> int:
     """How many devices take part in collectives; none where there is only one.
 
     A quick run of a processor is a trial: it leaves them out.

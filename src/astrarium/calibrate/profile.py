@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astrarium.calibrate.cases import IDENTITY, TEXTS, TIMES
 from astrarium.calibrate.fit import BOUNDS, DeviceFit, fit_rows
 from astrarium.calibrate.fit_laws import RUNTIME, CoreFit
-from astrarium.calibrate.journal import Contents
+from astrarium.calibrate.journal import JournalContents
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
 
@@ -122,7 +122,7 @@ def warnings_of(header: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def make_header(contents: Contents) -> dict[str, Any]:
+def make_header(contents: JournalContents) -> dict[str, Any]:
     """The header for what a journal holds, factors fitted."""
     rows = contents.rows
     if not rows:

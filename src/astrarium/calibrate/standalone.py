@@ -47,9 +47,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    from astrarium.calibrate.measure import Request, calibrate
+    from astrarium.calibrate.measure import MeasureRequest, calibrate
 
-    asked = Request(
+    asked = MeasureRequest(
         journal=options.out,
         device=options.device,
         sections=options.sections,

@@ -15,7 +15,7 @@ from astrarium.catalog.instances import Instance as Instance
 from astrarium.catalog.instances import describe_instance as describe_instance
 from astrarium.catalog.instances import find_instance as find_instance
 from astrarium.catalog.instances import instances as instances
-from astrarium.catalog.links import Link as Link
+from astrarium.catalog.links import CatalogLink as CatalogLink
 from astrarium.catalog.links import LinkFigure as LinkFigure
 from astrarium.catalog.links import LinkFigureKind as LinkFigureKind
 from astrarium.catalog.links import link_figures as link_figures

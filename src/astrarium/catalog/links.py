@@ -45,7 +45,7 @@ class LinkFigureKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class CatalogLink:
     """A kind of link and its nominal rate in one direction."""
 
     name: str
@@ -76,7 +76,7 @@ _VALUE_KEYS: Final = ("microseconds", "gbytes_per_s", "usd_per_gbyte", "fraction
 
 
 @cache
-def links() -> tuple[Link, ...]:
+def links() -> tuple[CatalogLink, ...]:
     """Return all kinds of links."""
     return tuple(_link(record) for record in _read("links"))
 
@@ -96,9 +96,9 @@ def _read(table: str) -> list[Record]:
     return list(to_records(entries).values())
 
 
-def _link(record: Record) -> Link:
+def _link(record: Record) -> CatalogLink:
     key = next(key for key in _RATE_KEYS if key in record.values)
-    return Link(
+    return CatalogLink(
         name=record.name,
         scope=LinkScope(record.text("scope")),
         per=LinkOwner(record.text("per")),

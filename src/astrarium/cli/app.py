@@ -16,14 +16,14 @@ from astrarium.cli.plan import plan
 from astrarium.cli.predict import predict
 from astrarium.cli.run import run
 from astrarium.cli.serve import serve
-from astrarium.cli.shell import Command, Group
+from astrarium.cli.shell import CommandGroup, ShellCommand
 from astrarium.cli.synthesize import synthesize
 from astrarium.cli.trace import trace
 from astrarium.cli.validate import validate
 
 app = typer.Typer(
     name="astrarium",
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -61,5 +61,5 @@ for _command in (
     validate,
     calibrate,
 ):
-    app.command(_command.__name__, cls=Command)(_command)
+    app.command(_command.__name__, cls=ShellCommand)(_command)
 app.add_typer(catalog, name="catalog")

@@ -12,7 +12,7 @@ from astrarium.cli import INTERRUPTED, options
 from astrarium.cli import learn as learning
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.journal import Contents
+    from astrarium.calibrate.journal import JournalContents
     from astrarium.calibrate.run import Outcome
 
 DEVICE = Annotated[
@@ -118,7 +118,7 @@ def _measure(
     seconds: str,
     ranks: str | None,
     again: bool,
-) -> tuple[Contents, Outcome]:
+) -> tuple[JournalContents, Outcome]:
     """Read the flags and measure; Ctrl-C says how to go on."""
     from astrarium.api import request
     from astrarium.calibrate.sections import SECTIONS, check_sections

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from astrarium.cli import options
-from astrarium.cli.shell import Command, Group
+from astrarium.cli.shell import CommandGroup, ShellCommand
 
 catalog = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="GPUs, models, prices, instances and runtimes, with source and date.",
@@ -24,7 +24,7 @@ GPU_NAME = Annotated[
 ]
 
 
-@catalog.command(cls=Command)
+@catalog.command(cls=ShellCommand)
 def gpus(name: GPU_NAME = None, json: options.JSON = False) -> None:
     """GPU types: peaks, memory, links, nodes."""
     from astrarium import catalog as data
@@ -48,7 +48,7 @@ def gpus(name: GPU_NAME = None, json: options.JSON = False) -> None:
     output.show(lambda width: report.gpu_report(gpu, data.instances(gpu.name), width))
 
 
-@catalog.command(cls=Command)
+@catalog.command(cls=ShellCommand)
 def models(
     name: Annotated[
         str | None,
@@ -84,7 +84,7 @@ def models(
     output.show(lambda width: report.model_report(entry, built))
 
 
-@catalog.command(cls=Command)
+@catalog.command(cls=ShellCommand)
 def prices(
     name: GPU_NAME = None,
     cloud: options.CLOUDS = None,
@@ -118,7 +118,7 @@ def prices(
         output.show(lambda width: report.offers_report(gpu, book, instances, width, notes))
 
 
-@catalog.command(cls=Command)
+@catalog.command(cls=ShellCommand)
 def runtimes(
     name: Annotated[
         str | None,
@@ -145,7 +145,7 @@ def runtimes(
         output.show(lambda width: report.runtime_report(chosen[0]))
 
 
-@catalog.command(cls=Command)
+@catalog.command(cls=ShellCommand)
 def instances(
     name: Annotated[
         str | None,

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from astrarium.calibrate.learn_checks import SetAside
-    from astrarium.calibrate.logs_settings import Given
+    from astrarium.calibrate.logs_settings import StatedSettings
     from astrarium.calibrate.measurement import Measurement
 
 FROM_TABLES: TypeAlias = Annotated[
@@ -160,9 +160,9 @@ def _runs_of_logs(
     return runs, notes
 
 
-def _given(flags: OfLogs, runtime: str | None) -> Given:
+def _given(flags: OfLogs, runtime: str | None) -> StatedSettings:
     from astrarium.api import request
-    from astrarium.calibrate.logs_settings import Given
+    from astrarium.calibrate.logs_settings import StatedSettings
     from astrarium.model import load_model
     from astrarium.search.planner import only_pool
     from astrarium.strategy.document import read_strategy_keys
@@ -178,7 +178,7 @@ def _given(flags: OfLogs, runtime: str | None) -> Given:
         None if text is None else request.count(flag, text, most)
         for flag, (text, most) in counts.items()
     )
-    return Given(
+    return StatedSettings(
         pool=only_pool(request.cluster(flags.gpus, flags.cluster)[0]),
         model=None if flags.model is None else load_model(flags.model),
         seq_length=seq_length,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from astrarium.strategy.types import Strategy
 
 
-class Case(Value, frozen=True):
+class ReviewedConfig(Value, frozen=True):
     """A configuration, completed and looked at.
 
     `conflicts` are all that speaks against it; those that leave a `strategy` are about how it is
@@ -64,7 +64,7 @@ def answer(ctx: typer.Context, imported: Imported) -> None:
         raise typer.Exit(1)
 
 
-def _case(ctx: typer.Context, imported: Imported) -> Case:
+def _case(ctx: typer.Context, imported: Imported) -> ReviewedConfig:
     from astrarium.catalog.runtimes import find_runtime
 
     filled = imports.completed(ctx.params, imported, typed(ctx))
@@ -82,7 +82,9 @@ def _case(ctx: typer.Context, imported: Imported) -> Case:
     asked = request.under(asked, runtime)
     asked, tuning = request.tuned(asked, ctx.params["profile"], runtime.name)
     strategy, conflicts = _strategy(imported, asked, runtime)
-    return Case(imported, asked, filled.called(asked), runtime, tuning, strategy, conflicts)
+    return ReviewedConfig(
+        imported, asked, filled.called(asked), runtime, tuning, strategy, conflicts
+    )
 
 
 def _strategy(
@@ -104,7 +106,7 @@ def _strategy(
     return None if reasons else strategy, tuple(dict.fromkeys((*written, *reasons)))
 
 
-def _document(case: Case) -> ImportDocument:
+def _document(case: ReviewedConfig) -> ImportDocument:
     from astrarium.report.build import cluster_part, workload_part
     from astrarium.report.imported import SCHEMA, ImportDocument, faster_than, options_part
 
@@ -129,13 +131,13 @@ def _document(case: Case) -> ImportDocument:
     )
 
 
-def _notes(case: Case) -> tuple[str, ...]:
+def _notes(case: ReviewedConfig) -> tuple[str, ...]:
     """The notes without what the lists of options say in full."""
     listed = set(case.imported.summary) - set(case.imported.notes)
     return tuple(note for note in case.asked.notes if note not in listed)
 
 
-def _fit(case: Case) -> FitDocument | None:
+def _fit(case: ReviewedConfig) -> FitDocument | None:
     from astrarium.report.fit import fit_document
     from astrarium.search.fit import fit
 
@@ -148,12 +150,12 @@ def _fit(case: Case) -> FitDocument | None:
     return fit_document(report, asked.cluster, case.reference, ())
 
 
-def _answer(case: Case) -> tuple[PlanDocument | None, str]:
+def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
     """The best plan for the same GPUs and workload, with the configuration beside it."""
     from astrarium.cost.training_run import RunTerms
     from astrarium.report.build import compare_part, document_of
     from astrarium.report.imported import AS_IF_MENDED
-    from astrarium.search.comparison import Compared, compared
+    from astrarium.search.comparison import OwnPlan, compared
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.planner import plan
 
@@ -164,7 +166,7 @@ def _answer(case: Case) -> tuple[PlanDocument | None, str]:
         return None, str(error)
     refused = "; ".join(case.conflicts)
     if case.strategy is None:
-        own = Compared(asked.cluster, None, refused)
+        own = OwnPlan(asked.cluster, None, refused)
     else:
         own = compared(
             asked.workload,

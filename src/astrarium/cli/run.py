@@ -14,7 +14,7 @@ from astrarium.errors import InputError
 if TYPE_CHECKING:
     from astrarium.plans.job import Job
     from astrarium.runtime.job import Device
-    from astrarium.runtime.plan_run import Limits
+    from astrarium.runtime.plan_run import RunLimits
     from astrarium.strategy.types import Strategy
 
 MOST_RANKS = 64
@@ -57,7 +57,7 @@ RESUME = Annotated[
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 
 
-class Mode(StrEnum):
+class RunMode(StrEnum):
     """What a run is for, as its flags say it."""
 
     COMPARE = "without --dry and --measure"
@@ -68,10 +68,10 @@ class Mode(StrEnum):
 
 # Flags that not all modes take, by mode.
 TAKES = {
-    Mode.COMPARE: frozenset({"steps", "ranks"}),
-    Mode.DRY: frozenset[str](),
-    Mode.MEASURE: frozenset({"profile"}),
-    Mode.MEASURE_GPU: frozenset[str](),
+    RunMode.COMPARE: frozenset({"steps", "ranks"}),
+    RunMode.DRY: frozenset[str](),
+    RunMode.MEASURE: frozenset({"profile"}),
+    RunMode.MEASURE_GPU: frozenset[str](),
 }
 
 
@@ -103,7 +103,7 @@ def run(  # noqa: PLR0913  one parameter per flag
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
     from astrarium.runtime.job import Device
-    from astrarium.runtime.plan_run import Limits
+    from astrarium.runtime.plan_run import RunLimits
     from astrarium.units import parse_seconds
 
     if programs.is_program(plan):
@@ -116,24 +116,24 @@ def run(  # noqa: PLR0913  one parameter per flag
     seconds = request.parse(
         "--timeout", timeout, lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
     )
-    limits = Limits(
+    limits = RunLimits(
         request.count("--ranks", ranks, MOST_RANKS),
         request.count("--steps", steps, MOST_STEPS),
         seconds,
     )
     number = request.count("--rank", rank, request.MOST_PLANS)
     job = job_of(load_document(Path(plan)), number, plan)
-    if mode in (Mode.DRY, Mode.MEASURE_GPU):
-        flag = "--dry" if mode is Mode.DRY else "--measure --device cuda"
+    if mode in (RunMode.DRY, RunMode.MEASURE_GPU):
+        flag = "--dry" if mode is RunMode.DRY else "--measure --device cuda"
         _try_stages(job, where, seconds, flag=flag, json=json)
         return
-    if mode is Mode.MEASURE:
+    if mode is RunMode.MEASURE:
         _measure(job, profile, seconds, json=json)
         return
     _compare(job, where, limits, json=json)
 
 
-def _compare(job: Job, device: Device, limits: Limits, *, json: bool) -> None:
+def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> None:
     """Train scaled down, beside a single process."""
     from dataclasses import asdict
 
@@ -152,19 +152,19 @@ def _compare(job: Job, device: Device, limits: Limits, *, json: bool) -> None:
         raise typer.Exit(NOT_EQUAL)
 
 
-def _mode(device: Device, *, dry: bool, measure: bool) -> Mode:
+def _mode(device: Device, *, dry: bool, measure: bool) -> RunMode:
     if dry and measure:
         raise InputError("--dry and --measure are both given; keep one")
     if measure:
-        return Mode.MEASURE if device.value == "cpu" else Mode.MEASURE_GPU
-    return Mode.DRY if dry else Mode.COMPARE
+        return RunMode.MEASURE if device.value == "cpu" else RunMode.MEASURE_GPU
+    return RunMode.DRY if dry else RunMode.COMPARE
 
 
-def _check_flags(mode: Mode, given: Collection[str]) -> None:
+def _check_flags(mode: RunMode, given: Collection[str]) -> None:
     """Refuse flags that would be of no effect."""
     for flag in sorted(frozenset[str]().union(*TAKES.values()) - TAKES[mode]):
         if flag in given:
-            able = " or ".join(other for other in Mode if flag in TAKES[other])
+            able = " or ".join(other for other in RunMode if flag in TAKES[other])
             raise InputError(f"--{flag}: only {able}; it has no meaning {mode}")
 
 

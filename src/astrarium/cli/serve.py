@@ -10,7 +10,7 @@ from astrarium.cli import options
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
-    from astrarium.web.settings import Settings
+    from astrarium.web.settings import ServerSettings
 
 MOST_PORT = 65535
 MOST_SECONDS = 86400.0
@@ -85,19 +85,19 @@ def serve(
         server.serve(settings, listening, started)
 
 
-def _settings(ctx: typer.Context) -> Settings:
+def _settings(ctx: typer.Context) -> ServerSettings:
     from functools import partial
 
     from astrarium.api import request
     from astrarium.units import parse_count, parse_number
-    from astrarium.web.settings import Settings
+    from astrarium.web.settings import ServerSettings
 
     flags = ctx.params
     if not flags["host"].strip():
         raise InputError("--host: the address is empty; 127.0.0.1 is this machine alone")
     port = partial(parse_count, allow_zero=True)
     seconds = flags["search_seconds"]
-    return Settings(
+    return ServerSettings(
         host=flags["host"],
         port=request.parse("--port", flags["port"], port, MOST_PORT),
         token=_checked(flags["token"]),

@@ -34,7 +34,7 @@ def _as_typed(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
-class Command(TyperCommand):
+class ShellCommand(TyperCommand):
     """A command whose errors for the user become a message on stderr and an exit code."""
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
@@ -48,7 +48,7 @@ class Command(TyperCommand):
             raise typer.Exit(error.exit_code) from None
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands; remembers the command line for messages that repeat it."""
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401

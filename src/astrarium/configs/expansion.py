@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from astrarium.configs.shell import Kind, Lexer, Part, Token
+from astrarium.configs.shell import Lexer, PartKind, Token, WordPart
 from astrarium.errors import InputError
 
 _MARK: Final = "\0"
@@ -80,7 +80,7 @@ class Variables:
         """The words of a command, variables split at blanks where they are not quoted."""
         return [word for token in tokens for word in self.expand(token)]
 
-    def joined(self, token: Token | Sequence[Part]) -> str:
+    def joined(self, token: Token | Sequence[WordPart]) -> str:
         """The value of an assignment: nothing is split."""
         parts = token.parts if isinstance(token, Token) else token
         return "".join(" ".join(self._pieces(part)) for part in parts)
@@ -90,10 +90,10 @@ class Variables:
         current, begun = "", False
         for part in token.parts:
             pieces = self._pieces(part)
-            if part.kind is not Kind.TEXT and not part.quoted:
+            if part.kind is not PartKind.TEXT and not part.quoted:
                 pieces = [word for piece in pieces for word in _split(piece)]
             elif part.quoted:
-                begun = begun or part.kind is Kind.TEXT or bool(pieces)
+                begun = begun or part.kind is PartKind.TEXT or bool(pieces)
             for number, piece in enumerate(pieces):
                 if number and (begun or current):
                     words.append(current)
@@ -102,13 +102,13 @@ class Variables:
                 begun = begun or bool(piece)
         return [*words, current] if begun or current else words
 
-    def _pieces(self, part: Part) -> list[str]:
+    def _pieces(self, part: WordPart) -> list[str]:
         """What a part stands for: one text, or the elements of an array."""
-        if part.kind is Kind.TEXT:
+        if part.kind is PartKind.TEXT:
             return [part.text]
-        if part.kind is Kind.COMMAND:
+        if part.kind is PartKind.COMMAND:
             return [marked(f"$({part.text.strip()[:40]})")]
-        if part.kind is Kind.ARITHMETIC:
+        if part.kind is PartKind.ARITHMETIC:
             return [self.arithmetic(part.text)]
         return self._parameter(part.text)
 

@@ -22,7 +22,7 @@ _HEREDOC: Final = re.compile(r"<<-?[ \t]*(['\"\\]?)(\w+)\1")
 _ESCAPED_IN_QUOTES: Final = '"\\$`\n'
 
 
-class Kind(StrEnum):
+class PartKind(StrEnum):
     """What a part of a word is."""
 
     TEXT = "text"
@@ -31,8 +31,8 @@ class Kind(StrEnum):
     COMMAND = "command"  # what another program would print
 
 
-class Part(Value, frozen=True):
-    kind: Kind
+class WordPart(Value, frozen=True):
+    kind: PartKind
     text: str
     quoted: bool = False
 
@@ -42,14 +42,18 @@ class Token:
     """A word, or an operator (then `operator` names it; a line's end is a newline)."""
 
     line: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[WordPart] = field(default_factory=list)
     operator: str = ""
     joined: bool = False  # no blank before it
 
     @property
     def plain(self) -> str:
         """The word, if it is nothing but unquoted text; else ""."""
-        if len(self.parts) == 1 and self.parts[0].kind is Kind.TEXT and not self.parts[0].quoted:
+        if (
+            len(self.parts) == 1
+            and self.parts[0].kind is PartKind.TEXT
+            and not self.parts[0].quoted
+        ):
             return self.parts[0].text
         return ""
 
@@ -126,10 +130,12 @@ class Lexer:
             if self.text.startswith("\\\n", self.at):
                 self.at, self.line = self.at + 2, self.line + 1
             elif letter == "\\":
-                token.parts.append(Part(Kind.TEXT, self.text[self.at + 1 : self.at + 2], True))
+                token.parts.append(
+                    WordPart(PartKind.TEXT, self.text[self.at + 1 : self.at + 2], True)
+                )
                 self.at += 2
             elif letter == "'":
-                token.parts.append(Part(Kind.TEXT, self._single_quoted(), True))
+                token.parts.append(WordPart(PartKind.TEXT, self._single_quoted(), True))
             elif letter == '"':
                 token.parts += self._double_quoted()
             elif letter in "$`":
@@ -140,10 +146,10 @@ class Lexer:
 
     def _add_letter(self, token: Token, letter: str) -> None:
         last = token.parts[-1] if token.parts else None
-        if last is not None and last.kind is Kind.TEXT and not last.quoted:
-            token.parts[-1] = Part(Kind.TEXT, last.text + letter)
+        if last is not None and last.kind is PartKind.TEXT and not last.quoted:
+            token.parts[-1] = WordPart(PartKind.TEXT, last.text + letter)
         else:
-            token.parts.append(Part(Kind.TEXT, letter))
+            token.parts.append(WordPart(PartKind.TEXT, letter))
         self.at += 1
 
     def _single_quoted(self) -> str:
@@ -155,17 +161,17 @@ class Lexer:
         self.line += self.text.count("\n", begin, end)
         return self.text[begin:end]
 
-    def _double_quoted(self) -> list[Part]:
+    def _double_quoted(self) -> list[WordPart]:
         line, text = self.line, ""
-        parts = [Part(Kind.TEXT, "", True)]
+        parts = [WordPart(PartKind.TEXT, "", True)]
         self.at += 1
         while self.at < len(self.text):
             letter = self.text[self.at]
             if letter == '"':
                 self.at += 1
-                return [*parts, Part(Kind.TEXT, text, True)]
+                return [*parts, WordPart(PartKind.TEXT, text, True)]
             if letter in "$`":
-                parts += [Part(Kind.TEXT, text, True), self._dollar(quoted=True)]
+                parts += [WordPart(PartKind.TEXT, text, True), self._dollar(quoted=True)]
                 text = ""
                 continue
             following = self.text[self.at + 1 : self.at + 2]
@@ -179,32 +185,32 @@ class Lexer:
             self.at += 1
         raise self.fail('this " is never closed', line)
 
-    def _dollar(self, *, quoted: bool) -> Part:
+    def _dollar(self, *, quoted: bool) -> WordPart:
         """What begins with $ or `."""
         text, begin = self.text, self.at
         if text[begin] == "`":
             end = text.find("`", begin + 1)
             if end < 0:
                 raise self.fail("this ` is never closed", self.line)
-            return self._until(end + 1, Kind.COMMAND, text[begin + 1 : end], quoted)
+            return self._until(end + 1, PartKind.COMMAND, text[begin + 1 : end], quoted)
         if text.startswith("$((", begin):
             end = self._closing(begin + 1, "(", ")")
-            return self._until(end, Kind.ARITHMETIC, text[begin + 3 : end - 2], quoted)
+            return self._until(end, PartKind.ARITHMETIC, text[begin + 3 : end - 2], quoted)
         if text.startswith("$(", begin):
             end = self._closing(begin + 1, "(", ")")
-            return self._until(end, Kind.COMMAND, text[begin + 2 : end - 1], quoted)
+            return self._until(end, PartKind.COMMAND, text[begin + 2 : end - 1], quoted)
         if text.startswith("${", begin):
             end = self._closing(begin + 1, "{", "}")
-            return self._until(end, Kind.VARIABLE, text[begin + 2 : end - 1], quoted)
+            return self._until(end, PartKind.VARIABLE, text[begin + 2 : end - 1], quoted)
         name = _NAME.match(text, begin + 1)
         if name is None:
-            return self._until(begin + 1, Kind.TEXT, "$", quoted)
-        return self._until(name.end(), Kind.VARIABLE, name[0], quoted)
+            return self._until(begin + 1, PartKind.TEXT, "$", quoted)
+        return self._until(name.end(), PartKind.VARIABLE, name[0], quoted)
 
-    def _until(self, end: int, kind: Kind, text: str, quoted: bool) -> Part:
+    def _until(self, end: int, kind: PartKind, text: str, quoted: bool) -> WordPart:
         self.line += self.text.count("\n", self.at, end)
         self.at = end
-        return Part(kind, text, quoted)
+        return WordPart(kind, text, quoted)
 
     def _closing(self, begin: int, opening: str, closing: str) -> int:
         """Where the bracket at `begin` ends, its mate included."""

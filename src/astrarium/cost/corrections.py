@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
 from astrarium.catalog.efficiency import Correction, find_correction
-from astrarium.cost.kernels import QUERY_BLOCK, Device, HeadShape, MatrixShape
+from astrarium.cost.kernels import QUERY_BLOCK, Hardware, HeadShape, MatrixShape
 from astrarium.cost.trees import Forest, forest
 from astrarium.errors import InputError
 from astrarium.value import Value
@@ -40,7 +40,7 @@ _LEAST: Final = 1e-12  # what counts as size or time zero
 Features = Mapping[str, ArrayLike]
 
 
-class Learned(Value, frozen=True, dict=True):
+class LoadedCorrection(Value, frozen=True, dict=True):
     """A correction and its trees, ready to be evaluated."""
 
     correction: Correction
@@ -58,7 +58,7 @@ class Learned(Value, frozen=True, dict=True):
 
 
 @cache
-def learned(name: str) -> Learned | None:
+def learned(name: str) -> LoadedCorrection | None:
     """The correction of a class of operators, if one was found to help."""
     found = find_correction(name)
     if found is None:
@@ -73,10 +73,10 @@ def learned(name: str) -> Learned | None:
         )
     except (TypeError, ValueError) as error:
         raise InputError(f"the trees of {name} are damaged: {error}") from None
-    return Learned(found, trees)
+    return LoadedCorrection(found, trees)
 
 
-def matrix_features(shape: MatrixShape, device: Device, seconds: Floats) -> dict[str, ArrayLike]:
+def matrix_features(shape: MatrixShape, device: Hardware, seconds: Floats) -> dict[str, ArrayLike]:
     """Features of matrix products whose formula gives `seconds`."""
     outputs = shape.groups * shape.rows * shape.columns / device.multiprocessors
     return {
@@ -88,7 +88,7 @@ def matrix_features(shape: MatrixShape, device: Device, seconds: Floats) -> dict
     }
 
 
-def head_features(shape: HeadShape, device: Device, seconds: Floats) -> dict[str, ArrayLike]:
+def head_features(shape: HeadShape, device: Hardware, seconds: Floats) -> dict[str, ArrayLike]:
     """Features of tiled attention whose formula gives `seconds`."""
     blocks = shape.batch * shape.heads * np.ceil(shape.q_length / QUERY_BLOCK)
     return {
@@ -101,7 +101,7 @@ def head_features(shape: HeadShape, device: Device, seconds: Floats) -> dict[str
     }
 
 
-def hardware_features(device: Device, watts: float, exponentials: float) -> dict[str, ArrayLike]:
+def hardware_features(device: Hardware, watts: float, exponentials: float) -> dict[str, ArrayLike]:
     """Features of a GPU; `exponentials` per clock of a multiprocessor."""
     return {"flops": device.flops, "watts": watts, "exponentials": exponentials}
 

@@ -40,7 +40,7 @@ from astrarium.catalog.profiles import (
     training_factors,
 )
 from astrarium.cost.corrections import (
-    Learned,
+    LoadedCorrection,
     hardware_features,
     head_features,
     learned,
@@ -48,7 +48,7 @@ from astrarium.cost.corrections import (
 )
 from astrarium.cost.kernels import AttentionKernel as AttentionKernel
 from astrarium.cost.kernels import (
-    Device,
+    Hardware,
     HeadShape,
     MatrixShape,
     attention_flops,
@@ -252,12 +252,12 @@ class OperatorModel(Value, frozen=True, dict=True):
         seconds = (fit.fixed_seconds + count / rate) * self.ratio("optimizer")
         return np.where(count > 0, seconds, 0.0)
 
-    def _device(self, dtype: str) -> Device:
+    def _device(self, dtype: str) -> Hardware:
         peak = self.gpu.peak_flops.get(dtype)
         if peak is None:
             known = ", ".join(self.gpu.peak_flops)
             raise InputError(f"{self.gpu.name} does not compute in {dtype}; choose among {known}")
-        return Device(peak, self.gpu.memory_bandwidth, self.multiprocessors)
+        return Hardware(peak, self.gpu.memory_bandwidth, self.multiprocessors)
 
     def _measured_attention(
         self,
@@ -334,7 +334,7 @@ class OperatorModel(Value, frozen=True, dict=True):
         return float(np.exp(np.mean(np.log(self._law_attention(shape, causal=True) / plain))))
 
     @property
-    def _attention_device(self) -> Device:
+    def _attention_device(self) -> Hardware:
         return self._device(next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops))
 
     def settled_seconds(
@@ -447,7 +447,7 @@ def _reference_attention(kernel: AttentionKernel) -> AttentionFits:
 
 def _factor(name: str, design: str, features: dict[str, ArrayLike]) -> Floats | float:
     """The learned correction of a class of operators where there is one for the design."""
-    found: Learned | None = learned(name)
+    found: LoadedCorrection | None = learned(name)
     if found is None:
         return 1.0
     families = found.correction.families

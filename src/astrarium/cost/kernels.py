@@ -43,7 +43,7 @@ class AttentionKernel(StrEnum):
     FLASH2 = "flash2"  # FlashAttention-2, as torch ships it
 
 
-class Device(NamedTuple):
+class Hardware(NamedTuple):
     """The hardware figures that operator times scale with; the rate is of one number format."""
 
     flops: float
@@ -74,7 +74,7 @@ class HeadShape(NamedTuple):
     value_dim: Floats
 
 
-def in_role(fit: GemmFit, role: RoleFit, device: Device, output_share: float = 1.0) -> GemmFit:
+def in_role(fit: GemmFit, role: RoleFit, device: Hardware, output_share: float = 1.0) -> GemmFit:
     """The fit of a backward product from the forward one's.
 
     Traffic at the end of a tile that no arithmetic hides lengthens its ramp: a multiprocessor
@@ -90,7 +90,7 @@ def in_role(fit: GemmFit, role: RoleFit, device: Device, output_share: float = 1
     )
 
 
-def burst_seconds(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:
+def burst_seconds(fit: GemmFit, device: Hardware, shape: MatrixShape) -> Floats:
     """Seconds of a cool board, without the fixed time: arithmetic and memory traffic."""
     rows, columns, depth, groups, input_bytes, output_bytes = shape
     waves = _wave_steps(fit, device, shape)
@@ -100,7 +100,7 @@ def burst_seconds(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:
     return smooth_maximum(arithmetic, memory, 2)
 
 
-def held_seconds(fit: GemmFit, device: Device, shape: MatrixShape, burst: Floats) -> Floats:
+def held_seconds(fit: GemmFit, device: Hardware, shape: MatrixShape, burst: Floats) -> Floats:
     """Seconds of a board that has settled at its power limit, and the fixed time."""
     flops = 2.0 * shape.groups * shape.rows * shape.columns * shape.depth
     power = flops / (device.flops * fit.sustained_efficiency)
@@ -122,7 +122,7 @@ def under_power_limit(burst: Floats, limit: Floats, other: Floats) -> Floats:
     return np.where(burst > 0, np.minimum(burst * slower, alone), 0.0)
 
 
-def _wave_steps(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:
+def _wave_steps(fit: GemmFit, device: Hardware, shape: MatrixShape) -> Floats:
     """Multiply-adds that each multiprocessor goes through, for the best tile shape."""
     rows, columns, depth, groups, *_ = shape
     processors = float(device.multiprocessors)
@@ -145,7 +145,7 @@ def _wave_steps(fit: GemmFit, device: Device, shape: MatrixShape) -> Floats:
 
 def attention_work(
     fit: AttentionFit,
-    device: Device,
+    device: Hardware,
     shape: HeadShape,
     kernel: AttentionKernel,
     *,
@@ -179,7 +179,7 @@ def of_design(fit: AttentionFit, softmax_ratio: float) -> AttentionFit:
 
 
 def law_attention_work(
-    fit: AttentionFit, device: Device, shape: HeadShape, held: float, *, causal: bool
+    fit: AttentionFit, device: Hardware, shape: HeadShape, held: float, *, causal: bool
 ) -> Floats:
     """Seconds of the best forward kernel of any GPU, which reaches `held` of the peak at most."""
     fused = AttentionKernel.FUSED

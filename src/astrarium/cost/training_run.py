@@ -47,7 +47,7 @@ class Ramp(Value, frozen=True):
             )
 
 
-class Schedule(Value, frozen=True):
+class BatchSchedule(Value, frozen=True):
     """Iterations at each batch size, ascending; the last is the global batch."""
 
     batches: Ints
@@ -63,7 +63,7 @@ class Schedule(Value, frozen=True):
         return int(self.iterations.sum())
 
 
-def schedule_of(samples: float, global_batch: int, ramp: Ramp | None = None) -> Schedule:
+def schedule_of(samples: float, global_batch: int, ramp: Ramp | None = None) -> BatchSchedule:
     """Iterations of a run of so many samples."""
     if ramp is None:
         batches, iterations = np.array([global_batch]), np.array([0])
@@ -77,7 +77,7 @@ def schedule_of(samples: float, global_batch: int, ramp: Ramp | None = None) -> 
         )
     full = int((samples - consumed) // global_batch)
     iterations[-1] += full
-    return Schedule(batches, iterations, float(samples - consumed - full * global_batch))
+    return BatchSchedule(batches, iterations, float(samples - consumed - full * global_batch))
 
 
 def _ramped(global_batch: int, ramp: Ramp) -> tuple[Ints, Ints]:
@@ -110,7 +110,7 @@ class Evaluation(Value, frozen=True):
     every: int
     iterations: int
 
-    def passes(self, schedule: Schedule) -> int:
+    def passes(self, schedule: BatchSchedule) -> int:
         return schedule.num_iterations // self.every * self.iterations
 
 
@@ -173,7 +173,7 @@ class RunSeconds(Value, frozen=True):
 
 
 def work_seconds(
-    schedule: Schedule,
+    schedule: BatchSchedule,
     iteration_seconds: ArrayLike,
     evaluation: Evaluation | None = None,
     evaluation_seconds: ArrayLike = 0.0,

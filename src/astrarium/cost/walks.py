@@ -63,7 +63,7 @@ class Stages(Value, frozen=True):
         return Stages(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-class Stage(Value, frozen=True):
+class StageSums(Value, frozen=True):
     """One stage of every pipeline, with sums over the stages before it."""
 
     position: Floats
@@ -90,7 +90,7 @@ class Stage(Value, frozen=True):
         return self.forward_before + self.backward_before
 
 
-def key_stages(stages: Stages, turning: Sequence[Floats]) -> list[Stage]:
+def key_stages(stages: Stages, turning: Sequence[Floats]) -> list[StageSums]:
     """The stages a longest chain can wait on, in pipeline order; the last one comes last.
 
     Of each run: its ends, their inner neighbours (both of whose links are the run's own) and the
@@ -106,14 +106,14 @@ def key_stages(stages: Stages, turning: Sequence[Floats]) -> list[Stage]:
                 values[run] = np.where(empty, values[run + 1], values[run])
     before = [np.zeros_like(counts[0]) for _ in range(4)]
     link_in = np.zeros_like(counts[0])
-    found: list[Stage] = []
+    found: list[StageSums] = []
     for run, count in enumerate(counts):
         weights = [np.ones_like(count), *(values[run] for values in work)]
         link = weights[3]
         for step in _steps(count, before[0], turning):
             position, *sums = (b + step * w for b, w in zip(before, weights, strict=True))
             found.append(
-                Stage(
+                StageSums(
                     position,
                     weights[1],
                     weights[2],
@@ -140,7 +140,7 @@ def _steps(count: Floats, first: Floats, turning: Sequence[Floats]) -> Sequence[
     return list(np.sort(steps, axis=0)) if len(steps) > 4 or (last < 2).any() else steps
 
 
-def _open_end(stage: Stage, last: Floats) -> Stage:
+def _open_end(stage: StageSums, last: Floats) -> StageSums:
     return replace(stage, link_out=np.where(stage.position == last, 0.0, stage.link_out))
 
 
@@ -202,7 +202,7 @@ class RoundTrips(Value, frozen=True):
     way: Floats
 
     @classmethod
-    def between(cls, stages: Stages, found: Sequence[Stage]) -> RoundTrips:
+    def between(cls, stages: Stages, found: Sequence[StageSums]) -> RoundTrips:
         places = np.stack([s.position for s in found])
         slots = np.stack([s.both for s in found])
         before = np.stack([s.both_before + 2 * s.links_before for s in found])

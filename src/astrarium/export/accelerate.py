@@ -28,7 +28,7 @@ from astrarium.export.causal_models import (
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.other_runtime import estimate_note
-from astrarium.export.program import Launch, Program
+from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.export.torchrun import PORT, node_notes
 from astrarium.plans.job import Job
@@ -133,7 +133,7 @@ def text(job: Job) -> str:
     return yaml_text(job, TARGET.label, [settings(job)])
 
 
-def program(job: Job) -> Program:
+def program(job: Job) -> RankProgram:
     """What every process runs."""
     constants = {
         # Under FSDP2 it is the wrapper that recomputes.
@@ -141,7 +141,7 @@ def program(job: Job) -> Program:
         # Otherwise whole gradients would be kept from micro-batch to micro-batch.
         "SYNC_EACH_BATCH": _is_sharded(job),
     }
-    return Program(
+    return RankProgram(
         software=TARGET.label,
         script=SCRIPT,
         files={
@@ -163,7 +163,7 @@ def program(job: Job) -> Program:
     )
 
 
-def launch(job: Job, program: Program) -> Launch:
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """`accelerate launch` on every node."""
     alone = job.num_nodes == 1
     last = job.num_nodes - 1
@@ -189,7 +189,7 @@ def launch(job: Job, program: Program) -> Launch:
     )
     numbers = "" if alone else "NODE_RANK=<number of this node> MASTER_ADDR=<address of node 0> "
     where = "" if alone else f"on every node, numbered from 0 to {last}"
-    return Launch({LAUNCH: script}, f"{numbers}./{LAUNCH}", where, tuple(node_notes(job)))
+    return LaunchFiles({LAUNCH: script}, f"{numbers}./{LAUNCH}", where, tuple(node_notes(job)))
 
 
 TARGET = Target(

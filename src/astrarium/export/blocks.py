@@ -14,7 +14,7 @@ from typing import Any, Final
 from astrarium.export.checkpoints import CHECKPOINTS
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import Program
+from astrarium.export.program import RankProgram
 from astrarium.plans.job import Job, NodeGroup
 from astrarium.value import Value
 
@@ -26,7 +26,7 @@ NO_SPOT: Final = (
 )
 
 
-class Block(Value, frozen=True):
+class NodeBlock(Value, frozen=True):
     """Nodes that are asked for together: `first` is the number of the first one."""
 
     name: str
@@ -49,7 +49,7 @@ class Block(Value, frozen=True):
         return f"{nodes}: {self.group.gpus_per_node} x {self.gpu} each"
 
 
-def blocks(job: Job) -> tuple[Block, ...]:
+def blocks(job: Job) -> tuple[NodeBlock, ...]:
     """All blocks in the order of ranks, with names of their own."""
     short = [family(group.pool.gpu.name) for group in job.nodes]
     found, first = [], 0
@@ -57,7 +57,7 @@ def blocks(job: Job) -> tuple[Block, ...]:
     for name, group in zip(short, job.nodes, strict=True):
         seen[name] += 1
         alone = short.count(name) == 1
-        found.append(Block(name if alone else f"{name}-{seen[name]}", first, group))
+        found.append(NodeBlock(name if alone else f"{name}-{seen[name]}", first, group))
         first += group.nodes
     return tuple(found)
 
@@ -119,12 +119,12 @@ def usual_value(variable: str) -> str:
     return f"/opt/{label(variable.removesuffix('_PATH'))}" if variable.endswith("_PATH") else ""
 
 
-def usual_values(program: Program) -> dict[str, str]:
+def usual_values(program: RankProgram) -> dict[str, str]:
     """All variables of a program with such values."""
     return {name: usual_value(name) for name in program.variables}
 
 
-def variable_notes(program: Program, where: str) -> tuple[str, ...]:
+def variable_notes(program: RankProgram, where: str) -> tuple[str, ...]:
     """Which variables a file sets to what may not be so."""
     return tuple(
         f"{name} is `{usual_value(name)}` in {where}, unless you write another: {meaning}."

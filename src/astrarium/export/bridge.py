@@ -19,7 +19,7 @@ from astrarium.export.megatron import (
     environment,
     layout,
 )
-from astrarium.export.program import Data, Program
+from astrarium.export.program import Data, RankProgram
 from astrarium.export.run_length import (
     TRIAL_ITERATIONS,
     evaluation_of,
@@ -268,11 +268,11 @@ def _text(value: object) -> str:
     return f"'{plain}'" if any(sign in plain for sign in "|*,=") else plain
 
 
-def program(job: Job) -> Program:
+def program(job: Job) -> RankProgram:
     """What every process runs."""
     said = [word(key, value) for key, value in overrides(job).items()]
     header = commented(header_lines(job, SOFTWARE))
-    return Program(
+    return RankProgram(
         software=SOFTWARE,
         script='"$BRIDGE_PATH"/scripts/training/run_recipe.py',
         arguments=("--recipe", recipe_of(job), *said),

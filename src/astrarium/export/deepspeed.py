@@ -21,7 +21,7 @@ from astrarium.export.causal_models import (
 )
 from astrarium.export.features import Feature
 from astrarium.export.other_runtime import estimate_note
-from astrarium.export.program import Program
+from astrarium.export.program import RankProgram
 from astrarium.export.target import Target
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
@@ -111,14 +111,14 @@ def _gradients(job: Job) -> str:
     return "Gradients of micro-batches are summed in 32 bits, as the plan has it."
 
 
-def program(job: Job) -> Program:
+def program(job: Job) -> RankProgram:
     """What every process runs."""
     recompute = job.strategy.recompute.granularity is Granularity.FULL
     files = {
         FILE: json.dumps(settings(job), indent=2) + "\n",
         **training_files(job, TARGET.label, "train_deepspeed.txt", {"RECOMPUTE": recompute}),
     }
-    return Program(
+    return RankProgram(
         software=TARGET.label,
         script=SCRIPT,
         files=files,

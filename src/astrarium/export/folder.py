@@ -16,7 +16,7 @@ from pathlib import Path
 
 from astrarium.documents import write_atomic
 from astrarium.errors import InputError
-from astrarium.export.program import Files, Launch, Program
+from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.readme import readme
 from astrarium.export.target import Target, find_target
 from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
@@ -33,8 +33,8 @@ class Folder(Value, frozen=True):
     """What is written for a plan: its files, and how it is started."""
 
     files: Files
-    launch: Launch
-    program: Program
+    launch: LaunchFiles
+    program: RankProgram
 
 
 def folder_of(job: Job, target: Target, software: Target) -> Folder:

@@ -15,7 +15,7 @@ from astrarium.export import torchrun
 from astrarium.export.blocks import (
     POOL_LABEL,
     RENTS_NOTHING,
-    Block,
+    NodeBlock,
     blocks,
     job_name,
     pool_labels,
@@ -24,7 +24,7 @@ from astrarium.export.blocks import (
     variable_notes,
     yaml_text,
 )
-from astrarium.export.program import Files, Launch, Program
+from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -68,7 +68,7 @@ PRODUCTS: Final[Mapping[str, str]] = {
 Yaml = dict[str, Any]
 
 
-def launch(job: Job, program: Program) -> Launch:
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """Manifests beside launch.sh."""
     start = {torchrun.SCRIPT: torchrun.script(job, program)}
     read = {**program.files, **start}
@@ -81,10 +81,10 @@ def launch(job: Job, program: Program) -> Launch:
     }
     if len(job.nodes) == 1:
         files[TRAINJOB_FILE] = yaml_text(job, trainer, [trainjob(job, program)])
-    return Launch(files, "kubectl apply -k .", "", tuple(_notes(job, program)))
+    return LaunchFiles(files, "kubectl apply -k .", "", tuple(_notes(job, program)))
 
 
-def jobset(job: Job, program: Program) -> Yaml:
+def jobset(job: Job, program: RankProgram) -> Yaml:
     """The JobSet as data."""
     name = job_name(job)
     return {
@@ -102,7 +102,7 @@ def jobset(job: Job, program: Program) -> Yaml:
     }
 
 
-def _replicated_job(job: Job, program: Program, block: Block) -> Yaml:
+def _replicated_job(job: Job, program: RankProgram, block: NodeBlock) -> Yaml:
     nodes = block.group.nodes
     pod: Yaml = {
         "restartPolicy": "Never",
@@ -125,7 +125,7 @@ def _replicated_job(job: Job, program: Program, block: Block) -> Yaml:
     }
 
 
-def _container(job: Job, program: Program, block: Block) -> Yaml:
+def _container(job: Job, program: RankProgram, block: NodeBlock) -> Yaml:
     name, first = job_name(job), blocks(job)[0].name
     address = f"{name}-{first}-0-0.{name}"  # set, job, index of the job, index of the pod
     environment = {
@@ -144,7 +144,7 @@ def _container(job: Job, program: Program, block: Block) -> Yaml:
     }
 
 
-def trainjob(job: Job, program: Program) -> Yaml:
+def trainjob(job: Job, program: RankProgram) -> Yaml:
     """The same for Kubeflow Trainer, whose runtime gives every node its number."""
     (block,) = blocks(job)
     number = "export NODE_RANK=$PET_NODE_RANK MASTER_ADDR=$PET_MASTER_ADDR"
@@ -198,12 +198,12 @@ def _env(values: Mapping[str, str]) -> list[Yaml]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _resources(block: Block) -> Yaml:
+def _resources(block: NodeBlock) -> Yaml:
     resource = GPU_RESOURCES.get(block.group.pool.gpu.vendor, GPU_RESOURCES["NVIDIA"])
     return {"limits": {resource: block.group.gpus_per_node}}
 
 
-def _selector(job: Job, block: Block) -> dict[str, str]:
+def _selector(job: Job, block: NodeBlock) -> dict[str, str]:
     product = PRODUCT_LABELS.get(block.group.pool.gpu.vendor, PRODUCT_LABELS["NVIDIA"])
     pool = _pools(job).get(block.pool)
     return {product: _product(block.gpu), **({POOL_LABEL: pool} if pool else {})}
@@ -225,7 +225,7 @@ def _mounts() -> list[Yaml]:
     ]
 
 
-def _volumes(job: Job, program: Program) -> list[Yaml]:
+def _volumes(job: Job, program: RankProgram) -> list[Yaml]:
     names = (*program.files, torchrun.SCRIPT)
     items = [{"key": _key(name), "path": name} for name in names]
     config = {"name": job_name(job), "defaultMode": SCRIPT_MODE, "items": items}
@@ -253,7 +253,7 @@ def _kustomization(job: Job, read: Files) -> Yaml:
     }
 
 
-def _notes(job: Job, program: Program) -> Iterator[str]:
+def _notes(job: Job, program: RankProgram) -> Iterator[str]:
     yield (
         f"`{IMAGE}` stands for an image that holds what is needed below: write yours in its place"
         f" in {JOBSET_FILE}. The cluster needs JobSet."

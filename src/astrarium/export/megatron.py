@@ -18,7 +18,7 @@ from astrarium.export.checkpoints import (
 from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.megatron_model import model_flags, model_refused
 from astrarium.export.megatron_rebuilt import Flags
-from astrarium.export.program import Data, Program
+from astrarium.export.program import Data, RankProgram
 from astrarium.export.run_length import (
     TRIAL_ITERATIONS,
     evaluation_of,
@@ -255,9 +255,9 @@ def checkpoints(job: Job) -> tuple[str, ...]:
     return (f"--save {folder}", f"--load {folder}", often)
 
 
-def program(job: Job) -> Program:
+def program(job: Job) -> RankProgram:
     """What every process runs."""
-    return Program(
+    return RankProgram(
         software=SOFTWARE,
         script='"$MEGATRON_PATH"/pretrain_gpt.py',
         arguments=words(flags(job)),

@@ -37,7 +37,7 @@ class Router(Value, frozen=True):
         return self.score == "sigmoid"
 
 
-class Family(Value, frozen=True):
+class ModelFamily(Value, frozen=True):
     """What models of one `model_type` have in common."""
 
     normalization: str = RMS
@@ -50,8 +50,8 @@ class Family(Value, frozen=True):
     router: Router | None = None
 
 
-_LLAMA: Final = Family()
-_LAYERS: Final = Family(LAYER, ("layer_norm_eps", 1e-5), ("hidden_act", "gelu"))
+_LLAMA: Final = ModelFamily()
+_LAYERS: Final = ModelFamily(LAYER, ("layer_norm_eps", 1e-5), ("hidden_act", "gelu"))
 _QWEN_ROUTER: Final = Router(normalised=("norm_topk_prob", False))
 _SIGMOID: Final = Router(
     "sigmoid",
@@ -68,14 +68,14 @@ _GLM_ROUTER: Final = replace(
     group_topk=("topk_group", NO_LIMIT),
 )
 
-FAMILIES: Final[Mapping[str, Family]] = {
+FAMILIES: Final[Mapping[str, ModelFamily]] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
-    "phi3": Family(epsilon=("rms_norm_eps", 1e-5)),
-    "nemotron": Family(LAYER, ("norm_eps", 1e-5), ("hidden_act", "relu2"), zero_centered=True),
-    "mixtral": Family(
+    "phi3": ModelFamily(epsilon=("rms_norm_eps", 1e-5)),
+    "nemotron": ModelFamily(LAYER, ("norm_eps", 1e-5), ("hidden_act", "relu2"), zero_centered=True),
+    "mixtral": ModelFamily(
         epsilon=("rms_norm_eps", 1e-5), theta=("rope_theta", 1_000_000), router=Router()
     ),
     "qwen2_moe": replace(_LLAMA, router=_QWEN_ROUTER),
@@ -92,7 +92,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "deepseek_v3": replace(_LLAMA, router=_SIGMOID),
     "kimi_k2": replace(_LLAMA, router=_SIGMOID),
     "glm4_moe": replace(_LLAMA, epsilon=("rms_norm_eps", 1e-5), router=_GLM_ROUTER),
-    "gpt_oss": Family(
+    "gpt_oss": ModelFamily(
         epsilon=("rms_norm_eps", 1e-5),
         # The config says silu; the model gates with a clamped quick GELU.
         activation=("", "quick_gelu"),
@@ -108,7 +108,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         sinks=True,
         router=Router(),
     ),
-    "gpt2": Family(LAYER, ("layer_norm_epsilon", 1e-5), ("activation_function", "gelu_new")),
+    "gpt2": ModelFamily(LAYER, ("layer_norm_epsilon", 1e-5), ("activation_function", "gelu_new")),
     "gpt_neox": _LAYERS,
     "megatron_gpt": replace(
         _LAYERS,
@@ -140,7 +140,7 @@ class Rope(Value, frozen=True):
     scaling: Values
 
 
-def rope_of(values: Values, family: Family) -> Rope:
+def rope_of(values: Values, family: ModelFamily) -> Rope:
     """Rotary positions of a config in the old form (rope_theta, rope_scaling) or the new one."""
     new, old = values.get("rope_parameters"), values.get("rope_scaling")
     given = next((one for one in (new, old) if isinstance(one, Mapping) and one), None)
@@ -150,7 +150,7 @@ def rope_of(values: Values, family: Family) -> Rope:
     return Rope(float(theta), "" if kind == "default" else str(kind), scaling)
 
 
-def activation_of(values: Values, family: Family) -> str:
+def activation_of(values: Values, family: ModelFamily) -> str:
     """The activation of the feed-forward part, in the words of transformers."""
     if values.get("model_type") == "megatron_gpt":
         if values.get("swiglu"):
@@ -160,7 +160,7 @@ def activation_of(values: Values, family: Family) -> str:
     return str(read(values, family.activation))
 
 
-def normalization_of(values: Values, family: Family) -> str:
+def normalization_of(values: Values, family: ModelFamily) -> str:
     """The kind of norm; only our own type of config says it itself."""
     stated = values.get("normalization")
     return (

@@ -13,7 +13,7 @@ from typing import Final
 from astrarium.export.megatron_facts import (
     FAMILIES,
     NO_LIMIT,
-    Family,
+    ModelFamily,
     Rope,
     Router,
     Values,
@@ -312,7 +312,7 @@ def _local(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
         yield "window-attn-skip-freq", pattern([bool(window) for window in windows])
 
 
-def _experts(model: Model, values: Values, family: Family) -> Iterator[tuple[str, object]]:
+def _experts(model: Model, values: Values, family: ModelFamily) -> Iterator[tuple[str, object]]:
     inner, router = _linear(model, "expert_fc2"), family.router
     if inner is None or router is None:
         return

@@ -29,7 +29,7 @@ class Data(Value, frozen=True):
     otherwise: str = "Generated data"
 
 
-class Program(Value, frozen=True):
+class RankProgram(Value, frozen=True):
     """What every process runs.
 
     `script` is what follows `torchrun ...`, as words of a shell: `"$MEGATRON_PATH"/pretrain_gpt.py`
@@ -56,7 +56,7 @@ class Program(Value, frozen=True):
         return (*self.arguments, *self.data.generated)
 
 
-class Launch(Value, frozen=True):
+class LaunchFiles(Value, frozen=True):
     """Files that start a program, and the command to type in their folder."""
 
     files: Files

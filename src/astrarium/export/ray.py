@@ -14,7 +14,7 @@ from astrarium.export import torchrun
 from astrarium.export.blocks import POOL_LABEL, RENTS_NOTHING, family, pool_labels, pool_notes
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import Launch, Program
+from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.plans.job import Job, NodeGroup
 
@@ -103,14 +103,14 @@ if __name__ == "__main__":
 '''
 
 
-def launch(job: Job, program: Program) -> Launch:
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """The script beside launch.sh."""
     files = {torchrun.SCRIPT: torchrun.script(job, program), SCRIPT: script(job, program)}
     where = "where RAY_ADDRESS names the cluster"
-    return Launch(files, _command(program), where, tuple(_notes(job)))
+    return LaunchFiles(files, _command(program), where, tuple(_notes(job)))
 
 
-def script(job: Job, program: Program) -> str:
+def script(job: Job, program: RankProgram) -> str:
     """The text of the script."""
     text = _TEXT.format(
         launch=torchrun.SCRIPT,
@@ -148,7 +148,7 @@ def _accelerator_type(gpu: str) -> str:
     return OTHER_NAMES.get(gpu, short if short in SAME_NAME else "")
 
 
-def _command(program: Program) -> str:
+def _command(program: RankProgram) -> str:
     """What is set where the command is typed does not reach the nodes; the job's own does."""
     values = {name: f"<{name.lower()}>" for name in program.variables}
     given = f" --runtime-env-json '{json.dumps({'env_vars': values})}'" if values else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from astrarium.export.header import header_lines, one_line
-from astrarium.export.program import Launch, Program
+from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -15,7 +15,9 @@ _ABOUT = {
 }
 
 
-def readme(job: Job, target: Target, program: Program, launch: Launch, names: Sequence[str]) -> str:
+def readme(
+    job: Job, target: Target, program: RankProgram, launch: LaunchFiles, names: Sequence[str]
+) -> str:
     """Markdown for the folder; `names` are its files."""
     software = program.software if target.label == program.software else target.label
     where = f" {launch.where}" if launch.where else ""
@@ -35,7 +37,7 @@ def _about(name: str) -> str:
     return f": {_ABOUT[name]}" if name in _ABOUT else ""
 
 
-def _variables(program: Program) -> Iterable[str]:
+def _variables(program: RankProgram) -> Iterable[str]:
     for name, meaning in program.variables.items():
         yield f"`{name}`: {meaning}"
 

@@ -14,7 +14,7 @@ from astrarium.catalog.prices import offers
 from astrarium.catalog.regions import ANY_REGION, REGIONS
 from astrarium.export import torchrun
 from astrarium.export.blocks import (
-    Block,
+    NodeBlock,
     blocks,
     job_name,
     spot_gpus,
@@ -25,7 +25,7 @@ from astrarium.export.blocks import (
 )
 from astrarium.export.checkpoints import CHECKPOINTS
 from astrarium.export.features import Feature
-from astrarium.export.program import Launch, Program
+from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -97,7 +97,7 @@ CLOUDS: Final = frozenset(
 )
 
 
-def launch(job: Job, program: Program) -> Launch:
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """The task, or the group of tasks, beside launch.sh."""
     group = len(job.nodes) > 1
     tasks = [_task(job, program, block) for block in blocks(job)]
@@ -110,7 +110,7 @@ def launch(job: Job, program: Program) -> Launch:
     names = [BUCKET if name == CHECKPOINTS else name for name in program.variables]
     given = "".join(f" --env {name}=<{name.lower()}>" for name in names)
     verb = "jobs launch" if comes_back else "launch"
-    return Launch(files, f"sky {verb} {TASK_FILE}{given}", "", tuple(_notes(job, program)))
+    return LaunchFiles(files, f"sky {verb} {TASK_FILE}{given}", "", tuple(_notes(job, program)))
 
 
 def nodes_refused(job: Job) -> str:
@@ -151,7 +151,7 @@ def _twins_refused(job: Job) -> str:
     return ""
 
 
-def _task(job: Job, program: Program, block: Block) -> dict[str, Any]:
+def _task(job: Job, program: RankProgram, block: NodeBlock) -> dict[str, Any]:
     envs: dict[str, str | None] = {**usual_values(program)}
     mounts: dict[str, Any] = {}
     if CHECKPOINTS in envs:
@@ -169,7 +169,7 @@ def _task(job: Job, program: Program, block: Block) -> dict[str, Any]:
     }
 
 
-def _resources(job: Job, block: Block) -> Iterator[tuple[str, Any]]:
+def _resources(job: Job, block: NodeBlock) -> Iterator[tuple[str, Any]]:
     pool = block.group.pool
     if pool.cloud:
         place = "" if pool.region in ("", ANY_REGION, *REGIONS) else f"/{pool.region}"
@@ -189,7 +189,7 @@ def accelerator(gpu: str) -> str:
     return ACCELERATORS.get(gpu, short if short in SAME_NAME else "")
 
 
-def _instance_gpus(block: Block) -> int:
+def _instance_gpus(block: NodeBlock) -> int:
     """GPUs of the instance that the price is of; 0 if it is not known to SkyPilot."""
     pool = block.group.pool
     if pool.price_origin != CATALOG:
@@ -198,7 +198,7 @@ def _instance_gpus(block: Block) -> int:
     return next((offer.gpus for offer in of_cloud if offer.instance == pool.instance), 0)
 
 
-def _setup(program: Program) -> str:
+def _setup(program: RankProgram) -> str:
     """What is missing shows before the GPUs are waited for."""
     needs = [line for need in program.needs for line in wrap(f"Needs {need}", COMMENT_WIDTH)]
     wanted = "".join(f"# {line}\n" for line in needs)
@@ -206,7 +206,7 @@ def _setup(program: Program) -> str:
     return wanted + "".join(f'test -e "${name}"\n' for name in paths)
 
 
-def _run(job: Job, block: Block) -> str:
+def _run(job: Job, block: NodeBlock) -> str:
     if job.num_nodes == 1:
         return f'exec ./{torchrun.SCRIPT} "$@"\n'
     if len(job.nodes) == 1:
@@ -220,7 +220,7 @@ def _run(job: Job, block: Block) -> str:
     )
 
 
-def _notes(job: Job, program: Program) -> Iterator[str]:
+def _notes(job: Job, program: RankProgram) -> Iterator[str]:
     yield from variable_notes(program, f"{TASK_FILE}, under envs")
     yield (
         f"`setup` of {TASK_FILE} installs nothing: write there what does, or name an `image_id`"

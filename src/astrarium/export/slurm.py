@@ -13,7 +13,7 @@ from typing import Final
 from astrarium.export import torchrun
 from astrarium.export.blocks import (
     RENTS_NOTHING,
-    Block,
+    NodeBlock,
     blocks,
     family,
     job_name,
@@ -21,18 +21,18 @@ from astrarium.export.blocks import (
     pool_notes,
 )
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import Launch, Program
+from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
 SCRIPT: Final = "job.sbatch"
 
 
-def launch(job: Job, program: Program) -> Launch:
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """The batch script beside launch.sh."""
     files = {torchrun.SCRIPT: torchrun.script(job, program), SCRIPT: script(job, program)}
     variables = "".join(f"{name}=<{name.lower()}> " for name in program.variables)
-    return Launch(
+    return LaunchFiles(
         files,
         f"{variables}sbatch {SCRIPT}",
         "on a login node, where all nodes see the folder",
@@ -40,7 +40,7 @@ def launch(job: Job, program: Program) -> Launch:
     )
 
 
-def script(job: Job, program: Program) -> str:
+def script(job: Job, program: RankProgram) -> str:
     """The text of the batch script."""
     parts = [
         "#!/usr/bin/env bash\n"
@@ -53,7 +53,7 @@ def script(job: Job, program: Program) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _component(job: Job, block: Block) -> Iterator[str]:
+def _component(job: Job, block: NodeBlock) -> Iterator[str]:
     if len(job.nodes) > 1:
         yield f"# {block.words}\n"
     if block.first == 0:

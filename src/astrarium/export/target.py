@@ -10,7 +10,7 @@ from msgspec import field
 
 from astrarium.errors import InputError, did_you_mean
 from astrarium.export.features import Feature, asked_by
-from astrarium.export.program import Launch, Program
+from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.plans.job import Job
 from astrarium.value import Value
 
@@ -31,8 +31,8 @@ class Target(Value, frozen=True):
     name: str
     title: str
     version: str
-    program: Callable[[Job], Program] | None = None
-    launch: Callable[[Job, Program], Launch] | None = None
+    program: Callable[[Job], RankProgram] | None = None
+    launch: Callable[[Job, RankProgram], LaunchFiles] | None = None
     lacks: Mapping[Feature, str] = field(default_factory=dict)
     model_refused: Callable[[Job], str] = lambda job: ""
     nodes_refused: Callable[[Job], str] = lambda job: ""

@@ -13,7 +13,7 @@ from typing import Final
 
 from astrarium.export.checkpoints import CHECKPOINTS, iterations_between
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import Data, Launch, Program
+from astrarium.export.program import Data, LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -22,7 +22,7 @@ PORT: Final = 29500
 OVERRIDE: Final = re.compile(r"[A-Za-z_][\w.]*=")
 
 
-def launch(job: Job, program: Program) -> Launch:
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """The script and how to call it."""
     alone = job.num_nodes == 1
     numbers = "" if alone else "NODE_RANK=<number of this node> MASTER_ADDR=<address of node 0> "
@@ -30,12 +30,12 @@ def launch(job: Job, program: Program) -> Launch:
     last = job.num_nodes - 1
     where = "" if alone else f"on every node, numbered from 0 to {last}"
     notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job, program))
-    return Launch(
+    return LaunchFiles(
         {SCRIPT: script(job, program)}, f"{variables}{numbers}./{SCRIPT}", where, tuple(notes)
     )
 
 
-def script(job: Job, program: Program) -> str:
+def script(job: Job, program: RankProgram) -> str:
     """The text of launch.sh."""
     parts = [
         "#!/usr/bin/env bash\n" + commented(header_lines(job, program.software)),
@@ -51,7 +51,7 @@ def script(job: Job, program: Program) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def variables_asked(program: Program) -> str:
+def variables_asked(program: RankProgram) -> str:
     """Lines of a shell that stop where a variable is not set."""
     return "".join(
         f': "${{{name}:?set it to {meaning}}}"\n' for name, meaning in program.variables.items()
@@ -121,7 +121,7 @@ def mixed_notes(job: Job) -> Iterator[str]:
         )
 
 
-def spot_notes(job: Job, program: Program) -> Iterator[str]:
+def spot_notes(job: Job, program: RankProgram) -> Iterator[str]:
     """How to live with nodes that are taken away."""
     run = job.plan.run
     if run is None or not program.checkpoints:
@@ -146,7 +146,7 @@ def _data(data: Data) -> Iterator[str]:
     yield "fi\n"
 
 
-def _start(job: Job, program: Program) -> str:
+def _start(job: Job, program: RankProgram) -> str:
     words = ["exec torchrun", '--nnodes="$nodes"', '--nproc-per-node="$processes"']
     if job.num_nodes > 1:
         port = f'--master-port="${{MASTER_PORT:-{PORT}}}"'

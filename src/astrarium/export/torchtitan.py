@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import Program
+from astrarium.export.program import RankProgram
 from astrarium.export.target import Target
 from astrarium.export.torchtitan_llama import IMPORTS, llama_refused, llama_spec
 from astrarium.export.torchtitan_models import Flavor, flavor_of, flavor_refused, known_flavors
@@ -193,7 +193,7 @@ def _python(value: object) -> str:
     return f"[{', '.join(words)}]"
 
 
-def program(job: Job) -> Program:
+def program(job: Job) -> RankProgram:
     """What every process runs."""
     arguments = ("--module", MODULE, "--config", FUNCTION)
     made = titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})

@@ -17,7 +17,7 @@ from typing import Any, Final
 from astrarium.errors import InputError
 from astrarium.export.features import Feature
 from astrarium.export.other_runtime import estimate_note
-from astrarium.export.program import Data, Files, Program
+from astrarium.export.program import Data, Files, RankProgram
 from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -112,9 +112,9 @@ def overlaps_tensor(job: Job) -> bool:
 
 def titan_program(
     job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
-) -> Program:
+) -> RankProgram:
     """What every process runs."""
-    return Program(
+    return RankProgram(
         software=f"torchtitan {version}",
         script="-m torchtitan.train",
         arguments=arguments,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import Data, Program
+from astrarium.export.program import Data, RankProgram
 from astrarium.export.target import Target
 from astrarium.export.torchtitan_models import flavor_of, flavor_refused, known_flavors
 from astrarium.export.torchtitan_settings import (
@@ -85,7 +85,7 @@ def _value(value: object) -> str:
     return json.dumps(value)
 
 
-def program(job: Job) -> Program:
+def program(job: Job) -> RankProgram:
     """What every process runs."""
     data = Data(
         variable="DATASET_PATH",

@@ -13,7 +13,7 @@ from typing import Any, Final
 from astrarium.export.megatron_facts import (
     FAMILIES,
     NO_LIMIT,
-    Family,
+    ModelFamily,
     Router,
     activation_of,
     read,
@@ -38,12 +38,12 @@ _STRETCH: Final[Mapping[str, Mapping[str, float | None]]] = {
         "original_max_position_embeddings": None,
     },
 }
-_GEMMA: Final = Family(activation=("hidden_activation", "gelu_pytorch_tanh"))
+_GEMMA: Final = ModelFamily(activation=("hidden_activation", "gelu_pytorch_tanh"))
 # Families that are read for no other purpose.
-_FURTHER: Final[Mapping[str, Family]] = {
+_FURTHER: Final[Mapping[str, ModelFamily]] = {
     "gemma2": _GEMMA,
     "gemma3_text": replace(_GEMMA, theta=("rope_theta", 1_000_000)),
-    "llama4_text": Family(
+    "llama4_text": ModelFamily(
         epsilon=("rms_norm_eps", 1e-5),
         theta=("rope_theta", 500_000),
         router=Router("sigmoid", normalised=("norm_topk_prob", False)),
@@ -59,7 +59,7 @@ def trained_facts(config: Mapping[str, Any]) -> Facts | None:
     return None if family is None else dict(_facts(values, family))
 
 
-def _facts(values: Mapping[str, Any], family: Family) -> Iterator[tuple[str, object]]:
+def _facts(values: Mapping[str, Any], family: ModelFamily) -> Iterator[tuple[str, object]]:
     rope = rope_of(values, family)
     yield "theta", rope.theta
     yield "rope_type", rope.kind

@@ -95,14 +95,14 @@ class Moved(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     backward: Figure | None = None
 
 
-class Timing(msgspec.Struct, forbid_unknown_fields=True):
+class TimingEntry(msgspec.Struct, forbid_unknown_fields=True):
     """Measured seconds of one layer with one micro-batch; backward may be left out."""
 
     forward: Seconds
     backward: Seconds | None = None
 
 
-Measured: TypeAlias = dict[str, dict[Count, Timing]]
+Measured: TypeAlias = dict[str, dict[Count, TimingEntry]]
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="block"):

@@ -67,7 +67,7 @@ def short_dollars(amount: float) -> str:
     return f"${_plain(amount)}"
 
 
-class Axis(Value, frozen=True):
+class ChartAxis(Value, frozen=True):
     """A range of values, in SI, and the ticks on it."""
 
     title: str
@@ -91,7 +91,7 @@ class Axis(Value, frozen=True):
 
 def axis_of(
     quantity: Quantity, values: Sequence[float], limit: float | None, most_ticks: int
-) -> Axis:
+) -> ChartAxis:
     """An axis for some values, and for a limit unless it is so far off that it would rule."""
     least, largest = min(values), max(values)
     log = least > 0 and largest / least > LOG_FROM
@@ -109,7 +109,7 @@ def axis_of(
     shown = _log_ticks if log else _linear_ticks
     ticks = shown(low / quantity.unit, high / quantity.unit, most_ticks, quantity.whole)
     labels = tuple((tick * quantity.unit, quantity.label(tick)) for tick in ticks)
-    return Axis(quantity.title, low, high, log, labels)
+    return ChartAxis(quantity.title, low, high, log, labels)
 
 
 def _scaled(value: float, logarithmic: bool) -> float:

@@ -43,7 +43,7 @@ from astrarium.units import HOUR, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from astrarium.cost.training_run import RunTerms
-    from astrarium.search.comparison import Compared
+    from astrarium.search.comparison import OwnPlan
     from astrarium.search.money.sensitivity import Change
 
 OWN_RANK = 0  # of the user's own plan, which is none of those found
@@ -155,7 +155,7 @@ def sensitivity_part(change: Change) -> SensitivityPart:
     )
 
 
-def compare_part(own: Compared, answer: Plan, notes: Sequence[str] = ()) -> ComparePart:
+def compare_part(own: OwnPlan, answer: Plan, notes: Sequence[str] = ()) -> ComparePart:
     """What the user has beside the answer."""
     plan = own.plan
     runs = plan is not None and plan.fits

@@ -19,7 +19,7 @@ from astrarium.value import Value
 NOTHING = 5e-4  # a share that is written as 0.0 %
 
 
-class Quantity(Value, frozen=True):
+class ComparedQuantity(Value, frozen=True):
     """Something that both plans take: how much, and how that is written."""
 
     name: str
@@ -79,7 +79,7 @@ def _row(table: Table, name: str, cells: Sequence[str], saved: str = "") -> None
     table.add_row(*map(Text, (name, *cells, saved)))
 
 
-def _saved_cell(quantity: Quantity, own: float | None) -> str:
+def _saved_cell(quantity: ComparedQuantity, own: float | None) -> str:
     if quantity.saved is None or not own:
         return ""
     share = quantity.saved / own
@@ -89,17 +89,19 @@ def _saved_cell(quantity: Quantity, own: float | None) -> str:
     return f"{sign}{quantity.words(abs(quantity.saved))} ({percent(share)})"
 
 
-def _quantities(own: PlanPart, compare: ComparePart) -> tuple[Quantity, ...]:
+def _quantities(own: PlanPart, compare: ComparePart) -> tuple[ComparedQuantity, ...]:
     """What is compared: of the run or, where its length is not known, of an iteration."""
     if own.train_seconds is None:
         return (
-            Quantity("iteration", _iteration, format_seconds, compare.saved_seconds),
-            Quantity("its money", _iteration_usd, _small_dollars, compare.saved_usd),
+            ComparedQuantity("iteration", _iteration, format_seconds, compare.saved_seconds),
+            ComparedQuantity("its money", _iteration_usd, _small_dollars, compare.saved_usd),
         )
     return (
-        Quantity("time", lambda p: p.train_seconds, format_seconds, compare.saved_seconds),
-        Quantity("money", lambda p: p.usd_total, dollars, compare.saved_usd),
-        Quantity("energy", lambda p: p.run.kwh if p.run else None, _energy, compare.saved_kwh),
+        ComparedQuantity("time", lambda p: p.train_seconds, format_seconds, compare.saved_seconds),
+        ComparedQuantity("money", lambda p: p.usd_total, dollars, compare.saved_usd),
+        ComparedQuantity(
+            "energy", lambda p: p.run.kwh if p.run else None, _energy, compare.saved_kwh
+        ),
     )
 
 

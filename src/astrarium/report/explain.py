@@ -19,7 +19,7 @@ from astrarium.report.contributions import (
 )
 from astrarium.report.words import (
     MEMORY_CAUSES,
-    Kind,
+    TimeKind,
     layers_words,
     pipeline_words,
     recompute_words,
@@ -40,7 +40,7 @@ class TimeTerm(Value, frozen=True):
     cause: str
     title: str
     meaning: str
-    kind: Kind
+    kind: TimeKind
     seconds: float
     share: float
 
@@ -69,7 +69,7 @@ class Explanation(Value, frozen=True):
     losses: tuple[Loss, ...]
 
 
-class Difference(Value, frozen=True):
+class PlanDifference(Value, frozen=True):
     """One quantity of two plans; `change` is second over first minus one, None if undefined."""
 
     name: str
@@ -78,7 +78,7 @@ class Difference(Value, frozen=True):
     change: float | None
 
 
-class Comparison(Value, frozen=True):
+class PlanComparison(Value, frozen=True):
     """Choices are texts, by name; only those that differ. Times are seconds, memory bytes."""
 
     schema: str
@@ -87,9 +87,9 @@ class Comparison(Value, frozen=True):
     workloads: tuple[WorkloadPart, WorkloadPart]
     context: Mapping[str, tuple[str, str]]
     choices: Mapping[str, tuple[str, str]]
-    results: tuple[Difference, ...]
-    time: tuple[Difference, ...]
-    memory: tuple[Difference, ...]
+    results: tuple[PlanDifference, ...]
+    time: tuple[PlanDifference, ...]
+    memory: tuple[PlanDifference, ...]
 
 
 def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
@@ -138,9 +138,9 @@ def memory_terms(plan: PlanPart) -> tuple[MemoryTerm, ...]:
 
 def _binds(plan: PlanPart, time: tuple[TimeTerm, ...]) -> Iterator[str]:
     """What the iteration is spent on by kind, its largest single overhead, the memory left."""
-    kinds = {kind: sum(term.share for term in time if term.kind is kind) for kind in Kind}
+    kinds = {kind: sum(term.share for term in time if term.kind is kind) for kind in TimeKind}
     first = max(kinds, key=lambda kind: kinds[kind])
-    others = ", ".join(f"{kind} {_percent(kinds[kind])}" for kind in Kind if kind is not first)
+    others = ", ".join(f"{kind} {_percent(kinds[kind])}" for kind in TimeKind if kind is not first)
     yield f"{first} binds: {_percent(kinds[first])} of the iteration; {others}"
     overheads = [term for term in time if time_cause(term.cause).remedy]
     if overheads:
@@ -171,10 +171,10 @@ def _percent(share: float) -> str:
 
 def compare(
     first: tuple[PlanDocument, PlanPart], second: tuple[PlanDocument, PlanPart]
-) -> Comparison:
+) -> PlanComparison:
     """Two plans side by side: what was asked, what is set differently, what comes of it."""
     (one_document, one), (two_document, two) = first, second
-    return Comparison(
+    return PlanComparison(
         "astrarium.comparison/1",
         one,
         two,
@@ -261,10 +261,12 @@ def _with_all_causes(
     return {**none, **first}, {**none, **second}
 
 
-def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> Iterator[Difference]:
+def _differences(
+    first: Mapping[str, float], second: Mapping[str, float]
+) -> Iterator[PlanDifference]:
     """Quantities that both have and that are not zero in both."""
     for name, value in first.items():
         other = second.get(name)
         if other is None or value == other == 0:
             continue
-        yield Difference(name, value, other, other / value - 1 if value else None)
+        yield PlanDifference(name, value, other, other / value - 1 if value else None)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
-from astrarium.report.explain import Comparison, Difference, Explanation
+from astrarium.report.explain import Explanation, PlanComparison, PlanDifference
 from astrarium.report.layout import (
     dollars,
     gib,
@@ -118,7 +118,7 @@ def bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
         yield grid
 
 
-def comparison_report(compared: Comparison, names: tuple[str, str]) -> Iterator[RenderableType]:
+def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Iterator[RenderableType]:
     """Two plans side by side."""
     first, second = names
     yield title(f"A: {first}, plan {compared.first.rank}")
@@ -150,8 +150,8 @@ def _texts(pairs: Mapping[str, tuple[str, str]]) -> RenderableType:
 
 
 def _numbers(
-    differences: Sequence[Difference],
-    shown_as: Callable[[Difference], tuple[str, Callable[[float], str]]],
+    differences: Sequence[PlanDifference],
+    shown_as: Callable[[PlanDifference], tuple[str, Callable[[float], str]]],
 ) -> RenderableType:
     table = new_table()
     table.add_column("")

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
-from astrarium.report.axes import Axis, Quantity, axis_of, count, duration, money
+from astrarium.report.axes import ChartAxis, Quantity, axis_of, count, duration, money
 from astrarium.report.layout import dollars
 from astrarium.report.words import short_types
 from astrarium.units import HOUR, format_seconds
 from astrarium.value import Value
 
 
-class Kind(StrEnum):
+class PointKind(StrEnum):
     """How a point relates to the chosen one, which is the best plan of the document."""
 
     CHOSEN = "chosen"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
     OTHER = "other plan"
 
 
-class Point(Value, frozen=True):
+class PlottedPoint(Value, frozen=True):
     """A point of a front.
 
     `cost` is in US dollars, or in GPUs where prices are not known. `like` is the rank of the plan
@@ -39,21 +39,21 @@ class Point(Value, frozen=True):
     index: int  # in `pareto`
     seconds: float
     cost: float
-    kind: Kind
+    kind: PointKind
     ends: tuple[str, ...]  # of the front that it is: fastest, cheapest
     like: int | None
     likes: int
 
     @property
     def marks(self) -> tuple[str, ...]:
-        chosen = (Kind.CHOSEN.value,) if self.kind is Kind.CHOSEN else ()
+        chosen = (PointKind.CHOSEN.value,) if self.kind is PointKind.CHOSEN else ()
         return (*chosen, *self.ends)
 
 
-class Front(Value, frozen=True):
+class PlottedFront(Value, frozen=True):
     """Points from the fastest to the slowest, and the limits of the run where they apply."""
 
-    points: tuple[Point, ...]
+    points: tuple[PlottedPoint, ...]
     whole_run: bool  # whether times and money are of the run; else of an iteration
     priced: bool
     budget_usd: float | None
@@ -61,11 +61,11 @@ class Front(Value, frozen=True):
     types: Mapping[str, str]  # GPU types in short
 
     @property
-    def chosen(self) -> Point | None:
+    def chosen(self) -> PlottedPoint | None:
         """The point of the best plan; a plan with an equal that is cheaper is on no front."""
-        return next((point for point in self.points if point.kind is Kind.CHOSEN), None)
+        return next((point for point in self.points if point.kind is PointKind.CHOSEN), None)
 
-    def axes(self, most_ticks: tuple[int, int]) -> tuple[Axis, Axis]:
+    def axes(self, most_ticks: tuple[int, int]) -> tuple[ChartAxis, ChartAxis]:
         """Time and money, with at most so many ticks on each."""
         times = [point.seconds for point in self.points]
         costs = [point.cost for point in self.points]
@@ -103,7 +103,7 @@ def gpus_of(gpus: Mapping[str, int], types: Mapping[str, str]) -> str:
     return " + ".join(f"{number:,} x {types[name]}" for name, number in gpus.items())
 
 
-def front_of(document: PlanDocument) -> Front:
+def front_of(document: PlanDocument) -> PlottedFront:
     """The front of a document, the chosen plan being its first."""
     parts = document.pareto
     plans = [document.plans[part.plan] for part in parts]
@@ -121,9 +121,9 @@ def front_of(document: PlanDocument) -> Front:
     followers = Counter(leader for other, leader in leaders.items() if other != leader)
     ends = _ends(order, costs, "cheapest" if priced else "fewest GPUs")
     search = document.search
-    return Front(
+    return PlottedFront(
         points=tuple(
-            Point(
+            PlottedPoint(
                 part=parts[i],
                 plan=plans[i],
                 index=i,
@@ -156,10 +156,14 @@ def _cost(part: ParetoPart, seconds: float, usd_per_hour: float | None) -> float
     return seconds / HOUR * (usd_per_hour or 0.0) if part.usd_total is None else part.usd_total
 
 
-def _kind(index: int, chosen: int | None, parts: Sequence[ParetoPart]) -> Kind:
+def _kind(index: int, chosen: int | None, parts: Sequence[ParetoPart]) -> PointKind:
     if index == chosen:
-        return Kind.CHOSEN
-    return Kind.TIED if chosen is not None and index in parts[chosen].tied_with else Kind.OTHER
+        return PointKind.CHOSEN
+    return (
+        PointKind.TIED
+        if chosen is not None and index in parts[chosen].tied_with
+        else PointKind.OTHER
+    )
 
 
 def _leaders(parts: Sequence[ParetoPart], order: Sequence[int]) -> dict[int, int]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from astrarium.plans.document import WorkloadPart
-from astrarium.report.axes import Axis
-from astrarium.report.front import Front, Kind, Point, gpus_of
-from astrarium.report.picture import Anchor, Box, Dot, Drawing, Form, Label, Path, Role, Shape
+from astrarium.report.axes import ChartAxis
+from astrarium.report.front import PlottedFront, PlottedPoint, PointKind, gpus_of
+from astrarium.report.picture import Anchor, Box, Dot, Drawing, Form, Label, Polyline, Role, Shape
 from astrarium.units import format_count, format_seconds
 
 WIDTH: Final = 860
@@ -23,14 +23,14 @@ MANY: Final = 60  # points, from which on they are small
 RADIUS, SMALL_RADIUS = 5.0, 3.0
 DIAMOND: Final = 1.7  # the chosen point's radius over that of others
 
-LOOKS: Final[Mapping[Kind, tuple[Form, Role]]] = {  # the uppermost last
-    Kind.OTHER: (Form.DISC, Role.OTHER),
-    Kind.TIED: (Form.RING, Role.TIED),
-    Kind.CHOSEN: (Form.DIAMOND, Role.CHOSEN),
+LOOKS: Final[Mapping[PointKind, tuple[Form, Role]]] = {  # the uppermost last
+    PointKind.OTHER: (Form.DISC, Role.OTHER),
+    PointKind.TIED: (Form.RING, Role.TIED),
+    PointKind.CHOSEN: (Form.DIAMOND, Role.CHOSEN),
 }
 
 
-def front_drawing(front: Front, workload: WorkloadPart) -> Drawing:
+def front_drawing(front: PlottedFront, workload: WorkloadPart) -> Drawing:
     """Time to the right, money upwards, lines for the limits, words at the ends."""
     time, cost = front.axes(MOST_TICKS)
     title = f"{workload.model}: time against {'money' if front.priced else 'GPUs'}"
@@ -44,7 +44,7 @@ def front_drawing(front: Front, workload: WorkloadPart) -> Drawing:
         *_likely(front, time, cost),
         *_grid(time, cost),
         *limits,
-        Path(tuple((dots[p.index].x, dots[p.index].y) for p in front.points), Role.LINE, 1.5),
+        Polyline(tuple((dots[p.index].x, dots[p.index].y) for p in front.points), Role.LINE, 1.5),
         *(dots[p.index] for kind in LOOKS for p in front.points if p.kind is kind),
         *_names(front, dots, words),
         *_legend(front),
@@ -52,15 +52,17 @@ def front_drawing(front: Front, workload: WorkloadPart) -> Drawing:
     return Drawing(WIDTH, HEIGHT, title, _description(front, workload), tuple(shapes))
 
 
-def _x(axis: Axis, value: float) -> float:
+def _x(axis: ChartAxis, value: float) -> float:
     return PLOT.left + axis.clipped(value) * (PLOT.right - PLOT.left)
 
 
-def _y(axis: Axis, value: float) -> float:
+def _y(axis: ChartAxis, value: float) -> float:
     return PLOT.bottom - axis.clipped(value) * (PLOT.bottom - PLOT.top)
 
 
-def _dot(front: Front, point: Point, time: Axis, cost: Axis, radius: float) -> Dot:
+def _dot(
+    front: PlottedFront, point: PlottedPoint, time: ChartAxis, cost: ChartAxis, radius: float
+) -> Dot:
     form, role = LOOKS[point.kind]
     size = RADIUS * DIAMOND if form is Form.DIAMOND else radius
     about = f"plan {point.plan.rank}: {_facts(front, point)}"
@@ -69,14 +71,14 @@ def _dot(front: Front, point: Point, time: Axis, cost: Axis, radius: float) -> D
     return Dot(_x(time, point.seconds), _y(cost, point.cost), size, form, role, about)
 
 
-def _facts(front: Front, point: Point) -> str:
+def _facts(front: PlottedFront, point: PlottedPoint) -> str:
     facts = [format_seconds(point.seconds), gpus_of(point.part.gpus, front.types)]
     if front.priced:
         facts.insert(1, front.cost_words(point.cost))
     return ", ".join(facts)
 
 
-def _likely(front: Front, time: Axis, cost: Axis) -> Iterator[Shape]:
+def _likely(front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> Iterator[Shape]:
     """The interval of the chosen point, where its near-ties lie."""
     chosen = front.chosen
     if chosen is None or chosen.part.train_seconds_interval is None:
@@ -88,57 +90,59 @@ def _likely(front: Front, time: Axis, cost: Axis) -> Iterator[Shape]:
     yield Box(early, high, late, low, Role.SPREAD)
 
 
-def _has_interval(front: Front) -> bool:
+def _has_interval(front: PlottedFront) -> bool:
     return front.chosen is not None and front.chosen.part.train_seconds_interval is not None
 
 
-def _grid(time: Axis, cost: Axis) -> Iterator[Shape]:
+def _grid(time: ChartAxis, cost: ChartAxis) -> Iterator[Shape]:
     for value, label in time.ticks:
         x = _x(time, value)
-        yield Path(((x, PLOT.top), (x, PLOT.bottom)), Role.GRID)
+        yield Polyline(((x, PLOT.top), (x, PLOT.bottom)), Role.GRID)
         yield Label(x, PLOT.bottom + 20, label, TEXT_SIZE, Anchor.MIDDLE)
     for value, label in cost.ticks:
         y = _y(cost, value)
-        yield Path(((PLOT.left, y), (PLOT.right, y)), Role.GRID)
+        yield Polyline(((PLOT.left, y), (PLOT.right, y)), Role.GRID)
         yield Label(PLOT.left - GAP, y + 0.35 * TEXT_SIZE, label, TEXT_SIZE, Anchor.END)
     corner = (PLOT.left, PLOT.bottom)
-    yield Path(((PLOT.left, PLOT.top), corner, (PLOT.right, PLOT.bottom)), Role.FRAME)
+    yield Polyline(((PLOT.left, PLOT.top), corner, (PLOT.right, PLOT.bottom)), Role.FRAME)
     middle = (PLOT.left + PLOT.right) / 2, (PLOT.top + PLOT.bottom) / 2
     yield Label(middle[0], HEIGHT - 18, _axis_words(time), TEXT_SIZE, Anchor.MIDDLE)
     yield Label(24, middle[1], _axis_words(cost), TEXT_SIZE, Anchor.MIDDLE, upright=True)
 
 
-def _axis_words(axis: Axis) -> str:
+def _axis_words(axis: ChartAxis) -> str:
     return f"{axis.title}{', logarithmic' if axis.logarithmic else ''}"
 
 
-def _limits(front: Front, time: Axis, cost: Axis) -> Iterator[Shape]:
+def _limits(front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> Iterator[Shape]:
     """Lines for budget and deadline, each with its words beside it."""
     words = front.limit_words()
     if front.budget_usd is not None and cost.holds(front.budget_usd):
         y = _y(cost, front.budget_usd)
-        yield Path(((PLOT.left, y), (PLOT.right, y)), Role.LIMIT, 1.5, dashed=True)
+        yield Polyline(((PLOT.left, y), (PLOT.right, y)), Role.LIMIT, 1.5, dashed=True)
         text = f"budget {words['budget']}"
         yield Label(PLOT.left + GAP, y - 6, text, TEXT_SIZE, role=Role.LIMIT)
     if front.deadline_seconds is not None and time.holds(front.deadline_seconds):
         x = _x(time, front.deadline_seconds)
-        yield Path(((x, PLOT.top), (x, PLOT.bottom)), Role.LIMIT, 1.5, dashed=True)
+        yield Polyline(((x, PLOT.top), (x, PLOT.bottom)), Role.LIMIT, 1.5, dashed=True)
         text = f"deadline {words['deadline']}"
         place = (x - 6, PLOT.bottom - GAP)
         yield Label(*place, text, TEXT_SIZE, role=Role.LIMIT, upright=True)
 
 
-def _names(front: Front, dots: Mapping[int, Dot], taken: Sequence[Label]) -> Iterator[Label]:
+def _names(front: PlottedFront, dots: Mapping[int, Dot], taken: Sequence[Label]) -> Iterator[Label]:
     """Words at the marked points, where they cover neither each other nor many points."""
     boxes = [_box(label) for label in taken]
     places = [_room(dot) for dot in dots.values()]
-    marked = sorted((p for p in front.points if p.marks), key=lambda p: p.kind is not Kind.CHOSEN)
+    marked = sorted(
+        (p for p in front.points if p.marks), key=lambda p: p.kind is not PointKind.CHOSEN
+    )
     for point in marked:
         marks, dot = ", ".join(point.marks), dots[point.index]
         for text in (f"{marks}: {_facts(front, point)}", marks):  # in short where room is scarce
             options = [
                 label
-                for label in _around(dot, text, bold=point.kind is Kind.CHOSEN)
+                for label in _around(dot, text, bold=point.kind is PointKind.CHOSEN)
                 if _box(label).inside(PLOT) and not any(_box(label).meets(box) for box in boxes)
             ]
             if options:
@@ -175,7 +179,7 @@ def _box(label: Label) -> Box:
     return Box(x, label.y - label.size, x + length, label.y + 0.3 * label.size)
 
 
-def _legend(front: Front) -> Iterator[Shape]:
+def _legend(front: PlottedFront) -> Iterator[Shape]:
     """What the forms mean, in a line under the title; limits that are out of sight follow."""
     x, y = PLOT.left + RADIUS, 56.0
     kinds = {point.kind for point in front.points}
@@ -200,7 +204,7 @@ def _legend(front: Front) -> Iterator[Shape]:
             x += 3 * GAP + LETTER * TEXT_SIZE * len(text)
 
 
-def _description(front: Front, workload: WorkloadPart) -> str:
+def _description(front: PlottedFront, workload: WorkloadPart) -> str:
     tokens = "" if workload.tokens is None else f" on {format_count(workload.tokens)} tokens"
     against = "money" if front.priced else "GPUs"
     marked = (f"{', '.join(p.marks)}: {_facts(front, p)}" for p in front.points if p.marks)

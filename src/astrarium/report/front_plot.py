@@ -12,8 +12,8 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.text import Text
 
-from astrarium.report.axes import Axis
-from astrarium.report.front import Front, Kind
+from astrarium.report.axes import ChartAxis
+from astrarium.report.front import PlottedFront, PointKind
 from astrarium.value import Value
 
 WIDEST: Final = 100
@@ -34,10 +34,10 @@ class Ink(Value, frozen=True):
         return self.ascii if ascii_only else self.unicode
 
 
-POINTS: Final[Mapping[Kind, Ink]] = {  # what lies over what, the uppermost last
-    Kind.OTHER: Ink("\N{BULLET}", "*", "cyan"),
-    Kind.TIED: Ink("\N{WHITE CIRCLE}", "o", "yellow"),
-    Kind.CHOSEN: Ink("\N{BLACK DIAMOND}", "@", "bold magenta"),
+POINTS: Final[Mapping[PointKind, Ink]] = {  # what lies over what, the uppermost last
+    PointKind.OTHER: Ink("\N{BULLET}", "*", "cyan"),
+    PointKind.TIED: Ink("\N{WHITE CIRCLE}", "o", "yellow"),
+    PointKind.CHOSEN: Ink("\N{BLACK DIAMOND}", "@", "bold magenta"),
 }
 BUDGET: Final = Ink("\N{BOX DRAWINGS LIGHT DOUBLE DASH HORIZONTAL}", "-", "red")
 DEADLINE: Final = Ink("\N{BOX DRAWINGS LIGHT DOUBLE DASH VERTICAL}", ":", "red")
@@ -59,17 +59,17 @@ class Canvas:
     rows: int
     cells: dict[tuple[int, int], Ink] = field(default_factory=dict)
 
-    def column(self, axis: Axis, value: float) -> int:
+    def column(self, axis: ChartAxis, value: float) -> int:
         return round(axis.clipped(value) * (self.columns - 1))
 
-    def row(self, axis: Axis, value: float) -> int:
+    def row(self, axis: ChartAxis, value: float) -> int:
         return round((1 - axis.clipped(value)) * (self.rows - 1))
 
 
 class FrontPlot(Value, frozen=True):
     """Time to the right, money upwards; the limits as dashed lines where they are in sight."""
 
-    front: Front
+    front: PlottedFront
     width: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -99,11 +99,11 @@ class FrontPlot(Value, frozen=True):
 Cells = list[tuple[str | Ink, str]]
 
 
-def _scale_words(axis: Axis) -> str:
+def _scale_words(axis: ChartAxis) -> str:
     return ", logarithmic" if axis.logarithmic else ""
 
 
-def _draw(canvas: Canvas, front: Front, time: Axis, cost: Axis) -> None:
+def _draw(canvas: Canvas, front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> None:
     if front.budget_usd is not None and cost.holds(front.budget_usd):
         row = canvas.row(cost, front.budget_usd)
         canvas.cells |= {(column, row): BUDGET for column in range(canvas.columns)}
@@ -130,7 +130,7 @@ def _between(first: tuple[int, int], second: tuple[int, int]) -> Iterator[tuple[
         )
 
 
-def _rows(canvas: Canvas, cost: Axis, gutter: int) -> Iterator[Cells]:
+def _rows(canvas: Canvas, cost: ChartAxis, gutter: int) -> Iterator[Cells]:
     labels = {canvas.row(cost, value): label for value, label in cost.ticks}
     for row in range(canvas.rows):
         side = FRAME["side tick" if row in labels else "side"]
@@ -141,13 +141,13 @@ def _rows(canvas: Canvas, cost: Axis, gutter: int) -> Iterator[Cells]:
         yield cells
 
 
-def _base(canvas: Canvas, time: Axis, gutter: int) -> Cells:
+def _base(canvas: Canvas, time: ChartAxis, gutter: int) -> Cells:
     ticks = {canvas.column(time, value) for value, _ in time.ticks}
     inks = [FRAME["base tick" if n in ticks else "base"] for n in range(canvas.columns)]
     return [(BLANK * (gutter + 1), ""), *((ink, ink.style) for ink in (FRAME["corner"], *inks))]
 
 
-def _tick_labels(canvas: Canvas, time: Axis) -> str:
+def _tick_labels(canvas: Canvas, time: ChartAxis) -> str:
     """Labels centred under their ticks; one that would touch another is left out."""
     line = ""
     for value, label in time.ticks:
@@ -158,7 +158,9 @@ def _tick_labels(canvas: Canvas, time: Axis) -> str:
     return line
 
 
-def _legend(front: Front, time: Axis, cost: Axis, ascii_only: bool) -> Iterator[Text]:
+def _legend(
+    front: PlottedFront, time: ChartAxis, cost: ChartAxis, ascii_only: bool
+) -> Iterator[Text]:
     """What the characters mean, and the limits; one that is out of sight is named as such."""
     for kind, ink in reversed(list(POINTS.items())):
         if any(point.kind is kind for point in front.points):

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.plans.document import PlanDocument
-from astrarium.report.front import Front, Point, front_of, gpus_of
+from astrarium.report.front import PlottedFront, PlottedPoint, front_of, gpus_of
 from astrarium.report.front_plot import FrontPlot
 from astrarium.report.layout import Field, interval, listing, percent, title
 from astrarium.units import format_seconds
@@ -29,7 +29,7 @@ def front_section(document: PlanDocument, width: int) -> Iterator[RenderableType
     yield from front_table(front, width)
 
 
-def front_table(front: Front, width: int) -> Iterator[RenderableType]:
+def front_table(front: PlottedFront, width: int) -> Iterator[RenderableType]:
     """The points from the fastest to the cheapest, as many as a reader takes in."""
     shown = thinned(front, ROWS)
     yield from listing(fields(front, shown), width)
@@ -45,7 +45,7 @@ def front_table(front: Front, width: int) -> Iterator[RenderableType]:
         )
 
 
-def thinned(front: Front, most: int) -> tuple[Point, ...]:
+def thinned(front: PlottedFront, most: int) -> tuple[PlottedPoint, ...]:
     """Points that show the course of a front: the marked ones, then whatever lies farthest off.
 
     Points that another stands for come last, however far off they are.
@@ -71,7 +71,7 @@ def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
     return (one[0] - other[0]) ** 2 + (one[1] - other[1]) ** 2
 
 
-def fields(front: Front, points: Sequence[Point]) -> list[Field]:
+def fields(front: PlottedFront, points: Sequence[PlottedPoint]) -> list[Field]:
     """Columns; those that say nothing here are left out."""
     degrees = (*ALWAYS_NAMED, *(name for name in NAMED_WHERE_USED if _used(points, name)))
     every = [
@@ -91,37 +91,37 @@ def fields(front: Front, points: Sequence[Point]) -> list[Field]:
     return [field for field in known if any(field.cells)]
 
 
-def _cells(points: Sequence[Point], text: Callable[[Point], str]) -> list[str]:
+def _cells(points: Sequence[PlottedPoint], text: Callable[[PlottedPoint], str]) -> list[str]:
     return [text(point) for point in points]
 
 
-def _cloud(point: Point) -> str:
+def _cloud(point: PlottedPoint) -> str:
     return ", ".join(dict.fromkeys(point.part.cloud.values()))
 
 
-def _goodput(point: Point) -> str:
+def _goodput(point: PlottedPoint) -> str:
     return percent(point.part.goodput) if point.part.goodput < 1 else ""
 
 
-def _used(points: Sequence[Point], name: str) -> bool:
+def _used(points: Sequence[PlottedPoint], name: str) -> bool:
     return any(getattr(point.plan.strategy, name) > 1 for point in points)
 
 
-def _likely(point: Point) -> str:
+def _likely(point: PlottedPoint) -> str:
     bounds = point.part.train_seconds_interval
     return "" if bounds is None else interval(bounds, point.seconds)
 
 
-def _spot(point: Point) -> str:
+def _spot(point: PlottedPoint) -> str:
     spot = sum(point.part.spot_gpus.values())
     return f"{100 * spot / sum(point.part.gpus.values()):.0f} %" if spot else ""
 
 
-def _degrees(point: Point, names: Sequence[str]) -> str:
+def _degrees(point: PlottedPoint, names: Sequence[str]) -> str:
     return "/".join(str(getattr(point.plan.strategy, name)) for name in names)
 
 
-def _ties(point: Point) -> str:
+def _ties(point: PlottedPoint) -> str:
     """Which plan stands for this one, or for how many others it stands."""
     if point.like is not None:
         return f"of {point.like}"

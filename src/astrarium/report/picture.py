@@ -83,7 +83,7 @@ class Box(Value, frozen=True):
         return across and other.top <= self.top and self.bottom <= other.bottom
 
 
-class Path(Value, frozen=True):
+class Polyline(Value, frozen=True):
     """A line through several places."""
 
     places: tuple[tuple[float, float], ...]
@@ -116,7 +116,7 @@ class Label(Value, frozen=True):
     upright: bool = False
 
 
-Shape = Box | Path | Dot | Label
+Shape = Box | Polyline | Dot | Label
 
 
 class Drawing(Value, frozen=True):
@@ -172,7 +172,7 @@ def _svg_shape(shape: Shape) -> str:
                 f'<rect class="filled {shape.role}" x="{shape.left:.2f}" y="{shape.top:.2f}"'
                 f' width="{width:.2f}" height="{height:.2f}"/>'
             )
-        case Path():
+        case Polyline():
             places = " ".join(f"{x:.2f},{y:.2f}" for x, y in shape.places)
             dashed = " dashed" if shape.dashed else ""
             return (
@@ -239,7 +239,7 @@ def _paint(axes: Any, shape: Shape, order: int) -> None:  # noqa: ANN401  matplo
             axes.add_patch(
                 patches.Rectangle((shape.left, shape.top), width, height, linewidth=0, **look)
             )
-        case Path():
+        case Polyline():
             across, down = zip(*shape.places, strict=True)
             style = (0, (6, 4)) if shape.dashed else "-"
             width = shape.width * POINTS_PER_PIXEL

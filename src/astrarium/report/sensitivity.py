@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from astrarium.plans.document import PlanDocument, SearchPart, SensitivityPart
-from astrarium.report.front import Front, Point, front_of, gpus_of
+from astrarium.report.front import PlottedFront, PlottedPoint, front_of, gpus_of
 from astrarium.report.layout import Field, listing, percent, title
 from astrarium.report.words import short_types, unit_price
 from astrarium.units import format_rate, format_seconds
@@ -125,7 +125,7 @@ def neighbour_lines(document: PlanDocument) -> Iterator[str]:
         yield f"{time} more saves {money}: {_gpus(front, cheaper)}"
 
 
-def _apart(front: Front, chosen: Point, other: Point) -> tuple[str, str]:
+def _apart(front: PlottedFront, chosen: PlottedPoint, other: PlottedPoint) -> tuple[str, str]:
     """Money and time between two points, with their shares of what the chosen one takes."""
     usd, seconds = abs(other.cost - chosen.cost), abs(other.seconds - chosen.seconds)
     share = f" ({percent(usd / chosen.cost)})" if chosen.cost else ""
@@ -135,5 +135,5 @@ def _apart(front: Front, chosen: Point, other: Point) -> tuple[str, str]:
     )
 
 
-def _gpus(front: Front, point: Point) -> str:
+def _gpus(front: PlottedFront, point: PlottedPoint) -> str:
     return f"plan {point.plan.rank}, {gpus_of(point.part.gpus, front.types)}"

@@ -26,7 +26,7 @@ MOST_OFF: Final = 0.02  # what an estimate may differ from its execution by, as 
 AFTER: Final = ("gradient_reduction", "optimizer", "parameter_gather", "host")
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     FORWARD = "forward"
     BACKWARD = "backward"
     TRANSFER = "transfer"
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 class Event(Value, frozen=True):
     """Something a stage does; `name` says what of the work behind the passes."""
 
-    kind: Kind
+    kind: EventKind
     stage: int
     start: float
     end: float
@@ -114,7 +114,7 @@ def _pass_events(passes: Timeline) -> Iterator[Event]:
     numbers = (passes.micro_batch, passes.chunk)
     rows = zip(*(column.tolist() for column in (*columns, *numbers)), strict=True)
     for backward, stage, start, end, micro_batch, chunk in rows:
-        kind = Kind.BACKWARD if backward else Kind.FORWARD
+        kind = EventKind.BACKWARD if backward else EventKind.FORWARD
         yield Event(kind, stage, start, end, micro_batch, chunk)
 
 
@@ -141,7 +141,7 @@ def _transfers(passes: Timeline, plan: PlanPart) -> Iterator[Event]:
         *(column.tolist() for column in columns), strict=True
     ):
         if end > begin:
-            kind = Kind.TRANSFER
+            kind = EventKind.TRANSFER
             yield Event(kind, sender, begin, end, micro_batch, chunk, to_stage=receiver)
 
 
@@ -172,7 +172,7 @@ def _after(plan: PlanPart, flushed: float) -> Iterator[Event]:
         for cause, seconds in shares.items():
             end = moment + own * seconds / in_all
             if end > moment:
-                yield Event(Kind.AFTER, stage.stage, moment, end, name=cause)
+                yield Event(EventKind.AFTER, stage.stage, moment, end, name=cause)
             moment = end
 
 

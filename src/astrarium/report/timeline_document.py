@@ -14,11 +14,17 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.plans.document import PlanPart
-from astrarium.report.timeline import AFTER, Event, Kind, PlanTimeline, timeline_of
+from astrarium.report.timeline import AFTER, Event, EventKind, PlanTimeline, timeline_of
 from astrarium.value import Value
 
 LEFT_OUT: Final = "left_out"
-KINDS: Final = (Kind.FORWARD.value, Kind.BACKWARD.value, Kind.TRANSFER.value, *AFTER, LEFT_OUT)
+KINDS: Final = (
+    EventKind.FORWARD.value,
+    EventKind.BACKWARD.value,
+    EventKind.TRANSFER.value,
+    *AFTER,
+    LEFT_OUT,
+)
 MOST_EVENTS: Final = 100_000  # about 5 MB of JSON
 
 
@@ -135,13 +141,13 @@ def _events(timeline: PlanTimeline, gaps: Sequence[_Gap]) -> tuple[TimelineEvent
     )
     for event in (*timeline.transfers, *timeline.after):
         since, until = gaps[event.stage]
-        if event.kind is Kind.TRANSFER and since <= event.start and event.end <= until:
+        if event.kind is EventKind.TRANSFER and since <= event.start and event.end <= until:
             left_out += 1
         else:
             _append(columns, event, _kind(event))
     for stage_index, (since, until) in enumerate(gaps):
         if since < until:
-            instead = Event(Kind.AFTER, stage_index, since, until, name=LEFT_OUT)
+            instead = Event(EventKind.AFTER, stage_index, since, until, name=LEFT_OUT)
             _append(columns, instead, KINDS.index(LEFT_OUT))
     return columns, left_out
 
@@ -169,4 +175,4 @@ def _memory(moments: Floats, held: Floats, gap: _Gap) -> TimelineMemory:
 
 
 def _kind(event: Event) -> int:
-    return KINDS.index(event.name if event.kind is Kind.AFTER else event.kind.value)
+    return KINDS.index(event.name if event.kind is EventKind.AFTER else event.kind.value)

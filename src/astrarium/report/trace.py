@@ -12,17 +12,17 @@ from typing import Any, Final
 
 from astrarium.plans.document import PlanDocument, PlanPart, StagePart
 from astrarium.report.layout import GIB
-from astrarium.report.timeline import Event, Kind, PlanTimeline, timeline_of
+from astrarium.report.timeline import Event, EventKind, PlanTimeline, timeline_of
 
 MICROSECONDS: Final = 1e6
 PASSES, AFTER = 0, 1
 THREADS: Final = {PASSES: "passes", AFTER: "gradients, update, weights"}
 # Names of Chrome's palette, so that both viewers draw passes alike in every trace.
 COLOURS: Final = {
-    Kind.FORWARD: "thread_state_running",
-    Kind.BACKWARD: "rail_response",
-    Kind.TRANSFER: "thread_state_iowait",
-    Kind.AFTER: "rail_load",
+    EventKind.FORWARD: "thread_state_running",
+    EventKind.BACKWARD: "rail_response",
+    EventKind.TRANSFER: "thread_state_iowait",
+    EventKind.AFTER: "rail_load",
 }
 CAUSES: Final = {
     "gradient_reduction": "reduce gradients",
@@ -91,13 +91,13 @@ def _entries(event: Event, process: int, name: str) -> Iterator[Entry]:
         "name": _title(event),
         "cat": event.kind.value,
         "pid": process,
-        "tid": AFTER if event.kind is Kind.AFTER else PASSES,
+        "tid": AFTER if event.kind is EventKind.AFTER else PASSES,
         "ts": event.start * MICROSECONDS,
         "cname": COLOURS[event.kind],
     }
     if event.micro_batch >= 0:
         entry["args"] = {"micro_batch": event.micro_batch, "chunk": event.chunk}
-    if event.kind is Kind.TRANSFER:
+    if event.kind is EventKind.TRANSFER:
         yield {**entry, "ph": "b", "id": name}
         yield {**entry, "ph": "e", "id": name, "ts": event.end * MICROSECONDS}
     else:
@@ -105,9 +105,9 @@ def _entries(event: Event, process: int, name: str) -> Iterator[Entry]:
 
 
 def _title(event: Event) -> str:
-    if event.kind is Kind.AFTER:
+    if event.kind is EventKind.AFTER:
         return CAUSES[event.name]
-    if event.kind is Kind.TRANSFER:
+    if event.kind is EventKind.TRANSFER:
         return f"to stage {event.to_stage}"
     return f"{event.kind} {event.micro_batch}"
 

@@ -18,7 +18,7 @@ SHORTEST_RUN = 3  # equal numbers in a row that are written once, with their cou
 PRICE_DECIMALS = 5  # as many as the catalog's medians have
 
 
-class Kind(StrEnum):
+class TimeKind(StrEnum):
     """What a part of the iteration is spent on."""
 
     COMPUTE = "compute"
@@ -34,7 +34,7 @@ class TimeCause(Value, frozen=True):
 
     title: str
     meaning: str
-    kind: Kind
+    kind: TimeKind
     remedy: str = ""
     switch: str = ""
 
@@ -43,77 +43,79 @@ _SLOWEST = "of all micro-batches on the slowest stage"
 
 TIME_CAUSES: Mapping[str, TimeCause] = {
     "forward": TimeCause(
-        "forward", f"operators {_SLOWEST}: max(FLOPs / rate, bytes / rate) each", Kind.COMPUTE
+        "forward", f"operators {_SLOWEST}: max(FLOPs / rate, bytes / rate) each", TimeKind.COMPUTE
     ),
-    "backward": TimeCause("backward", f"gradients of inputs and weights {_SLOWEST}", Kind.COMPUTE),
+    "backward": TimeCause(
+        "backward", f"gradients of inputs and weights {_SLOWEST}", TimeKind.COMPUTE
+    ),
     "recompute": TimeCause(
         "recomputation",
         "forward operators done again because their results were not kept",
-        Kind.COMPUTE,
+        TimeKind.COMPUTE,
         "room for activations (more tp, pp or ZeRO, a smaller micro-batch) makes it unnecessary",
     ),
     "tp_communication": TimeCause(
         "tensor-parallel communication",
         "gathers and reductions around every layer that matrix products do not hide",
-        Kind.COMMUNICATION,
+        TimeKind.COMMUNICATION,
         "a smaller tp, kept inside the NVLink domain",
         "tp",
     ),
     "cp_communication": TimeCause(
         "context-parallel communication",
         "exchange of keys and values that attention does not hide",
-        Kind.COMMUNICATION,
+        TimeKind.COMMUNICATION,
         "a smaller cp, with tp or pp in its place",
     ),
     "ep_communication": TimeCause(
         "expert communication",
         "all-to-all of tokens to their experts and back",
-        Kind.COMMUNICATION,
+        TimeKind.COMMUNICATION,
         "a smaller ep, or one that stays inside the NVLink domain",
     ),
     "zero_communication": TimeCause(
         "ZeRO communication",
         "weights gathered and gradients scattered in every micro-batch (ZeRO 2 and 3)",
-        Kind.COMMUNICATION,
+        TimeKind.COMMUNICATION,
         "ZeRO 1 with pipeline stages, or a larger micro-batch to hide it behind",
     ),
     "pipeline_bubble": TimeCause(
         "pipeline bubble",
         "the slowest stage waits while the pipeline fills and drains",
-        Kind.WAITING,
+        TimeKind.WAITING,
         "more micro-batches (larger batch, smaller dp), fewer stages, more virtual stages",
     ),
     "pipeline_communication": TimeCause(
         "pipeline messages",
         "activations sent between stages that computation does not hide",
-        Kind.COMMUNICATION,
+        TimeKind.COMMUNICATION,
         "fewer virtual stages",
         "p2p",
     ),
     "gradient_reduction": TimeCause(
         "gradient reduction",
         "data-parallel reduction that the last backward pass does not hide",
-        Kind.COMMUNICATION,
+        TimeKind.COMMUNICATION,
         "a larger batch to spread it over, a smaller dp",
         "grad_reduce",
     ),
     "parameter_gather": TimeCause(
         "parameter gather",
         "updated weights collected that the next forward pass does not hide",
-        Kind.COMMUNICATION,
+        TimeKind.COMMUNICATION,
         "a larger batch to spread it over, a smaller dp",
         "param_gather",
     ),
     "optimizer": TimeCause(
         "optimizer step",
         "reading and writing weights, gradients and moments once",
-        Kind.COMPUTE,
+        TimeKind.COMPUTE,
         "a larger batch to spread it over, ZeRO 1 to share it, state on the GPU",
     ),
     "host": TimeCause(
         "host",
         "what the program does between kernels, for each micro-batch and iteration",
-        Kind.WAITING,
+        TimeKind.WAITING,
         "a larger micro-batch, a larger batch to spread it over",
     ),
 }
@@ -153,7 +155,7 @@ REJECTIONS: Mapping[str, str] = {
 
 
 def time_cause(key: str) -> TimeCause:
-    return TIME_CAUSES.get(key, TimeCause(key.replace("_", " "), "", Kind.WAITING))
+    return TIME_CAUSES.get(key, TimeCause(key.replace("_", " "), "", TimeKind.WAITING))
 
 
 def remedy(key: str, strategy: StrategyPart) -> str:

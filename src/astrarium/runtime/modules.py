@@ -77,12 +77,12 @@ def context_places(length: int, rank: int, ranks: int) -> torch.Tensor:
     return torch.cat([parts[rank], parts[2 * ranks - 1 - rank]])
 
 
-class Norm:
+class TorchNorm:
     """RMSNorm or LayerNorm of torch, whose gradients sequence parallelism sums over tp."""
 
     def __new__(
         cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object
-    ) -> Norm:
+    ) -> TorchNorm:
         rms = config.normalization == "RMSNorm"
         made = (torch.nn.RMSNorm if rms else torch.nn.LayerNorm)(hidden_size, eps=eps)
         for parameter in made.parameters():

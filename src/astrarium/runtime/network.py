@@ -11,8 +11,8 @@ from astrarium.runtime import weights
 from astrarium.runtime.job import Device, TrainingJob
 from astrarium.runtime.modules import (
     CausalAttention,
-    Norm,
     Replicated,
+    TorchNorm,
     complete_without_transformer_engine,
 )
 from astrarium.strategy.types import Granularity
@@ -77,7 +77,7 @@ def _with_own_parts(spec: TransformerBlockSubmodules) -> TransformerBlockSubmodu
     """Attention and norms that need no TransformerEngine, in every layer."""
     from megatron.core.transformer.identity_op import IdentityOp
 
-    spec.layer_norm = Norm
+    spec.layer_norm = TorchNorm
     for layer in spec.layer_specs:
         parts, attention = layer.submodules, layer.submodules.self_attention.submodules
         attention.core_attention = CausalAttention
@@ -85,7 +85,7 @@ def _with_own_parts(spec: TransformerBlockSubmodules) -> TransformerBlockSubmodu
         places += [(attention, f"{name}_layernorm") for name in ("q", "k", "kv")]
         for owner, name in places:
             if getattr(owner, name, IdentityOp) is not IdentityOp:
-                setattr(owner, name, Norm)
+                setattr(owner, name, TorchNorm)
         for name in ("linear_q_down_proj", "linear_kv_down_proj"):
             if hasattr(attention, name):
                 setattr(attention, name, Replicated)

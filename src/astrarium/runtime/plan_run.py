@@ -29,7 +29,7 @@ SCHEMA = "astrarium.run/1"
 PRECISION = {Device.CPU: "fp32", Device.CUDA: "bf16"}
 
 
-class Limits(Value, frozen=True):
+class RunLimits(Value, frozen=True):
     """How much a run may take."""
 
     ranks: int
@@ -81,7 +81,7 @@ class PlanRun(Value, frozen=True):
         return self.is_finite and (self.single_process is None or self.single_process.equal)
 
 
-def run_plan(job: Job, device: Device, limits: Limits, progress: Progress) -> PlanRun:
+def run_plan(job: Job, device: Device, limits: RunLimits, progress: Progress) -> PlanRun:
     """Execute a plan, scaled down to the processes there are."""
     installed = versions()
     made, whole = _made(job, device, limits)
@@ -109,7 +109,7 @@ def run_plan(job: Job, device: Device, limits: Limits, progress: Progress) -> Pl
     )
 
 
-def _made(job: Job, device: Device, limits: Limits) -> tuple[ScaledJob, bool]:
+def _made(job: Job, device: Device, limits: RunLimits) -> tuple[ScaledJob, bool]:
     """The job, and whether it is the plan in its own size: on as many GPUs as it asks for."""
     most = limits.ranks
     if device is Device.CUDA:

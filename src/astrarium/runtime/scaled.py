@@ -19,7 +19,7 @@ from astrarium.model.workload import Workload
 from astrarium.runtime.job import TrainingJob
 from astrarium.runtime.shapes import shape_of
 from astrarium.runtime.small_model import small_seq_length, small_shape
-from astrarium.runtime.small_stages import Cut, SmallCut, cut_of, distinct_pools, small_cut
+from astrarium.runtime.small_stages import PipelineCut, SmallCut, cut_of, distinct_pools, small_cut
 from astrarium.strategy.split import chunk_bounds, layer_weights
 from astrarium.strategy.types import (
     Granularity,
@@ -41,7 +41,7 @@ GIVEN_UP = (("cp", 1), ("dp", 1), ("pp", SMALL_DEGREE), ("tp", 1), ("pp", 1))
 NOT_RECOMPUTED = frozenset({RecomputeModule.MOE_ACT})
 
 
-class Change(Value, frozen=True):
+class ScaledSize(Value, frozen=True):
     """What was scaled: its name, what the plan says, what is run."""
 
     what: str
@@ -53,7 +53,7 @@ class ScaledJob(Value, frozen=True):
     """A job, what was changed to get it, and what runs otherwise than planned."""
 
     job: TrainingJob
-    changes: tuple[Change, ...]
+    changes: tuple[ScaledSize, ...]
     notes: tuple[str, ...]
 
     @property
@@ -102,7 +102,7 @@ def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
     return ScaledJob(job, (), tuple(_notes(shape, strategy, job)))
 
 
-def _planned_cut(workload: Workload, strategy: Strategy) -> Cut:
+def _planned_cut(workload: Workload, strategy: Strategy) -> PipelineCut:
     if strategy.stages:
         ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
         return cut_of(strategy, [*(s.first_layer for s in ordered), workload.model.num_layers])
@@ -111,7 +111,7 @@ def _planned_cut(workload: Workload, strategy: Strategy) -> Cut:
     return cut_of(strategy, bounds.tolist())
 
 
-def _degrees(strategy: Strategy, cut: Cut, most: int) -> Strategy:
+def _degrees(strategy: Strategy, cut: PipelineCut, most: int) -> Strategy:
     """Small degrees whose product is at most `most`; every pool keeps a stage if it can."""
     small = {axis: min(getattr(strategy, axis), SMALL_DEGREE) for axis in ("tp", "dp", "cp")}
     small["pp"] = min(strategy.pp, max(SMALL_DEGREE, distinct_pools(cut)))
@@ -174,7 +174,9 @@ def _extra_layers(small: Strategy, *, unlike: bool) -> int:
     return int(unlike or small.pp == 1 or small.recompute.method is Method.BLOCK)
 
 
-def _with_stages(small: Strategy, planned: Strategy, cut: Cut, chosen: SmallCut) -> Strategy:
+def _with_stages(
+    small: Strategy, planned: Strategy, cut: PipelineCut, chosen: SmallCut
+) -> Strategy:
     """The small stages, each on the pools of the stage that it stands for."""
     gpus = {stage.rank: stage.gpu for stage in planned.stages}
     block = small.tp * small.dp * small.cp
@@ -199,7 +201,7 @@ def _shares(pools: tuple[str, ...], block: int) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _changes(before: TrainingJob, after: TrainingJob, cut: Cut) -> Iterator[Change]:
+def _changes(before: TrainingJob, after: TrainingJob, cut: PipelineCut) -> Iterator[ScaledSize]:
     for what in ("tp", "pp", "dp", "cp", "ep", "etp", "virtual_stages"):
         yield from _change(what, getattr(before.strategy, what), getattr(after.strategy, what))
     sizes = " ".join(map(str, cut.sizes)), " ".join(map(str, after.chunk_sizes))
@@ -216,9 +218,9 @@ def _changes(before: TrainingJob, after: TrainingJob, cut: Cut) -> Iterator[Chan
     yield from _change("seq_length", before.seq_length, after.seq_length)
 
 
-def _change(what: str, planned: object, run: object) -> Iterator[Change]:
+def _change(what: str, planned: object, run: object) -> Iterator[ScaledSize]:
     if planned != run:
-        yield Change(what.replace("_", " "), str(planned), str(run))
+        yield ScaledSize(what.replace("_", " "), str(planned), str(run))
 
 
 def _notes(shape: Shape, planned: Strategy, job: TrainingJob) -> Iterator[str]:

@@ -11,7 +11,7 @@ from astrarium.value import Value
 MOST_CANDIDATES = 12  # ranks among which those that stay are chosen
 
 
-class Cut(Value, frozen=True):
+class PipelineCut(Value, frozen=True):
     """How a pipeline is cut: the first layer of every chunk, and the pools of every rank."""
 
     bounds: tuple[int, ...]  # one more than chunks; chunk c is on rank c % pp
@@ -41,17 +41,17 @@ class SmallCut(Value, frozen=True):
     layers: tuple[tuple[int, ...], ...]
 
 
-def cut_of(strategy: Strategy, bounds: Sequence[int]) -> Cut:
+def cut_of(strategy: Strategy, bounds: Sequence[int]) -> PipelineCut:
     """The cut of a strategy whose chunks begin at `bounds`."""
     names = {stage.rank: tuple(name for name, _ in stage.pools) for stage in strategy.stages}
-    return Cut(tuple(bounds), tuple(names.get(rank, ()) for rank in range(strategy.pp)))
+    return PipelineCut(tuple(bounds), tuple(names.get(rank, ()) for rank in range(strategy.pp)))
 
 
-def distinct_pools(cut: Cut) -> int:
+def distinct_pools(cut: PipelineCut) -> int:
     return len(set(cut.pools))
 
 
-def small_cut(cut: Cut, ranks: int, virtual: int, extra: int) -> SmallCut:
+def small_cut(cut: PipelineCut, ranks: int, virtual: int, extra: int) -> SmallCut:
     """Choose `ranks` of the ranks and `virtual` of their chunks.
 
     Sizes become 1, 2, ... in their order, and `extra` more each; chunks without layers stay so.
@@ -67,7 +67,7 @@ def small_cut(cut: Cut, ranks: int, virtual: int, extra: int) -> SmallCut:
     return SmallCut(chosen, tuple(layers))
 
 
-def _rows(cut: Cut, ranks: Sequence[int], virtual: int) -> tuple[int, ...]:
+def _rows(cut: PipelineCut, ranks: Sequence[int], virtual: int) -> tuple[int, ...]:
     """The first chunks and the last; the fullest in place of the first if all are empty."""
     held = [sum(cut.column(rank)[row] for rank in ranks) for row in range(cut.virtual)]
     rows = (*range(virtual - 1), cut.virtual - 1)
@@ -82,7 +82,7 @@ def _spread(planned: range, size: int) -> tuple[int, ...]:
     return tuple(planned[last - last * i // max(size - 1, 1)] for i in range(size))[::-1]
 
 
-def _chosen(cut: Cut, count: int) -> tuple[int, ...]:
+def _chosen(cut: PipelineCut, count: int) -> tuple[int, ...]:
     """The ranks that show most: some layers, all pools, unlike sizes, both ends of the pipeline."""
     if count >= cut.ranks:
         return tuple(range(cut.ranks))

@@ -16,7 +16,7 @@ from astrarium.strategy.types import Strategy
 from astrarium.value import Value
 
 
-class Compared(Value, frozen=True):
+class OwnPlan(Value, frozen=True):
     """What the user has: its plan, or why there is none."""
 
     cluster: Cluster
@@ -34,11 +34,11 @@ def compared(
     terms: RunTerms,
     runtime: Runtime | None = None,
     tuning: Tuning = NEUTRAL,
-) -> Compared:
+) -> OwnPlan:
     """Predict and price a strategy as if it were one of the answers; limits need not be kept."""
     try:
         plan = predict(workload, cluster, strategy, runtime=runtime, tuning=tuning)
     except InputError as error:
-        return Compared(cluster, None, str(error))
+        return OwnPlan(cluster, None, str(error))
     runs = Runs(workload, cluster, terms, tuning)
-    return Compared(cluster, best_paid(runs, plan, objective, limits))
+    return OwnPlan(cluster, best_paid(runs, plan, objective, limits))

@@ -29,7 +29,7 @@ from astrarium.strategy.types import Granularity, Method, Schedule
 from astrarium.value import Value
 
 
-class Step(IntEnum):
+class KnownAt(IntEnum):
     """When in the search a field is known."""
 
     DEGREES = 0
@@ -178,11 +178,11 @@ class Fields(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
-def first_step(names: frozenset[str]) -> Step:
+def first_step(names: frozenset[str]) -> KnownAt:
     """The earliest step at which all these fields are known."""
     if names & OPTION_FIELDS.keys():
-        return Step.OPTIONS
-    return Step.LAYOUT if names & LAYOUT_FIELDS.keys() else Step.DEGREES
+        return KnownAt.OPTIONS
+    return KnownAt.LAYOUT if names & LAYOUT_FIELDS.keys() else KnownAt.DEGREES
 
 
 def reads_only_options(names: frozenset[str]) -> bool:

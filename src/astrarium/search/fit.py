@@ -27,7 +27,7 @@ from astrarium.strategy.types import (
 from astrarium.value import Value
 
 
-class Change(Value, frozen=True):
+class Remedy(Value, frozen=True):
     """One thing done differently, and the plan it makes."""
 
     text: str
@@ -44,7 +44,7 @@ class FitReport(Value, frozen=True):
     workload: Workload
     plan: Plan | None
     smallest_counts: Mapping[str, int | None]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Remedy, ...] = ()
     why_not: str = ""
 
     @property
@@ -103,7 +103,7 @@ def _any_that_fits(
 
 def _helpful_changes(
     model: ClusterModel, strategy: Strategy, runtime: Runtime
-) -> tuple[Change, ...]:
+) -> tuple[Remedy, ...]:
     """Single changes that make the strategy fit the same GPUs, the fastest first."""
     workload, pools = model.workload, model.cluster.pools
     tried: dict[Strategy, str] = {}
@@ -115,7 +115,7 @@ def _helpful_changes(
             tried.setdefault(adjusted, text)
     plans = estimate(model, list(tried))
     changes = [
-        Change(text, changed, plan)
+        Remedy(text, changed, plan)
         for (changed, text), plan in zip(tried.items(), plans, strict=True)
         if plan.fits
     ]

@@ -12,7 +12,7 @@ from astrarium.arrays import Bools, Ints
 from astrarium.search.fields import (
     RECOMPUTE_FIELDS,
     Fields,
-    Step,
+    KnownAt,
     first_step,
     reads_only_options,
 )
@@ -40,9 +40,9 @@ class RuleSteps:
     """Rules sorted by the step that can first decide them."""
 
     def __init__(self, rules: CausedRules, expanded_overlaps: frozenset[str]) -> None:
-        self.of_degrees = [r for r in rules if first_step(r[0].names) is Step.DEGREES]
-        self.of_layouts = [r for r in rules if first_step(r[0].names) is Step.LAYOUT]
-        late = [r for r in rules if first_step(r[0].names) is Step.OPTIONS]
+        self.of_degrees = [r for r in rules if first_step(r[0].names) is KnownAt.DEGREES]
+        self.of_layouts = [r for r in rules if first_step(r[0].names) is KnownAt.LAYOUT]
+        late = [r for r in rules if first_step(r[0].names) is KnownAt.OPTIONS]
         free = [f"overlap_{n}" for n in OVERLAP_SWITCHES if n not in expanded_overlaps]
         # Switches not in the written-out space are set from the very rules that name them.
         self.of_switches = {name: [r for r in late if name in r[0].names] for name in free}

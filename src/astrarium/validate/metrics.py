@@ -50,7 +50,7 @@ class NotScored(StrEnum):
     TOO_FAST = "faster than the GPUs' peak"
 
 
-class Score(Value, frozen=True):
+class ScoredValue(Value, frozen=True):
     """One scored value: a prediction, the measured value and the error relative to it."""
 
     prediction: Prediction
@@ -142,10 +142,10 @@ def mfu_of_time(prediction: Prediction) -> float | None:
 
 def time_scores(
     predictions: Iterable[Prediction], scoring: Scoring = Scoring.STATED
-) -> list[Score]:
+) -> list[ScoredValue]:
     """The times to score."""
     return [
-        Score(prediction, predicted, measured)
+        ScoredValue(prediction, predicted, measured)
         for prediction in predictions
         if (measured := measured_seconds(prediction)) is not None
         and (predicted := prediction.iter_time_s) is not None
@@ -179,10 +179,10 @@ def beyond_memory(prediction: Prediction) -> bool:
     return peak * GB > MOST_OF_DEVICE * scenario.pool.gpu.memory_bytes
 
 
-def memory_scores(predictions: Iterable[Prediction]) -> list[Score]:
+def memory_scores(predictions: Iterable[Prediction]) -> list[ScoredValue]:
     """The peaks to score."""
     return [
-        Score(prediction, predicted, measured)
+        ScoredValue(prediction, predicted, measured)
         for prediction in predictions
         if (measured := prediction.row.peak_mem_gb) is not None
         and (predicted := prediction.peak_mem_gb) is not None
@@ -242,9 +242,9 @@ def metrics_by(
     return [*found, group_metrics("all", predictions, scoring)]
 
 
-def sweeps(times: Iterable[Score]) -> list[Sweep]:
+def sweeps(times: Iterable[ScoredValue]) -> list[Sweep]:
     """Runs of the same source, model, GPUs, batch and sequence length, five or more."""
-    groups: dict[tuple[object, ...], list[Score]] = {}
+    groups: dict[tuple[object, ...], list[ScoredValue]] = {}
     for score in times:
         scenario, row = score.prediction.scenario, score.prediction.row
         assert scenario is not None
@@ -261,11 +261,11 @@ def sweeps(times: Iterable[Score]) -> list[Sweep]:
     return [_sweep(scores) for scores in groups.values() if _strategies(scores) >= LEAST_SWEEP]
 
 
-def _strategies(scores: Sequence[Score]) -> int:
+def _strategies(scores: Sequence[ScoredValue]) -> int:
     return len({score.prediction.plan.strategy for score in scores if score.prediction.plan})
 
 
-def _sweep(scores: Sequence[Score]) -> Sweep:
+def _sweep(scores: Sequence[ScoredValue]) -> Sweep:
     row, scenario = scores[0].prediction.row, scores[0].prediction.scenario
     assert scenario is not None
     first = min(scores, key=lambda score: score.predicted)
@@ -313,13 +313,13 @@ def _out_of_memory(
     return recall, precision, len(failed), alarms
 
 
-def _inside(score: Score) -> bool:
+def _inside(score: ScoredValue) -> bool:
     assert score.prediction.plan is not None
     low, high = score.prediction.plan.interval_seconds
     return low <= score.measured <= high
 
 
-def _errors(scores: Sequence[Score]) -> Floats:
+def _errors(scores: Sequence[ScoredValue]) -> Floats:
     return np.array([score.error for score in scores])
 
 

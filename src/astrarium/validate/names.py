@@ -37,7 +37,7 @@ GB: Final = 1e9
 GIB: Final = 2**30
 
 
-class Program(Value, frozen=True):
+class TrainingProgram(Value, frozen=True):
     """A training program by what tables call it, and how it is usually launched.
 
     `tuned`: published runs switch on every overlap and whatever recomputation they need.
@@ -57,41 +57,43 @@ class Program(Value, frozen=True):
 
 PROGRAMS: Final = (
     # Megatron-Core as a library: its own kernels, or those of TransformerEngine.
-    Program(
+    TrainingProgram(
         r"(megatron|mcore).*"
         r"(\blocal( spec)?\b|sdpa|(without|\bno|w/o)[ -]*(te\b|transformer ?engine|apex))",
         "megatron-local",
         sequence=True,
     ),
-    Program(r"megatron.*\bci\b", "megatron", sequence=True),
-    Program(r"megatron-?bridge|\bbridge\b", "megatron-bridge", True, 1, True),
-    Program(r"nemo", "nemo", True, 1, True),
-    Program(r"megatron-?fsdp", "megatron", True, 3, True),
-    Program(r"megatron.*(\+ *te\b|transformer ?engine)", "megatron", False, 1, True),
-    Program(r"mcore|megatron[- ]core", "megatron", True, 1, True),
-    Program(r"zero[- ]?bubble", "megatron", False, 0, True),
+    TrainingProgram(r"megatron.*\bci\b", "megatron", sequence=True),
+    TrainingProgram(r"megatron-?bridge|\bbridge\b", "megatron-bridge", True, 1, True),
+    TrainingProgram(r"nemo", "nemo", True, 1, True),
+    TrainingProgram(r"megatron-?fsdp", "megatron", True, 3, True),
+    TrainingProgram(r"megatron.*(\+ *te\b|transformer ?engine)", "megatron", False, 1, True),
+    TrainingProgram(r"mcore|megatron[- ]core", "megatron", True, 1, True),
+    TrainingProgram(r"zero[- ]?bubble", "megatron", False, 0, True),
     # DeepSpeed; beside Megatron its pipeline runs Megatron's layers.
-    Program(r"^(?=.*megatron)(?=.*deepspeed).*(zero|stage)[- ]*[23]", "deepspeed"),
-    Program(r"deepspeed.*megatron-lm v1\.1", "deepspeed-megatron"),  # AMP's, 2022
-    Program(r"megatron.*deepspeed|deepspeed.*megatron|deepspeed.*\b3d\b", "megatron-2021"),
-    Program(r"ptd-?p|megatron(-lm)?[ -]?v?[12]\.", "megatron-2021"),
-    Program(r"megatron|megascale|mindspeed|flagscale|megablocks", "megatron", True, 1, True),
-    Program(r"aceso|superscaler|varuna|piper|alpa|merak|oobleck|neox", "megatron-2021"),
+    TrainingProgram(r"^(?=.*megatron)(?=.*deepspeed).*(zero|stage)[- ]*[23]", "deepspeed"),
+    TrainingProgram(r"deepspeed.*megatron-lm v1\.1", "deepspeed-megatron"),  # AMP's, 2022
+    TrainingProgram(r"megatron.*deepspeed|deepspeed.*megatron|deepspeed.*\b3d\b", "megatron-2021"),
+    TrainingProgram(r"ptd-?p|megatron(-lm)?[ -]?v?[12]\.", "megatron-2021"),
+    TrainingProgram(
+        r"megatron|megascale|mindspeed|flagscale|megablocks", "megatron", True, 1, True
+    ),
+    TrainingProgram(r"aceso|superscaler|varuna|piper|alpa|merak|oobleck|neox", "megatron-2021"),
     # flash attention over kernels of torch or of their own.
-    Program(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
+    TrainingProgram(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
     # configs/7B_sft.py of InternLM: sequence_parallel=False.
-    Program(r"internevo|internlm", "internevo", shards=1),
-    Program(r"paddle|llm\.c", "internevo", shards=1, sequence=True),
-    Program(r"torchtitan", "torchtitan", shards=3, sequence=True, recompute="selective op"),
-    Program(r"llm-?foundry|composer|mosaic", "llm-foundry", shards=3, sequence=True),
-    Program(
+    TrainingProgram(r"internevo|internlm", "internevo", shards=1),
+    TrainingProgram(r"paddle|llm\.c", "internevo", shards=1, sequence=True),
+    TrainingProgram(r"torchtitan", "torchtitan", shards=3, sequence=True, recompute="selective op"),
+    TrainingProgram(r"llm-?foundry|composer|mosaic", "llm-foundry", shards=3, sequence=True),
+    TrainingProgram(
         r"\bfsdp|fsdp\d?\b|torchtune|lit-?gpt|lightning|accelerate|"
         r"galvatron|olmo|pytorch|torch\b|thunder|axolotl|metaseq|fairs|colossal|vescale|gemini",
         "fsdp",
         shards=3,
         sequence=True,
     ),
-    Program(
+    TrainingProgram(
         r"deepspeed|\bzero\b|zero-?\d|bmtrain|transformers|hugging ?face|\bhf\b|llama-?factory",
         "deepspeed",
     ),
@@ -237,7 +239,7 @@ def _with_memory(gpu: Gpu, text: str) -> Gpu:
     return replace(gpu, memory_bytes=round(size * GIB))
 
 
-def resolve_program(row: MeasuredRow) -> tuple[Program, Runtime]:
+def resolve_program(row: MeasuredRow) -> tuple[TrainingProgram, Runtime]:
     """The program of a row and its runtime, with the attention kernel the row names."""
     program = _program(row.framework)
     runtime = find_runtime(_runtime_name(program, row))
@@ -290,7 +292,7 @@ def _as_stated(name: str, changes: tuple[tuple[str, object], ...]) -> Runtime:
     return replace(find_runtime(name), **dict(changes))  # type: ignore[arg-type]
 
 
-def _runtime_name(program: Program, row: MeasuredRow) -> str:
+def _runtime_name(program: TrainingProgram, row: MeasuredRow) -> str:
     """Megatron of the years before flash attention is told by its kernels or its GPUs.
 
     Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
@@ -317,7 +319,7 @@ def _runtime_name(program: Program, row: MeasuredRow) -> str:
 
 
 @cache
-def _program(text: str) -> Program:
+def _program(text: str) -> TrainingProgram:
     if not text:
         raise InputError("framework is not stated")
     lowered = text.lower()

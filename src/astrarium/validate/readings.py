@@ -20,7 +20,7 @@ from astrarium.validate.table import MeasuredRow
 from astrarium.value import Value
 
 
-class Correction(Value, frozen=True):
+class TableCorrection(Value, frozen=True):
     """What one published table leaves out, or states otherwise than it was run.
 
     `address` and `models` are patterns; `fills` gives cells that are blank, `replaces` cells
@@ -42,7 +42,7 @@ class Correction(Value, frozen=True):
 
 
 CORRECTIONS: Final = (
-    Correction(
+    TableCorrection(
         "vTrain, single node",
         r"vtrain.*ground_truth_single",
         "Vocabulary of vTrain's configuration, not padded. The times are sums of one layer's trace"
@@ -54,31 +54,31 @@ CORRECTIONS: Final = (
         replaces={"recompute": "none"},
         runtime={"pads_vocabulary": False},
     ),
-    Correction(
+    TableCorrection(
         "BigScience on V100",
         r"bigscience-workshop/bigscience experiments/(tr3m|tr8|gpt2)",
         "Jean Zay, V100 nodes: four GPUs, four Omni-Path links of 100 Gb/s (IDRIS, 2021).",
         fills={"inter_link_gbps_per_gpu": 100.0},
     ),
-    Correction(
+    TableCorrection(
         "torchtitan, NVFP4",
         r"torchtitan/.*nvfp4",
         "200 million tokens in 760 steps of 128 sequences.",
         fills={"seq_len": 2048},
     ),
-    Correction(
+    TableCorrection(
         "Megatron-LM, tests of Mixtral",
         r"megatron-lm tests/functional_tests/test_cases/mixtral",
         "Unlike the other tests these set both dropouts to 0.",
         runtime={"dropout": False},
     ),
-    Correction(
+    TableCorrection(
         "NeMo",
         r"nvidia/nemo\b",
         "The figures are of NeMo, before Megatron-Bridge, which the framework cell names as well.",
         program="nemo",
     ),
-    Correction(
+    TableCorrection(
         "NeMo, GPT-3",
         r"nvidia/nemo\b",
         "NeMo's configurations of GPT-3 keep dropout of 0.1 (hidden_dropout, attention_dropout).",
@@ -117,7 +117,7 @@ DROPPING: Final = r"token ?drop|\b25\.0\d\b"
 UNCAPTURED: Final = ("router_launch_seconds", "expert_launch_seconds")
 
 
-def corrections_of(row: MeasuredRow) -> tuple[Correction, ...]:
+def corrections_of(row: MeasuredRow) -> tuple[TableCorrection, ...]:
     """What is known about the table that a row is from."""
     return tuple(correction for correction in CORRECTIONS if correction.is_for(row))
 

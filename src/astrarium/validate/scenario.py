@@ -24,7 +24,12 @@ from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.validate.models import model_of
-from astrarium.validate.names import Program, resolve_gpu, resolve_precision, resolve_program
+from astrarium.validate.names import (
+    TrainingProgram,
+    resolve_gpu,
+    resolve_precision,
+    resolve_program,
+)
 from astrarium.validate.readings import as_run, runtime_as_run
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import (
@@ -139,7 +144,7 @@ def _degrees(row: MeasuredRow, gpu: Gpu) -> _Degrees:
 
 
 def _strategies(
-    row: MeasuredRow, program: Program, model: Model, degrees: _Degrees
+    row: MeasuredRow, program: TrainingProgram, model: Model, degrees: _Degrees
 ) -> tuple[Strategy, ...]:
     """All strategies that agree with the row, the plainest first."""
     sequence = flag_of(row.sp)
@@ -203,7 +208,7 @@ def _only_a_rate(row: MeasuredRow) -> bool:
 
 
 def _virtual_stages(
-    row: MeasuredRow, program: Program, layers: int, pp: int, micro_batches: int
+    row: MeasuredRow, program: TrainingProgram, layers: int, pp: int, micro_batches: int
 ) -> list[int]:
     if pp == 1:
         return [1]
@@ -217,7 +222,7 @@ def _virtual_stages(
     return [virtual for virtual in range(1, per_stage + 1) if per_stage % virtual == 0]
 
 
-def _expert_tp(row: MeasuredRow, program: Program, model: Model, degrees: _Degrees) -> int:
+def _expert_tp(row: MeasuredRow, program: TrainingProgram, model: Model, degrees: _Degrees) -> int:
     """Tensor parallelism of experts: Megatron's default is tp; tuned recipes set it to one."""
     if not model.max_experts:
         return 1

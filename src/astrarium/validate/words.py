@@ -19,7 +19,7 @@ from astrarium.strategy.types import (
     Recompute,
     RecomputeModule,
 )
-from astrarium.validate.names import Program, first_match
+from astrarium.validate.names import TrainingProgram, first_match
 from astrarium.validate.table import MeasuredRow
 from astrarium.value import Value
 
@@ -92,7 +92,7 @@ def flag_of(text: str) -> bool | None:
     return True if lowered in TRUE else False if lowered in FALSE else None
 
 
-def zero_stage_of(row: MeasuredRow, program: Program) -> int:
+def zero_stage_of(row: MeasuredRow, program: TrainingProgram) -> int:
     """The ZeRO stage, from whichever column speaks of it."""
     stated = first_match(SHARDING, row.zero_or_fsdp)
     if stated is None:
@@ -114,7 +114,7 @@ def offload_of(row: MeasuredRow) -> bool:
 
 
 def recompute_choices(
-    text: str, program: Program, layers: int, chunks: int, *, experts: bool
+    text: str, program: TrainingProgram, layers: int, chunks: int, *, experts: bool
 ) -> tuple[Recompute, ...]:
     """What a row may have recomputed: as stated, or what its program usually does."""
     if text or program.recompute or not (program.tuned and experts):
@@ -125,7 +125,9 @@ def recompute_choices(
     )
 
 
-def overlap_of(row: MeasuredRow, program: Program, zero_stage: int, interleaved: bool) -> Overlap:
+def overlap_of(
+    row: MeasuredRow, program: TrainingProgram, zero_stage: int, interleaved: bool
+) -> Overlap:
     """Which messages run beside computation: those named, or those the program usually hides."""
     text = row.overlap.lower()
     asynchronous = bool(re.search(r"async[- ]?tp", row.precision.lower() + text))

@@ -32,7 +32,7 @@ from astrarium.web.flags import (
 from astrarium.web.guard import BodyLimit, Guard, told
 from astrarium.web.jobs import BrokenError, TooLongError, TooManyError, Workers
 from astrarium.web.responses import REFERENCE, responses
-from astrarium.web.settings import Settings
+from astrarium.web.settings import ServerSettings
 from astrarium.web.stream import EventStream
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ BAD_REQUEST, TOO_MANY = 400, 429
 LEFT: Final = 499  # the client closed the connection: nobody reads this
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: ServerSettings) -> FastAPI:
     """The page and its API; workers start with it and end with it."""
     workers = Workers(settings)
 

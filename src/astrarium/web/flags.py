@@ -31,7 +31,7 @@ class PoolRow(BaseModel):
     usd_per_gpu_hour: Amount | None = None
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """What a plan and a prediction are asked about beside their flags."""
 
     model_config = ConfigDict(extra="forbid")
@@ -51,7 +51,7 @@ class Asked(BaseModel):
 def _model(name: str, flags: Mapping[str, object], told: str) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for flag, default in flags.items():
-        if flag in FILES or flag in Asked.model_fields:
+        if flag in FILES or flag in RequestBody.model_fields:
             continue
         kind: Any = Amount
         if flag == "sensitivity":
@@ -67,7 +67,7 @@ def _model(name: str, flags: Mapping[str, object], told: str) -> type[BaseModel]
             Annotated[kind | None, Field(description=about, json_schema_extra=extra)],
             default,
         )
-    return make(name, __base__=Asked, __doc__=told, **fields)
+    return make(name, __base__=RequestBody, __doc__=told, **fields)
 
 
 PlanRequest: Final = _model("PlanRequest", PLAN_FLAGS, "The flags of `astrarium plan`.")

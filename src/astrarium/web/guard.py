@@ -21,7 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from astrarium.web.answers import problem
-from astrarium.web.settings import LOOPBACK, Settings
+from astrarium.web.settings import LOOPBACK, ServerSettings
 
 COOKIE: Final = "astrarium_token"
 BEARER: Final = "bearer "
@@ -52,7 +52,7 @@ def told(status: int, message: str) -> Response:
 class Guard:
     """Lets through what may be asked, with the headers that keep a browser careful."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self.settings = app, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -183,7 +183,7 @@ def _is_address(name: str) -> bool:
 class BodyLimit:
     """Reads a request whole, within its size, its time and the memory for all of them."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self.settings = app, settings
         self.held = 0  # bytes of all requests under way
         self._one_large = asyncio.Semaphore(1)

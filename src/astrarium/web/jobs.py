@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from astrarium.web.answers import Answer, problem
-from astrarium.web.settings import Settings
-from astrarium.web.worker import ANSWER, Message, work
+from astrarium.web.settings import ServerSettings
+from astrarium.web.worker import ANSWER, WorkerMessage, work
 
 WARM: Final = "astrarium.web.warm"
 FORKS: Final = sys.platform != "win32"
@@ -29,7 +29,7 @@ Listener = Callable[[str, bytes], Awaitable[None]]  # an event's name and conten
 class TooManyError(Exception):
     """So many requests wait already that another would wait for too long."""
 
-    def answer(self, settings: Settings) -> Answer:
+    def answer(self, settings: ServerSettings) -> Answer:
         most = settings.most_waiting
         return problem(429, f"{most} requests wait already, the most; try again in a moment")
 
@@ -37,7 +37,7 @@ class TooManyError(Exception):
 class TooLongError(Exception):
     """A search took longer than it may."""
 
-    def answer(self, settings: Settings) -> Answer:
+    def answer(self, settings: ServerSettings) -> Answer:
         return problem(
             504,
             f"the search took longer than {settings.search_seconds:g} s, the limit of this server;"
@@ -48,7 +48,7 @@ class TooLongError(Exception):
 class BrokenError(Exception):
     """A worker ended by itself."""
 
-    def answer(self, settings: Settings) -> Answer:
+    def answer(self, settings: ServerSettings) -> Answer:
         return problem(503, "the search ended before its answer; it may have needed more memory")
 
 
@@ -83,9 +83,9 @@ class _Worker:
         with self._talking:
             self.connection.send((kind, body, is_told))
 
-    def hear(self) -> Message:
+    def hear(self) -> WorkerMessage:
         with self._talking:
-            return msgspec.msgpack.decode(self.connection.recv_bytes(), type=Message)
+            return msgspec.msgpack.decode(self.connection.recv_bytes(), type=WorkerMessage)
 
     def end(self) -> None:
         self.process.kill()
@@ -98,7 +98,7 @@ class _Worker:
 class Workers:
     """Answers questions in processes, first come, first served."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.asked = 0  # requests that wait or are worked on
         self.working = 0
@@ -185,7 +185,7 @@ class Workers:
     ) -> Answer:
         await self._on_thread(partial(worker.ask, kind, body, listener is not None))
         while True:
-            message: Message = await self._on_thread(worker.hear)
+            message: WorkerMessage = await self._on_thread(worker.hear)
             if message.name == ANSWER:
                 return Answer(message.status, message.content, message.media_type, message.encoding)
             if listener is not None:

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 
 from astrarium.export.result import NearestPart, RefusalPart
 from astrarium.plans.document import PlanDocument
-from astrarium.report.explain import Comparison, Explanation
+from astrarium.report.explain import Explanation, PlanComparison
 from astrarium.report.timeline_document import TimelineDocument
 from astrarium.web.catalog import Catalog
 from astrarium.web.responses import REFERENCE
@@ -100,7 +100,7 @@ class Trace(TypedDict):
 
 TYPES: Final = (
     Catalog,
-    Comparison,
+    PlanComparison,
     Explanation,
     ExportRefused,
     ExportedFiles,

@@ -10,14 +10,14 @@ import uvicorn
 from astrarium.errors import InputError
 from astrarium.web.app import create_app
 from astrarium.web.jobs import Workers
-from astrarium.web.settings import Settings
+from astrarium.web.settings import ServerSettings
 
 PORTS_TRIED = 50
 GRACE_SECONDS = 1
 MOST_CONNECTIONS = 1024
 
 
-def listen(settings: Settings, *, port_asked: bool) -> socket.socket:
+def listen(settings: ServerSettings, *, port_asked: bool) -> socket.socket:
     """A listening socket; where the port is taken and was not asked for, that of the next."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     ports = [settings.port] if port_asked else range(settings.port, settings.port + PORTS_TRIED)
@@ -36,7 +36,7 @@ def listen(settings: Settings, *, port_asked: bool) -> socket.socket:
     raise InputError(f"{where}: cannot listen there: {why}; choose another")
 
 
-def address(settings: Settings, listening: socket.socket) -> str:
+def address(settings: ServerSettings, listening: socket.socket) -> str:
     """Where a browser finds the page; the token is part of it."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     name = f"[{host}]" if ":" in host else host
@@ -44,7 +44,7 @@ def address(settings: Settings, listening: socket.socket) -> str:
     return f"http://{name}:{listening.getsockname()[1]}/{token}"
 
 
-def serve(settings: Settings, listening: socket.socket, started: Callable[[], None]) -> None:
+def serve(settings: ServerSettings, listening: socket.socket, started: Callable[[], None]) -> None:
     """Answer requests until a signal says to stop; `started` is called once it does."""
     app = create_app(settings)
     config = uvicorn.Config(

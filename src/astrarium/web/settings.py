@@ -22,7 +22,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class Settings(Value, frozen=True):
+class ServerSettings(Value, frozen=True):
     """How a server is run; beyond the loopback it has a token."""
 
     host: str = "127.0.0.1"
@@ -42,7 +42,7 @@ class Settings(Value, frozen=True):
     def is_loopback(self) -> bool:
         return self.host in LOOPBACK
 
-    def with_token(self) -> Settings:
+    def with_token(self) -> ServerSettings:
         """The same; with a token that is made up where one is needed and none is given."""
         if self.is_loopback or self.token is not None:
             return self

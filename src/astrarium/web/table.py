@@ -37,6 +37,6 @@ def _arguments(call: Callable[..., Any], terms: type) -> dict[str, object]:
     return {**found, **{name: value for name, value in _DEFAULTS.items() if name in found}}
 
 
-PLAN_FLAGS: Final = _arguments(calls.plan, calls.RunTerms)
+PLAN_FLAGS: Final = _arguments(calls.plan, calls.RunFlags)
 PREDICT_FLAGS: Final = _arguments(calls.predict, calls.PriceTerms)
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, "strategy": None}

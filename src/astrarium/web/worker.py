@@ -27,7 +27,7 @@ MOST_BYTES: Final = 4 * 2**30
 MOST_ANSWER_BYTES: Final = 64 * 2**20  # of what the server holds until its client has read it
 
 
-class Message(msgspec.Struct, array_like=True):
+class WorkerMessage(msgspec.Struct, array_like=True):
     """From a worker to the server: an event, or the answer."""
 
     name: str
@@ -44,7 +44,7 @@ def work(connection: Connection, seconds: float) -> None:
     encode = msgspec.msgpack.Encoder().encode
 
     def tell(name: str, data: Any) -> None:  # noqa: ANN401  whatever JSON can hold
-        connection.send_bytes(encode(Message(name, answers.encoded(data))))
+        connection.send_bytes(encode(WorkerMessage(name, answers.encoded(data))))
 
     while True:
         try:
@@ -52,7 +52,9 @@ def work(connection: Connection, seconds: float) -> None:
             _alarm(int(seconds) + SPARE_SECONDS)
             given = _answer(kind, body, tell if is_told else None)
             _alarm(0)
-            message = Message(ANSWER, given.content, given.status, given.media_type, given.encoding)
+            message = WorkerMessage(
+                ANSWER, given.content, given.status, given.media_type, given.encoding
+            )
             connection.send_bytes(encode(message))
         except (EOFError, OSError):
             return

@@ -21,7 +21,7 @@ from astrarium.search.mixed.search import PartitionSearch
 from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective
 from astrarium.search.split.arrangements import canonical
-from astrarium.search.split.cases import Priced
+from astrarium.search.split.cases import PricedCase
 from astrarium.search.split.dealing_bounds import DealingBounds
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
@@ -32,9 +32,9 @@ SAMPLED = 6
 class Recording(PartitionSearch):
     """Remembers all that was solved."""
 
-    met: list[tuple[PendingBundle, Priced]]
+    met: list[tuple[PendingBundle, PricedCase]]
 
-    def solve(self, node: PendingBundle, *, again: bool = True) -> list[Priced]:
+    def solve(self, node: PendingBundle, *, again: bool = True) -> list[PricedCase]:
         found = super().solve(node, again=again)
         self.met += [(node, priced) for priced in found]
         return found

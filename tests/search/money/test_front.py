@@ -15,7 +15,7 @@ from astrarium.arrays import Ints
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.model.workload import Workload
-from astrarium.search.money.archive import Archive, Ways
+from astrarium.search.money.archive import Archive, PaymentWays
 from astrarium.search.money.front import PoolFront
 from astrarium.search.outcome import Found, Objective
 from astrarium.search.space import Space
@@ -30,8 +30,8 @@ def a_plan(seconds: float) -> Found:
     return Found(Strategy(), seconds, 0.0, 0.0)
 
 
-def one_way(hourly: float) -> Ways:
-    return Ways.on_demand(np.array([hourly]))
+def one_way(hourly: float) -> PaymentWays:
+    return PaymentWays.on_demand(np.array([hourly]))
 
 
 def outdoes(first: tuple[float, float], second: tuple[float, float]) -> bool:
@@ -83,8 +83,8 @@ def searched_front(workload: Workload, pools: list[Pool]) -> Archive:
     for number, pool in enumerate(pools):
         model = CostModel(workload, pool)
 
-        def ways_of(gpus: Ints, price: float = pool.usd_per_gpu_hour or 0.0) -> Ways:
-            return Ways.on_demand(gpus.astype(float) * price)
+        def ways_of(gpus: Ints, price: float = pool.usd_per_gpu_hour or 0.0) -> PaymentWays:
+            return PaymentWays.on_demand(gpus.astype(float) * price)
 
         result = PoolFront(
             model,

@@ -16,7 +16,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cost.training_run import Ramp, RunTerms, Spot
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
-from astrarium.search.money.breakeven import Lines, first_change
+from astrarium.search.money.breakeven import MoneyLines, first_change
 from astrarium.search.money.runs import Runs
 from astrarium.search.money.sensitivity import CLOSE, MOST, Change, Sensitivity, What
 from astrarium.search.outcome import Limits, Mode, Objective
@@ -206,7 +206,7 @@ def test_the_first_change_of_lines_is_the_first_of_a_scan(
     farthest: float,
 ) -> None:
     seconds, usd, own = map(np.array, zip(*plans, strict=True))
-    lines = Lines([(i,) for i in range(len(plans))], seconds, usd * ~own, usd * own)
+    lines = MoneyLines([(i,) for i in range(len(plans))], seconds, usd * ~own, usd * own)
     limits = Limits(budget, deadline)
     now = lines.best(1.0, objective, limits)
     found = first_change(lines, objective, limits, farthest)

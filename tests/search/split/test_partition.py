@@ -14,7 +14,7 @@ from astrarium.arrays import Floats, Ints
 from astrarium.cost.schedule import pipeline_seconds, ragged_stages
 from astrarium.search.split import labels as split_labels
 from astrarium.search.split.partition import (
-    Split,
+    LayerCuts,
     SplitProblem,
     best_split,
     best_splits,
@@ -153,7 +153,7 @@ def even(pp: int, layers: int, batches: int) -> SplitProblem:
 
 def test_equal_layers_are_spread_evenly() -> None:
     seconds = (16 + 3) * 9.0 + 1.0
-    assert best_split(even(4, 12, 16)) == Split((0, 3, 6, 9, 12), seconds, seconds)
+    assert best_split(even(4, 12, 16)) == LayerCuts((0, 3, 6, 9, 12), seconds, seconds)
 
 
 def test_nothing_that_fits() -> None:

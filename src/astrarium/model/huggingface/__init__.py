@@ -22,7 +22,7 @@ from astrarium.model.huggingface import (
     seq2seq,
     sparse,
 )
-from astrarium.model.huggingface.config import Config, Source
+from astrarium.model.huggingface.config import Config, ConfigSource
 from astrarium.model.huggingface.defaults import DEFAULTS
 
 Adapter = Callable[[str, str, Config], Model]
@@ -91,7 +91,7 @@ def from_config(
     values: Mapping[str, object], name: str, label: str, path: Path | None = None
 ) -> Model:
     """Build the model that the content of a config.json describes; `label` goes into errors."""
-    source = Source(label, path)
+    source = ConfigSource(label, path)
     known = sorted(ADAPTERS)
     model_type = values.get("model_type")
     if model_type is None:

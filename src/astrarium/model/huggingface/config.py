@@ -52,7 +52,7 @@ SIZES = (
 LIKENESS = 0.9
 
 
-class Source(Value, frozen=True):
+class ConfigSource(Value, frozen=True):
     """Where a config comes from: a file, or an entry known by its label."""
 
     label: str
@@ -67,8 +67,8 @@ class Source(Value, frozen=True):
         named = ".".join(where)
         return InputError(f"{place}: {named}: {what}" if named else f"{place}: {what}")
 
-    def within(self, key: str) -> Source:
-        return Source(self.label, self.path, (*self.inside, key))
+    def within(self, key: str) -> ConfigSource:
+        return ConfigSource(self.label, self.path, (*self.inside, key))
 
 
 def _line_of(path: Path, where: tuple[str, ...]) -> int | None:
@@ -87,7 +87,7 @@ class Config:
     """The keys of one config file, read through checks."""
 
     def __init__(
-        self, values: Mapping[str, object], defaults: Mapping[str, object], source: Source
+        self, values: Mapping[str, object], defaults: Mapping[str, object], source: ConfigSource
     ) -> None:
         self.source = source
         self._spelling: dict[str, str] = {}

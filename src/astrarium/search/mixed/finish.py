@@ -21,7 +21,7 @@ from astrarium.search.mixed.kept_plans import KeptPlans
 from astrarium.search.mixed.nodes import Key, PendingBundle
 from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.split.arrangements import Arrangement, turned
-from astrarium.search.split.cases import Bundle, Priced
+from astrarium.search.split.cases import Bundle, PricedCase
 
 OF_EACH_SHAPE = 3
 NEAR, MOST_GAIN = 10, 0.06  # cases whose layers are dealt anew, and how near to the best they came
@@ -56,7 +56,7 @@ class Searching(Protocol):
     plans: KeptPlans
     near: list[Near]
 
-    def split(self, node: PendingBundle, cases: Sequence[tuple[int, int]]) -> list[Priced]: ...
+    def split(self, node: PendingBundle, cases: Sequence[tuple[int, int]]) -> list[PricedCase]: ...
 
 
 class Finish:
@@ -153,7 +153,7 @@ class Finish:
         score = self._plans.score_of
         self._keep(gpus, bundle, [p for p in found if score(p.seconds, gpus) < enough])
 
-    def _keep(self, gpus: Key, bundle: Bundle, found: Sequence[Priced]) -> None:
+    def _keep(self, gpus: Key, bundle: Bundle, found: Sequence[PricedCase]) -> None:
         for priced in found:
             self._plans.keep(bundle, gpus, priced)
 

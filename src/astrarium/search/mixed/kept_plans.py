@@ -12,7 +12,7 @@ from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Cluster
 from astrarium.search.outcome import LISTED, Found, Limits, Objective, Rejection
 from astrarium.search.score import Score
-from astrarium.search.split.cases import Bundle, Priced
+from astrarium.search.split.cases import Bundle, PricedCase
 from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
@@ -45,7 +45,7 @@ class KeptPlans(Score):
     def best_score(self) -> float:
         return min((found.score for found in self.best.values()), default=float("inf"))
 
-    def keep(self, bundle: Bundle, gpus: Sequence[int], priced: Priced) -> None:
+    def keep(self, bundle: Bundle, gpus: Sequence[int], priced: PricedCase) -> None:
         if not self._keeps_limits(priced.seconds, gpus):
             return
         score = float(self.score_of(priced.seconds, gpus))
@@ -58,7 +58,7 @@ class KeptPlans(Score):
     def _kept_score(self, key: Key) -> float:
         return self.best[key].score if key in self.best else float("inf")
 
-    def strategy(self, bundle: Bundle, priced: Priced) -> Strategy:
+    def strategy(self, bundle: Bundle, priced: PricedCase) -> Strategy:
         virtual = int(bundle.virtual[priced.row])
         plain = strategy_at(bundle.degrees, bundle.options, priced.row, virtual, LayerSplit.FREE)
         parts = bundle.arrangements[priced.order].parts

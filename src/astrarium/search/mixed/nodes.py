@@ -27,7 +27,7 @@ FEW_CASES = 128  # that are looked at together, whatever one could tell of anoth
 class Visitor(Protocol):
     """The search, as far as its nodes know it."""
 
-    def branch(self, choice: Choice) -> None: ...
+    def branch(self, choice: GpuChoice) -> None: ...
 
     def branch_straddled(self, choice: StraddledChoice) -> None: ...
 
@@ -157,7 +157,7 @@ def least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
     )
 
 
-class Choice(Value, frozen=True):
+class GpuChoice(Value, frozen=True):
     """Stages of the first, fastest, pools are chosen."""
 
     row: Row

@@ -33,7 +33,7 @@ from astrarium.search.mixed.kept_plans import KeptPlans
 from astrarium.search.mixed.nodes import (
     FEW_CASES,
     Cases,
-    Choice,
+    GpuChoice,
     Key,
     PendingBundle,
     PlacedRow,
@@ -52,7 +52,7 @@ from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.outcome import Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import Lost, RejectingRule
 from astrarium.search.split.arrangements import Arrangement, is_turned, laid
-from astrarium.search.split.cases import Bundle, Priced, narrowed, shortest
+from astrarium.search.split.cases import Bundle, PricedCase, narrowed, shortest
 from astrarium.search.split.partition import best_splits
 from astrarium.search.split.pipeline_bounds import (
     crossing_bound,
@@ -275,7 +275,7 @@ class PartitionSearch:
             self._wait(row.bound, PlacedRow(row, arrangements.sizes))
             return
         if row.num_stages > 1:
-            self._enter(row.bound, Choice(row, (), row.bound))
+            self._enter(row.bound, GpuChoice(row, (), row.bound))
         if arrangements.straddling.occurs(row.tp_cp, row.block):
             self._enter(row.bound, StraddledChoice(row, (), row.bound))
 
@@ -284,7 +284,7 @@ class PartitionSearch:
             heapq.heappush(self._queue, (bound, self._entered, node))
             self._entered += 1
 
-    def branch(self, choice: Choice) -> None:
+    def branch(self, choice: GpuChoice) -> None:
         """Stages of the next pool, fastest first; with all pools chosen, the cases."""
         self.state.choices += 1
         row, stages = choice.row, choice.stages
@@ -302,9 +302,9 @@ class PartitionSearch:
         counts = numbers[order[len(stages)]]
         counts = counts[(left - room <= counts) & (counts <= left)]
         for count, bound in zip(counts.tolist(), self._choice_bounds(choice, counts), strict=True):
-            self._enter(bound, Choice(row, (*stages, count), bound))
+            self._enter(bound, GpuChoice(row, (*stages, count), bound))
 
-    def _choice_bounds(self, choice: Choice, counts: Ints) -> list[float]:
+    def _choice_bounds(self, choice: GpuChoice, counts: Ints) -> list[float]:
         """With the fastest, or the cheapest, of what the other pools could add."""
         row, stages = choice.row, choice.stages
         order, numbers = row.fastest_first, self.space.arrangements.stage_counts(row.block)
@@ -330,7 +330,7 @@ class PartitionSearch:
 
     def _bounds_of_stages(
         self,
-        choice: Choice | StraddledChoice,
+        choice: GpuChoice | StraddledChoice,
         taken: Floats,
         hourly: Floats,
         links: Floats | float = 0.0,
@@ -539,7 +539,7 @@ class PartitionSearch:
             most = np.minimum(most, (turn / fastest * (1 + 1e-9)).astype(np.int64))
         return int(most.max())
 
-    def solve(self, node: PendingBundle, *, again: bool = True) -> list[Priced]:
+    def solve(self, node: PendingBundle, *, again: bool = True) -> list[PricedCase]:
         """The best splits of the most promising cases; the others wait on."""
         flat = node.bounds.reshape(-1)[node.ranked]
         within = self.plans.limit
@@ -559,13 +559,13 @@ class PartitionSearch:
             self._enter_bundle(replace(node, ranked=node.ranked[len(now) :]))
         return found
 
-    def _fill(self, node: PendingBundle, cases: Sequence[tuple[int, int]]) -> list[Priced]:
+    def _fill(self, node: PendingBundle, cases: Sequence[tuple[int, int]]) -> list[PricedCase]:
         """Several chunks per rank; cases that come near the best are dealt better in the end."""
         self.dealt.append((node, list(cases)))
         limit = self.plans.worst_seconds(node.gpus) * (1 + MOST_GAIN)
         return node.bundle.filled(cases, limit)
 
-    def _note_near(self, node: PendingBundle, found: Sequence[Priced]) -> None:
+    def _note_near(self, node: PendingBundle, found: Sequence[PricedCase]) -> None:
         """The best cases, few of each shape: others would be dealt alike."""
         for priced in found:
             score = float(self.plans.score_of(priced.seconds, node.gpus))
@@ -579,7 +579,7 @@ class PartitionSearch:
             if of_shape[one.shape] <= OF_EACH_SHAPE and len(self.near) < NEAR:
                 self.near.append(one)
 
-    def split(self, node: PendingBundle, cases: Sequence[tuple[int, int]]) -> list[Priced]:
+    def split(self, node: PendingBundle, cases: Sequence[tuple[int, int]]) -> list[PricedCase]:
         bundle, gpus = node.bundle, node.gpus
         upper = self.plans.worst_seconds(gpus) * (1 + 1e-9)
         problems = bundle.problems(cases)

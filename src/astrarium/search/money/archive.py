@@ -19,7 +19,7 @@ from astrarium.value import Value
 ON_THE_FRONT = 1.0 - 1e-12  # of the seconds below which a plan would be: no more than rounding
 
 
-class Ways(Value, frozen=True):
+class PaymentWays(Value, frozen=True):
     """How GPUs can be paid for: (rows, ways).
 
     A run takes `stretch` times its iterations and costs `hourly` USD per hour; `spot` (rows, ways,
@@ -31,13 +31,13 @@ class Ways(Value, frozen=True):
     spot: Ints
 
     @classmethod
-    def on_demand(cls, hourly: Floats) -> Ways:
+    def on_demand(cls, hourly: Floats) -> PaymentWays:
         """The one way at so many USD an hour, with nothing lost."""
         column = hourly[:, None]
         return cls(np.ones_like(column), column, np.zeros((*column.shape, 0), np.int64))
 
-    def take(self, rows: Ints | Bools) -> Ways:
-        return Ways(self.stretch[rows], self.hourly[rows], self.spot[rows])
+    def take(self, rows: Ints | Bools) -> PaymentWays:
+        return PaymentWays(self.stretch[rows], self.hourly[rows], self.spot[rows])
 
 
 class Point(Value, frozen=True):
@@ -57,7 +57,7 @@ class Archive:
         self.points: list[Point] = []
         self._seconds, self._usd = np.zeros(0), np.zeros(0)
 
-    def limits(self, ways: Ways) -> Floats:
+    def limits(self, ways: PaymentWays) -> Floats:
         """Seconds of an iteration below which a plan would be on the front: one per row.
 
         A point outdoes every plan that takes no less time and no less money. Along the front time
@@ -78,7 +78,7 @@ class Archive:
         limits = np.divide(within, ways.stretch, out=np.zeros_like(within), where=runs)
         return np.asarray(limits.max(axis=1))
 
-    def enter(self, founds: Sequence[Found], pool: int, ways: Ways) -> None:
+    def enter(self, founds: Sequence[Found], pool: int, ways: PaymentWays) -> None:
         """Add plans of a pool; those outdone fall out. Of equal ones the first entered stays."""
         if not founds:
             return

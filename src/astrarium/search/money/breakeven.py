@@ -20,7 +20,7 @@ Key = tuple[int, ...]  # GPUs of each pool: what an answer is known by
 _BESIDE = 1e-9  # how far beside a crossing one looks which side is which
 
 
-class Lines(Value, frozen=True):
+class MoneyLines(Value, frozen=True):
     """Plans by their GPUs, seconds, and money in two parts."""
 
     keys: Sequence[Key]
@@ -50,7 +50,7 @@ class Lines(Value, frozen=True):
 
 
 def first_change(
-    lines: Lines, objective: Objective, limits: Limits, farthest: float
+    lines: MoneyLines, objective: Objective, limits: Limits, farthest: float
 ) -> tuple[float, Key] | None:
     """The factor between 1 and `farthest` that is nearest to 1 and changes the GPUs; to which.
 

@@ -16,7 +16,7 @@ import numpy as np
 from astrarium.arrays import Floats, Ints, rank_within
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.model.blocks import CustomBlock
-from astrarium.search.money.archive import ON_THE_FRONT, Archive, Ways
+from astrarium.search.money.archive import ON_THE_FRONT, Archive, PaymentWays
 from astrarium.search.outcome import Found, Limits, Objective, Rejection
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.single import DegreeRows, Search
@@ -25,7 +25,7 @@ from astrarium.strategy.columns import Degrees, Options
 
 MOST_AT_ONCE = 64  # degrees of one number of GPUs that are expanded together
 
-WaysOf = Callable[[Ints], Ways]  # how so many GPUs can be paid for
+WaysOf = Callable[[Ints], PaymentWays]  # how so many GPUs can be paid for
 
 
 class PoolFront(Search):

@@ -26,7 +26,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms, Spot, run_seconds, schedule_of, work_seconds
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
-from astrarium.search.money.archive import Ways
+from astrarium.search.money.archive import PaymentWays
 from astrarium.search.outcome import Limits
 from astrarium.search.plan import Plan, Run, estimate
 from astrarium.search.rules import UserRule, user_rules
@@ -73,13 +73,13 @@ class Runs:
             return limits
         return replace(limits, budget_usd=None)
 
-    def ways_of_pool(self, number: int, gpus: Ints) -> Ways:
+    def ways_of_pool(self, number: int, gpus: Ints) -> PaymentWays:
         """So many GPUs of one pool."""
         counts = np.zeros((len(gpus), len(self._pools)), np.int64)
         counts[:, number] = gpus
         return self.ways(counts)
 
-    def ways(self, gpus: Ints) -> Ways:
+    def ways(self, gpus: Ints) -> PaymentWays:
         """GPUs of all pools: (rows, pools)."""
         rental = self._rental(gpus)
         spot = self._spot_choices(rental)
@@ -92,7 +92,7 @@ class Runs:
         hourly, rate = each.usd_per_hour(spot), each.rate(spot)
         safe = self._protection(rental.nodes.sum(axis=1, keepdims=True))
         stretch = protected(rate, np.inf, safe).stretch
-        return Ways(np.broadcast_to(stretch, hourly.shape), hourly, spot)
+        return PaymentWays(np.broadcast_to(stretch, hourly.shape), hourly, spot)
 
     def _spot_choices(self, rental: Rental) -> Ints:
         """Spot nodes that are to be considered: (rows, choices, pools)."""

@@ -27,8 +27,8 @@ import numpy as np
 from astrarium.arrays import Floats
 from astrarium.cluster import Link, Pool
 from astrarium.cost.mixed import ClusterModel
-from astrarium.search.money.archive import Archive, Ways
-from astrarium.search.money.breakeven import Key, Lines, first_change
+from astrarium.search.money.archive import Archive, PaymentWays
+from astrarium.search.money.breakeven import Key, MoneyLines, first_change
 from astrarium.search.money.frontier import (
     enter_pool,
     keeps,
@@ -85,7 +85,7 @@ class Window(Archive):
         super().__init__()
         self._objective, self._within, self._for = objective, seconds, usd
 
-    def limits(self, ways: Ways) -> Floats:
+    def limits(self, ways: PaymentWays) -> Floats:
         seconds, usd = self._within, self._for
         if self.points and self._objective is Objective.COST:
             usd = min(usd, NEAR * self.points[-1].usd)
@@ -209,7 +209,7 @@ class Sensitivity(Value, frozen=True):
         total = np.array([money_of(plan) for plan in plans]) / HOUR
         keys = [self._key(plan) for plan in plans]
         found = first_change(
-            Lines(keys, seconds, total - own, own), self.objective, self.limits, farthest
+            MoneyLines(keys, seconds, total - own, own), self.objective, self.limits, farthest
         )
         price = pool.usd_per_gpu_hour or 0.0
         return self._change(What.PRICE, pool.name, price, found, farthest)

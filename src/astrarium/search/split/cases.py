@@ -67,7 +67,7 @@ def shortest(contents: Contents, layers: Ints) -> Contents:
     return _chosen(contents, (contents.layers.sum(axis=1)[:, None] == layers).any(axis=1))
 
 
-class Priced(Value, frozen=True):
+class PricedCase(Value, frozen=True):
     """A case of a bundle with its layers dealt."""
 
     order: int
@@ -386,7 +386,7 @@ class Bundle(Value, frozen=True, dict=True):
         classes = self.class_of[order]
         return float(self.tables.tied[row, classes[0], classes[-1]])
 
-    def filled(self, cases: Sequence[tuple[int, int]], limit: float) -> list[Priced]:
+    def filled(self, cases: Sequence[tuple[int, int]], limit: float) -> list[PricedCase]:
         """Several chunks per rank, filled up to the bottleneck: the fastest way for each case."""
         rings, num_layers = (
             [self.ring(*case) for case in cases],
@@ -401,7 +401,7 @@ class Bundle(Value, frozen=True, dict=True):
                 found += [(*case, _bounds_of(even)) for even in evenly_filled(ring, num_layers)]
         return self.priced(found)
 
-    def dealt(self, case: tuple[int, int]) -> list[Priced]:
+    def dealt(self, case: tuple[int, int]) -> list[PricedCase]:
         """The layers of one case, dealt in the best ways; also evenly, which may need less."""
         ring, num_layers = self.ring(*case), self.model.workload.model.num_layers
         ways = [*dealt(ring, num_layers)[:WAYS], *evenly_filled(ring, num_layers)]
@@ -492,17 +492,19 @@ class Bundle(Value, frozen=True, dict=True):
             alike = np.flatnonzero(some)
         return int(alike[np.argmin(np.abs(self._num_layers[alike] - layers))])
 
-    def priced(self, cases: Sequence[tuple[int, int, Ints]], most: float = np.inf) -> list[Priced]:
+    def priced(
+        self, cases: Sequence[tuple[int, int, Ints]], most: float = np.inf
+    ) -> list[PricedCase]:
         """Orders, rows and bounds as the cost model prices them; only what fits.
 
         With virtual stages only what may be the fastest of all, in at most so many seconds.
         """
-        found: list[Priced] = []
+        found: list[PricedCase] = []
         for start in range(0, len(cases), TOGETHER):
             found += self._priced(cases[start : start + TOGETHER], most)
         return found
 
-    def _priced(self, cases: Sequence[tuple[int, int, Ints]], most: float) -> list[Priced]:
+    def _priced(self, cases: Sequence[tuple[int, int, Ints]], most: float) -> list[PricedCase]:
         orders, of_case, bounds = (list(column) for column in zip(*cases, strict=True))
         chosen = np.array(of_case)
         laid = [self.arrangements[order] for order in orders]
@@ -519,7 +521,7 @@ class Bundle(Value, frozen=True, dict=True):
         fits = np.all(by_rank <= self.tables.capacity[self.class_of[orders]], axis=1)
         seconds = _executed(layouts, options, np.where(fits, least, np.inf), most)
         return [
-            Priced(order, row, cut, float(time), float(peak.max()))
+            PricedCase(order, row, cut, float(time), float(peak.max()))
             for (order, row, cut), time, peak in zip(cases, seconds, by_rank, strict=True)
             if np.isfinite(time)
         ]

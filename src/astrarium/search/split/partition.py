@@ -30,13 +30,13 @@ from astrarium.search.split.labels import ROUNDING, LabelSearch
 from astrarium.search.split.split_bounds import Bounds, SplitProblem
 from astrarium.value import Value
 
-__all__ = ["Split", "SplitProblem", "best_split", "best_splits", "bottleneck_bound"]
+__all__ = ["LayerCuts", "SplitProblem", "best_split", "best_splits", "bottleneck_bound"]
 
 # Entries of one array of bounds: more problems at once would leave the cache.
 _ENTRIES = 500_000
 
 
-class Split(Value, frozen=True):
+class LayerCuts(Value, frozen=True):
     """Stage s holds layers [bounds[s], bounds[s + 1])."""
 
     bounds: tuple[int, ...]
@@ -44,17 +44,17 @@ class Split(Value, frozen=True):
     lower_bound: float  # no split takes less; equal to `seconds` if this one is proven best
 
 
-def best_split(problem: SplitProblem, upper: float = np.inf) -> Split | None:
+def best_split(problem: SplitProblem, upper: float = np.inf) -> LayerCuts | None:
     """The fastest split; None if none fits, or none takes less than `upper`."""
     return best_splits([problem], [upper])[0]
 
 
-def best_splits(problems: Sequence[SplitProblem], upper: Sequence[float]) -> list[Split | None]:
+def best_splits(problems: Sequence[SplitProblem], upper: Sequence[float]) -> list[LayerCuts | None]:
     """`best_split` of many problems; those of one shape are bounded together."""
     alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, problem in enumerate(problems):
         alike[problem.shape].append(index)
-    found: list[Split | None] = [None] * len(problems)
+    found: list[LayerCuts | None] = [None] * len(problems)
     for shape, members in alike.items():
         at_once = max(1, _ENTRIES // (shape[0] * shape[1] * shape[2]))
         for start in range(0, len(members), at_once):
@@ -68,7 +68,7 @@ def best_splits(problems: Sequence[SplitProblem], upper: Sequence[float]) -> lis
     return found
 
 
-def _solved(bounds: Bounds, position: int, least: float, upper: float) -> Split | None:
+def _solved(bounds: Bounds, position: int, least: float, upper: float) -> LayerCuts | None:
     search = LabelSearch(bounds, position, upper, None)
     search.look([0, *bounds.continued(position, 0, 0)])
     if search.upper * (1 - ROUNDING) > least:
@@ -76,4 +76,4 @@ def _solved(bounds: Bounds, position: int, least: float, upper: float) -> Split 
         search.run()
     if search.known is None:
         return None
-    return Split(tuple(search.known), search.upper, min(search.upper, search.given_up))
+    return LayerCuts(tuple(search.known), search.upper, min(search.upper, search.given_up))
