@@ -140,7 +140,7 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
 
     @app.post(
         "/api/compare",
-        responses=responses("Comparison", "What `astrarium explain --against --json` prints."),
+        responses=responses("PlanComparison", "What `astrarium explain --against --json` prints."),
     )
     async def compare(request: Request, body: CompareRequest) -> Response:
         """How two plans differ: as `astrarium explain --against`."""
