@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from astrarium.runtime.slowed import slowed
 from astrarium.runtime.spmd.job import Settings, run_programs, step_seconds
 from astrarium.runtime.spmd.measure import measured_operators
 from astrarium.runtime.spmd.messages import measured_laws, measured_messages
-from astrarium.runtime.spmd.model import Model, make_model
+from astrarium.runtime.spmd.model import make_model
 from astrarium.spmd.baselines import SPACES
 from astrarium.spmd.capture import capture
 from astrarium.spmd.compute import MeasuredOperator
@@ -89,10 +90,10 @@ def source_of(family: str) -> SourcePart:
     return SourcePart(f"{EXAMPLES / family}.py:make", batch, sizes)
 
 
-def cluster_of(share: float, tuning: Tuning) -> Cluster:
-    """A whole core and a share of one, with links as they were measured between these two."""
+def cluster_of(shares: Sequence[float], tuning: Tuning) -> Cluster:
+    """Shares of cores, with links as they were measured between them."""
     call, byte = tuning.messages["send"]
-    cluster = parse_gpus(f"CPU-core:1,CPU-core@{100 * share:g}%:1")
+    cluster = parse_gpus(",".join(_pools(shares)))
     pools = tuple(
         replace(
             pool,
@@ -104,6 +105,13 @@ def cluster_of(share: float, tuning: Tuning) -> Cluster:
         for pool in cluster.pools
     )
     return replace(cluster, pools=pools)
+
+
+def _pools(shares: Sequence[float]) -> Iterator[str]:
+    """Neighbours that are alike are one pool: `CPU-core:1`, `CPU-core@33.3%:1`."""
+    for share, alike in groupby(shares):
+        name = "CPU-core" if share == 1.0 else f"CPU-core@{100 * share:g}%"
+        yield f"{name}:{len(list(alike))}"
 
 
 def documents_of(
@@ -185,15 +193,16 @@ def _failed(is_missed: bool) -> str:
     return " (MISSED)" if is_missed else ""
 
 
-def prepared(family: str) -> tuple[Graph, Model, dict[str, MeasuredOperator]]:
+def prepared(source: SourcePart) -> tuple[Graph, dict[str, MeasuredOperator]]:
     """A model's graph, and its operators timed on one core while the other is busy."""
-    model = make_model(source_of(family))
+    model = make_model(source)
     graph = taken_apart(capture(model.module, model.inputs))
     began = time.monotonic()
     with one_core(disturbed=True):
         measured = measured_operators(graph, model)
-    note(f"{family}: {len(measured)} operators timed in {time.monotonic() - began:.0f} s")
-    return graph, model, measured
+    name = Path(source.factory).stem
+    note(f"{name}: {len(measured)} operators timed in {time.monotonic() - began:.0f} s")
+    return graph, measured
 
 
 def note(text: str) -> None:
@@ -216,10 +225,10 @@ def main() -> None:
     }
     rows: list[Row] = []
     for family in options.families.split(","):
-        graph, _, measured = prepared(family)
+        graph, measured = prepared(source_of(family))
         for ratio in ratios:
             devices = devices_of(
-                cluster_of(1.0 / ratio, tunings[ratio]), MEMORY_BYTES, tuning=tunings[ratio]
+                cluster_of((1.0, 1.0 / ratio), tunings[ratio]), MEMORY_BYTES, tuning=tunings[ratio]
             )
             documents = documents_of(source_of(family), graph, devices, measured)
             rows.extend(rows_of(family, ratio, documents, options.rounds))

@@ -115,7 +115,7 @@ class _Whole:
         found: dict[int, Tensor] = {}
         for one, action in zip(self.program.instructions, self.interpreter.actions, strict=True):
             action.forward(run)
-            value = run.values[action.gives]
+            value = run.value(action.gives)
             if isinstance(value, Tensor) and not value.is_floating_point():
                 found[one.node] = value
         return found
