@@ -62,7 +62,7 @@ def test_everything_can_be_computed_by_one_device() -> None:
 def test_prices_are_those_of_measured_messages() -> None:
     """An exchange between the two cores costs what its line says, for any size."""
     tuning = Tuning(laws=LAWS, messages=MESSAGES)
-    devices = devices_of(spmd_cpu.cluster_of(1 / 3, tuning), 8e9, tuning=tuning)
+    devices = devices_of(spmd_cpu.cluster_of((1.0, 1 / 3), tuning), 8e9, tuning=tuning)
     for size in MESSAGE_BYTES:
         mail = Mailbox()
         mail.ask(Request(0, Collective.ALL_REDUCE, float(size)))
@@ -76,7 +76,7 @@ def test_prices_are_those_of_measured_messages() -> None:
 def test_synthesis_takes_what_was_measured() -> None:
     """With slow messages and a core of a third, the fast core does about three quarters."""
     tuning = Tuning(laws=LAWS, messages=MESSAGES)
-    devices = devices_of(spmd_cpu.cluster_of(1 / 3, tuning), 8e9, tuning=tuning)
+    devices = devices_of(spmd_cpu.cluster_of((1.0, 1 / 3), tuning), 8e9, tuning=tuning)
     one = example("mlp", batch=32, hidden=64)
     measured = measured_operators(one.graph, one.model, repeats=1)
     source = spmd_cpu.source_of("bert")
