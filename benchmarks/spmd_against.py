@@ -33,6 +33,7 @@ from spmd_cpu import (
     QUIET,
     SYNTHESISED,
     TIMEOUT_SECONDS,
+    apart_from,
     cluster_of,
     documents_of,
     note,
@@ -80,6 +81,7 @@ class Row:
     seconds: float
     low_seconds: float
     high_seconds: float
+    processor_seconds: float  # of the busier rank, all threads: what others do does not change it
     loss: float  # of the first step
     best: str  # of torch's ways
     against_best: float  # times as long
@@ -103,16 +105,18 @@ def main_of_rank(folder: Path) -> None:
     task = json.loads((folder / "task.json").read_text())
     ways = {name: make() for name, make in ways_of(task, folder, rank)}
     times: dict[str, list[float]] = {name: [] for name in ways}
+    works: dict[str, list[float]] = {name: [] for name in ways}
     losses: dict[str, list[float]] = {name: [] for name in ways}
     names = [*ways]
     for number in range(task["rounds"] + WARM_UP):
         turn = number % len(names)
         for name in (*names[turn:], *names[:turn]):
             distributed.barrier()
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), time.process_time()
             losses[name].append(ways[name]())
             times[name].append(time.perf_counter() - began)
-    say(answers, times=times, losses=losses)
+            works[name].append(time.process_time() - worked)
+    say(answers, times=times, losses=losses, works=works)
     distributed.barrier()
     os._exit(0)
 
@@ -235,19 +239,24 @@ def rows_of(
         f"program-{number}.json": to_text(document).encode()
         for number, document in enumerate(documents.values())
     }
-    answers = launch(
-        {**files, "task.json": json.dumps(task).encode()},
-        RANKS,
-        environment={"CORES": ",".join(map(str, cores_for(RANKS))), **KEEP_MEMORY},
-        timeout_seconds=TIMEOUT_SECONDS,
-        command=(sys.executable, str(Path(__file__).resolve())),
-    )
+    cores = cores_for(RANKS)
+    with apart_from(cores):
+        answers = launch(
+            {**files, "task.json": json.dumps(task).encode()},
+            RANKS,
+            environment={"CORES": ",".join(map(str, cores)), **KEEP_MEMORY},
+            timeout_seconds=TIMEOUT_SECONDS,
+            command=(sys.executable, str(Path(__file__).resolve())),
+        )
     said = [answer[-1] for answer in answers]
     times = {
         way: [max(pair) for pair in zip(*(one["times"][way] for one in said), strict=True)][
             WARM_UP:
         ]
         for way in said[0]["times"]
+    }
+    works = {
+        way: max(statistics.median(one["works"][way][WARM_UP:]) for one in said) for way in times
     }
     losses = {
         way: statistics.fmean(one["losses"][way][0] for one in said) for way in said[0]["losses"]
@@ -256,7 +265,7 @@ def rows_of(
     best = min((way for way in times if way not in documents), key=medians.__getitem__)
     return [
         Row(
-            model, way, medians[way], min(seconds), max(seconds), losses[way], best,
+            model, way, medians[way], min(seconds), max(seconds), works[way], losses[way], best,
             statistics.median(a / b for a, b in zip(seconds, times[best], strict=True)),
             documents[way].program.seconds if way in documents else None,
         )
@@ -265,11 +274,15 @@ def rows_of(
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    yield f"{'model':6} {'way':26} {'step':>9} {'predicted':>10} {'against the best of torch':>34}"
+    yield (
+        f"{'model':6} {'way':26} {'step':>9} {'at work':>9} {'predicted':>10}"
+        f" {'against the best of torch':>34}"
+    )
     for row in rows:
         predicted = f"{1e3 * row.predicted_seconds:7.0f} ms" if row.predicted_seconds else ""
         yield (
-            f"{row.model:6} {row.way:26} {1e3 * row.seconds:6.0f} ms {predicted:>10}"
+            f"{row.model:6} {row.way:26} {1e3 * row.seconds:6.0f} ms"
+            f" {1e3 * row.processor_seconds:6.0f} ms {predicted:>10}"
             f" {100 * (row.against_best - 1.0):+6.1f} % {row.best:>24}"
         )
 

@@ -70,6 +70,7 @@ class Program(Value, frozen=True):
         steps: int = 4,
         checkpoint: StrPath | None = None,
         resume: StrPath | None = None,
+        share_gpus: bool = False,
         timeout_seconds: float = 600.0,
     ) -> ProgramRun:
         """Train on this machine, one process for each rank, beside a single process."""
@@ -86,6 +87,7 @@ class Program(Value, frozen=True):
                     steps=steps,
                     load=None if resume is None else os.fspath(resume),
                     save=None if checkpoint is None else os.fspath(checkpoint),
+                    share_gpus=share_gpus,
                 ),
                 timeout_seconds=timeout_seconds,
             )

@@ -21,9 +21,9 @@ MOST_STEPS: Final = 1000
 MOST_SECONDS: Final = 86400.0
 # Flags of a command that say something of a program; all others are refused.
 EXPLAINED: Final = frozenset({"json"})
-ONLY_FOR_PROGRAMS: Final = frozenset({"checkpoint", "resume"})
+ONLY_FOR_PROGRAMS: Final = frozenset({"checkpoint", "resume", "share_gpus"})
 RUN: Final = frozenset(
-    {"device", "ranks", "steps", "measure", "checkpoint", "resume", "timeout", "json"}
+    {"device", "ranks", "steps", "measure", "checkpoint", "resume", "share_gpus", "timeout", "json"}
 )
 MEASURED: Final = frozenset({"device", "ranks", "measure", "timeout", "json"})
 
@@ -117,7 +117,8 @@ def check_not_typed(path: str, given: Collection[str]) -> None:
     """Refuse what is for programs alone, of a plan."""
     for name in sorted(ONLY_FOR_PROGRAMS & set(given)):
         raise InputError(
-            f"--{name}: {path} is no program; weights are kept of what `astrarium synthesize` made"
+            f"--{name.replace('_', '-')}: {path} is no program; it is for what `astrarium"
+            " synthesize` made"
         )
 
 
@@ -151,11 +152,14 @@ def run(path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
         steps=request.count("--steps", flags["steps"], MOST_STEPS),
         load=flags["resume"],
         save=flags["checkpoint"],
+        share_gpus=flags["share_gpus"],
     )
+    if settings.share_gpus and device is not Device.CUDA:
+        raise InputError("--share-gpus: nothing is on a GPU here; give --device cuda as well")
     _check_checkpoints(flags["resume"], flags["checkpoint"])
     ranks = request.count("--ranks", flags["ranks"], MOST_RANKS) if "ranks" in given else None
     document = load_program(Path(path))
-    check_ranks(document, ranks, device)
+    check_ranks(document, ranks, device, share_gpus=settings.share_gpus)
     _check_factory(path, document.source)
     if flags["measure"]:
         _measure(document, flags, seconds)

@@ -7,6 +7,7 @@ found once, before the first step (`astrarium.runtime.spmd.interpreter`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final, Protocol
@@ -142,13 +143,16 @@ class Pick:
 
     gives: int
     reads: tuple[int, ...]
-    result: int
+    number: int
 
     def forward(self, run: Pass) -> None:
-        run.values[self.gives] = run.value(self.reads[0])[self.result]
+        run.values[self.gives] = self.result([run.value(self.reads[0])], run)
+
+    def result(self, inputs: list[Value], run: Pass) -> Value:
+        return inputs[0][self.number]
 
     def backward(self, run: Pass) -> None:
-        run.gradients.add(self.reads[0], run.gradients.take(self.gives), self.result)
+        run.gradients.add(self.reads[0], run.gradients.take(self.gives), self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +243,7 @@ def _gradient(run: Pass, register: int) -> Tensor:
     return _zeros(like) if gradient is None else gradient
 
 
-class _Enter(torch.autograd.Function):  # type: ignore[misc]
+class Enter(torch.autograd.Function):  # type: ignore[misc]
     """Tensors whose gradients are asked for.
 
     Leaves would do too, but autograd keeps those alive until the backward pass.
@@ -277,13 +281,12 @@ class Compute:
     def forward(self, run: Pass) -> None:
         inputs = [run.value(register) for register in self.reads]
         if not self.wanted:
-            with torch.no_grad():
-                run.values[self.gives] = self._result(inputs, run)
+            run.values[self.gives] = self.result(inputs, run)
             return
-        entered = _Enter.apply(run.anchor, *(inputs[index] for index in self.wanted))
+        entered = Enter.apply(run.anchor, *(inputs[index] for index in self.wanted))
         for index, tensor in zip(self.wanted, entered, strict=True):
             inputs[index] = tensor
-        result = self._result(inputs, run)
+        result = self.result(inputs, run)
         is_single = isinstance(result, Tensor)
         results = (result,) if is_single else tuple(result)
         run.kept[self.gives] = _Kept(
@@ -298,9 +301,11 @@ class Compute:
         free = tuple(tensor.detach() for tensor in results)
         run.values[self.gives] = free[0] if is_single else free
 
-    def _result(self, inputs: list[Value], run: Pass) -> Value:
+    def result(self, inputs: list[Value], run: Pass) -> Value:
+        """What the operator gives for the values of its inputs."""
         try:
-            return run_local(self.node, self.rules, inputs, self.shape, run.context)
+            with nullcontext() if self.wanted else torch.no_grad():
+                return run_local(self.node, self.rules, inputs, self.shape, run.context)
         except Exception as error:
             words = (str(error).strip().splitlines() or [""])[0]
             where = f", {self.node.source}" if self.node.source else ""

@@ -46,9 +46,9 @@ from astrarium.runtime.spmd.pieces import Cutter, Piece, Place
 from astrarium.runtime.spmd.schedule import (
     Bucket,
     Sum,
-    backward_order,
     buckets_of,
-    forward_order,
+    in_chunks,
+    prefetched,
 )
 from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.graph import KEEP, PARAMETER, SOURCES, Graph
@@ -106,8 +106,15 @@ class Interpreter:
         self._own: dict[int, Placement] = {}  # the layouts of sources
         self._cutter = Cutter(self.program)
         self.actions: tuple[Action, ...] = tuple(map(self._ready, self.program.instructions))
-        self._forward = forward_order(self.actions, self._is_of_parameter, self._is_gather)
-        self._backward = backward_order(self.actions, self._is_of_parameter)
+        nodes = self.program.graph.nodes
+        elements = {
+            self._registers[node, placement]: nodes[node].elements
+            for node, placement in self._own.items()
+            if nodes[node].op == PARAMETER
+        }
+        ordered = in_chunks(self.actions, self._is_of_parameter, elements, self._loss)
+        self._forward = prefetched(ordered, self._is_gather)
+        self._backward = ordered[::-1]
         self._buckets = buckets_of([*self._sums.values()], self._backward)
         self._forget = _last_uses(self._forward, self._loss)
         self._anchor = torch.zeros((), requires_grad=True, device=self.device)
@@ -176,7 +183,9 @@ class Interpreter:
         """
         gradients, buckets = run.gradients, iter(self._buckets if is_last else ())
         bucket = next(buckets, None)
-        gradients.add(self._loss, torch.full_like(self.loss(run), weight))
+        # The loss itself may still be under way: nobody need wait for it.
+        dtype = self._dtype(self.program.graph.loss)
+        gradients.add(self._loss, torch.full((), weight, dtype=dtype, device=self.device))
         for done, action in enumerate(self._backward, 1):
             if action.gives not in self._sums:
                 action.backward(run)

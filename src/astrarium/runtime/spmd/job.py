@@ -47,6 +47,8 @@ class Settings:
     compare: bool = True  # with one process
     load: str | None = None  # checkpoints
     save: str | None = None
+    watch_seconds: float = 0.0  # after every round: how long ranks find out what share they have
+    share_gpus: bool = False  # ranks take turns at the GPUs there are, and exchange over gloo
 
 
 USUAL: Final = Settings()
@@ -81,6 +83,7 @@ class RankReport:
     exact_losses: tuple[float, ...] = ()  # in double precision; empty: not needed
     gradients: Difference | None = None
     buffers: Difference | None = None  # after the last step; None: no step changes any
+    shares: tuple[float, ...] = ()  # of a core, by round, where that was watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ def run_program(
     progress: Progress = lambda what, done, total: None,
 ) -> ProgramRun:
     """Train as the program says, one process for each of its ranks on this machine."""
-    check_ranks(document, ranks, device)
+    check_ranks(document, ranks, device, share_gpus=settings.share_gpus)
     (reports,) = run_programs(
         [document],
         device,
@@ -178,7 +181,9 @@ def run_program(
     return _run_of(document, device, settings, reports)
 
 
-def check_ranks(document: ProgramDocument, ranks: int | None, device: Device) -> None:
+def check_ranks(
+    document: ProgramDocument, ranks: int | None, device: Device, *, share_gpus: bool = False
+) -> None:
     """A program runs on as many ranks as it was made for; InputError says what to do else."""
     if ranks is not None and ranks != document.ranks:
         raise InputError(
@@ -188,11 +193,12 @@ def check_ranks(document: ProgramDocument, ranks: int | None, device: Device) ->
     if device is Device.CUDA:
         from astrarium.runtime.execute import visible_gpus
 
-        there = visible_gpus()
-        if there < document.ranks:
+        there, needed = visible_gpus(), 1 if share_gpus else document.ranks
+        if there < needed:
+            ways = ", --share-gpus" if there else ""
             raise InputError(
-                f"the program needs {document.ranks} GPUs, and this machine has {there}; use"
-                " --device cpu, or torchrun on several machines"
+                f"the program needs {needed} GPUs, and this machine has {there}; use"
+                f" --device cpu{ways}, or torchrun on several machines"
             )
 
 

@@ -3,25 +3,28 @@
 A program says what depends on what; when messages start is chosen here, so that they are under way
 while the rank computes:
 
-- parameters are loaded, and pieces of them put together, right before they are first read; a
-  gather starts one gather earlier than that (`forward_order`);
-- backward the same parameters come right behind their first reader: their gradients are complete
-  there, and go on their way while the rest of the pass is computed (`backward_order`);
+- parameters are loaded, and their pieces put together, right before the operators that first read
+  them; backward, which is the reverse, their gradients are complete right behind these, and go on
+  their way while the rest of the pass is computed (`in_chunks`);
+- forward a gather starts one such reader earlier (`prefetched`);
 - gradients that are only added up wait for others, to go together (`buckets_of`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from astrarium.runtime.spmd.actions import Action, Convert
+from astrarium.runtime.spmd.actions import Action, Compute, Convert, Load, Pick
+from astrarium.runtime.spmd.chunk import Inside, chunk_of
 
-MOST_IN_ONE_MESSAGE: Final = 1 << 23  # elements of gradients that are sent together
-LEAST_IN_ONE_MESSAGE: Final = 1 << 18  # where a model has few in all
-MESSAGES: Final = 8  # as many are wanted of a small model, so that all but the last are hidden
+# Elements of gradients that are sent together: an eighth of the model's, so that all but the last
+# are hidden, within limits. Every message costs a rank time, and gloo's threads work on its core.
+MOST_IN_ONE_MESSAGE: Final = 1 << 23
+LEAST_IN_ONE_MESSAGE: Final = 1 << 21
+MESSAGES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,49 +48,97 @@ class Bucket:
     sums: tuple[Sum, ...]
 
 
-def first_readers(actions: Sequence[Action]) -> dict[int, int]:
-    """By register: the number of the first action that reads it."""
-    found: dict[int, int] = {}
-    for number, action in enumerate(actions):
+def in_chunks(
+    actions: Sequence[Action],
+    is_of_parameter: Callable[[Action], bool],
+    elements: Mapping[int, int],
+    result: int,
+) -> tuple[Action, ...]:
+    """The program with each parameter right before its first reader, and operators in chunks.
+
+    `elements` are those of parameters, by register: a chunk has about as many as a message, so that
+    the gradients of one are sent while the next is computed. `result` is read by the caller.
+    """
+    limit = message_elements(sum(elements.values()))
+    found: list[Action] = []
+    before: list[Action] = []  # what the chunk needs
+    chunk: list[Inside] = []
+    waiting: list[Action] = []  # what the next operator needs
+    readers = _readers(actions)
+    readers.setdefault(result, set()).add(-1)
+
+    def close() -> None:
+        nonlocal before, chunk
+        found.extend(before)
+        if chunk:
+            inside = {id(action) for action in chunk}
+            outside = {r for r, who in readers.items() if not who <= inside}
+            found.append(chunk_of(chunk, outside))
+        before, chunk = [], []
+
+    size = 0
+    for action in _late(actions, is_of_parameter):
+        if isinstance(action, Load) or is_of_parameter(action):
+            waiting.append(action)
+            size += elements.get(action.gives, 0)
+            continue
+        joins = isinstance(action, Pick) or (isinstance(action, Compute) and not action.sends)
+        if size > limit or not joins:
+            close()
+            size = sum(elements.get(one.gives, 0) for one in waiting)
+        before += waiting
+        waiting = []
+        if isinstance(action, Compute | Pick) and joins:
+            chunk.append(action)
+        else:
+            close()
+            found.append(action)
+    close()
+    return (*found, *waiting)
+
+
+def _readers(actions: Sequence[Action]) -> dict[int, set[int]]:
+    """By register: who reads it."""
+    found: dict[int, set[int]] = {}
+    for action in actions:
         for register in action.reads:
-            found.setdefault(register, number)
+            found.setdefault(register, set()).add(id(action))
     return found
 
 
-def backward_order(
-    actions: Sequence[Action], is_of_parameter: Callable[[Action], bool]
+def prefetched(
+    actions: Sequence[Action], is_gather: Callable[[Action], bool]
 ) -> tuple[Action, ...]:
-    """The reverse of the program, each parameter behind its first reader."""
-    return tuple(reversed(_late(actions, is_of_parameter)))
-
-
-def forward_order(
-    actions: Sequence[Action],
-    is_of_parameter: Callable[[Action], bool],
-    is_gather: Callable[[Action], bool],
-) -> tuple[Action, ...]:
-    """The program, each parameter right before its first reader, gathers one gather earlier."""
-    order = _late(actions, is_of_parameter)
-    made = {action.gives: number for number, action in enumerate(order)}
-    place = [float(number) for number in range(len(order))]
+    """The same, but pieces of parameters are gathered while the reader before theirs computes."""
+    made = {action.gives: number for number, action in enumerate(actions)}
+    place = [float(number) for number in range(len(actions))]
+    gathered = {action.gives for action in actions if is_gather(action)}
 
     def put(number: int, where: float) -> None:
         """An action, and what it is made of, not behind a place; sorting keeps their order."""
         place[number] = min(place[number], where)
-        for register in order[number].reads:
+        for register in actions[number].reads:
             put(made[register], where)
 
-    gathers = [number for number, action in enumerate(order) if is_gather(action)]
-    for before, number in pairwise(gathers):
-        put(number, before + 0.5)
-    return tuple(order[number] for number in sorted(range(len(order)), key=place.__getitem__))
+    readers = [
+        (number, [register for register in action.reads if register in gathered])
+        for number, action in enumerate(actions)
+        if not is_gather(action)
+    ]
+    for (before, _), (_, registers) in pairwise(one for one in readers if one[1]):
+        for register in registers:
+            put(made[register], before - 0.5)
+    return tuple(actions[number] for number in sorted(range(len(place)), key=place.__getitem__))
 
 
 def _late(
     actions: Sequence[Action], is_of_parameter: Callable[[Action], bool]
 ) -> tuple[Action, ...]:
     """What parameters are loaded and converted by, as late as their first reader lets them."""
-    readers = first_readers(actions)
+    readers: dict[int, int] = {}
+    for number, action in enumerate(actions):
+        for register in action.reads:
+            readers.setdefault(register, number)
     where: dict[int, int] = {}
     for number in reversed(range(len(actions))):
         action = actions[number]
@@ -108,7 +159,7 @@ def buckets_of(sums: Sequence[Sum], order: Sequence[Action]) -> tuple[Bucket, ..
     kinds: dict[tuple[int, int, str], list[Sum]] = {}
     for one in sums:
         kinds.setdefault((-one.depth, one.level, one.dtype), []).append(one)
-    limit = _limit(sum(one.elements for one in sums))
+    limit = message_elements(sum(one.elements for one in sums))
     found: list[tuple[int, int, list[Sum]]] = []
     landed: dict[int, int] = {}  # by register: after how many actions sums have come in
     for kind in sorted(kinds):
@@ -143,7 +194,8 @@ def _last_readers(order: Sequence[Action]) -> dict[int, int]:
     }
 
 
-def _limit(elements: int) -> int:
+def message_elements(elements: int) -> int:
+    """Of gradients in one message, where a model has so many parameters in all."""
     return min(MOST_IN_ONE_MESSAGE, max(LEAST_IN_ONE_MESSAGE, -(-elements // MESSAGES)))
 
 

@@ -113,9 +113,9 @@ class Training:
         for number, batch in enumerate(inputs):
             context = self._context(number, len(inputs))
             run = self.interpreter.forward(self.sources(batch, buffers), context, found)
-            total += self.interpreter.loss(run).detach()
             is_last = number == len(inputs) - 1
             self.interpreter.backward(run, 1.0 / len(inputs), is_last=is_last)
+            total += self.interpreter.loss(run).detach()
             buffers.update(run.state)
         gradients = self.interpreter.gradients_of(found)
         return float(total) / len(inputs), gradients, buffers

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -111,6 +111,9 @@ def _task_of_flags() -> Task:
     parser.add_argument("--no-compare", dest="compare", action="store_false")
     parser.add_argument("--load", help="a checkpoint to go on from")
     parser.add_argument("--save", help="where to write a checkpoint at the end")
+    parser.add_argument(
+        "--share-gpus", action="store_true", help="more ranks than GPUs on a host, over gloo"
+    )
     parser.add_argument("--device", type=Device, default=Device.CPU)
     given = vars(parser.parse_args())
     if "RANK" not in os.environ:
@@ -132,33 +135,51 @@ def _work(task: Task, answers: TextIO) -> None:
             raise InputError(f"{world} ranks were started, but the program is for {document.ranks}")
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    device = _device(task.device, rank)
-    backend = "gloo" if task.device is Device.CPU else "nccl"
+    share = task.settings.share_gpus
+    device = _device(task.device, rank, share=share)
+    # NCCL does not take two ranks of one GPU; gloo sends what lies there through the processor.
+    backend = "gloo" if task.device is Device.CPU or share else "nccl"
     distributed.init_process_group(backend, task.store, world_size=world, rank=rank)
     runs = [_Run(document, number, task, device) for number, document in enumerate(task.documents)]
     if task.settings.compare:
         for run in runs:
             run.compare()
+    shares = []
     for _ in range(task.settings.rounds):
         for run in runs:
             run.train(answers)
+        if task.settings.watch_seconds:
+            shares.append(_share(task.settings.watch_seconds))
     for run in runs:
         run.judge()
         run.save()
         if task.store != "env://" or rank == 0:
-            say(answers, result=run.report(task.device))
+            say(answers, result=replace(run.report(), shares=tuple(shares)))
     distributed.barrier()
     distributed.destroy_process_group()
 
 
-def _device(kind: Device, rank: int) -> torch.device:
-    """The device of this rank; InputError if its host has none for it."""
+def _share(seconds: float) -> float:
+    """The share of a core that this process gets when all ranks want theirs."""
+    from torch import distributed
+
+    distributed.barrier()
+    began, worked = time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < seconds:
+        pass
+    return (time.process_time() - worked) / (time.perf_counter() - began)
+
+
+def _device(kind: Device, rank: int, *, share: bool = False) -> torch.device:
+    """The device of this rank, maybe one of several's; InputError if its host has none for it."""
     import torch
 
     if kind is Device.CPU:
         return torch.device("cpu")
     number = int(os.environ.get("LOCAL_RANK", rank))
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if share and there:
+        number %= there
     if number >= there:
         raise InputError(
             f"rank {rank} is number {number + 1} on its host, where torch can use {there} GPUs;"
@@ -206,6 +227,7 @@ class _Run:
         self.exact: Trained | None = None
         self.gradients: Difference | None = None
         self.buffers: Difference | None = None
+        self.peak_bytes = 0  # while it trains
 
     def compare(self) -> None:
         """Train the module alone, and compare gradients of the first step with its."""
@@ -220,6 +242,7 @@ class _Run:
                 whole[name] = found.view_as(self.reference.gradients[name])
         if self.reference is not None:
             self.gradients = self._worst(whole, "gradients", NEGLIGIBLE)
+            self.reference = replace(self.reference, gradients={})  # they take memory
 
     def _worst(self, found: dict[str, torch.Tensor], what: str, negligible: float) -> Difference:
         """How far tensors are from the module's; where that is much, what of it is rounding."""
@@ -265,8 +288,12 @@ class _Run:
 
     def train(self, answers: TextIO) -> None:
         """Some steps; all ranks begin each of them together."""
+        import torch
         from torch import distributed
 
+        kind = Device(self.training.interpreter.device.type)
+        if kind is Device.CUDA:  # what the comparison took is not the program's
+            torch.cuda.reset_peak_memory_stats()
         for _ in range(self.settings.steps):
             distributed.barrier()
             step = self.training.step(self.batches)
@@ -274,6 +301,7 @@ class _Run:
             if self.rank == 0:
                 at = {"program": self.number, "step": len(self.steps) - 1}
                 say(answers, step={**at, "loss": step.loss, "seconds": step.seconds})
+        self.peak_bytes = max(self.peak_bytes, peak_bytes(kind))
 
     def save(self) -> None:
         from astrarium.runtime.spmd.checkpoint import save
@@ -281,7 +309,7 @@ class _Run:
         if self.settings.save is not None:
             save(Path(self.settings.save), self.training, self.rest, self.aliases)
 
-    def report(self, device: Device) -> RankReport:
+    def report(self) -> RankReport:
         return RankReport(
             program=self.number,
             rank=self.rank,
@@ -289,7 +317,7 @@ class _Run:
             step_seconds=_of(self.steps, "seconds"),
             update_seconds=_of(self.steps, "update_seconds"),
             parameters=sum(piece.numel() for piece in self.training.parameters.values()),
-            peak_bytes=peak_bytes(device),
+            peak_bytes=self.peak_bytes,
             reference_losses=self.reference.losses if self.reference else (),
             exact_losses=self.exact.losses if self.exact else (),
             gradients=self.gradients,
