@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MOST_OFF = 0.10  # of predicted memory
 CASE_SECONDS = 100.0
+LAST_SECONDS = 60.0  # before the end no case is begun any more
 ONE = "h200:1"
 TURNS = 20
 WARM_UP = 3
@@ -285,7 +286,7 @@ def main() -> None:
         beside.append(started("cpu", options.out, "spmd_cpu.py", *flags, "--rounds", "7"))
     there = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {there[core % len(there)] for core in CORES["gpu"]})
-    on_gpu(options.out, until - CASE_SECONDS)
+    on_gpu(options.out, until - LAST_SECONDS)
     end(beside, until)
     for name in ("spmd_against.txt", "spmd_cpu.txt"):
         path = options.out / name

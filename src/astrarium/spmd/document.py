@@ -50,7 +50,10 @@ class DevicePart(Value, frozen=True):
 
 
 class MemoryPart(Value, frozen=True):
-    """Bytes of a device; the causes add up to the peak. `transient` comes and goes in a step."""
+    """Bytes of a device, of each cause where it is most; `transient` comes and goes in a step.
+
+    The peak is less than their sum: gradients come while activations go.
+    """
 
     rank: int
     peak_bytes: float
@@ -114,7 +117,8 @@ def document_of(
     memory = []
     for rank in range(devices.count):
         sizes = {cause: float(values[rank]) for cause, values in causes.items()}
-        memory.append(MemoryPart(rank, sum(sizes.values()), float(devices.room[rank]), **sizes))
+        peak = float(price.memory.peak[rank])
+        memory.append(MemoryPart(rank, peak, float(devices.room[rank]), **sizes))
     breakdown = price.breakdown
     return ProgramDocument(
         source,

@@ -55,7 +55,7 @@ _KEEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "nll_loss_nd": (NOTHING,),
 }
 
-_STORED_SCORES: Final = 3.0
+_STORED_SCORES: Final = 2.0  # beside the mask: after the softmax, and what is left of that
 _BY_NUMBER: Final = frozenset(("mul", "div", "mul_", "div_"))
 
 
@@ -67,8 +67,8 @@ def keeps(name: str) -> tuple[str, ...]:
 def extra_kept_bytes(call: Call, on_processor: Size = 0.0) -> Size:
     """Bytes that an operator keeps beside operands and result: masks, statistics, a softmax.
 
-    `on_processor`: 1 for cores of a processor, which store the scores of attention that drops some
-    of them (after the softmax, what was dropped, what is left), and masks as numbers.
+    Attention that drops some of its scores stores them: those after the softmax, what was dropped,
+    what is left. `on_processor`: 1 for cores of a processor, which store masks as numbers.
     """
     if not any(call.gradients):
         return 0.0
@@ -85,8 +85,9 @@ def extra_kept_bytes(call: Call, on_processor: Size = 0.0) -> Size:
     if name == "scaled_dot_product_attention":  # one statistic for each query
         rows = _over(first.elements, width)
         drops = float(call.argument(4, "dropout_p", 0.0) or 0.0) > 0.0
-        scores = _STORED_SCORES * rows * call.inputs[1].shape[-2] * on_processor if drops else 0.0
-        return DTYPE_BYTES["float32"] * (rows + scores)
+        mask = 1.0 + on_processor * (DTYPE_BYTES[first.dtype] - 1.0)
+        stored = _STORED_SCORES * DTYPE_BYTES[first.dtype] + mask if drops else 0.0
+        return DTYPE_BYTES["float32"] * rows + stored * rows * call.inputs[1].shape[-2]
     if name == "cross_entropy_loss":  # the logarithm of the softmax
         return first.bytes
     if name == "max_pool2d":

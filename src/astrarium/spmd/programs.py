@@ -31,19 +31,14 @@ _LESS, _MORE = 0.5, 2.0
 
 
 class MemoryUse(Value, frozen=True, dict=True):
-    """Bytes by device and cause."""
+    """Bytes by device and cause, each where it is most."""
 
     parameters: Floats
     gradients: Floats
     optimizer: Floats
     activations: Floats  # with inputs, constants and converted copies
     transient: Floats  # the most that comes and goes beside them
-
-    @property
-    def peak(self) -> Floats:
-        """The most that a device holds at a time."""
-        held = self.parameters + self.gradients + self.optimizer
-        return held + self.activations + self.transient
+    peak: Floats  # the most that is held at a time: gradients come while activations go
 
 
 class ProgramPrice(Value, frozen=True, dict=True):
@@ -255,7 +250,7 @@ def price_program(
         axis=axis,
         message_axis=message_axis,
         message_slope=_message_slopes(program, pricer, items, message_axis),
-        memory=_memory(program, prices, items, cut, optimizer),
+        memory=_memory(program, prices, items, cut, optimizer, devices),
         conversions=_with_hows(program, pricer, prices, items),
         granules=tuple(
             division.granules[:, devices.coordinates[level]]
@@ -368,11 +363,19 @@ def _message_slopes(program: Program, pricer: Pricer, items: Ints, message_axis:
     return slopes
 
 
-def _memory(program: Program, prices: Prices, items: Ints, cut: Cut, optimizer: str) -> MemoryUse:
+def _memory(
+    program: Program, prices: Prices, items: Ints, cut: Cut, optimizer: str, devices: Devices
+) -> MemoryUse:
     kept = prices.kept[items][:, cut.column_of]
     graph = program.graph
-    weights = np.zeros(kept.shape[1])
-    gradients, states = np.zeros_like(weights), np.zeros_like(weights)
+    weights, gradients, states = (np.zeros_like(kept) for _ in range(3))  # by instruction
+    arriving = np.zeros_like(kept)  # gradients, by the instruction that gives the first of each
+    last_reader = {
+        read: index
+        for index, one in enumerate(program.instructions)
+        if one.conversion is None
+        for read in graph.inputs[one.node]
+    }
     for index, one in enumerate(program.instructions):
         node = graph.nodes[one.node]
         if one.conversion is None and is_parameter(graph, one.node):
@@ -380,13 +383,32 @@ def _memory(program: Program, prices: Prices, items: Ints, cut: Cut, optimizer: 
             trained = node.needs_gradient
             state = (GRADIENT_BYTES + STATE_BYTES[optimizer]) if trained else 0.0
             elements = kept[index] / (element + state)
-            weights += elements * element
+            weights[index] = elements * element
             if trained:
-                gradients += elements * GRADIENT_BYTES
-                states += elements * STATE_BYTES[optimizer]
-    transient = prices.transient[items].max(axis=0, initial=0.0)[cut.column_of]
-    activations = kept.sum(axis=0) - weights - gradients - states
-    return MemoryUse(weights, gradients, states, activations, transient)
+                gradients[index] = elements * GRADIENT_BYTES
+                states[index] = elements * STATE_BYTES[optimizer]
+                arriving[last_reader.get(one.node, index)] += gradients[index]
+    activations = kept - weights - gradients - states
+    transient = prices.transient[items][:, cut.column_of]
+    held = (weights + states).sum(axis=0)
+    # Backward, an instruction finds the activations of those before it, and gradients of
+    # parameters that were read behind it; all of them if micro-batches went before.
+    found = arriving[::-1].cumsum(axis=0)[::-1] - arriving  # its own are in what comes and goes
+    if program.micro_batches > 1:
+        found = np.broadcast_to(gradients.sum(axis=0), found.shape)
+    passes = (activations.cumsum(axis=0) + found + transient).max(axis=0, initial=0.0)
+    # On a GPU optimizers go through all parameters at once, with one more number for each.
+    processors = np.array([device.gpu.is_processor for device in devices.devices])
+    at_once = gradients.sum(axis=0) if STATE_BYTES[optimizer] else np.zeros_like(held)
+    update = gradients.sum(axis=0) + np.where(processors, 0.0, at_once)
+    return MemoryUse(
+        weights.sum(axis=0),
+        gradients.sum(axis=0),
+        states.sum(axis=0),
+        activations.sum(axis=0),
+        transient.max(axis=0, initial=0.0),
+        held + np.maximum(passes, update),
+    )
 
 
 def _with_hows(
