@@ -87,8 +87,8 @@ CASES = (
          {"sequence": 2048, "dtype": "bfloat16"}, compare=False),
 )  # fmt: skip
 AGAINST_MODULE: tuple[tuple[str, int, dict[str, Any]], ...] = (
-    ("bert", 32, {}),
-    ("gpt2-medium", 8, {"sequence": 1024, "dtype": "bfloat16"}),
+    ("bert", 32, {"dropout": 0.0, "attention_dropout": 0.0}),
+    ("llama-3.2-1b", 4, {"sequence": 1024, "dtype": "bfloat16"}),
 )
 
 

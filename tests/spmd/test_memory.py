@@ -80,8 +80,9 @@ def test_data_parallel_training_by_hand() -> None:
     rows = np.array([12, 8, 4, 0])
     assert memory.activations == pytest.approx(rows * row)
     assert np.all(memory.transient >= rows * 4 * 2 * 96)
+    assert memory.peak == pytest.approx(16 * parameters + rows * row + memory.transient)
     # Most is held while the optimizer works, with a number more for each parameter.
-    assert memory.peak == pytest.approx([20 * parameters] * 4)
+    assert memory.at_once == pytest.approx([20 * parameters] * 4, rel=0.01)
     assert program.bytes == tuple(memory.peak.tolist())
 
 
@@ -96,9 +97,9 @@ def test_gradients_come_while_activations_go() -> None:
     held = memory.parameters + memory.optimizer + memory.activations
     # The most is held at the GELU: both sides' gradients, and those of the second layer.
     most = 600 * 4 * 2 * 96 + weight - (600 * 8 + logits)
-    assert memory.peak == pytest.approx(held + most)
+    assert memory.at_once == pytest.approx(held + most)
     twice = price_program(replace(program, micro_batches=2), devices).memory
-    assert twice.peak == pytest.approx(held + most - weight + memory.gradients, rel=0.02)
+    assert twice.at_once == pytest.approx(held + most - weight + memory.gradients, rel=0.02)
 
 
 def test_data_parallel_bert_by_hand() -> None:
@@ -130,4 +131,4 @@ def test_a_product_of_pieces_keeps_pieces() -> None:
     devices = cluster("cpu-core:2", tuning=CORE)
     price = price_program(solved(graph, devices), devices)
     assert np.all(price.bytes >= 0)
-    assert np.all(price.bytes.sum(axis=0) + price.memory.transient > price.memory.peak)
+    assert price.bytes.sum(axis=0) + price.memory.transient == pytest.approx(price.memory.peak)

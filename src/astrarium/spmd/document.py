@@ -50,10 +50,7 @@ class DevicePart(Value, frozen=True):
 
 
 class MemoryPart(Value, frozen=True):
-    """Bytes of a device, of each cause where it is most; `transient` comes and goes in a step.
-
-    The peak is less than their sum: gradients come while activations go.
-    """
+    """Bytes of a device; the causes add up to the peak. `transient` comes and goes in a step."""
 
     rank: int
     peak_bytes: float
@@ -63,6 +60,7 @@ class MemoryPart(Value, frozen=True):
     optimizer: float
     activations: float
     transient: float
+    expected_bytes: float = 0.0  # the most at a time: not all causes are there at once; 0: unknown
 
     @property
     def share(self) -> float:
@@ -117,8 +115,9 @@ def document_of(
     memory = []
     for rank in range(devices.count):
         sizes = {cause: float(values[rank]) for cause, values in causes.items()}
-        peak = float(price.memory.peak[rank])
-        memory.append(MemoryPart(rank, peak, float(devices.room[rank]), **sizes))
+        expected = float(price.memory.at_once[rank])
+        room = float(devices.room[rank])
+        memory.append(MemoryPart(rank, sum(sizes.values()), room, **sizes, expected_bytes=expected))
     breakdown = price.breakdown
     return ProgramDocument(
         source,

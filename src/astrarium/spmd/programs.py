@@ -31,14 +31,20 @@ _LESS, _MORE = 0.5, 2.0
 
 
 class MemoryUse(Value, frozen=True, dict=True):
-    """Bytes by device and cause, each where it is most."""
+    """Bytes by device and cause, each when it is most."""
 
     parameters: Floats
     gradients: Floats
     optimizer: Floats
     activations: Floats  # with inputs, constants and converted copies
     transient: Floats  # the most that comes and goes beside them
-    peak: Floats  # the most that is held at a time: gradients come while activations go
+    at_once: Floats  # the most that is held at a time: gradients come while activations go
+
+    @property
+    def peak(self) -> Floats:
+        """All causes together: what must fit. It adds up, as the search needs it."""
+        held = self.parameters + self.gradients + self.optimizer
+        return held + self.activations + self.transient
 
 
 class ProgramPrice(Value, frozen=True, dict=True):

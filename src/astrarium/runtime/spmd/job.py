@@ -278,12 +278,18 @@ def _run_of(
                 document.devices[report.rank].pool,
                 report.parameters,
                 report.peak_bytes,
-                document.program.bytes[report.rank] if document.program.bytes else 0.0,
+                _expected_bytes(document, report.rank),
                 statistics.median(report.step_seconds[1:] or report.step_seconds),
             )
             for report in reports
         ),
     )
+
+
+def _expected_bytes(document: ProgramDocument, rank: int) -> float:
+    """The most that a rank is to hold at a time; of older files, what had to fit."""
+    part = document.memory[rank]
+    return part.expected_bytes or part.peak_bytes
 
 
 def compared_with(first: RankReport, reference: str, device: Device) -> Compared | None:
