@@ -72,11 +72,6 @@ class Case:
 
 SMALL = {"layers": 2, "hidden": 256, "heads": 4}
 CASES = (
-    Case("two ranks, data parallel", "bert", 24, "h200:1,a100:1", SMALL),
-    Case("two ranks, weights in pieces", "mlp", 64, "h200:1,a100:1", {}, "260MiB"),
-    Case("two ranks, experts", "moe", 24, "h200:1,a100:1", {**SMALL, "experts": 4}),
-    Case("NCCL, float32", "gpt2", 8, ONE, {"layers": 4}),
-    Case("NCCL, bfloat16", "gpt2-small", 8, ONE, {"sequence": 512, "dtype": "bfloat16"}),
     Case("memory", "bert", 64, ONE, {}, compare=False),
     Case("memory, two ranks", "bert", 64, "h200:2", {}, compare=False),
     Case("memory", "vit", 512, ONE, {}, compare=False),
@@ -85,6 +80,11 @@ CASES = (
          {"sequence": 1024, "dtype": "bfloat16"}, compare=False),
     Case("memory, bfloat16", "llama-3.2-1b", 4, "h200:1",
          {"sequence": 2048, "dtype": "bfloat16"}, compare=False),
+    Case("two ranks, data parallel", "bert", 24, "h200:1,a100:1", SMALL),
+    Case("two ranks, weights in pieces", "mlp", 64, "h200:1,a100:1", {}, "260MiB"),
+    Case("two ranks, experts", "moe", 24, "h200:1,a100:1", {**SMALL, "experts": 4}),
+    Case("NCCL, float32", "gpt2", 8, ONE, {"layers": 4}),
+    Case("NCCL, bfloat16", "gpt2-small", 8, ONE, {"sequence": 512, "dtype": "bfloat16"}),
 )  # fmt: skip
 AGAINST_MODULE: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("bert", 32, {"dropout": 0.0, "attention_dropout": 0.0}),
@@ -216,10 +216,10 @@ def against_module(model: str, batch: int, sizes: Mapping[str, Any]) -> dict[str
 
 
 def gpu_jobs() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    for case in CASES:
-        yield f"{case.name}: {case.model}", partial(run_case, case)
     for model, batch, sizes in AGAINST_MODULE:
         yield f"against the module: {model}", partial(against_module, model, batch, sizes)
+    for case in CASES:
+        yield f"{case.name}: {case.model}", partial(run_case, case)
 
 
 def on_gpu(out: Path, until: float) -> None:

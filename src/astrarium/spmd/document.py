@@ -60,7 +60,6 @@ class MemoryPart(Value, frozen=True):
     optimizer: float
     activations: float
     transient: float
-    expected_bytes: float = 0.0  # the most at a time: not all causes are there at once; 0: unknown
 
     @property
     def share(self) -> float:
@@ -92,6 +91,8 @@ class ProgramDocument(Value, frozen=True, dict=True):
     search: SearchPart
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    # Of a step in which gradients are sent while others are computed; 0: unknown.
+    expected_seconds: float = 0.0
 
     @property
     def ranks(self) -> int:
@@ -115,9 +116,7 @@ def document_of(
     memory = []
     for rank in range(devices.count):
         sizes = {cause: float(values[rank]) for cause, values in causes.items()}
-        expected = float(price.memory.at_once[rank])
-        room = float(devices.room[rank])
-        memory.append(MemoryPart(rank, sum(sizes.values()), room, **sizes, expected_bytes=expected))
+        memory.append(MemoryPart(rank, sum(sizes.values()), float(devices.room[rank]), **sizes))
     breakdown = price.breakdown
     return ProgramDocument(
         source,
@@ -129,6 +128,7 @@ def document_of(
         search,
         dict(baselines),
         notes,
+        price.expected_seconds,
     )
 
 
@@ -144,6 +144,7 @@ def to_dict(document: ProgramDocument) -> dict[str, Any]:
         "mesh": list(program.mesh),
         "devices": [asdict(device) for device in document.devices],
         "iteration_seconds": float(program.seconds),
+        "expected_seconds": float(document.expected_seconds),
         "breakdown_seconds": {k: float(v) for k, v in document.breakdown_seconds.items()},
         "baselines": {k: float(v) for k, v in document.baselines.items()},
         "search": asdict(document.search),

@@ -117,6 +117,7 @@ class _File(Value, frozen=True):
     search: SearchPart
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    expected_seconds: float = 0.0
 
 
 def save_program(document: ProgramDocument, path: Path) -> None:
@@ -192,6 +193,7 @@ def _document(file: _File) -> ProgramDocument:
         file.search,
         file.baselines,
         file.notes,
+        file.expected_seconds,
     )
 
 
@@ -241,6 +243,8 @@ def _check_numbers(file: _File) -> None:
         raise _FlawError(
             f"expected a number above zero, got {file.iteration_seconds:g}", "iteration_seconds"
         )
+    if file.expected_seconds < 0:
+        raise _FlawError("expected a number of zero or more", "expected_seconds")
     if not _same(total, file.iteration_seconds):
         raise _FlawError(
             f"the causes add up to {total:g} s, the iteration is {file.iteration_seconds:g} s",

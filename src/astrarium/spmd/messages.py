@@ -47,9 +47,20 @@ _RING_PASSES: Final = {
     Collective.REDUCE_SCATTER: reduce_scatter_seconds,
 }
 SYNC_BYTES: Final = float(4 << 23)  # gradients of parameters that one message carries
+# Elements of gradients that leave together in the backward pass: an eighth of the model's, so that
+# all but the last bucket are hidden, within limits. Every message costs a rank time to start, and
+# gloo's threads work on its core.
+MOST_IN_BUCKET: Final = 1 << 23
+LEAST_IN_BUCKET: Final = 1 << 21
+BUCKETS: Final = 8
 HOWS: Final = (How.PLAIN, How.PADDED, How.GROUPED)
 _FURTHER: Final = 1.25  # how much larger a piece is than the largest, to lay a line through both
 _EVEN: Final = 1e-9  # relative difference of parts that counts as none
+
+
+def bucket_elements(elements: int) -> int:
+    """How many gradients are sent in one message, of a model with so many in all."""
+    return min(MOST_IN_BUCKET, max(LEAST_IN_BUCKET, -(-elements // BUCKETS)))
 
 
 def unequal_seconds(

@@ -15,12 +15,14 @@ import numpy as np
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.compute import MeasuredOperators
+from astrarium.spmd.conversions import ALL_REDUCE
 from astrarium.spmd.cut import Cut, axis_of_choice, axis_of_layout, cut_of
 from astrarium.spmd.devices import Devices
 from astrarium.spmd.facts import facts_of
 from astrarium.spmd.graph import DTYPE_BYTES, Graph
 from astrarium.spmd.keys import Priced, keys_of
 from astrarium.spmd.memory import STATE_BYTES, is_parameter
+from astrarium.spmd.messages import bucket_elements
 from astrarium.spmd.pricing import GRADIENT_BYTES, Pricer, Prices, Settings
 from astrarium.spmd.problem import Problem, Solution
 from astrarium.spmd.program import Conversion, Instruction, Program
@@ -31,20 +33,27 @@ _LESS, _MORE = 0.5, 2.0
 
 
 class MemoryUse(Value, frozen=True, dict=True):
-    """Bytes by device and cause, each when it is most."""
+    """Bytes by device and cause."""
 
     parameters: Floats
     gradients: Floats
     optimizer: Floats
     activations: Floats  # with inputs, constants and converted copies
     transient: Floats  # the most that comes and goes beside them
-    at_once: Floats  # the most that is held at a time: gradients come while activations go
 
     @property
     def peak(self) -> Floats:
-        """All causes together: what must fit. It adds up, as the search needs it."""
+        """The most that a device holds at a time."""
         held = self.parameters + self.gradients + self.optimizer
         return held + self.activations + self.transient
+
+
+class GradientSum(Value, frozen=True):
+    """A parameter's gradient that is added up over devices once, after all micro-batches."""
+
+    instruction: int
+    reader: int  # the first instruction that reads the parameter: there its gradient is complete
+    elements: int
 
 
 class ProgramPrice(Value, frozen=True, dict=True):
@@ -66,6 +75,9 @@ class ProgramPrice(Value, frozen=True, dict=True):
     granules: tuple[Ints, ...]  # by level: [axis, device]
     compute_passes: Floats  # [pass, instruction, device]: `compute` forward and backward
     message_passes: Floats  # [forward, backward or once at the end, instruction]
+    sums: tuple[GradientSum, ...]
+    micro_batches: int
+    hides: bool  # whether messages go on beside computation: cores do the sending themselves
     # Seconds, update included, and bytes of a granule: [level, instruction, device] each. They
     # take twice what the rest takes, and only the ratios need them.
     find_slopes: Callable[[], tuple[Floats, Floats]]
@@ -98,11 +110,13 @@ class ProgramPrice(Value, frozen=True, dict=True):
         """Of a training step whose devices wait for each other at messages alone.
 
         Closer to a run than `seconds`: where one device is the slowest at this operator and
-        another at the next, neither waits in between.
+        another at the next, neither waits in between; and sums of gradients are sent while the
+        rest of the backward pass is computed. Links are taken to be free for them then.
         """
         forward, backward = self.compute_passes
         clock = np.zeros(forward.shape[1])
         order = np.arange(len(forward))
+        done = np.zeros(len(forward))  # when the backward pass is through with an instruction
         for compute, message, steps in (
             (forward, self.message_passes[0], order),
             (backward, self.message_passes[1], order[::-1]),
@@ -111,8 +125,26 @@ class ProgramPrice(Value, frozen=True, dict=True):
                 clock = clock + compute[step]
                 if message[step] > 0.0:
                     clock = np.full_like(clock, clock.max() + message[step])
-        together = clock.max() + self.message_passes[2].sum()
+                done[step] = clock.max()
+        together = max(float(clock.max()), self._sums_come(done, float(clock.max())))
         return float((together + self.update.sum(axis=0)).max())
+
+    def _sums_come(self, done: Floats, end: float) -> float:
+        """When all sums of gradients have come; they leave in buckets, one after another."""
+        seconds = self.message_passes[2]
+        if not self.hides:
+            return end + float(seconds.sum())
+        limit = bucket_elements(sum(one.elements for one in self.sums))
+        free = ready = waiting = 0.0
+        size = 0
+        for one in sorted(self.sums, key=lambda one: one.reader, reverse=True):
+            size += one.elements
+            waiting += float(seconds[one.instruction])
+            # Only the last micro-batch's gradients are sent: its part of the pass hides them.
+            ready = end - (end - float(done[one.reader])) / self.micro_batches
+            if size >= limit:
+                free, waiting, size = max(free, ready) + waiting, 0.0, 0
+        return max(free, ready) + waiting
 
     @property
     def breakdown(self) -> dict[str, float]:
@@ -256,7 +288,7 @@ def price_program(
         axis=axis,
         message_axis=message_axis,
         message_slope=_message_slopes(program, pricer, items, message_axis),
-        memory=_memory(program, prices, items, cut, optimizer, devices),
+        memory=_memory(program, prices, items, cut, optimizer),
         conversions=_with_hows(program, pricer, prices, items),
         granules=tuple(
             division.granules[:, devices.coordinates[level]]
@@ -264,7 +296,26 @@ def price_program(
         ),
         compute_passes=prices.passes[:, items][:, :, spread],
         message_passes=prices.message_passes[:, items],
+        sums=_sums(program),
+        micro_batches=program.micro_batches,
+        hides=not any(device.gpu.is_processor for device in devices.devices),
         find_slopes=find_slopes,
+    )
+
+
+def _sums(program: Program) -> tuple[GradientSum, ...]:
+    graph = program.graph
+    readers: dict[int, int] = {}
+    for index, one in enumerate(program.instructions):
+        if one.conversion is None:
+            for read in graph.inputs[one.node]:
+                readers.setdefault(read, index)
+    return tuple(
+        GradientSum(index, readers.get(one.node, index), graph.nodes[one.node].elements)
+        for index, one in enumerate(program.instructions)
+        if one.conversion is not None
+        and one.conversion.backward == ALL_REDUCE
+        and is_parameter(graph, one.node)
     )
 
 
@@ -369,19 +420,11 @@ def _message_slopes(program: Program, pricer: Pricer, items: Ints, message_axis:
     return slopes
 
 
-def _memory(
-    program: Program, prices: Prices, items: Ints, cut: Cut, optimizer: str, devices: Devices
-) -> MemoryUse:
+def _memory(program: Program, prices: Prices, items: Ints, cut: Cut, optimizer: str) -> MemoryUse:
     kept = prices.kept[items][:, cut.column_of]
     graph = program.graph
-    weights, gradients, states = (np.zeros_like(kept) for _ in range(3))  # by instruction
-    arriving = np.zeros_like(kept)  # gradients, by the instruction that gives the first of each
-    last_reader = {
-        read: index
-        for index, one in enumerate(program.instructions)
-        if one.conversion is None
-        for read in graph.inputs[one.node]
-    }
+    weights = np.zeros(kept.shape[1])
+    gradients, states = np.zeros_like(weights), np.zeros_like(weights)
     for index, one in enumerate(program.instructions):
         node = graph.nodes[one.node]
         if one.conversion is None and is_parameter(graph, one.node):
@@ -389,32 +432,13 @@ def _memory(
             trained = node.needs_gradient
             state = (GRADIENT_BYTES + STATE_BYTES[optimizer]) if trained else 0.0
             elements = kept[index] / (element + state)
-            weights[index] = elements * element
+            weights += elements * element
             if trained:
-                gradients[index] = elements * GRADIENT_BYTES
-                states[index] = elements * STATE_BYTES[optimizer]
-                arriving[last_reader.get(one.node, index)] += gradients[index]
-    activations = kept - weights - gradients - states
-    transient = prices.transient[items][:, cut.column_of]
-    held = (weights + states).sum(axis=0)
-    # Backward, an instruction finds the activations of those before it, and gradients of
-    # parameters that were read behind it; all of them if micro-batches went before.
-    found = arriving[::-1].cumsum(axis=0)[::-1] - arriving  # its own are in what comes and goes
-    if program.micro_batches > 1:
-        found = np.broadcast_to(gradients.sum(axis=0), found.shape)
-    passes = (activations.cumsum(axis=0) + found + transient).max(axis=0, initial=0.0)
-    # On a GPU optimizers go through all parameters at once, with one more number for each.
-    processors = np.array([device.gpu.is_processor for device in devices.devices])
-    at_once = gradients.sum(axis=0) if STATE_BYTES[optimizer] else np.zeros_like(held)
-    update = gradients.sum(axis=0) + np.where(processors, 0.0, at_once)
-    return MemoryUse(
-        weights.sum(axis=0),
-        gradients.sum(axis=0),
-        states.sum(axis=0),
-        activations.sum(axis=0),
-        transient.max(axis=0, initial=0.0),
-        held + np.maximum(passes, update),
-    )
+                gradients += elements * GRADIENT_BYTES
+                states += elements * STATE_BYTES[optimizer]
+    transient = prices.transient[items].max(axis=0, initial=0.0)[cut.column_of]
+    activations = kept.sum(axis=0) - weights - gradients - states
+    return MemoryUse(weights, gradients, states, activations, transient)
 
 
 def _with_hows(

@@ -271,25 +271,19 @@ def _run_of(
         single_process=compared_with(reports[0], _reference(document.program.graph), device),
         step_seconds=seconds,
         median_step_seconds=statistics.median(seconds[1:] or seconds),
-        predicted_seconds=document.program.seconds,
+        predicted_seconds=document.expected_seconds or document.program.seconds,
         processes=tuple(
             RankPart(
                 report.rank,
                 document.devices[report.rank].pool,
                 report.parameters,
                 report.peak_bytes,
-                _expected_bytes(document, report.rank),
+                document.program.bytes[report.rank] if document.program.bytes else 0.0,
                 statistics.median(report.step_seconds[1:] or report.step_seconds),
             )
             for report in reports
         ),
     )
-
-
-def _expected_bytes(document: ProgramDocument, rank: int) -> float:
-    """The most that a rank is to hold at a time; of older files, what had to fit."""
-    part = document.memory[rank]
-    return part.expected_bytes or part.peak_bytes
 
 
 def compared_with(first: RankReport, reference: str, device: Device) -> Compared | None:

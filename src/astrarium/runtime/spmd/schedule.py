@@ -15,16 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 from astrarium.runtime.spmd.actions import Action, Compute, Convert, Load, Pick
 from astrarium.runtime.spmd.chunk import Inside, chunk_of
-
-# Elements of gradients that are sent together: an eighth of the model's, so that all but the last
-# are hidden, within limits. Every message costs a rank time, and gloo's threads work on its core.
-MOST_IN_ONE_MESSAGE: Final = 1 << 23
-LEAST_IN_ONE_MESSAGE: Final = 1 << 21
-MESSAGES: Final = 8
+from astrarium.spmd.messages import bucket_elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,7 @@ def in_chunks(
     `elements` are those of parameters, by register: a chunk has about as many as a message, so that
     the gradients of one are sent while the next is computed. `result` is read by the caller.
     """
-    limit = message_elements(sum(elements.values()))
+    limit = bucket_elements(sum(elements.values()))
     found: list[Action] = []
     before: list[Action] = []  # what the chunk needs
     chunk: list[Inside] = []
@@ -159,7 +153,7 @@ def buckets_of(sums: Sequence[Sum], order: Sequence[Action]) -> tuple[Bucket, ..
     kinds: dict[tuple[int, int, str], list[Sum]] = {}
     for one in sums:
         kinds.setdefault((-one.depth, one.level, one.dtype), []).append(one)
-    limit = message_elements(sum(one.elements for one in sums))
+    limit = bucket_elements(sum(one.elements for one in sums))
     found: list[tuple[int, int, list[Sum]]] = []
     landed: dict[int, int] = {}  # by register: after how many actions sums have come in
     for kind in sorted(kinds):
@@ -192,11 +186,6 @@ def _last_readers(order: Sequence[Action]) -> dict[int, int]:
     return {
         register: number + 1 for number, action in enumerate(order) for register in action.reads
     }
-
-
-def message_elements(elements: int) -> int:
-    """Of gradients in one message, where a model has so many parameters in all."""
-    return min(MOST_IN_ONE_MESSAGE, max(LEAST_IN_ONE_MESSAGE, -(-elements // MESSAGES)))
 
 
 def _messages(sums: Iterable[Sum], limit: int) -> list[list[Sum]]:
