@@ -217,7 +217,7 @@ def _module_step(module: Any, inputs: Mapping[str, Any]) -> Step:  # noqa: ANN40
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        return float(loss)
+        return float(loss.detach())
 
     return step
 

@@ -196,7 +196,7 @@ def against_module(model: str, batch: int, sizes: Mapping[str, Any]) -> dict[str
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        float(loss)
+        float(loss.detach())
 
     times: dict[str, list[float]] = {"module": [], "program": []}
     for _ in range(TURNS + WARM_UP):
