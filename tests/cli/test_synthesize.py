@@ -352,6 +352,9 @@ def test_checkpoints_are_those_of_programs(run: Run, plan: Run) -> None:
     done = run("run", "here", "--checkpoint", "kept")
     assert done.exit_code == 2
     assert "--checkpoint: here is no program" in done.output
+    done = run("run", "here", "--share-gpus")
+    assert done.exit_code == 2
+    assert "--share-gpus: here is no program" in done.output
 
 
 def test_a_program_without_its_module_is_refused(run: Run, program: str, ran: Ran) -> None:

@@ -25,8 +25,10 @@ from astrarium.runtime.spmd.job import (
     ProgramRun,
     RankReport,
     Settings,
+    check_ranks,
     compared_with,
     run_program,
+    run_programs,
 )
 from astrarium.spmd.capture import capture, load_factory
 from astrarium.spmd.devices import devices_of
@@ -172,6 +174,19 @@ def test_gpus_that_are_not_there_are_refused(
     monkeypatch.setattr("astrarium.runtime.execute.visible_gpus", lambda: 1)
     with pytest.raises(InputError, match="needs 2 GPUs, and this machine has 1"):
         run_program(mlp, device=Device.CUDA)
+    check_ranks(mlp, 2, Device.CUDA, share_gpus=True)
+    monkeypatch.setattr("astrarium.runtime.execute.visible_gpus", lambda: 0)
+    with pytest.raises(InputError, match="needs 1 GPUs, and this machine has 0"):
+        check_ranks(mlp, 2, Device.CUDA, share_gpus=True)
+
+
+@pytest.mark.usefixtures("warm")
+def test_ranks_say_what_share_of_a_core_they_had(mlp: ProgramDocument) -> None:
+    settings = Settings(steps=1, rounds=2, compare=False, watch_seconds=0.02)
+    (reports,) = run_programs([mlp], Device.CPU, settings, timeout_seconds=SECONDS)
+    for report in reports:
+        assert len(report.shares) == 2
+        assert all(0.0 < share < 1.1 for share in report.shares)
 
 
 @pytest.mark.usefixtures("warm")
