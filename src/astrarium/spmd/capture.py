@@ -66,14 +66,22 @@ WITH_STATISTICS: Final = {
 ASIDE: Final = ("pin_memory", "layout", "non_blocking", "memory_format")
 
 
-def capture(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name: str = "") -> Graph:
+def capture(
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    name: str = "",
+    *,
+    training: bool = True,
+) -> Graph:
     """Return the graph of the module's loss on inputs of these shapes; values are not looked at."""
     with torch.device("cpu"):  # whatever the caller made the module on
-        return _captured(module, inputs, name or type(module).__name__)
+        return _captured(module, inputs, name or type(module).__name__, training)
 
 
-def _captured(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name: str) -> Graph:
-    program = _exported(module, inputs)
+def _captured(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name: str, training: bool
+) -> Graph:
+    program = _exported(module, inputs, training)
     translation = _Translation(module, list(inputs))
     translation.add_sources(program)
     results = translation.add_nodes(program.graph_module)
@@ -85,10 +93,10 @@ def _captured(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name:
     return graph
 
 
-def _exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401
+def _exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], training: bool) -> Any:  # noqa: ANN401
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     check_hooks(module)
-    bare = Outputs(_without_values(module, mode)).train()
+    bare = Outputs(_without_values(module, mode)).train(training)
     with mode:
         given = {
             key: torch.empty(value.shape, dtype=value.dtype, device="cpu")

@@ -74,6 +74,7 @@ class Node(Value, frozen=True):
     source: str = ""  # where it comes from: "layer.3.attention, modeling_bert.py:211"
     path: str = ""  # module path without the line: "bert.encoder.layer.3.attention.self.query"
     draw: int = 0  # of one that drops elements: which such call of the module it is, from 1
+    computed_in: str = ""  # the number format that inputs are cast to; empty: they stay
 
     @property
     def inputs(self) -> tuple[int, ...]:

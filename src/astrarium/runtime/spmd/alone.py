@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from astrarium.runtime.spmd.checkpoint import Reader
+from astrarium.runtime.spmd.checkpoint import Reader, set_groups
 from astrarium.runtime.spmd.job import Difference
 from astrarium.runtime.spmd.model import Batches, Model
 from astrarium.runtime.spmd.positions import attention_of, dropped, kept_of, key_of
@@ -49,7 +49,7 @@ class ModuleAlone:
         self._module = model.module.to(device=device, dtype=dtype)
         self._recipe, self._seed, self._dtype = recipe, seed, dtype
         self._named = dict(self._module.named_parameters())
-        self._optimizer = recipe.make(list(self._named.values()))
+        self._optimizer = recipe.make(list(self._named.items()))
         self._steps_done = 0
 
     def load(self, folder: Path) -> None:
@@ -57,6 +57,7 @@ class ModuleAlone:
         reader = Reader(folder)
         self._module.load_state_dict(reader.state_dict())
         self._steps_done = reader.manifest.step
+        set_groups(self._optimizer, reader.trainer()["groups"], folder)
         for name, state in reader.optimizer_state().items():
             parameter = self._named[name]
             self._optimizer.state[parameter] = {

@@ -116,7 +116,11 @@ class Interpreter:
 
     def own_piece(self, node: int) -> Piece:
         """What this rank holds of a source."""
-        return self._cutter.piece(node, self._own[node], self.place.rank)
+        return self.piece_of(node, self.place.rank)
+
+    def piece_of(self, node: int, rank: int) -> Piece:
+        """What a rank holds of a source."""
+        return self._cutter.piece(node, self._own[node], rank)
 
     def counts_here(self, node: int) -> bool:
         """Whether this rank is the first of those that hold its piece of a source."""

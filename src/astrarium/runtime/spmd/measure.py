@@ -105,8 +105,8 @@ class _Whole:
     def __init__(self, graph: Graph, model: Model) -> None:
         self.program = whole_program(graph)
         self.interpreter = Interpreter(self.program, take_place((1,), 0))
-        self.training = Training(self.interpreter, model.state(graph), Recipe())
-        self.batch = model.batches(graph, 1)
+        self.training = Training(self.interpreter, model.state(graph), Recipe().make)
+        self.batch = [self.training.cut(batch) for batch in model.batches(graph, 1)]
 
     def numbers(self) -> dict[int, Tensor]:
         """Values that must not be drawn at random when their readers are timed: indices, masks."""

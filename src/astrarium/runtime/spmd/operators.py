@@ -40,7 +40,7 @@ def run_local(
     context: Context,
 ) -> Any:  # noqa: ANN401  a tensor, or several
     """Run a node on a device's pieces of its inputs; `shape` is that of its piece of the result."""
-    run = Run(node, tuple(rules), tuple(inputs), tuple(shape), context)
+    run = Run(node, tuple(rules), _cast(node, inputs), tuple(shape), context)
     if node.op == "getitem":
         return inputs[0][node.args[1]]
     wanted = {rule.local for rule in rules}
@@ -52,6 +52,14 @@ def run_local(
         return _nothing(run)
     special = SPECIAL.get(operator)
     return special(run) if special else _plain(run)
+
+
+def _cast(node: Node, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Inputs in the format that a node computes in; double precision is left alone."""
+    if not node.computed_in:
+        return tuple(inputs)
+    dtype = getattr(torch, node.computed_in)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.itemsize < 8 else x for x in inputs)
 
 
 def _plain(run: Run) -> Any:  # noqa: ANN401

@@ -71,6 +71,10 @@ class Piece:
         """The box as a tensor of its own."""
         return whole[self.slices].clone(memory_format=torch.contiguous_format)
 
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The box of a tensor of which the box's rows alone are there."""
+        return Piece((0, *self.starts[1:]), self.sizes).of(rows)
+
     @property
     def elements(self) -> int:
         return prod(self.sizes)

@@ -126,13 +126,15 @@ def _work(task: Task, answers: TextIO) -> None:
     import torch
     from torch import distributed
 
+    from astrarium.runtime.spmd.starting import device_of
+
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     for document in task.documents:
         if world != document.ranks:
             raise InputError(f"{world} ranks were started, but the program is for {document.ranks}")
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    device = _device(task.device, rank)
+    device = device_of(task.device, rank)
     backend = "gloo" if task.device is Device.CPU else "nccl"
     distributed.init_process_group(backend, task.store, world_size=world, rank=rank)
     runs = [_Run(document, number, task, device) for number, document in enumerate(task.documents)]
@@ -151,54 +153,39 @@ def _work(task: Task, answers: TextIO) -> None:
     distributed.destroy_process_group()
 
 
-def _device(kind: Device, rank: int) -> torch.device:
-    """The device of this rank; InputError if its host has none for it."""
-    import torch
-
-    if kind is Device.CPU:
-        return torch.device("cpu")
-    number = int(os.environ.get("LOCAL_RANK", rank))
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if number >= there:
-        raise InputError(
-            f"rank {rank} is number {number + 1} on its host, where torch can use {there} GPUs;"
-            " start fewer ranks there, or use --device cpu"
-        )
-    device = torch.device("cuda", number)
-    torch.cuda.set_device(device)
-    return device
-
-
 class _Run:
     """One program on this rank."""
 
     def __init__(
         self, document: ProgramDocument, number: int, task: Task, device: torch.device
     ) -> None:
-        from astrarium.runtime.spmd.checkpoint import load
-        from astrarium.runtime.spmd.interpreter import Interpreter
         from astrarium.runtime.spmd.model import make_model
         from astrarium.runtime.spmd.pieces import take_place
-        from astrarium.runtime.spmd.training import Recipe, Training
+        from astrarium.runtime.spmd.trainer import HowTrained, Trainer
+        from astrarium.runtime.spmd.training import Recipe
 
         self.document, self.number, self.settings = document, number, task.settings
-        program, settings = document.program, task.settings
+        program, settings, source = document.program, task.settings, document.source
         self.rank, self.tolerance = int(os.environ["RANK"]), TOLERANCE[task.device]
-        model = make_model(document.source)
+        model = make_model(source)
         self.batches = [
             {name: tensor.to(device) for name, tensor in batch.items()}
             for batch in model.batches(program.graph, program.micro_batches)
         ]
-        recipe = Recipe(
-            document.source.optimizer, settings.learning_rate, clip_norm=settings.clip_norm
+        self.recipe = Recipe(source.optimizer, settings.learning_rate, clip_norm=settings.clip_norm)
+        self.trainer = Trainer(
+            program,
+            model,
+            self.recipe.make,
+            take_place(program.mesh, self.rank),
+            device,
+            batch=source.batch,
+            how=HowTrained(source.seed, settings.clip_norm),
         )
-        interpreter = Interpreter(program, take_place(program.mesh, self.rank), device)
-        self.training = Training(
-            interpreter, model.state(program.graph), recipe, document.source.seed
-        )
+        self.training = self.trainer.training
+        self.inputs = [self.training.cut(batch) for batch in self.batches]
         if settings.load is not None:
-            load(Path(settings.load), self.training)
-        self.rest, self.aliases = model.rest(program.graph), model.aliases(program.graph)
+            self.trainer.load(settings.load)
         self.steps: list[Step] = []
         # Only whoever compares still needs the whole module.
         self.model = model if self.rank == 0 and settings.compare else None
@@ -209,7 +196,7 @@ class _Run:
 
     def compare(self) -> None:
         """Train the module alone, and compare gradients of the first step with its."""
-        _, gradients = self.training.gradients(self.batches)
+        _, gradients = self.training.gradients(self.inputs)
         if self.model is not None:
             self.reference, self.model = self._alone(self.model), None
         whole = {}
@@ -247,7 +234,7 @@ class _Run:
         from astrarium.runtime.spmd.alone import ModuleAlone
 
         training, seed = self.training, self.document.source.seed
-        alone = ModuleAlone(model, training.recipe, training.interpreter.device, seed, dtype)
+        alone = ModuleAlone(model, self.recipe, training.interpreter.device, seed, dtype)
         if self.settings.load is not None:
             alone.load(Path(self.settings.load))
         return alone.train(self.batches, self.settings.steps * self.settings.rounds)
@@ -269,17 +256,15 @@ class _Run:
 
         for _ in range(self.settings.steps):
             distributed.barrier()
-            step = self.training.step(self.batches)
+            step = self.training.step(self.inputs)
             self.steps.append(step)
             if self.rank == 0:
                 at = {"program": self.number, "step": len(self.steps) - 1}
                 say(answers, step={**at, "loss": step.loss, "seconds": step.seconds})
 
     def save(self) -> None:
-        from astrarium.runtime.spmd.checkpoint import save
-
         if self.settings.save is not None:
-            save(Path(self.settings.save), self.training, self.rest, self.aliases)
+            self.trainer.save(self.settings.save)
 
     def report(self, device: Device) -> RankReport:
         return RankReport(
