@@ -16,7 +16,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from astrarium.runtime.spmd.checkpoint import Reader, set_groups
 from astrarium.runtime.spmd.job import Difference
 from astrarium.runtime.spmd.model import Batches, Model
 from astrarium.runtime.spmd.positions import attention_of, dropped, kept_of, key_of
@@ -54,6 +53,8 @@ class ModuleAlone:
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint."""
+        from astrarium.runtime.spmd.checkpoint import Reader, set_groups
+
         reader = Reader(folder)
         self._module.load_state_dict(reader.state_dict())
         self._steps_done = reader.manifest.step

@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader
 
 from astrarium.errors import InputError
-from astrarium.runtime.spmd import checkpoint
 from astrarium.runtime.spmd.actions import Gradients
-from astrarium.runtime.spmd.autocast import under_autocast
-from astrarium.runtime.spmd.checkpoint import Stateful
 from astrarium.runtime.spmd.collectives import Peers
 from astrarium.runtime.spmd.interpreter import Interpreter
 from astrarium.runtime.spmd.model import Model
@@ -31,10 +28,12 @@ from astrarium.runtime.spmd.pieces import Place
 from astrarium.runtime.spmd.rows import Batch, Rows, RowSampler, loader_of
 from astrarium.runtime.spmd.together import together
 from astrarium.runtime.spmd.training import Step, Training
-from astrarium.spmd.capture import capture
 from astrarium.spmd.evaluation import evaluating, other_in_evaluation
 from astrarium.spmd.fused import taken_apart
 from astrarium.spmd.program import Program
+
+if TYPE_CHECKING:
+    from astrarium.runtime.spmd.checkpoint import Stateful
 
 StrPath = str | os.PathLike[str]
 SAFETENSORS: Final = "safetensors"
@@ -109,6 +108,8 @@ class Trainer:
         self._program, self._place = program, place
         graph = program.graph
         if how.autocast is not None:
+            from astrarium.runtime.spmd.autocast import under_autocast
+
             graph = under_autocast(graph, how.autocast, device)
         interpreter = Interpreter(replace(program, graph=graph), place, device)
         self._rows = Rows(interpreter, batch // program.micro_batches)
@@ -220,6 +221,8 @@ class Trainer:
     @cached_property
     def _evaluating(self) -> Interpreter:
         """The program outside of training; InputError if the module does something else there."""
+        from astrarium.spmd.capture import capture
+
         graph = self._program.graph
         inputs = {
             node.target: torch.empty(node.shape, dtype=getattr(torch, node.dtype), device="meta")
@@ -258,11 +261,15 @@ class Trainer:
 
     def save(self, folder: StrPath, **others: Stateful) -> None:
         """Write a checkpoint, also of what else has a state: `scheduler=scheduler`."""
+        from astrarium.runtime.spmd import checkpoint  # torch's part of it takes a second
+
         with together(self.rank):
             checkpoint.save(Path(folder), self.training, self._rest, self._aliases, others)
 
     def load(self, folder: StrPath, **others: Stateful) -> None:
         """Go on from a checkpoint, of this or another program of the same module."""
+        from astrarium.runtime.spmd import checkpoint  # torch's part of it takes a second
+
         with together(self.rank):
             checkpoint.load(Path(folder), self.training, self._rest, others)
 
