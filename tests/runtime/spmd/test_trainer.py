@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_steps_are_those_of_torch(ranks: Ranks, mesh: tuple[int, ...], micro_bat
     assert not found[1].state
 
 
-ELEMENTWISE = {
+ELEMENTWISE: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9},
     "Adam": {"amsgrad": True},
     "NAdam": {},

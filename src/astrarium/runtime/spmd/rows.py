@@ -6,8 +6,9 @@ the program divides an input in another way than rows are read, ranks exchange w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -19,10 +20,46 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 from astrarium.errors import InputError
 from astrarium.runtime.spmd.collectives import Parts, all_gather
 from astrarium.runtime.spmd.interpreter import Interpreter
+from astrarium.spmd.conversions import SLICE
 from astrarium.spmd.graph import INPUT, Node
+from astrarium.spmd.program import Instruction, Program
 
 Batch = Mapping[str, Tensor]  # inputs by name: this rank's rows of those that have rows
 NO_ROWS: Final[Batch] = {}
+
+
+def read_in_pieces(program: Program) -> Program:
+    """The same program, where ranks that use a piece of an input alone are given that alone."""
+    nodes = program.graph.nodes
+    inputs = {index for index, node in enumerate(nodes) if node.op == INPUT}
+    readers = Counter(
+        (node, placement)
+        for one in program.instructions
+        for node, placement in zip(_read(program, one), one.needs, strict=True)
+    )
+    given = {one.node: one.gives for one in program.instructions if one.conversion is None}
+    kept = []
+    for one in program.instructions:
+        is_cut = one.conversion is not None and one.conversion.forward == SLICE
+        is_alone = readers[one.node, one.needs[0]] == 1 if is_cut else False
+        if one.node in inputs and is_alone and one.needs[0] == given[one.node]:
+            given[one.node] = one.gives
+        else:
+            kept.append(one)
+    return replace(
+        program,
+        instructions=tuple(
+            replace(one, gives=given[one.node])
+            if one.node in inputs and one.conversion is None
+            else one
+            for one in kept
+        ),
+    )
+
+
+def _read(program: Program, one: Instruction) -> tuple[int, ...]:
+    """Nodes whose values an instruction reads."""
+    return (one.node,) if one.conversion is not None else program.graph.nodes[one.node].inputs
 
 
 @dataclass(frozen=True)

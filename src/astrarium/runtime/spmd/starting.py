@@ -12,6 +12,7 @@ from astrarium.runtime.job import Device
 from astrarium.runtime.spmd.model import Model
 from astrarium.runtime.spmd.optimizers import Make
 from astrarium.runtime.spmd.pieces import take_place
+from astrarium.runtime.spmd.together import tell_when_failing
 from astrarium.runtime.spmd.trainer import HowTrained, Trainer
 from astrarium.spmd.document import ProgramDocument, SourcePart
 from astrarium.spmd.factory import called, load_factory
@@ -30,6 +31,7 @@ def start_trainer(
     check_module(document.source, program.graph, module)
     used = torch.device(device) if device is not None else next(module.parameters()).device
     rank = meet(document.ranks, used)
+    tell_when_failing(rank)
     return Trainer(
         program,
         Model(module.train(), {}),

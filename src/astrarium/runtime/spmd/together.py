@@ -6,16 +6,20 @@ that say nothing of the cause.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Final
 
 from torch import distributed
 
-from astrarium.errors import AstrariumError, InputError
+from astrarium.errors import AstrariumError
 
 KEY: Final = "astrarium/failed"
-UNREACHABLE: Final = ("connection", "peer", "socket", "nccl", "gloo", "timed out")
+# In what libraries say when another rank is gone.
+GONE: Final = ("connection closed", "connection reset", "connection refused", "broken pipe", "nccl",
+               "socket", "timed out")  # fmt: skip
 
 
 class PeerError(AstrariumError):
@@ -27,20 +31,33 @@ def together(rank: int) -> Iterator[None]:
     """Do something that other ranks wait for."""
     try:
         yield
-    except PeerError:
-        raise
     except Exception as error:
-        first = _said_first(f"{rank} {type(error).__name__}: {error}")
-        other, _, words = first.partition(" ")
-        if other == str(rank):
+        if isinstance(error, PeerError):
             raise
-        if isinstance(error, InputError) and not _is_of_peers(error):
-            raise  # all ranks were given the same, and each can say so
-        raise PeerError(f"rank {other} failed: {words}") from None
+        if not _is_of_peers(error):
+            _tell(rank, error)
+            raise
+        raise PeerError(_told("") or "another rank is gone without a word") from None
 
 
-def _said_first(said: str) -> str:
-    """What the first rank that failed said; this one, if none did before."""
+def tell_when_failing(rank: int) -> None:
+    """Tell the others also what fails outside of what ranks do together."""
+    before = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, PeerError):
+            _tell(rank, error)
+        before(kind, error, trace)
+
+    sys.excepthook = tell
+
+
+def _tell(rank: int, error: BaseException) -> None:
+    _told(f"rank {rank} failed: {type(error).__name__}: {error}")
+
+
+def _told(said: str) -> str:
+    """What the first rank that failed told all: `said`, if it is the first."""
     if not distributed.is_initialized():
         return said
     try:
@@ -53,4 +70,4 @@ def _said_first(said: str) -> str:
 def _is_of_peers(error: Exception) -> bool:
     """Whether an exchange failed: the cause is elsewhere."""
     text = str(error).lower()
-    return any(word in text for word in UNREACHABLE)
+    return any(word in text for word in GONE)

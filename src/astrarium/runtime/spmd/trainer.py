@@ -25,7 +25,7 @@ from astrarium.runtime.spmd.interpreter import Interpreter
 from astrarium.runtime.spmd.model import Model
 from astrarium.runtime.spmd.optimizers import Make
 from astrarium.runtime.spmd.pieces import Place
-from astrarium.runtime.spmd.rows import Batch, Rows, RowSampler, loader_of
+from astrarium.runtime.spmd.rows import Batch, Rows, RowSampler, loader_of, read_in_pieces
 from astrarium.runtime.spmd.together import together
 from astrarium.runtime.spmd.training import Step, Training
 from astrarium.spmd.evaluation import evaluating, other_in_evaluation
@@ -105,13 +105,13 @@ class Trainer:
     ) -> None:
         # Weights are here in pieces: who has no other use for the module need not keep it.
         self._module = weakref.ref(model.module)
-        self._program, self._place = program, place
+        self._program, self._place = read_in_pieces(program), place
         graph = program.graph
         if how.autocast is not None:
             from astrarium.runtime.spmd.autocast import under_autocast
 
             graph = under_autocast(graph, how.autocast, device)
-        interpreter = Interpreter(replace(program, graph=graph), place, device)
+        interpreter = Interpreter(replace(self._program, graph=graph), place, device)
         self._rows = Rows(interpreter, batch // program.micro_batches)
         self._aliases = model.aliases(program.graph)
         with together(place.rank):
