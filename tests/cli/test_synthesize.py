@@ -262,7 +262,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
 def test_a_program_runs(run: Run, program: str, ran: Ran, project: Path) -> None:
     (project / "before").mkdir()
-    (project / "before" / "manifest.json").touch()
+    (project / "before" / "astrarium.json").touch()
     flags = ("--steps", "3", "--ranks", "2", "--checkpoint", "kept", "--resume", "before")
     done = run("run", program, *flags)
     assert done.exit_code == 0, done.output
@@ -298,7 +298,7 @@ def test_a_program_that_computes_something_else_is_exit_code_1(
         (("--device", "tpu"), "--device 'tpu': expected one of cpu, cuda"),
         (("--steps", "0"), "--steps"),
         (("--timeout", "soon"), "--timeout"),
-        (("--resume", "nowhere"), "--resume nowhere: no checkpoint is there (no manifest.json)"),
+        (("--resume", "nowhere"), "--resume nowhere: no checkpoint is there (no astrarium.json)"),
         (("--checkpoint", "program.json"), "--checkpoint program.json: something else is there"),
         (("--checkpoint", "no/where"), "--checkpoint no/where: there is no folder no"),
         (("--measure",), "--measure: the program is for A100-SXM4-80GB, V100-SXM2-32GB"),

@@ -16,7 +16,8 @@ FAMILY: Final = "astrarium.program"
 BEGINNING_BYTES: Final = 128
 NOT_EQUAL: Final = 1  # the exit code where the devices' losses or gradients are not one device's
 MOST_RANKS: Final = 4096
-MANIFEST: Final = "manifest.json"  # of a checkpoint
+MANIFEST: Final = "astrarium.json"  # of a checkpoint
+EARLIER: Final = "manifest.json"  # of an earlier release, which ranks refuse by name
 MOST_STEPS: Final = 1000
 MOST_SECONDS: Final = 86400.0
 # Flags of a command that say something of a program; all others are refused.
@@ -80,7 +81,8 @@ def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
     """Notice before any process is started that there is nothing to load, or no place to save."""
     from pathlib import Path
 
-    if resume is not None and not (Path(resume) / MANIFEST).is_file():
+    known = (MANIFEST, EARLIER)
+    if resume is not None and not any((Path(resume) / name).is_file() for name in known):
         raise InputError(
             f"--resume {resume}: no checkpoint is there (no {MANIFEST}); --checkpoint writes one"
         )

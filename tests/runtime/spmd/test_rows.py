@@ -34,7 +34,7 @@ def dataset() -> list[dict[str, Any]]:
 def read(peers: Peers, program: Any, folder: Path | None) -> tuple[list[list[int]], list[float]]:
     """Rows that a rank reads in two epochs, and losses; with a folder, by two trainers."""
     _, trainer = trainer_on(peers, program, Asked([]))
-    assert [*trainer.sampler(dataset(), training=False)][0] == [*trainer.rows]
+    assert next(iter(trainer.sampler(dataset(), training=False))) == [*trainer.rows]
     weights = {"weights": batch_of(0)["weights"]}
     found: list[list[int]] = []
     losses: list[float] = []
@@ -116,6 +116,14 @@ def test_weights_for_others(
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(InputError, match="pip install safetensors"):
         trainer.save_safetensors(path)
+
+
+def test_what_is_no_checkpoint_is_not_replaced(trainer: Trainer, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    with pytest.raises(InputError, match=r"holds something else than a checkpoint \(mine\.txt\)"):
+        trainer.save(tmp_path)
+    assert mine.read_text() == "mine"
 
 
 def test_a_module_that_is_gone_is_missed() -> None:

@@ -83,6 +83,7 @@ def save(
     further names of parameters.
     """
     everyone = training.interpreter.place.everyone
+    _check_replaceable(folder)
     unfinished = folder.with_name(folder.name + ".unfinished")
     if everyone.index == 0:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -102,6 +103,16 @@ def save(
         (unfinished / MANIFEST).write_text(text)
         _put_in_place(unfinished, folder)
     _meet(everyone)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """A checkpoint takes the place of another, or of nothing."""
+    if folder.exists() and not (folder / MANIFEST).is_file():
+        found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ["a file"]
+        if found:
+            raise InputError(
+                f"{folder} holds something else than a checkpoint ({found[0]}); name another folder"
+            )
 
 
 def _nodes(training: Training) -> dict[int, Node]:
