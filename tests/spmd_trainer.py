@@ -184,7 +184,7 @@ def alone(asked: Asked, micro_batches: int, dtype: torch.dtype = torch.float64) 
     for number in range(0, len(asked.batches), asked.accumulate):
         group = asked.batches[number : number + asked.accumulate]
         if asked.evaluate:
-            done.evaluated.append(evaluated(module, group[0], micro_batches))
+            done.evaluated.append(evaluated(module, group[0], micro_batches, asked.how.autocast))
         optimizer.zero_grad()
         total = 0.0
         parts = [part for batch in group for part in divided(batch, micro_batches)]
@@ -215,10 +215,12 @@ def divided(batch: Batch, micro_batches: int) -> list[dict[str, Tensor]]:
     ]
 
 
-def evaluated(module: nn.Module, batch: Batch, micro_batches: int) -> float:
+def evaluated(
+    module: nn.Module, batch: Batch, micro_batches: int, dtype: torch.dtype | None
+) -> float:
     before = {name: x.clone() for name, x in module.state_dict().items()}
     module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype is not None):
         losses = [float(module(**part)) for part in divided(batch, micro_batches)]
     module.train()
     module.load_state_dict(before)

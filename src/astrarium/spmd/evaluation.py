@@ -17,9 +17,14 @@ from astrarium.spmd.program import Instruction, Program
 
 GETITEM: Final = "getitem"
 SAME: Final = "aten.alias.default"
-DROPOUT: Final = "aten.dropout.default"
+DROPOUTS: Final = ("aten.dropout.default", "aten.feature_dropout.default")
 BATCH_NORM: Final = "aten.batch_norm.default"
-TRAINING: Final = {DROPOUT: 2, BATCH_NORM: 5}  # where an operator is told that it is in training
+# Where an operator is told that it is in training.
+TRAINING: Final = {
+    **dict.fromkeys(DROPOUTS, 2),
+    BATCH_NORM: 5,
+    **{f"aten.{name}.input": 6 for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+}
 CHANCE: Final = 4  # where attention is told its chance to drop
 
 
@@ -99,7 +104,7 @@ def _numbered(graph: Graph, known: dict[Any, int]) -> list[int]:
     numbers: list[int] = []
     for node in graph.nodes:
         plain = _evaluated(node, graph.nodes)
-        if plain.op in (KEEP, DROPOUT, SAME, CUT):
+        if plain.op in (KEEP, SAME, CUT, *DROPOUTS):
             numbers.append(numbers[plain.inputs[0]])
             continue
         args: list[Any] = [

@@ -20,7 +20,11 @@ import astrarium
 from astrarium.runtime.launch import PACKAGES
 from astrarium.runtime.spmd.alone import drawn_by_position
 from astrarium.runtime.spmd.checkpoint import Reader
+from astrarium.runtime.spmd.collectives import Peers
+from astrarium.runtime.spmd.interpreter import Interpreter
+from astrarium.runtime.spmd.pieces import Place
 from astrarium.runtime.spmd.positions import key_of
+from astrarium.runtime.spmd.rows import Rows, read_in_pieces
 from astrarium.spmd.factory import load_factory
 
 FACTORY = f"{EXAMPLES / 'language_model.py'}:make"
@@ -101,6 +105,14 @@ def test_the_loss_falls_as_on_one_device(
     load_model(loaded, weights)
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_ranks_read_as_many_rows_as_they_compute(program: Path) -> None:
+    found = astrarium.load_program(program)
+    divided, everyone = read_in_pieces(found.document.program), Peers(0, 4)
+    place = Place(0, (0,), (everyone,), everyone)
+    assert Rows(Interpreter(divided, place), BATCH).sizes == found.pieces("batch")
+    assert len(divided.instructions) < len(found.document.program.instructions)
 
 
 FAILING = """

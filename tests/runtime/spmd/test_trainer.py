@@ -25,6 +25,7 @@ from spmd_trainer import (
 )
 
 from astrarium.errors import InputError
+from astrarium.runtime.spmd.autocast import under_autocast
 from astrarium.runtime.spmd.optimizers import check_elementwise
 from astrarium.runtime.spmd.trainer import HowTrained
 
@@ -101,6 +102,25 @@ def test_other_optimizers_are_refused_by_name(name: str, said: str) -> None:
         check_elementwise(optimizer)
 
 
+class Trusting(torch.optim.SGD):  # type: ignore[misc]  # torch has no types here
+    """As LAMB and LARS: a parameter's norm says how far it goes."""
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                ratio = parameter.norm() / parameter.grad.norm()
+                parameter.sub_(group["lr"] * ratio * parameter.grad)
+
+
+def test_optimizers_of_others_are_tried_out() -> None:
+    optimizer = Trusting([torch.zeros(3, 4, requires_grad=True)])
+    with pytest.raises(InputError, match="optimizer Trusting looks at parameters as a whole"):
+        check_elementwise(optimizer)
+    with pytest.raises(InputError, match="clip_norm is 0; give a norm above 0"):
+        HowTrained(clip_norm=0)
+
+
 def test_a_resumed_training_is_one_that_went_on(ranks: Ranks, tmp_path: Path) -> None:
     """Of AdamW with groups, a schedule, dropout and statistics of batch norm, on other ranks."""
     how = HowTrained(seed=3, clip_norm=1.0)
@@ -119,7 +139,8 @@ def test_a_resumed_training_is_one_that_went_on(ranks: Ranks, tmp_path: Path) ->
 def test_bfloat16_is_that_of_autocast(ranks: Ranks, kind: str) -> None:
     """Formats agree on all ranks, also where pieces are empty."""
     batches = [batch_of(seed, torch.float32) for seed in range(3)]
-    asked = Asked(batches, sgd, kind=kind, how=HowTrained(autocast=torch.bfloat16))
+    how = HowTrained(autocast=torch.bfloat16)
+    asked = Asked(batches, sgd, kind=kind, how=how, evaluate=True)
     exact = alone(replace(asked, how=HowTrained()), 1, torch.float32)
     expected = alone(asked, 1, torch.float32)
     off = max(abs(a - b) for a, b in zip(exact.losses, expected.losses, strict=True))
@@ -129,6 +150,22 @@ def test_bfloat16_is_that_of_autocast(ranks: Ranks, kind: str) -> None:
         for found in ranks.run(train, [(program, asked)] * 4):
             assert found.losses == pytest.approx(expected.losses, abs=4 * off)
             assert found.losses != pytest.approx(exact.losses, abs=1e-7)
+            assert found.evaluated == pytest.approx(expected.evaluated, abs=4 * off)
+
+
+def test_operators_that_torch_does_not_know_stay_in_their_format() -> None:
+    graph = program_of((2,), dtype=torch.float32).graph
+    at = next(k for k, node in enumerate(graph.nodes) if node.op == "aten.sigmoid.default")
+    formats = under_autocast(graph, torch.bfloat16, torch.device("cpu")).nodes
+    assert (formats[at].dtype, formats[at].computed_in) == ("float32", "")
+    einsum = next(node for node in formats if node.op == "aten.einsum.default")
+    assert (einsum.dtype, einsum.computed_in) == ("bfloat16", "bfloat16")
+    other = replace(graph.nodes[at], op="own.experts.default")
+    nodes = (*graph.nodes[:at], other, *graph.nodes[at + 1 :])
+    changed = under_autocast(replace(graph, nodes=nodes), torch.bfloat16, torch.device("cpu"))
+    assert (changed.nodes[at].dtype, changed.nodes[at].computed_in) == ("float32", "float32")
+    with pytest.raises(InputError, match=r"autocast is torch\.float64; expected torch\.bfloat16"):
+        under_autocast(graph, torch.float64, torch.device("cpu"))
 
 
 def test_gradients_beyond_float16_are_used_on_no_rank(ranks: Ranks) -> None:

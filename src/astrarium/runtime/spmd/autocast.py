@@ -56,13 +56,29 @@ class _Formats:
         elif node.op == GETITEM:
             self.values[index] = self.values[node.inputs[0]][node.args[1]]
         else:
-            wanted = self._wanted(node)
-            self.values[index] = self._computed(index, wanted)
+            wanted, self.values[index] = self._computed(index)
         value = self.values[index]
         first = value if isinstance(value, Tensor) else value[0]
         return replace(node, dtype=_name(first.dtype), computed_in=_name(wanted) if wanted else "")
 
-    def _computed(self, index: int, wanted: torch.dtype | None) -> Any:  # noqa: ANN401
+    def _computed(self, index: int) -> tuple[torch.dtype | None, Any]:
+        """The format that an operator computes in, and what it gives.
+
+        What torch does not know, or does not compute in mixed formats, has those of the capture.
+        """
+        node = self.graph.nodes[index]
+        try:
+            wanted = self._wanted(node)
+            return wanted, self._result(index, wanted)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            own: torch.dtype = getattr(torch, node.dtype)
+            found = torch.empty(node.shape, dtype=own, device=self.device)
+            read = [self.graph.nodes[reader] for reader in self.graph.readers[index]]
+            picked = [one.args[1] for one in read if one.op == GETITEM]
+            wanted = own if own.is_floating_point else torch.float32
+            return wanted, [found] * (1 + max(picked)) if picked else found
+
+    def _result(self, index: int, wanted: torch.dtype | None) -> Any:  # noqa: ANN401
         node = self.graph.nodes[index]
         args, kwargs = torch_arguments(node, self.values, self.device)
         if wanted is not None:

@@ -35,7 +35,10 @@ MANIFEST: Final = "astrarium.json"
 BEFORE: Final = "manifest.json"  # of astrarium.checkpoint/1
 STATE_DICT: Final = "state_dict.pt"
 MODEL, OPTIMIZER, STATE, TRAINER, RANDOM = "model", "optimizer", "state", "trainer", "random"
-NOT_SETTINGS: Final = ("params", "param_names")  # of an optimizer's groups
+# Of an optimizer's groups: what they hold, and how it is computed on the device at hand.
+NOT_SETTINGS: Final = (
+    "params", "param_names", "foreach", "fused", "capturable", "differentiable",
+)  # fmt: skip
 CHUNK_BYTES: Final = 1 << 22
 
 
@@ -391,7 +394,7 @@ def _check_model(reader: Reader, training: Training, held: Mapping[str, Tensor])
     """Refuse a checkpoint that lacks a parameter, has others, or has them in another shape."""
     own = {name: tuple(x.shape) for name, x in held.items()}
     trained = {node.target: node.stored_shape for node in _nodes(training).values()}
-    for name in trained.keys() - reader.shapes.keys():
+    for name in sorted(trained.keys() - reader.shapes.keys()):
         raise InputError(f"{reader.folder} holds no parameter {name!r}; it is of another model")
     for name, shape in reader.shapes.items():
         expected = {**own, **trained}.get(name)

@@ -48,6 +48,10 @@ class HowTrained:
     autocast: torch.dtype | None = None  # 16 bits, where torch's autocast has them
     scaler: torch.amp.GradScaler | None = None  # of float16; None: one with usual settings
 
+    def __post_init__(self) -> None:
+        if self.clip_norm is not None and not self.clip_norm > 0.0:
+            raise InputError(f"clip_norm is {self.clip_norm}; give a norm above 0, or none")
+
     def scaler_on(self, device: torch.device) -> torch.amp.GradScaler | None:
         if self.autocast is torch.float16 and self.scaler is None:
             return torch.amp.GradScaler(device.type)
