@@ -36,7 +36,7 @@ from astrarium.spmd.factory import load_factory
 from astrarium.spmd.fused import taken_apart
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.program import Program
-from astrarium.spmd.synthesis import Synthesis, fits, synthesize
+from astrarium.spmd.synthesis import Synthesis, synthesize
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NETWORK = 10.4e9 / 8  # bytes per second between machines
@@ -100,6 +100,11 @@ MODELS: Mapping[str, Callable[[int], Graph]] = {
 
 def without_memory(space: Space) -> Space:
     return replace(space, memory=False)
+
+
+def fits(program: Program, devices: Devices) -> bool:
+    """Whether every device has room for its part."""
+    return all(size <= room for size, room in zip(program.bytes, devices.room, strict=True))
 
 
 def compared(name: str, graph: Graph, devices: Devices) -> Row:

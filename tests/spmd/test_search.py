@@ -19,6 +19,7 @@ from spmd_search import TWO_LEVELS, transformer
 from astrarium.errors import InputError
 from astrarium.spmd.astar import Guide, cheapest_path
 from astrarium.spmd.blocks import Prices, contracted, network_of
+from astrarium.spmd.effort import Effort
 from astrarium.spmd.frontier import fastest_fitting
 from astrarium.spmd.moves import Moves, State
 from astrarium.spmd.problem import Problem, Solution
@@ -187,14 +188,42 @@ def test_a_limit_leaves_a_program_and_a_bound() -> None:
     problem = transformer(2)
     fastest = solve(problem)
     tight = replace(problem, room=(0.85 * fastest.bytes[0],))
-    hurried = solve(tight, limit=1)
-    check_program(tight, hurried)
     patient = solve(tight)
-    assert fastest.seconds < hurried.bound <= patient.seconds <= hurried.seconds
+    for effort in (1, 20_000):
+        hurried = solve(tight, Effort(effort))
+        check_program(tight, hurried)
+        assert fastest.seconds < hurried.bound <= patient.seconds <= hurried.seconds
     assert hurried.seconds < 1.2 * hurried.bound
-    unlimited = fastest_fitting(problem, (), [], limit=1)
+    unlimited = fastest_fitting(problem, (), [], Effort(1))
     assert unlimited.steps is not None
-    assert solve(problem, limit=1).seconds < 1.1 * fastest.seconds
+    assert solve(problem, Effort(1)).seconds < 1.1 * fastest.seconds
+
+
+@pytest.mark.parametrize("steps", [1, 600])
+def test_where_states_are_many_the_best_so_far_has_a_bound(steps: int) -> None:
+    """Values that are read far apart: states are combinations of their layouts."""
+    width, depth = 8, 20
+    crossed = [(node, node + width - 1) for node in range(depth)]
+    problem = made(5, (*[()] * width, *crossed, tuple(range(depth, depth + width))))
+    best, hurried = (
+        cheapest_path(Guide(Moves(network_of(problem)), np.ones(1)), effort)
+        for effort in (None, Effort(steps))
+    )
+    assert best is not None
+    assert hurried is not None
+    assert best.bound == best.total
+    assert 0 < hurried.bound < best.total <= hurried.total <= 1.2 * best.total
+    assert hurried.expanded < best.expanded
+
+
+def test_ways_that_are_too_many_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found without some of them is a program; the bound is one without them, too."""
+    problem = replace(transformer(1, TWO_LEVELS), signatures=(), blocks=())
+    best = solve(problem)
+    monkeypatch.setattr("astrarium.spmd.ways._MOST", 3)
+    hurried = solve(problem)
+    check_program(problem, hurried)
+    assert 0 < hurried.bound <= best.seconds * (1 + 1e-12) <= hurried.seconds * (1 + 1e-9)
 
 
 def test_no_program_at_all() -> None:

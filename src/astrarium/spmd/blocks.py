@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
+from astrarium.spmd.effort import Effort
 from astrarium.spmd.parts import Network, Part, Place, Workshop, readers_of, sieved
 from astrarium.spmd.problem import Conversions, Problem
 from astrarium.spmd.ways import Ways
@@ -26,6 +27,7 @@ from astrarium.value import Value
 
 # Combinations of options looked at, and options that a part may have: with bytes, few options
 # match each other, and it is better to leave the rest to the search.
+_STEPS_OF_A_PLACE: Final = 20  # of a search: what takes as long as a place takes here
 _SIZES = {False: (200_000, 200), True: (20_000, 300)}
 
 
@@ -105,12 +107,15 @@ def _grids(problem: Problem[Any], classes: tuple[int, ...]) -> Floats:
     return np.asarray(2.0 ** (np.ceil(np.log2(np.maximum(totals, 1e-250))) - 52))
 
 
-def contracted(problem: Problem[Any], network: Network) -> Network:
+def contracted(problem: Problem[Any], network: Network, effort: Effort | None = None) -> Network:
     """The same in fewer places, with the same best programs."""
     workshop = Workshop(*_SIZES[network.places[0].part.prices.shape[1] > 1])
     regions = _regions(problem)
     folded = _folded(list(network.places), regions, workshop)
-    return Network(tuple(_merged(folded, regions, workshop)), network.ways)
+    merged = _merged(folded, regions, workshop)
+    if effort is not None:
+        effort.spend(_STEPS_OF_A_PLACE * len(network.places) + workshop.looked_at)
+    return Network(tuple(merged), network.ways)
 
 
 def _folded(places: list[Place], regions: list[int], workshop: Workshop) -> list[Place]:

@@ -56,6 +56,10 @@ class Moves:
             found = self._known[key] = _sensible(_all_moves(part, stage.stays, entry))
         return found
 
+    def live(self, position: int) -> tuple[int, ...]:
+        """The values in states of a position; behind the last place there are none."""
+        return self.stages[position].live if position < len(self.stages) else ()
+
     def after(self, position: int, state: State, move: Move) -> State:
         """The state that a move leads to."""
         both = state + move.leaves

@@ -75,6 +75,7 @@ class Workshop:
 
     most: int  # combinations of options that are looked at
     largest: int  # options that a part may have
+    looked_at: int = 0  # combinations so far
     done: dict[tuple[object, ...], Part | None] = field(default_factory=dict)
     kept: list[Part] = field(default_factory=list)  # so that their ids stay theirs
 
@@ -101,6 +102,7 @@ class Workshop:
             self.kept += [first.part, second.part]
             part = None
             if first.part.size * second.part.size <= self.most:
+                self.looked_at += first.part.size * second.part.size
                 wiring = (others, columns, stays, own)
                 part = _join(first.part, second.part, links, owners, wiring, self.largest)
             self.done[key] = part
@@ -132,6 +134,8 @@ def _join(
     for link in links:
         ways = second.reads[link.read]
         table = _WayTable.of(ways, gives[:, link.made], second.needs[two, link.read], link.stays)
+        if table is None:
+            return None
         rows, which = table.expand()
         one, two, gives = one[rows], two[rows], gives[rows]
         prices = prices[rows] + table.prices[which]
@@ -177,10 +181,15 @@ class _WayTable(Value, frozen=True):
     counts: Ints
 
     @classmethod
-    def of(cls, ways: Ways, there: Ints, wanted: Ints, stays: bool) -> _WayTable:
+    def of(cls, ways: Ways, there: Ints, wanted: Ints, stays: bool) -> _WayTable | None:
+        """None if there are too many ways to list them all."""
         pairs, index = np.unique(there * (1 << 32) + wanted, return_inverse=True)
         find = ways.extensions if stays else ways.covers
-        lists = [find(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist()]
+        lists = []
+        for pair in pairs.tolist():
+            lists.append(find(pair >> 32, pair & 0xFFFFFFFF))
+            if stays and ways.cut_short:
+                return None
         flat = [way for found in lists for way in found]
         counts = np.array([len(found) for found in lists], np.int64)
         starts = np.cumsum(counts) - counts

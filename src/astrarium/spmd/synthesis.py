@@ -7,8 +7,10 @@ and the fastest that fits is the answer.
 
 Rounds divide the axes that matter most, the batch and those of parameters; then all axes (the
 tokens of a sequence, the places of an expert) are searched at the ratios found, and if that gains,
-rounds go on with all of them. In models where that search grows too large it is given up, and the
-answer is the one of the narrower rounds.
+rounds go on with all of them.
+
+Every search has a part of the effort that is left, so the work as a whole is bounded: where it does
+not last, the answer is the best program so far.
 
 What is proven: `bound` is of a search over all rules at the ratios of the answer. No program is
 faster *with those ratios*; other ratios are tried by linear programming around the programs found,
@@ -19,19 +21,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.errors import InputError
 from astrarium.spmd.axes import Axes, Division, find_axes, whole_granules
 from astrarium.spmd.baselines import Place, Ratios, Rules, Space, restricted, silenced, space_of
 from astrarium.spmd.build import build_problem
 from astrarium.spmd.compute import MeasuredOperators
 from astrarium.spmd.devices import Devices
+from astrarium.spmd.effort import Effort
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.keys import Priced
 from astrarium.spmd.lines import kinds_of, lines_of
@@ -42,6 +44,7 @@ from astrarium.spmd.ratios import Lines, best_parts, best_shares, dealt_out
 from astrarium.spmd.rules import Rule, rules_of
 from astrarium.spmd.search import NoRoomError, solve
 from astrarium.spmd.segments import cut, parts_of
+from astrarium.spmd.ties import tied_axes
 from astrarium.value import Value
 
 ROUNDS: Final = 6  # of each start; two are usual
@@ -49,7 +52,10 @@ SAME: Final = 1e-9  # relative difference of times of one program, summed up in 
 GAIN: Final = 1e-4  # of a step's time: less is no gain
 CUT_GAIN: Final = 5e-3  # what cuts must promise, were they free, before they are tried
 ATTEMPTS: Final = 8  # to find a program that leaves room for what comes and goes
-STATES: Final = 200  # of a search over all axes, before the narrower answer is kept
+SHARES: Final = 5  # a search may take one of so many of the effort that is left
+LEAST_STEPS: Final = 30_000  # of a search, however little is left
+WIDER_STEPS: Final = 100_000  # of a search over all axes, where there is a program already
+STEPS_OF_A_CHOICE: Final = 5  # of a search: what takes as long as its price
 PHASES: Final = ("rules", "prices", "search", "ratios")
 
 
@@ -80,7 +86,6 @@ class Task(Value, frozen=True, dict=True):
     micro_batches: int = 1
     optimizer: str = "adam"
     measured: MeasuredOperators | None = None
-    limit: int | None = None  # of states in a search
     space: Space | None = None  # what programs are narrowed down to
     narrowed: bool = False  # to main axes: then a search proves nothing about all programs
 
@@ -115,6 +120,7 @@ class _Candidate(Value, frozen=True, dict=True):
 class _Found:
     """The best program so far, and a record of the work."""
 
+    effort: Effort = field(default_factory=Effort)
     best: _Candidate | None = None
     bound: float = 0.0
     optimal: bool = False
@@ -164,19 +170,17 @@ def synthesize(  # noqa: PLR0913  what a user can say
     space: Space | None = None,
     candidates: Sequence[Program] = (),
     cuts: bool = True,
-    limit: int | None = None,
+    effort: Effort | None = None,
 ) -> Synthesis:
-    """The fastest program found for a graph of one micro-batch.
+    """The fastest program found for a graph of one micro-batch, within an effort.
 
     `space` narrows the programs down to a baseline's. `candidates` are programs of the same graph
     that the answer must not be slower than; their ratios are starts, too.
     """
-    found = _Found()
+    found = _Found(effort or Effort())
     with found.timed("rules"):
         task = task_of(graph, devices, allow_replicate, space)
-    task = replace(
-        task, micro_batches=micro_batches, optimizer=optimizer, measured=measured, limit=limit
-    )
+    task = replace(task, micro_batches=micro_batches, optimizer=optimizer, measured=measured)
     if space is not None and not space.memory:
         task = replace(task, devices=without_limits(devices))
     for program in candidates:
@@ -235,37 +239,6 @@ def without_limits(devices: Devices) -> Devices:
     return replace(devices, devices=endless)
 
 
-def tied_axes(graph: Graph, axes: Axes) -> Ints:
-    """The variable that stands for each axis: axes at the same place of equal blocks share one."""
-    blocks: dict[int, list[int]] = {}
-    for index, block in enumerate(graph.blocks):
-        if block >= 0:
-            blocks.setdefault(block, []).append(index)
-    parents = list(range(axes.count))
-    models: dict[tuple[object, ...], list[int]] = {}
-    for nodes in blocks.values():
-        model = models.setdefault(tuple(_kind(graph, node) for node in nodes), nodes)
-        for one, other in zip(model, nodes, strict=True):
-            for left, right in zip(axes.of[one], axes.of[other], strict=True):
-                roots = sorted((_root(parents, left), _root(parents, right)))
-                if axes.granules[roots[0]] == axes.granules[roots[1]]:
-                    parents[roots[1]] = roots[0]
-    roots = [_root(parents, axis) for axis in range(axes.count)]
-    numbers = {root: number for number, root in enumerate(dict.fromkeys(roots))}
-    return np.asarray([numbers[root] for root in roots], np.int64)
-
-
-def _kind(graph: Graph, node: int) -> tuple[str, tuple[int, ...]]:
-    return graph.nodes[node].op, graph.nodes[node].shape
-
-
-def _root(parents: list[int], at: int) -> int:
-    while parents[at] != at:
-        parents[at] = parents[parents[at]]
-        at = parents[at]
-    return at
-
-
 def by_weight(axes: Axes, weights: Sequence[Floats]) -> tuple[Division, ...]:
     """Divide every axis by weights of the places of each level, in whole granules."""
     divisions = []
@@ -317,19 +290,24 @@ def _key(divisions: Sequence[Division]) -> tuple[bytes, ...]:
     return tuple(division.granules.tobytes() for division in divisions)
 
 
-def _alternate(task: Task, divisions: tuple[Division, ...], found: _Found) -> None:
-    """Search and choose ratios in turn, until neither gains."""
-    before = np.inf
+def _alternate(
+    task: Task, divisions: tuple[Division, ...], found: _Found, before: float = np.inf
+) -> None:
+    """Search and choose ratios in turn, until neither gains; `before`: seconds to start from."""
     for _ in range(ROUNDS):
         key = _key(divisions)
-        if (task.narrowed, key) in found.searched:
+        if (task.narrowed, key) in found.searched or (found.effort.spent and found.best):
             return
         found.searched.add((task.narrowed, key))
         try:
             here, solution = _searched(task, divisions, found)
         except NoRoomError as error:
             found.no_room = found.no_room or error
-            return
+            fitting = _made_to_fit(task, divisions, error, found)
+            if fitting is None:
+                return
+            divisions = fitting.program.divisions
+            continue
         if not here.fits(task.devices):
             found.no_room = found.no_room or _still_over(here, task.devices)
         found.offer(here, task.devices, None if task.narrowed else solution)
@@ -351,16 +329,37 @@ def _alternate(task: Task, divisions: tuple[Division, ...], found: _Found) -> No
         divisions, before = better.program.divisions, better.seconds
 
 
+def _made_to_fit(
+    task: Task, divisions: tuple[Division, ...], error: NoRoomError, found: _Found
+) -> _Candidate | None:
+    """The leanest program with ratios by which it fits; None if it does not."""
+    if error.leanest is None or not task.free:
+        return None
+    with found.timed("ratios"):
+        program = unpriced_program(
+            _problem(task, divisions),
+            error.leanest,
+            task.graph,
+            task.axes,
+            divisions,
+            task.devices,
+            task.micro_batches,
+        )
+        fitting = _other_ratios(task, _candidate(task, program, divisions))
+    if fitting is not None:
+        found.offer(fitting, task.devices, None)
+    return fitting
+
+
 def _with_all_axes(task: Task, main: Task, found: _Found) -> None:
     """Search all rules at the ratios found, or where nothing fitted, from the starts."""
     if main is not task and found.best is None:
         for divisions in (*_starts(task, None, ()), *_starts_by_memory(task)):
             _alternate(task, divisions, found)
     elif main is not task and found.best is not None:
-        within = replace(task, limit=_states(task))
-        # There are programs, so that a search ends without one only at its limit.
-        with suppress(InputError):
-            _alternate(within, _divisions_for(task, found.best.program), found)
+        # What is no faster is not worth other ratios, nor another search.
+        before = found.best.seconds * (1 + 2 * GAIN)
+        _alternate(task, _divisions_for(task, found.best.program), found, before)
     _with_bound(task, found)
 
 
@@ -369,15 +368,10 @@ def _with_bound(task: Task, found: _Found) -> None:
     best = found.best
     if best is None or found.bound or best.program.graph is not task.graph:
         return
-    endless = replace(task, limit=_states(task), devices=without_limits(task.devices))
-    with suppress(InputError):
-        _, solution = _searched(endless, best.program.divisions, found)
-        found.bound = min(solution.bound, best.seconds)
-        found.optimal = found.bound >= best.seconds * (1 - SAME)
-
-
-def _states(task: Task) -> int:
-    return min(task.limit or STATES, STATES)
+    endless = replace(task, devices=without_limits(task.devices))
+    _, solution = _searched(endless, best.program.divisions, found)
+    found.bound = min(solution.bound, best.seconds)
+    found.optimal = found.bound >= best.seconds * (1 - SAME)
 
 
 def _bare(one: Instruction) -> Instruction:
@@ -397,6 +391,7 @@ def _searched(
     """
     with found.timed("prices"):
         problem = _problem(task, divisions)
+    found.effort.spend(STEPS_OF_A_CHOICE * sum(map(len, problem.choices)))
     first, solution = here, latest = _solved(task, divisions, problem, found)
     for _ in range(ATTEMPTS):
         if here.fits(task.devices):
@@ -418,8 +413,8 @@ def _searched(
 def _solved(
     task: Task, divisions: tuple[Division, ...], problem: Problem[Priced], found: _Found
 ) -> tuple[_Candidate, Solution]:
-    with found.timed("search"):
-        solution = solve(problem, task.limit)
+    with found.timed("search"), found.effort.portion(_steps(task, found)) as effort:
+        solution = solve(problem, effort)
     found.rounds += 1
     found.expanded += solution.expanded
     with found.timed("prices"):
@@ -433,6 +428,13 @@ def _solved(
             task.micro_batches,
         )
         return _candidate(task, program, divisions), solution
+
+
+def _steps(task: Task, found: _Found) -> float:
+    """How many steps a search may take."""
+    most = max(found.effort.left / SHARES, LEAST_STEPS)
+    is_wider = found.best is not None and task.space is None and not task.narrowed
+    return min(most, WIDER_STEPS) if is_wider else most
 
 
 def _problem(task: Task, divisions: tuple[Division, ...]) -> Problem[Priced]:
@@ -536,7 +538,6 @@ def _with_cuts(task: Task, found: _Found, allow_replicate: Collection[str]) -> N
         micro_batches=task.micro_batches,
         optimizer=task.optimizer,
         measured=task.measured,
-        limit=task.limit,
     )
     main = main_axes(divided)
     _alternate(main, _divisions_for(divided, best.program), found)

@@ -23,6 +23,7 @@ from spmd_training import gradients
 
 from astrarium.spmd.axes import Division
 from astrarium.spmd.conversions import is_possible
+from astrarium.spmd.effort import Effort
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.layout import Placement
 from astrarium.spmd.program import Program
@@ -32,7 +33,7 @@ from astrarium.spmd.synthesis import synthesize
 BATCH = 7
 # Of what the program without a limit takes: less, so that parameters are stored in pieces.
 TIGHT = dict.fromkeys(SIZES, 0.8) | {"moe": 0.7, "vgg19": 0.65, "vit": 0.9, "llama": 0.9}
-STATES = 20  # of searches where memory is short, which are long
+STEPS = 30_000  # of the searches, which need not end
 
 
 def small(name: str, batch: int = BATCH) -> Example:
@@ -74,7 +75,9 @@ def test_where_memory_is_short(ranks: Ranks, name: str) -> None:
     one = small(name)
     usual = synthesize(one.graph, cores(CORES[3]), cuts=False).program
     limit = TIGHT[name] * max(usual.bytes)
-    program = synthesize(one.graph, cores(CORES[3], limit), cuts=False, limit=STATES).program
+    program = synthesize(
+        one.graph, cores(CORES[3], limit), cuts=False, effort=Effort(STEPS)
+    ).program
     assert max(program.bytes) <= limit < max(usual.bytes)
     assert stored_in_pieces(program)
     assert {"all-gather", "reduce-scatter"} <= messages(program)
