@@ -19,10 +19,10 @@ from astrarium.report.program import (
     next_steps,
     program_report,
     search_words,
-    size_words,
     speed_words,
 )
 from astrarium.report.program_parts import messages_of, parts_of, ranges, work_of
+from astrarium.report.program_why import size_words
 from astrarium.spmd.axes import Division
 from astrarium.spmd.document import (
     DevicePart,

@@ -41,21 +41,23 @@ from astrarium.report.program_parts import (
     way_words,
     work_of,
 )
+from astrarium.report.program_why import reason_words, size_words
 from astrarium.spmd.document import (
     MEMORY_CAUSES,
     DevicePart,
     MemoryPart,
     ProgramDocument,
     SearchPart,
+    TriedPart,
     placement_text,
 )
 from astrarium.spmd.factory import called
 from astrarium.spmd.graph import PARAMETER
 from astrarium.spmd.program import Instruction, Program
-from astrarium.units import format_bytes, format_count, format_seconds
+from astrarium.units import format_count, format_seconds
 from astrarium.value import Value
 
-SMALL_SHARE = 0.01  # operators below this share of the step are summed up
+SMALL_SHARE = 0.01  # of a step: operators below it that decide nothing are summed up
 LEAST_GAP = 0.001  # that is told apart from none
 NOTHING_KNOWN = 0.999  # a gap that says nothing
 BAR, SHORTEST_BAR = 16, 4
@@ -94,6 +96,9 @@ def program_report(
     if document.baselines:
         yield title("Against fixed ways to divide the work")
         yield from _baselines(document, width)
+    if document.reasons:
+        yield title(f"Why: against {document.reasons[0].against}, part by part")
+        yield Padding(Text("\n".join(map(reason_words, document.reasons))), (0, 0, 0, 2))
     yield title("Synthesis")
     yield Padding(Text(search_words(document)), (0, 0, 0, 2))
 
@@ -176,7 +181,8 @@ def _work(program: Program, parts: Sequence[Part], width: int) -> Iterator[Rende
     rows: list[tuple[Part, Work]] = []
     for part in parts:
         works = work_of(program, part)
-        small = [w for w in works if w.seconds * part.times < SMALL_SHARE * program.seconds]
+        least = SMALL_SHARE * program.seconds
+        small = [w for w in works if w.seconds * part.times < least and not w.decides]
         if len(small) > 1:
             works = [*(work for work in works if work not in small), _others(small)]
         rows += [(part, work) for work in works]
@@ -228,14 +234,6 @@ def _messages(program: Program, parts: Sequence[Part], width: int) -> Iterator[R
     if len(program.mesh) > 1:
         fields.append(Field("level", [str(sent.level) for _, sent in rows], right=True))
     yield from _by_part([part for part, _ in rows], fields, width)
-
-
-def size_words(size: float) -> str:
-    """Bytes of a tensor, down to single ones."""
-    for limit, unit in ((2**10, "B"), (2**20, "KiB"), (2**30, "MiB")):
-        if size < limit:
-            return f"{size / (limit >> 10):.3g} {unit}"
-    return format_bytes(size)
 
 
 def _once(names: Sequence[str]) -> list[str]:
@@ -416,10 +414,20 @@ def search_words(document: ProgramDocument) -> str:
     """How good the program is known to be, and what finding it took."""
     search = document.search
     rounds = "1 round" if search.rounds == 1 else f"{search.rounds} rounds"
-    return (
+    work = (
         f"{_proof(search)}; {rounds} of programs and pieces, {search.expanded:,} states in"
         f" {format_seconds(search.seconds)}"
     )
+    tried = [tried_words(one) for one in search.tried]
+    return work if len(tried) < 2 else f"{work}\ntried: {'; '.join(tried)}"
+
+
+def tried_words(one: TriedPart) -> str:
+    """What came of a mesh and a number of micro-batches: "mesh nodes, 2 micro-batches: 700 ms"."""
+    split = "" if one.micro_batches == 1 else f", {one.micro_batches} micro-batches"
+    took = "nothing fits" if one.seconds is None else format_seconds(one.seconds)
+    gap = f" (at best {percent(one.bound_gap)} less)" if one.bound_gap >= LEAST_GAP else ""
+    return f"mesh {one.mesh}{split}: {took}{gap}"
 
 
 def _proof(search: SearchPart) -> str:

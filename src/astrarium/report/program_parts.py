@@ -38,6 +38,7 @@ class Part(Value, frozen=True):
     name: str
     instructions: tuple[Instruction, ...]
     times: int = 1
+    owners: tuple[int, ...] = ()  # which blocks or gaps between them, as `instructions_by_owner`
 
 
 class Work(Value, frozen=True):
@@ -49,6 +50,7 @@ class Work(Value, frozen=True):
     gives: str
     seconds: float
     names: tuple[str, ...]  # modules they stand in
+    decides: bool = False  # whether its result is exchanged: what follows depends on that
 
 
 class Sent(Value, frozen=True):
@@ -66,9 +68,7 @@ def parts_of(program: Program) -> list[Part]:
     """The parts in the order of the graph, equal ones folded into the first of them."""
     graph = program.graph
     owner = _owners(graph)
-    by_owner: dict[int, list[Instruction]] = {}
-    for one in program.instructions:
-        by_owner.setdefault(owner[one.node], []).append(one)
+    by_owner = instructions_by_owner(program)
     folded: dict[Any, list[int]] = {}
     for number in dict.fromkeys(sorted(by_owner)):
         key: Any = number
@@ -76,9 +76,26 @@ def parts_of(program: Program) -> list[Part]:
             key = tuple(_signature(graph, one, by_owner[number]) for one in by_owner[number])
         folded.setdefault(key, []).append(number)
     return [
-        Part(_name(graph, owner, numbers), tuple(by_owner[numbers[0]]), len(numbers))
+        Part(
+            _name(graph, owner, numbers),
+            tuple(by_owner[numbers[0]]),
+            len(numbers),
+            tuple(numbers),
+        )
         for numbers in folded.values()
     ]
+
+
+def instructions_by_owner(program: Program) -> dict[int, list[Instruction]]:
+    """Instructions of each block, and of what stands before, between and behind blocks.
+
+    Numbers are the same for all programs of a module, whatever cuts they have.
+    """
+    owner = _owners(program.graph)
+    found: dict[int, list[Instruction]] = {}
+    for one in program.instructions:
+        found.setdefault(owner[one.node], []).append(one)
+    return found
 
 
 def way_words(program: Program, one: Instruction) -> str:
@@ -133,6 +150,7 @@ def work_of(program: Program, part: Part) -> list[Work]:
     """What is computed in a part, alike operators together, in the order of the first of each."""
     graph = program.graph
     found: dict[tuple[str, str, str], list[Instruction]] = {}
+    exchanged = {one.node for one in part.instructions if one.conversion and sends(graph, one)}
     for one in part.instructions:
         node = graph.nodes[one.node]
         if one.conversion is None and not node.is_source:
@@ -146,6 +164,7 @@ def work_of(program: Program, part: Part) -> list[Work]:
             gives,
             sum(one.seconds for one in several),
             tuple(dict.fromkeys(graph.nodes[one.node].path for one in several)),
+            any(one.node in exchanged or sends(graph, one) for one in several),
         )
         for (operator, way, gives), several in found.items()
     ]
@@ -161,6 +180,16 @@ def messages_of(graph: Graph, part: Part) -> list[Sent]:
         Sent(collective, of, how, len(sizes), sum(sizes), level)
         for (collective, of, how, level), sizes in found.items()
     ]
+
+
+def sends(graph: Graph, one: Instruction) -> bool:
+    """Whether devices exchange something in an instruction."""
+    return next(_messages(graph, one), None) is not None
+
+
+def sent_bytes(graph: Graph, instructions: Iterable[Instruction]) -> float:
+    """Of the whole tensors that devices exchange, in both passes."""
+    return sum(size for one in instructions for *_, size in _messages(graph, one))
 
 
 def operator_name(op: str) -> str:

@@ -66,8 +66,17 @@ class MemoryPart(Value, frozen=True):
         return self.peak_bytes / self.capacity_bytes
 
 
+class TriedPart(Value, frozen=True):
+    """One arrangement of devices and number of micro-batches that was searched."""
+
+    mesh: str
+    micro_batches: int
+    seconds: float | None  # of the best program found; None: none was found that fits
+    bound_gap: float = 0.0
+
+
 class SearchPart(Value, frozen=True):
-    """What the synthesis did.
+    """What the synthesis did, in all that was tried.
 
     No program that fits, with the same ratios, takes less than `1 - bound_gap` of this one's time.
     """
@@ -77,6 +86,21 @@ class SearchPart(Value, frozen=True):
     expanded: int
     optimal: bool
     bound_gap: float
+    tried: tuple[TriedPart, ...] = ()
+
+
+class ReasonPart(Value, frozen=True):
+    """A part of the model beside the same part of the fastest fixed way (`against`)."""
+
+    part: str
+    against: str
+    seconds: float
+    against_seconds: float
+    sent_bytes: float  # of whole tensors, both passes
+    against_sent_bytes: float
+    kept_bytes: float  # to the end of the step, on the device that keeps most
+    against_kept_bytes: float
+    ways: tuple[str, ...]  # how the operators that take longest are divided
 
 
 class ProgramDocument(Value, frozen=True, dict=True):
@@ -91,6 +115,7 @@ class ProgramDocument(Value, frozen=True, dict=True):
     search: SearchPart
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    reasons: tuple[ReasonPart, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -148,6 +173,7 @@ def to_dict(document: ProgramDocument) -> dict[str, Any]:
         "bytes": [_number(size) for size in program.bytes],
         "micro_batches": program.micro_batches,
         "notes": list(document.notes),
+        "reasons": [_whole_sizes(asdict(reason)) for reason in document.reasons],
         "axes": [
             {"name": name, "granules": granules, "pieces": [rows[axis] for rows in divisions]}
             for axis, (name, granules) in enumerate(zip(names, program.axes.granules, strict=True))
@@ -208,6 +234,10 @@ def _rule_to_dict(one: Instruction, level: int) -> dict[str, Any]:
 def _conversion_to_dict(conversion: Conversion) -> dict[str, Any]:
     data = asdict(conversion)
     return {key: value for key, value in data.items() if value != How.PLAIN}
+
+
+def _whole_sizes(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: _number(value) if key.endswith("_bytes") else value for key, value in data.items()}
 
 
 def _whole_numbers(data: dict[str, Any]) -> dict[str, Any]:

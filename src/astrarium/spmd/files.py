@@ -26,6 +26,7 @@ from astrarium.spmd.document import (
     DevicePart,
     MemoryPart,
     ProgramDocument,
+    ReasonPart,
     SearchPart,
     SourcePart,
     parse_placement,
@@ -117,6 +118,7 @@ class _File(Value, frozen=True):
     search: SearchPart
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    reasons: tuple[ReasonPart, ...] = ()
 
 
 def save_program(document: ProgramDocument, path: Path) -> None:
@@ -192,6 +194,7 @@ def _document(file: _File) -> ProgramDocument:
         file.search,
         file.baselines,
         file.notes,
+        file.reasons,
     )
 
 

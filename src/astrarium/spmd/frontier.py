@@ -33,6 +33,7 @@ _GAP = 1e-9  # relative: programs nearer than this are taken as equally fast
 _WIDTHS = (8, 64, 512, 4096, 32768)
 _MOST_LABELS = 1_000_000  # looked at, however much effort is left
 _STEPS_OF_A_LABEL = 0.5  # of a search of paths: what takes as long as a label
+_STEPS_OF_A_MOVE = 4  # the same of a move that is listed with bytes
 _SHARES = 6  # of the effort that is left, for one of several searches: most need little
 _CHUNK = 256
 # Of a value: with more (meshes of two levels), ways that trade seconds for bytes are too many to
@@ -101,8 +102,10 @@ def fastest_fitting(
             )
     if bound >= known.seconds * (1 - _GAP):
         return Fitting(known.steps, known.seconds, known.expanded, True)
-    if classes and max(len(each.seconds) for each in problem.conversions) > _MOST_LAYOUTS:
+    many = classes and max(len(each.seconds) for each in problem.conversions) > _MOST_LAYOUTS
+    if many or effort.left < _STEPS_OF_A_LABEL * _MOST_LABELS:
         _try_prices(problem, classes, known, multipliers, effort)
+    if many:
         return Fitting(known.steps, min(bound, known.seconds), known.expanded, False)
     moves = Moves(contracted(problem, network_of(problem, Prices(classes)), effort))
     known.guides = [
@@ -110,11 +113,10 @@ def fastest_fitting(
         for prices in (factor * multipliers for factor in _FACTORS)
     ]
     known.frugal = [Guide(moves, row) for row in np.eye(moves.components)[1:]]
-    left = int(min(_MOST_LABELS, effort.left / _STEPS_OF_A_LABEL))
+    left = _MOST_LABELS
     for width in _WIDTHS:
         before = known.expanded
-        missed, ends = _follow(moves, known, width, left)
-        effort.spend(_STEPS_OF_A_LABEL * (known.expanded - before))
+        missed, ends = _follow(moves, known, width, left, effort)
         for end in ends:
             steps = steps_of(problem, moves.network, end)
             known.offer(steps, _price(problem, classes, steps))
@@ -122,7 +124,7 @@ def fastest_fitting(
         if missed >= known.seconds * (1 - _GAP):
             return Fitting(known.steps, known.seconds, known.expanded, True)
         bound = max(bound, missed)
-        if left <= 0:
+        if left <= 0 or effort.spent:
             break
     return Fitting(known.steps, min(bound, known.seconds), known.expanded, False)
 
@@ -136,7 +138,7 @@ def _try_prices(
 ) -> None:
     """Programs on the side that fits: the cheapest under somewhat higher prices of bytes."""
     for factor in (factor for factor in _FACTORS if factor > 1):
-        if effort.spent and known.steps is not None:
+        if effort.spent:
             return
         weights = (1.0, *(factor * multipliers).tolist())
         with effort.portion(effort.left / _SHARES) as part:
@@ -196,15 +198,22 @@ def _raise_prices(
 
 
 def _follow(
-    moves: Moves, known: _Known, width: int, left: int
+    moves: Moves, known: _Known, width: int, left: int, effort: Effort
 ) -> tuple[float, list[tuple[Move, ...]]]:
-    """Follow the most promising labels to the end: the bound of the best left out, the ends."""
+    """Follow the most promising labels to the end: the bound of the best left out, the ends.
+
+    Where the effort is spent on the way, nothing is known of any.
+    """
     missed = np.inf
     layers: list[_Layer] = [_Layer.start(moves.components)]
     for position in range(len(moves.stages)):
+        listed = moves.listed
         layer, dropped, seen = _next(moves, position, layers[-1], known, width)
         known.expanded += seen
         left -= seen
+        effort.spend(_STEPS_OF_A_LABEL * seen + _STEPS_OF_A_MOVE * (moves.listed - listed))
+        if effort.spent:
+            return -np.inf, []
         missed = min(missed, dropped)
         layers.append(layer)
         if left <= 0:

@@ -44,6 +44,7 @@ class Moves:
         self.components = network.places[0].part.prices.shape[1]
         self.stages = _stages(network)
         self._known: dict[tuple[int, tuple[bool, ...], State], tuple[Move, ...]] = {}
+        self.listed = 0  # moves that were looked at for that
 
     def of(self, position: int, state: State) -> tuple[Move, ...]:
         """The moves from a state."""
@@ -53,7 +54,9 @@ class Moves:
         key = (id(part), stage.stays, entry)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _sensible(_all_moves(part, stage.stays, entry))
+            every = [*_all_moves(part, stage.stays, entry)]
+            self.listed += len(every)
+            found = self._known[key] = _sensible(every)
         return found
 
     def live(self, position: int) -> tuple[int, ...]:
@@ -106,7 +109,7 @@ def _all_moves(part: Part, stays: tuple[bool, ...], entry: State) -> Iterator[Mo
             yield Move(tuple(price), option, ways, (*kept, *gives[option]))
 
 
-def _sensible(moves: Iterator[Move]) -> tuple[Move, ...]:
+def _sensible(moves: list[Move]) -> tuple[Move, ...]:
     """For equal results: without moves that another matches in every component of the price."""
     by_result: dict[tuple[int, ...], list[Move]] = {}
     for move in moves:

@@ -73,3 +73,4 @@ class Solution(Value, frozen=True):
     bound: float  # no program that fits is faster than this
     expanded: int  # states looked at
     optimal: bool
+    limited: bool = False  # the fastest of all does not fit

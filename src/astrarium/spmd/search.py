@@ -84,7 +84,9 @@ def _solve(problem: Problem[Any], classes: tuple[int, ...], effort: Effort) -> S
         raise _not_all(problem, classes, effort, proven=fitting.complete)
     seconds, kept = price_of(problem, fitting.steps)
     bound = seconds if fitting.complete else min(fitting.bound, seconds)
-    return Solution(fitting.steps, seconds, kept, bound, fitting.expanded, fitting.complete)
+    return Solution(
+        fitting.steps, seconds, kept, bound, fitting.expanded, fitting.complete, bool(classes)
+    )
 
 
 def _leanest(problem: Problem[Any], classes: tuple[int, ...], effort: Effort) -> list[Found]:

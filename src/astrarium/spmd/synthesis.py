@@ -56,6 +56,7 @@ SHARES: Final = 5  # a search may take one of so many of the effort that is left
 LEAST_STEPS: Final = 30_000  # of a search, however little is left
 WIDER_STEPS: Final = 100_000  # of a search over all axes, where there is a program already
 STEPS_OF_A_CHOICE: Final = 5  # of a search: what takes as long as its price
+NEARLY_FULL: Final = 0.9  # of a device's memory: less in it may let ratios be others
 PHASES: Final = ("rules", "prices", "search", "ratios")
 
 
@@ -68,6 +69,7 @@ class Synthesis(Value, frozen=True, dict=True):
     optimal: bool  # no program is faster with the ratios of this one
     bound: float  # seconds: no program with the ratios of this one is faster; 0: none is known
     seconds: dict[str, float]  # of the work done, by phase
+    limited: bool = False  # by memory: with more of it, or less in it, a program may be faster
 
     @property
     def bound_gap(self) -> float:
@@ -124,6 +126,7 @@ class _Found:
     best: _Candidate | None = None
     bound: float = 0.0
     optimal: bool = False
+    limited: bool = False
     rounds: int = 0
     expanded: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -150,6 +153,7 @@ class _Found:
             if longer > 0 and not (proves and longer <= SAME * self.best.seconds):
                 return
         self.best = one
+        self.limited = bool(np.any(one.price.memory.peak > NEARLY_FULL * devices.room))
         self.bound = min(solution.bound, one.seconds) if solution else 0.0
         self.optimal = solution.optimal if solution else False
 
@@ -188,8 +192,8 @@ def synthesize(  # noqa: PLR0913  what a user can say
     main = main_axes(task)
     for divisions in _starts(task, space, candidates):
         _alternate(main, divisions, found)
-    for divisions in () if found.best else _starts_by_memory(task):
-        _alternate(main, divisions, found)
+        for by_memory in () if found.best else _starts_by_memory(task):
+            _alternate(main, by_memory, found)
     _with_all_axes(task, main, found)
     if found.best is None:
         raise found.no_room or AssertionError("a search ended without a program or a reason")
@@ -197,7 +201,13 @@ def synthesize(  # noqa: PLR0913  what a user can say
         _with_cuts(task, found, allow_replicate)
     program = with_price(found.best.program, found.best.price)
     return Synthesis(
-        program, found.rounds, found.expanded, found.optimal, found.bound, found.seconds
+        program,
+        found.rounds,
+        found.expanded,
+        found.optimal,
+        found.bound,
+        found.seconds,
+        found.limited,
     )
 
 
@@ -296,7 +306,8 @@ def _alternate(
     """Search and choose ratios in turn, until neither gains; `before`: seconds to start from."""
     for _ in range(ROUNDS):
         key = _key(divisions)
-        if (task.narrowed, key) in found.searched or (found.effort.spent and found.best):
+        is_last = found.effort.spent and (found.best is not None or found.rounds > 0)
+        if (task.narrowed, key) in found.searched or is_last:
             return
         found.searched.add((task.narrowed, key))
         try:
@@ -311,6 +322,7 @@ def _alternate(
         if not here.fits(task.devices):
             found.no_room = found.no_room or _still_over(here, task.devices)
         found.offer(here, task.devices, None if task.narrowed else solution)
+        found.limited |= found.best is here and solution.limited
         if not task.narrowed:
             found.learn(key, solution)
         form = tuple(map(_bare, here.program.instructions))
@@ -394,7 +406,7 @@ def _searched(
     found.effort.spend(STEPS_OF_A_CHOICE * sum(map(len, problem.choices)))
     first, solution = here, latest = _solved(task, divisions, problem, found)
     for _ in range(ATTEMPTS):
-        if here.fits(task.devices):
+        if here.fits(task.devices) or found.effort.spent:
             break
         left = task.devices.least_by_class(task.devices.room - here.price.memory.transient)
         problem = replace(problem, room=tuple(map(min, problem.room, left)))
@@ -431,8 +443,8 @@ def _solved(
 
 
 def _steps(task: Task, found: _Found) -> float:
-    """How many steps a search may take."""
-    most = max(found.effort.left / SHARES, LEAST_STEPS)
+    """How many steps a search may take; where ratios are given, few follow."""
+    most = max(found.effort.left / (SHARES if task.free else 2), LEAST_STEPS)
     is_wider = found.best is not None and task.space is None and not task.narrowed
     return min(most, WIDER_STEPS) if is_wider else most
 
