@@ -161,7 +161,10 @@ def _meshes(question: Question) -> dict[str, Devices]:
     from astrarium.spmd.devices import devices_of
 
     names = {Mesh.FLAT: 1, Mesh.NODES: 2}
-    if question.mesh is Mesh.FLAT or _one_level(question.cluster) is not None:
+    # Cores of one machine reach each other alike, whatever pools they are counted in.
+    cores = all(pool.gpu.is_processor for pool in question.cluster.pools)
+    is_flat = question.mesh is Mesh.FLAT or (question.mesh is Mesh.AUTO and cores)
+    if is_flat or _one_level(question.cluster) is not None:
         del names[Mesh.NODES]
     return {
         mesh.value: devices_of(question.cluster, question.memory_bytes, levels, question.tuning)

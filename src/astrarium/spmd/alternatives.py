@@ -25,8 +25,10 @@ from astrarium.value import Value
 
 FLAT: Final = "flat"
 NODES: Final = "nodes"
-STEPS: Final = 4_000_000  # of all searches of a question: about ten seconds of a core
-FIXED_SHARES: Final = 5  # a fixed way to divide the work may take one of so many of what is left
+STEPS: Final = 5_000_000  # of all searches of a question: about ten seconds of a core
+# Of the effort that is left: what a fixed way to divide the work may take, and all programs.
+FIXED_SHARE: Final = 1 / 6
+WHOLE_SHARE: Final = 2 / 3
 
 Progress = Callable[[str], None]
 
@@ -128,8 +130,8 @@ class Alternatives:
         space: Space | None,
         others: Sequence[Program] = (),
     ) -> Synthesis:
-        share = 2 if space is None else FIXED_SHARES
-        with self.effort.portion(self.effort.left / share) as part:
+        share = WHOLE_SHARE if space is None else FIXED_SHARE
+        with self.effort.portion(self.effort.left * share) as part:
             return synthesize(
                 graph,
                 self.meshes[mesh],

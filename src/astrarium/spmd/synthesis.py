@@ -52,7 +52,7 @@ SAME: Final = 1e-9  # relative difference of times of one program, summed up in 
 GAIN: Final = 1e-4  # of a step's time: less is no gain
 CUT_GAIN: Final = 5e-3  # what cuts must promise, were they free, before they are tried
 ATTEMPTS: Final = 8  # to find a program that leaves room for what comes and goes
-SHARES: Final = 5  # a search may take one of so many of the effort that is left
+SHARES: Final = 2  # a search may take one of so many of the effort that is left
 LEAST_STEPS: Final = 30_000  # of a search, however little is left
 WIDER_STEPS: Final = 100_000  # of a search over all axes, where there is a program already
 STEPS_OF_A_CHOICE: Final = 5  # of a search: what takes as long as its price
@@ -443,8 +443,8 @@ def _solved(
 
 
 def _steps(task: Task, found: _Found) -> float:
-    """How many steps a search may take; where ratios are given, few follow."""
-    most = max(found.effort.left / (SHARES if task.free else 2), LEAST_STEPS)
+    """How many steps a search may take."""
+    most = max(found.effort.left / SHARES, LEAST_STEPS)
     is_wider = found.best is not None and task.space is None and not task.narrowed
     return min(most, WIDER_STEPS) if is_wider else most
 
