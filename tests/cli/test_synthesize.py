@@ -163,7 +163,10 @@ def test_nothing_fits_is_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) 
         ("m.py:make --cluster c.yaml --batch 8", "c.yaml: no such file"),
         ("m.py:make --gpus t4:2 --batch 8 --micro-batches 3", "does not divide into 3 micro-batc"),
         ("m.py:make --gpus t4:2 --batch 8 --memory lots", "--memory 'lots'"),
-        ("m.py:make --gpus t4:2 --batch 8 --mesh cube", "--mesh 'cube': expected one of auto, flat"),
+        (
+            "m.py:make --gpus t4:2 --batch 8 --mesh cube",
+            "--mesh 'cube': expected one of auto, flat",
+        ),
         ("m.py:make --gpus t4:2 --batch 8 --mesh nodes", "two levels, and there is one node"),
         ("m.py:make --gpus t4:1,v100:1 --batch 8 --mesh nodes", "one device in each node"),
         ("m.py:make --gpus t4:2,v100:4 --batch 8 --mesh nodes", "and these have 2 and 4; leave"),

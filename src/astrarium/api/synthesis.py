@@ -250,6 +250,7 @@ def _document(question: Question, chosen: Attempt, attempts: Sequence[Attempt]) 
             one.micro_batches,
             one.found.program.seconds if one.found else None,
             one.found.bound_gap if one.found else 0.0,
+            searched=one.found is not None or one.no_room is not None,
         )
         for one in attempts
     )

@@ -425,7 +425,8 @@ def search_words(document: ProgramDocument) -> str:
 def tried_words(one: TriedPart) -> str:
     """What came of a mesh and a number of micro-batches: "mesh nodes, 2 micro-batches: 700 ms"."""
     split = "" if one.micro_batches == 1 else f", {one.micro_batches} micro-batches"
-    took = "nothing fits" if one.seconds is None else format_seconds(one.seconds)
+    without = "nothing fits" if one.searched else "not tried, the effort was spent"
+    took = without if one.seconds is None else format_seconds(one.seconds)
     gap = f" (at best {percent(one.bound_gap)} less)" if one.bound_gap >= LEAST_GAP else ""
     return f"mesh {one.mesh}{split}: {took}{gap}"
 

@@ -29,6 +29,8 @@ STEPS: Final = 5_000_000  # of all searches of a question: about ten seconds of 
 # Of the effort that is left: what a fixed way to divide the work may take, and all programs.
 FIXED_SHARE: Final = 1 / 6
 WHOLE_SHARE: Final = 2 / 3
+# A further mesh is not tried where the first left less than this of it: little would come of it.
+LEAST_SHARE: Final = 1 / 3
 
 Progress = Callable[[str], None]
 
@@ -41,7 +43,7 @@ class Attempt(Value, frozen=True, dict=True):
     devices: Devices
     graph: Graph
     found: Synthesis | None
-    no_room: NoRoomError | None
+    no_room: NoRoomError | None  # neither: it was not searched, as the effort was spent
     fixed: Mapping[str, Program | NoRoomError]  # ways to compare with, by name
 
     @property
@@ -111,7 +113,11 @@ class Alternatives:
             except NoRoomError as error:
                 fixed[space.name] = error
         programs = [one for one in fixed.values() if isinstance(one, Program)]
+        fits, least = False, LEAST_SHARE * self.effort.left
         for mesh in meshes:
+            if fits and self.effort.left < least:
+                yield Attempt(mesh, count, self.meshes[mesh], graph, None, None, fixed)
+                continue
             self.progress(f"all programs, mesh {mesh}" if len(meshes) > 1 else "all programs")
             found, no_room = None, None
             try:
@@ -120,6 +126,7 @@ class Alternatives:
                 found = self._search(graph, count, mesh, None, others)
             except NoRoomError as error:
                 no_room = error
+            fits = fits or found is not None
             yield Attempt(mesh, count, self.meshes[mesh], graph, found, no_room, fixed)
 
     def _search(

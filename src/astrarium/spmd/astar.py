@@ -21,6 +21,7 @@ from astrarium.value import Value
 
 _EASY: Final = 20_000  # steps after which a beam is tried
 _WIDTHS: Final = (4, 16, 64, 256)  # of beams
+_STEPS_TO_LIST: Final = 2  # of a move, the first time
 _ROWS_OF_A_STEP: Final = 500  # states compared with in the time of a step
 _WORD: Final = 63  # layouts that a number of states' tables has bits for
 
@@ -45,6 +46,7 @@ class Guide:
             self.chains.hanging(position, stage.live) for position, stage in enumerate(moves.stages)
         ]
         self._known: dict[int, list[tuple[float, Move]]] = {}
+        self.steps = 0  # that moves took which were priced so far
 
     def to_go(self, position: int, state: State) -> float:
         """At least this is still to be paid."""
@@ -59,7 +61,9 @@ class Guide:
 
     def priced(self, position: int, state: State) -> list[tuple[float, Move]]:
         """The moves from a state: for each result the cheapest under these weights."""
+        listed = self.moves.listed
         moves = self.moves.of(position, state)
+        self.steps += len(moves) + 1 + _STEPS_TO_LIST * (self.moves.listed - listed)
         found = self._known.get(id(moves))
         if found is None:
             best: dict[tuple[int, ...], tuple[float, Move]] = {}
@@ -183,15 +187,16 @@ class _Search:
                 self._seen[position] = _Seen(self.guide.moves, position)
             seen = self._seen[position]
             if seen.is_new(spent, state):
-                effort.spend(self._expand(position, spent, state) + seen.count / _ROWS_OF_A_STEP)
+                before = self.guide.steps
+                self._expand(position, spent, state)
+                effort.spend(self.guide.steps - before + seen.count / _ROWS_OF_A_STEP)
 
-    def _expand(self, position: int, spent: float, state: State) -> int:
-        """Push what follows a state; how many moves that was."""
+    def _expand(self, position: int, spent: float, state: State) -> None:
+        """Push what follows a state."""
         guide, following = self.guide, self._trail[position + 1]
         most = np.inf if self.best is None else self.best[0]
         self.expanded += 1
-        moves = guide.priced(position, state)
-        for price, move in moves:
+        for price, move in guide.priced(position, state):
             after = guide.moves.after(position, state, move)
             total = spent + price
             if after in following and following[after][0] <= total:
@@ -202,23 +207,21 @@ class _Search:
             following[after] = (total, state, move)
             self._tickets += 1
             heapq.heappush(self._heap, (bound, -position - 1, self._tickets, total, after))
-        return len(moves) + 1
 
 
 def _beam(guide: Guide, width: int, effort: Effort) -> tuple[float, tuple[Move, ...]] | None:
     """A path through the states of each place that promise most; None if none goes on."""
-    moves = guide.moves
+    moves, before = guide.moves, guide.steps
     trail: _Trail = [{(): (0.0, (), None)}]
     for position in range(len(moves.stages)):
         following: _Reached = {}
         for state, (spent, _, _) in trail[-1].items():
-            priced = guide.priced(position, state)
-            effort.spend(len(priced) + 1)
-            for price, move in priced:
+            for price, move in guide.priced(position, state):
                 after = moves.after(position, state, move)
                 if after not in following or spent + price < following[after][0]:
                     following[after] = (spent + price, state, move)
         trail.append(_most_promising(guide, position + 1, following, width))
+    effort.spend(guide.steps - before)
     if not trail[-1]:
         return None
     state = min(trail[-1], key=lambda one: trail[-1][one][0])

@@ -73,6 +73,7 @@ class TriedPart(Value, frozen=True):
     micro_batches: int
     seconds: float | None  # of the best program found; None: none was found that fits
     bound_gap: float = 0.0
+    searched: bool = True  # else the effort was spent before
 
 
 class SearchPart(Value, frozen=True):

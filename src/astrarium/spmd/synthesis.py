@@ -306,8 +306,8 @@ def _alternate(
     """Search and choose ratios in turn, until neither gains; `before`: seconds to start from."""
     for _ in range(ROUNDS):
         key = _key(divisions)
-        is_last = found.effort.spent and (found.best is not None or found.rounds > 0)
-        if (task.narrowed, key) in found.searched or is_last:
+        is_over = found.effort.spent and (found.searched or found.best)
+        if (task.narrowed, key) in found.searched or is_over:
             return
         found.searched.add((task.narrowed, key))
         try:
