@@ -34,6 +34,7 @@ _WIDTHS = (8, 64, 512, 4096, 32768)
 _MOST_LABELS = 1_000_000  # looked at, however much effort is left
 _STEPS_OF_A_LABEL = 0.5  # of a search of paths: what takes as long as a label
 _STEPS_OF_A_MOVE = 4  # the same of a move that is listed with bytes
+_LEAST_STEPS = 30_000  # to follow labels with, however little is left
 _SHARES = 6  # of the effort that is left, for one of several searches: most need little
 _CHUNK = 256
 # Of a value: with more (meshes of two levels), ways that trade seconds for bytes are too many to
@@ -116,7 +117,8 @@ def fastest_fitting(
     left = _MOST_LABELS
     for width in _WIDTHS:
         before = known.expanded
-        missed, ends = _follow(moves, known, width, left, effort)
+        with effort.portion(max(effort.left, _LEAST_STEPS)) as part:
+            missed, ends = _follow(moves, known, width, left, part)
         for end in ends:
             steps = steps_of(problem, moves.network, end)
             known.offer(steps, _price(problem, classes, steps))
