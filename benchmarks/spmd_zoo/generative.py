@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from spmd_zoo.entry import Entry, Made, image
 from torch import Tensor, nn
 from torch.nn import functional
+
+from spmd_zoo.entry import Entry, Made, image
 
 NOISE = 16
 
@@ -204,11 +205,17 @@ class BYOL(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.online, self.slow = self._network(), self._network().requires_grad_(False)
-        self.predict = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+        self.predict = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8)
+        )
 
     def _network(self) -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
         )
 
     def forward(self, one: Tensor, two: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 import transformers
-from spmd_zoo.entry import Entry, Made
 from torch import Tensor
+
+from spmd_zoo.entry import Entry, Made
 
 TOKENS, SEQUENCE = 99, 12
 Inputs = dict[str, Tensor]
@@ -27,7 +28,8 @@ BOTH = {
     "vocab_size": TOKENS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48,
     "decoder_ffn_dim": 48, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2, "decoder_start_token_id": 1,
+    "eos_token_id": 2, "decoder_start_token_id": 1, "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
 }  # fmt: skip
 T5 = {"vocab_size": TOKENS, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
       "decoder_start_token_id": 0}  # fmt: skip
@@ -35,7 +37,7 @@ IMAGE = {**USUAL, "image_size": 32, "patch_size": 8}
 SPEECH = {
     **USUAL, "conv_dim": [16, 16], "conv_kernel": [10, 3], "conv_stride": [5, 2],
     "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2,
-    "mask_time_prob": 0.0, "mask_feature_prob": 0.0, "classifier_proj_size": 16,
+    "layerdrop": 0.0, "mask_time_prob": 0.0, "mask_feature_prob": 0.0, "classifier_proj_size": 16,
 }  # fmt: skip
 STATES = {"vocab_size": TOKENS, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
 WINDOWS = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1],
@@ -44,6 +46,11 @@ WINDOWS = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1],
 
 def words(batch: int) -> Inputs:
     return {name: torch.randint(3, TOKENS, (batch, SEQUENCE)) for name in ("input_ids", "labels")}
+
+
+def masked_words(batch: int) -> Inputs:
+    mask = torch.ones(batch, SEQUENCE, dtype=torch.int64)
+    return {**words(batch), "attention_mask": mask}
 
 
 def pictures(batch: int, size: int = 32) -> Inputs:
@@ -154,7 +161,8 @@ MODELS = {
     **_of(LANGUAGE, words, {**USUAL, "num_kv_heads": 2}, "Falcon ForCausalLM"),
     **_of(LANGUAGE, words, GROUPED, "Llama ForCausalLM", "Mistral ForCausalLM", "Qwen2 ForCausalLM",
           "Phi3 ForCausalLM", "StableLm ForCausalLM", "Starcoder2 ForCausalLM", "Olmo ForCausalLM",
-          "Olmo2 ForCausalLM", "Granite ForCausalLM", "Nemotron ForCausalLM", "SmolLM3 ForCausalLM"),
+          "Olmo2 ForCausalLM", "Granite ForCausalLM", "Nemotron ForCausalLM",
+          "SmolLM3 ForCausalLM"),
     **_of(LANGUAGE, words, {**GROUPED, "head_dim": 8, "sliding_window": 8},
           "Qwen3 ForCausalLM", "Gemma ForCausalLM", "Gemma2 ForCausalLM", "Glm ForCausalLM",
           "Gemma3/Gemma3Text ForCausalLM"),
@@ -163,9 +171,10 @@ MODELS = {
     **_of(MOE, words, {**EXPERTS, "head_dim": 8}, "Qwen3Moe ForCausalLM", "GptOss ForCausalLM"),
     **_of(MOE, words, {**EXPERTS, "n_routed_experts": 4, "n_group": 2, "topk_group": 1,
                        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4,
-                       "qk_nope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1},
+                       "qk_nope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1,
+                       "num_key_value_heads": 4},
           "DeepseekV3 ForCausalLM"),
-    **_of(MOE, words, {**T5, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
+    **_of(MOE, masked_words, {**T5, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
                        "num_experts": 4}, "SwitchTransformers ForConditionalGeneration"),
     **_of(STATE, words, STATES, "Mamba ForCausalLM", "FalconMamba ForCausalLM"),
     **_of(STATE, words, {**STATES, "num_heads": 4, "head_dim": 16, "n_groups": 2, "chunk_size": 4},
@@ -175,8 +184,9 @@ MODELS = {
     **_of(STATE, words, {**GROUPED, "lru_width": 32, "attention_window_size": 8, "head_dim": 8},
           "RecurrentGemma ForCausalLM"),
     **_of(ENCODER, words, USUAL, "Bert ForMaskedLM", "Roberta ForMaskedLM",
-          "Electra ForMaskedLM", "MPNet ForMaskedLM", "Deberta ForMaskedLM", "DebertaV2 ForMaskedLM",
-          "RoFormer ForMaskedLM", "Nystromformer ForMaskedLM", "MegatronBert ForMaskedLM",
+          "Electra ForMaskedLM", "MPNet ForMaskedLM", "Deberta ForMaskedLM",
+          "DebertaV2 ForMaskedLM", "RoFormer ForMaskedLM", "Nystromformer ForMaskedLM",
+          "MegatronBert ForMaskedLM",
           "FNet ForMaskedLM", "XLMRoberta ForMaskedLM"),
     **_of(ENCODER, words, {**USUAL, "embedding_size": 32}, "SqueezeBert ForMaskedLM"),
     **_of(ENCODER, words, {**USUAL, "embedding_size": 16}, "Albert ForMaskedLM",
@@ -191,7 +201,8 @@ MODELS = {
     **_of(ENCODER, words, {"vocab_size": TOKENS, "d_model": 32, "n_layer": 2, "n_head": 4,
                            "d_inner": 48}, "XLNet LMHeadModel"),
     **_of(BOTH_WAYS, words, T5, "T5 ForConditionalGeneration", "MT5 ForConditionalGeneration",
-          "UMT5 ForConditionalGeneration", "LongT5 ForConditionalGeneration"),
+          "UMT5 ForConditionalGeneration"),
+    **_of(BOTH_WAYS, masked_words, T5, "LongT5 ForConditionalGeneration"),
     **_of(BOTH_WAYS, words, BOTH, "Bart ForConditionalGeneration", "MBart ForConditionalGeneration",
           "Pegasus ForConditionalGeneration", "Marian MTModel", "M2M100 ForConditionalGeneration",
           "Blenderbot ForConditionalGeneration", "PLBart ForConditionalGeneration"),

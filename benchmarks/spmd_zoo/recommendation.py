@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import torch
-from spmd_zoo.entry import Entry, Made, WithLoss
 from torch import Tensor, nn
 from torch.nn import functional
+
+from spmd_zoo.entry import Entry, Made, WithLoss
 
 ROWS, WIDTH, FIELDS, NUMBERS = 50, 8, 4, 6
 
 
 def perceptron(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inner, outer in zip(widths, widths[1:], strict=False):
+    for inner, outer in pairwise(widths):
         layers += [nn.Linear(inner, outer), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

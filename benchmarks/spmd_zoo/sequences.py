@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from spmd_zoo.entry import Entry, Made, WithLoss, classifier
 from torch import Tensor, nn
 from torch.nn import functional
+
+from spmd_zoo.entry import Entry, Made, WithLoss, classifier
 
 WORDS, LENGTH, WIDTH, CLASSES = 60, 12, 16, 5
 
@@ -151,7 +152,9 @@ class Translator(nn.Module):
 
     def forward(self, words: Tensor, labels: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(labels.shape[1] - 1)
-        found = self.both(self.words(words), self.words(labels[:, :-1]), tgt_mask=mask)
+        found = self.both(
+            self.words(words), self.words(labels[:, :-1]), tgt_mask=mask, tgt_is_causal=True
+        )
         return functional.cross_entropy(self.scores(found).transpose(1, 2), labels[:, 1:])
 
 
@@ -240,7 +243,11 @@ def _frames(batch: int) -> Made:
 def _one_graph(batch: int) -> Made:
     nodes = 5 * batch
     return classifier(
-        MessagePassing(), CLASSES, nodes, x=torch.randn(nodes, 8), edges=torch.randint(nodes, (4 * nodes, 2))
+        MessagePassing(),
+        CLASSES,
+        nodes,
+        x=torch.randn(nodes, 8),
+        edges=torch.randint(nodes, (4 * nodes, 2)),
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import torch
-from spmd_zoo.entry import Entry, Made, WithLoss, classifier, image
 from torch import Tensor, nn
 from torch.nn import functional
+
+from spmd_zoo.entry import Entry, Made, WithLoss, classifier, image
 
 CLASSES = 10
 
@@ -39,7 +41,9 @@ class Chain(nn.Sequential):
 class Residual(nn.Module):
     """What a branch gives, added to a shortcut."""
 
-    def __init__(self, branch: nn.Module, shortcut: nn.Module | None = None, act: bool = True) -> None:
+    def __init__(
+        self, branch: nn.Module, shortcut: nn.Module | None = None, act: bool = True
+    ) -> None:
         super().__init__()
         self.branch, self.shortcut = branch, shortcut or nn.Identity()
         self.act = nn.ReLU(inplace=True) if act else nn.Identity()
@@ -64,15 +68,24 @@ class Squeeze(nn.Module):
 
 def basic(inner: int, outer: int, stride: int) -> Residual:
     branch = nn.Sequential(conv(inner, outer, 3, stride), *conv(outer, outer)[:2])
-    short = None if inner == outer and stride == 1 else nn.Sequential(*conv(inner, outer, 1, stride)[:2])
+    short = (
+        None
+        if inner == outer and stride == 1
+        else nn.Sequential(*conv(inner, outer, 1, stride)[:2])
+    )
     return Residual(branch, short)
 
 
-def bottleneck(inner: int, outer: int, stride: int, groups: int = 1, squeeze: bool = False) -> Residual:
+def bottleneck(
+    inner: int, outer: int, stride: int, groups: int = 1, squeeze: bool = False
+) -> Residual:
     middle = outer // 2
     last: list[nn.Module] = [Squeeze(outer, 4)] if squeeze else []
     branch = nn.Sequential(
-        conv(inner, middle, 1), conv(middle, middle, 3, stride, groups), *conv(middle, outer, 1)[:2], *last
+        conv(inner, middle, 1),
+        conv(middle, middle, 3, stride, groups),
+        *conv(middle, outer, 1)[:2],
+        *last,
     )
     return Residual(branch, nn.Sequential(*conv(inner, outer, 1, stride)[:2]))
 
@@ -80,7 +93,7 @@ def bottleneck(inner: int, outer: int, stride: int, groups: int = 1, squeeze: bo
 def resnet18() -> nn.Module:
     widths = (8, 8, 16, 32, 32)
     blocks: list[nn.Module] = []
-    for inner, outer in zip(widths, widths[1:], strict=False):
+    for inner, outer in pairwise(widths):
         stride = 1 if inner == outer == 8 else 2
         blocks += [basic(inner, outer, stride), basic(outer, outer, 1)]
     return Chain(conv(3, 8, 7, 2), nn.MaxPool2d(3, 2, 1), *blocks, head(32))
@@ -91,11 +104,18 @@ def resnet50() -> nn.Module:
 
 
 def resnext() -> nn.Module:
-    return Chain(conv(3, 8), bottleneck(8, 16, 1, groups=4), bottleneck(16, 32, 2, groups=4), head(32))
+    return Chain(
+        conv(3, 8), bottleneck(8, 16, 1, groups=4), bottleneck(16, 32, 2, groups=4), head(32)
+    )
 
 
 def se_resnet() -> nn.Module:
-    return Chain(conv(3, 8), bottleneck(8, 16, 1, squeeze=True), bottleneck(16, 32, 2, squeeze=True), head(32))
+    return Chain(
+        conv(3, 8),
+        bottleneck(8, 16, 1, squeeze=True),
+        bottleneck(16, 32, 2, squeeze=True),
+        head(32),
+    )
 
 
 class Dense(nn.Module):
@@ -212,7 +232,10 @@ class ConvNeXtBlock(nn.Module):
         super().__init__()
         self.deep = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
         self.norm = nn.LayerNorm(channels)
-        self.wide, self.narrow = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
+        self.wide, self.narrow = (
+            nn.Linear(channels, 4 * channels),
+            nn.Linear(4 * channels, channels),
+        )
         self.scale = nn.Parameter(torch.full((channels,), 0.1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -232,7 +255,9 @@ class Mixer(nn.Module):
         super().__init__()
 
         def mlp(width: int) -> nn.Module:
-            return nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            return nn.Sequential(
+                nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+            )
 
         self.patches = nn.Conv2d(3, channels, 8, 8)
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(2 * layers))
@@ -301,7 +326,9 @@ class AtrousPyramid(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(conv(3, 8, 3, 2), conv(8, 16, 3, 2))
         self.reaches = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(16, 8, 3, padding=d, dilation=d, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+            nn.Sequential(
+                nn.Conv2d(16, 8, 3, padding=d, dilation=d, bias=False), nn.BatchNorm2d(8), nn.ReLU()
+            )
             for d in (1, 2, 3)
         )
         self.overall = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 8, 1), nn.ReLU())
@@ -322,7 +349,10 @@ class SubPixel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(3, 16, 5, padding=2), nn.Tanh(), nn.Conv2d(16, 12, 3, padding=1), nn.PixelShuffle(2)
+            nn.Conv2d(3, 16, 5, padding=2),
+            nn.Tanh(),
+            nn.Conv2d(16, 12, 3, padding=1),
+            nn.PixelShuffle(2),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -338,7 +368,9 @@ class PointNet(nn.Module):
             nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.ReLU(), nn.Conv1d(16, 32, 1),
             nn.BatchNorm1d(32), nn.ReLU(),
         )  # fmt: skip
-        self.scores = nn.Sequential(nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
+        self.scores = nn.Sequential(
+            nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.scores(torch.max(self.layers(x), 2)[0])

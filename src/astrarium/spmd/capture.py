@@ -34,10 +34,11 @@ from astrarium.spmd.graph import (
     INPUT,
     PARAMETER,
     RANDOM,
+    RECURRENT,
     Graph,
     Node,
     Ref,
-    chance,
+    draws,
     kept_state,
 )
 from astrarium.spmd.masks import without_masks
@@ -63,6 +64,8 @@ WITH_STATISTICS: Final = {
     "aten.native_batch_norm.default": ((3, "running_mean"), (4, "running_var"), (5, "training")),
     "aten.instance_norm.default": ((3, "running_mean"), (4, "running_var"), (5, "use_input_stats")),
 }
+# Operators that write, and those of another name that do not.
+NEW_INSTEAD: Final = {"aten.bernoulli_.float": torch.ops.aten.bernoulli.p}
 ASIDE: Final = ("pin_memory", "layout", "non_blocking", "memory_format")
 
 
@@ -132,8 +135,13 @@ def _without_values(module: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.M
     bare = copy.deepcopy(module, made)
     for part in bare.modules():
         # Keys and values of earlier tokens are for generating; export cannot return them.
-        if getattr(getattr(part, "config", None), "use_cache", None):
-            part.config.use_cache = False
+        config: Any = getattr(part, "config", None)
+        if getattr(config, "use_cache", None):
+            config.use_cache = False
+        # Experts as products by row: what `experts_of` recognises. Sorted by expert, rows of all
+        # devices would be mixed.
+        if getattr(config, "_experts_implementation", None):
+            config._experts_implementation = "batched_mm"
     return bare
 
 
@@ -147,22 +155,12 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _changes_views(program: Any) -> bool:  # noqa: ANN401  an exported program
-    """Whether a value is changed in place that other names stand for parts of.
+    """Whether a value is changed in place of which parts are read later under other names.
 
     Writing new values under the old name is then not enough: torch's own rewriting is needed,
     which takes some operators apart.
     """
-    origin: dict[Any, Any] = {}
-    viewed: set[Any] = set()
-    changed: set[Any] = set()
-    for node in program.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
-            continue
-        schema, first = node.target._schema, node.args[0]
-        if schema.returns and schema.returns[0].alias_info is not None:
-            origin[node] = origin.get(first, first)
-            (changed if schema.is_mutable else viewed).add(origin[node])
-    if not viewed & changed:
+    if not _reads_changed_views(program):
         return False
     if _stops_gradients(program):
         raise InputError(
@@ -173,12 +171,35 @@ def _changes_views(program: Any) -> bool:  # noqa: ANN401  an exported program
     return True
 
 
+def _reads_changed_views(program: Any) -> bool:  # noqa: ANN401  an exported program
+    origin: dict[Any, Any] = {}  # of views and of what is changed in place: what they are views of
+    same: dict[Any, Any] = {}  # of what is changed in place: its first name
+    stale: dict[Any, set[Any]] = {}  # by origin: first names that still have their old values
+    for node in program.graph.nodes:
+        for read in node.all_input_nodes:
+            whole = origin.get(read, read)
+            if same.get(read, read) in stale.get(whole, ()):
+                return True
+        if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
+            continue
+        schema, first = node.target._schema, node.args[0]
+        if not schema.returns or schema.returns[0].alias_info is None:
+            continue
+        whole = origin[node] = origin.get(first, first)
+        if schema.is_mutable:
+            same[node] = same.get(first, first)
+            others = {same.get(one, one) for one, of in origin.items() if of is whole} | {whole}
+            stale.setdefault(whole, set()).update(others - {same[node]})
+    return False
+
+
 def _stops_gradients(program: Any) -> bool:  # noqa: ANN401  an exported program
     """Whether something under `torch.no_grad()` depends on parameters: rewriting forgets that."""
     parameters = program.graph_signature.inputs_to_parameters
     trained: set[Any] = set()
     for node in program.graph.nodes:
-        if node.name in parameters or trained.intersection(node.all_input_nodes):
+        own = program.state_dict.get(parameters.get(node.name))
+        if (own is not None and own.requires_grad) or trained.intersection(node.all_input_nodes):
             trained.add(node)
             if "set_grad_enabled" in str(node.target):
                 return True
@@ -333,9 +354,9 @@ class _Translation:
             source=_source(node),
             path=_path(node),
         )  # fmt: skip
-        if chance(made) > 0:
-            self.draws += 1
-            made = replace(made, draw=self.draws)
+        if count := draws(made):
+            made = replace(made, draw=self.draws + 1)
+            self.draws += count
         result = self._append(made)
         self.values[node] = result
         if in_place:
@@ -429,18 +450,25 @@ def _given(node: Any, position: int, name: str) -> Any:  # noqa: ANN401
 
 
 def _check_random(graph: Graph) -> None:
-    """Refuse random numbers other than those of dropout, which are drawn by position."""
+    """Refuse random numbers other than those that are drawn by position."""
     found = [
         f"{node.op} ({node.source})"
         for node in graph.nodes
-        if not node.is_source and "." in node.op and not node.op.startswith(DROPPING)
-        and (node.op in RANDOM or torch.Tag.nondeterministic_seeded in operator_of(node.op).tags)
-    ]  # fmt: skip
+        if not node.is_source and "." in node.op and _draws_alone(node)
+    ]
     if found:
         raise InputError(
             f"{graph.name} draws random numbers with {', '.join(dict.fromkeys(found))}: devices"
-            " would each draw their own; use nn.Dropout, or give them to the module as inputs"
+            " would each draw their own; use nn.Dropout, rand_like, randn_like or bernoulli, or"
+            " give them to the module as inputs"
         )
+
+
+def _draws_alone(node: Node) -> bool:
+    """Whether an operator draws numbers that depend on who runs it."""
+    if node.draw or node.op.startswith((*DROPPING, *RECURRENT)):  # or draws none at all
+        return False
+    return node.op in RANDOM or torch.Tag.nondeterministic_seeded in operator_of(node.op).tags
 
 
 def _attribute(module: torch.nn.Module, path: str) -> bool:
@@ -462,6 +490,8 @@ def _values(tensor: torch.Tensor, name: str) -> Any:  # noqa: ANN401  nested lis
 
 def _functional(node: Any) -> Any:  # noqa: ANN401  operators
     """The operator that gives the new value instead of writing it."""
+    if str(node.target) in NEW_INSTEAD:
+        return NEW_INSTEAD[str(node.target)]
     packet = str(node.target.overloadpacket).removeprefix("aten.")
     found = getattr(torch.ops.aten, packet.removesuffix("_"), None)
     overload = node.target._overloadname

@@ -25,10 +25,16 @@ from functools import lru_cache
 from typing import Final
 
 from astrarium.errors import InputError
-from astrarium.spmd import rules_elements, rules_losses, rules_products, rules_views
+from astrarium.spmd import (
+    rules_elements,
+    rules_layers,
+    rules_losses,
+    rules_products,
+    rules_views,
+)
 from astrarium.spmd.call import Call, call_of, operator_name
 from astrarium.spmd.graph import CONSTANT, INPUT, KEEP, PARAMETER, Graph, Node
-from astrarium.spmd.layout import COPIED, REPLICATE, shard
+from astrarium.spmd.layout import COPIED, REPLICATE, Layout, shard
 from astrarium.spmd.notation import Pattern, rules_of_pattern
 from astrarium.spmd.rule import Collective, Message, Rule
 
@@ -46,6 +52,7 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     **rules_views.DESCRIBED,
     **rules_elements.DESCRIBED,
     **rules_losses.DESCRIBED,
+    **rules_layers.DESCRIBED,
     SEGMENT: rules_views.same,
 }
 # Ways to run an operator that do not follow from the names of its axes.
@@ -53,7 +60,9 @@ OTHERS: Final[dict[str, Callable[[Call], Iterator[Rule]]]] = {
     **rules_products.OTHERS,
     **rules_views.OTHERS,
     **rules_losses.OTHERS,
+    **rules_layers.OTHERS,
 }
+OWN: Final = (SEGMENT, rules_layers.EXPERTS)  # operators that are not torch's
 
 
 class NoRuleError(InputError):
@@ -74,7 +83,7 @@ class NoRuleError(InputError):
 
 def known_operators() -> frozenset[str]:
     """All operators that have rules, without overload: "aten.linear"."""
-    return frozenset(f"aten.{name}" for name in DESCRIBED if name != SEGMENT) | {GETITEM, SEGMENT}
+    return frozenset(f"aten.{name}" for name in DESCRIBED if name not in OWN) | {GETITEM, *OWN}
 
 
 def operators_without_rule(graph: Graph, allow_replicate: Collection[str] = ()) -> list[Node]:
@@ -109,7 +118,8 @@ def rules_of(graph: Graph, node: Node, allow_replicate: Collection[str] = ()) ->
             raise NoRuleError(missing)
     if node.op == GETITEM:
         several = graph.nodes[node.inputs[0]]
-        return _handed_on(rules_of(graph, several, allow_replicate))
+        layouts = tuple(rule.gives for rule in rules_of(graph, several, allow_replicate))
+        return _handed_on(call_of(graph, several), node.args[1], layouts)
     return _rules_of_call(call_of(graph, node, node.name in graph.of_parameters))
 
 
@@ -130,10 +140,18 @@ def _rules_of_call(call: Call) -> tuple[Rule, ...]:
 
 
 @lru_cache(maxsize=65536)
-def _handed_on(several: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """One of several results lies as all of them do: they are not converted together."""
-    layouts = dict.fromkeys(rule.gives for rule in several)
-    return tuple(Rule(str(layout), (layout,), layout) for layout in layouts)
+def _handed_on(several: Call, result: int, layouts: tuple[Layout, ...]) -> tuple[Rule, ...]:
+    """One of several results, which are not converted together."""
+    return tuple(
+        Rule(str(layout), (layout,), layout_of_result(several, result, layout))
+        for layout in dict.fromkeys(layouts)
+    )
+
+
+def layout_of_result(several: Call, result: int, layout: Layout) -> Layout:
+    """How a result lies where the first of an operator lies in a layout."""
+    others = rules_layers.OTHER_RESULTS.get(operator_name(several.op))
+    return others(several, layout) if others and result else layout
 
 
 def _of_source(call: Call) -> Iterator[Rule]:

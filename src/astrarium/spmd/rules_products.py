@@ -62,6 +62,18 @@ def _convolution(call: Call) -> Pattern:
     return pattern_of(text, call.operands, call.shape, linear)
 
 
+def _transposed_convolution(call: Call) -> Pattern:
+    """Weights have inputs first; groups are computed whole."""
+    image, weight = call.operands[:2]
+    space = "_" * (weight.rank - 2)
+    batch = "n" if image.rank == weight.rank else ""
+    groups = call.get(6, "groups", 1)
+    inner, outer, bias = ("i", "o", "+o") if groups == 1 else ("_", "_", "_")
+    text = f"{batch}{inner}{space}, {inner}{outer}{space}, {bias} -> {batch}{outer}{space}"
+    linear = (0, 1) if groups == 1 or len(call.operands) == 2 else None
+    return pattern_of(text, call.operands, call.shape, linear)
+
+
 def _attention(call: Call) -> Pattern:
     """Batch and heads; rows of the queries too where no row needs to know which one it is."""
     rows = "_" if call.get(5, "is_causal", False) else "s"
@@ -127,6 +139,7 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     "conv1d": _convolution,
     "conv2d": _convolution,
     "conv3d": _convolution,
+    **{f"conv_transpose{k}d": _transposed_convolution for k in (1, 2, 3)},
     "scaled_dot_product_attention": _attention,
     "embedding": notation("_e, ... -> ...e"),
 }

@@ -319,6 +319,14 @@ def _einsum(call: Call) -> list[Term]:
     return _products(call, sizes, 0, 1)
 
 
+def _transposed(call: Call) -> list[Term]:
+    """Every pixel of the input is multiplied by a kernel for each channel of the result."""
+    x, weight = call.inputs[:2]
+    places = x.shape[0] * _product(x.shape[2:])
+    columns = _product(weight.shape[1:])
+    return _products(call, (1.0, places, columns, x.shape[1]), 0, 1) + _bias_terms(call, 2)
+
+
 def _convolution(call: Call) -> list[Term]:
     """As a product without ever writing the unfolded input."""
     weight, out = call.inputs[1], call.output
@@ -338,6 +346,26 @@ def _convolution(call: Call) -> list[Term]:
         if call.gradients[one]
     ]
     return terms + _bias_terms(call, 2)
+
+
+def _experts(call: Call) -> list[Term]:
+    """A product for each expert that is here, of the rows that it gets if all get as many."""
+    x, matrices = call.inputs[:2]
+    first, last = matrices.shape[1:]
+    inner, outer = (first, last) if call.node.args[4] else (last, first)
+    sizes = (matrices.shape[0], x.shape[0] / float(call.node.args[3]), outer, inner)
+    return _products(call, sizes, 0, 1)
+
+
+def _recurrent(call: Call) -> list[Term]:
+    """A product with every matrix for every step of every sequence."""
+    x = call.inputs[0]
+    steps = x.shape[0] * x.shape[1]
+    terms = []
+    for position, matrix in enumerate(call.inputs):
+        if len(matrix.shape) == 2:
+            terms += _products(call, (1.0, steps, *matrix.shape), 0, position)
+    return terms
 
 
 def _attention(call: Call) -> list[Term]:
@@ -426,6 +454,9 @@ _SPECIAL: Final[Mapping[str, Callable[[Call], list[Term]]]] = {
     "conv1d": _convolution,
     "conv2d": _convolution,
     "conv3d": _convolution,
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    "experts": _experts,
     "scaled_dot_product_attention": _attention,
     "embedding": _embedding,
     "cross_entropy_loss": _cross_entropy,

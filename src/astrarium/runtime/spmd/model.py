@@ -58,8 +58,16 @@ class Model:
         return found
 
     def batches(self, graph: Graph, micro_batches: int) -> list[dict[str, Tensor]]:
-        """The inputs in micro-batches of the graph's size; those of another size go to all."""
+        """The inputs in micro-batches of the graph's size; those of another size go to all.
+
+        Inputs that the program does not read are among them: the module may want them.
+        """
         shapes = {node.target: node.shape for node in graph.nodes if node.op == INPUT}
+        read = [name for name, shape in shapes.items() if shape and name in self.inputs]
+        divided = {self.inputs[name].shape[0]: shapes[name][0] for name in read}
+        for name, given in self.inputs.items():
+            own = tuple(given.shape)
+            shapes.setdefault(name, (divided.get(own[0], own[0]), *own[1:]) if own else own)
         found: list[dict[str, Tensor]] = [{} for _ in range(micro_batches)]
         for name, shape in shapes.items():
             whole = self.inputs.get(name)

@@ -15,21 +15,26 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from astrarium.runtime.spmd.along import LOCAL as ALONG
 from astrarium.runtime.spmd.context import Context, Run
+from astrarium.runtime.spmd.layers import LOCAL as LAYERS
+from astrarium.runtime.spmd.layers import experts, recurrent
 from astrarium.runtime.spmd.losses import LOCAL as LOSSES
-from astrarium.runtime.spmd.positions import attention, dropout
+from astrarium.runtime.spmd.positions import attention, channel_dropout, drawn, dropout
 from astrarium.spmd.call import operator_name
 from astrarium.spmd.graph import Node
 from astrarium.spmd.rule import Rule
 from astrarium.spmd.rules_elements import GLOBAL_MEAN
+from astrarium.spmd.rules_layers import EXPERTS, RECURRENT
 from astrarium.spmd.rules_products import MASKED_EMBEDDING, SUFFICIENT_FACTORS
 
 __all__ = ["Context", "run_local"]
 
-# Operators with several results take empty pieces as they are.
+# Operators with several results take empty pieces as they are, or have versions for them.
 SEVERAL: Final = frozenset(
-    ("split", "split_with_sizes", "chunk", "unbind", "topk", "sort", "max", "min")
-)
+    ("split", "split_with_sizes", "chunk", "unbind", "topk", "sort", "max", "min", "batch_norm",
+     *RECURRENT)
+)  # fmt: skip
 
 
 def run_local(
@@ -110,9 +115,27 @@ def _batch_norm(run: Run) -> Any:  # noqa: ANN401  a tensor, or several
     args, kwargs = run.arguments()
     mean, variance, training = args[3:6]
     if not training or mean is None:
-        return _plain(run)
+        return _nothing(run) if 0 in run.shape else _plain(run)
     new = mean.clone(), variance.clone()
+    if 0 in run.shape:
+        return _nothing(run), *new
     return torch.ops.aten.batch_norm.default(*args[:3], *new, *args[5:], **kwargs), *new
+
+
+def _recurrent(run: Run) -> Any:  # noqa: ANN401  several tensors
+    """Of no sequence at all there are no states."""
+    if 0 not in run.shape:
+        return recurrent(run)
+    args, _ = run.arguments()
+    states = [args[1]] if isinstance(args[1], Tensor) else args[1]
+    nothing = _nothing(run)
+    empty = nothing.reshape(-1).sum()  # depends on every input, so that gradients come back
+    return nothing, *(state.detach() + empty for state in states)
+
+
+def _experts(run: Run) -> Tensor:
+    """Without an expert, or a number to multiply, all is zero."""
+    return experts(run) if run.inputs[0].numel() and run.inputs[1].numel() else _nothing(run)
 
 
 def _attention(run: Run) -> Tensor:
@@ -213,6 +236,8 @@ def _sufficient_factors(run: Run) -> Tensor:
 
 LOCAL: Final[dict[str, Callable[[Run], Tensor]]] = {
     **LOSSES,
+    **LAYERS,
+    **ALONG,
     MASKED_EMBEDDING: _masked_embedding,
     GLOBAL_MEAN: _global_mean,
     SUFFICIENT_FACTORS: _sufficient_factors,
@@ -236,11 +261,13 @@ SPECIAL: Final[dict[str, Callable[[Run], Any]]] = {
     "expand": _expanded,
     "broadcast_to": _expanded,
     "dropout": dropout,
+    "feature_dropout": channel_dropout,
+    **dict.fromkeys(("rand", "rand_like", "randn", "randn_like", "bernoulli"), drawn),
     "scaled_dot_product_attention": _attention,
     "batch_norm": _batch_norm,
-    "conv1d": _convolution,
-    "conv2d": _convolution,
-    "conv3d": _convolution,
+    **dict.fromkeys(RECURRENT, _recurrent),
+    EXPERTS: _experts,
+    **{f"conv{way}{k}d": _convolution for way in ("", "_transpose") for k in (1, 2, 3)},
     "one_hot": _one_hot,
     "repeat_interleave": _repeat_interleave,
     "segment": lambda run: run.inputs[0],

@@ -1,0 +1,158 @@
+"""Operators along a dimension of which each device has a piece: softmax, norms, causal attention.
+
+Devices exchange a few numbers for each row; everything else stays where it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from astrarium.runtime.spmd.context import Run
+from astrarium.runtime.spmd.layers import Reduce, reducer, widened
+from astrarium.runtime.spmd.positions import attention_of, kept
+from astrarium.spmd.call import operator_name
+from astrarium.spmd.rules_layers import CAUSAL_ROWS, DIVIDED_NORM, DIVIDED_SOFTMAX
+
+
+class _Softmax(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
+    """Of rows, the largest element and the sum of exponentials are those of all devices."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        dim: int,
+        is_log: bool,
+        dtype: torch.dtype,
+        largest: Reduce,
+        reduce: Reduce,
+    ) -> Tensor:
+        wide = widened(x)
+        if wide.shape[dim]:
+            top = wide.amax(dim, keepdim=True)
+        else:
+            top = wide.sum(dim, keepdim=True).fill_(-math.inf)
+        shifted = wide - largest(top).clamp_(min=torch.finfo(wide.dtype).min)
+        exponentials = shifted.exp()
+        total = reduce(exponentials.sum(dim, keepdim=True))
+        found = shifted - total.log() if is_log else exponentials / total
+        ctx.save_for_backward(found)
+        ctx.dim, ctx.is_log, ctx.reduce, ctx.dtype = dim, is_log, reduce, x.dtype
+        return found.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        (found,) = ctx.saved_tensors
+        gradient = gradient.to(found.dtype)
+        product = gradient if ctx.is_log else gradient * found
+        total = ctx.reduce(product.sum(ctx.dim, keepdim=True))
+        chances = found.exp() if ctx.is_log else found
+        own = gradient - chances * total if ctx.is_log else found * (gradient - total)
+        return own.to(ctx.dtype), None, None, None, None, None
+
+
+def softmax(run: Run) -> Tensor:
+    x, (dim,) = run.inputs[0], {rule.gives.dim for rule in _rules(run, DIVIDED_SOFTMAX)}
+    is_log = "log" in operator_name(run.node.op)
+    return _Softmax.apply(
+        x, dim, is_log, getattr(torch, run.node.dtype), reducer(run, DIVIDED_SOFTMAX, largest=True),
+        reducer(run, DIVIDED_SOFTMAX),
+    )  # fmt: skip
+
+
+def _rules(run: Run, local: str) -> list[Any]:
+    return [run.rules[level] for level in run.levels(local)]
+
+
+class _Norm(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
+    """A norm over the last dimension, by the mean (if it is taken away) and size of whole rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        is_centred: bool,
+        eps: float,
+        length: int,
+        reduce: Reduce,
+    ) -> Tensor:
+        wide = widened(x)
+        if is_centred:
+            wide = wide - reduce(wide.sum(-1, keepdim=True)) / length
+        scale = torch.rsqrt(reduce(wide.square().sum(-1, keepdim=True)) / length + eps)
+        normed = wide * scale
+        ctx.save_for_backward(normed, scale, weight)
+        ctx.is_centred, ctx.length, ctx.reduce = is_centred, length, reduce
+        ctx.dtype, ctx.of_bias = x.dtype, None if bias is None else bias.dtype
+        found = normed if weight is None else normed * weight
+        return (found if bias is None else found + bias).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        normed, scale, weight = ctx.saved_tensors
+        given = gradient.to(normed.dtype)
+        rows = [*range(given.dim() - 1)]
+        inner = given if weight is None else given * weight
+        products = [(inner * normed).sum(-1, keepdim=True)]
+        products += [inner.sum(-1, keepdim=True)] if ctx.is_centred else []
+        means = ctx.reduce(torch.stack(products)) / ctx.length
+        own = inner - normed * means[0] - (means[1] if ctx.is_centred else 0.0)
+        return (
+            (own * scale).to(ctx.dtype),
+            None if weight is None else _summed(given * normed, rows).to(weight.dtype),
+            None if ctx.of_bias is None else _summed(given, rows).to(ctx.of_bias),
+            *(None,) * 4,
+        )
+
+
+def _summed(x: Tensor, dims: list[int]) -> Tensor:
+    return x.sum(dims) if dims else x
+
+
+def norm(run: Run) -> Tensor:
+    args, kwargs = run.arguments()
+    is_centred = operator_name(run.node.op) == "layer_norm"
+    names = ("x", "shape", "weight", *(["bias"] if is_centred else []), "eps")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    eps = given.get("eps")
+    if eps is None:
+        eps = 1e-5 if is_centred else torch.finfo(given["x"].dtype).eps
+    return _Norm.apply(
+        given["x"], given.get("weight"), given.get("bias"), is_centred, eps,
+        run.whole_input(0)[-1], reducer(run, DIVIDED_NORM),
+    )  # fmt: skip
+
+
+def causal_rows(run: Run) -> Tensor:
+    """Attention of queries that begin later: a mask says which keys each of them may see."""
+    args, kwargs = run.arguments()
+    start, stop = run.pieces()[-2]
+    query, key = args[:2]
+    keys = torch.arange(key.shape[-2], device=query.device)
+    seen = keys <= torch.arange(start, stop, device=query.device)[:, None]
+    chance = args[4] if len(args) > 4 else kwargs.pop("dropout_p", 0.0)
+    kwargs.pop("is_causal", None)
+    given = [*args[:3], seen, chance, False]
+    if not chance:
+        return torch.ops.aten.scaled_dot_product_attention.default(*given, **kwargs)
+
+    def left(scores: Tensor) -> Tensor:
+        others = scores.shape[-1]
+        shape = (*run.node.shape[:-1], others)
+        return kept(run, shape, (*run.pieces()[:-1], (0, others)), chance)
+
+    return attention_of(given, kwargs, left)
+
+
+LOCAL: Final[dict[str, Callable[[Run], Tensor]]] = {
+    DIVIDED_SOFTMAX: softmax,
+    DIVIDED_NORM: norm,
+    CAUSAL_ROWS: causal_rows,
+}
