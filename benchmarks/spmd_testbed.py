@@ -20,6 +20,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import le
 from pathlib import Path
 
 import scipy.optimize  # noqa: F401  its import is not the synthesis's time
@@ -36,7 +37,7 @@ from astrarium.spmd.factory import load_factory
 from astrarium.spmd.fused import taken_apart
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.program import Program
-from astrarium.spmd.synthesis import Synthesis, fits, synthesize
+from astrarium.spmd.synthesis import Synthesis, synthesize
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NETWORK = 10.4e9 / 8  # bytes per second between machines
@@ -117,6 +118,11 @@ def compared(name: str, graph: Graph, devices: Devices) -> Row:
         ours.optimal,
         described(ours.program),
     )
+
+
+def fits(program: Program, devices: Devices) -> bool:
+    """Whether every device has room for its part."""
+    return all(map(le, program.bytes, devices.room))
 
 
 def described(program: Program) -> str:

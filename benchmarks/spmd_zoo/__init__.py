@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from spmd_zoo import generative, hugging_face, recommendation, sequences, vision
 from spmd_zoo.entry import Entry, Made
 
@@ -21,9 +23,12 @@ MODELS: Mapping[str, Entry] = {
 }
 
 
-def make(batch: int, model: str) -> Made:
+def make(batch: int, model: str, dtype: str = "float32") -> Made:
     """A module that gives its loss, and inputs for it, from torch's current seed."""
-    return MODELS[model].make(batch)
+    module, inputs = MODELS[model].make(batch)
+    kind = getattr(torch, dtype)
+    numbers = {n: x.to(kind) if x.is_floating_point() else x for n, x in inputs.items()}
+    return module.to(kind), numbers
 
 
 __all__ = ["MODELS", "Entry", "make"]

@@ -38,6 +38,10 @@ MOST_MICRO_BATCHES: Final = 2**16
 MOST_BYTES: Final = 2**50
 MOST_DEVICES: Final = 4096
 ANY_OPERATOR: Final = "*"
+OWN_STATISTICS: Final = (
+    "data parallel takes the statistics of batch norm from each device's own images, as DDP does,"
+    " and trains another model; this program takes those of all"
+)
 
 Progress = Callable[[str, int, int], None]  # what is done, how much so far, how much in all
 
@@ -212,8 +216,29 @@ def _found(
     gap = found.bound_gap
     seconds = sum(found.seconds.values())
     work = SearchPart(seconds, found.rounds, found.expanded, found.optimal, gap)
-    baselines = {name: program.seconds for name, program in fixed.items()}
+    baselines = _baseline_seconds(fixed, flat, question)
+    if any(baselines[name] < program.seconds for name, program in fixed.items()):
+        notes.append(OWN_STATISTICS)
     return document_of(source, devices, found.program, work, baselines, tuple(notes))
+
+
+def _baseline_seconds(
+    fixed: Mapping[str, Program], devices: Devices, question: Question
+) -> dict[str, float]:
+    """What fixed ways take as people run them."""
+    from astrarium.spmd.baselines import as_run, space_of
+    from astrarium.spmd.programs import price_program
+
+    found = {}
+    for name, program in fixed.items():
+        run = as_run(space_of(name), program)
+        priced = run is not program and run != program
+        found[name] = (
+            price_program(run, devices, optimizer=question.optimizer.value).seconds
+            if priced
+            else program.seconds
+        )
+    return found
 
 
 def _lack(error: NoRoomError, devices: Devices) -> str:

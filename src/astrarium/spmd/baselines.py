@@ -3,7 +3,8 @@
 Every space is searched, divided and priced by the same functions as the whole one; it only has
 fewer rules. The search takes the best program inside of it, so a baseline is never a straw man.
 
-- data parallel: whatever has the batch is divided along it, parameters are whole everywhere;
+- data parallel: whatever has the batch is divided along it, parameters are whole everywhere. It is
+  priced as DDP runs it (`as_run`): batch norm takes its statistics from each device's own images;
 - tensor parallel: only dimensions that parameters have are divided (heads, columns, rows, words,
   experts), never the batch;
 - HAP: the rules that its release has. Of its limits three are not kept, each to its advantage: a
@@ -27,7 +28,15 @@ from astrarium.spmd.graph import INPUT, PARAMETER, Graph
 from astrarium.spmd.keys import Priced
 from astrarium.spmd.layout import PARTIAL
 from astrarium.spmd.problem import Conversions, Problem
+from astrarium.spmd.program import Instruction, Program
 from astrarium.spmd.rules import Collective, Rule
+from astrarium.spmd.rules_layers import (
+    CAUSAL_ROWS,
+    DIVIDED_GROUPS,
+    DIVIDED_NORM,
+    DIVIDED_SOFTMAX,
+    SYNCHRONISED_NORM,
+)
 from astrarium.spmd.rules_losses import VOCABULARY_LOSS
 from astrarium.spmd.segments import SEGMENT
 from astrarium.value import Value
@@ -74,6 +83,20 @@ class Space(Value, frozen=True):
     memory: bool = True  # whether devices' memory limits it
     # Nodes whose values may be exchanged; parameters' gradients always are.
     sends: Callable[[Place, int], bool] = lambda _place, _node: True
+    own_statistics: bool = False  # whether batch norm is that of each device's own images
+
+
+def as_run(space: Space, program: Program) -> Program:
+    """A program of a space as people run it, to be priced: it may not be what the module gives."""
+    if not space.own_statistics:
+        return program
+    return replace(program, instructions=tuple(map(_by_own_statistics, program.instructions)))
+
+
+def _by_own_statistics(one: Instruction) -> Instruction:
+    if not any(rule.local == SYNCHRONISED_NORM for rule in one.rules):
+        return one
+    return replace(one, rules=tuple(replace(rule, messages=()) for rule in one.rules))
 
 
 def place_of(graph: Graph, axes: Axes) -> Place:
@@ -172,6 +195,9 @@ def _tensor_parallel(place: Place, node: int, rules: Sequence[Rule]) -> Sequence
 # What HAP's release has rules for beyond those that divide operands and result alike.
 _HAP_SUMS: Final = frozenset({"cross_entropy_loss", "nll_loss_nd", "sum", "mean", "einsum"})
 _HAP_HANDS_PARTS_ON: Final = frozenset({"add", "mul"})
+_NOT_HAP: Final = frozenset(
+    {VOCABULARY_LOSS, DIVIDED_SOFTMAX, DIVIDED_NORM, DIVIDED_GROUPS, CAUSAL_ROWS}
+)
 _HAP_BATCH_ALONE: Final = frozenset({"scaled_dot_product_attention"})
 
 
@@ -180,12 +206,15 @@ def _hap(place: Place, node: int, rules: Sequence[Rule]) -> Sequence[Rule]:
 
 
 def _in_hap(place: Place, node: int, rule: Rule) -> bool:
-    """Without row-parallel products, heads, words by row or in losses, and sufficient factors."""
+    """Without row-parallel products, heads, words by row or in losses, and sufficient factors.
+
+    Softmax and norms take whole rows.
+    """
     kind = place.graph.nodes[node]
     name = operator_name(kind.op)
     if kind.is_source:
         return True
-    if rule.gradient_of_whole or rule.local == VOCABULARY_LOSS:
+    if rule.gradient_of_whole or rule.local in _NOT_HAP:
         return False
     if PARTIAL in (*rule.needs, rule.gives) and not _shards(rule):
         return name in _HAP_HANDS_PARTS_ON or place.graph.nodes[node].shape == ()
@@ -211,8 +240,8 @@ def _hap_sends(place: Place, node: int) -> bool:
 
 
 SPACES: Final = (
-    Space("data parallel, even", _data_parallel, Ratios.EVEN),
-    Space("data parallel, by speed", _data_parallel, Ratios.SPEED),
+    Space("data parallel, even", _data_parallel, Ratios.EVEN, own_statistics=True),
+    Space("data parallel, by speed", _data_parallel, Ratios.SPEED, own_statistics=True),
     Space("tensor parallel, even", _tensor_parallel, Ratios.EVEN),
     Space("HAP's rules", _hap, Ratios.FREE, memory=False, sends=_hap_sends),
 )

@@ -31,6 +31,7 @@ from astrarium.spmd.factory import load_factory
 from astrarium.spmd.graph import (
     CONSTANT,
     DROPPING,
+    DTYPE_BYTES,
     INPUT,
     PARAMETER,
     RANDOM,
@@ -345,7 +346,7 @@ class _Translation:
             node.name,
             str(op),
             _shape(node, first),
-            _dtype(first),
+            _known_dtype(node, first),
             tuple(self._argument(item) for item in node.args),
             tuple(
                 (key, self._argument(item)) for key, item in node.kwargs.items()
@@ -513,6 +514,16 @@ def _value_dependent(node: Any, what: str) -> InputError:  # noqa: ANN401
     return InputError(
         f"{node.target} ({_source(node)}) makes {what} of the values of tensors; {WAY_OUT}"
     )
+
+
+def _known_dtype(node: Any, value: torch.Tensor) -> str:  # noqa: ANN401
+    found = _dtype(value)
+    if found not in DTYPE_BYTES:
+        raise InputError(
+            f"{node.target} ({_source(node)}) gives numbers of type {found}, with which programs do"
+            f" not compute; they know {', '.join(DTYPE_BYTES)}"
+        )
+    return found
 
 
 def _dtype(value: torch.Tensor) -> str:

@@ -33,6 +33,9 @@ _KEEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "add sub rsub add_ sub_ neg clone sum mean cat stack to _to_copy type_as float"
             " masked_fill index_add scatter_add where div_scalar pad constant_pad_nd roll"
             " dropout repeat repeat_interleave cumsum index_select gather index embedding topk"
+            " feature_dropout im2col pixel_shuffle pixel_unshuffle select_scatter slice_scatter"
+            " unfold upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d"
+            " upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
         ),
         (NOTHING,),
     ),
@@ -46,7 +49,7 @@ _KEEPS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         words(
             "layer_norm native_layer_norm rms_norm group_norm batch_norm gelu silu pow max_pool2d"
-            " avg_pool2d adaptive_avg_pool2d abs log leaky_relu elu"
+            " avg_pool2d adaptive_avg_pool2d abs log leaky_relu elu instance_norm"
         ),
         (FIRST,),
     ),
@@ -146,8 +149,8 @@ def kept_inputs(graph: Graph, index: int) -> tuple[bool, ...]:
 def _is_bias(graph: Graph, index: int, position: int) -> bool:
     """Whether an operand is only added: the third of a product, the first of addmm."""
     name = operator_name(graph.nodes[index].op)
-    added = {"linear": 2, "conv1d": 2, "conv2d": 2, "convolution": 2, "addmm": 0, "baddbmm": 0}
-    return added.get(name) == position
+    added = {"linear": 2, "addmm": 0, "baddbmm": 0}
+    return (2 if name.startswith("conv") else added.get(name)) == position
 
 
 def is_parameter(graph: Graph, index: int) -> bool:

@@ -135,13 +135,19 @@ def flows(nodes: Sequence[Node]) -> list[bool]:
     """Whether each value depends on a parameter in a way that has a gradient."""
     found: list[bool] = []
     for node in nodes:
-        inherited = (
-            any(found[index] for index in _with_gradient(node)) and packet(node.op) not in STOPS
-        )
+        stops = packet(node.op) in STOPS or _is_statistic(node, nodes)
+        inherited = not stops and any(found[index] for index in _with_gradient(node))
         # Of several results the first says nothing about the others: `getitem` will.
         several = node.dtype not in FLOATS and packet(node.op) in MIXED
         found.append((node.op == PARAMETER or inherited) and (node.dtype in FLOATS or several))
     return found
+
+
+def _is_statistic(node: Node, nodes: Sequence[Node]) -> bool:
+    """Whether it is what batch norm keeps of its inputs, for the next time that it is called."""
+    if node.op != "getitem" or not node.args[1]:
+        return False
+    return nodes[node.inputs[0]].op == "aten.batch_norm.default"
 
 
 def _with_gradient(node: Node) -> tuple[int, ...]:

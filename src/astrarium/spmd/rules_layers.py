@@ -19,6 +19,7 @@ EXPERTS: Final = "experts"  # rows, each multiplied by the matrix of its expert
 SYNCHRONISED_NORM: Final = "synchronised batch norm"
 DIVIDED_SOFTMAX: Final = "softmax over pieces"
 DIVIDED_NORM: Final = "norm over pieces"
+DIVIDED_GROUPS: Final = "group norm over pieces"
 CAUSAL_ROWS: Final = "causal attention of some rows"
 
 
@@ -102,6 +103,16 @@ def _norm(sums: int) -> Callable[[Call], Iterator[Rule]]:
     return rules
 
 
+def _group_norm(call: Call) -> Iterator[Rule]:
+    """Channels, of which a group may be on several devices: they add up what groups have."""
+    images, channels = call.shape[:2]
+    if channels > 1:
+        sums = images * int(call.args[1])
+        needs = (shard(1), *(shard(0) for _ in call.operands[1:]))
+        messages = _sums(sums, sums, *([-2 * sums] if call.gradient else []))
+        yield Rule("shard channels", needs, shard(1), DIVIDED_GROUPS, messages)
+
+
 def _causal_rows(call: Call) -> Iterator[Rule]:
     """Some queries with all keys and values; which of them each may see follows from its place."""
     query = call.operands[0]
@@ -123,6 +134,7 @@ OTHERS: Final[dict[str, Callable[[Call], Iterator[Rule]]]] = {
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
     "layer_norm": _norm(2),
     "rms_norm": _norm(1),
+    "group_norm": _group_norm,
     "scaled_dot_product_attention": _causal_rows,
 }
 # How the other results of an operator lie where the first lies in a layout, if not as it does.

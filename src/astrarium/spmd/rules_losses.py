@@ -84,15 +84,16 @@ def _cross_entropy(call: Call) -> Iterator[Rule]:
     """
     yield from _counted(call)
     scores, targets = call.operands[:2]
-    plain = len(call.operands) == 2 and call.get(5, "label_smoothing", 0.0) == 0
-    if plain and scores.rank == 2 and targets.rank == 1 and scores.shape[1] > 1:
+    by_number = len(call.operands) == 2 and targets.dtype not in _FLOATS
+    if by_number and scores.rank == targets.rank + 1 > 1 and scores.shape[1] > 1:
+        numbers = 3 if call.get(5, "label_smoothing", 0.0) else 2
         rows = Message(Collective.ALL_REDUCE, prod(targets.shape))
         yield Rule(
             "shard words",
             (shard(1), REPLICATE),
             REPLICATE,
             VOCABULARY_LOSS,
-            (rows, Message(Collective.ALL_REDUCE, 2 * prod(targets.shape))),
+            (rows, Message(Collective.ALL_REDUCE, numbers * prod(targets.shape))),
         )
 
 

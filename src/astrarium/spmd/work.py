@@ -135,7 +135,10 @@ _WIDENS: Final = words("expand expand_as")
 _TURNS: Final = words("permute transpose t swapaxes swapdims movedim numpy_T mT expand")
 _MAY_COPY: Final = words("reshape contiguous flatten")
 # Nothing is read: tensors made from shapes alone.
-_MADE: Final = words("arange zeros ones full zeros_like ones_like full_like empty")
+_MADE: Final = words(
+    "arange zeros ones full zeros_like ones_like full_like empty empty_like rand rand_like randn"
+    " randn_like new_empty new_full new_ones new_zeros"
+)
 # The gradient of an input is that of the result, or a sum of it.
 _PASSES_GRADIENT: Final = words("add sub rsub add_ sub_ clone")
 _POINTWISE: Final = {

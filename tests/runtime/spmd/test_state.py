@@ -40,8 +40,10 @@ class Averages(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         hidden: Any = self.first(x)
-        if self.kind == "norm":
+        if "norm" in self.kind:
             hidden = self.norm(hidden)
+        if self.kind == "norm twice":
+            hidden = self.norm(hidden * hidden)
         hidden = hidden.mean(-1) * self.frozen * torch.tensor(2.0)
         if self.kind == "average":
             with torch.no_grad():
@@ -60,6 +62,7 @@ class Averages(nn.Module):  # type: ignore[misc]  # torch has no types here
 
 CHANGED = {
     "norm": {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"},
+    "norm twice": {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"},
     "average": {"level", "calls"},
     "assigned": {"level", "newest"},
     "part": {"level"},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -16,7 +17,7 @@ from astrarium.runtime.spmd.context import Run
 from astrarium.runtime.spmd.layers import Reduce, reducer, widened
 from astrarium.runtime.spmd.positions import attention_of, kept
 from astrarium.spmd.call import operator_name
-from astrarium.spmd.rules_layers import CAUSAL_ROWS, DIVIDED_NORM, DIVIDED_SOFTMAX
+from astrarium.spmd.rules_layers import CAUSAL_ROWS, DIVIDED_GROUPS, DIVIDED_NORM, DIVIDED_SOFTMAX
 
 
 class _Softmax(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
@@ -130,6 +131,75 @@ def norm(run: Run) -> Tensor:
     )  # fmt: skip
 
 
+class _GroupNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
+    """A norm over groups of channels, of which each device has some."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        groups: _Groups,
+    ) -> Tensor:
+        wide = widened(x).flatten(2) if x.dim() > 2 else widened(x).unsqueeze(-1)
+        centred = wide - groups.means(wide.sum(-1))
+        scale = torch.rsqrt(groups.means(centred.square().sum(-1)) + eps)
+        normed = centred * scale
+        ctx.save_for_backward(normed, scale, weight)
+        ctx.groups, ctx.of_bias = groups, None if bias is None else bias.dtype
+        found = normed if weight is None else normed * weight[:, None]
+        found = found if bias is None else found + bias[:, None]
+        return found.view(x.shape).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        normed, scale, weight = ctx.saved_tensors
+        given = gradient.reshape(normed.shape).to(normed.dtype)
+        inner = given if weight is None else given * weight[:, None]
+        along = torch.stack(((inner * normed).sum(-1), inner.sum(-1)))
+        means = ctx.groups.means(along)
+        own = (inner - normed * means[0] - means[1]) * scale
+        return (
+            own.view(gradient.shape).to(gradient.dtype),
+            None if weight is None else (given * normed).sum((0, 2)).to(weight.dtype),
+            None if ctx.of_bias is None else given.sum((0, 2)).to(ctx.of_bias),
+            None,
+            None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Which group the channels of a device belong to, and how groups are added up."""
+
+    of_channel: Tensor
+    groups: int
+    elements: int  # of a group of one image, on all devices
+    reduce: Reduce
+
+    def means(self, sums: Tensor) -> Tensor:
+        """Of sums by channel, the mean of its group for each channel, with a last dimension."""
+        total = sums.new_zeros(*sums.shape[:-1], self.groups)
+        total = self.reduce(total.index_add(-1, self.of_channel, sums)) / self.elements
+        return total.index_select(-1, self.of_channel).unsqueeze(-1)
+
+
+def group_norm(run: Run) -> Tensor:
+    args, kwargs = run.arguments()
+    names = ("x", "groups", "weight", "bias", "eps")
+    given = {"eps": 1e-5, **dict(zip(names, args, strict=False)), **kwargs}
+    whole, (start, stop) = run.whole_input(0), run.input_pieces(0)[1]
+    size = whole[1] // given["groups"]
+    of_channel = torch.arange(start, stop, device=run.context.device) // size
+    elements = size * math.prod(whole[2:])
+    groups = _Groups(of_channel, given["groups"], elements, reducer(run, DIVIDED_GROUPS))
+    return _GroupNorm.apply(
+        given["x"], given.get("weight"), given.get("bias"), given["eps"], groups
+    )
+
+
 def causal_rows(run: Run) -> Tensor:
     """Attention of queries that begin later: a mask says which keys each of them may see."""
     args, kwargs = run.arguments()
@@ -154,5 +224,6 @@ def causal_rows(run: Run) -> Tensor:
 LOCAL: Final[dict[str, Callable[[Run], Tensor]]] = {
     DIVIDED_SOFTMAX: softmax,
     DIVIDED_NORM: norm,
+    DIVIDED_GROUPS: group_norm,
     CAUSAL_ROWS: causal_rows,
 }

@@ -94,9 +94,12 @@ def _operator(run: Run) -> Callable[..., Tensor]:
 
 def vocabulary_loss(run: Run) -> Tensor:
     """Cross entropy of scores of which each device has some columns, of all rows it works on."""
-    scores, targets, _, reduction, ignored, _ = _class_arguments(run)
+    scores, targets, _, reduction, ignored, smoothing = _class_arguments(run)
     first = run.input_pieces(0)[1][0]
-    losses = _ByVocabulary.apply(scores, targets, first, ignored, run)
+    rows = scores.movedim(1, -1).flatten(0, -2) if scores.dim() > 2 else scores
+    smooth = smoothing, smoothing / run.whole_input(0)[1]
+    losses = _ByVocabulary.apply(rows, targets.flatten(), first, ignored, smooth, run)
+    losses = losses.view(targets.shape)
     if reduction != NO_REDUCTION:
         losses = losses.sum()
     if reduction == MEAN:
@@ -114,8 +117,10 @@ class _ByVocabulary(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         targets: Tensor,
         first: int,
         ignored: int,
+        smooth: tuple[float, float],
         run: Run,
     ) -> Tensor:
+        """`smooth` is what a target loses, and what every word gets of it."""
         wide = scores.float() if scores.dtype.itemsize <= 2 else scores
         rows, columns = wide.shape
         top = wide.amax(dim=1) if columns else wide.new_full((rows,), -math.inf)
@@ -130,21 +135,25 @@ class _ByVocabulary(torch.autograd.Function):  # type: ignore[misc]  # torch is 
             else wide.new_zeros(rows)
         )
         exponentials = shifted.exp()
-        sums = torch.stack((exponentials.sum(dim=1), chosen))
+        parts = [exponentials.sum(dim=1), chosen * (1.0 - smooth[0])]
+        sums = torch.stack([*parts, shifted.sum(dim=1)] if smooth[0] else parts)
         for level in run.levels(VOCABULARY_LOSS):
             sums = run.context.all_reduce(sums, level)
         ctx.save_for_backward(exponentials, sums[0], places, own, targets != ignored)
-        ctx.dtype = scores.dtype
-        return (sums[0].log() - sums[1]).masked_fill(targets == ignored, 0.0)
+        ctx.dtype, ctx.smooth = scores.dtype, smooth
+        losses = sums[0].log() - sums[1] - (smooth[1] * sums[2] if smooth[0] else 0.0)
+        return losses.masked_fill(targets == ignored, 0.0)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         exponentials, total, places, own, valid = ctx.saved_tensors
         found = exponentials / total[:, None]
         if found.shape[1]:
-            found.scatter_add_(1, places[:, None], -own.to(found.dtype)[:, None])
+            given = own.to(found.dtype).mul_(1.0 - ctx.smooth[0])
+            found.scatter_add_(1, places[:, None], -given[:, None])
+            found -= ctx.smooth[1]
         found *= (gradient * valid)[:, None]
-        return found.to(ctx.dtype), None, None, None, None
+        return found.to(ctx.dtype), None, None, None, None, None
 
 
 LOCAL: dict[str, Callable[[Run], Tensor]] = {

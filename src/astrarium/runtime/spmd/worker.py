@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from astrarium.runtime.spmd.training import Step
     from astrarium.spmd.document import ProgramDocument
 
-NEGLIGIBLE = 1e-3  # of the largest gradient of all
+NEGLIGIBLE = 1e-3  # of the largest number of all gradients, or of all buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,17 +219,17 @@ class _Run:
                 name = self.document.program.graph.nodes[node].target
                 whole[name] = found.view_as(self.reference.gradients[name])
         if self.reference is not None:
-            self.gradients = self._worst(whole, "gradients", NEGLIGIBLE)
+            self.gradients = self._worst(whole, "gradients")
 
-    def _worst(self, found: dict[str, torch.Tensor], what: str, negligible: float) -> Difference:
+    def _worst(self, found: dict[str, torch.Tensor], what: str) -> Difference:
         """How far tensors are from the module's; where that is much, what of it is rounding."""
         from astrarium.runtime.spmd.alone import worst_difference
 
         expected = getattr(self.reference, what)
-        worst = worst_difference(found, expected, negligible=negligible)
+        worst = worst_difference(found, expected, negligible=NEGLIGIBLE)
         if worst.largest <= self.tolerance or not self._find_exact():
             return worst
-        return worst_difference(found, expected, getattr(self.exact, what), negligible)
+        return worst_difference(found, expected, getattr(self.exact, what), NEGLIGIBLE)
 
     def _find_exact(self) -> bool:
         """Train the module in double precision; False if it wants its own."""
@@ -258,7 +258,7 @@ class _Run:
             return
         state = {name: self.training.buffers[name] for name in self.document.program.graph.state}
         if state:
-            self.buffers = self._worst(state, "buffers", 0.0)
+            self.buffers = self._worst(state, "buffers")
         losses = loss_differences(_of(self.steps, "loss"), self.reference.losses)
         if not max(losses) <= self.tolerance:
             self._find_exact()
