@@ -49,7 +49,7 @@ from astrarium.spmd.synthesis import synthesize
 
 CORES = "CPU-core:1,CPU-core@60%:1,CPU-core@30%:1"
 BATCH, STEPS = 12, 20
-GROUP = 8  # programs that one set of processes runs
+GROUP = 12  # programs that one set of processes runs
 TIMEOUT_SECONDS = 300.0
 SECONDS_OF_FLOP, SECONDS_OF_ELEMENT = 1e-6, 1e-7
 MESSAGE_SECONDS, SECONDS_OF_BYTE = 1e-6, 1e-8
@@ -220,6 +220,12 @@ def rows_of(names: Sequence[str]) -> Iterator[Row]:
         yield from judged(ready)
 
 
+def read_rows(path: Path) -> list[Row]:
+    """Rows that `--json` printed."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [Row(**{**data, "missing": tuple(data["missing"])}) for data in map(json.loads, lines)]
+
+
 def page_of(rows: Sequence[Row]) -> str:
     """The page of the documentation."""
     equal = [row for row in rows if row.equal]
@@ -290,18 +296,24 @@ def main() -> int:
         help="by default all",
     )  # fmt: skip
     parser.add_argument("--page", type=Path, help="write the table as a page of the documentation")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="a line for each model, as it is done")
+    parser.add_argument(
+        "--rows", type=Path, action="append", default=[],
+        help="such lines of an earlier run: these models are not run again",
+    )  # fmt: skip
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    order = {name: number for number, name in enumerate(given.models)}
-    rows = sorted(rows_of(given.models), key=lambda row: order[row.model])
+    found = {row.model: row for path in given.rows for row in read_rows(path)}
+    for row in rows_of([name for name in given.models if name not in found]):
+        found[row.model] = row
+        if given.json:
+            print(json.dumps(asdict(row)), flush=True)
+    rows = [found[name] for name in MODELS if name in found]
     if given.page:
         given.page.write_text(page_of(rows), encoding="utf-8")
-    if given.json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
-    elif not given.page:
+    elif not given.json:
         print(page_of(rows))
     print(f"{sum(row.equal is True for row in rows)} of {len(rows)} equal", file=sys.stderr)
     return int(any(row.equal is False for row in rows))

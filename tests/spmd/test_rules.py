@@ -60,7 +60,8 @@ def test_every_rule_gives_what_the_operator_gives(
 TWO_LEVELS = (
     "linear", "addmm", "combine", "attention, masked", "attention, grouped", "embedding",
     "cross entropy", "mean of two", "layer_norm", "heads together", "tokens in a row", "conv2d",
-    "mse_loss", "expand",
+    "mse_loss", "expand", "batch_norm with statistics", "softmax", "group_norm", "experts", "lstm",
+    "attention, causal", "cross entropy, smoothed",
 )  # fmt: skip
 
 
