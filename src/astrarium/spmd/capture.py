@@ -161,7 +161,7 @@ def _changes_views(program: Any) -> bool:  # noqa: ANN401  an exported program
     Writing new values under the old name is then not enough: torch's own rewriting is needed,
     which takes some operators apart.
     """
-    if not _reads_changed_views(program):
+    if not _Views().are_read(program.graph_module):
         return False
     if _stops_gradients(program):
         raise InputError(
@@ -172,26 +172,57 @@ def _changes_views(program: Any) -> bool:  # noqa: ANN401  an exported program
     return True
 
 
-def _reads_changed_views(program: Any) -> bool:  # noqa: ANN401  an exported program
-    origin: dict[Any, Any] = {}  # of views and of what is changed in place: what they are views of
-    same: dict[Any, Any] = {}  # of what is changed in place: its first name
-    stale: dict[Any, set[Any]] = {}  # by origin: first names that still have their old values
-    for node in program.graph.nodes:
-        for read in node.all_input_nodes:
-            whole = origin.get(read, read)
-            if same.get(read, read) in stale.get(whole, ()):
+class _Views:
+    """Names that stand for the same memory, followed through regions of `torch.no_grad()` too."""
+
+    def __init__(self) -> None:
+        self._origin: dict[Any, Any] = {}  # of views and of what is changed: what they are views of
+        self._first: dict[Any, Any] = {}  # of what is changed in place: its first name
+        self._stale: dict[Any, set[Any]] = {}  # by origin: first names with values that are old
+
+    def are_read(self, graph_module: Any) -> bool:  # noqa: ANN401  a graph of torch
+        """Whether a name is read whose memory was changed under another; or a buffer's part was."""
+        for node in graph_module.graph.nodes:
+            for read in node.all_input_nodes:
+                if self._name(read) in self._stale.get(self._whole(read), ()):
+                    return True
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                if self._in_region(graph_module, node):
+                    return True
+            elif isinstance(node.target, torch._ops.OpOverload) and self._changes_part(node):
                 return True
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
-            continue
-        schema, first = node.target._schema, node.args[0]
-        if not schema.returns or schema.returns[0].alias_info is None:
-            continue
-        whole = origin[node] = origin.get(first, first)
-        if schema.is_mutable:
-            same[node] = same.get(first, first)
-            others = {same.get(one, one) for one, of in origin.items() if of is whole} | {whole}
-            stale.setdefault(whole, set()).update(others - {same[node]})
-    return False
+        return False
+
+    def _name(self, node: Any) -> Any:  # noqa: ANN401
+        return self._first.get(node, node)
+
+    def _whole(self, node: Any) -> Any:  # noqa: ANN401
+        return self._origin.get(node, node)
+
+    def _in_region(self, graph_module: Any, node: Any) -> bool:  # noqa: ANN401
+        bodies = (arg for arg in node.all_input_nodes if arg.op == "get_attr")
+        body = getattr(graph_module, next(bodies).target)
+        given = [
+            arg for arg in node.args if isinstance(arg, torch.fx.Node) and arg.op != "get_attr"
+        ]
+        places = (place for place in body.graph.nodes if place.op == "placeholder")
+        for place, arg in zip(places, given, strict=True):
+            self._origin[place], self._first[place] = self._whole(arg), self._name(arg)
+        return self.are_read(body)
+
+    def _changes_part(self, node: Any) -> bool:  # noqa: ANN401
+        """Take a view or a change down; whether a part of a source is changed, read next step."""
+        schema = node.target._schema
+        if not node.args or not schema.returns or schema.returns[0].alias_info is None:
+            return False
+        first = node.args[0]
+        whole = self._origin[node] = self._whole(first)
+        if not schema.is_mutable:
+            return False
+        name = self._first[node] = self._name(first)
+        others = {self._name(one) for one, of in self._origin.items() if of is whole} | {whole}
+        self._stale.setdefault(whole, set()).update(others - {name})
+        return name is not whole and whole.op == "placeholder"
 
 
 def _stops_gradients(program: Any) -> bool:  # noqa: ANN401  an exported program

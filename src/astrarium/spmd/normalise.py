@@ -265,7 +265,8 @@ def _experts(node: Node, kept: Values) -> Node | None:
             continue
         weight, places = looked_up.args[0], looked_up.args[1]
         is_list = len(places) == 1 and isinstance(places[0], Ref)
-        if is_list and len(kept[places[0].node].shape) == 1 and len(kept[weight.node].shape) == 3:
+        squeezed = len(node.shape) == 2 and len(kept[weight.node].shape) == 3
+        if is_list and squeezed and len(kept[places[0].node].shape) == 1:
             args = (row.args[0], weight, places[0], kept[weight.node].shape[0], bool(transposed))
             return replace(node, op=EXPERTS, args=args, kwargs=())
     return None
@@ -309,7 +310,7 @@ def _bags(node: Node, kept: Values) -> Node | tuple[Node, ...] | int:
     regular = offsets.op.startswith("aten.arange.") and list(offsets.args) == [0, bags * size, size]
     if not regular or mode not in BAG_SUMS or given.get("weights") is not None:
         return node
-    if padding not in (None, -1) or given.get("last"):
+    if padding not in (None, -1) or given.get("last") or given.get("scale"):
         return node
     at = len(kept)
     shape = (bags, size, weight.shape[1])
