@@ -239,7 +239,9 @@ def page_of(rows: Sequence[Row]) -> str:
         f" they are, equal to the module on one device; {len(refused)} are refused with a reason;"
         f" {len(wrong)} ran and were not equal.",
         "",
-        f"Each is tiny and has random weights. A [program](spmd.md) is synthesised for three cores"
+        "Each is tiny and has random weights; settings other than sizes are as they come, but that"
+        " speech models leave no layers out and mask no frames by chance (`layerdrop` and"
+        " `mask_time_prob` are 0). A [program](spmd.md) is synthesised for three cores"
         f" of speeds 100, 60 and 30 %, and three processes train {STEPS} steps with it, a batch of"
         f" {BATCH}, over gloo. Losses of all steps, gradients of the first, and buffers (statistics"
         " of batch norm and the like) after the last are compared with the module in one process."
