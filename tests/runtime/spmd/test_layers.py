@@ -109,3 +109,24 @@ def test_programs_give_what_the_module_gives(ranks: Ranks, name: str) -> None:
             assert loss == pytest.approx(wanted.losses[0], rel=1e-9)
             for key, gradient in wanted.gradients.items():
                 torch.testing.assert_close(found[key], gradient, rtol=1e-8, atol=1e-10)
+
+
+class Ignoring(nn.Module):  # type: ignore[misc]
+    """Takes an input that it does not look at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor, unread: Tensor) -> Tensor:
+        loss: Tensor = self.linear(x).square().mean()
+        return loss
+
+
+def test_inputs_that_no_program_reads_still_reach_the_module() -> None:
+    inputs = {"x": torch.randn(BATCH, WIDTH), "unread": torch.zeros(BATCH, 3)}
+    model = Model(Ignoring().train(), inputs)
+    half = {name: tensor[: BATCH // 2] for name, tensor in inputs.items()}
+    batches = model.batches(capture(model.module, half), 2)
+    assert [batch["unread"].shape for batch in batches] == [(BATCH // 2, 3)] * 2
+    ModuleAlone(model.copied(), Recipe(), torch.device("cpu")).train(batches, 1)
