@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from page import percent, table
 
 from astrarium.catalog import find_gpu
@@ -68,7 +69,9 @@ def _casts(ops: OperatorModel, row: Row, inputs: float, outputs: float) -> Secon
 def _linear(ops: OperatorModel, row: Row) -> Seconds:
     m, k, n = _sizes(row, "tokens", "inputs", "outputs")
     dtype = "bf16" if row["precision"] == "bf16" else "fp8"
-    forward, dgrad, wgrad, added = weight_products(ops, RUNTIME, m, n, k, dtype)
+    forward, dgrad, wgrad, added = weight_products(
+        ops, RUNTIME, np.array(m), np.array(n), np.array(k), dtype
+    )
     casts = _casts(ops, row, m * k, m * n)
     norms = (
         [ops.pointwise(Pointwise.RMS_NORM, m * k, backward=b, fused=True) for b in (False, True)]

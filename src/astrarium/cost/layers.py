@@ -144,16 +144,8 @@ def _add_launches(layer: Tally, block: Block) -> None:
         layer.add("launch_forward", forward)
         layer.add("launch_backward", backward)
         layer.add("launch_again", forward + runtime.layer_recompute_seconds)
-    _count_tensors(layer, block)
-
-
-def _count_tensors(layer: Tally, block: Block) -> None:
-    one = np.ones(len(layer.shards))
-    of_experts = block.experts / layer.shards.ep if layer.runtime.expert_tensors else one
-    for linear in block.linears:
-        number = of_experts if linear.module is Module.EXPERTS else one
-        layer.add("weight_tensors", (1.0 + linear.bias) * number)
-    layer.everywhere("weight_tensors", float(sum(norm.vectors for norm in block.norms)))
+    tensors = sum(1 + linear.bias for linear in block.linears)
+    layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
 
 
 def _further_launches(layer: Tally, block: Block) -> Floats:

@@ -509,12 +509,11 @@ def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     updated = dense / np.where(divided, layouts.dense_ranks[rows], 1)
     updated = updated + expert / np.where(divided, layouts.expert_ranks[rows], 1)
     tensors = layouts.weight_tensors[rows]
-    share = updated / np.maximum(dense + expert, 1.0)  # of the tensors, where ranks share them
     model_of = layouts.model_of[rows]
     seconds = np.zeros_like(updated)
     for index, model in enumerate(layouts.models):
-        on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, share * tensors)
-        on_gpu = on_gpu + _moved_seconds(model, dense + expert, layouts.scaled_weights[rows])
+        on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, dense + expert)
+        on_gpu = on_gpu + _cast_seconds(model, layouts.scaled_weights[rows])
         sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
         on_host = _update_on_host(model, updated, sharing)
         one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)
@@ -522,22 +521,15 @@ def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     return seconds
 
 
-def _update_on_gpu(model: CostModel, updated: Floats, tensors: Floats) -> Floats:
-    """So many elements in so many tensors, which the host prepares one by one."""
-    runtime = model.runtime
-    step = model.ops.optimizer_step(updated, runtime.optimizer_moved_bytes)
-    launches = tensors * runtime.optimizer_launch_seconds * model.tuning.host
-    return step + waited_for(launches, step)
-
-
-def _moved_seconds(model: CostModel, held: Floats, copies: Floats) -> Floats:
-    """What is read and written beside the update, casts of 16-bit weights to 8 bits included.
-
-    A cast reads as many bytes as it writes: by rows and by columns.
-    """
+def _update_on_gpu(model: CostModel, updated: Floats, held: Floats) -> Floats:
     runtime, ops = model.runtime, model.ops
-    casts = ops.streaming(2 * copies / runtime.cast_rate)
-    return casts + ops.streaming(runtime.step_moved_bytes * held)
+    step = ops.optimizer_step(updated, runtime.optimizer_moved_bytes)
+    return step + ops.streaming(runtime.step_moved_bytes * held)
+
+
+def _cast_seconds(model: CostModel, copies: Floats) -> Floats:
+    """Weights of 16 bits are read, and as many bytes written: by rows and by columns."""
+    return model.ops.streaming(2 * copies / model.runtime.cast_rate)
 
 
 def _update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
