@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan serve test lint front web bench accuracy clean
+.PHONY: help plan serve check test lint front web bench accuracy clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -18,9 +18,12 @@ plan: $(VENV)/.installed  ## plan the training of Llama-2-70B on 64 H100
 serve: $(VENV)/.installed-web  ## show plans on a web page on this machine
 	$(BIN)/astrarium serve
 
+check: lint  ## for every edit: style, types, and the tests that finish in a minute
+	$(BIN)/python -m pytest -n 2 --dist worksteal --quick -q
+
 test: lint front $(VENV)/.installed-upstream  ## check the code, then run all tests
 	$(BIN)/python tools/install_browser.py chromium
-	ASTRARIUM_REQUIRE_UPSTREAM=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
+	ASTRARIUM_REQUIRE_UPSTREAM=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev  ## style, types, layers, sizes
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from page import number, percent, strategy_text, table
+from te_compare import te_part
 
 from astrarium.catalog.intervals import DATA as INTERVALS
 from astrarium.report.validation import KEYS, Grouping
@@ -102,6 +103,7 @@ def page_of_tables(predictions: Sequence[Prediction]) -> str:
             *_metrics_part("By runtime", predictions, Grouping.RUNTIME),
             *_metrics_part("By GPU", predictions, Grouping.GPU),
             *_open_part(predictions),
+            *te_part(predictions),
             *_intervals_part(),
             *_memory_part(predictions),
             *_sweep_part(predictions),

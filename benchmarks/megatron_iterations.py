@@ -90,11 +90,16 @@ class TorchAttention(torch.nn.Module):
 class Training:
     """One model with its optimizer, and one call per iteration."""
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(
+        self,
+        case: Case,
+        device: torch.device,
+        gpt: Callable[[Any], torch.nn.Module] | None = None,
+    ) -> None:
         from megatron.core.pipeline_parallel import get_forward_backward_func
 
         self.case = case
-        self.model = _wrapped(case, _gpt(case).to(device))
+        self.model = _wrapped(case, (gpt or _gpt)(case).to(device))
         self.optimizer = _optimizer(case, self.model)
         self.run = get_forward_backward_func()
         shape = (case.micro_batch, case.seq)
@@ -132,17 +137,15 @@ def _masked_mean(mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor
     return loss, {"loss": loss.detach()}
 
 
-def _config(case: Case) -> TransformerConfig:
-    from megatron.core.distributed import finalize_model_grads
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
+def settings_of(case: Case) -> dict[str, Any]:
+    """Arguments of megatron-core's `TransformerConfig`."""
     shape = case.shape
     recompute = {
         "recompute_granularity": "full",
         "recompute_method": "uniform",
         "recompute_num_layers": 1,
     }
-    config = TransformerConfig(
+    return dict(
         num_layers=case.layers,
         hidden_size=shape.hidden,
         num_attention_heads=shape.heads,
@@ -162,6 +165,13 @@ def _config(case: Case) -> TransformerConfig:
         bias_dropout_fusion=case.fused,
         **(recompute if case.recompute == "full" else {}),
     )
+
+
+def _config(case: Case) -> TransformerConfig:
+    from megatron.core.distributed import finalize_model_grads
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    config = TransformerConfig(**settings_of(case))
     config.finalize_model_grads_func = finalize_model_grads
     return config
 
@@ -405,7 +415,7 @@ def _free(device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def _one_rank(device: torch.device) -> Iterator[None]:
+def one_rank(device: torch.device) -> Iterator[None]:
     """A process group of one, with megatron-core's groups and random states."""
     from megatron.core import parallel_state, tensor_parallel
 
@@ -445,7 +455,7 @@ class _OnCpu(torch.overrides.TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _pretend_gpu() -> Iterator[None]:
+def pretend_gpu() -> Iterator[None]:
     from megatron.core.tensor_parallel import random as megatron_random
 
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment]
@@ -470,9 +480,9 @@ def main() -> None:
     kernels: dict[str, Any] = {}
     began = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
-    rehearsal = _pretend_gpu() if device.type == "cpu" else contextlib.nullcontext()
+    rehearsal = pretend_gpu() if device.type == "cpu" else contextlib.nullcontext()
     csv_path = options.out / f"megatron_{options.cases}.csv"
-    with rehearsal, _one_rank(device), csv_path.open("w", newline="") as file:
+    with rehearsal, one_rank(device), csv_path.open("w", newline="") as file:
         writer = csv.DictWriter(file, f"{PUBLISHED},{EXTRA}".split(","))
         writer.writeheader()
         for case in LISTS[options.cases]:

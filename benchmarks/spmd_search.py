@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from astrarium.spmd.problem import Choice, Conversions, Problem, Solution
+from astrarium.spmd.problem import Choice, Conversions, SearchProblem, Solution
 from astrarium.spmd.search import solve
 
 LAYOUTS: Final = ("replicate", "copied", "partial", "shard0", "shard1", "shard2")
@@ -104,7 +104,7 @@ class Maker:
         return self.add("norm", (x, weight, bias), 4 * size, 50 * size)
 
 
-def transformer(layers: int, sizes: Sizes | None = None) -> Problem[None]:
+def transformer(layers: int, sizes: Sizes | None = None) -> SearchProblem[None]:
     """A stack of equal layers with a mask that all of them read."""
     sizes = sizes or Sizes()
     maker = Maker(sizes)
@@ -122,7 +122,7 @@ def transformer(layers: int, sizes: Sizes | None = None) -> Problem[None]:
         x = maker.add("add", (x, maker.linear(inner, 4 * hidden, hidden)), size, size)
         maker.blocks.append((first, len(maker.inputs)))
     maker.add("loss", (maker.linear(maker.norm(x), hidden, 1000),), 4, sizes.tokens * 4000)
-    return Problem(
+    return SearchProblem(
         tuple(maker.inputs), tuple(maker.choices), tuple(maker.conversions),
         (np.inf,), tuple(maker.signatures), tuple(maker.blocks),
     )  # fmt: skip
@@ -172,7 +172,7 @@ def _conversions(sizes: Sizes, size: float, once: bool) -> Conversions[None]:
     return Conversions(seconds, kept, {})
 
 
-def timed(problem: Problem[None]) -> tuple[Solution, float]:
+def timed(problem: SearchProblem[None]) -> tuple[Solution, float]:
     """A solution and the seconds it took."""
     start = time.perf_counter()
     solution = solve(problem)

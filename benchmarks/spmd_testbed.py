@@ -29,14 +29,14 @@ from page import table
 from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster
 from astrarium.cluster.build import Machines, build_pool
-from astrarium.spmd.baselines import SPACES, Space
+from astrarium.spmd.baselines import SPACES, ProgramSpace
 from astrarium.spmd.capture import capture
 from astrarium.spmd.devices import Devices, devices_of
 from astrarium.spmd.factory import load_factory
 from astrarium.spmd.fused import taken_apart
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.program import Program
-from astrarium.spmd.synthesis import Synthesis, fits, synthesize
+from astrarium.spmd.program import DeviceProgram
+from astrarium.spmd.synthesis import Synthesis, synthesize
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NETWORK = 10.4e9 / 8  # bytes per second between machines
@@ -98,13 +98,18 @@ MODELS: Mapping[str, Callable[[int], Graph]] = {
 }
 
 
-def without_memory(space: Space) -> Space:
+def without_memory(space: ProgramSpace) -> ProgramSpace:
     return replace(space, memory=False)
+
+
+def fits(program: DeviceProgram, devices: Devices) -> bool:
+    """Whether every device has room for its part."""
+    return all(size <= room for size, room in zip(program.bytes, devices.room, strict=True))
 
 
 def compared(name: str, graph: Graph, devices: Devices) -> Row:
     """Our program beside the best of every other space."""
-    programs: dict[str, Program] = {
+    programs: dict[str, DeviceProgram] = {
         space.name: synthesize(graph, devices, space=without_memory(space)).program
         for space in SPACES
     }
@@ -119,7 +124,7 @@ def compared(name: str, graph: Graph, devices: Devices) -> Row:
     )
 
 
-def described(program: Program) -> str:
+def described(program: DeviceProgram) -> str:
     """What a program does: messages by kind, and the part of the batch of each kind of device."""
     counts: dict[str, int] = {}
     for one in program.instructions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,20 @@ settings.load_profile("astrarium")
 # Hypothesis also draws constants that it reads in whatever modules a worker has imported by then:
 # which test sees which example would depend on the order of the tests.
 providers._get_local_constants = lambda: providers._local_constants
+
+
+SLOW_FILES = Path(__file__).with_name("slow_files.txt")  # written by tools/slow_tests.py
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out the slow files of tests")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not config.getoption("quick"):
+        return None
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    return True if name in SLOW_FILES.read_text(encoding="utf-8").split() else None
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,16 @@ import numpy as np
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.document import (
+    DeviceMemoryPart,
     DevicePart,
-    MemoryPart,
     ProgramDocument,
-    SearchPart,
     SourcePart,
+    SynthesisPart,
 )
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
 from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
-from astrarium.spmd.program import Conversion, How, Instruction, Program
-from astrarium.spmd.rules import Rule, rules_of
+from astrarium.spmd.program import Conversion, DeviceProgram, How, Instruction
+from astrarium.spmd.rules import ShardRule, rules_of
 
 LINEAR = "aten.linear.default"
 BATCH, HIDDEN, SCALAR = 6, 8, ()
@@ -54,7 +54,7 @@ def axes() -> Axes:
                 ("batch", "in", "hidden", "out"))  # fmt: skip
 
 
-def rule(node: int, name: str) -> Rule:
+def rule(node: int, name: str) -> ShardRule:
     whole = graph()
     return next(one for one in rules_of(whole, whole.nodes[node]) if one.name == name)
 
@@ -85,11 +85,11 @@ def document(*, alike: bool = False) -> ProgramDocument:
     """The program; `alike`: both layers are data parallel."""
     pools = cluster().pools
     pieces = Division(np.array([[4, 2], [8, 0], [5, 3], [4, 4]], np.int64))
-    program = Program(
+    program = DeviceProgram(
         graph(), axes(), (pieces,), (2,), instructions(alike=alike), 0.0075, (3 * GIB, 4 * GIB)
     )
     memory = tuple(
-        MemoryPart(
+        DeviceMemoryPart(
             rank, (rank + 3) * GIB, 16 * GIB, GIB, GIB / 2, GIB / 2, (rank + 0.75) * GIB, GIB / 4
         )
         for rank in (0, 1)
@@ -101,6 +101,6 @@ def document(*, alike: bool = False) -> ProgramDocument:
         program,
         {"compute": 0.0045, "communication": 0.002, "update": 0.001},
         memory,
-        SearchPart(0.25, 3, 1234, optimal=True, bound_gap=0.0),
+        SynthesisPart(0.25, 3, 1234, optimal=True, bound_gap=0.0),
         {"data parallel, even": 0.015, "tensor parallel, even": 0.03},
     )

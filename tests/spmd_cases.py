@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from astrarium.spmd.rules_elements import ELEMENT_WISE
+from astrarium.spmd.rules_layers import EXPERTS
 
 Arguments = tuple[list[Any], dict[str, Any]]
 
@@ -115,6 +117,26 @@ _case(
 )
 
 
+def _enlarged(z: Sizes, dims: int) -> list[Any]:
+    return [z.x(z.b, z.i, *[3] * dims), z.x(z.i, z.o, *[2] * dims), z.x(z.o)]
+
+
+def _experts(z: Sizes, turned: bool) -> Arguments:
+    matrices = z.x(z.h, z.i, z.o) if turned else z.x(z.h, z.o, z.i)
+    return [z.x(z.b * z.s, z.i), matrices, z.index(z.h, z.b * z.s), z.h, turned], {}
+
+
+CONV_FORMS = {1: "default", 2: "input", 3: "input"}
+for _dims in CONV_FORMS:
+    _case(f"conv_transpose{_dims}d", f"conv_transpose{_dims}d.{CONV_FORMS[_dims]}",
+          partial(_enlarged, dims=_dims))  # fmt: skip
+_case("conv_transpose2d in groups", "conv_transpose2d.input",
+      lambda z: [z.x(z.b, 2 * z.i, 3, 3), z.x(2 * z.i, z.o, 2, 2), z.x(2 * z.o),
+                 [2], [1], [1], 2])  # fmt: skip
+for _turned in (False, True):
+    CASES[f"experts{', turned' * _turned}"] = (EXPERTS, partial(_experts, turned=_turned))
+
+
 def _heads(z: Sizes, keys: int | None = None) -> list[Tensor]:
     keys = z.h if keys is None else keys
     return [
@@ -149,12 +171,12 @@ SCALARS: dict[str, list[Any]] = {
     "pow": [2.0], "eq": [0.3], "ne": [0.3], "lt": [0.3], "le": [0.3], "gt": [0.3], "ge": [0.3],
     "clamp": [0.2, 0.6], "clamp_min": [0.4], "clamp_max": [0.5], "clip": [0.2, 0.6],
     "threshold": [0.4, 0.1], "fmod": [0.3], "remainder": [0.3], "full_like": [2.0], "rsub": [1.0],
-    "floor_divide": [0.3],
+    "floor_divide": [0.3], "fill": [2.0],
 }  # fmt: skip
 OVERLOADS = {
     "pow": "Tensor_Scalar", "fmod": "Scalar", "remainder": "Scalar", "rsub": "Scalar",
     "eq": "Scalar", "ne": "Scalar", "lt": "Scalar", "le": "Scalar", "gt": "Scalar", "ge": "Scalar",
-    "floor_divide": "Scalar",
+    "floor_divide": "Scalar", "fill": "Scalar",
 }  # fmt: skip
 WORDS = ("and", "or", "xor")
 BINARY = ("atan2", "maximum", "minimum", "logical_and", "logical_or", "logical_xor")
@@ -242,6 +264,57 @@ _case("batch_norm in training", "batch_norm.default", lambda z: [
     z.x(z.b, z.i, 3), z.x(z.i), z.x(z.i), None, None, True, 0.1, 1e-5, False])  # fmt: skip
 
 
+_case("batch_norm with statistics", "batch_norm.default", lambda z: [
+    z.x(z.b + 1, z.i, 3), z.x(z.i), z.x(z.i), z.fixed(z.i), z.positive(z.i).detach(),
+    True, 0.1, 1e-5, False])  # fmt: skip
+_case("batch_norm of rows", "batch_norm.default", lambda z: [
+    z.x(z.b + 1, z.i), None, None, None, None, True, 0.1, 1e-5, False])  # fmt: skip
+_case("instance_norm", "instance_norm.default", lambda z: [
+    z.x(z.b, z.i, 4), z.x(z.i), z.x(z.i), None, None, True, 0.1, 1e-5, False])  # fmt: skip
+_case("rms_norm without weight", "rms_norm.default", lambda z: [z.x(z.b, z.s, z.i), [z.i]])
+_case("log_softmax of a row", "log_softmax.int", lambda z: [z.x(z.o), 0])
+_case("linalg_vector_norm", "linalg_vector_norm.default",
+      lambda z: [z.x(z.b, z.s, z.i), 2, [-1], True])  # fmt: skip
+_case("_weight_norm", "_weight_norm.default", lambda z: [z.x(z.o, z.i, 2), z.x(z.o, 1, 1), 0])
+_case("glu", "glu.default", lambda z: [z.x(z.b, z.s, 2 * z.i), -1])
+
+
+def _larger(z: Sizes, dims: int, corners: bool) -> list[Any]:
+    return [z.x(z.b, z.i, *[3] * dims), [5] * dims, *([False] if corners else []), None]
+
+
+for _mode, _dims in (("nearest", 1), ("nearest", 2), ("nearest", 3), ("linear", 1),
+                     ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)):  # fmt: skip
+    _case(f"upsample_{_mode}{_dims}d", f"upsample_{_mode}{_dims}d.vec",
+          partial(_larger, dims=_dims, corners=_mode != "nearest"))  # fmt: skip
+_case("pixel_shuffle", "pixel_shuffle.default", lambda z: [z.x(z.b, 4 * z.i, z.s, 3), 2])
+_case("pixel_unshuffle", "pixel_unshuffle.default", lambda z: [z.x(z.b, z.i, 2 * z.s, 4), 2])
+_case("im2col", "im2col.default",
+      lambda z: [z.x(z.b, z.i, 4, 4), [2, 2], [1, 1], [0, 0], [1, 1]])  # fmt: skip
+
+
+def _recurrent(z: Sizes, gates: int, states: int, layers: int = 1, batch_first: bool = True,
+               ways: int = 1) -> list[Any]:  # fmt: skip
+    """Arguments of a recurrent operator."""
+    first = [z.s, z.b] if not batch_first else [z.b, z.s]
+    started = [z.x(layers * ways, z.b, z.d) for _ in range(states)]
+    weights = []
+    for layer in range(layers):
+        inner = z.i if layer == 0 else ways * z.d
+        for _ in range(ways):
+            weights += [z.x(gates * z.d, inner), z.x(gates * z.d, z.d), z.x(gates * z.d),
+                        z.x(gates * z.d)]  # fmt: skip
+    return [z.x(*first, z.i), started if states > 1 else started[0], weights, True, layers, 0.0,
+            True, ways == 2, batch_first]  # fmt: skip
+
+
+_case("lstm", "lstm.input", lambda z: _recurrent(z, 4, 2))
+_case("lstm, both ways", "lstm.input", lambda z: _recurrent(z, 4, 2, 2, False, 2))
+_case("gru", "gru.input", lambda z: _recurrent(z, 3, 1, 2))
+_case("rnn_tanh", "rnn_tanh.input", lambda z: _recurrent(z, 1, 1))
+_case("rnn_relu", "rnn_relu.input", lambda z: _recurrent(z, 1, 1, 1, False))
+
+
 def _add_pooling(kind: str, values: Callable[..., Tensor], dims: int, *space: int) -> None:
     _case(f"{kind}_pool{dims}d", f"{kind}_pool{dims}d.default",
           lambda z: [values(z, z.b, z.i, *space), [2] * dims])  # fmt: skip
@@ -304,6 +377,14 @@ _case("index by two apart", "index.Tensor",
 _case("scatter", "scatter.value", lambda z: [z.x(z.b, z.s), 1, z.index(z.s, z.b, 1), 2.0])
 _case("scatter_add", "scatter_add.default",
       lambda z: [z.x(z.b, z.s), 1, z.index(z.s, z.b, z.i), z.x(z.b, z.i)])  # fmt: skip
+_case("index_add", "index_add.default",
+      lambda z: [z.x(z.b, z.o, z.i), 1, z.index(z.o, z.s), z.x(z.b, z.s, z.i)],
+      alpha=0.5)  # fmt: skip
+_case("select_scatter", "select_scatter.default",
+      lambda z: [z.x(z.b, z.s, z.i), z.x(z.b, z.i), 1, 0])  # fmt: skip
+_case("slice_scatter", "slice_scatter.default",
+      lambda z: [z.x(z.b, z.s + 1, z.i), z.x(z.b, z.s, z.i), 1, 1, 2**63 - 1])  # fmt: skip
+_case("unfold", "unfold.default", lambda z: [z.x(z.b, z.s + 2, z.i), 1, 2, 1])
 _case("one_hot", "one_hot.default", lambda z: [z.index(z.o, z.b, z.s), z.o])
 _case("topk", "topk.default", lambda z: [z.order(z.b, z.s, 4), 2])
 _case("sort", "sort.default", lambda z: [z.order(z.b, z.s, z.i), 1])

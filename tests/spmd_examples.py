@@ -12,7 +12,7 @@ import torch
 from spmd_training import module_gradients
 from torch import Tensor
 
-from astrarium.runtime.spmd.model import Model
+from astrarium.runtime.spmd.model import MadeModule
 from astrarium.spmd.capture import capture, load_factory
 from astrarium.spmd.fused import taken_apart
 from astrarium.spmd.graph import Graph
@@ -42,7 +42,7 @@ SIZES: dict[str, dict[str, Any]] = {
 class Example:
     """A module in double precision, its graph, and what it gives by itself."""
 
-    model: Model
+    model: MadeModule
     graph: Graph
     loss: float
     gradients: dict[str, Tensor]
@@ -75,4 +75,4 @@ def example(name: str, batch: int = BATCH, **changes: float) -> Example:
     doubled = {k: x.double() if x.is_floating_point() else x for k, x in inputs.items()}
     graph = taken_apart(capture(module, doubled))
     loss, gradients = module_gradients(module, [doubled])
-    return Example(Model(module, doubled), graph, loss, gradients)
+    return Example(MadeModule(module, doubled), graph, loss, gradients)

@@ -12,12 +12,12 @@ from astrarium.spmd.axes import Axes, Division, find_axes, whole_granules
 from astrarium.spmd.build import build_problem, program_of
 from astrarium.spmd.devices import Devices, devices_of
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.layout import Spread
-from astrarium.spmd.program import Program
-from astrarium.spmd.rules import Rule, rules_of
+from astrarium.spmd.layout import Holding
+from astrarium.spmd.program import DeviceProgram
+from astrarium.spmd.rules import ShardRule, rules_of
 from astrarium.spmd.search import solve
 
-Rules = tuple[tuple[Rule, ...], ...]
+Rules = tuple[tuple[ShardRule, ...], ...]
 
 _KINDS = ("residual", "layer_norm", "gelu", "embedding", "bias_gradient")
 CORE = Tuning(
@@ -90,7 +90,7 @@ def data_parallel(graph: Graph, rules: Rules, stored: str = "replicate") -> Rule
                 not node.is_source
                 and all(layout.dim <= 0 for layout in rule.needs)
                 and any(layout.is_shard for layout in rule.needs)
-                and not any(layout.spread is Spread.PARTIAL for layout in rule.needs)
+                and not any(layout.spread is Holding.PARTIAL for layout in rule.needs)
                 and all(
                     not layout.is_shard or graph.nodes[read].op != PARAMETER
                     for read, layout in zip(node.inputs, rule.needs, strict=True)
@@ -109,7 +109,7 @@ def solved(
     *,
     rules: Rules | None = None,
     micro_batches: int = 1,
-) -> Program:
+) -> DeviceProgram:
     """The best program for a division of all axes."""
     all_rules, axes = rules_and_axes(graph)
     divisions = divided(axes, devices, ratios)

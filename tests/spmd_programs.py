@@ -16,9 +16,9 @@ import numpy as np
 from astrarium.spmd.axes import Division, find_axes
 from astrarium.spmd.conversions import operations
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, Layout, Placement, shard
-from astrarium.spmd.program import Conversion, How, Instruction, Program
-from astrarium.spmd.rules import Rule, rules_of
+from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, Placement, TensorLayout, shard
+from astrarium.spmd.program import Conversion, DeviceProgram, How, Instruction
+from astrarium.spmd.rules import ShardRule, rules_of
 
 UNEVEN = 0.7  # of all axes
 DETOURS = 0.15  # of conversions: through a layout that nobody asked for
@@ -30,7 +30,7 @@ def drawn_program(
     random: Random,
     micro_batches: int = 1,
     allow_replicate: Sequence[str] = (),
-) -> Program:
+) -> DeviceProgram:
     """A program for so many devices by level."""
     rules = [rules_of(graph, node, allow_replicate) for node in graph.nodes]
     axes = find_axes(graph, rules)
@@ -43,16 +43,16 @@ def drawn_program(
         drawing.compute(node, found)
     drawing.have(graph.loss, (REPLICATE,) * len(mesh))
     instructions, none = tuple(drawing.instructions), (0.0,) * prod(mesh)
-    return Program(graph, axes, divisions, mesh, instructions, 1.0, none, micro_batches)
+    return DeviceProgram(graph, axes, divisions, mesh, instructions, 1.0, none, micro_batches)
 
 
-def on_one_rank(program: Program) -> Program:
+def on_one_rank(program: DeviceProgram) -> DeviceProgram:
     """The same program where one device has everything."""
     whole = tuple(Division(d.granules.sum(1, keepdims=True)) for d in program.divisions)
     return replace(program, divisions=whole, mesh=(1,) * len(program.mesh))
 
 
-def redivided(program: Program, random: Random) -> Program:
+def redivided(program: DeviceProgram, random: Random) -> DeviceProgram:
     """The same instructions with other ratios."""
     divisions = tuple(
         Division(np.array([_pieces(random, g, size) for g in program.axes.granules], np.int64))
@@ -75,7 +75,7 @@ class _Drawing:
         self.instructions: list[Instruction] = []
         self.there: dict[int, list[Placement]] = {}
 
-    def compute(self, node: int, rules: Sequence[Rule]) -> None:
+    def compute(self, node: int, rules: Sequence[ShardRule]) -> None:
         inputs = self.graph.inputs[node]
         chosen = self._chosen(node, rules)
         gives = tuple(rule.gives for rule in chosen)
@@ -86,7 +86,7 @@ class _Drawing:
         self.instructions.append(Instruction(node, gives, needs, () if is_source else chosen))
         self.there[node] = [gives]
 
-    def _chosen(self, node: int, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    def _chosen(self, node: int, rules: Sequence[ShardRule]) -> tuple[ShardRule, ...]:
         """A rule for each level; what a node with several results gives is taken as it is."""
         if self.graph.nodes[node].op == "getitem":
             there = self.there[self.graph.inputs[node][0]][0]
@@ -113,7 +113,7 @@ class _Drawing:
         for level in range(first, self.levels):
             before = self._to(node, before, level, wanted[level])
 
-    def _to(self, node: int, before: Placement, level: int, layout: Layout) -> Placement:
+    def _to(self, node: int, before: Placement, level: int, layout: TensorLayout) -> Placement:
         after = (*before[:level], layout, *before[level + 1 :])
         if after == before:
             return before
@@ -121,7 +121,7 @@ class _Drawing:
             self._convert(node, before, after)
         return after
 
-    def _layouts(self, node: int) -> list[Layout]:
+    def _layouts(self, node: int) -> list[TensorLayout]:
         one = self.graph.nodes[node]
         found = [REPLICATE, *(shard(d) for d, size in enumerate(one.shape) if size > 1)]
         if one.needs_gradient:
@@ -140,7 +140,7 @@ class _Drawing:
         self.there[node].append(after)
 
 
-def _agree(rules: Sequence[Rule]) -> bool:
+def _agree(rules: Sequence[ShardRule]) -> bool:
     """Whether levels can run an operator together: local versions are for one of them alone."""
     local = {rule.local for rule in rules if rule.local}
     return len(rules) == 1 or not local

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from astrarium.runtime.spmd.operators import run_local
 from astrarium.spmd.axes import Axes, Division, find_axes, whole_granules
+from astrarium.spmd.call import call_of
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.layout import Placement, Spread
+from astrarium.spmd.layout import Holding, Placement
 from astrarium.spmd.local import coordinates, local_pieces, local_shape
-from astrarium.spmd.rule import Rule
-from astrarium.spmd.rules import rules_of
+from astrarium.spmd.rule import ShardRule
+from astrarium.spmd.rules import layout_of_result, rules_of
+from astrarium.spmd.rules_layers import EXPERTS
 
 CPU = torch.device("cpu")
 # Tensors are small: several threads of torch would wait for each other, not compute.
@@ -120,6 +122,17 @@ def graph_of(op: str, args: Sequence[Any], kwargs: dict[str, Any], outputs: Any)
     return Graph(tuple(nodes))
 
 
+def _with_items(graph: Graph, results: Sequence[Tensor]) -> Graph:
+    """The graph with a node for each of several results."""
+    whole = Ref(len(graph.nodes) - 1)
+    items = [
+        Node(f"item{k}", "getitem", tuple(x.shape), str(x.dtype).removeprefix("torch."), (whole, k),
+             (), x.requires_grad)
+        for k, x in enumerate(results) if len(results) > 1
+    ]  # fmt: skip
+    return Graph((*graph.nodes, *items))
+
+
 def _count(divisions: tuple[Division, ...]) -> int:
     return prod(division.granules.shape[1] for division in divisions)
 
@@ -155,7 +168,7 @@ class Trial:
     outputs: list[Tensor]
     given: list[Tensor]  # gradients of the results, as if from a loss
     gradients: list[Tensor | None]
-    rules: tuple[Rule, ...]
+    rules: tuple[ShardRule, ...]
     axes: Axes
     random: np.random.Generator
 
@@ -168,7 +181,8 @@ class Trial:
         inputs = _tensors([args, list(kwargs.values())])
         whole = _call(op, args, kwargs)
         graph = graph_of(op, args, kwargs, whole)
-        rules = [rules_of(graph, node) for node in graph.nodes]
+        picked = _with_items(graph, _tensors(whole))
+        rules = [rules_of(picked, node) for node in picked.nodes]
         if reference is not None:
             whole = reference(graph, inputs)
         outputs = _tensors(whole)
@@ -182,10 +196,12 @@ class Trial:
             ) if any(x.requires_grad for x in outputs) else [None] * len(trained)
         )  # fmt: skip
         gradients = [next(found) if x.requires_grad else None for x in inputs]
-        axes = find_axes(graph, rules)
-        return Trial(graph, inputs, outputs, given, gradients, rules[-1], axes, random)
+        own = rules[len(graph.nodes) - 1]
+        return Trial(
+            graph, inputs, outputs, given, gradients, own, find_axes(picked, rules), random
+        )
 
-    def check(self, rules: Sequence[Rule], divisions: tuple[Division, ...]) -> list[Device]:
+    def check(self, rules: Sequence[ShardRule], divisions: tuple[Division, ...]) -> list[Device]:
         """Run by these rules, one for each level; compare results and gradients."""
         devices = devices_of(self.graph, self.axes, divisions)
         needs = [tuple(rule.needs[k] for rule in rules) for k in range(len(self.inputs))]
@@ -212,11 +228,16 @@ class Trial:
 
         waits = any(rule.messages for rule in rules)
         ran = on_all(devices, work, waits)
+        lies = [self._result_lies(k, gives) for k in range(len(self.outputs))]
         for k, whole in enumerate(self.outputs):
-            self._assemble([results[k] for _, results in ran], whole, node, gives, divisions, False)
+            parts = [results[k] for _, results in ran]
+            self._assemble(parts, whole, self._node_of(k), lies[k], divisions, False)
         if not any(x.requires_grad for x in self.outputs):
             return devices
-        given = [self._spread(x, node, gives, divisions, True) for x in self.given]
+        given = [
+            self._spread(x, self._node_of(k), lies[k], divisions, True)
+            for k, x in enumerate(self.given)
+        ]
 
         def back(device: Device) -> list[Tensor | None]:
             own, results = ran[device.rank]
@@ -240,12 +261,22 @@ class Trial:
                 self._assemble(parts, whole, read[k], needs[k], divisions, True)
         return devices
 
+    def _node_of(self, result: int) -> int:
+        """The node whose axes a result has: one of several has a node of its own."""
+        several = len(self.outputs) > 1
+        return len(self.graph.nodes) + result if several else len(self.graph.nodes) - 1
+
+    def _result_lies(self, result: int, gives: Placement) -> Placement:
+        """How one of several results lies."""
+        call = call_of(self.graph, self.graph.nodes[-1])
+        return tuple(layout_of_result(call, result, layout) for layout in gives)
+
     def _spread(
         self, x: Tensor, node: int, placement: Placement, divisions: tuple[Division, ...],
         gradient: bool,
     ) -> list[Tensor]:  # fmt: skip
         """What each device has of a value, or of a gradient, in a placement."""
-        adds_up = Spread.COPIED if gradient else Spread.PARTIAL
+        adds_up = Holding.COPIED if gradient else Holding.PARTIAL
         levels = [level for level, layout in enumerate(placement) if layout.spread is adds_up]
         parts = self._split_sum(x, levels, divisions) if levels else [x] * _count(divisions)
         found = []
@@ -277,7 +308,7 @@ class Trial:
         divisions: tuple[Division, ...], gradient: bool,
     ) -> None:  # fmt: skip
         """Check that the parts of all devices make up the whole, each as its layout says."""
-        adds_up = Spread.COPIED if gradient else Spread.PARTIAL
+        adds_up = Holding.COPIED if gradient else Holding.PARTIAL
         summed = [level for level, lay in enumerate(placement) if lay.spread is adds_up]
         sums: dict[tuple[int, ...], Tensor] = {}
         covered: dict[tuple[int, ...], tuple[slice, ...]] = {}
@@ -298,6 +329,17 @@ class Trial:
         assert bool(seen.all())
 
 
+def _experts(x: Tensor, matrices: Tensor, chosen: Tensor, count: int, transposed: bool) -> Tensor:
+    """Every row by the matrix of its expert, one by one."""
+    found = matrices[chosen] if transposed else matrices[chosen].mT
+    return torch.bmm(x.unsqueeze(1), found).squeeze(1)
+
+
 def _call(op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if op == EXPERTS:
+        return _experts(*args)
+    if "batch_norm" in op and args[5] and args[3] is not None:
+        new = [args[3].clone(), args[4].clone()]  # which torch would write in place
+        return torch.ops.aten.batch_norm.default(*args[:3], *new, *args[5:]), *new
     _, name, overload = op.split(".")
     return getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)

@@ -8,7 +8,7 @@ from astrarium.cluster import parse_gpus
 from astrarium.cost.tuning import Tuning
 from astrarium.spmd.devices import Devices, devices_of
 from astrarium.spmd.graph import PARAMETER
-from astrarium.spmd.program import Program
+from astrarium.spmd.program import DeviceProgram
 
 FLOP, ELEMENT = 1e-6, 1e-7  # seconds
 _KINDS = ("residual", "layer_norm", "gelu", "embedding", "bias_gradient")
@@ -47,7 +47,7 @@ def cores(text: str, memory_bytes: float | None = None, levels: int = 1) -> Devi
     return devices_of(replace(cluster, pools=pools), memory_bytes, levels, SLOW)
 
 
-def divided_nodes(program: Program) -> list[int]:
+def divided_nodes(program: DeviceProgram) -> list[int]:
     """Computed nodes of which devices have pieces."""
     nodes = program.graph.nodes
     return [
@@ -59,7 +59,7 @@ def divided_nodes(program: Program) -> list[int]:
     ]
 
 
-def stored_in_pieces(program: Program) -> list[int]:
+def stored_in_pieces(program: DeviceProgram) -> list[int]:
     """Parameters of which no device has the whole."""
     nodes = program.graph.nodes
     return [
@@ -71,7 +71,7 @@ def stored_in_pieces(program: Program) -> list[int]:
     ]
 
 
-def messages(program: Program) -> set[str]:
+def messages(program: DeviceProgram) -> set[str]:
     """Names of all operations between devices."""
     found = {
         what

@@ -15,24 +15,29 @@ from astrarium.runtime.spmd.interpreter import Interpreter
 from astrarium.runtime.spmd.pieces import take_place
 from astrarium.runtime.spmd.training import Recipe, Training
 from astrarium.spmd.graph import CONSTANT
-from astrarium.spmd.program import Program
+from astrarium.spmd.program import DeviceProgram
 
 Batches = Sequence[Mapping[str, Tensor]]
 
 
 def training_on(
-    peers: Peers, program: Program, state: Mapping[str, Tensor], recipe: Recipe, seed: int = 0
+    peers: Peers, program: DeviceProgram, state: Mapping[str, Tensor], recipe: Recipe, seed: int = 0
 ) -> Training:
     place = take_place(program.mesh, peers.index, peers.group)
-    return Training(Interpreter(program, place), state, recipe, seed)
+    interpreter = Interpreter(program, place)
+    return Training(interpreter, state, recipe.make, seed, clip_norm=recipe.clip_norm)
 
 
 def gradients(
-    peers: Peers, program: Program, state: Mapping[str, Tensor], batches: Batches, seed: int = 0
+    peers: Peers,
+    program: DeviceProgram,
+    state: Mapping[str, Tensor],
+    batches: Batches,
+    seed: int = 0,
 ) -> tuple[float, dict[str, Tensor]]:
     """The loss, and whole gradients by name."""
     training = training_on(peers, program, state, Recipe(), seed)
-    loss, found = training.gradients(batches)
+    loss, found = training.gradients([training.cut(batch) for batch in batches])
     nodes, interpreter = program.graph.nodes, training.interpreter
     return loss, {
         nodes[node].target: interpreter.gathered(node, piece).reshape(nodes[node].stored_shape)
@@ -57,7 +62,7 @@ def module_gradients(module: torch.nn.Module, batches: Batches) -> tuple[float, 
 
 def trained(
     peers: Peers,
-    program: Program,
+    program: DeviceProgram,
     state: Mapping[str, Tensor],
     batches: Batches,
     recipe: Recipe,
@@ -65,13 +70,14 @@ def trained(
 ) -> list[tuple[float, float]]:
     """Losses and norms of gradients of some steps."""
     training = training_on(peers, program, state, recipe)
-    done = [training.step(batches) for _ in range(steps)]
+    inputs = [training.cut(batch) for batch in batches]
+    done = [training.step(inputs) for _ in range(steps)]
     return [(step.loss, step.gradient_norm) for step in done]
 
 
 def saved(
     peers: Peers,
-    program: Program,
+    program: DeviceProgram,
     state: Mapping[str, Tensor],
     batches: Batches,
     recipe: Recipe,
@@ -80,16 +86,17 @@ def saved(
 ) -> float:
     """Train two steps and write a checkpoint; the loss two steps later."""
     training = training_on(peers, program, state, recipe)
+    inputs = [training.cut(batch) for batch in batches]
     for _ in range(2):
-        training.step(batches)
+        training.step(inputs)
     save(folder, training, {"buffer": torch.arange(3)}, aliases)
-    training.step(batches)
-    return training.step(batches).loss
+    training.step(inputs)
+    return training.step(inputs).loss
 
 
 def resumed(
     peers: Peers,
-    program: Program,
+    program: DeviceProgram,
     state: Mapping[str, Tensor],
     batches: Batches,
     recipe: Recipe,
@@ -102,14 +109,15 @@ def resumed(
         for name, tensor in state.items()
     }
     training = training_on(peers, program, blank, recipe)
-    load(folder, training)
-    training.step(batches)
-    return training.step(batches).loss
+    load(folder, training, {"buffer": torch.zeros(3, dtype=torch.long)})
+    inputs = [training.cut(batch) for batch in batches]
+    training.step(inputs)
+    return training.step(inputs).loss
 
 
 def stepped(
     peers: Peers,
-    program: Program,
+    program: DeviceProgram,
     state: Mapping[str, Tensor],
     batches: Batches,
     recipe: Recipe,
@@ -118,11 +126,12 @@ def stepped(
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Losses of three steps and the buffers after them; after two, a checkpoint is gone through."""
     training = training_on(peers, program, state, recipe)
-    training.gradients(batches)  # looking at gradients changes nothing
-    losses = [training.step(batches).loss for _ in range(2)]
+    inputs = [training.cut(batch) for batch in batches]
+    training.gradients(inputs)  # looking at gradients changes nothing
+    losses = [training.step(inputs).loss for _ in range(2)]
     save(folder, training, rest, {})
     training = training_on(
         peers, program, {k: torch.zeros_like(x) for k, x in state.items()}, recipe
     )
-    load(folder, training)
-    return [*losses, training.step(batches).loss], training.buffers
+    load(folder, training, {k: torch.zeros_like(x) for k, x in rest.items()})
+    return [*losses, training.step(inputs).loss], training.buffers

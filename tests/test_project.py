@@ -205,3 +205,25 @@ def test_sizes_have_a_budget(
     (tmp_path / "a.py").write_text(text, encoding="utf-8")
     assert sizes_tool().main([str(tmp_path)]) == code
     assert any(line.endswith(named) for line in capsys.readouterr().out.splitlines())
+
+
+# Names that users meet: each is a thin shell around the class of the same name further down.
+SHELLS = {"Plan": "api/plans.py", "Program": "api/programs.py"}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    homes: dict[str, list[str]] = {}
+    source = ROOT / "src/astrarium"
+    for path in sorted(source.rglob("*.py")):
+        name = path.relative_to(source).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and SHELLS.get(node.name) != name:
+                homes.setdefault(node.name, []).append(name)
+    public = {name: found for name, found in homes.items() if not name.startswith("_")}
+    assert {name: found for name, found in public.items() if len(found) > 1} == {}
+
+
+def test_slow_files_exist() -> None:
+    names = (ROOT / "tests/slow_files.txt").read_text(encoding="utf-8").split()
+    assert names
+    assert [name for name in names if not (ROOT / name).is_file()] == []

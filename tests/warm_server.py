@@ -47,7 +47,7 @@ IMPORTED = {
         "astrarium.runtime.spmd.checkpoint",
         "astrarium.runtime.spmd.interpreter",
         "astrarium.runtime.spmd.model",
-        "astrarium.runtime.spmd.training",
+        "astrarium.runtime.spmd.starting",
         "torch._dynamo",
         "torch.distributed",
         "transformers.models.gpt2.modeling_gpt2",

@@ -163,8 +163,11 @@ def test_nothing_fits_is_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) 
         ("m.py:make --cluster c.yaml --batch 8", "c.yaml: no such file"),
         ("m.py:make --gpus t4:2 --batch 8 --micro-batches 3", "does not divide into 3 micro-batc"),
         ("m.py:make --gpus t4:2 --batch 8 --memory lots", "--memory 'lots'"),
-        ("m.py:make --gpus t4:2 --batch 8 --mesh cube", "--mesh 'cube': expected one of flat, no"),
-        ("m.py:make --gpus t4:2 --batch 8 --mesh nodes", "--mesh nodes: there is one node"),
+        (
+            "m.py:make --gpus t4:2 --batch 8 --mesh cube",
+            "--mesh 'cube': expected one of auto, flat",
+        ),
+        ("m.py:make --gpus t4:2 --batch 8 --mesh nodes", "two levels, and there is one node"),
         ("m.py:make --gpus t4:1,v100:1 --batch 8 --mesh nodes", "one device in each node"),
         ("m.py:make --gpus t4:2,v100:4 --batch 8 --mesh nodes", "and these have 2 and 4; leave"),
         ("m.py:make --gpus t4:2 --batch 8 --optimizer lion", "expected one of adam, sgd"),
@@ -222,7 +225,7 @@ def test_without_torch_the_way_is_said(
 def test_explain_shows_a_program_from_its_file(run: Run, program: str) -> None:
     done = run("explain", program)
     assert done.exit_code == 0, done.output
-    assert "Who has what" in done.output
+    assert "Pieces of each axis" in done.output
     printed = run("explain", program, "--json").stdout
     assert printed == Path(program).read_text(encoding="utf-8")
     refused = run("explain", program, "--gpus", "h100:8")
@@ -234,7 +237,7 @@ class Ran:
     """Takes the place of processes; remembers how they were to run."""
 
     def __init__(self) -> None:
-        self.settings: job.Settings | None = None
+        self.settings: job.ProgramSettings | None = None
         self.off = 0.0
 
     def __call__(self, document: ProgramDocument, **asked: Any) -> job.ProgramRun:
@@ -244,7 +247,7 @@ class Ran:
         right = self.off == 0.0
         alone = job.Compared("the module", losses, self.off, 0.0, right, gradients, None, 1e-4)
         parts = tuple(
-            job.RankPart(rank, device.pool, 64, 10**9, 1e9, 0.5 + rank)
+            job.RankRunPart(rank, device.pool, 64, 10**9, 1e9, 0.5 + rank)
             for rank, device in enumerate(document.devices)
         )
         return job.ProgramRun(
@@ -262,7 +265,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
 def test_a_program_runs(run: Run, program: str, ran: Ran, project: Path) -> None:
     (project / "before").mkdir()
-    (project / "before" / "manifest.json").touch()
+    (project / "before" / "astrarium.json").touch()
     flags = ("--steps", "3", "--ranks", "2", "--checkpoint", "kept", "--resume", "before")
     done = run("run", program, *flags)
     assert done.exit_code == 0, done.output
@@ -298,7 +301,7 @@ def test_a_program_that_computes_something_else_is_exit_code_1(
         (("--device", "tpu"), "--device 'tpu': expected one of cpu, cuda"),
         (("--steps", "0"), "--steps"),
         (("--timeout", "soon"), "--timeout"),
-        (("--resume", "nowhere"), "--resume nowhere: no checkpoint is there (no manifest.json)"),
+        (("--resume", "nowhere"), "--resume nowhere: no checkpoint is there (no astrarium.json)"),
         (("--checkpoint", "program.json"), "--checkpoint program.json: something else is there"),
         (("--checkpoint", "no/where"), "--checkpoint no/where: there is no folder no"),
         (("--measure",), "--measure: the program is for A100-SXM4-80GB, V100-SXM2-32GB"),
@@ -328,7 +331,7 @@ def test_a_program_for_cores_is_measured(
     (project / "p.json").write_text(to_text(document), encoding="utf-8")
     asked: dict[str, Any] = {}
 
-    def pretended(documents: Any, device: Any, settings: job.Settings, **others: Any) -> Any:
+    def pretended(documents: Any, device: Any, settings: job.ProgramSettings, **others: Any) -> Any:
         asked.update(others, settings=settings)
         times = (9.0, 9.0, 0.009, 0.010, 0.010, 0.011, 0.012)
         return [tuple(job.RankReport(0, r, (), times, (), 64, 10**6) for r in (0, 1))]
@@ -352,6 +355,9 @@ def test_checkpoints_are_those_of_programs(run: Run, plan: Run) -> None:
     done = run("run", "here", "--checkpoint", "kept")
     assert done.exit_code == 2
     assert "--checkpoint: here is no program" in done.output
+    done = run("run", "here", "--share-gpus")
+    assert done.exit_code == 2
+    assert "--share-gpus: here is no program" in done.output
 
 
 def test_a_program_without_its_module_is_refused(run: Run, program: str, ran: Ran) -> None:
@@ -398,7 +404,7 @@ def test_python_runs_a_program(ran: Ran) -> None:
     from astrarium.api.programs import Program
 
     done = Program(hand_programs.document()).run(steps=2, checkpoint=Path("kept"))
-    assert ran.settings == replace(job.Settings(), steps=2, save="kept")
+    assert ran.settings == replace(job.ProgramSettings(), steps=2, save="kept")
     assert done.is_right
 
 

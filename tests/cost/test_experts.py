@@ -19,6 +19,7 @@ from astrarium.strategy.types import Strategy
 
 QWEN = "qwen3-30b-a3b"
 MEGATRON = find_runtime("megatron")
+LLAMA_LAYER = 4 * 4096**2 + 3 * 4096 * 11008  # weights of a layer of Llama-2-7B, without norms
 
 
 def costs(
@@ -116,3 +117,59 @@ def test_broadcasts_take_turns() -> None:
         for seconds in (0.0, 0.001)
     )
     assert in_turn[0].iteration_seconds - plain[0].iteration_seconds == pytest.approx(0.064)
+
+
+def test_eight_bits_are_kept_where_sixteen_were() -> None:
+    """A dense layer: two inputs behind norms, the activation's output; attention's output twice."""
+    strategy, tokens, hidden = Strategy(dp=8), 4096, 4096
+    wide, narrow = (
+        costs(MEGATRON, strategy, model="llama-2-7b", precision=precision).layers
+        for precision in (Precision.BF16, Precision.FP8)
+    )
+    spared = tokens * (2 * hidden + 11008 - hidden)
+    assert wide.activations[0, 0] - narrow.activations[0, 0] == pytest.approx(spared)
+    assert narrow.scaled_weights[0, 0] == pytest.approx(2 * LLAMA_LAYER)
+    assert not wide.scaled_weights.any()
+
+
+@pytest.mark.parametrize(("runtime", "copies"), [("megatron", 2.0), ("megatron-bridge", 0.0)])
+def test_copies_of_weights_stay_on_the_rank(runtime: str, copies: float) -> None:
+    """Recipes of Megatron-Bridge have no 16-bit weights to copy."""
+    workload = Workload(load_model("llama-2-7b"), 4096, 512, precision=Precision.FP8)
+    strategy = Strategy(dp=8, tp=2)
+    pool = parse_gpus("h100:16").pools[0]
+
+    def weights(program: Runtime) -> float:
+        (found,) = estimate(CostModel(workload, pool, program), [strategy])
+        return found.memory[0].by_cause["weights"]
+
+    program = find_runtime(runtime)
+    added = weights(program) - weights(replace(program, scaled_weight_bytes=0.0))
+    assert added == pytest.approx(copies * 32 * LLAMA_LAYER / 2)
+
+
+def test_casts_take_the_host_longer() -> None:
+    strategy = Strategy(dp=8, ep=8)
+    casts = changed(
+        cast_launch_seconds=1.0, router_cast_launch_seconds=0.5, expert_cast_launch_seconds=0.1
+    )
+    wide, narrow = (
+        costs(casts, strategy, precision=precision).layers
+        for precision in (Precision.BF16, Precision.FP8)
+    )
+    wide_both = wide.launch_forward + wide.launch_backward
+    narrow_both = narrow.launch_forward + narrow.launch_backward
+    assert narrow_both[0, -1] - wide_both[0, -1] == pytest.approx(1.5 + 0.1 * 16)
+
+
+def test_weights_are_cast_with_the_update() -> None:
+    workload = Workload(load_model("llama-2-7b"), 4096, 512, precision=Precision.FP8)
+    pool = parse_gpus("h100:8").pools[0]
+
+    def update(copies: float) -> float:
+        model = CostModel(workload, pool, changed(scaled_weight_bytes=copies))
+        (found,) = estimate(model, [Strategy(dp=8)])
+        return found.breakdown_seconds["optimizer"]
+
+    moved = 4 * 32 * LLAMA_LAYER / MEGATRON.cast_rate
+    assert update(2.0) - update(0.0) == pytest.approx(moved / 3.35e12, rel=0.3)

@@ -19,16 +19,17 @@ from astrarium.report.program import (
     next_steps,
     program_report,
     search_words,
-    size_words,
     speed_words,
 )
 from astrarium.report.program_parts import messages_of, parts_of, ranges, work_of
+from astrarium.report.program_why import reason_words, reasons_of, size_words
 from astrarium.spmd.axes import Division
 from astrarium.spmd.document import (
     DevicePart,
     ProgramDocument,
-    SearchPart,
     SourcePart,
+    SynthesisPart,
+    TriedPart,
     document_of,
 )
 from astrarium.spmd.synthesis import synthesize
@@ -49,21 +50,21 @@ model     examples/mlp.py:make, layers=2, hidden=8: 128 parameters, 3 operators
 training  a batch of 6, adam
 devices   1 x A100-SXM4-80GB (rank 0), 1 x V100-SXM2-32GB (rank 1)
 
-What is computed how: layouts of results, seconds of both passes
+Work of each part: layouts of results, seconds of both passes
 part      operator  divided by          gives        each
 ─────────────────────────────────────────────────────────
 layers.0  linear    batch               shard(0)  2.00 ms
 layers.1  linear    sufficient factors  shard(0)  2.00 ms
 loss      mean      batch               partial    500 us
 
-What is sent: whole tensors, by part of the program
+Messages of each part: sizes of whole tensors
 part      message       of              each  in all  how
 ────────────────────────────────────────────────────────────
 layers.0  all-reduce    gradients      256 B   256 B  -
 layers.1  2 all-gather  inside linear  384 B   384 B  -
 loss      all-reduce    activations      4 B     4 B  padded
 
-Who has what: pieces in granules, by rank
+Pieces of each axis: granules, by rank
 axis   granules  rank 0  rank 1
 ───────────────────────────────
 batch         6       4       2
@@ -231,7 +232,7 @@ def test_pieces_of_two_levels_are_those_of_nodes_and_of_devices_in_them() -> Non
     program = synthesize(chain(512, (4096, 4096, 4096)), devices).program
     assert program.mesh == (2, 2)
     source = SourcePart("m.py:make", 512)
-    document = document_of(source, devices, program, SearchPart(0.0, 1, 1, True, 0.0))
+    document = document_of(source, devices, program, SynthesisPart(0.0, 1, 1, True, 0.0))
     shown = text(program_report(document, 100))
     assert "mesh 2 x 2" in " ".join(shown.split())
     assert "by node (level 0) and device in it (level 1)" in shown
@@ -241,3 +242,50 @@ def test_pieces_of_two_levels_are_those_of_nodes_and_of_devices_in_them() -> Non
     rows = [" ".join(line.split()) for line in shown.splitlines()]
     assert f"layers.0.weight dim 0 4,096 0 {fast:,}, {slow:,}" in rows
     assert "4,096 1 2,048 x 2" in rows
+
+
+def test_what_was_tried_is_said() -> None:
+    document = hand_programs.document()
+    tried = (
+        TriedPart("flat", 1, None),
+        TriedPart("flat", 2, 0.0075, 0.25),
+        TriedPart("nodes", 2, None, searched=False),
+    )
+    shown = search_words(replace(document, search=replace(document.search, tried=tried)))
+    assert shown.endswith(
+        "tried: mesh flat: nothing fits; mesh flat, 2 micro-batches: 7.50 ms (at best 25.0 % less);"
+        " mesh nodes, 2 micro-batches: not tried, the effort was spent"
+    )
+    assert "tried" not in search_words(document)
+
+
+def test_reasons_add_up_and_name_what_differs() -> None:
+    """Of two layers one exchanges factors, not gradients; the rest is as in the other program."""
+    ours, rival = hand_programs.document().program, hand_programs.document(alike=True).program
+    slower = replace(rival, seconds=2 * rival.seconds)
+    reasons = reasons_of(ours, {"data parallel": rival, "slower": slower})
+    assert {reason.against for reason in reasons} == {"data parallel"}
+    for program, name in ((ours, "seconds"), (rival, "against_seconds")):
+        total = sum(one.seconds for one in program.instructions)
+        assert sum(getattr(reason, name) for reason in reasons) == pytest.approx(total)
+    (saved,) = (one for one in reasons if one.seconds < one.against_seconds)
+    assert reason_words(saved) == (
+        "layers.1: 2.00 ms instead of 3.00 ms; sends 384 B instead of 256 B"
+        " (linear by sufficient factors)"
+    )
+    assert reasons_of(ours, {}) == ()
+
+
+def test_a_small_operator_that_decides_is_listed() -> None:
+    """The last one of the program is far below 1 % of a step, and its result is exchanged."""
+    program = hand_programs.document().program
+    instructions = [
+        replace(one, seconds=100 * one.seconds if one.node < 5 else one.seconds)
+        for one in program.instructions
+    ]
+    seconds = sum(one.seconds for one in instructions)
+    quick = replace(program, instructions=tuple(instructions), seconds=seconds)
+    last = parts_of(quick)[-1]
+    (mean,) = (work for work in work_of(quick, last) if work.operator == "mean")
+    assert mean.seconds < 0.01 * seconds
+    assert mean.decides

@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.spmd.problem import Problem
+from astrarium.spmd.problem import SearchProblem
 
 Price = tuple[float, ...]  # seconds, then bytes by class
 
 
-def best_price(problem: Problem[Any]) -> Price | None:
+def best_price(problem: SearchProblem[Any]) -> Price | None:
     """The seconds and bytes of the fastest program that fits; None if there is none."""
     return min(_fitting(problem), default=None)
 
 
-def least_bytes(problem: Problem[Any], device_class: int) -> float:
+def least_bytes(problem: SearchProblem[Any], device_class: int) -> float:
     """What the most frugal program keeps on a device of a class."""
     return min(price[1 + device_class] for price in _programs(problem))
 
 
-def _fitting(problem: Problem[Any]) -> list[Price]:
+def _fitting(problem: SearchProblem[Any]) -> list[Price]:
     return [
         price
         for price in _programs(problem)
@@ -30,7 +30,7 @@ def _fitting(problem: Problem[Any]) -> list[Price]:
     ]
 
 
-def _programs(problem: Problem[Any]) -> list[Price]:
+def _programs(problem: SearchProblem[Any]) -> list[Price]:
     """Prices of every program that wastes nothing."""
     trees = [_trees(conversions, len(problem.room)) for conversions in problem.conversions]
     prices = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from astrarium.spmd.problem import Choice, Conversions, Problem
+from astrarium.spmd.problem import Choice, Conversions, SearchProblem
 
 LAYOUTS = 3
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
@@ -50,16 +50,16 @@ class Dice:
         return choices, Conversions(seconds, kept, {})
 
 
-def made(seed: int, shape: Sequence[tuple[int, ...]], classes: int = 1) -> Problem[None]:
+def made(seed: int, shape: Sequence[tuple[int, ...]], classes: int = 1) -> SearchProblem[None]:
     """A problem of this shape."""
     dice = Dice(np.random.default_rng(seed), classes)
     nodes = [dice.node(len(reads)) for reads in shape]
-    return Problem(
+    return SearchProblem(
         tuple(shape), tuple(n[0] for n in nodes), tuple(n[1] for n in nodes), (np.inf,) * classes
     )
 
 
-def stack(seed: int, layers: int, classes: int = 1) -> Problem[None]:
+def stack(seed: int, layers: int, classes: int = 1) -> SearchProblem[None]:
     """Equal layers (a weight, a product and a sum with what came in) with a mask read by all."""
     dice = Dice(np.random.default_rng(seed), classes)
     source, product, total = dice.node(0), dice.node(2), dice.node(2)
@@ -75,19 +75,21 @@ def stack(seed: int, layers: int, classes: int = 1) -> Problem[None]:
         signatures += [1, 2]
         blocks.append((first, first + 2))
         x = first + 1
-    return Problem(
+    return SearchProblem(
         tuple(inputs), tuple(n[0] for n in nodes), tuple(n[1] for n in nodes),
         (np.inf,) * classes, tuple(signatures), tuple(blocks),
     )  # fmt: skip
 
 
-def with_room(problem: Problem[None], kept: Sequence[float], share: float) -> Problem[None]:
+def with_room(
+    problem: SearchProblem[None], kept: Sequence[float], share: float
+) -> SearchProblem[None]:
     """The same with room for a share of some bytes."""
     return replace(problem, room=tuple(float(np.floor(share * size)) for size in kept))
 
 
 @st.composite
-def random_problems(draw: st.DrawFn, classes: int = 1) -> Problem[None]:
+def random_problems(draw: st.DrawFn, classes: int = 1) -> SearchProblem[None]:
     """Problems of named shapes and of random ones."""
     seed = draw(st.integers(0, 10**6))
     if draw(st.booleans()):

@@ -19,15 +19,15 @@ from astrarium.spmd.graph import Graph
 from astrarium.spmd.keys import Priced
 from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
 from astrarium.spmd.messages import SYNC_BYTES
-from astrarium.spmd.pricing import Pricer, Settings
-from astrarium.spmd.problem import Problem
-from astrarium.spmd.rules import Rule
+from astrarium.spmd.pricing import Pricer, PriceSettings
+from astrarium.spmd.problem import SearchProblem
+from astrarium.spmd.rules import ShardRule
 from astrarium.spmd.search import solve
 
 RATIOS = st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any)
 
 
-def problem_of(layers: int = 1, micro_batches: int = 1) -> tuple[Graph, Problem[Priced]]:
+def problem_of(layers: int = 1, micro_batches: int = 1) -> tuple[Graph, SearchProblem[Priced]]:
     graph = perceptron(layers=layers)
     rules, axes = rules_and_axes(graph)
     devices = cluster("v100:4")
@@ -83,7 +83,7 @@ def test_a_gradient_sum_is_part_of_a_full_message_and_is_paid_once() -> None:
     weight, value = graph.index_of["w0.0"], graph.index_of["l0.0"]
     bias = graph.index_of["b0.0"]
     for micro_batches in (1, 4):
-        pricer = Pricer(graph, cut, devices, Settings(micro_batches))
+        pricer = Pricer(graph, cut, devices, PriceSettings(micro_batches))
         items = [
             pricer.add_conversion(weight, (REPLICATE,), (COPIED,)),
             pricer.add_conversion(bias, (REPLICATE,), (COPIED,)),
@@ -210,7 +210,7 @@ def test_sufficient_factors_are_sent_where_they_are_smaller(batch: int, chosen: 
     assert bool(factors) == chosen
 
 
-def _divides_the_batch(rule: Rule) -> bool:
+def _divides_the_batch(rule: ShardRule) -> bool:
     """Data parallel training: nothing but the first dimension of values is divided."""
     layouts = (*rule.needs, rule.gives)
     if not rule.needs:

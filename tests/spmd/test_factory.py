@@ -90,3 +90,9 @@ def test_what_factories_must_not_do(
 def test_the_batch_is_asked_for(path: Path) -> None:
     with pytest.raises(InputError, match="batch"):
         load_factory(f"{path}:make")()
+
+
+def test_a_package_that_is_missing_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("from no_such_package.parts import Model\n")
+    with pytest.raises(InputError, match=r"install it: pip install no_such_package$"):
+        load_factory(f"{tmp_path / 'model.py'}:make")

@@ -14,7 +14,7 @@ from astrarium.spmd.capture import capture
 from astrarium.spmd.fused import taken_apart
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph
 from astrarium.spmd.layout import REPLICATE
-from astrarium.spmd.rule import Rule
+from astrarium.spmd.rule import ShardRule
 from astrarium.spmd.rules import rules_of
 
 
@@ -50,7 +50,7 @@ def loss_and_gradients(graph: Graph, state: dict[str, Tensor]) -> tuple[Tensor, 
             source = state["x"] if node.op == INPUT else trained[node.target]
             values.append(source.reshape(node.shape))
         else:
-            rule = Rule("replicate", (REPLICATE,) * len(node.inputs), REPLICATE)
+            rule = ShardRule("replicate", (REPLICATE,) * len(node.inputs), REPLICATE)
             inputs = [values[index] for index in node.inputs]
             values.append(run_local(node, (rule,), inputs, node.shape, device))
     values[-1].backward()

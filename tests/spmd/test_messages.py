@@ -17,25 +17,27 @@ from astrarium.cost.collectives import (
 from astrarium.spmd.messages import (
     HOWS,
     Mailbox,
-    Request,
+    MessageRequest,
     direct_bytes,
     exchanged_share,
     moved_share,
     unequal_seconds,
 )
 from astrarium.spmd.program import How
-from astrarium.spmd.rules import Collective
+from astrarium.spmd.rules import MessageKind
 
 EQUAL = {
-    Collective.ALL_GATHER: all_gather_seconds,
-    Collective.REDUCE_SCATTER: reduce_scatter_seconds,
+    MessageKind.ALL_GATHER: all_gather_seconds,
+    MessageKind.REDUCE_SCATTER: reduce_scatter_seconds,
 }
 PARTS = st.lists(st.floats(0, 1e8), min_size=8, max_size=8).filter(lambda parts: max(parts) > 1)
 
 
 @pytest.mark.parametrize("collective", EQUAL)
 @pytest.mark.parametrize("spec", ["v100:8", "v100:4,p100:4", "h100:16"])
-def test_equal_parts_cost_what_the_collective_model_says(spec: str, collective: Collective) -> None:
+def test_equal_parts_cost_what_the_collective_model_says(
+    spec: str, collective: MessageKind
+) -> None:
     devices = cluster(spec)
     fabric, group = devices.fabrics[0], devices.groups[0]
     parts = np.array([np.full(devices.count, size) for size in (1.0, 1e4, 1e7)])
@@ -51,10 +53,10 @@ def test_a_mailbox_prices_every_message_as_its_collective() -> None:
     mail = Mailbox()
     shares = (1 / 16,) * 16
     asked = [
-        mail.ask(Request(0, Collective.ALL_REDUCE, 3e6)),
-        mail.ask(Request(0, Collective.ALL_GATHER, 5e6, shares)),
-        mail.ask(Request(0, Collective.ALL_TO_ALL, 2e6 * 15 / 16)),
-        mail.ask(Request(0, Collective.ALL_REDUCE, 3e6)),
+        mail.ask(MessageRequest(0, MessageKind.ALL_REDUCE, 3e6)),
+        mail.ask(MessageRequest(0, MessageKind.ALL_GATHER, 5e6, shares)),
+        mail.ask(MessageRequest(0, MessageKind.ALL_TO_ALL, 2e6 * 15 / 16)),
+        mail.ask(MessageRequest(0, MessageKind.ALL_REDUCE, 3e6)),
     ]
     assert asked == [0, 1, 2, 0]
     seconds, _ = mail.seconds(devices)
@@ -66,7 +68,7 @@ def test_a_mailbox_prices_every_message_as_its_collective() -> None:
 @settings(max_examples=60, deadline=None)
 @given(parts=PARTS, collective=st.sampled_from(list(EQUAL)))
 def test_unequal_parts_cost_between_equal_ones_and_padded_ones(
-    parts: list[float], collective: Collective
+    parts: list[float], collective: MessageKind
 ) -> None:
     devices = cluster("v100:8")
     fabric, group = devices.fabrics[0], devices.groups[0]
@@ -87,10 +89,10 @@ def test_one_large_part_is_broadcast_and_small_ones_are_padded() -> None:
     lone = np.array([1e8, 0, 0, 0, 0, 0, 0, 0])
     nearly = np.array([1.1e6, 1e6, 1e6, 1e6, 1e6, 1e6, 1e6, 1e6])
     for parts, how in ((lone, How.GROUPED), (nearly, How.PADDED)):
-        _, found = unequal_seconds(fabric, group, Collective.ALL_GATHER, parts)
+        _, found = unequal_seconds(fabric, group, MessageKind.ALL_GATHER, parts)
         assert HOWS[int(found)] is how
     # A broadcast passes all of its bytes over each link: 8/7 of what a gather of as many does.
-    seconds, _ = unequal_seconds(fabric, group, Collective.ALL_GATHER, lone)
+    seconds, _ = unequal_seconds(fabric, group, MessageKind.ALL_GATHER, lone)
     assert seconds == pytest.approx(float(all_gather_seconds(fabric, 1e8 * 8 / 7, group)))
 
 
@@ -99,7 +101,7 @@ def test_gloo_sends_pieces_of_any_size_directly() -> None:
     parts = np.array([3e6, 1e6, 0.0, 0.0])
     assert direct_bytes(parts) == 9e6  # the largest part to three others
     seconds, hows = unequal_seconds(
-        devices.fabrics[0], devices.groups[0], Collective.ALL_GATHER, parts
+        devices.fabrics[0], devices.groups[0], MessageKind.ALL_GATHER, parts
     )
     expected = all_to_all_seconds(devices.fabrics[0], 12e6, devices.groups[0])
     assert seconds <= expected
@@ -115,9 +117,9 @@ def test_slopes_are_those_of_a_larger_piece(more: float) -> None:
     mail = Mailbox()
     uneven = np.array([more, rest, rest, rest])
     for parts in (even, uneven):
-        mail.ask(Request(0, Collective.ALL_GATHER, 1e9, tuple(parts)))
+        mail.ask(MessageRequest(0, MessageKind.ALL_GATHER, 1e9, tuple(parts)))
         sent = 1e9 * exchanged_share(parts, even)
-        mail.ask(Request(0, Collective.ALL_TO_ALL, sent, (float(parts.max()),)))
+        mail.ask(MessageRequest(0, MessageKind.ALL_TO_ALL, sent, (float(parts.max()),)))
     seconds, _ = mail.seconds(devices)
     slopes, levels = mail.slopes(devices)
     assert levels.tolist() == [0] * len(seconds)
@@ -129,7 +131,7 @@ def test_slopes_are_those_of_a_larger_piece(more: float) -> None:
 def test_groups_of_one_send_nothing() -> None:
     devices = cluster("v100:1")
     seconds, hows = unequal_seconds(
-        devices.fabrics[0], devices.groups[0], Collective.ALL_GATHER, np.array([[1e6]])
+        devices.fabrics[0], devices.groups[0], MessageKind.ALL_GATHER, np.array([[1e6]])
     )
     assert (seconds.tolist(), hows.tolist()) == ([0.0], [0])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -65,11 +67,20 @@ class Module(nn.Module):  # type: ignore[misc]  # torch has no types here
             case "named":
                 return Given(hidden, loss)
             case "normal":
-                return (hidden + torch.randn_like(hidden)).square().mean()
+                return (hidden + torch.normal(0.0, 1.0, (3, 4))).square().mean()
             case "alpha":
                 return nn.functional.alpha_dropout(hidden, 0.5, training=True).mean()
             case "drawn alone":
-                return (hidden * torch.rand(4)).mean()
+                return (hidden * torch.rand(())).mean()
+            case "layer drop" | "no layer drop":
+                layerdrop = 0.5 if self.kind == "layer drop" else 0.0
+                if torch.rand([]) < layerdrop:
+                    return loss
+                return self.linear(hidden).square().mean()
+            case "dice":
+                return loss * random.random()
+            case "dice of numpy":
+                return loss * np.random.rand()  # noqa: NPY002  as modules do
             case "clamped":
                 with torch.no_grad():
                     self.linear.weight.clamp_(-1, 1)
@@ -91,7 +102,10 @@ REFUSED = {
     "hooked parameter": ("parameter 'linear.weight' has a hook",),
     "hooked module": ("BackwardHookFunction",),
     "two losses": ("2 losses, at places 0, 1 of a tuple", "return their sum", "detach()"),
-    "normal": ("random numbers with aten.randn_like.default (test_outputs.py:", "as inputs"),
+    "normal": ("random numbers with aten.normal.float_float (test_outputs.py:", "as inputs"),
+    "layer drop": ("random number", "probability 0.5", "layerdrop = 0"),
+    "dice": ("Module draws numbers with random,", "as inputs"),
+    "dice of numpy": ("draws numbers with numpy.random,",),
     "alpha": ("aten.alpha_dropout.default",),
     "drawn alone": ("aten.rand.default",),
     "clamped": ("parameter 'linear.weight' is changed in every step (test_outputs.py:",),
@@ -107,6 +121,12 @@ def test_what_cannot_be_captured_is_named(kind: str) -> None:
         capture(Module(kind), {"x": torch.randn(3, 4)})
     for part in REFUSED[kind]:
         assert part in str(refusal.value)
+
+
+def test_layers_that_are_never_left_out_are_there() -> None:
+    graph = capture(Module("no layer drop"), {"x": torch.randn(3, 4)})
+    assert [node.op for node in graph.nodes].count("aten.linear.default") == 2
+    assert not any("rand" in node.op for node in graph.nodes)
 
 
 def test_hooks_can_be_registered_again_afterwards() -> None:

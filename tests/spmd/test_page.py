@@ -12,7 +12,13 @@ from textwrap import fill
 
 import pytest
 
-from astrarium.spmd import rules_elements, rules_losses, rules_products, rules_views
+from astrarium.spmd import (
+    rules_elements,
+    rules_layers,
+    rules_losses,
+    rules_products,
+    rules_views,
+)
 from astrarium.spmd.conversions import operations
 from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
 from astrarium.spmd.rules import DESCRIBED, OTHERS, SEGMENT
@@ -25,6 +31,7 @@ KINDS = {
     "moves": rules_views,
     "element-wise and along one dimension": rules_elements,
     "losses": rules_losses,
+    "layers, and along a dimension that is divided": rules_layers,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from spmd_priced import (
@@ -55,6 +57,24 @@ def test_waiting_at_messages_alone_is_exact_for_one_device() -> None:
     price = price_program(solved(graph, devices), devices)
     assert price.expected_seconds == pytest.approx(price.seconds)
     assert not price.message.any()
+
+
+def test_sums_of_gradients_are_hidden_behind_the_backward_pass() -> None:
+    """All buckets but the last leave before the pass ends; on cores nothing is hidden."""
+    graph = perceptron(batch=512, width=1024, inner=4096, layers=4)
+    rules, _ = rules_and_axes(graph)
+    devices = cluster("v100:4")
+    program = solved(graph, devices, rules=data_parallel(graph, rules))
+    price = price_program(program, devices)
+    sent = price.message_passes[2]
+    together = price.compute.max(axis=1).sum() + price.update.max(axis=1).sum()
+    elements = sum(node.elements for node in graph.nodes if node.op == "parameter")
+    assert sum(one.elements for one in price.sums) == elements
+    assert sent.sum() > 0
+    assert together + sent.sum() / 8 * 0.5 < price.expected_seconds
+    assert price.expected_seconds < together + sent.sum() * 0.9
+    unhidden = replace(price, hides=False)
+    assert unhidden.expected_seconds == pytest.approx(price.seconds, rel=1e-6)
 
 
 def test_lines_meet_the_price_and_are_exact_for_cores() -> None:

@@ -18,17 +18,18 @@ from spmd_search import TWO_LEVELS, transformer
 
 from astrarium.errors import InputError
 from astrarium.spmd.astar import Guide, cheapest_path
-from astrarium.spmd.blocks import Prices, contracted, network_of
+from astrarium.spmd.blocks import CountedPrices, contracted, network_of
+from astrarium.spmd.effort import Effort
 from astrarium.spmd.frontier import fastest_fitting
 from astrarium.spmd.moves import Moves, State
-from astrarium.spmd.problem import Problem, Solution
+from astrarium.spmd.problem import SearchProblem, Solution
 from astrarium.spmd.search import NoRoomError, solve
 from astrarium.spmd.steps import price_of
 
 SHARES = st.sampled_from((0.95, 0.8, 0.6, 0.4))
 
 
-def check_program(problem: Problem[Any], solution: Solution) -> None:
+def check_program(problem: SearchProblem[Any], solution: Solution) -> None:
     """Every node is computed once, of layouts that are there, and the sums are right."""
     there: list[set[int]] = [set() for _ in problem.inputs]
     computed = []
@@ -51,7 +52,7 @@ def check_program(problem: Problem[Any], solution: Solution) -> None:
     assert all(size <= room for size, room in zip(kept, problem.room, strict=True))
 
 
-def check_best(problem: Problem[Any]) -> None:
+def check_best(problem: SearchProblem[Any]) -> None:
     best = best_price(problem)
     if best is None:
         with pytest.raises(InputError):
@@ -65,13 +66,13 @@ def check_best(problem: Problem[Any]) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(random_problems())
-def test_the_fastest_program(problem: Problem[None]) -> None:
+def test_the_fastest_program(problem: SearchProblem[None]) -> None:
     check_best(problem)
 
 
 @settings(max_examples=60, deadline=None)
 @given(random_problems(classes=2), SHARES)
-def test_the_fastest_program_that_fits(problem: Problem[None], share: float) -> None:
+def test_the_fastest_program_that_fits(problem: SearchProblem[None], share: float) -> None:
     fastest = best_price(problem)
     assume(fastest is not None)
     assert fastest is not None
@@ -107,10 +108,10 @@ def states_of(moves: Moves) -> list[tuple[int, State]]:
 @settings(max_examples=60, deadline=None)
 @given(random_problems(), st.booleans(), st.sampled_from(((), (1.0, 0.5), (0.0, 1.0))))
 def test_the_bound_never_exceeds_what_is_still_to_be_paid(
-    problem: Problem[None], together: bool, weights: tuple[float, ...]
+    problem: SearchProblem[None], together: bool, weights: tuple[float, ...]
 ) -> None:
     """For every state; and no step lowers the bound by more than it costs."""
-    network = network_of(problem, Prices((0,), weights) if weights else Prices())
+    network = network_of(problem, CountedPrices((0,), weights) if weights else CountedPrices())
     moves = Moves(contracted(problem, network) if together else network)
     guide = Guide(moves, np.ones(1))
     true: dict[tuple[int, State], float] = {}
@@ -187,14 +188,42 @@ def test_a_limit_leaves_a_program_and_a_bound() -> None:
     problem = transformer(2)
     fastest = solve(problem)
     tight = replace(problem, room=(0.85 * fastest.bytes[0],))
-    hurried = solve(tight, limit=1)
-    check_program(tight, hurried)
     patient = solve(tight)
-    assert fastest.seconds < hurried.bound <= patient.seconds <= hurried.seconds
+    for effort in (1, 20_000):
+        hurried = solve(tight, Effort(effort))
+        check_program(tight, hurried)
+        assert fastest.seconds < hurried.bound <= patient.seconds <= hurried.seconds
     assert hurried.seconds < 1.2 * hurried.bound
-    unlimited = fastest_fitting(problem, (), [], limit=1)
+    unlimited = fastest_fitting(problem, (), [], Effort(1))
     assert unlimited.steps is not None
-    assert solve(problem, limit=1).seconds < 1.1 * fastest.seconds
+    assert solve(problem, Effort(1)).seconds < 1.1 * fastest.seconds
+
+
+@pytest.mark.parametrize("steps", [1, 600])
+def test_where_states_are_many_the_best_so_far_has_a_bound(steps: int) -> None:
+    """Values that are read far apart: states are combinations of their layouts."""
+    width, depth = 8, 20
+    crossed = [(node, node + width - 1) for node in range(depth)]
+    problem = made(5, (*[()] * width, *crossed, tuple(range(depth, depth + width))))
+    best, hurried = (
+        cheapest_path(Guide(Moves(network_of(problem)), np.ones(1)), effort)
+        for effort in (None, Effort(steps))
+    )
+    assert best is not None
+    assert hurried is not None
+    assert best.bound == best.total
+    assert 0 < hurried.bound < best.total <= hurried.total <= 1.2 * best.total
+    assert hurried.expanded < best.expanded
+
+
+def test_ways_that_are_too_many_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found without some of them is a program; the bound is one without them, too."""
+    problem = replace(transformer(1, TWO_LEVELS), signatures=(), blocks=())
+    best = solve(problem)
+    monkeypatch.setattr("astrarium.spmd.ways._MOST", 3)
+    hurried = solve(problem)
+    check_program(problem, hurried)
+    assert 0 < hurried.bound <= best.seconds * (1 + 1e-12) <= hurried.seconds * (1 + 1e-9)
 
 
 def test_no_program_at_all() -> None:

@@ -15,11 +15,11 @@ from spmd_small import chain, mixed_devices
 from astrarium.arrays import Floats
 from astrarium.errors import InputError
 from astrarium.spmd.axes import Division
-from astrarium.spmd.baselines import SPACES, Ratios, Space, space_of
+from astrarium.spmd.baselines import SPACES, ProgramSpace, Ratios, space_of
 from astrarium.spmd.devices import Devices
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.lines import lines_of
-from astrarium.spmd.program import Program
+from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.programs import price_program, repriced
 from astrarium.spmd.search import NoRoomError
 from astrarium.spmd.segments import cut
@@ -28,13 +28,13 @@ from astrarium.spmd.synthesis import Synthesis, baseline, synthesize, task_of
 MIXED = {"v100-16gb": 2, "p100": 2}
 
 
-def batch_parts(program: Program) -> list[int]:
+def batch_parts(program: DeviceProgram) -> list[int]:
     """Granules of the batch by device."""
     axis = program.axes.of[0][0]
     return [int(part) for part in program.divisions[0].granules[axis]]
 
 
-def found(graph: Graph, devices: Devices, space: Space | None = None) -> Synthesis:
+def found(graph: Graph, devices: Devices, space: ProgramSpace | None = None) -> Synthesis:
     return synthesize(graph, devices, space=space)
 
 
@@ -61,7 +61,7 @@ def test_alternating_does_not_lose_to_the_search_at_any_start() -> None:
     devices = mixed_devices(MIXED)
     ours = found(graph, devices)
     for ratios in (Ratios.EVEN, Ratios.SPEED):
-        anything = Space("all", lambda _place, _node, rules: rules, ratios)
+        anything = ProgramSpace("all", lambda _place, _node, rules: rules, ratios)
         assert ours.program.seconds <= found(graph, devices, anything).program.seconds
 
 
@@ -89,7 +89,7 @@ def test_a_device_that_hardly_computes_gets_nothing() -> None:
     assert batch_parts(program) == [8, 0]
 
 
-def space_with(ratios: Ratios) -> Space:
+def space_with(ratios: Ratios) -> ProgramSpace:
     """Data parallel training, with ratios of another kind."""
     return replace(space_of("data parallel, even"), ratios=ratios)
 
@@ -126,7 +126,7 @@ def test_lines_touch_the_prices_they_were_laid_through() -> None:
     assert room - lines.room + lines.bytes(parts) == pytest.approx(held, rel=1e-6)
 
 
-def fits(program: Program, devices: Devices) -> bool:
+def fits(program: DeviceProgram, devices: Devices) -> bool:
     return bool(np.all(np.asarray(program.bytes) <= devices.room))
 
 

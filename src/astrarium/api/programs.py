@@ -10,7 +10,12 @@ from astrarium.errors import InputError
 from astrarium.value import Value
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from astrarium.runtime.spmd.job import ProgramRun
+    from astrarium.runtime.spmd.optimizers import Make
+    from astrarium.runtime.spmd.trainer import Trainer
     from astrarium.spmd.document import ProgramDocument
 
 StrPath = str | os.PathLike[str]
@@ -70,25 +75,50 @@ class Program(Value, frozen=True):
         steps: int = 4,
         checkpoint: StrPath | None = None,
         resume: StrPath | None = None,
+        share_gpus: bool = False,
         timeout_seconds: float = 600.0,
     ) -> ProgramRun:
         """Train on this machine, one process for each rank, beside a single process."""
         from astrarium.api import request
         from astrarium.api.wording import in_words_of_python
         from astrarium.runtime.job import Device
-        from astrarium.runtime.spmd.job import Settings, run_program
+        from astrarium.runtime.spmd.job import ProgramSettings, run_program
 
         with in_words_of_python():
             return run_program(
                 self.document,
                 device=request.choice("--device", device, Device),
-                settings=Settings(
+                settings=ProgramSettings(
                     steps=steps,
                     load=None if resume is None else os.fspath(resume),
                     save=None if checkpoint is None else os.fspath(checkpoint),
+                    share_gpus=share_gpus,
                 ),
                 timeout_seconds=timeout_seconds,
             )
+
+    def trainer(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | Make,
+        *,
+        device: str | torch.device | None = None,
+        clip_norm: float | None = None,
+        autocast: torch.dtype | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        seed: int | None = None,
+    ) -> Trainer:
+        """Train a module as the program says, in a script that torchrun starts, one rank each.
+
+        The optimizer is one of the module's parameters, or a function that makes one of pairs of
+        their names and themselves. Without a device it is that of the parameters.
+        """
+        from astrarium.runtime.spmd.starting import start_trainer
+        from astrarium.runtime.spmd.trainer import HowTrained
+
+        used = self.document.source.seed if seed is None else seed
+        how = HowTrained(used, clip_norm, autocast, scaler)
+        return start_trainer(self.document, module, optimizer, device, how)
 
     def __repr__(self) -> str:
         source = self.document.source

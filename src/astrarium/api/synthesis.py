@@ -7,6 +7,7 @@ is imported and anything is captured.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -19,25 +20,31 @@ from astrarium.units import parse_bytes
 from astrarium.value import Value
 
 if TYPE_CHECKING:
+    from astrarium.arrays import Floats
     from astrarium.cluster import Cluster
     from astrarium.cost.tuning import Tuning
-    from astrarium.spmd.baselines import Space
+    from astrarium.spmd.alternatives import Attempt
     from astrarium.spmd.devices import Devices
     from astrarium.spmd.document import ProgramDocument
     from astrarium.spmd.graph import Graph
-    from astrarium.spmd.program import Program
+    from astrarium.spmd.program import DeviceProgram
     from astrarium.spmd.search import NoRoomError
 
 INSTALL: Final = "pip install 'astrarium[spmd]'"
 NEEDED: Final = ("torch", "scipy")
 FORM: Final = "examples/bert.py:make or package.module:make"
-BEFORE_SEARCH: Final = 2  # stages that progress counts: importing, capturing
-STAGES: Final = 7
+STAGES: Final = 8  # that progress counts: importing, capturing, four fixed ways, two meshes
 MOST_BATCH: Final = 2**24
 MOST_MICRO_BATCHES: Final = 2**16
 MOST_BYTES: Final = 2**50
 MOST_DEVICES: Final = 4096
+TIMES_AS_MANY: Final = (2, 4, 8)  # nodes, of which one is said to be enough where nothing fits
 ANY_OPERATOR: Final = "*"
+AUTO: Final = "auto"
+OWN_STATISTICS: Final = (
+    "data parallel takes the statistics of batch norm from each device's own images, as DDP does,"
+    " and trains another model; this program takes those of all"
+)
 
 Progress = Callable[[str, int, int], None]  # what is done, how much so far, how much in all
 
@@ -45,6 +52,7 @@ Progress = Callable[[str, int, int], None]  # what is done, how much so far, how
 class Mesh(StrEnum):
     """How devices are arranged: all beside each other, or nodes and the devices inside them."""
 
+    AUTO = "auto"  # whichever is faster
     FLAT = "flat"
     NODES = "nodes"
 
@@ -62,7 +70,7 @@ class SynthesisQuestion(Value, frozen=True):
     sizes: Mapping[str, Any]
     cluster: Cluster
     memory_bytes: float | None
-    micro_batches: int
+    micro_batches: int | None  # None: as many as are best
     mesh: Mesh
     optimizer: Optimizer
     allow_replicate: tuple[str, ...]
@@ -77,8 +85,10 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
 
     factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["sizes"] or ()))
     batch = request.count("--batch", flags["batch"], MOST_BATCH)
-    micro = request.count("--micro-batches", flags["micro_batches"], MOST_MICRO_BATCHES)
-    if batch % micro:
+    micro = None
+    if flags["micro_batches"] != AUTO:
+        micro = request.count("--micro-batches", flags["micro_batches"], MOST_MICRO_BATCHES)
+    if micro is not None and batch % micro:
         raise InputError(
             f"--batch {batch} does not divide into {micro} micro-batches; change --batch or"
             " --micro-batches"
@@ -111,21 +121,85 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
 
 def answer(question: SynthesisQuestion, progress: Progress) -> ProgramDocument:
     """Capture the module, find its program, compare it with fixed ways, as a document."""
+    from astrarium.spmd.alternatives import Alternatives, fastest_of
+
+    meshes = _meshes(question)
+    stage = _Stages(progress)
+    allowed: dict[int, tuple[str, ...]] = {}  # by graph
+
+    def allowed_in(graph: Graph) -> tuple[str, ...]:
+        if id(graph) not in allowed:
+            allowed[id(graph)] = _allowed(graph, question)
+        return allowed[id(graph)]
+
+    alternatives = Alternatives(
+        lambda count: captured(question, count, stage),
+        meshes,
+        [*meshes] if question.mesh is Mesh.AUTO else [question.mesh.value],
+        _counts(question),
+        question.optimizer.value,
+        allowed_in,
+        lambda what: stage(f"searching: {what}"),
+    )
+    attempts = [*alternatives.tried()]
+    chosen = fastest_of(attempts)
+    if chosen.found is None:
+        raise _nothing_fits(question, attempts, allowed_in)
+    question = replace(question, allow_replicate=allowed_in(chosen.graph))
+    return _document(question, chosen, attempts)
+
+
+class _Stages:
+    """Counts what is done; where more is tried than expected, the last stage takes longer."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._done = 0
+
+    def __call__(self, what: str) -> None:
+        self._progress(what, min(self._done, STAGES - 1), STAGES)
+        self._done += 1
+
+
+def _meshes(question: SynthesisQuestion) -> dict[str, Devices]:
+    """Devices by the meshes that there are; the flat one is always there, to compare with."""
     from astrarium.spmd.devices import devices_of
 
-    levels = 1 if question.mesh is Mesh.FLAT else 2
-    devices = devices_of(question.cluster, question.memory_bytes, levels, question.tuning)
-    graph = captured(question, progress)
-    question = replace(question, allow_replicate=_allowed(graph, question))
-    return _found(question, graph, devices, progress)
+    names = {Mesh.FLAT: 1, Mesh.NODES: 2}
+    # Cores of one machine reach each other alike, whatever pools they are counted in.
+    cores = all(pool.gpu.is_processor for pool in question.cluster.pools)
+    is_flat = question.mesh is Mesh.FLAT or (question.mesh is Mesh.AUTO and cores)
+    if is_flat or _one_level(question.cluster) is not None:
+        del names[Mesh.NODES]
+    return {
+        mesh.value: devices_of(question.cluster, question.memory_bytes, levels, question.tuning)
+        for mesh, levels in names.items()
+    }
 
 
-def captured(question: SynthesisQuestion, progress: Progress) -> Graph:
+def _counts(question: SynthesisQuestion) -> list[int]:
+    """Numbers of micro-batches to try."""
+    if question.micro_batches is not None:
+        return [question.micro_batches]
+    return _doubled(1, question.batch)
+
+
+def _doubled(first: int, batch: int) -> list[int]:
+    """A number of micro-batches and its doubles, as far as they divide the batch."""
+    counts = [first]
+    while batch % (2 * counts[-1]) == 0:
+        counts.append(2 * counts[-1])
+    return counts
+
+
+def captured(
+    question: SynthesisQuestion, micro_batches: int, stage: Callable[[str], None]
+) -> Graph:
     """What the module computes on one micro-batch."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise InputError(f"{' and '.join(missing)} must be installed for this: {INSTALL}")
-    progress("importing torch", 0, STAGES)
+    stage("importing torch")
     import torch
 
     from astrarium.spmd.capture import capture, load_factory
@@ -133,8 +207,8 @@ def captured(question: SynthesisQuestion, progress: Progress) -> Graph:
 
     make = load_factory(question.factory)
     with torch.device("meta"):
-        module, inputs = make(question.batch // question.micro_batches, **question.sizes)
-    progress("capturing the module", 1, STAGES)
+        module, inputs = make(question.batch // micro_batches, **question.sizes)
+    stage("capturing the module")
     return taken_apart(capture(module, inputs, question.factory))
 
 
@@ -160,47 +234,16 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
     return (*given, *sorted(unknown))
 
 
-def _found(
-    question: SynthesisQuestion, graph: Graph, devices: Devices, progress: Progress
+def _document(
+    question: SynthesisQuestion, chosen: Attempt, attempts: Sequence[Attempt]
 ) -> ProgramDocument:
-    """The best program; those of fixed ways are found first, and it is none of them slower."""
-    from astrarium.spmd.baselines import SPACES
-    from astrarium.spmd.devices import devices_of
-    from astrarium.spmd.document import SearchPart, SourcePart, document_of
-    from astrarium.spmd.factory import called
-    from astrarium.spmd.search import NoRoomError
-    from astrarium.spmd.synthesis import Synthesis, synthesize
+    """The program that was chosen, with all that was tried."""
+    from astrarium.report.program_why import reasons_of
+    from astrarium.spmd.document import SourcePart, SynthesisPart, TriedPart, document_of
+    from astrarium.spmd.program import DeviceProgram
 
-    def search(where: Devices, space: Space | None, others: Sequence[Program] = ()) -> Synthesis:
-        return synthesize(
-            graph,
-            where,
-            micro_batches=question.micro_batches,
-            optimizer=question.optimizer.value,
-            allow_replicate=question.allow_replicate,
-            space=space,
-            candidates=others,
-        )
-
-    fixed: dict[str, Program] = {}
-    flat = devices_of(question.cluster, question.memory_bytes, 1, question.tuning)
-    notes = list(question.notes)
-    for number, space in enumerate(SPACES):
-        progress(f"searching: {space.name}", BEFORE_SEARCH + number, BEFORE_SEARCH + len(SPACES))
-        try:
-            fixed[space.name] = search(flat, space).program
-        except NoRoomError as error:
-            notes.append(f"{space.name}: does not fit, {_lack(error, devices)}")
-    progress("searching all programs", BEFORE_SEARCH + len(SPACES), BEFORE_SEARCH + len(SPACES) + 1)
-    try:
-        # Programs of another mesh are no candidates: their layouts are of one level.
-        found = search(devices, None, [*fixed.values()] if devices.levels == 1 else ())
-    except NoRoomError as error:
-        name = called(question.factory, question.sizes)
-        raise NoFeasiblePlanError(
-            f"no program of {name} fits: {_lack(error, devices)}; add devices, raise"
-            f" --memory, or divide the batch with --micro-batches"
-        ) from None
+    found = chosen.found
+    assert found is not None  # else nothing would have been chosen
     source = SourcePart(
         question.factory,
         question.batch,
@@ -209,11 +252,113 @@ def _found(
         question.optimizer.value,
         question.allow_replicate,
     )
-    gap = found.bound_gap
-    seconds = sum(found.seconds.values())
-    work = SearchPart(seconds, found.rounds, found.expanded, found.optimal, gap)
-    baselines = {name: program.seconds for name, program in fixed.items()}
-    return document_of(source, devices, found.program, work, baselines, tuple(notes))
+    works = [one.found for one in attempts if one.found is not None]
+    tried = tuple(
+        TriedPart(
+            one.mesh,
+            one.micro_batches,
+            one.found.program.seconds if one.found else None,
+            one.found.bound_gap if one.found else 0.0,
+            searched=one.found is not None or one.no_room is not None,
+        )
+        for one in attempts
+    )
+    work = SynthesisPart(
+        sum(sum(one.seconds.values()) for one in works),
+        sum(one.rounds for one in works),
+        sum(one.expanded for one in works),
+        found.optimal,
+        found.bound_gap,
+        tried,
+    )
+    fixed = {name: one for name, one in chosen.fixed.items() if isinstance(one, DeviceProgram)}
+    baselines = _baseline_seconds(fixed, chosen.devices, question)
+    notes = [
+        f"{name}: does not fit, {_lack(one, chosen.devices)}"
+        for name, one in chosen.fixed.items()
+        if not isinstance(one, DeviceProgram)
+    ]
+    if any(baselines[name] < program.seconds for name, program in fixed.items()):
+        notes.append(OWN_STATISTICS)
+    return replace(
+        document_of(
+            source, chosen.devices, found.program, work, baselines, (*question.notes, *notes)
+        ),
+        reasons=reasons_of(found.program, fixed),
+    )
+
+
+def _nothing_fits(
+    question: SynthesisQuestion,
+    attempts: Sequence[Attempt],
+    allowed: Callable[[Graph], tuple[str, ...]],
+) -> NoFeasiblePlanError:
+    """Who lacks how much in the leanest attempt, and the least that would do."""
+    from astrarium.spmd.factory import called
+
+    def over(one: Attempt) -> float:
+        assert one.no_room is not None  # nothing fitted
+        return one.no_room.needed / one.no_room.room
+
+    nearest = min(attempts, key=over)
+    assert nearest.no_room is not None
+    name = called(question.factory, question.sizes)
+    counts = list(dict.fromkeys(one.micro_batches for one in attempts))
+    tried = f" (tried: {', '.join(map(str, counts))} micro-batches)" if len(counts) > 1 else ""
+    ways = _ways_out(question, nearest, allowed)
+    return NoFeasiblePlanError(
+        f"no program of {name} fits{tried}: {_lack(nearest.no_room, nearest.devices)};"
+        f" enough for the leanest program found: {', or '.join(ways)}"
+    )
+
+
+def _ways_out(
+    question: SynthesisQuestion, nearest: Attempt, allowed: Callable[[Graph], tuple[str, ...]]
+) -> list[str]:
+    """The least memory, micro-batches and devices with which a program was found that fits."""
+    from astrarium.spmd.devices import devices_of
+    from astrarium.spmd.least import least_bytes
+
+    def needed(graph: Graph, devices: Devices, micro_batches: int) -> Floats:
+        optimizer = question.optimizer.value
+        return least_bytes(graph, devices, micro_batches, optimizer, allowed(graph))
+
+    count, graph = nearest.micro_batches, nearest.graph
+    split = f" and --micro-batches {count}" if count > 1 else ""
+    ways = [f"--memory {_rounded_up(max(needed(graph, nearest.devices, count)))}{split}"]
+    if question.micro_batches is not None:
+        for more in _doubled(count, question.batch)[1:]:
+            smaller = captured(question, more, lambda _: None)
+            if (needed(smaller, nearest.devices, more) <= nearest.devices.room).all():
+                ways.append(f"--micro-batches {more}")
+                break
+    for times in TIMES_AS_MANY:
+        pools = tuple(replace(p, nodes=times * p.nodes) for p in question.cluster.pools)
+        cluster = replace(question.cluster, pools=pools)
+        more_devices = devices_of(cluster, question.memory_bytes, 1, question.tuning)
+        if (needed(graph, more_devices, count) <= more_devices.room).all():
+            ways.append(f"{times} times as many nodes{split}")
+            break
+    return ways
+
+
+def _baseline_seconds(
+    fixed: Mapping[str, DeviceProgram], devices: Devices, question: SynthesisQuestion
+) -> dict[str, float]:
+    """What fixed ways take as people run them."""
+    from astrarium.spmd.baselines import as_run, space_of
+    from astrarium.spmd.programs import price_program
+
+    found = {}
+    for name, program in fixed.items():
+        run = as_run(space_of(name), program)
+        priced = run is not program and run != program
+        found[name] = (
+            price_program(run, devices, optimizer=question.optimizer.value).seconds
+            if priced
+            else program.seconds
+        )
+    return found
 
 
 def _lack(error: NoRoomError, devices: Devices) -> str:
@@ -229,6 +374,11 @@ def _lack(error: NoRoomError, devices: Devices) -> str:
     ranks = f"rank {lacking[0]}" if len(lacking) == 1 else f"{len(lacking)} such devices"
     missing, room = format_bytes(error.needed - error.room), format_bytes(one.room)
     return f"{one.gpu.name} ({ranks}) lacks {missing} beside its {room}"
+
+
+def _rounded_up(size: float) -> str:
+    """Bytes as --memory takes them, no less than they are."""
+    return f"{math.ceil(size / 2**20)}MiB"
 
 
 def _module(given: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any], tuple[str, ...]]:
@@ -259,16 +409,23 @@ def _check_size(cluster: Cluster) -> None:
 
 def _check_nodes(cluster: Cluster) -> None:
     """Two levels need several places on each."""
+    reason = _one_level(cluster)
+    if reason is not None:
+        raise InputError(f"--mesh nodes {reason}; leave it out")
+
+
+def _one_level(cluster: Cluster) -> str | None:
+    """Why there are no two levels of a mesh; None if there are."""
     sizes = sorted({pool.gpus_per_node for pool in cluster.pools})
     nodes = sum(pool.nodes for pool in cluster.pools)
     if len(sizes) > 1:
-        raise InputError(
-            "--mesh nodes needs nodes with equally many devices, and these have"
-            f" {' and '.join(map(str, sizes))}; leave it out"
+        return (
+            f"needs nodes with equally many devices, and these have {' and '.join(map(str, sizes))}"
         )
     if nodes == 1 or sizes == [1]:
         what = "one node" if nodes == 1 else "one device in each node"
-        raise InputError(f"--mesh nodes: there is {what}, so there is one level; leave it out")
+        return f"needs two levels, and there is {what}"
+    return None
 
 
 def _sizes(given: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,8 @@ class Runtime(Value, frozen=True):
     gathered_inputs_kept: bool  # what sequence parallelism gathered stays for the backward pass
     sent_mask_bytes: float  # of one score, in a mask that goes along from stage to stage
     logit_bytes: float  # of one logit, at the peak of the loss
+    scaled_input_bytes: float  # of one input element that an 8-bit product keeps for its gradient
+    scaled_weight_bytes: float  # of 8-bit copies that stay beside one 16-bit weight
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert
@@ -122,6 +124,9 @@ class Runtime(Value, frozen=True):
     rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
     router_launch_seconds: float  # further, both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
+    cast_launch_seconds: float  # further, for a layer of 8-bit products, both passes together
+    router_cast_launch_seconds: float  # likewise where experts are routed to
+    expert_cast_launch_seconds: float  # likewise for each expert on the rank
     layer_recompute_seconds: float  # further, to set up the repetition of a layer
     micro_batch_seconds: float  # to launch both ends of the model, for each micro-batch
     step_seconds: float  # for each iteration

@@ -16,14 +16,15 @@ FAMILY: Final = "astrarium.program"
 BEGINNING_BYTES: Final = 128
 NOT_EQUAL: Final = 1  # the exit code where the devices' losses or gradients are not one device's
 MOST_RANKS: Final = 4096
-MANIFEST: Final = "manifest.json"  # of a checkpoint
+MANIFEST: Final = "astrarium.json"  # of a checkpoint
+EARLIER: Final = "manifest.json"  # of an earlier release, which ranks refuse by name
 MOST_STEPS: Final = 1000
 MOST_SECONDS: Final = 86400.0
 # Flags of a command that say something of a program; all others are refused.
 EXPLAINED: Final = frozenset({"json"})
-ONLY_FOR_PROGRAMS: Final = frozenset({"checkpoint", "resume"})
+ONLY_FOR_PROGRAMS: Final = frozenset({"checkpoint", "resume", "share_gpus"})
 RUN: Final = frozenset(
-    {"device", "ranks", "steps", "measure", "checkpoint", "resume", "timeout", "json"}
+    {"device", "ranks", "steps", "measure", "checkpoint", "resume", "share_gpus", "timeout", "json"}
 )
 MEASURED: Final = frozenset({"device", "ranks", "measure", "timeout", "json"})
 
@@ -80,7 +81,8 @@ def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
     """Notice before any process is started that there is nothing to load, or no place to save."""
     from pathlib import Path
 
-    if resume is not None and not (Path(resume) / MANIFEST).is_file():
+    known = (MANIFEST, EARLIER)
+    if resume is not None and not any((Path(resume) / name).is_file() for name in known):
         raise InputError(
             f"--resume {resume}: no checkpoint is there (no {MANIFEST}); --checkpoint writes one"
         )
@@ -117,7 +119,8 @@ def check_not_typed(path: str, given: Collection[str]) -> None:
     """Refuse what is for programs alone, of a plan."""
     for name in sorted(ONLY_FOR_PROGRAMS & set(given)):
         raise InputError(
-            f"--{name}: {path} is no program; weights are kept of what `astrarium synthesize` made"
+            f"--{name.replace('_', '-')}: {path} is no program; it is for what `astrarium"
+            " synthesize` made"
         )
 
 
@@ -134,7 +137,7 @@ def run(path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
     from astrarium.api import request
     from astrarium.cli import output
     from astrarium.runtime.job import Device
-    from astrarium.runtime.spmd.job import Settings, check_ranks, run_program
+    from astrarium.runtime.spmd.job import ProgramSettings, check_ranks, run_program
     from astrarium.spmd.files import load_program
     from astrarium.units import parse_seconds
 
@@ -147,15 +150,18 @@ def run(path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
     seconds = request.parse(
         "--timeout", flags["timeout"], lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
     )
-    settings = Settings(
+    settings = ProgramSettings(
         steps=request.count("--steps", flags["steps"], MOST_STEPS),
         load=flags["resume"],
         save=flags["checkpoint"],
+        share_gpus=flags["share_gpus"],
     )
+    if settings.share_gpus and device is not Device.CUDA:
+        raise InputError("--share-gpus: nothing is on a GPU here; give --device cuda as well")
     _check_checkpoints(flags["resume"], flags["checkpoint"])
     ranks = request.count("--ranks", flags["ranks"], MOST_RANKS) if "ranks" in given else None
     document = load_program(Path(path))
-    check_ranks(document, ranks, device)
+    check_ranks(document, ranks, device, share_gpus=settings.share_gpus)
     _check_factory(path, document.source)
     if flags["measure"]:
         _measure(document, flags, seconds)

@@ -54,6 +54,10 @@ CHECKPOINT = Annotated[
 RESUME = Annotated[
     str | None, typer.Option(metavar="DIR", help="Of a program: start from this checkpoint.")
 ]
+SHARE_GPUS = Annotated[
+    bool,
+    typer.Option("--share-gpus", help="Of a program: more ranks than GPUs are here, over gloo."),
+]
 TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
 
 
@@ -88,6 +92,7 @@ def run(  # noqa: PLR0913  one parameter per flag
     profile: options.PROFILE = None,
     checkpoint: CHECKPOINT = None,
     resume: RESUME = None,
+    share_gpus: SHARE_GPUS = False,
     json: options.JSON = False,
 ) -> None:
     """Execute a plan with megatron-core, scaled down, or a program as it is.

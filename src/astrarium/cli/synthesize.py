@@ -25,14 +25,18 @@ MEMORY = Annotated[
     typer.Option(metavar="SIZE", help="Most of each device, such as 15GiB; default: all it has."),
 ]
 MICRO_BATCHES = Annotated[
-    str, typer.Option(metavar="K", help="Parts of the batch, one after the other.")
+    str,
+    typer.Option(
+        metavar="auto|K",
+        help="Parts of the batch, one after the other; auto: more than one where memory is short.",
+    ),
 ]
 MESH = Annotated[
     str,
     typer.Option(
-        metavar="flat|nodes",
-        help="All devices beside each other, or nodes and devices inside them.",
-        autocompletion=options.one_of("flat", "nodes"),
+        metavar="auto|flat|nodes",
+        help="All devices beside each other, or nodes and devices inside them; auto: the faster.",
+        autocompletion=options.one_of("auto", "flat", "nodes"),
     ),
 ]
 SIZES = Annotated[
@@ -71,8 +75,8 @@ def synthesize(  # noqa: PLR0913  one parameter per flag
     gpus: options.GPUS = None,
     cluster: options.CLUSTER = None,
     memory: MEMORY = None,
-    micro_batches: MICRO_BATCHES = "1",
-    mesh: MESH = "flat",
+    micro_batches: MICRO_BATCHES = "auto",
+    mesh: MESH = "auto",
     sizes: SIZES = None,
     optimizer: OPTIMIZER = "adam",
     allow_replicate: ALLOW_REPLICATE = None,

@@ -42,6 +42,9 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     statistics = layer.tokens * heads * FLOAT_BYTES
     inner = statistics + _attention_extra(layer, attention, output, heads)
     layer.keep(query + keys + values + output + inner)
+    if layer.scaled and layer.input_bytes < layer.element_bytes:
+        # The projection behind keeps a copy of its own; attention's is of 16 bits.
+        layer.keep(output * layer.input_bytes / layer.element_bytes)
     if attention.kv_heads not in (1, attention.heads):
         layer.pointwise(Pointwise.QUERY_COPY, query / layer.element_bytes)
     layer.pointwise(Pointwise.QKV_GRADIENT, (query + keys + values) / layer.element_bytes)

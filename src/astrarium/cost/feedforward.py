@@ -24,6 +24,7 @@ from astrarium.cost.tally import (
 from astrarium.model.blocks import Block, Module, Split
 from astrarium.strategy.types import RecomputeModule
 
+QUANTISED_BYTES = 2  # an operand in 8 bits, by rows and by columns
 PERMUTE_PASSES = 3  # dispatch, sort by local expert, combine: each reads and writes every token
 
 
@@ -58,10 +59,11 @@ def _feed_forward(
     kind = Pointwise.SWIGLU if block.gated else Pointwise.GELU
     seconds = layer.pointwise(kind, wide / layer.element_bytes)
     extra = wide / layer.element_bytes * layer.runtime.gated_kept_bytes if block.gated else 0.0
-    layer.keep(wide + narrow + extra)
+    entered = narrow * layer.input_bytes / layer.element_bytes
+    layer.keep(wide + entered + extra)
     # Gradients of both are alive together in the backward pass.
     layer.pass_through(wide + narrow)
-    return seconds, wide + narrow + extra, narrow
+    return seconds, wide + entered + extra, entered
 
 
 def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
@@ -79,7 +81,11 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     copies = routed * block.hidden * layer.element_bytes
     permuted = 2 * PERMUTE_PASSES * copies / layer.runtime.permute_rate
     layer.stream(permuted, permuted)
-    layer.keep(worked * block.hidden * layer.element_bytes)
+    permuted_bytes = worked * block.hidden * layer.input_bytes
+    layer.keep(permuted_bytes)
+    if layer.scaled and layer.input_bytes < layer.element_bytes:
+        # Rows of an expert are padded: a gradient, its padded copy and that copy cast both ways.
+        layer.pass_through(worked * block.hidden * (2 * layer.element_bytes + QUANTISED_BYTES))
     for linear in (x for x in block.linears if x.module is Module.EXPERTS):
         out_split = np.where(linear.split is Split.COLUMN, shards.etp, 1)
         in_split = np.where(linear.split is Split.ROW, shards.etp, 1)
@@ -96,6 +102,7 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
             layer.add(name, local_experts * layer.runtime.expert_product_seconds)
         layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))
         layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
+        layer.hold_weights(linear.parameters / (shards.ep * shards.etp))
         if layer.runtime.accumulates_in_product:
             layer.add(
                 "stand_ins", linear.inputs * linear.outputs * layer.element_bytes / shards.etp
@@ -107,7 +114,7 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         layer.recompute(RecomputeModule.MOE_ACT, activation, narrow)
         again = layer.out["forward"] - before + layer.out["ep_forward"]
         again = again + sum(gemms[x.name][0] for x in block.linears if x.module is Module.ROUTER)
-        layer.recompute(RecomputeModule.MOE, again, kept + copies * shards.etp + 2 * scores)
+        layer.recompute(RecomputeModule.MOE, again, kept + permuted_bytes + 2 * scores)
     shared = _add_dense_part(layer, block, Module.SHARED_EXPERTS, gemms)
     if shared is not None:
         layer.recompute(RecomputeModule.SHARED_EXPERTS, *shared)

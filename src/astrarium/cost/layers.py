@@ -131,10 +131,7 @@ def _add_launches(layer: Tally, block: Block) -> None:
     runtime = layer.runtime
     rotary = any(attention.rotary_dim for attention in block.attentions)
     many = runtime.rotary_launch_seconds if rotary else 0.0
-    routing = np.zeros(len(layer.shards))
-    if block.experts:
-        local = block.experts / layer.shards.ep
-        routing += runtime.router_launch_seconds + runtime.expert_launch_seconds * local
+    routing = _further_launches(layer, block)
     own = runtime.layer_forward_seconds + runtime.layer_backward_seconds
     share = runtime.layer_forward_seconds / own if own else 0.5
     forward = runtime.layer_forward_seconds + many + share * routing
@@ -151,6 +148,21 @@ def _add_launches(layer: Tally, block: Block) -> None:
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
 
 
+def _further_launches(layer: Tally, block: Block) -> Floats:
+    """Of casts to 8 bits, of the router, and of each expert; both passes together."""
+    runtime = layer.runtime
+    seconds = np.zeros(len(layer.shards))
+    if layer.scaled:
+        seconds += runtime.cast_launch_seconds
+    if block.experts:
+        local = block.experts / layer.shards.ep
+        seconds += runtime.router_launch_seconds + runtime.expert_launch_seconds * local
+        if layer.scaled:
+            seconds += runtime.router_cast_launch_seconds
+            seconds += runtime.expert_cast_launch_seconds * local
+    return seconds
+
+
 def _add_norms(layer: Tally, block: Block) -> None:
     """Norms keep their input; what enters the weights behind them is kept there."""
     residual = layer.residual_tokens * block.hidden * layer.element_bytes
@@ -163,14 +175,15 @@ def _add_norms(layer: Tally, block: Block) -> None:
         forward = layer.pointwise(kind, tokens * norm.features)
         layer.keep(size)
         if norm.width != block.hidden and not norm.per_head:
-            layer.keep(size)  # latent norms feed an up-projection of their own
+            # Latent norms feed an up-projection of their own.
+            layer.keep(size * layer.input_bytes / layer.element_bytes)
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
         layer.everywhere("dense_parameters", float(norm.parameters))
     gathered = layer.tokens * block.hidden * layer.element_bytes
     entered = gathered if layer.runtime.gathered_inputs_kept else residual
-    for _ in range(_entries(block)):
-        layer.keep(entered)
+    scaled, whole = _entries(block)
+    layer.keep(entered * (scaled * layer.input_bytes / layer.element_bytes + whole))
     dropout = layer.runtime.dropout
     for _ in range(1 if block.parallel_residual else 2):
         kind = Pointwise.DROPOUT_RESIDUAL if dropout else Pointwise.RESIDUAL
@@ -178,10 +191,17 @@ def _add_norms(layer: Tally, block: Block) -> None:
         layer.keep(layer.residual_tokens * block.hidden * (MASK_BYTES if dropout else 0))
 
 
-def _entries(block: Block) -> int:
-    """Distinct tensors that enter attention, cross attention and the feed-forward part."""
+def _entries(block: Block) -> tuple[int, int]:
+    """Distinct tensors that enter attention, cross attention and the feed-forward part.
+
+    The first are kept as a product takes them, the others in 16 bits: a router reads its input so,
+    and both projections down to latent widths keep a copy of theirs.
+    """
     shared = block.parallel_residual and sum(n.width == block.hidden for n in block.norms) == 1
-    return 1 if shared else len(block.attentions) + 1
+    if shared:
+        return (0, 1) if block.experts else (1, 0)
+    whole = len(block.attentions) * _has_latent_attention(block) + (block.experts > 0)
+    return len(block.attentions) + 1 - whole, whole
 
 
 def _is_separate(block: Block, norm: Norm) -> bool:
@@ -218,6 +238,8 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     for linear, tokens, outputs in zip(dense, m, n, strict=True):
         share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
         layer.add("dense_parameters", linear.parameters / share)
+        if linear.module is not Module.ROUTER:
+            layer.hold_weights(linear.inputs * linear.outputs / share)
         if linear.bias:
             layer.pointwise(Pointwise.BIAS, (tokens * outputs)[shape_of])
             layer.pointwise(Pointwise.BIAS_GRADIENT, (tokens * outputs)[shape_of])

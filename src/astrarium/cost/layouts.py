@@ -134,6 +134,7 @@ class Layouts(Value, frozen=True):
     redone_of_layer: Floats  # bytes that come back when a whole layer is recomputed
     transient_of_layer: Floats  # bytes that live only inside one layer's passes
     stand_ins: Floats  # 16-bit tensors in place of gradients that went to the fp32 ones
+    scaled_weights: Floats  # bytes of 8-bit copies beside the weights
     largest_unit: Floats  # parameters of the largest layer, embedding or head on the rank
     weight_tensors: Floats
 
@@ -260,8 +261,7 @@ class CostModel:
         expert_parameters = dealt(costs.expert_parameters)
         dense_ranks, expert_ranks = data_ranks(degrees)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
-        launches = self._further_launches(degrees, job_gpus > domain)
-        on_rank = self._on_rank(launches, shards, dealt, ends)
+        on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
         dense = (dense_parameters, dense_group(degrees, domain))
         expert = (expert_parameters, place(expert_ranks, degrees.ep * degrees.etp, domain))
         others = self._between_domains(degrees, domain, virtual * hop.max(axis=1), on_rank.ep)
@@ -288,6 +288,7 @@ class CostModel:
             redone_of_layer=largest(costs.activations - costs.inputs),
             transient_of_layer=largest(costs.transient),
             stand_ins=largest(costs.stand_ins),
+            scaled_weights=dealt(costs.scaled_weights),
             largest_unit=self._largest_unit(shards, ends),
             weight_tensors=dealt(costs.weight_tensors),
             dense_ranks=dense_ranks[:, None],
@@ -298,7 +299,7 @@ class CostModel:
     def _pace(self, gpus: Ints) -> Floats:
         return slowest_of(gpus) * self.tuning.compute
 
-    def _further_launches(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
+    def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
         """What launches of a layer take longer when a pipeline crosses nodes."""
         crosses = (degrees.pp > 1) & leaves_domain
         ranks = np.where(crosses & (degrees.tp > 1), degrees.tp, 0)

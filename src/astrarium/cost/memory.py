@@ -185,7 +185,7 @@ def _parameter_bytes(
     gathered = np.minimum(units, dense + expert) * whole
     kept = np.where(zero >= WEIGHTS_DIVIDED, runtime.sharded_weight_bytes, runtime.weight_bytes)
     return (
-        kept * held(WEIGHTS_DIVIDED),
+        kept * held(WEIGHTS_DIVIDED) + layouts.scaled_weights[rows] * (zero < WEIGHTS_DIVIDED),
         runtime.gradient_bytes * held(GRADIENTS_DIVIDED) + sent,
         np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * held(1)),
         np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),

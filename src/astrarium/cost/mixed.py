@@ -443,6 +443,7 @@ _OF_RANKS = (
     "redone_of_layer",
     "transient_of_layer",
     "stand_ins",
+    "scaled_weights",
     "largest_unit",
     "weight_tensors",
 )

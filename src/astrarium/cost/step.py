@@ -513,6 +513,7 @@ def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     seconds = np.zeros_like(updated)
     for index, model in enumerate(layouts.models):
         on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, dense + expert)
+        on_gpu = on_gpu + _cast_seconds(model, layouts.scaled_weights[rows])
         sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
         on_host = _update_on_host(model, updated, sharing)
         one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)
@@ -524,6 +525,11 @@ def _update_on_gpu(model: CostModel, updated: Floats, held: Floats) -> Floats:
     runtime, ops = model.runtime, model.ops
     step = ops.optimizer_step(updated, runtime.optimizer_moved_bytes)
     return step + ops.streaming(runtime.step_moved_bytes * held)
+
+
+def _cast_seconds(model: CostModel, copies: Floats) -> Floats:
+    """Weights of 16 bits are read, and as many bytes written: by rows and by columns."""
+    return model.ops.streaming(2 * copies / model.runtime.cast_rate)
 
 
 def _update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:

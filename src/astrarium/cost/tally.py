@@ -24,8 +24,8 @@ ELEMENT_BYTES = 2  # gradients in 16-bit formats, as products write them
 MASK_BYTES = 1  # of a dropped element
 FLOAT_BYTES = 4  # router scores, softmax statistics
 # An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
-# in the forward pass, gradients of outputs in the backward pass. Weights, once an iteration, are
-# left out.
+# in the forward pass, gradients of outputs in the backward pass. Weights are cast once an
+# iteration, with the update.
 QUANTISE_BYTES = 4
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
 
@@ -68,6 +68,7 @@ class LayerCosts(Value, frozen=True):
     `tp_*` come twice: plain, and with communication pipelined into the GEMMs (`*_overlapped`).
     `dropped` and `module_recompute` have a last axis over `RECOMPUTE_MODULES`. `stand_ins`: 16-bit
     tensors, one per shape, kept to hand autograd in place of gradients summed into fp32 ones.
+    `scaled_weights`: bytes of 8-bit copies that stay beside the weights.
     `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many there are.
     """
 
@@ -87,6 +88,7 @@ class LayerCosts(Value, frozen=True):
     dropped: Floats
     transient: Floats
     stand_ins: Floats
+    scaled_weights: Floats
     dense_parameters: Floats
     expert_parameters: Floats
     launch_forward: Floats
@@ -111,6 +113,8 @@ class Tally:
         self.runtime, self.tuning = runtime, tuning
         self.dtype = workload.precision.value
         self.element_bytes = workload.precision.element_bytes
+        # Of an element that a product keeps where nothing else keeps it in 16 bits.
+        self.input_bytes = runtime.scaled_input_bytes if self.scaled else self.element_bytes
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
         # What cross attention reads, where it is not as long as what the layer works on.
@@ -130,6 +134,11 @@ class Tally:
         self.limit = {name: zeros.copy() for name in PASSES}
         self.out["module_recompute"] = np.zeros(by_module)
         self.out["dropped"] = np.zeros(by_module)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether products are of 8 bits."""
+        return self.workload.precision is Precision.FP8
 
     def tokens_of(self, weight: Linear) -> Floats:
         """Tokens of a micro-batch that a weight multiplies."""
@@ -153,6 +162,11 @@ class Tally:
             if name == "forward":
                 ratio = self.out[name] / np.where(before > 0, before, 1.0)
                 self.out["module_recompute"] *= ratio[:, None]
+
+    def hold_weights(self, weights: Floats) -> None:
+        """The 8-bit copies of so many weights, cast once an iteration."""
+        if self.scaled:
+            self.add("scaled_weights", weights * self.runtime.scaled_weight_bytes)
 
     def recompute(self, module: RecomputeModule, seconds: Floats, dropped: Floats) -> None:
         """What redoing `module` costs and the bytes it spares."""
@@ -189,7 +203,7 @@ class Tally:
 
     def quantise(self, inputs: Floats, outputs: Floats) -> None:
         """Casts for 8-bit products with so many elements of inputs and outputs."""
-        if self.workload.precision is Precision.FP8:
+        if self.scaled:
             moved = QUANTISE_BYTES / self.runtime.cast_rate
             self.stream(moved * inputs, moved * outputs)
 

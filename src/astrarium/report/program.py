@@ -1,4 +1,4 @@
-"""A synthesised program as text: what is computed how, who has which piece, time and memory.
+"""A synthesised program as text: work, messages and pieces of each part, time and memory.
 
 Everything is rendered from the document, so that `astrarium explain program.json` shows what
 `astrarium synthesize` did. Layers that are alike are shown once.
@@ -31,7 +31,7 @@ from astrarium.report.layout import (
 )
 from astrarium.report.program_parts import (
     CUT,
-    Part,
+    ProgramPart,
     Work,
     axis_names,
     messages_of,
@@ -41,21 +41,23 @@ from astrarium.report.program_parts import (
     way_words,
     work_of,
 )
+from astrarium.report.program_why import reason_words, size_words
 from astrarium.spmd.document import (
     MEMORY_CAUSES,
+    DeviceMemoryPart,
     DevicePart,
-    MemoryPart,
     ProgramDocument,
-    SearchPart,
+    SynthesisPart,
+    TriedPart,
     placement_text,
 )
 from astrarium.spmd.factory import called
 from astrarium.spmd.graph import PARAMETER
-from astrarium.spmd.program import Instruction, Program
-from astrarium.units import format_bytes, format_count, format_seconds
+from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.units import format_count, format_seconds
 from astrarium.value import Value
 
-SMALL_SHARE = 0.01  # operators below this share of the step are summed up
+SMALL_SHARE = 0.01  # of a step: operators below it that decide nothing are summed up
 LEAST_GAP = 0.001  # that is told apart from none
 NOTHING_KNOWN = 0.999  # a gap that says nothing
 BAR, SHORTEST_BAR = 16, 4
@@ -78,10 +80,10 @@ def program_report(
     program = document.program
     yield _header(document)
     parts = parts_of(program)
-    yield title("What is computed how: layouts of results, seconds of both passes")
+    yield title("Work of each part: layouts of results, seconds of both passes")
     yield from _work(program, parts, width)
     yield from _messages(program, parts, width)
-    yield title(f"Who has what: pieces in granules, by {_devices_word(document)}")
+    yield title(f"Pieces of each axis: granules, by {_devices_word(document)}")
     yield from _pieces(document, width)
     if top_instructions:
         yield title("Longest instructions")
@@ -94,6 +96,9 @@ def program_report(
     if document.baselines:
         yield title("Against fixed ways to divide the work")
         yield from _baselines(document, width)
+    if document.reasons:
+        yield title(f"Why: against {document.reasons[0].against}, part by part")
+        yield Padding(Text("\n".join(map(reason_words, document.reasons))), (0, 0, 0, 2))
     yield title("Synthesis")
     yield Padding(Text(search_words(document)), (0, 0, 0, 2))
 
@@ -172,11 +177,14 @@ def devices_words(devices: Sequence[DevicePart]) -> str:
     return ", ".join(found)
 
 
-def _work(program: Program, parts: Sequence[Part], width: int) -> Iterator[RenderableType]:
-    rows: list[tuple[Part, Work]] = []
+def _work(
+    program: DeviceProgram, parts: Sequence[ProgramPart], width: int
+) -> Iterator[RenderableType]:
+    rows: list[tuple[ProgramPart, Work]] = []
     for part in parts:
         works = work_of(program, part)
-        small = [w for w in works if w.seconds * part.times < SMALL_SHARE * program.seconds]
+        least = SMALL_SHARE * program.seconds
+        small = [w for w in works if w.seconds * part.times < least and not w.decides]
         if len(small) > 1:
             works = [*(work for work in works if work not in small), _others(small)]
         rows += [(part, work) for work in works]
@@ -193,7 +201,7 @@ def _work(program: Program, parts: Sequence[Part], width: int) -> Iterator[Rende
 
 
 def _by_part(
-    parts: Sequence[Part], fields: Sequence[Field], width: int
+    parts: Sequence[ProgramPart], fields: Sequence[Field], width: int
 ) -> Iterator[RenderableType]:
     names, times = [part.name for part in parts], [part.times for part in parts]
     return grouped("part", names, times, fields, width)
@@ -210,10 +218,12 @@ def _others(small: Sequence[Work]) -> Work:
     return Work("others", count, "", layouts, sum(work.seconds for work in small), ())
 
 
-def _messages(program: Program, parts: Sequence[Part], width: int) -> Iterator[RenderableType]:
+def _messages(
+    program: DeviceProgram, parts: Sequence[ProgramPart], width: int
+) -> Iterator[RenderableType]:
     """What is sent, part by part; nothing at all is said, too."""
     rows = [(part, sent) for part in parts for sent in messages_of(program.graph, part)]
-    yield title("What is sent: whole tensors, by part of the program")
+    yield title("Messages of each part: sizes of whole tensors")
     if not rows:
         yield Padding(Text("nothing: devices never meet"), (0, 0, 0, 2))
         return
@@ -228,14 +238,6 @@ def _messages(program: Program, parts: Sequence[Part], width: int) -> Iterator[R
     if len(program.mesh) > 1:
         fields.append(Field("level", [str(sent.level) for _, sent in rows], right=True))
     yield from _by_part([part for part, _ in rows], fields, width)
-
-
-def size_words(size: float) -> str:
-    """Bytes of a tensor, down to single ones."""
-    for limit, unit in ((2**10, "B"), (2**20, "KiB"), (2**30, "MiB")):
-        if size < limit:
-            return f"{size / (limit >> 10):.3g} {unit}"
-    return format_bytes(size)
 
 
 def _once(names: Sequence[str]) -> list[str]:
@@ -277,7 +279,7 @@ def _pieces(document: ProgramDocument, width: int) -> Iterator[RenderableType]:
     yield from listing([*fields, *pieces], width)
 
 
-def _divided(program: Program) -> list[_Axis]:
+def _divided(program: DeviceProgram) -> list[_Axis]:
     """The axes that some instruction shards, those divided alike as one."""
     used: dict[int, None] = {}
     for one in program.instructions:
@@ -312,7 +314,7 @@ def _devices_word(document: ProgramDocument) -> str:
     return "rank" if document.ranks <= MANY_DEVICES else "runs of ranks"
 
 
-def _longest(program: Program, count: int, width: int) -> Iterator[RenderableType]:
+def _longest(program: DeviceProgram, count: int, width: int) -> Iterator[RenderableType]:
     chosen = sorted(program.instructions, key=lambda one: -one.seconds)[:count]
     nodes = [program.graph.nodes[one.node] for one in chosen]
     yield from listing(
@@ -328,7 +330,7 @@ def _longest(program: Program, count: int, width: int) -> Iterator[RenderableTyp
     )
 
 
-def _what(program: Program, one: Instruction) -> str:
+def _what(program: DeviceProgram, one: Instruction) -> str:
     node = program.graph.nodes[one.node]
     if one.conversion is None:
         way = way_words(program, one)
@@ -349,7 +351,7 @@ def _times(document: ProgramDocument, width: int) -> RenderableType:
 def _memory(document: ProgramDocument, width: int, unit: int) -> RenderableType:
     """Devices that are alike and stand together in one row; bars where there is room."""
     pairs = zip(document.devices, document.memory, strict=True)
-    shown: list[MemoryPart] = []
+    shown: list[DeviceMemoryPart] = []
     cells = []
     for (gpu, *_), run in groupby(pairs, key=lambda pair: (pair[0].gpu, _sizes(pair[1]))):
         ranks = [part.rank for _, part in run]
@@ -373,7 +375,7 @@ def _memory(document: ProgramDocument, width: int, unit: int) -> RenderableType:
     return table
 
 
-def _memory_cells(part: MemoryPart, unit: int) -> list[str]:
+def _memory_cells(part: DeviceMemoryPart, unit: int) -> list[str]:
     sizes = [getattr(part, cause) for cause in MEMORY_CAUSES]
     return [
         *(in_units(size, unit) for size in (*sizes, part.peak_bytes, part.capacity_bytes)),
@@ -388,7 +390,7 @@ def in_units(size: float, unit: int) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def _sizes(part: MemoryPart) -> tuple[float, ...]:
+def _sizes(part: DeviceMemoryPart) -> tuple[float, ...]:
     return (part.capacity_bytes, *(getattr(part, cause) for cause in MEMORY_CAUSES))
 
 
@@ -416,13 +418,24 @@ def search_words(document: ProgramDocument) -> str:
     """How good the program is known to be, and what finding it took."""
     search = document.search
     rounds = "1 round" if search.rounds == 1 else f"{search.rounds} rounds"
-    return (
+    work = (
         f"{_proof(search)}; {rounds} of programs and pieces, {search.expanded:,} states in"
         f" {format_seconds(search.seconds)}"
     )
+    tried = [tried_words(one) for one in search.tried]
+    return work if len(tried) < 2 else f"{work}\ntried: {'; '.join(tried)}"
 
 
-def _proof(search: SearchPart) -> str:
+def tried_words(one: TriedPart) -> str:
+    """What came of a mesh and a number of micro-batches: "mesh nodes, 2 micro-batches: 700 ms"."""
+    split = "" if one.micro_batches == 1 else f", {one.micro_batches} micro-batches"
+    without = "nothing fits" if one.searched else "not tried, the effort was spent"
+    took = without if one.seconds is None else format_seconds(one.seconds)
+    gap = f" (at best {percent(one.bound_gap)} less)" if one.bound_gap >= LEAST_GAP else ""
+    return f"mesh {one.mesh}{split}: {took}{gap}"
+
+
+def _proof(search: SynthesisPart) -> str:
     if search.optimal and search.bound_gap < LEAST_GAP:
         return "the best program with these pieces"
     if search.bound_gap >= NOTHING_KNOWN:

@@ -14,8 +14,8 @@ from typing import Any, Final
 from astrarium.spmd.document import placement_text
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
 from astrarium.spmd.layout import PARTIAL
-from astrarium.spmd.program import How, Instruction, Program
-from astrarium.spmd.rules import SEGMENT, Collective, Rule
+from astrarium.spmd.program import DeviceProgram, How, Instruction
+from astrarium.spmd.rules import SEGMENT, MessageKind, ShardRule
 from astrarium.value import Value
 
 OUTSIDE: Final = -1  # the block of a node that no layer repeats
@@ -32,12 +32,13 @@ _CAST = re.compile(r"parametrizations\.(\w+)\.original")  # torch's name of what
 _LAYER = re.compile(r"(?P<before>.*?(?:^|\.))(?P<number>\d+)(?:\.|$)")
 
 
-class Part(Value, frozen=True):
+class ProgramPart(Value, frozen=True):
     """Instructions that belong together; `times` such parts are alike."""
 
     name: str
     instructions: tuple[Instruction, ...]
     times: int = 1
+    owners: tuple[int, ...] = ()  # which blocks or gaps between them, as `instructions_by_owner`
 
 
 class Work(Value, frozen=True):
@@ -49,9 +50,10 @@ class Work(Value, frozen=True):
     gives: str
     seconds: float
     names: tuple[str, ...]  # modules they stand in
+    decides: bool = False  # whether its result is exchanged: what follows depends on that
 
 
-class Sent(Value, frozen=True):
+class SentMessages(Value, frozen=True):
     """Messages of a part that are alike."""
 
     collective: str
@@ -62,13 +64,11 @@ class Sent(Value, frozen=True):
     level: int
 
 
-def parts_of(program: Program) -> list[Part]:
+def parts_of(program: DeviceProgram) -> list[ProgramPart]:
     """The parts in the order of the graph, equal ones folded into the first of them."""
     graph = program.graph
     owner = _owners(graph)
-    by_owner: dict[int, list[Instruction]] = {}
-    for one in program.instructions:
-        by_owner.setdefault(owner[one.node], []).append(one)
+    by_owner = instructions_by_owner(program)
     folded: dict[Any, list[int]] = {}
     for number in dict.fromkeys(sorted(by_owner)):
         key: Any = number
@@ -76,17 +76,34 @@ def parts_of(program: Program) -> list[Part]:
             key = tuple(_signature(graph, one, by_owner[number]) for one in by_owner[number])
         folded.setdefault(key, []).append(number)
     return [
-        Part(_name(graph, owner, numbers), tuple(by_owner[numbers[0]]), len(numbers))
+        ProgramPart(
+            _name(graph, owner, numbers),
+            tuple(by_owner[numbers[0]]),
+            len(numbers),
+            tuple(numbers),
+        )
         for numbers in folded.values()
     ]
 
 
-def way_words(program: Program, one: Instruction) -> str:
+def instructions_by_owner(program: DeviceProgram) -> dict[int, list[Instruction]]:
+    """Instructions of each block, and of what stands before, between and behind blocks.
+
+    Numbers are the same for all programs of a module, whatever cuts they have.
+    """
+    owner = _owners(program.graph)
+    found: dict[int, list[Instruction]] = {}
+    for one in program.instructions:
+        found.setdefault(owner[one.node], []).append(one)
+    return found
+
+
+def way_words(program: DeviceProgram, one: Instruction) -> str:
     """How an instruction divides its work, for people: "batch", "heads", "columns", "whole"."""
     return " / ".join(_way(program, one, rule) for rule in one.rules)
 
 
-def _way(program: Program, one: Instruction, rule: Rule) -> str:
+def _way(program: DeviceProgram, one: Instruction, rule: ShardRule) -> str:
     if rule.gradient_of_whole:
         return "sufficient factors"
     values = (*program.graph.inputs[one.node], one.node)
@@ -101,7 +118,7 @@ def _way(program: Program, one: Instruction, rule: Rule) -> str:
     return "whole"
 
 
-def axis_kind(program: Program, axis: int) -> str:
+def axis_kind(program: DeviceProgram, axis: int) -> str:
     """What an axis counts: "batch", "heads", or a dimension of its module, without the path."""
     name = axis_names(program)[axis].partition(CUT)[0]
     path, _, dim = re.sub(r" \(\d+\)$", "", name).partition(" ")
@@ -111,7 +128,7 @@ def axis_kind(program: Program, axis: int) -> str:
     return f"{module.rpartition('.')[2]} {dim}"
 
 
-def axis_names(program: Program) -> list[str]:
+def axis_names(program: DeviceProgram) -> list[str]:
     """Names of axes; behind a cut an axis is called as before it."""
     axes, graph = program.axes, program.graph
     named = list(axes.names) or [f"axis {axis}" for axis in range(axes.count)]
@@ -129,10 +146,11 @@ def axis_names(program: Program) -> list[str]:
     return names
 
 
-def work_of(program: Program, part: Part) -> list[Work]:
+def work_of(program: DeviceProgram, part: ProgramPart) -> list[Work]:
     """What is computed in a part, alike operators together, in the order of the first of each."""
     graph = program.graph
     found: dict[tuple[str, str, str], list[Instruction]] = {}
+    exchanged = {one.node for one in part.instructions if one.conversion and sends(graph, one)}
     for one in part.instructions:
         node = graph.nodes[one.node]
         if one.conversion is None and not node.is_source:
@@ -146,21 +164,32 @@ def work_of(program: Program, part: Part) -> list[Work]:
             gives,
             sum(one.seconds for one in several),
             tuple(dict.fromkeys(graph.nodes[one.node].path for one in several)),
+            any(one.node in exchanged or sends(graph, one) for one in several),
         )
         for (operator, way, gives), several in found.items()
     ]
 
 
-def messages_of(graph: Graph, part: Part) -> list[Sent]:
+def messages_of(graph: Graph, part: ProgramPart) -> list[SentMessages]:
     """What devices exchange in a part, both passes, alike messages added up."""
     found: dict[tuple[str, str, str, int], list[float]] = {}
     for one in part.instructions:
         for collective, of, how, level, size in _messages(graph, one):
             found.setdefault((collective, of, how, level), []).append(size)
     return [
-        Sent(collective, of, how, len(sizes), sum(sizes), level)
+        SentMessages(collective, of, how, len(sizes), sum(sizes), level)
         for (collective, of, how, level), sizes in found.items()
     ]
+
+
+def sends(graph: Graph, one: Instruction) -> bool:
+    """Whether devices exchange something in an instruction."""
+    return next(_messages(graph, one), None) is not None
+
+
+def sent_bytes(graph: Graph, instructions: Iterable[Instruction]) -> float:
+    """Of the whole tensors that devices exchange, in both passes."""
+    return sum(size for one in instructions for *_, size in _messages(graph, one))
 
 
 def operator_name(op: str) -> str:
@@ -172,7 +201,7 @@ def operator_name(op: str) -> str:
 def _messages(graph: Graph, one: Instruction) -> Iterator[tuple[str, str, str, int, float]]:
     node = graph.nodes[one.node]
     what = "parameters" if node.op == PARAMETER else "activations"
-    words = list(Collective)
+    words = list(MessageKind)
     if one.conversion is not None:
         c = one.conversion
         if c.forward in words:

@@ -75,7 +75,7 @@ def places() -> dict[str, int]:
     }
 
 
-class Training:
+class RankTraining:
     """The chunks of one rank with their optimizer."""
 
     def __init__(self, job: TrainingJob, device: Device) -> None:

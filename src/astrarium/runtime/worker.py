@@ -69,7 +69,7 @@ def _trained(
 ) -> RankResult:
     import torch
 
-    from astrarium.runtime.training import Training, forget_groups, make_groups
+    from astrarium.runtime.training import RankTraining, forget_groups, make_groups
 
     device, store = place
     if device is Device.CUDA:
@@ -77,7 +77,7 @@ def _trained(
     _meet_others(job, rank, device, store)
     try:
         make_groups(job, device)
-        training = Training(job, device)
+        training = RankTraining(job, device)
         losses, norms, times = [], [], []
         for step in range(job.steps):
             loss, norm, seconds = training.step()

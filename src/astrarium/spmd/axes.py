@@ -17,7 +17,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node
-from astrarium.spmd.rule import Rule
+from astrarium.spmd.rule import ShardRule
 from astrarium.value import Value
 
 CUT: Final = "segment"  # the operator after which an axis may be divided in another way
@@ -60,7 +60,7 @@ def whole_granules(ratios: Floats, granules: int) -> Ints:
     return parts
 
 
-def find_axes(graph: Graph, rules: Sequence[tuple[Rule, ...]]) -> Axes:
+def find_axes(graph: Graph, rules: Sequence[tuple[ShardRule, ...]]) -> Axes:
     """Dimensions that some rule divides together, by node; each has as many granules as fit all.
 
     Cuts at granules are cuts of every dimension of the axis: their number divides all lengths.
@@ -94,7 +94,7 @@ def _numbered(graph: Graph) -> tuple[list[int], list[int]]:
     return first, lengths
 
 
-def _ties(rules: tuple[Rule, ...]) -> tuple[tuple[int, int, int, int], ...]:
+def _ties(rules: tuple[ShardRule, ...]) -> tuple[tuple[int, int, int, int], ...]:
     """Pairs of dimensions that rules divide together: (input, dim, input or -1, dim)."""
     found: dict[tuple[int, int, int, int], None] = {}
     for rule in rules:

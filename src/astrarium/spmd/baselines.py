@@ -3,7 +3,8 @@
 Every space is searched, divided and priced by the same functions as the whole one; it only has
 fewer rules. The search takes the best program inside of it, so a baseline is never a straw man.
 
-- data parallel: whatever has the batch is divided along it, parameters are whole everywhere;
+- data parallel: whatever has the batch is divided along it, parameters are whole everywhere. It is
+  priced as DDP runs it (`as_run`): batch norm takes its statistics from each device's own images;
 - tensor parallel: only dimensions that parameters have are divided (heads, columns, rows, words,
   experts), never the batch;
 - HAP: the rules that its release has. Of its limits three are not kept, each to its advantage: a
@@ -26,13 +27,21 @@ from astrarium.spmd.call import operator_name
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph
 from astrarium.spmd.keys import Priced
 from astrarium.spmd.layout import PARTIAL
-from astrarium.spmd.problem import Conversions, Problem
-from astrarium.spmd.rules import Collective, Rule
+from astrarium.spmd.problem import Conversions, SearchProblem
+from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.rules import MessageKind, ShardRule
+from astrarium.spmd.rules_layers import (
+    CAUSAL_ROWS,
+    DIVIDED_GROUPS,
+    DIVIDED_NORM,
+    DIVIDED_SOFTMAX,
+    SYNCHRONISED_NORM,
+)
 from astrarium.spmd.rules_losses import VOCABULARY_LOSS
 from astrarium.spmd.segments import SEGMENT
 from astrarium.value import Value
 
-Rules = tuple[tuple[Rule, ...], ...]  # of every node
+Rules = tuple[tuple[ShardRule, ...], ...]  # of every node
 
 
 class Ratios(StrEnum):
@@ -51,7 +60,7 @@ class Place(Value, frozen=True, dict=True):
     batch: frozenset[int]  # axes of the first dimension of inputs
     trained: frozenset[int]  # axes of parameters that are not of the batch
 
-    def divided(self, node: int, rule: Rule) -> frozenset[int]:
+    def divided(self, node: int, rule: ShardRule) -> frozenset[int]:
         """The axes that a rule divides."""
         values = (*self.graph.inputs[node], node)
         layouts = (*rule.needs, rule.gives)
@@ -62,10 +71,10 @@ class Place(Value, frozen=True, dict=True):
         )
 
 
-Allowed = Callable[[Place, int, Sequence[Rule]], Sequence[Rule]]
+Allowed = Callable[[Place, int, Sequence[ShardRule]], Sequence[ShardRule]]
 
 
-class Space(Value, frozen=True):
+class ProgramSpace(Value, frozen=True):
     """Part of all programs: which rules every node has left, and how axes are divided."""
 
     name: str
@@ -74,6 +83,20 @@ class Space(Value, frozen=True):
     memory: bool = True  # whether devices' memory limits it
     # Nodes whose values may be exchanged; parameters' gradients always are.
     sends: Callable[[Place, int], bool] = lambda _place, _node: True
+    own_statistics: bool = False  # whether batch norm is that of each device's own images
+
+
+def as_run(space: ProgramSpace, program: DeviceProgram) -> DeviceProgram:
+    """A program of a space as people run it, to be priced: it may not be what the module gives."""
+    if not space.own_statistics:
+        return program
+    return replace(program, instructions=tuple(map(_by_own_statistics, program.instructions)))
+
+
+def _by_own_statistics(one: Instruction) -> Instruction:
+    if not any(rule.local == SYNCHRONISED_NORM for rule in one.rules):
+        return one
+    return replace(one, rules=tuple(replace(rule, messages=()) for rule in one.rules))
 
 
 def place_of(graph: Graph, axes: Axes) -> Place:
@@ -104,13 +127,15 @@ def _behind_cuts(graph: Graph, axes: Axes, found: frozenset[int]) -> frozenset[i
     return frozenset(reached)
 
 
-def restricted(space: Space, graph: Graph, axes: Axes, rules: Rules) -> Rules:
+def restricted(space: ProgramSpace, graph: Graph, axes: Axes, rules: Rules) -> Rules:
     """The rules that a space leaves to every node: at least one, which needs whole tensors."""
     place = place_of(graph, axes)
     return tuple(tuple(space.allowed(place, node, found)) for node, found in enumerate(rules))
 
 
-def silenced(space: Space, graph: Graph, axes: Axes, problem: Problem[Priced]) -> Problem[Priced]:
+def silenced(
+    space: ProgramSpace, graph: Graph, axes: Axes, problem: SearchProblem[Priced]
+) -> SearchProblem[Priced]:
     """The problem without the exchanges that a space does not have."""
     place = place_of(graph, axes)
     conversions = list(problem.conversions)
@@ -136,19 +161,19 @@ def _without_messages(conversions: Conversions[Priced], *, parameter: bool) -> C
     return replace(conversions, seconds=seconds)
 
 
-_COLLECTIVES: Final = frozenset(each.value for each in Collective)
+_COLLECTIVES: Final = frozenset(each.value for each in MessageKind)
 
 
-def _whole(rules: Sequence[Rule]) -> list[Rule]:
+def _whole(rules: Sequence[ShardRule]) -> list[ShardRule]:
     """Rules that divide nothing."""
     return [rule for rule in rules if not _shards(rule)]
 
 
-def _shards(rule: Rule) -> bool:
+def _shards(rule: ShardRule) -> bool:
     return any(layout.is_shard for layout in (*rule.needs, rule.gives))
 
 
-def _data_parallel(place: Place, node: int, rules: Sequence[Rule]) -> Sequence[Rule]:
+def _data_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
     if place.graph.nodes[node].op == PARAMETER:
         return _whole(rules)
     along = [
@@ -159,7 +184,7 @@ def _data_parallel(place: Place, node: int, rules: Sequence[Rule]) -> Sequence[R
     return along or _whole(rules)
 
 
-def _tensor_parallel(place: Place, node: int, rules: Sequence[Rule]) -> Sequence[Rule]:
+def _tensor_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
     if place.graph.nodes[node].op == INPUT:
         return _whole(rules)
     return [
@@ -172,20 +197,26 @@ def _tensor_parallel(place: Place, node: int, rules: Sequence[Rule]) -> Sequence
 # What HAP's release has rules for beyond those that divide operands and result alike.
 _HAP_SUMS: Final = frozenset({"cross_entropy_loss", "nll_loss_nd", "sum", "mean", "einsum"})
 _HAP_HANDS_PARTS_ON: Final = frozenset({"add", "mul"})
+_NOT_HAP: Final = frozenset(
+    {VOCABULARY_LOSS, DIVIDED_SOFTMAX, DIVIDED_NORM, DIVIDED_GROUPS, CAUSAL_ROWS}
+)
 _HAP_BATCH_ALONE: Final = frozenset({"scaled_dot_product_attention"})
 
 
-def _hap(place: Place, node: int, rules: Sequence[Rule]) -> Sequence[Rule]:
+def _hap(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
     return [rule for rule in rules if _in_hap(place, node, rule)]
 
 
-def _in_hap(place: Place, node: int, rule: Rule) -> bool:
-    """Without row-parallel products, heads, words by row or in losses, and sufficient factors."""
+def _in_hap(place: Place, node: int, rule: ShardRule) -> bool:
+    """Without row-parallel products, heads, words by row or in losses, and sufficient factors.
+
+    Softmax and norms take whole rows.
+    """
     kind = place.graph.nodes[node]
     name = operator_name(kind.op)
     if kind.is_source:
         return True
-    if rule.gradient_of_whole or rule.local == VOCABULARY_LOSS:
+    if rule.gradient_of_whole or rule.local in _NOT_HAP:
         return False
     if PARTIAL in (*rule.needs, rule.gives) and not _shards(rule):
         return name in _HAP_HANDS_PARTS_ON or place.graph.nodes[node].shape == ()
@@ -211,14 +242,14 @@ def _hap_sends(place: Place, node: int) -> bool:
 
 
 SPACES: Final = (
-    Space("data parallel, even", _data_parallel, Ratios.EVEN),
-    Space("data parallel, by speed", _data_parallel, Ratios.SPEED),
-    Space("tensor parallel, even", _tensor_parallel, Ratios.EVEN),
-    Space("HAP's rules", _hap, Ratios.FREE, memory=False, sends=_hap_sends),
+    ProgramSpace("data parallel, even", _data_parallel, Ratios.EVEN, own_statistics=True),
+    ProgramSpace("data parallel, by speed", _data_parallel, Ratios.SPEED, own_statistics=True),
+    ProgramSpace("tensor parallel, even", _tensor_parallel, Ratios.EVEN),
+    ProgramSpace("HAP's rules", _hap, Ratios.FREE, memory=False, sends=_hap_sends),
 )
 
 
-def space_of(name: str) -> Space:
+def space_of(name: str) -> ProgramSpace:
     """The space of this name."""
     for space in SPACES:
         if space.name == name:

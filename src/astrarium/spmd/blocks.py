@@ -19,17 +19,19 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.spmd.parts import Network, Part, Place, Workshop, readers_of, sieved
-from astrarium.spmd.problem import Conversions, Problem
+from astrarium.spmd.effort import Effort
+from astrarium.spmd.parts import Part, PartNetwork, PartPlace, Workshop, readers_of, sieved
+from astrarium.spmd.problem import Conversions, SearchProblem
 from astrarium.spmd.ways import Ways
 from astrarium.value import Value
 
 # Combinations of options looked at, and options that a part may have: with bytes, few options
 # match each other, and it is better to leave the rest to the search.
+_STEPS_OF_A_PLACE: Final = 20  # of a search: what takes as long as a place takes here
 _SIZES = {False: (200_000, 200), True: (20_000, 300)}
 
 
-class Prices(Value, frozen=True):
+class CountedPrices(Value, frozen=True):
     """What is counted: seconds and the bytes of some classes of devices, or a weighted sum."""
 
     classes: tuple[int, ...] = ()
@@ -44,10 +46,10 @@ class Prices(Value, frozen=True):
         return np.where(never, np.inf, (finite @ np.array(self.weights))[..., None])
 
 
-SECONDS: Final = Prices()
+SECONDS: Final = CountedPrices()
 
 
-def network_of(problem: Problem[Any], prices: Prices = SECONDS) -> Network:
+def network_of(problem: SearchProblem[Any], prices: CountedPrices = SECONDS) -> PartNetwork:
     """One place for each node, sources just before their first reader."""
     keys = _keys(problem)
     classes = prices.classes
@@ -67,12 +69,12 @@ def network_of(problem: Problem[Any], prices: Prices = SECONDS) -> Network:
             )
             part = replace(part, prices=prices.of(part.prices, grids))
             parts[key] = sieved(part if node in read else _ended(part, is_last=is_last))
-        places.append(Place(parts[key], reads, (node,) if node in read else (), (node,)))
-    return Network(tuple(places), tuple(ways))
+        places.append(PartPlace(parts[key], reads, (node,) if node in read else (), (node,)))
+    return PartNetwork(tuple(places), tuple(ways))
 
 
 def _all_ways(
-    problem: Problem[Any], keys: list[Hashable], prices: Prices, grids: Floats
+    problem: SearchProblem[Any], keys: list[Hashable], prices: CountedPrices, grids: Floats
 ) -> list[Ways]:
     """By node; one for all whose conversions cost the same, whatever computes them."""
     by_key: dict[Hashable, Ways] = {}
@@ -93,7 +95,7 @@ def _arcs(conversions: Conversions[Any], classes: tuple[int, ...]) -> Floats:
     return np.concatenate([seconds, np.where(np.isfinite(seconds), kept, np.inf)], 2)
 
 
-def _grids(problem: Problem[Any], classes: tuple[int, ...]) -> Floats:
+def _grids(problem: SearchProblem[Any], classes: tuple[int, ...]) -> Floats:
     """Steps in which prices are counted, by component: powers of two, far below what matters.
 
     Sums of multiples of such a step are exact up to 2**53 steps, so equal layers cost the same in
@@ -105,18 +107,23 @@ def _grids(problem: Problem[Any], classes: tuple[int, ...]) -> Floats:
     return np.asarray(2.0 ** (np.ceil(np.log2(np.maximum(totals, 1e-250))) - 52))
 
 
-def contracted(problem: Problem[Any], network: Network) -> Network:
+def contracted(
+    problem: SearchProblem[Any], network: PartNetwork, effort: Effort | None = None
+) -> PartNetwork:
     """The same in fewer places, with the same best programs."""
     workshop = Workshop(*_SIZES[network.places[0].part.prices.shape[1] > 1])
     regions = _regions(problem)
     folded = _folded(list(network.places), regions, workshop)
-    return Network(tuple(_merged(folded, regions, workshop)), network.ways)
+    merged = _merged(folded, regions, workshop)
+    if effort is not None:
+        effort.spend(_STEPS_OF_A_PLACE * len(network.places) + workshop.looked_at)
+    return PartNetwork(tuple(merged), network.ways)
 
 
-def _folded(places: list[Place], regions: list[int], workshop: Workshop) -> list[Place]:
+def _folded(places: list[PartPlace], regions: list[int], workshop: Workshop) -> list[PartPlace]:
     """Places that one other place alone reads are done there."""
     readers = readers_of(places)
-    current: list[Place | None] = list(places)
+    current: list[PartPlace | None] = list(places)
     for position, place in enumerate(places):
         place = current[position] or place
         into = {reader for value in place.makes for reader in readers.get(value, ())}
@@ -137,7 +144,7 @@ def _folded(places: list[Place], regions: list[int], workshop: Workshop) -> list
     return [place for place in current if place is not None]
 
 
-def _merged(places: list[Place], regions: list[int], workshop: Workshop) -> list[Place]:
+def _merged(places: list[PartPlace], regions: list[int], workshop: Workshop) -> list[PartPlace]:
     """Neighbours of the same block are done together, from the first on and from the last back.
 
     Where many values are alive in the middle of a block, what is done from the front grows too
@@ -150,7 +157,7 @@ def _merged(places: list[Place], regions: list[int], workshop: Workshop) -> list
     return places
 
 
-def _from_front(places: list[Place], regions: list[int], workshop: Workshop) -> list[Place]:
+def _from_front(places: list[PartPlace], regions: list[int], workshop: Workshop) -> list[PartPlace]:
     last_reader = _last_readers(places)
     merged = places[:1]
     for position, place in enumerate(places[1:], 1):
@@ -162,7 +169,7 @@ def _from_front(places: list[Place], regions: list[int], workshop: Workshop) -> 
     return merged
 
 
-def _from_end(places: list[Place], regions: list[int], workshop: Workshop) -> list[Place]:
+def _from_end(places: list[PartPlace], regions: list[int], workshop: Workshop) -> list[PartPlace]:
     last_reader = _last_readers(places)
     merged = places[-1:]
     end = len(places) - 1  # where the place put together last ends
@@ -176,19 +183,19 @@ def _from_end(places: list[Place], regions: list[int], workshop: Workshop) -> li
     return merged[::-1]
 
 
-def _last_readers(places: list[Place]) -> dict[int, int]:
+def _last_readers(places: list[PartPlace]) -> dict[int, int]:
     """By value: the position of the place that reads it last."""
     return {value: position for position, place in enumerate(places) for value in place.reads}
 
 
 def _neighbours(
-    first: Place,
-    second: Place,
+    first: PartPlace,
+    second: PartPlace,
     end: int,
     last_reader: dict[int, int],
     regions: list[int],
     workshop: Workshop,
-) -> Place | None:
+) -> PartPlace | None:
     """Two places of a block as one, which ends at a position; None: of two blocks, or too large."""
     if regions[first.members[-1]] != regions[second.members[-1]]:
         return None
@@ -197,7 +204,7 @@ def _neighbours(
     return workshop.joined(first, second, wanted)
 
 
-def _regions(problem: Problem[Any]) -> list[int]:
+def _regions(problem: SearchProblem[Any]) -> list[int]:
     """By node: its block, or which gap between blocks; sources are where they are read."""
     regions = [0] * len(problem.inputs)
     ends = [0, *(end for _, end in problem.blocks)]
@@ -216,7 +223,7 @@ def _regions(problem: Problem[Any]) -> list[int]:
     return regions
 
 
-def _order(problem: Problem[Any]) -> list[int]:
+def _order(problem: SearchProblem[Any]) -> list[int]:
     """The nodes in order, sources moved to their first reader.
 
     Sources that others than one block read come before the block, so as not to cut it in two.
@@ -241,7 +248,7 @@ def _order(problem: Problem[Any]) -> list[int]:
     return order
 
 
-def _keys(problem: Problem[Any]) -> list[Hashable]:
+def _keys(problem: SearchProblem[Any]) -> list[Hashable]:
     """Equal for equal nodes."""
     if problem.signatures:
         return list(problem.signatures)
@@ -256,7 +263,7 @@ def _keys(problem: Problem[Any]) -> list[Hashable]:
 
 
 def _part(
-    problem: Problem[Any],
+    problem: SearchProblem[Any],
     node: int,
     reads: list[Ways],
     columns: tuple[int, ...],

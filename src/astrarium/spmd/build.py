@@ -20,15 +20,15 @@ from astrarium.spmd.cut import Cut, cut_of
 from astrarium.spmd.devices import Devices
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.keys import Keys, Priced, keys_of
-from astrarium.spmd.layout import COPIED, REPLICATE, Layout, Placement
-from astrarium.spmd.pricing import Pricer, Prices, Settings
-from astrarium.spmd.problem import Choice, Conversions, Problem
+from astrarium.spmd.layout import COPIED, REPLICATE, Placement, TensorLayout
+from astrarium.spmd.pricing import Pricer, Prices, PriceSettings
+from astrarium.spmd.problem import Choice, Conversions, SearchProblem
 from astrarium.spmd.program import Conversion
 from astrarium.spmd.programs import ProgramPrice as ProgramPrice
 from astrarium.spmd.programs import price_program as price_program
 from astrarium.spmd.programs import program_of as program_of
 from astrarium.spmd.programs import repriced as repriced
-from astrarium.spmd.rules import Rule
+from astrarium.spmd.rules import ShardRule
 from astrarium.value import Value
 
 GETITEM = "getitem"
@@ -39,7 +39,7 @@ class _Way(Value, frozen=True):
 
     needs: tuple[Placement, ...]
     gives: Placement
-    rules: tuple[Rule, ...]
+    rules: tuple[ShardRule, ...]
 
 
 class _Computed(Value, frozen=True):
@@ -69,17 +69,17 @@ class _Kinds(Value, frozen=True):
 
 def build_problem(
     graph: Graph,
-    rules: Sequence[tuple[Rule, ...]],
+    rules: Sequence[tuple[ShardRule, ...]],
     axes: Axes,
     divisions: Sequence[Division],
     devices: Devices,
     micro_batches: int = 1,
     optimizer: str = "adam",
     measured: MeasuredOperators | None = None,
-) -> Problem[Priced]:
+) -> SearchProblem[Priced]:
     """The problem of a graph of one micro-batch, for these divisions of its axes."""
     cut = cut_of(axes, divisions, devices)
-    pricer = Pricer(graph, cut, devices, Settings(micro_batches, optimizer, measured))
+    pricer = Pricer(graph, cut, devices, PriceSettings(micro_batches, optimizer, measured))
     keys = keys_of(graph, cut, rules)
     ways = _ways(graph, rules, keys.nodes, devices.levels)
     layouts = _layouts(graph, ways)
@@ -89,7 +89,7 @@ def build_problem(
     choices = [_choices(graph, kind, layouts, prices, kept) for kind in kinds.computed]
     conversions = [_conversions(kind, pricer, prices, kept) for kind in kinds.handed_on]
     largest = _least_transient(kinds.computed, prices, cut)
-    return Problem(
+    return SearchProblem(
         inputs=graph.inputs,
         choices=tuple(choices[kind] for kind in kinds.signatures),
         conversions=tuple(conversions[kind] for kind in kinds.values),
@@ -103,7 +103,7 @@ def build_problem(
 
 def _ways(
     graph: Graph,
-    rules: Sequence[tuple[Rule, ...]],
+    rules: Sequence[tuple[ShardRule, ...]],
     keys: Sequence[int],
     levels: int,
 ) -> list[tuple[_Way, ...]]:
@@ -117,7 +117,7 @@ def _ways(
     return found
 
 
-def _ways_of(graph: Graph, index: int, rules: tuple[Rule, ...], levels: int) -> list[_Way]:
+def _ways_of(graph: Graph, index: int, rules: tuple[ShardRule, ...], levels: int) -> list[_Way]:
     """Without a gradient, `copied` is `replicate`."""
     flows = [graph.nodes[i].needs_gradient for i in graph.inputs[index]]
     mine = graph.nodes[index].needs_gradient
@@ -131,7 +131,7 @@ def _ways_of(graph: Graph, index: int, rules: tuple[Rule, ...], levels: int) -> 
     return found
 
 
-def _plain(layout: Layout, gradient: bool) -> Layout:
+def _plain(layout: TensorLayout, gradient: bool) -> TensorLayout:
     return REPLICATE if layout == COPIED and not gradient else layout
 
 
@@ -214,7 +214,7 @@ def _handed_on(
     items: dict[tuple[int, int], int] = {}
     if several:
         return _HandedOn(index, layouts, items)
-    known: dict[tuple[int, Layout, Placement], int] = {}
+    known: dict[tuple[int, TensorLayout, Placement], int] = {}
     numbers = _numbers(layouts)
     by_level = [dict.fromkeys(level) for level in zip(*layouts, strict=True)]
     for before, one in numbers.items():

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from astrarium.spmd.graph import Graph, Node, Ref
-from astrarium.spmd.layout import COPIED, REPLICATE, Layout
+from astrarium.spmd.layout import COPIED, REPLICATE, TensorLayout
 from astrarium.value import Value
 
 
@@ -53,7 +53,7 @@ class Call(Value, frozen=True, dict=True):
         rank = self.operands[0].rank if rank is None else rank
         return value % rank if rank else 0
 
-    def whole(self, operand: Operand) -> Layout:
+    def whole(self, operand: Operand) -> TensorLayout:
         """How an operand is needed by devices that each do a part of the work with all of it."""
         return COPIED if operand.gradient and self.gradient else REPLICATE
 

@@ -31,13 +31,15 @@ from astrarium.spmd.factory import load_factory
 from astrarium.spmd.graph import (
     CONSTANT,
     DROPPING,
+    DTYPE_BYTES,
     INPUT,
     PARAMETER,
     RANDOM,
+    RECURRENT,
     Graph,
     Node,
     Ref,
-    chance,
+    draws,
     kept_state,
 )
 from astrarium.spmd.masks import without_masks
@@ -63,17 +65,27 @@ WITH_STATISTICS: Final = {
     "aten.native_batch_norm.default": ((3, "running_mean"), (4, "running_var"), (5, "training")),
     "aten.instance_norm.default": ((3, "running_mean"), (4, "running_var"), (5, "use_input_stats")),
 }
+# Operators that write, and those of another name that do not.
+NEW_INSTEAD: Final = {"aten.bernoulli_.float": torch.ops.aten.bernoulli.p}
 ASIDE: Final = ("pin_memory", "layout", "non_blocking", "memory_format")
 
 
-def capture(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name: str = "") -> Graph:
+def capture(
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    name: str = "",
+    *,
+    training: bool = True,
+) -> Graph:
     """Return the graph of the module's loss on inputs of these shapes; values are not looked at."""
     with torch.device("cpu"):  # whatever the caller made the module on
-        return _captured(module, inputs, name or type(module).__name__)
+        return _captured(module, inputs, name or type(module).__name__, training)
 
 
-def _captured(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name: str) -> Graph:
-    program = _exported(module, inputs)
+def _captured(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name: str, training: bool
+) -> Graph:
+    program = _exported(module, inputs, training)
     translation = _Translation(module, list(inputs))
     translation.add_sources(program)
     results = translation.add_nodes(program.graph_module)
@@ -85,10 +97,10 @@ def _captured(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], name:
     return graph
 
 
-def _exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401
+def _exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], training: bool) -> Any:  # noqa: ANN401
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     check_hooks(module)
-    bare = Outputs(_without_values(module, mode)).train()
+    bare = Outputs(_without_values(module, mode)).train(training)
     with mode:
         given = {
             key: torch.empty(value.shape, dtype=value.dtype, device="cpu")
@@ -132,8 +144,13 @@ def _without_values(module: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.M
     bare = copy.deepcopy(module, made)
     for part in bare.modules():
         # Keys and values of earlier tokens are for generating; export cannot return them.
-        if getattr(getattr(part, "config", None), "use_cache", None):
-            part.config.use_cache = False
+        config: Any = getattr(part, "config", None)
+        if getattr(config, "use_cache", None):
+            config.use_cache = False
+        # Experts as products by row: what `experts_of` recognises. Sorted by expert, rows of all
+        # devices would be mixed.
+        if getattr(config, "_experts_implementation", None):
+            config._experts_implementation = "batched_mm"
     return bare
 
 
@@ -147,22 +164,12 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _changes_views(program: Any) -> bool:  # noqa: ANN401  an exported program
-    """Whether a value is changed in place that other names stand for parts of.
+    """Whether a value is changed in place of which parts are read later under other names.
 
     Writing new values under the old name is then not enough: torch's own rewriting is needed,
     which takes some operators apart.
     """
-    origin: dict[Any, Any] = {}
-    viewed: set[Any] = set()
-    changed: set[Any] = set()
-    for node in program.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
-            continue
-        schema, first = node.target._schema, node.args[0]
-        if schema.returns and schema.returns[0].alias_info is not None:
-            origin[node] = origin.get(first, first)
-            (changed if schema.is_mutable else viewed).add(origin[node])
-    if not viewed & changed:
+    if not _Views().are_read(program.graph_module):
         return False
     if _stops_gradients(program):
         raise InputError(
@@ -173,12 +180,66 @@ def _changes_views(program: Any) -> bool:  # noqa: ANN401  an exported program
     return True
 
 
+class _Views:
+    """Names that stand for the same memory, followed through regions of `torch.no_grad()` too."""
+
+    def __init__(self) -> None:
+        self._origin: dict[Any, Any] = {}  # of views and of what is changed: what they are views of
+        self._first: dict[Any, Any] = {}  # of what is changed in place: its first name
+        self._stale: dict[Any, set[Any]] = {}  # by origin: first names with values that are old
+
+    def are_read(self, graph_module: Any) -> bool:  # noqa: ANN401  a graph of torch
+        """Whether a name is read whose memory was changed under another; or a buffer's part was."""
+        for node in graph_module.graph.nodes:
+            for read in node.all_input_nodes:
+                if self._name(read) in self._stale.get(self._whole(read), ()):
+                    return True
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                if self._in_region(graph_module, node):
+                    return True
+            elif isinstance(node.target, torch._ops.OpOverload) and self._changes_part(node):
+                return True
+        return False
+
+    def _name(self, node: Any) -> Any:  # noqa: ANN401
+        return self._first.get(node, node)
+
+    def _whole(self, node: Any) -> Any:  # noqa: ANN401
+        return self._origin.get(node, node)
+
+    def _in_region(self, graph_module: Any, node: Any) -> bool:  # noqa: ANN401
+        bodies = (arg for arg in node.all_input_nodes if arg.op == "get_attr")
+        body = getattr(graph_module, next(bodies).target)
+        given = [
+            arg for arg in node.args if isinstance(arg, torch.fx.Node) and arg.op != "get_attr"
+        ]
+        places = (place for place in body.graph.nodes if place.op == "placeholder")
+        for place, arg in zip(places, given, strict=True):
+            self._origin[place], self._first[place] = self._whole(arg), self._name(arg)
+        return self.are_read(body)
+
+    def _changes_part(self, node: Any) -> bool:  # noqa: ANN401
+        """Take a view or a change down; whether a part of a source is changed, read next step."""
+        schema = node.target._schema
+        if not node.args or not schema.returns or schema.returns[0].alias_info is None:
+            return False
+        first = node.args[0]
+        whole = self._origin[node] = self._whole(first)
+        if not schema.is_mutable:
+            return False
+        name = self._first[node] = self._name(first)
+        others = {self._name(one) for one, of in self._origin.items() if of is whole} | {whole}
+        self._stale.setdefault(whole, set()).update(others - {name})
+        return name is not whole and whole.op == "placeholder"
+
+
 def _stops_gradients(program: Any) -> bool:  # noqa: ANN401  an exported program
     """Whether something under `torch.no_grad()` depends on parameters: rewriting forgets that."""
     parameters = program.graph_signature.inputs_to_parameters
     trained: set[Any] = set()
     for node in program.graph.nodes:
-        if node.name in parameters or trained.intersection(node.all_input_nodes):
+        own = program.state_dict.get(parameters.get(node.name))
+        if (own is not None and own.requires_grad) or trained.intersection(node.all_input_nodes):
             trained.add(node)
             if "set_grad_enabled" in str(node.target):
                 return True
@@ -324,7 +385,7 @@ class _Translation:
             node.name,
             str(op),
             _shape(node, first),
-            _dtype(first),
+            _known_dtype(node, first),
             tuple(self._argument(item) for item in node.args),
             tuple(
                 (key, self._argument(item)) for key, item in node.kwargs.items()
@@ -333,9 +394,9 @@ class _Translation:
             source=_source(node),
             path=_path(node),
         )  # fmt: skip
-        if chance(made) > 0:
-            self.draws += 1
-            made = replace(made, draw=self.draws)
+        if count := draws(made):
+            made = replace(made, draw=self.draws + 1)
+            self.draws += count
         result = self._append(made)
         self.values[node] = result
         if in_place:
@@ -429,18 +490,25 @@ def _given(node: Any, position: int, name: str) -> Any:  # noqa: ANN401
 
 
 def _check_random(graph: Graph) -> None:
-    """Refuse random numbers other than those of dropout, which are drawn by position."""
+    """Refuse random numbers other than those that are drawn by position."""
     found = [
         f"{node.op} ({node.source})"
         for node in graph.nodes
-        if not node.is_source and "." in node.op and not node.op.startswith(DROPPING)
-        and (node.op in RANDOM or torch.Tag.nondeterministic_seeded in operator_of(node.op).tags)
-    ]  # fmt: skip
+        if not node.is_source and "." in node.op and _draws_alone(node)
+    ]
     if found:
         raise InputError(
             f"{graph.name} draws random numbers with {', '.join(dict.fromkeys(found))}: devices"
-            " would each draw their own; use nn.Dropout, or give them to the module as inputs"
+            " would each draw their own; use nn.Dropout, rand_like, randn_like or bernoulli, or"
+            " give them to the module as inputs"
         )
+
+
+def _draws_alone(node: Node) -> bool:
+    """Whether an operator draws numbers that depend on who runs it."""
+    if node.draw or node.op.startswith((*DROPPING, *RECURRENT)):  # or draws none at all
+        return False
+    return node.op in RANDOM or torch.Tag.nondeterministic_seeded in operator_of(node.op).tags
 
 
 def _attribute(module: torch.nn.Module, path: str) -> bool:
@@ -462,6 +530,8 @@ def _values(tensor: torch.Tensor, name: str) -> Any:  # noqa: ANN401  nested lis
 
 def _functional(node: Any) -> Any:  # noqa: ANN401  operators
     """The operator that gives the new value instead of writing it."""
+    if str(node.target) in NEW_INSTEAD:
+        return NEW_INSTEAD[str(node.target)]
     packet = str(node.target.overloadpacket).removeprefix("aten.")
     found = getattr(torch.ops.aten, packet.removesuffix("_"), None)
     overload = node.target._overloadname
@@ -483,6 +553,16 @@ def _value_dependent(node: Any, what: str) -> InputError:  # noqa: ANN401
     return InputError(
         f"{node.target} ({_source(node)}) makes {what} of the values of tensors; {WAY_OUT}"
     )
+
+
+def _known_dtype(node: Any, value: torch.Tensor) -> str:  # noqa: ANN401
+    found = _dtype(value)
+    if found not in DTYPE_BYTES:
+        raise InputError(
+            f"{node.target} ({_source(node)}) gives numbers of type {found}, with which programs do"
+            f" not compute; they know {', '.join(DTYPE_BYTES)}"
+        )
+    return found
 
 
 def _dtype(value: torch.Tensor) -> str:

@@ -18,10 +18,13 @@ from astrarium.cost.efficiency import OperatorModel, Pointwise
 from astrarium.cost.laws import LawModel
 from astrarium.spmd.devices import Devices, usable_format
 from astrarium.spmd.graph import DTYPE_BYTES, Graph
-from astrarium.spmd.rules import Rule
+from astrarium.spmd.rules import ShardRule
 from astrarium.spmd.work import ATTENTION, GEMM, STREAM, Kernel, Term
 from astrarium.value import Value
 
+_HALF: Final = ("bf16", "fp16")
+_LARGE: Final = (8.0, 32.0, 32.0, 4096.0, 4096.0, 128.0, 128.0)  # sizes of attention
+_LARGE_PRODUCT: Final = 8192.0
 _FITTED_BYTES: Final = 2.0  # of an element of the kernels that `Pointwise` was fitted to
 # Read and written for a parameter: Adam its value, gradient and two moments; plain descent the
 # first two.
@@ -41,7 +44,7 @@ class MeasuredOperator(Value, frozen=True):
 MeasuredOperators = Mapping[str, MeasuredOperator]
 
 
-def operator_key(graph: Graph, index: int, rule: Rule) -> str:
+def operator_key(graph: Graph, index: int, rule: ShardRule) -> str:
     """The name of an operator in a table of measured ones: what its time depends on.
 
     Operands that a gradient flows back into are marked.
@@ -128,10 +131,23 @@ def _gemm_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Floats
 
 
 def _attention_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Floats:
-    """Kernels were fitted to 16-bit formats; in others the same products run at their rate."""
-    seconds = model.attention(*sizes, causal=kernel.causal, backward=kernel.backward)
-    if isinstance(model, LawModel):
-        return seconds
-    peaks = model.gpu.peak_flops
-    half = next(peaks[name] for name in ("bf16", "fp16", "fp32") if name in peaks)
-    return seconds * (half / peaks.get(usable_format(model, kernel.dtype), half))
+    """Kernels were fitted to 16-bit formats; others are limited by their products or by memory."""
+    dtype = usable_format(model, kernel.dtype)
+    if isinstance(model, LawModel) or dtype in _HALF:
+        return model.attention(*sizes, causal=kernel.causal, backward=kernel.backward)
+    term = Term(kernel, tuple(sizes))
+    by_products = term.flops / _attention_rate(model, kernel, dtype)
+    return np.maximum(by_products, model.streaming(term.moved_bytes))
+
+
+def _attention_rate(model: OperatorModel, kernel: Kernel, dtype: str) -> float:
+    """FLOP/s of large attention: of large products as much as it reaches in 16 bits.
+
+    What its calls take at least, and time that goes to memory, do not grow with the format's rate.
+    """
+    half = next(name for name in (*_HALF, dtype) if name in model.gpu.peak_flops)
+    seconds = model.attention(*_LARGE, causal=kernel.causal, backward=kernel.backward)
+    fitted = float(Term(kernel, _LARGE).flops / seconds)
+    side = np.array(_LARGE_PRODUCT)
+    own, others = (model.gemm(side, side, side, dtype=name) for name in (dtype, half))
+    return fitted * float(others / own)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from astrarium.spmd.layout import Layout, Placement, Spread
-from astrarium.spmd.rules import Collective
+from astrarium.spmd.layout import Holding, Placement, TensorLayout
+from astrarium.spmd.rules import MessageKind
 
 NONE: Final = "none"
 SLICE: Final = "slice"  # a device takes its piece of what it has
 FILL: Final = "fill"  # a piece with zeros around it
 MASK: Final = "mask"  # all devices but the first have zeros
 
-ALL_REDUCE: Final = Collective.ALL_REDUCE.value
-ALL_GATHER: Final = Collective.ALL_GATHER.value
-REDUCE_SCATTER: Final = Collective.REDUCE_SCATTER.value
-ALL_TO_ALL: Final = Collective.ALL_TO_ALL.value
+ALL_REDUCE: Final = MessageKind.ALL_REDUCE.value
+ALL_GATHER: Final = MessageKind.ALL_GATHER.value
+REDUCE_SCATTER: Final = MessageKind.REDUCE_SCATTER.value
+ALL_TO_ALL: Final = MessageKind.ALL_TO_ALL.value
 
-_R, _C, _S, _P = Spread.REPLICATE, Spread.COPIED, Spread.SHARD, Spread.PARTIAL
+_R, _C, _S, _P = Holding.REPLICATE, Holding.COPIED, Holding.SHARD, Holding.PARTIAL
 
 # Of the value, and of its gradient on the way back.
 _OPERATIONS: Final = {
@@ -40,7 +40,7 @@ _OPERATIONS: Final = {
 }
 
 
-def operations(before: Layout, after: Layout, *, gradient: bool) -> tuple[str, str]:
+def operations(before: TensorLayout, after: TensorLayout, *, gradient: bool) -> tuple[str, str]:
     """What is done to a value, and to its gradient if it has one."""
     forward, backward = _OPERATIONS[before.spread, after.spread]
     return forward, backward if gradient else NONE

@@ -35,7 +35,7 @@ _FORMATS: Final = {"float32": "fp32", "float64": "fp32", "bfloat16": "bf16", "fl
 MemoryLimit = float | Mapping[str, float]
 
 
-class Device(Value, frozen=True):
+class RankedDevice(Value, frozen=True):
     """One device of the cluster, in the order of ranks."""
 
     rank: int
@@ -49,7 +49,7 @@ class Devices(Value, frozen=True, dict=True):
     """All devices, their classes, and the links of each level of the mesh, outermost first."""
 
     cluster: Cluster
-    devices: tuple[Device, ...]
+    devices: tuple[RankedDevice, ...]
     mesh: tuple[int, ...]
     class_of: Ints  # by device
     operators: tuple[OperatorModel, ...]  # by class
@@ -138,8 +138,8 @@ def devices_of(
 
 def _listed(
     cluster: Cluster, memory_bytes: MemoryLimit | None, tuning: Tuning
-) -> tuple[Device, ...]:
-    found: list[Device] = []
+) -> tuple[RankedDevice, ...]:
+    found: list[RankedDevice] = []
     node = 0
     for pool in cluster.pools:
         limit = memory_bytes.get(pool.name) if isinstance(memory_bytes, Mapping) else memory_bytes
@@ -150,7 +150,7 @@ def _listed(
             )
         for _ in range(pool.nodes):
             ranks = range(len(found), len(found) + pool.gpus_per_node)
-            found.extend(Device(rank, pool.name, pool.gpu, node, room) for rank in ranks)
+            found.extend(RankedDevice(rank, pool.name, pool.gpu, node, room) for rank in ranks)
             node += 1
     return tuple(found)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from astrarium.cluster import Cluster
 from astrarium.spmd.layout import Placement, parse_layout
-from astrarium.spmd.program import SCHEMA, Conversion, How, Instruction, Program
+from astrarium.spmd.program import SCHEMA, Conversion, DeviceProgram, How, Instruction
 from astrarium.value import Value
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class DevicePart(Value, frozen=True):
     node: int
 
 
-class MemoryPart(Value, frozen=True):
+class DeviceMemoryPart(Value, frozen=True):
     """Bytes of a device; the causes add up to the peak. `transient` comes and goes in a step."""
 
     rank: int
@@ -66,8 +66,18 @@ class MemoryPart(Value, frozen=True):
         return self.peak_bytes / self.capacity_bytes
 
 
-class SearchPart(Value, frozen=True):
-    """What the synthesis did.
+class TriedPart(Value, frozen=True):
+    """One arrangement of devices and number of micro-batches that was searched."""
+
+    mesh: str
+    micro_batches: int
+    seconds: float | None  # of the best program found; None: none was found that fits
+    bound_gap: float = 0.0
+    searched: bool = True  # else the effort was spent before
+
+
+class SynthesisPart(Value, frozen=True):
+    """What the synthesis did, in all that was tried.
 
     No program that fits, with the same ratios, takes less than `1 - bound_gap` of this one's time.
     """
@@ -77,6 +87,21 @@ class SearchPart(Value, frozen=True):
     expanded: int
     optimal: bool
     bound_gap: float
+    tried: tuple[TriedPart, ...] = ()
+
+
+class ReasonPart(Value, frozen=True):
+    """A part of the model beside the same part of the fastest fixed way (`against`)."""
+
+    part: str
+    against: str
+    seconds: float
+    against_seconds: float
+    sent_bytes: float  # of whole tensors, both passes
+    against_sent_bytes: float
+    kept_bytes: float  # to the end of the step, on the device that keeps most
+    against_kept_bytes: float
+    ways: tuple[str, ...]  # how the operators that take longest are divided
 
 
 class ProgramDocument(Value, frozen=True, dict=True):
@@ -85,12 +110,15 @@ class ProgramDocument(Value, frozen=True, dict=True):
     source: SourcePart
     cluster: Cluster
     devices: tuple[DevicePart, ...]
-    program: Program
+    program: DeviceProgram
     breakdown_seconds: dict[str, float]
-    memory: tuple[MemoryPart, ...]
-    search: SearchPart
+    memory: tuple[DeviceMemoryPart, ...]
+    search: SynthesisPart
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    reasons: tuple[ReasonPart, ...] = ()
+    # Of a step in which gradients are sent while others are computed; 0: unknown.
+    expected_seconds: float = 0.0
 
     @property
     def ranks(self) -> int:
@@ -100,8 +128,8 @@ class ProgramDocument(Value, frozen=True, dict=True):
 def document_of(
     source: SourcePart,
     devices: Devices,
-    program: Program,
-    search: SearchPart,
+    program: DeviceProgram,
+    search: SynthesisPart,
     baselines: Mapping[str, float] = NOTHING,
     notes: tuple[str, ...] = (),
     measured: MeasuredOperators | None = None,
@@ -114,7 +142,9 @@ def document_of(
     memory = []
     for rank in range(devices.count):
         sizes = {cause: float(values[rank]) for cause, values in causes.items()}
-        memory.append(MemoryPart(rank, sum(sizes.values()), float(devices.room[rank]), **sizes))
+        memory.append(
+            DeviceMemoryPart(rank, sum(sizes.values()), float(devices.room[rank]), **sizes)
+        )
     breakdown = price.breakdown
     return ProgramDocument(
         source,
@@ -126,6 +156,7 @@ def document_of(
         search,
         dict(baselines),
         notes,
+        expected_seconds=price.expected_seconds,
     )
 
 
@@ -141,6 +172,7 @@ def to_dict(document: ProgramDocument) -> dict[str, Any]:
         "mesh": list(program.mesh),
         "devices": [asdict(device) for device in document.devices],
         "iteration_seconds": float(program.seconds),
+        "expected_seconds": float(document.expected_seconds),
         "breakdown_seconds": {k: float(v) for k, v in document.breakdown_seconds.items()},
         "baselines": {k: float(v) for k, v in document.baselines.items()},
         "search": asdict(document.search),
@@ -148,6 +180,7 @@ def to_dict(document: ProgramDocument) -> dict[str, Any]:
         "bytes": [_number(size) for size in program.bytes],
         "micro_batches": program.micro_batches,
         "notes": list(document.notes),
+        "reasons": [_whole_sizes(asdict(reason)) for reason in document.reasons],
         "axes": [
             {"name": name, "granules": granules, "pieces": [rows[axis] for rows in divisions]}
             for axis, (name, granules) in enumerate(zip(names, program.axes.granules, strict=True))
@@ -208,6 +241,10 @@ def _rule_to_dict(one: Instruction, level: int) -> dict[str, Any]:
 def _conversion_to_dict(conversion: Conversion) -> dict[str, Any]:
     data = asdict(conversion)
     return {key: value for key, value in data.items() if value != How.PLAIN}
+
+
+def _whole_sizes(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: _number(value) if key.endswith("_bytes") else value for key, value in data.items()}
 
 
 def _whole_numbers(data: dict[str, Any]) -> dict[str, Any]:

@@ -64,8 +64,16 @@ def _load_file(name: str, path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"factory {name!r}: {path} cannot be loaded: {_words(error)}") from error
+        said = f"{_words(error)}{_way_to_get(error)}"
+        raise InputError(f"factory {name!r}: {path} cannot be loaded: {said}") from error
     return module
+
+
+def _way_to_get(error: Exception) -> str:
+    """How a package comes that is not installed."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    return f"; install it: pip install {error.name.partition('.')[0]}"
 
 
 def _load_module(name: str, place: str) -> ModuleType:

@@ -23,19 +23,20 @@ from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.conversions import changed_level, is_possible, operations
 from astrarium.spmd.document import (
     MEMORY_CAUSES,
+    DeviceMemoryPart,
     DevicePart,
-    MemoryPart,
     ProgramDocument,
-    SearchPart,
+    ReasonPart,
     SourcePart,
+    SynthesisPart,
     parse_placement,
     placement_text,
     to_text,
 )
 from astrarium.spmd.graph import CONSTANT, DTYPE_BYTES, KEEP, SOURCES, Graph, Node, Ref
-from astrarium.spmd.layout import Layout, Placement, Spread
-from astrarium.spmd.program import SCHEMA, Conversion, Instruction, Program
-from astrarium.spmd.rules import Message, Rule, rules_of
+from astrarium.spmd.layout import Holding, Placement, TensorLayout
+from astrarium.spmd.program import SCHEMA, Conversion, DeviceProgram, Instruction
+from astrarium.spmd.rules import Message, ShardRule, rules_of
 from astrarium.value import Value
 
 MOST_DEVICES: Final = 2**16
@@ -111,12 +112,14 @@ class _File(Value, frozen=True):
     instructions: tuple[_InstructionEntry, ...]
     iteration_seconds: float
     breakdown_seconds: dict[str, float]
-    memory: tuple[MemoryPart, ...]
+    memory: tuple[DeviceMemoryPart, ...]
     bytes: tuple[float, ...]
     micro_batches: int
-    search: SearchPart
+    search: SynthesisPart
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    reasons: tuple[ReasonPart, ...] = ()
+    expected_seconds: float = 0.0
 
 
 def save_program(document: ProgramDocument, path: Path) -> None:
@@ -172,7 +175,7 @@ def _document(file: _File) -> ProgramDocument:
     )
     _check_order(graph, instructions)
     _check_rules(graph, instructions, file.source.allow_replicate)
-    program = Program(
+    program = DeviceProgram(
         graph,
         axes,
         divisions,
@@ -192,6 +195,8 @@ def _document(file: _File) -> ProgramDocument:
         file.search,
         file.baselines,
         file.notes,
+        file.reasons,
+        file.expected_seconds,
     )
 
 
@@ -241,6 +246,8 @@ def _check_numbers(file: _File) -> None:
         raise _FlawError(
             f"expected a number above zero, got {file.iteration_seconds:g}", "iteration_seconds"
         )
+    if file.expected_seconds < 0:
+        raise _FlawError("expected a number of zero or more", "expected_seconds")
     if not _same(total, file.iteration_seconds):
         raise _FlawError(
             f"the causes add up to {total:g} s, the iteration is {file.iteration_seconds:g} s",
@@ -454,7 +461,7 @@ def _placement(text: str, dims: int, levels: int, place: KeyPath) -> Placement:
     try:
         placement = parse_placement(text)
     except ValueError:
-        known = ", ".join(name for name in Spread if name is not Spread.SHARD)
+        known = ", ".join(name for name in Holding if name is not Holding.SHARD)
         raise _FlawError(
             f"expected a layout ({known} or shard(DIM)), got '{text}'", *place
         ) from None
@@ -465,21 +472,21 @@ def _placement(text: str, dims: int, levels: int, place: KeyPath) -> Placement:
     return placement
 
 
-def _check_dim(layout: Layout, dims: int, place: KeyPath) -> None:
+def _check_dim(layout: TensorLayout, dims: int, place: KeyPath) -> None:
     if layout.is_shard and not 0 <= layout.dim < dims:
         raise _FlawError(f"{layout}: the value has {dims} dimensions, counted from 0", *place)
 
 
 def _rule(
     entry: _RuleEntry, needs: tuple[Placement, ...], gives: Placement, level: int, place: KeyPath
-) -> Rule:
+) -> ShardRule:
     own = tuple(placement[level] for placement in needs)
     if entry.needs is not None:
         own = tuple(_placement(text, 64, 1, (*place, "needs"))[0] for text in entry.needs)
     result = gives[level]
     if entry.gives is not None:
         result = _placement(entry.gives, 64, 1, (*place, "gives"))[0]
-    return Rule(entry.name, own, result, entry.local, entry.messages, entry.gradient_of_whole)
+    return ShardRule(entry.name, own, result, entry.local, entry.messages, entry.gradient_of_whole)
 
 
 def _check_rules(

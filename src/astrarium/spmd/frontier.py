@@ -17,9 +17,10 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.astar import Guide, cheapest_path
-from astrarium.spmd.blocks import Prices, contracted, network_of
+from astrarium.spmd.blocks import CountedPrices, contracted, network_of
+from astrarium.spmd.effort import Effort
 from astrarium.spmd.moves import Move, Moves, State
-from astrarium.spmd.problem import Problem, Step
+from astrarium.spmd.problem import SearchProblem, SolutionStep
 from astrarium.spmd.quiet import without_library_output
 from astrarium.spmd.steps import price_of, steps_of
 from astrarium.value import Value
@@ -30,26 +31,31 @@ _ROUNDS = 30  # of raising the prices of bytes
 _FACTORS = (1.0, 0.0, 0.5, 0.75, 0.9, 1.1, 1.33, 2.0, 4.0, 16.0)
 _GAP = 1e-9  # relative: programs nearer than this are taken as equally fast
 _WIDTHS = (8, 64, 512, 4096, 32768)
-_MOST_LABELS = 1_000_000  # looked at, where no limit is given
+_MOST_LABELS = 1_000_000  # looked at, however much effort is left
+_STEPS_OF_A_LABEL = 0.5  # of a search of paths: what takes as long as a label
+_STEPS_OF_A_MOVE = 4  # the same of a move that is listed with bytes
+_LEAST_STEPS = 30_000  # to follow labels with, however little is left
+_SHARES = 6  # of the effort that is left, for one of several searches: most need little
 _CHUNK = 256
 # Of a value: with more (meshes of two levels), ways that trade seconds for bytes are too many to
 # list, and the best program found by prices is taken, with its bound.
 _MOST_LAYOUTS = 12
 
 
-class Found(Value, frozen=True):
+class FoundProgram(Value, frozen=True):
     """A program: its instructions, its seconds and the bytes of the classes looked at."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[SolutionStep, ...]
     price: Floats
     total: float  # under the weights it was looked for with
+    bound: float  # no program has a lower total
     expanded: int
 
 
 class Fitting(Value, frozen=True):
     """The best program that fits, if one was found, and what is known of all others."""
 
-    steps: tuple[Step, ...] | None
+    steps: tuple[SolutionStep, ...] | None
     bound: float
     expanded: int
     complete: bool  # no better one exists; without steps: none fits
@@ -61,28 +67,34 @@ class _Known:
 
     room: Floats
     seconds: float = np.inf
-    steps: tuple[Step, ...] | None = None
+    steps: tuple[SolutionStep, ...] | None = None
     expanded: int = 0
     guides: list[tuple[Guide, float]] = field(default_factory=list)  # with the bound's offset
     frugal: list[Guide] = field(default_factory=list)  # by class: the least bytes to go
 
-    def offer(self, steps: tuple[Step, ...], price: Floats) -> None:
+    def offer(self, steps: tuple[SolutionStep, ...], price: Floats) -> None:
         if bool(np.all(price[1:] <= self.room)) and price[0] < self.seconds:
             self.seconds, self.steps = float(price[0]), steps
 
 
-def cheapest(problem: Problem[Any], prices: Prices, limit: int | None = None) -> Found | None:
-    """The program with the least weighted price; None if there is none within the limit."""
-    network = contracted(problem, network_of(problem, prices))
-    path = cheapest_path(Guide(Moves(network), np.ones(1)), limit)
+def cheapest(
+    problem: SearchProblem[Any], prices: CountedPrices, effort: Effort | None = None
+) -> FoundProgram | None:
+    """The program with the least weighted price, or the best within the effort; None: none."""
+    network = contracted(problem, network_of(problem, prices), effort)
+    path = cheapest_path(Guide(Moves(network), np.ones(1)), effort)
     if path is None:
         return None
     steps = steps_of(problem, network, path.moves)
-    return Found(steps, _price(problem, prices.classes, steps), path.total, path.expanded)
+    price = _price(problem, prices.classes, steps)
+    return FoundProgram(steps, price, path.total, path.bound, path.expanded)
 
 
 def fastest_fitting(
-    problem: Problem[Any], classes: tuple[int, ...], frugal: list[Found], limit: int | None
+    problem: SearchProblem[Any],
+    classes: tuple[int, ...],
+    frugal: list[FoundProgram],
+    effort: Effort,
 ) -> Fitting:
     """The fastest program that fits these classes; `frugal`: for each the leanest program."""
     known = _Known(np.array([problem.room[index] for index in classes]))
@@ -90,22 +102,28 @@ def fastest_fitting(
         known.offer(found.steps, found.price)
     bound, multipliers = 0.0, np.zeros(0)
     if classes:
-        bound, multipliers = _raise_prices(problem, classes, known, [f.price for f in frugal])
+        with effort.portion(effort.left / 2) as part:
+            bound, multipliers = _raise_prices(
+                problem, classes, known, [f.price for f in frugal], part
+            )
     if bound >= known.seconds * (1 - _GAP):
         return Fitting(known.steps, known.seconds, known.expanded, True)
-    if classes and max(len(each.seconds) for each in problem.conversions) > _MOST_LAYOUTS:
-        _try_prices(problem, classes, known, multipliers)
+    many = classes and max(len(each.seconds) for each in problem.conversions) > _MOST_LAYOUTS
+    if many or effort.left < _STEPS_OF_A_LABEL * _MOST_LABELS:
+        _try_prices(problem, classes, known, multipliers, effort)
+    if many:
         return Fitting(known.steps, min(bound, known.seconds), known.expanded, False)
-    moves = Moves(contracted(problem, network_of(problem, Prices(classes))))
+    moves = Moves(contracted(problem, network_of(problem, CountedPrices(classes)), effort))
     known.guides = [
         (Guide(moves, np.array([1.0, *prices])), float(prices @ known.room))
         for prices in (factor * multipliers for factor in _FACTORS)
     ]
     known.frugal = [Guide(moves, row) for row in np.eye(moves.components)[1:]]
-    left = _MOST_LABELS if limit is None else limit
+    left = _MOST_LABELS
     for width in _WIDTHS:
         before = known.expanded
-        missed, ends = _follow(moves, known, width, left)
+        with effort.portion(max(effort.left, _LEAST_STEPS)) as part:
+            missed, ends = _follow(moves, known, width, left, part)
         for end in ends:
             steps = steps_of(problem, moves.network, end)
             known.offer(steps, _price(problem, classes, steps))
@@ -113,29 +131,43 @@ def fastest_fitting(
         if missed >= known.seconds * (1 - _GAP):
             return Fitting(known.steps, known.seconds, known.expanded, True)
         bound = max(bound, missed)
-        if left <= 0:
+        if left <= 0 or effort.spent:
             break
     return Fitting(known.steps, min(bound, known.seconds), known.expanded, False)
 
 
 def _try_prices(
-    problem: Problem[Any], classes: tuple[int, ...], known: _Known, multipliers: Floats
+    problem: SearchProblem[Any],
+    classes: tuple[int, ...],
+    known: _Known,
+    multipliers: Floats,
+    effort: Effort,
 ) -> None:
     """Programs on the side that fits: the cheapest under somewhat higher prices of bytes."""
     for factor in (factor for factor in _FACTORS if factor > 1):
-        found = cheapest(problem, Prices(classes, (1.0, *(factor * multipliers).tolist())))
+        if effort.spent:
+            return
+        weights = (1.0, *(factor * multipliers).tolist())
+        with effort.portion(effort.left / _SHARES) as part:
+            found = cheapest(problem, CountedPrices(classes, weights), part)
         if found is not None:
             known.expanded += found.expanded
             known.offer(found.steps, found.price)
 
 
-def _price(problem: Problem[Any], classes: tuple[int, ...], steps: tuple[Step, ...]) -> Floats:
+def _price(
+    problem: SearchProblem[Any], classes: tuple[int, ...], steps: tuple[SolutionStep, ...]
+) -> Floats:
     seconds, kept = price_of(problem, steps)
     return np.array([seconds, *(kept[index] for index in classes)])
 
 
 def _raise_prices(
-    problem: Problem[Any], classes: tuple[int, ...], known: _Known, cuts: list[Floats]
+    problem: SearchProblem[Any],
+    classes: tuple[int, ...],
+    known: _Known,
+    cuts: list[Floats],
+    effort: Effort,
 ) -> tuple[float, Floats]:
     """The best bound by prices of bytes, and those prices (cutting planes: Kelley)."""
     from scipy.optimize import linprog  # heavy: only where memory is short
@@ -147,14 +179,15 @@ def _raise_prices(
     prices = np.zeros(len(room))
     reachable = np.inf
     for _ in range(_ROUNDS):
-        found = cheapest(problem, Prices(classes, (1.0, *prices.tolist())))
+        with effort.portion(effort.left / _SHARES) as part:
+            found = cheapest(problem, CountedPrices(classes, (1.0, *prices.tolist())), part)
         assert found is not None  # the leanest programs are programs
         known.expanded += found.expanded
         known.offer(found.steps, found.price)
-        value = found.total - float(prices @ room)
+        value = found.bound - float(prices @ room)
         if value > best:
             best, best_prices = value, prices
-        if best >= min(reachable, known.seconds) * (1 - _GAP):
+        if effort.spent or best >= min(reachable, known.seconds) * (1 - _GAP):
             break
         cuts.append(found.price)
         # The bound is at most seconds + price * (bytes - room) of every program known.
@@ -174,15 +207,22 @@ def _raise_prices(
 
 
 def _follow(
-    moves: Moves, known: _Known, width: int, left: int
+    moves: Moves, known: _Known, width: int, left: int, effort: Effort
 ) -> tuple[float, list[tuple[Move, ...]]]:
-    """Follow the most promising labels to the end: the bound of the best left out, the ends."""
+    """Follow the most promising labels to the end: the bound of the best left out, the ends.
+
+    Where the effort is spent on the way, nothing is known of any.
+    """
     missed = np.inf
     layers: list[_Layer] = [_Layer.start(moves.components)]
     for position in range(len(moves.stages)):
+        listed = moves.listed
         layer, dropped, seen = _next(moves, position, layers[-1], known, width)
         known.expanded += seen
         left -= seen
+        effort.spend(_STEPS_OF_A_LABEL * seen + _STEPS_OF_A_MOVE * (moves.listed - listed))
+        if effort.spent:
+            return -np.inf, []
         missed = min(missed, dropped)
         layers.append(layer)
         if left <= 0:

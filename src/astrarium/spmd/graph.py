@@ -45,8 +45,14 @@ RANDOM: Final = frozenset(
 )  # fmt: skip
 
 ATTENTION: Final = "aten.scaled_dot_product_attention."
-# Of these, which are run with numbers drawn by position.
-DROPPING: Final = (ATTENTION, "aten.dropout.", "aten.native_dropout.")
+# Of these, which are run with numbers drawn by position: they drop elements,
+DROPPING: Final = (ATTENTION, "aten.dropout.", "aten.native_dropout.", "aten.feature_dropout.")
+# give the numbers themselves,
+DRAWING: Final = (
+    "aten.rand.", "aten.rand_like.", "aten.randn.", "aten.randn_like.", "aten.bernoulli.",
+)  # fmt: skip
+# or drop elements between layers that they hold.
+RECURRENT: Final = ("aten.lstm.", "aten.gru.", "aten.rnn_tanh.", "aten.rnn_relu.")
 
 DTYPE_BYTES: Final = {
     "float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2,
@@ -73,7 +79,8 @@ class Node(Value, frozen=True):
     target: str = ""  # of a source: the name in the state dict, or of the input
     source: str = ""  # where it comes from: "layer.3.attention, modeling_bert.py:211"
     path: str = ""  # module path without the line: "bert.encoder.layer.3.attention.self.query"
-    draw: int = 0  # of one that drops elements: which such call of the module it is, from 1
+    draw: int = 0  # of one that draws numbers: which drawing of the module is its first, from 1
+    computed_in: str = ""  # the number format that inputs are cast to; empty: they stay
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -123,6 +130,16 @@ def chance(node: Node) -> float:
         return float(given or 0.0)
     given, training = (*node.args[1:], named.get("p"), named.get("train"))[:2]
     return float(given) if training else 0.0
+
+
+def draws(node: Node) -> int:
+    """How many times a node draws numbers by position; a single number is never drawn so."""
+    if node.op.startswith(DRAWING):
+        return int(node.shape != ())
+    if node.op.startswith(RECURRENT):
+        layers, dropped, training = node.args[4:7]
+        return layers - 1 if training and dropped else 0
+    return int(chance(node) > 0)
 
 
 def kept_state(made: Node, loss: Ref, new: Mapping[str, Ref]) -> Node:

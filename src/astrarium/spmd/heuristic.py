@@ -13,14 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.spmd.parts import Network, Part
+from astrarium.spmd.parts import Part, PartNetwork
 from astrarium.spmd.ways import Ways
 
 
 class Chains:
     """The bound for a network whose prices are weighted into one number."""
 
-    def __init__(self, network: Network, weights: Floats) -> None:
+    def __init__(self, network: PartNetwork, weights: Floats) -> None:
         self._places = network.places
         self._weights = weights
         self._follower, roots = _hang(network)  # by value: the place that hangs on it
@@ -84,7 +84,7 @@ class Chains:
         return min((float(np.dot(way.price, self._weights)) for way in found), default=np.inf)
 
 
-def _hang(network: Network) -> tuple[dict[int, int], list[bool]]:
+def _hang(network: PartNetwork) -> tuple[dict[int, int], list[bool]]:
     """Who hangs on every value, and which places hang on none.
 
     A place takes the value made last of those it reads: values that live long are read by many

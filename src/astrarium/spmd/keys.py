@@ -10,7 +10,7 @@ from astrarium.spmd.facts import facts_of
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.layout import Placement
 from astrarium.spmd.program import Conversion
-from astrarium.spmd.rules import Rule
+from astrarium.spmd.rules import ShardRule
 from astrarium.value import Value
 
 
@@ -19,7 +19,7 @@ class Priced(Value, frozen=True):
 
     needs: tuple[Placement, ...]  # of each input; of a conversion: what it starts from
     gives: Placement
-    rules: tuple[Rule, ...] = ()  # one for each level; none for a conversion
+    rules: tuple[ShardRule, ...] = ()  # one for each level; none for a conversion
     conversion: Conversion | None = None
 
 
@@ -30,7 +30,7 @@ class Keys(Value, frozen=True):
     tensors: tuple[int, ...]  # values: their shapes, divisions and gradients
 
 
-def keys_of(graph: Graph, cut: Cut, rules: Sequence[tuple[Rule, ...]] | None = None) -> Keys:
+def keys_of(graph: Graph, cut: Cut, rules: Sequence[tuple[ShardRule, ...]] | None = None) -> Keys:
     """Number nodes and their values; of nodes also by their rules, where these are given."""
     facts, axis_keys = facts_of(graph), cut.axis_keys
     known_tensors: dict[Any, int] = {}
@@ -48,10 +48,10 @@ def keys_of(graph: Graph, cut: Cut, rules: Sequence[tuple[Rule, ...]] | None = N
     return Keys(tuple(found), tuple(tensors))
 
 
-def _rule_keys(rules: Sequence[tuple[Rule, ...]]) -> list[int]:
+def _rule_keys(rules: Sequence[tuple[ShardRule, ...]]) -> list[int]:
     """Equal nodes mostly have the same tuple of rules: comparing them is the exception."""
     by_identity: dict[int, int] = {}
-    known: dict[tuple[Rule, ...], int] = {}
+    known: dict[tuple[ShardRule, ...], int] = {}
     for mine in rules:
         if id(mine) not in by_identity:
             by_identity[id(mine)] = known.setdefault(mine, len(known))

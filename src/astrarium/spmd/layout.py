@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Spread(StrEnum):
+class Holding(StrEnum):
     """What devices hold of a tensor; see the table above."""
 
     REPLICATE = "replicate"
@@ -33,40 +33,40 @@ class Spread(StrEnum):
     PARTIAL = "partial"
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """How a tensor is spread over the devices of one level of the mesh.
 
     A tuple, as layouts are keys of most tables of the synthesis: hashing them must be cheap.
     """
 
-    spread: Spread
+    spread: Holding
     dim: int = -1  # of a shard: which dimension, never negative
 
     @property
     def is_shard(self) -> bool:
-        return self.spread is Spread.SHARD
+        return self.spread is Holding.SHARD
 
     @property
     def has_whole_value(self) -> bool:
-        return self.spread in (Spread.REPLICATE, Spread.COPIED)
+        return self.spread in (Holding.REPLICATE, Holding.COPIED)
 
     def __str__(self) -> str:
         return f"shard({self.dim})" if self.is_shard else self.spread.value
 
 
-REPLICATE = Layout(Spread.REPLICATE)
-COPIED = Layout(Spread.COPIED)
-PARTIAL = Layout(Spread.PARTIAL)
+REPLICATE = TensorLayout(Holding.REPLICATE)
+COPIED = TensorLayout(Holding.COPIED)
+PARTIAL = TensorLayout(Holding.PARTIAL)
 
-Placement = tuple[Layout, ...]
+Placement = tuple[TensorLayout, ...]
 
 
-def shard(dim: int) -> Layout:
+def shard(dim: int) -> TensorLayout:
     """Pieces along a dimension."""
-    return Layout(Spread.SHARD, dim)
+    return TensorLayout(Holding.SHARD, dim)
 
 
-def parse_layout(text: str) -> Layout:
+def parse_layout(text: str) -> TensorLayout:
     """Read what `str` of a layout writes."""
     name, _, dim = text.partition("(")
-    return shard(int(dim.removesuffix(")"))) if dim else Layout(Spread(name))
+    return shard(int(dim.removesuffix(")"))) if dim else TensorLayout(Holding(name))

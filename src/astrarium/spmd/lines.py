@@ -22,7 +22,7 @@ from astrarium.arrays import Floats, Ints
 from astrarium.spmd.cut import axis_of_layout
 from astrarium.spmd.devices import Devices
 from astrarium.spmd.messages import exchange_seconds
-from astrarium.spmd.program import Instruction, Program
+from astrarium.spmd.program import DeviceProgram, Instruction
 from astrarium.spmd.programs import ProgramPrice
 from astrarium.spmd.ratios import Lines
 from astrarium.spmd.segments import SEGMENT
@@ -57,7 +57,7 @@ def kinds_of(devices: Devices, level: int) -> Kinds:
 
 
 def lines_of(
-    program: Program,
+    program: DeviceProgram,
     price: ProgramPrice,
     devices: Devices,
     groups: Ints,
@@ -96,11 +96,13 @@ def lines_of(
     return rows.lines(kinds.room - price.memory.transient[seen])
 
 
-def _is_cut(program: Program, one: Instruction) -> bool:
+def _is_cut(program: DeviceProgram, one: Instruction) -> bool:
     return one.conversion is None and program.graph.nodes[one.node].op == SEGMENT
 
 
-def _message_axes(program: Program, one: Instruction, largest: int, level: int) -> tuple[int, ...]:
+def _message_axes(
+    program: DeviceProgram, one: Instruction, largest: int, level: int
+) -> tuple[int, ...]:
     """The axes whose largest piece a message grows with: of an all-to-all those of both ends."""
     if one.conversion is None or largest < 0:
         return (largest,) if largest >= 0 else ()
@@ -112,7 +114,12 @@ def _message_axes(program: Program, one: Instruction, largest: int, level: int) 
 
 
 def _add_cut(
-    rows: _Rows, program: Program, devices: Devices, one: Instruction, groups: Ints, level: int
+    rows: _Rows,
+    program: DeviceProgram,
+    devices: Devices,
+    one: Instruction,
+    groups: Ints,
+    level: int,
 ) -> None:
     """What a cut would cost with divisions that differ, whether they do now or not."""
     graph, axes = program.graph, program.axes

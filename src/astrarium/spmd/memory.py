@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
-from astrarium.spmd.work import Call, Size, is_view, operator_name, words
+from astrarium.spmd.work import LocalCall, Size, is_view, operator_name, words
 from astrarium.value import Value
 
 # Optimizer state of a parameter in fp32, beside its value and its gradient.
@@ -33,6 +33,9 @@ _KEEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "add sub rsub add_ sub_ neg clone sum mean cat stack to _to_copy type_as float"
             " masked_fill index_add scatter_add where div_scalar pad constant_pad_nd roll"
             " dropout repeat repeat_interleave cumsum index_select gather index embedding topk"
+            " feature_dropout im2col pixel_shuffle pixel_unshuffle select_scatter slice_scatter"
+            " unfold upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d"
+            " upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
         ),
         (NOTHING,),
     ),
@@ -46,7 +49,7 @@ _KEEPS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         words(
             "layer_norm native_layer_norm rms_norm group_norm batch_norm gelu silu pow max_pool2d"
-            " avg_pool2d adaptive_avg_pool2d abs log leaky_relu elu"
+            " avg_pool2d adaptive_avg_pool2d abs log leaky_relu elu instance_norm"
         ),
         (FIRST,),
     ),
@@ -55,7 +58,7 @@ _KEEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "nll_loss_nd": (NOTHING,),
 }
 
-_STORED_SCORES: Final = 3.0
+_STORED_SCORES: Final = 2.0  # beside the mask: after the softmax, and what is left of that
 _BY_NUMBER: Final = frozenset(("mul", "div", "mul_", "div_"))
 
 
@@ -64,11 +67,11 @@ def keeps(name: str) -> tuple[str, ...]:
     return _KEEPS.get(name, (INPUTS,))
 
 
-def extra_kept_bytes(call: Call, on_processor: Size = 0.0) -> Size:
+def extra_kept_bytes(call: LocalCall, on_processor: Size = 0.0) -> Size:
     """Bytes that an operator keeps beside operands and result: masks, statistics, a softmax.
 
-    `on_processor`: 1 for cores of a processor, which store the scores of attention that drops some
-    of them (after the softmax, what was dropped, what is left), and masks as numbers.
+    Attention that drops some of its scores stores them: those after the softmax, what was dropped,
+    what is left. `on_processor`: 1 for cores of a processor, which store masks as numbers.
     """
     if not any(call.gradients):
         return 0.0
@@ -85,8 +88,9 @@ def extra_kept_bytes(call: Call, on_processor: Size = 0.0) -> Size:
     if name == "scaled_dot_product_attention":  # one statistic for each query
         rows = _over(first.elements, width)
         drops = float(call.argument(4, "dropout_p", 0.0) or 0.0) > 0.0
-        scores = _STORED_SCORES * rows * call.inputs[1].shape[-2] * on_processor if drops else 0.0
-        return DTYPE_BYTES["float32"] * (rows + scores)
+        mask = 1.0 + on_processor * (DTYPE_BYTES[first.dtype] - 1.0)
+        stored = _STORED_SCORES * DTYPE_BYTES[first.dtype] + mask if drops else 0.0
+        return DTYPE_BYTES["float32"] * rows + stored * rows * call.inputs[1].shape[-2]
     if name == "cross_entropy_loss":  # the logarithm of the softmax
         return first.bytes
     if name == "max_pool2d":
@@ -146,8 +150,8 @@ def kept_inputs(graph: Graph, index: int) -> tuple[bool, ...]:
 def _is_bias(graph: Graph, index: int, position: int) -> bool:
     """Whether an operand is only added: the third of a product, the first of addmm."""
     name = operator_name(graph.nodes[index].op)
-    added = {"linear": 2, "conv1d": 2, "conv2d": 2, "convolution": 2, "addmm": 0, "baddbmm": 0}
-    return added.get(name) == position
+    added = {"linear": 2, "addmm": 0, "baddbmm": 0}
+    return (2 if name.startswith("conv") else added.get(name)) == position
 
 
 def is_parameter(graph: Graph, index: int) -> bool:

@@ -39,21 +39,32 @@ from astrarium.cost.collectives import (
 )
 from astrarium.spmd.devices import Devices
 from astrarium.spmd.program import How
-from astrarium.spmd.rules import Collective
+from astrarium.spmd.rules import MessageKind
 from astrarium.value import Value
 
 _RING_PASSES: Final = {
-    Collective.ALL_GATHER: all_gather_seconds,
-    Collective.REDUCE_SCATTER: reduce_scatter_seconds,
+    MessageKind.ALL_GATHER: all_gather_seconds,
+    MessageKind.REDUCE_SCATTER: reduce_scatter_seconds,
 }
 SYNC_BYTES: Final = float(4 << 23)  # gradients of parameters that one message carries
+# Elements of gradients that leave together in the backward pass: an eighth of the model's, so that
+# all but the last bucket are hidden, within limits. Every message costs a rank time to start, and
+# gloo's threads work on its core.
+MOST_IN_BUCKET: Final = 1 << 23
+LEAST_IN_BUCKET: Final = 1 << 21
+BUCKETS: Final = 8
 HOWS: Final = (How.PLAIN, How.PADDED, How.GROUPED)
 _FURTHER: Final = 1.25  # how much larger a piece is than the largest, to lay a line through both
 _EVEN: Final = 1e-9  # relative difference of parts that counts as none
 
 
+def bucket_elements(elements: int) -> int:
+    """How many gradients are sent in one message, of a model with so many in all."""
+    return min(MOST_IN_BUCKET, max(LEAST_IN_BUCKET, -(-elements // BUCKETS)))
+
+
 def unequal_seconds(
-    fabric: Fabric, group: Group, collective: Collective, parts: Floats
+    fabric: Fabric, group: Group, collective: MessageKind, parts: Floats
 ) -> tuple[Floats, Ints]:
     """Seconds of gathers or scatters of these parts ([..., device], bytes), and which of `HOWS`."""
     of_equal = _RING_PASSES[collective]
@@ -108,11 +119,11 @@ def moved_share(before: Floats, after: Floats) -> float:
     return float(share) if share > _EVEN else 0.0
 
 
-class Request(Value, frozen=True):
+class MessageRequest(Value, frozen=True):
     """A message: all bytes of it, and the shares of devices where they matter."""
 
     level: int
-    collective: Collective
+    collective: MessageKind
     num_bytes: float  # of the whole; of an all-to-all: what the busiest device sends
     # Of a gather or scatter: by device of the level; of an all-to-all: the largest, if it counts.
     shares: tuple[float, ...] = ()
@@ -122,9 +133,9 @@ class Request(Value, frozen=True):
 class Mailbox:
     """Messages of a graph: each distinct one is priced once, all of one kind in one call."""
 
-    requests: dict[Request, int] = field(default_factory=dict)
+    requests: dict[MessageRequest, int] = field(default_factory=dict)
 
-    def ask(self, request: Request) -> int:
+    def ask(self, request: MessageRequest) -> int:
         """The number under which the answer will stand."""
         return self.requests.setdefault(request, len(self.requests))
 
@@ -148,7 +159,7 @@ class Mailbox:
                 around = per_share * largest * np.array([1.0, _FURTHER])
                 of_bytes = exchange_seconds if direct else _RING_PASSES[request.collective]
                 step = (_FURTHER - 1.0) * largest
-            elif request.collective is Collective.ALL_TO_ALL:
+            elif request.collective is MessageKind.ALL_TO_ALL:
                 around = request.num_bytes * np.array([1.0, _FURTHER])
                 of_bytes = exchange_seconds
                 step = (_FURTHER - 1.0) * max(request.shares, default=1.0)
@@ -163,7 +174,7 @@ class Mailbox:
         """Seconds, and which of `HOWS`, by number."""
         seconds = np.zeros(len(self.requests))
         hows = np.zeros(len(self.requests), np.int64)
-        kinds: dict[tuple[int, Collective], list[tuple[Request, int]]] = {}
+        kinds: dict[tuple[int, MessageKind], list[tuple[MessageRequest, int]]] = {}
         for request, number in self.requests.items():
             kinds.setdefault((request.level, request.collective), []).append((request, number))
         for (level, collective), entries in kinds.items():
@@ -174,7 +185,7 @@ class Mailbox:
                 shares = np.array([request.shares for request, _ in entries])
                 parts = sizes[:, None] * shares
                 seconds[numbers], hows[numbers] = unequal_seconds(fabric, group, collective, parts)
-            elif collective is Collective.ALL_REDUCE:
+            elif collective is MessageKind.ALL_REDUCE:
                 seconds[numbers] = all_reduce_seconds(fabric, sizes, group)
             else:
                 seconds[numbers] = exchange_seconds(fabric, sizes, group)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from astrarium.spmd.parts import Network, Part
+from astrarium.spmd.parts import Part, PartNetwork
 from astrarium.spmd.ways import Price, Way
 from astrarium.value import Value
 
@@ -27,7 +27,7 @@ class Move(NamedTuple):
     leaves: tuple[int, ...]  # of values read that stay, then of values made
 
 
-class Stage(Value, frozen=True):
+class MoveStage(Value, frozen=True):
     """What a position of the search has to do with: places in states before and after."""
 
     live: tuple[int, ...]  # values in the state before it
@@ -39,11 +39,12 @@ class Stage(Value, frozen=True):
 class Moves:
     """The moves of a network."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: PartNetwork) -> None:
         self.network = network
         self.components = network.places[0].part.prices.shape[1]
         self.stages = _stages(network)
         self._known: dict[tuple[int, tuple[bool, ...], State], tuple[Move, ...]] = {}
+        self.listed = 0  # moves that were looked at for that
 
     def of(self, position: int, state: State) -> tuple[Move, ...]:
         """The moves from a state."""
@@ -53,8 +54,14 @@ class Moves:
         key = (id(part), stage.stays, entry)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _sensible(_all_moves(part, stage.stays, entry))
+            every = [*_all_moves(part, stage.stays, entry)]
+            self.listed += len(every)
+            found = self._known[key] = _sensible(every)
         return found
+
+    def live(self, position: int) -> tuple[int, ...]:
+        """The values in states of a position; behind the last place there are none."""
+        return self.stages[position].live if position < len(self.stages) else ()
 
     def after(self, position: int, state: State, move: Move) -> State:
         """The state that a move leads to."""
@@ -62,7 +69,7 @@ class Moves:
         return tuple(both[index] for index in self.stages[position].after)
 
 
-def _stages(network: Network) -> tuple[Stage, ...]:
+def _stages(network: PartNetwork) -> tuple[MoveStage, ...]:
     last: dict[int, int] = {}
     for position, place in enumerate(network.places):
         last.update(dict.fromkeys(place.reads, position))
@@ -75,7 +82,7 @@ def _stages(network: Network) -> tuple[Stage, ...]:
         source |= {value: len(live) + index for index, value in enumerate(left)}
         following = tuple(source)
         stages.append(
-            Stage(
+            MoveStage(
                 live,
                 tuple(live.index(value) for value in place.reads),
                 stays,
@@ -102,7 +109,7 @@ def _all_moves(part: Part, stays: tuple[bool, ...], entry: State) -> Iterator[Mo
             yield Move(tuple(price), option, ways, (*kept, *gives[option]))
 
 
-def _sensible(moves: Iterator[Move]) -> tuple[Move, ...]:
+def _sensible(moves: list[Move]) -> tuple[Move, ...]:
     """For equal results: without moves that another matches in every component of the price."""
     by_result: dict[tuple[int, ...], list[Move]] = {}
     for move in moves:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from astrarium.spmd.graph import CONSTANT, KEEP, PARAMETER, Graph, Node, Ref
 from astrarium.spmd.layers import find_blocks
+from astrarium.spmd.rules_layers import EXPERTS
 
 FLOATS: Final = frozenset({"float64", "float32", "bfloat16", "float16"})
 
@@ -30,11 +31,16 @@ RESHAPES: Final = (
 )  # fmt: skip
 EXPANSIONS: Final = ("expand", "expand_as", "broadcast_to")
 NATIVE_DROPOUT: Final = "aten.native_dropout.default"
+BROADCAST: Final = "aten.broadcast_tensors.default"
+BAG_SUMS: Final = {0: "sum.dim_IntList", 1: "mean.dim"}  # by the number of the mode
+# Operators with one result that others with several become.
+SINGLE_NOW: Final = ("aten.dropout.default", *(f"aten.{name}" for name in BAG_SUMS.values()))
 CASTS: Final = ("to", "_to_copy", "type_as", "float", "half", "bfloat16")
 
 Values = Sequence[Node]
-# What becomes of a node: another node, or the number of the one whose value it has.
-Rewriting = Callable[[Node, Values], Node | int]
+# What becomes of a node: another node, several, each of which may read those before it, or the
+# number of the one whose value it has.
+Rewriting = Callable[[Node, Values], Node | tuple[Node, ...] | int]
 
 
 def normalise(nodes: Sequence[Node], name: str = "") -> Graph:
@@ -73,8 +79,8 @@ def _simplified(nodes: Sequence[Node]) -> list[Node]:
         if isinstance(result, int):
             numbers.append(result)
         else:
-            numbers.append(len(kept))
-            kept.append(result)
+            kept.extend(result if isinstance(result, tuple) else (result,))
+            numbers.append(len(kept) - 1)
     # The last node may stand for an earlier one: everything after that is unread.
     return kept[: numbers[-1] + 1]
 
@@ -129,13 +135,19 @@ def flows(nodes: Sequence[Node]) -> list[bool]:
     """Whether each value depends on a parameter in a way that has a gradient."""
     found: list[bool] = []
     for node in nodes:
-        inherited = (
-            any(found[index] for index in _with_gradient(node)) and packet(node.op) not in STOPS
-        )
+        stops = packet(node.op) in STOPS or _is_statistic(node, nodes)
+        inherited = not stops and any(found[index] for index in _with_gradient(node))
         # Of several results the first says nothing about the others: `getitem` will.
         several = node.dtype not in FLOATS and packet(node.op) in MIXED
         found.append((node.op == PARAMETER or inherited) and (node.dtype in FLOATS or several))
     return found
+
+
+def _is_statistic(node: Node, nodes: Sequence[Node]) -> bool:
+    """Whether it is what batch norm keeps of its inputs, for the next time that it is called."""
+    if node.op != "getitem" or not node.args[1]:
+        return False
+    return nodes[node.inputs[0]].op == "aten.batch_norm.default"
 
 
 def _with_gradient(node: Node) -> tuple[int, ...]:
@@ -189,9 +201,13 @@ def _dropped(node: Node, kept: Values) -> Node | int:
 
 
 def _item(node: Node, kept: Values) -> Node | int:
-    """The form of dropout that also gives its mask has become the one that does not."""
+    """One of several results of what has become an operator with one, or is one of its inputs."""
     source, index = node.args
-    return node if kept[source.node].op != "aten.dropout.default" or index else source.node
+    made = kept[source.node]
+    if made.op == BROADCAST:
+        return _expanded(replace(node, args=(made.args[0][index],)), kept)
+    single = made.op in SINGLE_NOW and made.shape == node.shape
+    return source.node if single and not index else node
 
 
 def _copied(node: Node, kept: Values) -> Node | int:
@@ -228,13 +244,88 @@ def _unchanged(neutral: float) -> Rewriting:
 
 
 def _squeezed(node: Node, kept: Values) -> Node | int:
-    return _first(node) if kept[_first(node)].shape == node.shape else node
+    if kept[_first(node)].shape == node.shape:
+        return _first(node)
+    return _experts(node, kept) or node
+
+
+def _experts(node: Node, kept: Values) -> Node | None:
+    """Rows that are each multiplied by a matrix of their own, of which there are only a few.
+
+    Hugging Face's mixtures look the matrices of all rows up and multiply one by one; the same is
+    done by expert, without as many matrices as rows. None: it is no such product.
+    """
+    product = kept[_first(node)]
+    if product.op != "aten.bmm.default":
+        return None
+    for transposed, (matrices, rows) in enumerate((product.args, product.args[::-1])):
+        looked_up, row = kept[matrices.node], kept[rows.node]
+        single = row.shape[1 if transposed else -1] == 1
+        if looked_up.op != "aten.index.Tensor" or row.op != "aten.unsqueeze.default" or not single:
+            continue
+        weight, places = looked_up.args[0], looked_up.args[1]
+        is_list = len(places) == 1 and isinstance(places[0], Ref)
+        squeezed = len(node.shape) == 2 and len(kept[weight.node].shape) == 3
+        if is_list and squeezed and len(kept[places[0].node].shape) == 1:
+            args = (row.args[0], weight, places[0], kept[weight.node].shape[0], bool(transposed))
+            return replace(node, op=EXPERTS, args=args, kwargs=())
+    return None
 
 
 def _transposed(node: Node, kept: Values) -> Node | int:
     if len(node.shape) < 2:
         return _first(node)
     return replace(node, op="aten.transpose.int", args=(Ref(_first(node)), 0, 1), kwargs=())
+
+
+def _reversed(node: Node, kept: Values) -> Node | int:
+    """`.T`: all dimensions in the opposite order."""
+    source = _first(node)
+    if len(node.shape) < 2:
+        return source
+    order = list(range(len(node.shape)))[::-1]
+    return replace(node, op="aten.permute.default", args=(Ref(source), order), kwargs=())
+
+
+def _renamed(name: str) -> Rewriting:
+    """Another name of the same operator."""
+
+    def rewriting(node: Node, kept: Values) -> Node | int:
+        return replace(node, op=f"aten.{name}.{node.op.rpartition('.')[2]}")
+
+    return rewriting
+
+
+def _bags(node: Node, kept: Values) -> Node | tuple[Node, ...] | int:
+    """Bags of equal size, as `nn.EmbeddingBag` makes them of a matrix: rows looked up and summed.
+
+    What it also tells about the bags is not read by modules; bags of unequal size stay as they are.
+    """
+    names = ("weight", "words", "offsets", "scale", "mode", "sparse", "weights", "last", "padding")
+    given = {**dict(zip(names, node.args, strict=False)), **dict(node.kwargs)}
+    offsets, bags = kept[given["offsets"].node], node.shape[0]
+    words, weight = kept[given["words"].node], kept[given["weight"].node]
+    mode, padding = given.get("mode", 0), given.get("padding", -1)
+    size = words.elements // max(bags, 1)
+    regular = offsets.op.startswith("aten.arange.") and list(offsets.args) == [0, bags * size, size]
+    if not regular or mode not in BAG_SUMS or given.get("weights") is not None:
+        return node
+    if padding not in (None, -1) or given.get("last") or given.get("scale"):
+        return node
+    at = len(kept)
+    shape = (bags, size, weight.shape[1])
+    return (
+        replace(
+            words, name=f"{node.name}_words", op="aten.reshape.default", shape=shape[:2],
+            args=(given["words"], [*shape[:2]]), kwargs=(), target="", source=node.source,
+            path=node.path,
+        ),
+        replace(
+            node, name=f"{node.name}_rows", op="aten.embedding.default", shape=shape,
+            args=(given["weight"], Ref(at)), kwargs=(),
+        ),
+        replace(node, op=f"aten.{BAG_SUMS[mode]}", args=(Ref(at + 1), [1]), kwargs=()),
+    )  # fmt: skip
 
 
 def _chunked(node: Node, kept: Values) -> Node | int:
@@ -267,4 +358,7 @@ REWRITINGS: Final[dict[str, Rewriting]] = {
     "aten.t": _transposed,
     "aten.chunk": _chunked,
     "aten.split": _split,
+    "aten.numpy_T": _reversed,
+    "aten.multiply": _renamed("mul"),
+    "aten.embedding_bag": _bags,
 }

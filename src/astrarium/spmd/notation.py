@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from astrarium.spmd.call import Call, Operand
-from astrarium.spmd.layout import PARTIAL, Layout, shard
-from astrarium.spmd.rule import Rule
+from astrarium.spmd.layout import PARTIAL, TensorLayout, shard
+from astrarium.spmd.rule import ShardRule
 from astrarium.value import Value
 
 WHOLE = ""  # the name of a dimension that is not divided
@@ -36,7 +36,7 @@ class Pattern(Value, frozen=True):
         return tuple(name for name in used if name)
 
 
-class Term(Value, frozen=True):
+class NotationTerm(Value, frozen=True):
     """One tensor of a notation: its axes as written, `...` among them."""
 
     names: tuple[str, ...]
@@ -61,15 +61,15 @@ class Term(Value, frozen=True):
 
 
 @lru_cache(maxsize=1024)
-def read(text: str) -> tuple[tuple[Term, ...], Term]:
+def read(text: str) -> tuple[tuple[NotationTerm, ...], NotationTerm]:
     """The terms of a notation, and its result."""
     left, _, right = text.partition("->")
     return tuple(map(_term, left.split(","))), _term(right)
 
 
-def _term(text: str) -> Term:
+def _term(text: str) -> NotationTerm:
     tokens = _TOKEN.findall(text)
-    return Term(
+    return NotationTerm(
         tuple(name for name, _ in tokens),
         frozenset(name for name, mark in tokens if mark or name == "_"),
         text.strip().startswith("+"),
@@ -143,7 +143,7 @@ def divisible(
     )
 
 
-def rules_of_pattern(call: Call, pattern: Pattern) -> Iterator[Rule]:
+def rules_of_pattern(call: Call, pattern: Pattern) -> Iterator[ShardRule]:
     """A rule for each axis that can be divided, and those that hand partial sums on."""
     for name in pattern.names:
         gives = _divided(pattern.result, name) or PARTIAL
@@ -153,7 +153,7 @@ def rules_of_pattern(call: Call, pattern: Pattern) -> Iterator[Rule]:
             for k, (names, operand) in enumerate(zip(pattern.operands, call.operands, strict=True))
         )
         local = pattern.summed if gives is PARTIAL else pattern.local
-        yield Rule(f"shard {name}", needs, gives, local)
+        yield ShardRule(f"shard {name}", needs, gives, local)
     for partial in pattern.partial if call.gradient else ():
         if not any(call.operands[k].gradient for k in partial):
             continue  # what is not trained is there whole: nothing is gained by dividing its sum
@@ -161,8 +161,8 @@ def rules_of_pattern(call: Call, pattern: Pattern) -> Iterator[Rule]:
             PARTIAL if k in partial else call.whole(operand)
             for k, operand in enumerate(call.operands)
         )
-        yield Rule("partial " + " ".join(map(str, sorted(partial))), needs, PARTIAL)
+        yield ShardRule("partial " + " ".join(map(str, sorted(partial))), needs, PARTIAL)
 
 
-def _divided(names: tuple[str, ...], name: str) -> Layout | None:
+def _divided(names: tuple[str, ...], name: str) -> TensorLayout | None:
     return shard(names.index(name)) if name in names else None

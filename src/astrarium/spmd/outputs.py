@@ -6,13 +6,16 @@ itself (a `torch.autograd.Function`, a hook) are refused here, by name.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
 
 from astrarium.errors import InputError
 
@@ -34,15 +37,72 @@ class Outputs(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         before, numbers = dict(self.module.named_buffers()), _numbers(self.module)
-        with _without_hooks(type(self.module).__name__):
-            loss = loss_of(self.module(**inputs), type(self.module).__name__)
-        _check_backward(loss, type(self.module).__name__)
+        name = type(self.module).__name__
+        with _without_hooks(name), _without_dice(name), CertainBranches(name):
+            loss = loss_of(self.module(**inputs), name)
+        _check_backward(loss, name)
         _check_numbers(numbers, _numbers(self.module))
         after = dict(self.module.named_buffers())
         assigned = {name: new for name, new in after.items() if new is not before.get(name)}
         for name, new in assigned.items():
             _check_assigned(name, before.get(name), new)
         return loss, assigned
+
+
+class CertainBranches(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
+    """Decides branches on a random number between 0 and 1 whose outcome is certain.
+
+    LayerDrop leaves out layers by chance, and asks for a number even where the chance is none. Of a
+    chance between none and certainty every step would have to decide anew: that is refused.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.drawn: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self,
+        function: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401  what the function gives
+        if function in BELOW and any(args[0] is one for one in self.drawn):
+            return self._is_below(args[1])
+        result = function(*args, **(kwargs or {}))
+        if function is torch.rand and result.dim() == 0:
+            self.drawn.append(result)
+        return result
+
+    def _is_below(self, limit: Any) -> bool:  # noqa: ANN401  a number
+        if isinstance(limit, int | float) and (limit <= 0 or limit >= 1):
+            return limit >= 1
+        raise InputError(
+            f"{self.name} decides with a random number what it computes (with probability {limit});"
+            " a program computes the same in every step: leave no layers out by chance (layerdrop"
+            " = 0)"
+        )
+
+
+BELOW: Final = (torch.lt, torch.Tensor.lt, torch.Tensor.__lt__)
+
+
+@contextmanager
+def _without_dice(name: str) -> Iterator[None]:
+    """Refuse numbers that Python or NumPy draw: a program would have the same in every step."""
+    before = _dice()
+    yield
+    if changed := [which for which, state in _dice().items() if state != before[which]]:
+        raise InputError(
+            f"{name} draws numbers with {' and '.join(changed)}, and a program would have the same"
+            " in every step; draw tensors with torch, or give the numbers to the module as inputs"
+        )
+
+
+def _dice() -> dict[str, str]:
+    drawn = np.random.get_state()  # noqa: NPY002  what modules may have drawn with
+    return {"random": str(random.getstate()), "numpy.random": str(drawn)}
 
 
 def loss_of(result: Any, name: str) -> torch.Tensor:  # noqa: ANN401  whatever a module gives

@@ -45,7 +45,7 @@ class Part:
         )  # fmt: skip
 
 
-class Place(Value, frozen=True):
+class PartPlace(Value, frozen=True):
     """A part in its place: the values (nodes) that it reads, makes and consists of."""
 
     part: Part
@@ -54,10 +54,10 @@ class Place(Value, frozen=True):
     members: tuple[int, ...]
 
 
-class Network(Value, frozen=True, dict=True):
+class PartNetwork(Value, frozen=True, dict=True):
     """Places in an order in which they can be done."""
 
-    places: tuple[Place, ...]
+    places: tuple[PartPlace, ...]
     ways: tuple[Ways, ...]  # by node
 
 
@@ -75,10 +75,11 @@ class Workshop:
 
     most: int  # combinations of options that are looked at
     largest: int  # options that a part may have
+    looked_at: int = 0  # combinations so far
     done: dict[tuple[object, ...], Part | None] = field(default_factory=dict)
     kept: list[Part] = field(default_factory=list)  # so that their ids stay theirs
 
-    def joined(self, first: Place, second: Place, wanted: set[int]) -> Place | None:
+    def joined(self, first: PartPlace, second: PartPlace, wanted: set[int]) -> PartPlace | None:
         """One place for two, the first of which comes first; None if it would be too large.
 
         `wanted`: values that are read elsewhere, later.
@@ -101,13 +102,14 @@ class Workshop:
             self.kept += [first.part, second.part]
             part = None
             if first.part.size * second.part.size <= self.most:
+                self.looked_at += first.part.size * second.part.size
                 wiring = (others, columns, stays, own)
                 part = _join(first.part, second.part, links, owners, wiring, self.largest)
             self.done[key] = part
         part = self.done[key]
         if part is None:
             return None
-        return Place(
+        return PartPlace(
             part,
             (*first.reads, *(v for v in second.reads if v not in made and v not in shared)),
             (*(first.makes[c] for c in stays), *(second.makes[c] for c in own)),
@@ -132,6 +134,8 @@ def _join(
     for link in links:
         ways = second.reads[link.read]
         table = _WayTable.of(ways, gives[:, link.made], second.needs[two, link.read], link.stays)
+        if table is None:
+            return None
         rows, which = table.expand()
         one, two, gives = one[rows], two[rows], gives[rows]
         prices = prices[rows] + table.prices[which]
@@ -177,10 +181,15 @@ class _WayTable(Value, frozen=True):
     counts: Ints
 
     @classmethod
-    def of(cls, ways: Ways, there: Ints, wanted: Ints, stays: bool) -> _WayTable:
+    def of(cls, ways: Ways, there: Ints, wanted: Ints, stays: bool) -> _WayTable | None:
+        """None if there are too many ways to list them all."""
         pairs, index = np.unique(there * (1 << 32) + wanted, return_inverse=True)
         find = ways.extensions if stays else ways.covers
-        lists = [find(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist()]
+        lists = []
+        for pair in pairs.tolist():
+            lists.append(find(pair >> 32, pair & 0xFFFFFFFF))
+            if stays and ways.cut_short:
+                return None
         flat = [way for found in lists for way in found]
         counts = np.array([len(found) for found in lists], np.int64)
         starts = np.cumsum(counts) - counts
@@ -281,7 +290,7 @@ def _beats(
     return beats
 
 
-def readers_of(places: Sequence[Place]) -> dict[int, list[int]]:
+def readers_of(places: Sequence[PartPlace]) -> dict[int, list[int]]:
     """By value: the places that read it."""
     readers: dict[int, list[int]] = {}
     for position, place in enumerate(places):

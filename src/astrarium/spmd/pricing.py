@@ -19,7 +19,7 @@ from astrarium.spmd.cut import Cut, axis_of_choice, axis_of_layout
 from astrarium.spmd.devices import Devices
 from astrarium.spmd.facts import facts_of
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
-from astrarium.spmd.layout import REPLICATE, Layout, Placement, Spread
+from astrarium.spmd.layout import REPLICATE, Holding, Placement, TensorLayout
 from astrarium.spmd.memory import (
     STATE_BYTES,
     Kept,
@@ -30,13 +30,13 @@ from astrarium.spmd.messages import (
     HOWS,
     SYNC_BYTES,
     Mailbox,
-    Request,
+    MessageRequest,
     exchanged_share,
     moved_share,
 )
 from astrarium.spmd.program import Conversion
-from astrarium.spmd.rules import Collective, Message, Rule
-from astrarium.spmd.work import SEGMENT, Call, Size, Tensor, call_of, is_view, stream, terms_of
+from astrarium.spmd.rules import Message, MessageKind, ShardRule
+from astrarium.spmd.work import SEGMENT, LocalCall, Size, Tensor, call_of, is_view, stream, terms_of
 from astrarium.value import Value
 
 GRADIENT_BYTES = 4.0  # of a parameter, kept until the update
@@ -44,7 +44,7 @@ _EVEN = 1e-9  # difference of shares that counts as none
 _SUM_BYTES = 3.0  # tensors read and written to add one to another
 
 
-class Settings(Value, frozen=True):
+class PriceSettings(Value, frozen=True):
     """What a program does beside its graph."""
 
     micro_batches: int = 1
@@ -101,7 +101,7 @@ class Pricer:
         graph: Graph,
         cut: Cut,
         devices: Devices,
-        settings: Settings,
+        settings: PriceSettings,
     ) -> None:
         self.graph, self.cut, self.devices, self.settings = graph, cut, devices, settings
         self.kept: Kept = facts_of(graph).kept
@@ -118,7 +118,7 @@ class Pricer:
         self._shares = np.array([gpu.share for gpu in gpus])
 
     def add_choice(
-        self, node: int, needs: Sequence[Placement], gives: Placement, rules: Sequence[Rule]
+        self, node: int, needs: Sequence[Placement], gives: Placement, rules: Sequence[ShardRule]
     ) -> int:
         """A way to compute a node, or to store a source; the number of the item."""
         item = self._new_item()
@@ -241,7 +241,7 @@ class Pricer:
         node: int,
         needs: Sequence[Placement],
         gives: Placement,
-        rules: Sequence[Rule],
+        rules: Sequence[ShardRule],
     ) -> None:
         times = float(self.settings.micro_batches)
         if self._measured(item, node, needs, gives, rules):
@@ -257,7 +257,7 @@ class Pricer:
         for term in terms:
             self._bill.add(item, term, times)
 
-    def _call(self, node: int, needs: Sequence[Placement], gives: Placement) -> Call:
+    def _call(self, node: int, needs: Sequence[Placement], gives: Placement) -> LocalCall:
         reads = zip(self.graph.inputs[node], needs, strict=True)
         shapes = [self._local(read, placement).shape for read, placement in reads]
         return call_of(self.graph, node, shapes, self._local(node, gives).shape)
@@ -268,7 +268,7 @@ class Pricer:
         node: int,
         needs: Sequence[Placement],
         gives: Placement,
-        rules: Sequence[Rule],
+        rules: Sequence[ShardRule],
     ) -> bool:
         """Charge what was measured of the operator itself, if it was."""
         table = self.settings.measured
@@ -306,12 +306,12 @@ class Pricer:
         result: Tensor,
     ) -> None:
         kept: Size = 0.0
-        partial = any(layout.spread is Spread.PARTIAL for layout in gives)
+        partial = any(layout.spread is Holding.PARTIAL for layout in gives)
         lasts = self.kept.output[node] if partial else self.kept.value[node]
         if lasts and not is_view(self.graph, node):
             kept = kept + result.bytes
         for tensor, placement, held in zip(inputs, needs, self.kept.by_reader[node], strict=True):
-            if held and any(layout.spread is Spread.PARTIAL for layout in placement):
+            if held and any(layout.spread is Holding.PARTIAL for layout in placement):
                 kept = kept + tensor.bytes
         kept = kept + extra_kept_bytes(self._call(node, needs, gives), self._processors)
         self._kept[item] = kept
@@ -327,7 +327,7 @@ class Pricer:
     def _row(self, level: int, axis: int) -> tuple[float, ...]:
         return self.cut.rows[level][axis]
 
-    def _send(self, item: int, request: Request, times: float, stage: int) -> None:
+    def _send(self, item: int, request: MessageRequest, times: float, stage: int) -> None:
         if request.num_bytes > 0:
             self._sent.append(Sent(item, self._mail.ask(request), times, stage))
 
@@ -353,21 +353,21 @@ class Pricer:
             self._bill.add(item, stream(copied, backward=backward), times)
         if operation in (to.SLICE, to.FILL, to.MASK):
             return
-        collective = Collective(operation)
+        collective = MessageKind(operation)
         num_bytes = self._others(node, before, level)
         shares: tuple[float, ...] = ()
-        if collective is Collective.ALL_TO_ALL:
+        if collective is MessageKind.ALL_TO_ALL:
             num_bytes *= self._exchanged(node, before[level], after[level], level)
             ends_axes = [self.cut.axes.of[node][end[level].dim] for end in ends]
             shares = (max(max(self._row(level, one)) for one in ends_axes),)
-        elif collective is not Collective.ALL_REDUCE:
+        elif collective is not MessageKind.ALL_REDUCE:
             shares = self._row(level, axis)
         stage = BACKWARD if backward else FORWARD
         if self._synchronises(node, operation, backward=backward):
             stage = AFTERWARDS
             together = min(max(num_bytes, SYNC_BYTES), max(num_bytes, self._trained_bytes))
             times, num_bytes = num_bytes / max(together, 1.0), together
-        request = Request(level, collective, num_bytes, shares)
+        request = MessageRequest(level, collective, num_bytes, shares)
         self._send(item, request, times, stage)
 
     def _times(self, node: int, operation: str, *, backward: bool) -> float:
@@ -383,7 +383,7 @@ class Pricer:
         trained = (node for node in self.graph.nodes if node.op == PARAMETER)
         return float(sum(node.bytes for node in trained if node.needs_gradient))
 
-    def _exchanged(self, node: int, before: Layout, after: Layout, level: int) -> float:
+    def _exchanged(self, node: int, before: TensorLayout, after: TensorLayout, level: int) -> float:
         axes = self.cut.axes.of[node]
         rows = (self.cut.placed[level][axes[layout.dim]] for layout in (before, after))
         return exchanged_share(*rows)
@@ -434,13 +434,13 @@ class Pricer:
             read = self.graph.inputs[node][message.of_input]
             axis = axis_of_layout(self.cut.axes, read, needs[message.of_input], level)
             shares = self._row(level, axis) if axis >= 0 else shares
-        if message.collective is Collective.ALL_REDUCE:
+        if message.collective is MessageKind.ALL_REDUCE:
             shares = ()
-        elif message.collective is Collective.ALL_TO_ALL:
+        elif message.collective is MessageKind.ALL_TO_ALL:
             num_bytes *= exchanged_share(np.array(shares), np.full(size, 1.0 / size))
             shares = ()
         times = float(self.settings.micro_batches)
-        request = Request(level, message.collective, num_bytes, shares)
+        request = MessageRequest(level, message.collective, num_bytes, shares)
         self._send(item, request, times, BACKWARD if message.backward else FORWARD)
 
     def _segment(self, item: int, node: int, needs: Sequence[Placement], gives: Placement) -> None:
@@ -457,7 +457,7 @@ class Pricer:
             num_bytes = self._others(node, gives, level) * moved_share(before, after)
             gradient = self.graph.nodes[node].needs_gradient
             for stage in (FORWARD, BACKWARD) if gradient else (FORWARD,):
-                request = Request(level, Collective.ALL_TO_ALL, num_bytes)
+                request = MessageRequest(level, MessageKind.ALL_TO_ALL, num_bytes)
                 self._send(item, request, float(self.settings.micro_batches), stage)
 
     def _update_prices(self, items: int) -> Floats:

@@ -42,7 +42,7 @@ class Conversions(Value, Generic[What], frozen=True):
     what: dict[tuple[int, int], What]
 
 
-class Problem(Value, Generic[What], frozen=True, dict=True):
+class SearchProblem(Value, Generic[What], frozen=True, dict=True):
     """Nodes in order, the last of which is the result, to be had in layout 0 of its own."""
 
     inputs: tuple[tuple[int, ...], ...]
@@ -55,7 +55,7 @@ class Problem(Value, Generic[What], frozen=True, dict=True):
     blocks: tuple[tuple[int, int], ...] = ()  # (first node, one past the last), in order, disjoint
 
 
-class Step(Value, frozen=True):
+class SolutionStep(Value, frozen=True):
     """One instruction of a solution, in the order of execution."""
 
     node: int
@@ -67,9 +67,10 @@ class Step(Value, frozen=True):
 class Solution(Value, frozen=True):
     """A program, its price, and what is known of the best one."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[SolutionStep, ...]
     seconds: float
     bytes: tuple[float, ...]
     bound: float  # no program that fits is faster than this
     expanded: int  # states looked at
     optimal: bool
+    limited: bool = False  # the fastest of all does not fit

@@ -11,7 +11,7 @@ from enum import StrEnum
 from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.layout import Placement
-from astrarium.spmd.rules import Rule
+from astrarium.spmd.rules import ShardRule
 from astrarium.value import Value
 
 SCHEMA = "astrarium.program/2"
@@ -43,13 +43,13 @@ class Instruction(Value, frozen=True):
     node: int
     gives: Placement
     needs: tuple[Placement, ...] = ()  # of each input; of a conversion: the one it starts from
-    rules: tuple[Rule, ...] = ()  # one for each mesh level; empty for conversions and sources
+    rules: tuple[ShardRule, ...] = ()  # one for each mesh level; empty for conversions and sources
     conversion: Conversion | None = None
     seconds: float = 0.0
     bytes: tuple[float, ...] = ()  # by device
 
 
-class Program(Value, frozen=True, dict=True):
+class DeviceProgram(Value, frozen=True, dict=True):
     """What to run, on which devices, and what it is predicted to cost."""
 
     graph: Graph

@@ -15,15 +15,17 @@ import numpy as np
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.compute import MeasuredOperators
+from astrarium.spmd.conversions import ALL_REDUCE
 from astrarium.spmd.cut import Cut, axis_of_choice, axis_of_layout, cut_of
 from astrarium.spmd.devices import Devices
 from astrarium.spmd.facts import facts_of
 from astrarium.spmd.graph import DTYPE_BYTES, Graph
 from astrarium.spmd.keys import Priced, keys_of
 from astrarium.spmd.memory import STATE_BYTES, is_parameter
-from astrarium.spmd.pricing import GRADIENT_BYTES, Pricer, Prices, Settings
-from astrarium.spmd.problem import Problem, Solution
-from astrarium.spmd.program import Conversion, Instruction, Program
+from astrarium.spmd.messages import bucket_elements
+from astrarium.spmd.pricing import GRADIENT_BYTES, Pricer, Prices, PriceSettings
+from astrarium.spmd.problem import SearchProblem, Solution
+from astrarium.spmd.program import Conversion, DeviceProgram, Instruction
 from astrarium.value import Value
 
 # Shares of a device at which lines are laid through prices, against what it has.
@@ -46,6 +48,14 @@ class MemoryUse(Value, frozen=True, dict=True):
         return held + self.activations + self.transient
 
 
+class GradientSum(Value, frozen=True):
+    """A parameter's gradient that is added up over devices once, after all micro-batches."""
+
+    instruction: int
+    reader: int  # the first instruction that reads the parameter: there its gradient is complete
+    elements: int
+
+
 class ProgramPrice(Value, frozen=True, dict=True):
     """Prices of a program's instructions; seconds are those of a whole training step.
 
@@ -65,6 +75,9 @@ class ProgramPrice(Value, frozen=True, dict=True):
     granules: tuple[Ints, ...]  # by level: [axis, device]
     compute_passes: Floats  # [pass, instruction, device]: `compute` forward and backward
     message_passes: Floats  # [forward, backward or once at the end, instruction]
+    sums: tuple[GradientSum, ...]
+    micro_batches: int
+    hides: bool  # whether messages go on beside computation: cores do the sending themselves
     # Seconds, update included, and bytes of a granule: [level, instruction, device] each. They
     # take twice what the rest takes, and only the ratios need them.
     find_slopes: Callable[[], tuple[Floats, Floats]]
@@ -97,11 +110,13 @@ class ProgramPrice(Value, frozen=True, dict=True):
         """Of a training step whose devices wait for each other at messages alone.
 
         Closer to a run than `seconds`: where one device is the slowest at this operator and
-        another at the next, neither waits in between.
+        another at the next, neither waits in between; and sums of gradients are sent while the
+        rest of the backward pass is computed. Links are taken to be free for them then.
         """
         forward, backward = self.compute_passes
         clock = np.zeros(forward.shape[1])
         order = np.arange(len(forward))
+        done = np.zeros(len(forward))  # when the backward pass is through with an instruction
         for compute, message, steps in (
             (forward, self.message_passes[0], order),
             (backward, self.message_passes[1], order[::-1]),
@@ -110,8 +125,26 @@ class ProgramPrice(Value, frozen=True, dict=True):
                 clock = clock + compute[step]
                 if message[step] > 0.0:
                     clock = np.full_like(clock, clock.max() + message[step])
-        together = clock.max() + self.message_passes[2].sum()
+                done[step] = clock.max()
+        together = max(float(clock.max()), self._sums_come(done, float(clock.max())))
         return float((together + self.update.sum(axis=0)).max())
+
+    def _sums_come(self, done: Floats, end: float) -> float:
+        """When all sums of gradients have come; they leave in buckets, one after another."""
+        seconds = self.message_passes[2]
+        if not self.hides:
+            return end + float(seconds.sum())
+        limit = bucket_elements(sum(one.elements for one in self.sums))
+        free = ready = waiting = 0.0
+        size = 0
+        for one in sorted(self.sums, key=lambda one: one.reader, reverse=True):
+            size += one.elements
+            waiting += float(seconds[one.instruction])
+            # Only the last micro-batch's gradients are sent: its part of the pass hides them.
+            ready = end - (end - float(done[one.reader])) / self.micro_batches
+            if size >= limit:
+                free, waiting, size = max(free, ready) + waiting, 0.0, 0
+        return max(free, ready) + waiting
 
     @property
     def breakdown(self) -> dict[str, float]:
@@ -147,7 +180,7 @@ class ProgramPrice(Value, frozen=True, dict=True):
 
 
 def program_of(  # noqa: PLR0913
-    problem: Problem[Priced],
+    problem: SearchProblem[Priced],
     solution: Solution,
     graph: Graph,
     axes: Axes,
@@ -156,21 +189,21 @@ def program_of(  # noqa: PLR0913
     micro_batches: int = 1,
     optimizer: str = "adam",
     measured: MeasuredOperators | None = None,
-) -> Program:
+) -> DeviceProgram:
     """The program of a solution, with predicted seconds and bytes."""
     program = unpriced_program(problem, solution, graph, axes, divisions, devices, micro_batches)
     return repriced(program, devices, divisions, optimizer, measured)
 
 
 def unpriced_program(
-    problem: Problem[Priced],
+    problem: SearchProblem[Priced],
     solution: Solution,
     graph: Graph,
     axes: Axes,
     divisions: Sequence[Division],
     devices: Devices,
     micro_batches: int = 1,
-) -> Program:
+) -> DeviceProgram:
     """The program of a solution, without seconds and bytes."""
     instructions = []
     for step in solution.steps:
@@ -181,7 +214,7 @@ def unpriced_program(
         is_source = graph.nodes[step.node].is_source
         rules = () if is_source else what.rules
         instructions.append(Instruction(step.node, what.gives, what.needs, rules, what.conversion))
-    return Program(
+    return DeviceProgram(
         graph=graph,
         axes=axes,
         divisions=tuple(divisions),
@@ -194,19 +227,19 @@ def unpriced_program(
 
 
 def repriced(
-    program: Program,
+    program: DeviceProgram,
     devices: Devices,
     divisions: Sequence[Division] | None = None,
     optimizer: str = "adam",
     measured: MeasuredOperators | None = None,
-) -> Program:
+) -> DeviceProgram:
     """The program with other divisions, and all that was predicted of it anew."""
     divided = tuple(program.divisions if divisions is None else divisions)
     price = price_program(program, devices, divided, optimizer, measured)
     return with_price(replace(program, divisions=divided), price)
 
 
-def with_price(program: Program, price: ProgramPrice) -> Program:
+def with_price(program: DeviceProgram, price: ProgramPrice) -> DeviceProgram:
     """The program with what was predicted of it, for the divisions it has."""
     seconds = price.seconds_of.tolist()
     sizes = price.bytes.tolist()
@@ -223,7 +256,7 @@ def with_price(program: Program, price: ProgramPrice) -> Program:
 
 
 def price_program(
-    program: Program,
+    program: DeviceProgram,
     devices: Devices,
     divisions: Sequence[Division] | None = None,
     optimizer: str = "adam",
@@ -231,7 +264,7 @@ def price_program(
 ) -> ProgramPrice:
     """What a program costs with these divisions, or its own."""
     divided = tuple(program.divisions if divisions is None else divisions)
-    settings = Settings(program.micro_batches, optimizer, measured)
+    settings = PriceSettings(program.micro_batches, optimizer, measured)
     cut = cut_of(program.axes, divided, devices)
     orders = _orders(program, cut)
     items = orders.items
@@ -263,7 +296,26 @@ def price_program(
         ),
         compute_passes=prices.passes[:, items][:, :, spread],
         message_passes=prices.message_passes[:, items],
+        sums=_sums(program),
+        micro_batches=program.micro_batches,
+        hides=not any(device.gpu.is_processor for device in devices.devices),
         find_slopes=find_slopes,
+    )
+
+
+def _sums(program: DeviceProgram) -> tuple[GradientSum, ...]:
+    graph = program.graph
+    readers: dict[int, int] = {}
+    for index, one in enumerate(program.instructions):
+        if one.conversion is None:
+            for read in graph.inputs[one.node]:
+                readers.setdefault(read, index)
+    return tuple(
+        GradientSum(index, readers.get(one.node, index), graph.nodes[one.node].elements)
+        for index, one in enumerate(program.instructions)
+        if one.conversion is not None
+        and one.conversion.backward == ALL_REDUCE
+        and is_parameter(graph, one.node)
     )
 
 
@@ -274,7 +326,7 @@ class _Orders(Value, frozen=True):
     items: Ints  # by instruction
 
 
-def _orders(program: Program, cut: Cut) -> _Orders:
+def _orders(program: DeviceProgram, cut: Cut) -> _Orders:
     """Instructions of equal prices are priced once."""
     kept = facts_of(program.graph).kept
     keys = keys_of(program.graph, cut)
@@ -295,7 +347,7 @@ def _orders(program: Program, cut: Cut) -> _Orders:
 
 
 def _pricer(
-    program: Program, orders: _Orders, cut: Cut, devices: Devices, settings: Settings
+    program: DeviceProgram, orders: _Orders, cut: Cut, devices: Devices, settings: PriceSettings
 ) -> Pricer:
     pricer = Pricer(program.graph, cut, devices, settings)
     for one in orders.distinct:
@@ -306,7 +358,7 @@ def _pricer(
     return pricer
 
 
-def _axes_of(program: Program, cut: Cut) -> tuple[Ints, Ints]:
+def _axes_of(program: DeviceProgram, cut: Cut) -> tuple[Ints, Ints]:
     """Along which axis each level divides an instruction's work, and that of its messages."""
     shape = (cut.levels, len(program.instructions))
     work, sent = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
@@ -330,11 +382,11 @@ def _axes_of(program: Program, cut: Cut) -> tuple[Ints, Ints]:
 
 
 def _slopes(
-    program: Program,
+    program: DeviceProgram,
     orders: _Orders,
     cut: Cut,
     devices: Devices,
-    settings: Settings,
+    settings: PriceSettings,
     level: int,
     axis: Ints,
 ) -> tuple[Floats, Floats]:
@@ -355,7 +407,9 @@ def _slopes(
     return seconds[:, cut.column_of], sizes[:, cut.column_of]
 
 
-def _message_slopes(program: Program, pricer: Pricer, items: Ints, message_axis: Ints) -> Floats:
+def _message_slopes(
+    program: DeviceProgram, pricer: Pricer, items: Ints, message_axis: Ints
+) -> Floats:
     """Seconds of a message for each granule of the largest piece."""
     levels, count = message_axis.shape
     slopes = np.zeros((levels, count))
@@ -368,7 +422,9 @@ def _message_slopes(program: Program, pricer: Pricer, items: Ints, message_axis:
     return slopes
 
 
-def _memory(program: Program, prices: Prices, items: Ints, cut: Cut, optimizer: str) -> MemoryUse:
+def _memory(
+    program: DeviceProgram, prices: Prices, items: Ints, cut: Cut, optimizer: str
+) -> MemoryUse:
     kept = prices.kept[items][:, cut.column_of]
     graph = program.graph
     weights = np.zeros(kept.shape[1])
@@ -390,7 +446,7 @@ def _memory(program: Program, prices: Prices, items: Ints, cut: Cut, optimizer: 
 
 
 def _with_hows(
-    program: Program, pricer: Pricer, prices: Prices, items: Ints
+    program: DeviceProgram, pricer: Pricer, prices: Prices, items: Ints
 ) -> tuple[Conversion | None, ...]:
     found: list[Conversion | None] = []
     for one, item in zip(program.instructions, items.tolist(), strict=True):

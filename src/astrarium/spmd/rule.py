@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from astrarium.spmd.layout import Layout
+from astrarium.spmd.layout import TensorLayout
 from astrarium.value import Value
 
 
-class Collective(StrEnum):
+class MessageKind(StrEnum):
     """What devices exchange."""
 
     ALL_REDUCE = "all-reduce"
@@ -20,19 +20,19 @@ class Collective(StrEnum):
 class Message(Value, frozen=True):
     """A collective inside of an operator, in one of its passes."""
 
-    collective: Collective
+    collective: MessageKind
     elements: int  # of the whole tensor that is exchanged
     backward: bool = False
     # Of an all-gather: along which axis of which input the devices' parts are uneven; -1: even.
     of_input: int = -1
 
 
-class Rule(Value, frozen=True):
+class ShardRule(Value, frozen=True):
     """One way to run an operator on devices."""
 
     name: str  # for people: "replicate", "shard i", ...
-    needs: tuple[Layout, ...]  # of each input, in the order of `Node.inputs`
-    gives: Layout
+    needs: tuple[TensorLayout, ...]  # of each input, in the order of `Node.inputs`
+    gives: TensorLayout
     # How a device runs it, where running the operator itself on local parts is not right: a name
     # in the tables of the runtime ("masked embedding"). Empty: the operator, on local shapes.
     local: str = ""

@@ -25,15 +25,26 @@ from functools import lru_cache
 from typing import Final
 
 from astrarium.errors import InputError
-from astrarium.spmd import rules_elements, rules_losses, rules_products, rules_views
+from astrarium.spmd import (
+    rules_elements,
+    rules_layers,
+    rules_losses,
+    rules_products,
+    rules_views,
+)
 from astrarium.spmd.call import Call, call_of, operator_name
 from astrarium.spmd.graph import CONSTANT, INPUT, KEEP, PARAMETER, Graph, Node
-from astrarium.spmd.layout import COPIED, REPLICATE, shard
+from astrarium.spmd.layout import COPIED, REPLICATE, TensorLayout, shard
 from astrarium.spmd.notation import Pattern, rules_of_pattern
-from astrarium.spmd.rule import Collective, Message, Rule
+from astrarium.spmd.rule import Message, MessageKind, ShardRule
 
 __all__ = [
-    "Collective", "Message", "NoRuleError", "Rule", "known_operators", "operators_without_rule",
+    "Message",
+    "MessageKind",
+    "NoRuleError",
+    "ShardRule",
+    "known_operators",
+    "operators_without_rule",
     "rules_of",
 ]  # fmt: skip
 
@@ -46,14 +57,17 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     **rules_views.DESCRIBED,
     **rules_elements.DESCRIBED,
     **rules_losses.DESCRIBED,
+    **rules_layers.DESCRIBED,
     SEGMENT: rules_views.same,
 }
 # Ways to run an operator that do not follow from the names of its axes.
-OTHERS: Final[dict[str, Callable[[Call], Iterator[Rule]]]] = {
+OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
     **rules_products.OTHERS,
     **rules_views.OTHERS,
     **rules_losses.OTHERS,
+    **rules_layers.OTHERS,
 }
+OWN: Final = (SEGMENT, rules_layers.EXPERTS)  # operators that are not torch's
 
 
 class NoRuleError(InputError):
@@ -74,7 +88,7 @@ class NoRuleError(InputError):
 
 def known_operators() -> frozenset[str]:
     """All operators that have rules, without overload: "aten.linear"."""
-    return frozenset(f"aten.{name}" for name in DESCRIBED if name != SEGMENT) | {GETITEM, SEGMENT}
+    return frozenset(f"aten.{name}" for name in DESCRIBED if name not in OWN) | {GETITEM, *OWN}
 
 
 def operators_without_rule(graph: Graph, allow_replicate: Collection[str] = ()) -> list[Node]:
@@ -97,7 +111,9 @@ def _allowed(op: str, allow_replicate: Collection[str]) -> bool:
     return op in allow_replicate or operator_name(op) in allow_replicate or "*" in allow_replicate
 
 
-def rules_of(graph: Graph, node: Node, allow_replicate: Collection[str] = ()) -> tuple[Rule, ...]:
+def rules_of(
+    graph: Graph, node: Node, allow_replicate: Collection[str] = ()
+) -> tuple[ShardRule, ...]:
     """All ways to run a node. Equal nodes get the same tuple.
 
     `allow_replicate` names operators ("aten.foo.default" or "foo"; "*" for all) that may run
@@ -109,18 +125,19 @@ def rules_of(graph: Graph, node: Node, allow_replicate: Collection[str] = ()) ->
             raise NoRuleError(missing)
     if node.op == GETITEM:
         several = graph.nodes[node.inputs[0]]
-        return _handed_on(rules_of(graph, several, allow_replicate))
+        layouts = tuple(rule.gives for rule in rules_of(graph, several, allow_replicate))
+        return _handed_on(call_of(graph, several), node.args[1], layouts)
     return _rules_of_call(call_of(graph, node, node.name in graph.of_parameters))
 
 
 @lru_cache(maxsize=65536)
-def _rules_of_call(call: Call) -> tuple[Rule, ...]:
+def _rules_of_call(call: Call) -> tuple[ShardRule, ...]:
     if call.op in (INPUT, PARAMETER, CONSTANT):
         return tuple(_of_source(call))
     name = operator_name(call.op)
-    rules = [Rule("replicate", (REPLICATE,) * len(call.operands), REPLICATE)]
+    rules = [ShardRule("replicate", (REPLICATE,) * len(call.operands), REPLICATE)]
     if call.of_parameters and call.gradient:
-        rules.append(Rule("copied", tuple(map(call.whole, call.operands)), COPIED))
+        rules.append(ShardRule("copied", tuple(map(call.whole, call.operands)), COPIED))
     describe = DESCRIBED.get(name)
     pattern = describe(call) if describe else None
     if pattern is not None:
@@ -130,16 +147,26 @@ def _rules_of_call(call: Call) -> tuple[Rule, ...]:
 
 
 @lru_cache(maxsize=65536)
-def _handed_on(several: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """One of several results lies as all of them do: they are not converted together."""
-    layouts = dict.fromkeys(rule.gives for rule in several)
-    return tuple(Rule(str(layout), (layout,), layout) for layout in layouts)
+def _handed_on(
+    several: Call, result: int, layouts: tuple[TensorLayout, ...]
+) -> tuple[ShardRule, ...]:
+    """One of several results, which are not converted together."""
+    return tuple(
+        ShardRule(str(layout), (layout,), layout_of_result(several, result, layout))
+        for layout in dict.fromkeys(layouts)
+    )
 
 
-def _of_source(call: Call) -> Iterator[Rule]:
+def layout_of_result(several: Call, result: int, layout: TensorLayout) -> TensorLayout:
+    """How a result lies where the first of an operator lies in a layout."""
+    others = rules_layers.OTHER_RESULTS.get(operator_name(several.op))
+    return others(several, layout) if others and result else layout
+
+
+def _of_source(call: Call) -> Iterator[ShardRule]:
     """Sources are there whole, or in pieces along any dimension; constants whole alone."""
-    yield Rule("replicate", (), REPLICATE)
+    yield ShardRule("replicate", (), REPLICATE)
     if call.op != CONSTANT:
         for dim, length in enumerate(call.shape):
             if length > 1:
-                yield Rule(f"shard {dim}", (), shard(dim))
+                yield ShardRule(f"shard {dim}", (), shard(dim))

@@ -22,12 +22,14 @@ ELEMENT_WISE: Final = (
     "nan_to_num", "ones_like", "pow", "reciprocal", "relu", "relu6", "remainder", "round",
     "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt", "square",
     "tan", "tanh", "threshold", "trunc", "zeros_like", "__and__", "__or__", "__xor__", "rsub",
-    "addcdiv", "addcmul",
+    "addcdiv", "addcmul", "fill",
 )  # fmt: skip
+# Element by element too: numbers that follow from places alone, or from nothing.
+DRAWN: Final = ("bernoulli", "empty_like", "rand_like", "randn_like")
 # Linear in the first argument; the others are numbers.
 LINEAR: Final = (
-    "alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy", "neg", "positive", "to",
-    "_to_copy",
+    "alias", "clone", "contiguous", "detach", "dropout", "feature_dropout", "lift_fresh_copy",
+    "neg", "positive", "to", "_to_copy",
 )  # fmt: skip
 # They need the dimension named by their second argument whole.
 ALONG_ONE: Final = ("softmax", "_softmax", "log_softmax", "_log_softmax", "logcumsumexp", "cumprod")
@@ -95,11 +97,11 @@ def reduced(call: Call, position: int) -> tuple[tuple[int, ...], bool]:
     return found, len(call.shape) == rank
 
 
-def _reduction(summed: str | None) -> Callable[[Call], Pattern]:
+def _reduction(summed: str | None, position: int = 1) -> Callable[[Call], Pattern]:
     """A reduction of some dimensions: a sum is partial over them; others need them whole."""
 
     def describe(call: Call) -> Pattern:
-        dims, kept = reduced(call, 1)
+        dims, kept = reduced(call, position)
         rank = call.operands[0].rank
         whole = dims if summed is None else ()
         names = tuple(WHOLE if d in whole else str(d) for d in range(rank))
@@ -131,13 +133,19 @@ def _group_norm(call: Call) -> Pattern:
     return divisible(Pattern((names, *others), names), shapes, call.shape)
 
 
-def _batch_norm(call: Call) -> Pattern | None:
-    """With statistics that are given, channels and images do not know of each other."""
-    if call.get(5, "training", False):
-        return None
-    terms = ", ".join("c" for _ in call.operands[1:])
-    lead, rest = "nc", "_" * (len(call.shape) - 2)
-    return pattern_of(f"{lead}{rest}, {terms} -> {lead}{rest}", call.operands, call.shape)
+def _instance_norm(call: Call) -> Pattern | None:
+    """Channels of images, each by itself; statistics that are kept are refused before."""
+    terms = "".join(", c" for _ in call.operands[1:])
+    rest = "_" * (len(call.shape) - 2)
+    return pattern_of(f"nc{rest}{terms} -> nc{rest}", call.operands, call.shape)
+
+
+def _weight_norm(call: Call) -> Pattern:
+    """Rows along one dimension, each of its own length."""
+    rank, dim = call.operands[0].rank, call.dim(call.get(2, "dim", 0))
+    names = tuple("o" if d == dim else WHOLE for d in range(rank))
+    shapes = [operand.shape for operand in call.operands]
+    return divisible(Pattern((names, names), names), shapes, call.shape)
 
 
 def _pooling(space: int, linear: bool) -> Callable[[Call], Pattern]:
@@ -146,7 +154,7 @@ def _pooling(space: int, linear: bool) -> Callable[[Call], Pattern]:
 
 
 DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
-    **dict.fromkeys(ELEMENT_WISE, _element_wise),
+    **dict.fromkeys((*ELEMENT_WISE, *DRAWN), _element_wise),
     **dict.fromkeys(LINEAR, _linear),
     **dict.fromkeys(ALONG_ONE, _along_one),
     "add": _sum_of_two,
@@ -156,6 +164,7 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     "true_divide": _quotient,
     "where": _where,
     "masked_fill": _masked_fill,
+    "glu": _along_one,
     "cumsum": lambda call: _along_one(call, (0,)),
     "sum": _reduction(""),
     "mean": _reduction(GLOBAL_MEAN),
@@ -167,7 +176,14 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     "layer_norm": _normalised,
     "rms_norm": _normalised,
     "group_norm": _group_norm,
-    "batch_norm": _batch_norm,
+    "instance_norm": _instance_norm,
+    "_weight_norm": _weight_norm,
+    "linalg_vector_norm": _reduction(None, 2),
+    **dict.fromkeys(
+        ("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"), _pooling(2, True)
+    ),
+    **dict.fromkeys(("upsample_nearest1d", "upsample_linear1d"), _pooling(1, True)),
+    **dict.fromkeys(("upsample_nearest3d", "upsample_trilinear3d"), _pooling(3, True)),
     **{f"max_pool{k}d": _pooling(k, False) for k in (1, 2, 3)},
     **{f"avg_pool{k}d": _pooling(k, True) for k in (1, 2, 3)},
     **{f"adaptive_avg_pool{k}d": _pooling(k, True) for k in (1, 2, 3)},

@@ -9,7 +9,7 @@ from typing import Final
 from astrarium.spmd.call import Call, operator_name
 from astrarium.spmd.layout import REPLICATE, shard
 from astrarium.spmd.notation import Pattern, pattern_of, rules_of_pattern
-from astrarium.spmd.rule import Collective, Message, Rule
+from astrarium.spmd.rule import Message, MessageKind, ShardRule
 from astrarium.spmd.rules_products import given
 
 NO_REDUCTION, MEAN = 0, 1  # as ATen numbers reductions
@@ -63,7 +63,7 @@ def _class_loss(call: Call) -> Pattern | None:
 _FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
 
 
-def _counted(call: Call) -> Iterator[Rule]:
+def _counted(call: Call) -> Iterator[ShardRule]:
     """Devices first add up how many targets there are: one number."""
     if call.get(3, "reduction", MEAN) != MEAN or call.operands[1].dtype in _FLOATS:
         return
@@ -72,27 +72,28 @@ def _counted(call: Call) -> Iterator[Rule]:
         f"{named}, {others}, _ -> ", given(call.args[:3]), call.shape, summed=COUNTED_LOSS
     )
     for rule in rules_of_pattern(call, pattern):
-        yield Rule(
-            rule.name, rule.needs, rule.gives, rule.local, (Message(Collective.ALL_REDUCE, 1),)
+        yield ShardRule(
+            rule.name, rule.needs, rule.gives, rule.local, (Message(MessageKind.ALL_REDUCE, 1),)
         )
 
 
-def _cross_entropy(call: Call) -> Iterator[Rule]:
+def _cross_entropy(call: Call) -> Iterator[ShardRule]:
     """Rows, and words: each device has some columns of the scores of all rows.
 
     They compare the largest score of each row, add up exponentials, and find the target's score.
     """
     yield from _counted(call)
     scores, targets = call.operands[:2]
-    plain = len(call.operands) == 2 and call.get(5, "label_smoothing", 0.0) == 0
-    if plain and scores.rank == 2 and targets.rank == 1 and scores.shape[1] > 1:
-        rows = Message(Collective.ALL_REDUCE, prod(targets.shape))
-        yield Rule(
+    by_number = len(call.operands) == 2 and targets.dtype not in _FLOATS
+    if by_number and scores.rank == targets.rank + 1 > 1 and scores.shape[1] > 1:
+        numbers = 3 if call.get(5, "label_smoothing", 0.0) else 2
+        rows = Message(MessageKind.ALL_REDUCE, prod(targets.shape))
+        yield ShardRule(
             "shard words",
             (shard(1), REPLICATE),
             REPLICATE,
             VOCABULARY_LOSS,
-            (rows, Message(Collective.ALL_REDUCE, 2 * prod(targets.shape))),
+            (rows, Message(MessageKind.ALL_REDUCE, numbers * prod(targets.shape))),
         )
 
 
@@ -102,7 +103,7 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     "nll_loss_nd": _class_loss,
     **dict.fromkeys(REDUCTION_AT, _element_loss),
 }
-OTHERS: Final[dict[str, Callable[[Call], Iterator[Rule]]]] = {
+OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
     "cross_entropy_loss": _cross_entropy,
     "nll_loss": _counted,
     "nll_loss_nd": _counted,

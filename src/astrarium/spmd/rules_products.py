@@ -9,7 +9,7 @@ from typing import Final
 from astrarium.spmd.call import Call, Operand
 from astrarium.spmd.layout import PARTIAL, REPLICATE, shard
 from astrarium.spmd.notation import Pattern, pattern_of
-from astrarium.spmd.rule import Collective, Message, Rule
+from astrarium.spmd.rule import Message, MessageKind, ShardRule
 
 SUFFICIENT_FACTORS: Final = "sufficient factors"
 MASKED_EMBEDDING: Final = "masked embedding"
@@ -62,6 +62,18 @@ def _convolution(call: Call) -> Pattern:
     return pattern_of(text, call.operands, call.shape, linear)
 
 
+def _transposed_convolution(call: Call) -> Pattern:
+    """Weights have inputs first; groups are computed whole."""
+    image, weight = call.operands[:2]
+    space = "_" * (weight.rank - 2)
+    batch = "n" if image.rank == weight.rank else ""
+    groups = call.get(6, "groups", 1)
+    inner, outer, bias = ("i", "o", "+o") if groups == 1 else ("_", "_", "_")
+    text = f"{batch}{inner}{space}, {inner}{outer}{space}, {bias} -> {batch}{outer}{space}"
+    linear = (0, 1) if groups == 1 or len(call.operands) == 2 else None
+    return pattern_of(text, call.operands, call.shape, linear)
+
+
 def _attention(call: Call) -> Pattern:
     """Batch and heads; rows of the queries too where no row needs to know which one it is."""
     rows = "_" if call.get(5, "is_causal", False) else "s"
@@ -73,38 +85,38 @@ def _attention(call: Call) -> Pattern:
     return pattern_of(text, call.operands, call.shape)
 
 
-def _embedding_rows(call: Call) -> Iterator[Rule]:
+def _embedding_rows(call: Call) -> Iterator[ShardRule]:
     """Each device looks up the words it has, and gives zeros for the others."""
     weight, words = call.operands
     if weight.shape[0] > 1:
-        yield Rule("shard rows", (shard(0), call.whole(words)), PARTIAL, MASKED_EMBEDDING)
+        yield ShardRule("shard rows", (shard(0), call.whole(words)), PARTIAL, MASKED_EMBEDDING)
 
 
-def _factors(call: Call, image: int, batch: Sequence[int]) -> Iterator[Rule]:
+def _factors(call: Call, image: int, batch: Sequence[int]) -> Iterator[ShardRule]:
     """Instead of the weight's gradient, what it is computed from is exchanged."""
     operands = call.operands
     if not (call.gradient and operands[image + 1].gradient):
         return
     for dim in batch:
         if call.shape[dim] > 1:
-            yield Rule(
+            yield ShardRule(
                 f"factors {dim}",
                 tuple(shard(dim) if k == image else REPLICATE for k in range(len(operands))),
                 shard(dim),
                 SUFFICIENT_FACTORS,
                 (
-                    Message(Collective.ALL_GATHER, prod(operands[image].shape), True, image),
-                    Message(Collective.ALL_GATHER, prod(call.shape), True, image),
+                    Message(MessageKind.ALL_GATHER, prod(operands[image].shape), True, image),
+                    Message(MessageKind.ALL_GATHER, prod(call.shape), True, image),
                 ),
                 gradient_of_whole=True,
             )
 
 
-def _linear_factors(call: Call) -> Iterator[Rule]:
+def _linear_factors(call: Call) -> Iterator[ShardRule]:
     yield from _factors(call, 0, range(len(call.shape) - 1))
 
 
-def _addmm_factors(call: Call) -> Iterator[Rule]:
+def _addmm_factors(call: Call) -> Iterator[ShardRule]:
     """GPT-2's way to write a linear layer; only a bias of one row is one."""
     if call.operands[0].rank == 1 and not call.kwargs:
         yield from _factors(call, 1, (0,))
@@ -127,10 +139,11 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     "conv1d": _convolution,
     "conv2d": _convolution,
     "conv3d": _convolution,
+    **{f"conv_transpose{k}d": _transposed_convolution for k in (1, 2, 3)},
     "scaled_dot_product_attention": _attention,
     "embedding": notation("_e, ... -> ...e"),
 }
-OTHERS: Final[dict[str, Callable[[Call], Iterator[Rule]]]] = {
+OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
     "embedding": _embedding_rows,
     "linear": _linear_factors,
     "addmm": _addmm_factors,

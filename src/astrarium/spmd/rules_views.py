@@ -9,7 +9,7 @@ from typing import Any, Final
 from astrarium.spmd.call import Call, Operand
 from astrarium.spmd.layout import REPLICATE, shard
 from astrarium.spmd.notation import WHOLE, Pattern, divisible
-from astrarium.spmd.rule import Rule
+from astrarium.spmd.rule import ShardRule
 
 FIRST: Final = (frozenset({0}),)  # linear in the first operand
 
@@ -219,6 +219,43 @@ def _scatter(call: Call) -> Pattern:
     return _moved(call, [_numbered(rank, whole)] * len(shapes), _numbered(rank, whole), ())
 
 
+def _added_at(call: Call) -> Pattern:
+    """`index_add`: rows of the source, wherever they go, add up with what was there."""
+    rank, dim = len(call.shape), call.dim(call.args[1])
+    names = _numbered(rank, [dim])
+    source = tuple("k" if d == dim else name for d, name in enumerate(names))
+    pattern = Pattern((names, ("k",), source), names, (frozenset({0, 2}),), added=frozenset({0}))
+    return divisible(pattern, [operand.shape for operand in call.operands], call.shape)
+
+
+def _written(call: Call) -> Pattern:
+    """`select_scatter`, `slice_scatter`: a part along one dimension is another tensor's."""
+    dim = call.dim(call.get(2, "dim", 0))
+    names = _numbered(len(call.shape), [dim])
+    part = names if call.operands[1].rank == len(names) else names[:dim] + names[dim + 1 :]
+    return _moved(call, [names, part], names, (frozenset({0, 1}),))
+
+
+def _windows(call: Call) -> Pattern:
+    """`unfold`: windows along one dimension, whose elements become the last one."""
+    names = _numbered(call.operands[0].rank, [call.dim(call.get(1, "dimension"))])
+    return _moved(call, [names], (*names, WHOLE))
+
+
+def _in_place(call: Call) -> Pattern:
+    """Leading dimensions that elements stay in the order of, though their lengths may change.
+
+    `im2col`, `pixel_shuffle`: a piece of channels becomes a piece, cut where both have a boundary.
+    """
+    before, after = call.operands[0].shape, call.shape
+    count = len(before) if len(before) == len(after) else 2
+    names = tuple(
+        str(d) if d < count and min(before[d], after[d]) > 1 else WHOLE
+        for d in range(max(len(before), len(after)))
+    )
+    return _moved(call, [names[: len(before)]], names[: len(after)])
+
+
 def _one_hot(call: Call) -> Pattern:
     names = _numbered(call.operands[0].rank)
     return _moved(call, [names], (*names, WHOLE), ())
@@ -245,14 +282,22 @@ def _whole(call: Call) -> None:
     """Made of nothing that is divided: every device makes all of it."""
 
 
-def _made(call: Call) -> Iterator[Rule]:
+def _made(call: Call) -> Iterator[ShardRule]:
     """A new tensor takes no more than the type of another, which may lie in any pieces."""
     for dim, length in enumerate(call.operands[0].shape):
         if length > 1:
-            yield Rule(f"any {dim}", (shard(dim),), REPLICATE)
+            yield ShardRule(f"any {dim}", (shard(dim),), REPLICATE)
 
 
-_MADE_FROM: Final = ("new_zeros", "new_ones", "new_full")
+def _drawn(call: Call) -> Iterator[ShardRule]:
+    """Random numbers follow from their places: each device draws those of its piece."""
+    for dim, length in enumerate(call.shape):
+        if length > 1:
+            yield ShardRule(f"shard {dim}", (), shard(dim))
+
+
+_DRAWN: Final = ("rand", "randn")
+_MADE_FROM: Final = ("new_zeros", "new_ones", "new_full", "new_empty")
 
 DESCRIBED: Final[dict[str, Describe]] = {
     **dict.fromkeys(
@@ -289,14 +334,21 @@ DESCRIBED: Final[dict[str, Describe]] = {
     "index_select": _index_select,
     "index": _index,
     **dict.fromkeys(("scatter", "scatter_add"), _scatter),
+    **dict.fromkeys(("select_scatter", "slice_scatter"), _written),
+    "index_add": _added_at,
+    "unfold": _windows,
+    **dict.fromkeys(("im2col", "pixel_shuffle", "pixel_unshuffle"), _in_place),
     "one_hot": _one_hot,
     "topk": _chosen(2),
     "sort": _chosen(1),
     "argsort": _chosen(1),
     **dict.fromkeys(
         ("arange", "full", "zeros", "ones", "eye", "linspace", "scalar_tensor",
-         *_MADE_FROM),
+         *_MADE_FROM, *_DRAWN),
         _whole,
     ),
 }  # fmt: skip
-OTHERS: Final[dict[str, Callable[[Call], Iterator[Rule]]]] = dict.fromkeys(_MADE_FROM, _made)
+OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
+    **dict.fromkeys(_MADE_FROM, _made),
+    **dict.fromkeys(_DRAWN, _drawn),
+}

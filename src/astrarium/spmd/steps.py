@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from astrarium.spmd.moves import Move
-from astrarium.spmd.parts import Network
-from astrarium.spmd.problem import Problem, Step
+from astrarium.spmd.parts import PartNetwork
+from astrarium.spmd.problem import SearchProblem, SolutionStep
 
 
-def steps_of(problem: Problem[Any], network: Network, moves: tuple[Move, ...]) -> tuple[Step, ...]:
+def steps_of(
+    problem: SearchProblem[Any], network: PartNetwork, moves: tuple[Move, ...]
+) -> tuple[SolutionStep, ...]:
     """Nodes in the order of the problem, each conversion just before its first reader."""
     choices = [0] * len(problem.inputs)
     before: list[dict[int, int]] = [{} for _ in problem.inputs]  # by node: layout made from which
@@ -28,28 +30,32 @@ def steps_of(problem: Problem[Any], network: Network, moves: tuple[Move, ...]) -
         for value, way in zip(place.reads, move.ways, strict=True):
             before[value] |= {b: a for a, b in way.edges}
     there: list[set[int]] = [set() for _ in choices]
-    steps: list[Step] = []
+    steps: list[SolutionStep] = []
     for node, index in enumerate(choices):
         choice = problem.choices[node][index]
         for source, layout in zip(problem.inputs[node], choice.needs, strict=True):
             steps += _converted(source, layout, there[source], before[source])
-        steps.append(Step(node, choice=index))
+        steps.append(SolutionStep(node, choice=index))
         there[node].add(choice.gives)
     steps += _converted(len(choices) - 1, 0, there[-1], before[-1])
     return tuple(steps)
 
 
-def _converted(node: int, layout: int, there: set[int], before: dict[int, int]) -> list[Step]:
+def _converted(
+    node: int, layout: int, there: set[int], before: dict[int, int]
+) -> list[SolutionStep]:
     """The conversions that a layout lacks, which are there from then on."""
-    steps: list[Step] = []
+    steps: list[SolutionStep] = []
     while layout not in there:
         there.add(layout)
-        steps.append(Step(node, before=before[layout], after=layout))
+        steps.append(SolutionStep(node, before=before[layout], after=layout))
         layout = before[layout]
     return steps[::-1]
 
 
-def price_of(problem: Problem[Any], steps: tuple[Step, ...]) -> tuple[float, tuple[float, ...]]:
+def price_of(
+    problem: SearchProblem[Any], steps: tuple[SolutionStep, ...]
+) -> tuple[float, tuple[float, ...]]:
     """The seconds and the bytes by class of a program."""
     seconds = 0.0
     kept = np.zeros(len(problem.room))

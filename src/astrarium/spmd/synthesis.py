@@ -7,8 +7,10 @@ and the fastest that fits is the answer.
 
 Rounds divide the axes that matter most, the batch and those of parameters; then all axes (the
 tokens of a sequence, the places of an expert) are searched at the ratios found, and if that gains,
-rounds go on with all of them. In models where that search grows too large it is given up, and the
-answer is the one of the narrower rounds.
+rounds go on with all of them.
+
+Every search has a part of the effort that is left, so the work as a whole is bounded: where it does
+not last, the answer is the best program so far.
 
 What is proven: `bound` is of a search over all rules at the ratios of the answer. No program is
 faster *with those ratios*; other ratios are tried by linear programming around the programs found,
@@ -19,29 +21,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.errors import InputError
 from astrarium.spmd.axes import Axes, Division, find_axes, whole_granules
-from astrarium.spmd.baselines import Place, Ratios, Rules, Space, restricted, silenced, space_of
+from astrarium.spmd.baselines import (
+    Place,
+    ProgramSpace,
+    Ratios,
+    Rules,
+    restricted,
+    silenced,
+    space_of,
+)
 from astrarium.spmd.build import build_problem
 from astrarium.spmd.compute import MeasuredOperators
 from astrarium.spmd.devices import Devices
+from astrarium.spmd.effort import Effort
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.keys import Priced
 from astrarium.spmd.lines import kinds_of, lines_of
-from astrarium.spmd.problem import Problem, Solution
-from astrarium.spmd.program import Instruction, Program
+from astrarium.spmd.problem import SearchProblem, Solution
+from astrarium.spmd.program import DeviceProgram, Instruction
 from astrarium.spmd.programs import ProgramPrice, price_program, unpriced_program, with_price
 from astrarium.spmd.ratios import Lines, best_parts, best_shares, dealt_out
-from astrarium.spmd.rules import Rule, rules_of
+from astrarium.spmd.rules import ShardRule, rules_of
 from astrarium.spmd.search import NoRoomError, solve
 from astrarium.spmd.segments import cut, parts_of
+from astrarium.spmd.ties import tied_axes
 from astrarium.value import Value
 
 ROUNDS: Final = 6  # of each start; two are usual
@@ -49,19 +60,24 @@ SAME: Final = 1e-9  # relative difference of times of one program, summed up in 
 GAIN: Final = 1e-4  # of a step's time: less is no gain
 CUT_GAIN: Final = 5e-3  # what cuts must promise, were they free, before they are tried
 ATTEMPTS: Final = 8  # to find a program that leaves room for what comes and goes
-STATES: Final = 200  # of a search over all axes, before the narrower answer is kept
+SHARES: Final = 2  # a search may take one of so many of the effort that is left
+LEAST_STEPS: Final = 30_000  # of a search, however little is left
+WIDER_STEPS: Final = 100_000  # of a search over all axes, where there is a program already
+STEPS_OF_A_CHOICE: Final = 5  # of a search: what takes as long as its price
+NEARLY_FULL: Final = 0.9  # of a device's memory: less in it may let ratios be others
 PHASES: Final = ("rules", "prices", "search", "ratios")
 
 
 class Synthesis(Value, frozen=True, dict=True):
     """A program, and how it was found."""
 
-    program: Program
+    program: DeviceProgram
     rounds: int  # searches
     expanded: int  # states of all searches
     optimal: bool  # no program is faster with the ratios of this one
     bound: float  # seconds: no program with the ratios of this one is faster; 0: none is known
     seconds: dict[str, float]  # of the work done, by phase
+    limited: bool = False  # by memory: with more of it, or less in it, a program may be faster
 
     @property
     def bound_gap(self) -> float:
@@ -80,8 +96,7 @@ class Task(Value, frozen=True, dict=True):
     micro_batches: int = 1
     optimizer: str = "adam"
     measured: MeasuredOperators | None = None
-    limit: int | None = None  # of states in a search
-    space: Space | None = None  # what programs are narrowed down to
+    space: ProgramSpace | None = None  # what programs are narrowed down to
     narrowed: bool = False  # to main axes: then a search proves nothing about all programs
 
     @property
@@ -93,7 +108,7 @@ class Task(Value, frozen=True, dict=True):
 class _Candidate(Value, frozen=True, dict=True):
     """A program with the price that belongs to its divisions."""
 
-    program: Program  # without predictions: they are in the price
+    program: DeviceProgram  # without predictions: they are in the price
     price: ProgramPrice
 
     @property
@@ -115,9 +130,11 @@ class _Candidate(Value, frozen=True, dict=True):
 class _Found:
     """The best program so far, and a record of the work."""
 
+    effort: Effort = field(default_factory=Effort)
     best: _Candidate | None = None
     bound: float = 0.0
     optimal: bool = False
+    limited: bool = False
     rounds: int = 0
     expanded: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -144,6 +161,7 @@ class _Found:
             if longer > 0 and not (proves and longer <= SAME * self.best.seconds):
                 return
         self.best = one
+        self.limited = bool(np.any(one.price.memory.peak > NEARLY_FULL * devices.room))
         self.bound = min(solution.bound, one.seconds) if solution else 0.0
         self.optimal = solution.optimal if solution else False
 
@@ -161,22 +179,20 @@ def synthesize(  # noqa: PLR0913  what a user can say
     optimizer: str = "adam",
     measured: MeasuredOperators | None = None,
     allow_replicate: Collection[str] = (),
-    space: Space | None = None,
-    candidates: Sequence[Program] = (),
+    space: ProgramSpace | None = None,
+    candidates: Sequence[DeviceProgram] = (),
     cuts: bool = True,
-    limit: int | None = None,
+    effort: Effort | None = None,
 ) -> Synthesis:
-    """The fastest program found for a graph of one micro-batch.
+    """The fastest program found for a graph of one micro-batch, within an effort.
 
     `space` narrows the programs down to a baseline's. `candidates` are programs of the same graph
     that the answer must not be slower than; their ratios are starts, too.
     """
-    found = _Found()
+    found = _Found(effort or Effort())
     with found.timed("rules"):
         task = task_of(graph, devices, allow_replicate, space)
-    task = replace(
-        task, micro_batches=micro_batches, optimizer=optimizer, measured=measured, limit=limit
-    )
+    task = replace(task, micro_batches=micro_batches, optimizer=optimizer, measured=measured)
     if space is not None and not space.memory:
         task = replace(task, devices=without_limits(devices))
     for program in candidates:
@@ -184,8 +200,8 @@ def synthesize(  # noqa: PLR0913  what a user can say
     main = main_axes(task)
     for divisions in _starts(task, space, candidates):
         _alternate(main, divisions, found)
-    for divisions in () if found.best else _starts_by_memory(task):
-        _alternate(main, divisions, found)
+        for by_memory in () if found.best else _starts_by_memory(task):
+            _alternate(main, by_memory, found)
     _with_all_axes(task, main, found)
     if found.best is None:
         raise found.no_room or AssertionError("a search ended without a program or a reason")
@@ -193,11 +209,17 @@ def synthesize(  # noqa: PLR0913  what a user can say
         _with_cuts(task, found, allow_replicate)
     program = with_price(found.best.program, found.best.price)
     return Synthesis(
-        program, found.rounds, found.expanded, found.optimal, found.bound, found.seconds
+        program,
+        found.rounds,
+        found.expanded,
+        found.optimal,
+        found.bound,
+        found.seconds,
+        found.limited,
     )
 
 
-def baseline(name: str, graph: Graph, devices: Devices) -> Program:
+def baseline(name: str, graph: Graph, devices: Devices) -> DeviceProgram:
     """The best program of a baseline's space: `astrarium.spmd.baselines.SPACES` names them."""
     return synthesize(graph, devices, space=space_of(name)).program
 
@@ -206,7 +228,7 @@ def task_of(
     graph: Graph,
     devices: Devices,
     allow_replicate: Collection[str] = (),
-    space: Space | None = None,
+    space: ProgramSpace | None = None,
 ) -> Task:
     """Rules and axes of a graph."""
     rules: Rules = tuple(rules_of(graph, node, allow_replicate) for node in graph.nodes)
@@ -220,12 +242,12 @@ def main_axes(task: Task) -> Task:
     """The task with the rules that divide the batch or dimensions of parameters alone."""
     if task.space is not None:
         return task
-    narrow = Space("main axes", _along_main_axes, Ratios.FREE)
+    narrow = ProgramSpace("main axes", _along_main_axes, Ratios.FREE)
     rules = restricted(narrow, task.graph, task.axes, task.rules)
     return task if rules == task.rules else replace(task, rules=rules, narrowed=True)
 
 
-def _along_main_axes(place: Place, node: int, rules: Sequence[Rule]) -> Sequence[Rule]:
+def _along_main_axes(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
     return [rule for rule in rules if place.divided(node, rule) <= place.batch | place.trained]
 
 
@@ -233,37 +255,6 @@ def without_limits(devices: Devices) -> Devices:
     """The same devices with memory without end."""
     endless = tuple(replace(device, room=float("inf")) for device in devices.devices)
     return replace(devices, devices=endless)
-
-
-def tied_axes(graph: Graph, axes: Axes) -> Ints:
-    """The variable that stands for each axis: axes at the same place of equal blocks share one."""
-    blocks: dict[int, list[int]] = {}
-    for index, block in enumerate(graph.blocks):
-        if block >= 0:
-            blocks.setdefault(block, []).append(index)
-    parents = list(range(axes.count))
-    models: dict[tuple[object, ...], list[int]] = {}
-    for nodes in blocks.values():
-        model = models.setdefault(tuple(_kind(graph, node) for node in nodes), nodes)
-        for one, other in zip(model, nodes, strict=True):
-            for left, right in zip(axes.of[one], axes.of[other], strict=True):
-                roots = sorted((_root(parents, left), _root(parents, right)))
-                if axes.granules[roots[0]] == axes.granules[roots[1]]:
-                    parents[roots[1]] = roots[0]
-    roots = [_root(parents, axis) for axis in range(axes.count)]
-    numbers = {root: number for number, root in enumerate(dict.fromkeys(roots))}
-    return np.asarray([numbers[root] for root in roots], np.int64)
-
-
-def _kind(graph: Graph, node: int) -> tuple[str, tuple[int, ...]]:
-    return graph.nodes[node].op, graph.nodes[node].shape
-
-
-def _root(parents: list[int], at: int) -> int:
-    while parents[at] != at:
-        parents[at] = parents[parents[at]]
-        at = parents[at]
-    return at
 
 
 def by_weight(axes: Axes, weights: Sequence[Floats]) -> tuple[Division, ...]:
@@ -287,7 +278,7 @@ def _placed(devices: Devices, by_device: Floats) -> list[Floats]:
 
 
 def _starts(
-    task: Task, space: Space | None, candidates: Sequence[Program]
+    task: Task, space: ProgramSpace | None, candidates: Sequence[DeviceProgram]
 ) -> list[tuple[Division, ...]]:
     """By speed and even, or the ones that a space asks for."""
     even = np.ones(task.devices.count)
@@ -317,22 +308,29 @@ def _key(divisions: Sequence[Division]) -> tuple[bytes, ...]:
     return tuple(division.granules.tobytes() for division in divisions)
 
 
-def _alternate(task: Task, divisions: tuple[Division, ...], found: _Found) -> None:
-    """Search and choose ratios in turn, until neither gains."""
-    before = np.inf
+def _alternate(
+    task: Task, divisions: tuple[Division, ...], found: _Found, before: float = np.inf
+) -> None:
+    """Search and choose ratios in turn, until neither gains; `before`: seconds to start from."""
     for _ in range(ROUNDS):
         key = _key(divisions)
-        if (task.narrowed, key) in found.searched:
+        is_over = found.effort.spent and (found.searched or found.best)
+        if (task.narrowed, key) in found.searched or is_over:
             return
         found.searched.add((task.narrowed, key))
         try:
             here, solution = _searched(task, divisions, found)
         except NoRoomError as error:
             found.no_room = found.no_room or error
-            return
+            fitting = _made_to_fit(task, divisions, error, found)
+            if fitting is None:
+                return
+            divisions = fitting.program.divisions
+            continue
         if not here.fits(task.devices):
             found.no_room = found.no_room or _still_over(here, task.devices)
         found.offer(here, task.devices, None if task.narrowed else solution)
+        found.limited |= found.best is here and solution.limited
         if not task.narrowed:
             found.learn(key, solution)
         form = tuple(map(_bare, here.program.instructions))
@@ -351,16 +349,37 @@ def _alternate(task: Task, divisions: tuple[Division, ...], found: _Found) -> No
         divisions, before = better.program.divisions, better.seconds
 
 
+def _made_to_fit(
+    task: Task, divisions: tuple[Division, ...], error: NoRoomError, found: _Found
+) -> _Candidate | None:
+    """The leanest program with ratios by which it fits; None if it does not."""
+    if error.leanest is None or not task.free:
+        return None
+    with found.timed("ratios"):
+        program = unpriced_program(
+            _problem(task, divisions),
+            error.leanest,
+            task.graph,
+            task.axes,
+            divisions,
+            task.devices,
+            task.micro_batches,
+        )
+        fitting = _other_ratios(task, _candidate(task, program, divisions))
+    if fitting is not None:
+        found.offer(fitting, task.devices, None)
+    return fitting
+
+
 def _with_all_axes(task: Task, main: Task, found: _Found) -> None:
     """Search all rules at the ratios found, or where nothing fitted, from the starts."""
     if main is not task and found.best is None:
         for divisions in (*_starts(task, None, ()), *_starts_by_memory(task)):
             _alternate(task, divisions, found)
     elif main is not task and found.best is not None:
-        within = replace(task, limit=_states(task))
-        # There are programs, so that a search ends without one only at its limit.
-        with suppress(InputError):
-            _alternate(within, _divisions_for(task, found.best.program), found)
+        # What is no faster is not worth other ratios, nor another search.
+        before = found.best.seconds * (1 + 2 * GAIN)
+        _alternate(task, _divisions_for(task, found.best.program), found, before)
     _with_bound(task, found)
 
 
@@ -369,15 +388,10 @@ def _with_bound(task: Task, found: _Found) -> None:
     best = found.best
     if best is None or found.bound or best.program.graph is not task.graph:
         return
-    endless = replace(task, limit=_states(task), devices=without_limits(task.devices))
-    with suppress(InputError):
-        _, solution = _searched(endless, best.program.divisions, found)
-        found.bound = min(solution.bound, best.seconds)
-        found.optimal = found.bound >= best.seconds * (1 - SAME)
-
-
-def _states(task: Task) -> int:
-    return min(task.limit or STATES, STATES)
+    endless = replace(task, devices=without_limits(task.devices))
+    _, solution = _searched(endless, best.program.divisions, found)
+    found.bound = min(solution.bound, best.seconds)
+    found.optimal = found.bound >= best.seconds * (1 - SAME)
 
 
 def _bare(one: Instruction) -> Instruction:
@@ -397,9 +411,10 @@ def _searched(
     """
     with found.timed("prices"):
         problem = _problem(task, divisions)
+    found.effort.spend(STEPS_OF_A_CHOICE * sum(map(len, problem.choices)))
     first, solution = here, latest = _solved(task, divisions, problem, found)
     for _ in range(ATTEMPTS):
-        if here.fits(task.devices):
+        if here.fits(task.devices) or found.effort.spent:
             break
         left = task.devices.least_by_class(task.devices.room - here.price.memory.transient)
         problem = replace(problem, room=tuple(map(min, problem.room, left)))
@@ -416,10 +431,10 @@ def _searched(
 
 
 def _solved(
-    task: Task, divisions: tuple[Division, ...], problem: Problem[Priced], found: _Found
+    task: Task, divisions: tuple[Division, ...], problem: SearchProblem[Priced], found: _Found
 ) -> tuple[_Candidate, Solution]:
-    with found.timed("search"):
-        solution = solve(problem, task.limit)
+    with found.timed("search"), found.effort.portion(_steps(task, found)) as effort:
+        solution = solve(problem, effort)
     found.rounds += 1
     found.expanded += solution.expanded
     with found.timed("prices"):
@@ -435,7 +450,14 @@ def _solved(
         return _candidate(task, program, divisions), solution
 
 
-def _problem(task: Task, divisions: tuple[Division, ...]) -> Problem[Priced]:
+def _steps(task: Task, found: _Found) -> float:
+    """How many steps a search may take."""
+    most = max(found.effort.left / SHARES, LEAST_STEPS)
+    is_wider = found.best is not None and task.space is None and not task.narrowed
+    return min(most, WIDER_STEPS) if is_wider else most
+
+
+def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Priced]:
     problem = build_problem(
         task.graph,
         task.rules,
@@ -459,7 +481,7 @@ def _still_over(one: _Candidate, devices: Devices) -> NoRoomError:
     return NoRoomError(device_class, float(peak[worst]), room, proven=False)
 
 
-def _candidate(task: Task, program: Program, divisions: tuple[Division, ...]) -> _Candidate:
+def _candidate(task: Task, program: DeviceProgram, divisions: tuple[Division, ...]) -> _Candidate:
     price = price_program(program, task.devices, divisions, task.optimizer, task.measured)
     return _Candidate(replace(program, divisions=divisions), price)
 
@@ -487,7 +509,7 @@ def _other_ratios(task: Task, now: _Candidate) -> _Candidate | None:
 
 
 def _divided(
-    lines: Lines, program: Program, level: int, groups: Ints, kinds: Ints
+    lines: Lines, program: DeviceProgram, level: int, groups: Ints, kinds: Ints
 ) -> Division | None:
     """Whole granules for the axes that prices depend on; the others stay as they are."""
     narrow, used = _used(lines)
@@ -536,7 +558,6 @@ def _with_cuts(task: Task, found: _Found, allow_replicate: Collection[str]) -> N
         micro_batches=task.micro_batches,
         optimizer=task.optimizer,
         measured=task.measured,
-        limit=task.limit,
     )
     main = main_axes(divided)
     _alternate(main, _divisions_for(divided, best.program), found)
@@ -555,7 +576,7 @@ def _gain_of_free_cuts(task: Task, best: _Candidate, parts: tuple[int, ...]) -> 
     return 1.0 - seconds[1] / seconds[0] if np.isfinite(seconds[0]) else 0.0
 
 
-def _divisions_for(task: Task, program: Program) -> tuple[Division, ...]:
+def _divisions_for(task: Task, program: DeviceProgram) -> tuple[Division, ...]:
     """The divisions of a program of the same module for the axes of a task.
 
     Where one of their graphs has cuts, axes are found by the names of nodes: both sides of a cut

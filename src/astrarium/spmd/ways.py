@@ -6,13 +6,16 @@ be dearer than another and still be worth going because of what it passes. `cove
 that are not read again, where the price alone counts; `extensions` keeps every way that leaves
 layouts behind which no cheaper way leaves.
 
+On meshes of two levels ways may be too many to list. Then those of the fewest conversions are, and
+`cut_short` says so: what they lead to is a program, but nothing is proven of others.
+
 Prices are vectors: seconds, or seconds and bytes by class of devices. A way is not worth going
 if another is no dearer in any of them, even after making up for the layouts it did not leave.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from astrarium.arrays import Floats, Ints
 from astrarium.spmd.trees import NEVER, CheapestTrees
 
 Price = tuple[float, ...]
+_MOST: Final = 600  # ways listed between two sets of layouts
 Edge = tuple[int, int]
 
 
@@ -47,6 +51,8 @@ class Ways:
         self._covers: dict[tuple[int, int], tuple[Way, ...]] = {}
         self._extensions: dict[tuple[int, int], tuple[Way, ...]] = {}
         self._paths: dict[tuple[int, int], tuple[Way, ...]] = {}
+        self._detours: dict[tuple[int, int], int] = {}
+        self.cut_short = False  # whether some ways were left out
         self.trees: list[tuple[Edge, ...]] = [()]
         self._tree_ids: dict[tuple[Edge, ...], int] = {(): 0}
 
@@ -96,7 +102,11 @@ class Ways:
         key = (there, wanted)
         found = self._extensions.get(key)
         if found is None:
-            found = self._extensions[key] = self._sieved(self._search(there, wanted, last=False))
+            ways = self._search(there, wanted, last=False)
+            if len(ways) > _MOST:
+                self.cut_short = True
+                ways = sorted(ways, key=lambda way: (len(way.edges), way.price))[:_MOST]
+            found = self._extensions[key] = self._sieved(ways)
         return found
 
     def upper(self, there: Ints, wanted: Ints) -> Floats:
@@ -106,7 +116,10 @@ class Ways:
         near = np.stack([self._near[index] for index in there.tolist()])
         masks = [self.masks[index] for index in wanted.tolist()]
         member = np.array([[mask >> bit & 1 for bit in range(self.size)] for mask in masks])
-        return np.asarray(np.einsum("flc,wl->fwc", near, member.astype(np.float64)))
+        prices = np.matmul(
+            member.astype(np.float64), near.transpose(1, 0, 2).reshape(self.size, -1)
+        )
+        return prices.reshape(len(masks), len(near), self.components).swapaxes(0, 1)
 
     def _nearest(self, mask: int) -> Floats:
         """By layout: the price of the quickest way from any of a set."""
@@ -139,16 +152,36 @@ class Ways:
         key = (there, goal)
         found = self._paths.get(key)
         if found is None:
-            ways: list[Way] = []
-            start = self.masks[there]
-            for layout in range(self.size):
-                if start >> layout & 1:
-                    self._walk(layout, start, Way((0.0,) * self.components, 0, ()), goal, ways)
+            ways = self._walked(there, goal, self.size)
+            if len(ways) > _MOST:
+                self.cut_short = True
+                ways = self._short_ways(there, goal)
             found = self._paths[key] = self._sieved(ways)
         return found
 
-    def _walk(self, at: int, mask: int, way: Way, goal: int, ways: list[Way]) -> None:
+    def _short_ways(self, there: int, goal: int) -> list[Way]:
+        """Those of at most as many conversions as there are not too many ways of."""
+        ways: list[Way] = []
+        for hops in range(1, self.size):
+            longer = self._walked(there, goal, hops)
+            if len(longer) > _MOST:
+                break
+            ways = longer
+        return ways
+
+    def _walked(self, there: int, goal: int, hops: int) -> list[Way]:
+        """Paths of at most so many conversions; or some, more than can be listed."""
+        ways: list[Way] = []
+        start = self.masks[there]
+        for layout in range(self.size):
+            if start >> layout & 1:
+                self._walk(layout, start, Way((0.0,) * self.components, 0, ()), goal, hops, ways)
+        return ways
+
+    def _walk(self, at: int, mask: int, way: Way, goal: int, hops: int, ways: list[Way]) -> None:
         """Go on from a layout in all ways that bring the goal nearer than it was from any there."""
+        if len(way.edges) == hops or len(ways) > _MOST:
+            return
         for after, price in self._arcs[at]:
             if mask >> after & 1:
                 continue
@@ -156,25 +189,26 @@ class Ways:
             reached = mask | 1 << after
             if after == goal:
                 ways.append(longer._replace(after=self.number(reached)))
-            elif not self._is_detour(mask, after, goal):
-                self._walk(after, reached, longer, goal, ways)
+            elif not mask & self._nearer(after, goal):
+                self._walk(after, reached, longer, goal, hops, ways)
 
-    def _is_detour(self, mask: int, layout: int, goal: int) -> bool:
-        """Whether the goal is as near from what is there already as it can be from a layout.
+    def _nearer(self, layout: int, goal: int) -> int:
+        """The layouts from which a goal is as near as it can be from this one, as bits.
 
-        Then that layout may as well be made later, when somebody wants it. Where the prices are
-        equal, fewer conversions are nearer: a free one may be the only way out.
+        If one of them is there already, this one may as well be made later, when somebody wants
+        it. Where the prices are equal, fewer conversions are nearer: a free one may be the only
+        way out.
         """
-        from_here = self._least[layout, goal]
-        if from_here[0] >= NEVER:
-            return True
-        hops = self._hops[layout, goal]
-        for other in range(self.size):
-            if mask >> other & 1 and np.all(self._quickest[other, goal] <= from_here):
-                nearer = self._quickest[other, goal, 0] < from_here[0]
-                if nearer or self._hops[other, goal] <= hops:
-                    return True
-        return False
+        found = self._detours.get((layout, goal))
+        if found is None:
+            quickest, least = self._quickest[:, goal], self._least[layout, goal]
+            nearer = quickest[:, 0] < least[0]
+            nearer |= self._hops[:, goal] <= self._hops[layout, goal]
+            nearer &= np.all(quickest <= least, axis=1)
+            nearer |= least[0] >= NEVER
+            found = sum(1 << other for other in np.flatnonzero(nearer).tolist())
+            self._detours[layout, goal] = found
+        return found
 
     def _sieved(self, ways: list[Way]) -> tuple[Way, ...]:
         """Without ways that another matches, after making up for the layouts it lacks."""

@@ -94,7 +94,7 @@ class Tensor(Value, frozen=True, dict=True):
         return self.elements * DTYPE_BYTES[self.dtype]
 
 
-class Call(Value, frozen=True):
+class LocalCall(Value, frozen=True):
     """An operator with its operands as one device has them, and whose gradients are needed."""
 
     node: Node
@@ -135,7 +135,10 @@ _WIDENS: Final = words("expand expand_as")
 _TURNS: Final = words("permute transpose t swapaxes swapdims movedim numpy_T mT expand")
 _MAY_COPY: Final = words("reshape contiguous flatten")
 # Nothing is read: tensors made from shapes alone.
-_MADE: Final = words("arange zeros ones full zeros_like ones_like full_like empty")
+_MADE: Final = words(
+    "arange zeros ones full zeros_like ones_like full_like empty empty_like rand rand_like randn"
+    " randn_like new_empty new_full new_ones new_zeros"
+)
 # The gradient of an input is that of the result, or a sum of it.
 _PASSES_GRADIENT: Final = words("add sub rsub add_ sub_ clone")
 _POINTWISE: Final = {
@@ -146,7 +149,7 @@ _POINTWISE: Final = {
 }
 
 
-def terms_of(call: Call) -> list[Term]:
+def terms_of(call: LocalCall) -> list[Term]:
     """The kernels of an operator, forward and backward."""
     name = operator_name(call.node.op)
     if call.node.is_source or name == SEGMENT:
@@ -163,7 +166,7 @@ def terms_of(call: Call) -> list[Term]:
 
 def call_of(
     graph: Graph, index: int, inputs: Sequence[Shape] | None = None, output: Shape | None = None
-) -> Call:
+) -> LocalCall:
     """A node's operator on these shapes; on its own if none are given."""
     node = graph.nodes[index]
     read = [graph.nodes[i] for i in graph.inputs[index]]
@@ -172,7 +175,7 @@ def call_of(
     wanted = tuple(node.needs_gradient and one.needs_gradient for one in read)
     result = Tensor(node.shape if output is None else output, node.dtype)
     copies = makes_copy(graph, index)
-    return Call(node, tuple(tensors), result, wanted, copies)
+    return LocalCall(node, tuple(tensors), result, wanted, copies)
 
 
 def makes_copy(graph: Graph, index: int) -> bool:
@@ -232,7 +235,7 @@ def stream(num_bytes: Size, *, backward: bool = False, of_weight: bool = False) 
 
 
 def _products(
-    call: Call,
+    call: LocalCall,
     sizes: tuple[Size, Size, Size, Size],
     left: int,
     right: int,
@@ -259,7 +262,7 @@ def _products(
     return terms
 
 
-def _bias_terms(call: Call, position: int) -> list[Term]:
+def _bias_terms(call: LocalCall, position: int) -> list[Term]:
     """The sum over tokens that is a bias's gradient; adding it is part of the product."""
     if position >= len(call.inputs) or not call.gradients[position]:
         return []
@@ -267,19 +270,19 @@ def _bias_terms(call: Call, position: int) -> list[Term]:
     return [Term(kernel, (call.output.elements,), of_weight=True)]
 
 
-def _linear(call: Call) -> list[Term]:
+def _linear(call: LocalCall) -> list[Term]:
     x, weight = call.inputs[:2]
     sizes = (1.0, _product(x.shape[:-1]), weight.shape[0], weight.shape[1])
     return _products(call, sizes, 0, 1) + _bias_terms(call, 2)
 
 
-def _addmm(call: Call) -> list[Term]:
+def _addmm(call: LocalCall) -> list[Term]:
     _, x, weight = call.inputs[:3]
     sizes = (1.0, x.shape[0], weight.shape[1], weight.shape[0])
     return _products(call, sizes, 1, 2) + _bias_terms(call, 0)
 
 
-def _matmul(call: Call) -> list[Term]:
+def _matmul(call: LocalCall) -> list[Term]:
     left, right = call.inputs[-2:]
     first = len(call.inputs) - 2
     k = left.shape[-1]
@@ -298,7 +301,7 @@ def _at_least_one(size: Size) -> Size:
     return np.maximum(size, 1.0)
 
 
-def _einsum(call: Call) -> list[Term]:
+def _einsum(call: LocalCall) -> list[Term]:
     """Letters of both operands and the result: batch; of one and the result: rows, columns."""
     equation = str(call.node.args[0]).replace(" ", "")
     sources, _, result = equation.partition("->")
@@ -319,7 +322,15 @@ def _einsum(call: Call) -> list[Term]:
     return _products(call, sizes, 0, 1)
 
 
-def _convolution(call: Call) -> list[Term]:
+def _transposed(call: LocalCall) -> list[Term]:
+    """Every pixel of the input is multiplied by a kernel for each channel of the result."""
+    x, weight = call.inputs[:2]
+    places = x.shape[0] * _product(x.shape[2:])
+    columns = _product(weight.shape[1:])
+    return _products(call, (1.0, places, columns, x.shape[1]), 0, 1) + _bias_terms(call, 2)
+
+
+def _convolution(call: LocalCall) -> list[Term]:
     """As a product without ever writing the unfolded input."""
     weight, out = call.inputs[1], call.output
     places = out.shape[0] * _product(out.shape[2:])
@@ -340,7 +351,27 @@ def _convolution(call: Call) -> list[Term]:
     return terms + _bias_terms(call, 2)
 
 
-def _attention(call: Call) -> list[Term]:
+def _experts(call: LocalCall) -> list[Term]:
+    """A product for each expert that is here, of the rows that it gets if all get as many."""
+    x, matrices = call.inputs[:2]
+    first, last = matrices.shape[1:]
+    inner, outer = (first, last) if call.node.args[4] else (last, first)
+    sizes = (matrices.shape[0], x.shape[0] / float(call.node.args[3]), outer, inner)
+    return _products(call, sizes, 0, 1)
+
+
+def _recurrent(call: LocalCall) -> list[Term]:
+    """A product with every matrix for every step of every sequence."""
+    x = call.inputs[0]
+    steps = x.shape[0] * x.shape[1]
+    terms = []
+    for position, matrix in enumerate(call.inputs):
+        if len(matrix.shape) == 2:
+            terms += _products(call, (1.0, steps, *matrix.shape), 0, position)
+    return terms
+
+
+def _attention(call: LocalCall) -> list[Term]:
     query, key, value = call.inputs[:3]
     lead = _product(query.shape[:-3]) if len(query.shape) > 3 else 1.0
     sizes = (
@@ -359,7 +390,7 @@ def _attention(call: Call) -> list[Term]:
     return terms
 
 
-def _embedding(call: Call) -> list[Term]:
+def _embedding(call: LocalCall) -> list[Term]:
     """Rows looked up; backward a gradient of the table's size is filled and added to."""
     weight = call.inputs[0]
     kind = Pointwise.EMBEDDING.value
@@ -370,7 +401,7 @@ def _embedding(call: Call) -> list[Term]:
     return terms
 
 
-def _cross_entropy(call: Call) -> list[Term]:
+def _cross_entropy(call: LocalCall) -> list[Term]:
     """A softmax that is kept, and its difference to the targets."""
     logits = call.inputs[0]
     terms = [stream(3.0 * logits.bytes)]
@@ -379,7 +410,7 @@ def _cross_entropy(call: Call) -> list[Term]:
     return terms
 
 
-def _pointwise_terms(call: Call, kind: Pointwise) -> list[Term]:
+def _pointwise_terms(call: LocalCall, kind: Pointwise) -> list[Term]:
     count = call.inputs[0].elements
     terms = [Term(Kernel(kind.value, call.inputs[0].dtype), (count,))]
     if any(call.gradients):
@@ -388,7 +419,7 @@ def _pointwise_terms(call: Call, kind: Pointwise) -> list[Term]:
     return terms
 
 
-def _view_terms(call: Call, name: str) -> list[Term]:
+def _view_terms(call: LocalCall, name: str) -> list[Term]:
     """Views are free; the gradient of a part is written into one of the whole."""
     if not call.inputs or not call.gradients[0]:
         return []
@@ -399,7 +430,7 @@ def _view_terms(call: Call, name: str) -> list[Term]:
     return []
 
 
-def _memory_terms(call: Call, name: str) -> list[Term]:
+def _memory_terms(call: LocalCall, name: str) -> list[Term]:
     """One kernel forward, one for each gradient: tensors read and written once."""
     read = 0.0 if name in _MADE else sum(tensor.bytes for tensor in call.inputs)
     terms = [stream(read + call.output.bytes)]
@@ -414,7 +445,7 @@ def _memory_terms(call: Call, name: str) -> list[Term]:
     return terms
 
 
-_SPECIAL: Final[Mapping[str, Callable[[Call], list[Term]]]] = {
+_SPECIAL: Final[Mapping[str, Callable[[LocalCall], list[Term]]]] = {
     "linear": _linear,
     "addmm": _addmm,
     "matmul": _matmul,
@@ -426,6 +457,9 @@ _SPECIAL: Final[Mapping[str, Callable[[Call], list[Term]]]] = {
     "conv1d": _convolution,
     "conv2d": _convolution,
     "conv3d": _convolution,
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    "experts": _experts,
     "scaled_dot_product_attention": _attention,
     "embedding": _embedding,
     "cross_entropy_loss": _cross_entropy,

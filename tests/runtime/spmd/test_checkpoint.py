@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -8,13 +7,16 @@ from random import Random
 import pytest
 import torch
 from spmd_examples import example
-from spmd_programs import drawn_program
+from spmd_programs import drawn_program, on_one_rank
 from spmd_ranks import Ranks
-from spmd_training import resumed, saved
+from spmd_training import resumed, saved, training_on
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from astrarium.errors import InputError
 from astrarium.runtime.spmd.alone import ModuleAlone
-from astrarium.runtime.spmd.checkpoint import MANIFEST, Reader, reassemble
+from astrarium.runtime.spmd.boxes import stored_boxes
+from astrarium.runtime.spmd.checkpoint import MANIFEST, SCHEMA, Reader, load, reassemble
+from astrarium.runtime.spmd.collectives import Peers
 from astrarium.runtime.spmd.pieces import Piece
 from astrarium.runtime.spmd.training import Recipe
 from astrarium.spmd.graph import PARAMETER, Node
@@ -71,22 +73,39 @@ def test_the_plain_state_dict(checkpoint: tuple[Path, float]) -> None:
 def test_fused_projections_have_the_shape_that_the_module_stores(
     checkpoint: tuple[Path, float],
 ) -> None:
-    """Programs use them taken apart; one that does not can read them all the same."""
+    """Programs use them taken apart."""
     folder, _ = checkpoint
-    reader, name = Reader(folder), "transformer.h.0.attn.c_attn.weight"
-    assert reader.manifest.shapes[name] == (12, 3, 12)
+    name = "transformer.h.0.attn.c_attn.weight"
+    (used,) = [node for node in example("gpt2").graph.nodes if node.target == name]
+    assert (used.shape, used.stored_shape) == ((12, 3, 12), (12, 36))
+    reader = Reader(folder)
+    assert reader.shapes[name] == (12, 36)
     assert reader.optimizer_state()[name]["exp_avg"].shape == (12, 36)
-    whole = reader.state_dict()[name]
-    assert whole.shape == (12, 36)
-    node = Node(name, PARAMETER, (12, 36), "float64", target=name)
-    piece = Piece((2, 5), (7, 20))
-    found = reader.piece_of(node, piece)
-    assert torch.equal(found["value"], piece.of(whole))
-    assert found["exp_avg"].shape == piece.sizes
-    assert float(found["step"]) == 2.0
-    wrong = replace(node, shape=(36, 12))
-    with pytest.raises(InputError, match=r"attn\.weight' of shape .*; it is of another model"):
-        reader.piece_of(wrong, piece)
+
+
+def test_torch_reads_it_without_us(checkpoint: tuple[Path, float], tmp_path: Path) -> None:
+    path = tmp_path / "all.pt"
+    dcp_to_torch_save(checkpoint[0], path)
+    found = torch.load(path, weights_only=True)
+    expected = Reader(checkpoint[0]).state_dict()
+    aliases = expected.keys() - found["model"].keys()
+    assert aliases == {"lm_head.weight"}
+    for name, tensor in found["model"].items():
+        assert torch.equal(tensor, expected[name])
+    kept = found["optimizer"]["state"]["transformer.ln_f.bias"]
+    assert kept.keys() == {"step", "exp_avg", "exp_avg_sq"}
+    assert found["trainer"]["groups"][0]["eps"] == 1e-3
+
+
+@pytest.mark.parametrize("piece", [Piece((2, 1, 5), (7, 2, 4)), Piece((0, 0, 0), (3, 3, 8))])
+def test_pieces_of_one_dimension_as_two_are_boxes_of_it(piece: Piece) -> None:
+    node = Node("w", PARAMETER, (9, 3, 10), "float32", ([9, 30],), target="w")
+    whole = torch.arange(270.0).reshape(9, 3, 10)
+    found = stored_boxes(node, piece, piece.of(whole))
+    assert found.shape == (9, 30)
+    assert len(found.parts) == piece.sizes[1]
+    for box, tensor in found.parts:
+        assert torch.equal(box.of(whole.reshape(9, 30)), tensor)
 
 
 def _copied(folder: Path, to: Path) -> Path:
@@ -100,32 +119,62 @@ def test_missing_and_damaged_files_are_named(
     checkpoint: tuple[Path, float], tmp_path: Path
 ) -> None:
     folder = _copied(checkpoint[0], tmp_path / "copy")
-    part = folder / "rank-00001.pt"
+    part = folder / "__1_0.distcp"
     content = part.read_bytes()
     part.write_bytes(content[:-1])
-    with pytest.raises(InputError, match=r"rank-00001\.pt has \d+ bytes instead of \d+"):
+    with pytest.raises(InputError, match=r"__1_0\.distcp has \d+ bytes instead of \d+"):
         Reader(folder)
     part.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
-    with pytest.raises(InputError, match=r"rank-00001\.pt is damaged"):
-        Reader(folder).state_dict()
+    with pytest.raises(InputError, match=r"__1_0\.distcp is damaged"):
+        Reader(folder)
     part.unlink()
-    with pytest.raises(InputError, match=r"rank-00001\.pt is missing"):
+    with pytest.raises(InputError, match=r"__1_0\.distcp is missing"):
         Reader(folder)
 
 
-def test_a_manifest_that_does_not_fit(checkpoint: tuple[Path, float], tmp_path: Path) -> None:
+def test_other_folders_are_refused_by_name(checkpoint: tuple[Path, float], tmp_path: Path) -> None:
     folder = _copied(checkpoint[0], tmp_path / "copy")
-    with pytest.raises(InputError, match="holds no parameter 'other'"):
-        Reader(folder).parameter("other", Piece((0,), (1,)))
-    manifest = json.loads((folder / MANIFEST).read_text())
-    for part in manifest["files"]:
-        part["pieces"].pop("transformer.ln_f.bias", None)
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match=r"holds 0 of 12 numbers of 'transformer\.ln_f\.bias'"):
-        Reader(folder).state_dict()
-    (folder / MANIFEST).write_text("{")
-    with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+    manifest = folder / MANIFEST
+    text = manifest.read_text()
+    manifest.write_text(text.replace(SCHEMA, "astrarium.checkpoint/9"))
+    with pytest.raises(InputError, match=r"'astrarium\.checkpoint/9'; this reads astrarium\.ch"):
         Reader(folder)
-    (folder / MANIFEST).unlink()
-    with pytest.raises(InputError, match="is no checkpoint"):
+    manifest.write_text("{")
+    with pytest.raises(InputError, match=r"astrarium\.json is damaged"):
         Reader(folder)
+    manifest.unlink()
+    with pytest.raises(InputError, match=r"torch can read it, but it has no astrarium\.json"):
+        Reader(folder)
+    (folder / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match=r"manifest\.json is of an earlier release"):
+        Reader(folder)
+    with pytest.raises(InputError, match="is no checkpoint: it has no"):
+        Reader(tmp_path / "nowhere")
+
+
+def test_one_that_was_being_replaced_is_read(
+    checkpoint: tuple[Path, float], tmp_path: Path
+) -> None:
+    """A process that ends between two renamings leaves what was there before."""
+    _copied(checkpoint[0], tmp_path / "two.older")
+    assert Reader(tmp_path / "two").manifest.step == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"optimizer": "sgd"}, "was trained with Adam, not SGD"),
+        ({"model": "mlp"}, "holds no parameter"),
+    ],
+)
+def test_checkpoints_of_other_trainings_are_refused(
+    checkpoint: tuple[Path, float], change: dict[str, str], said: str
+) -> None:
+    one = example(change.get("model", "gpt2"))
+    program = on_one_rank(drawn_program(one.graph, (2,), Random(1)))
+    recipe = replace(RECIPE, optimizer=change.get("optimizer", "adam"))
+    if "optimizer" in change:
+        recipe = replace(recipe, settings=())
+    training = training_on(Peers(), program, one.model.state(one.graph), recipe)
+    with pytest.raises(InputError, match=said):
+        load(checkpoint[0], training, {"buffer": torch.zeros(3)})

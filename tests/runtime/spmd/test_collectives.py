@@ -9,10 +9,10 @@ from spmd_ranks import Ranks
 from torch import Tensor
 
 from astrarium.runtime.spmd.collectives import Parts, Peers, Route
-from astrarium.spmd.layout import Layout, Spread
+from astrarium.spmd.layout import Holding, TensorLayout
 from astrarium.spmd.program import How
 
-ROUTES = [(a, b) for a in Spread for b in Spread if a != b or a is Spread.SHARD]
+ROUTES = [(a, b) for a in Holding for b in Holding if a != b or a is Holding.SHARD]
 # How values and gradients of each layout make up the whole.
 VALUES = {"replicate": "same", "copied": "same", "shard": "shard", "partial": "sum"}
 GRADIENTS = {"replicate": "same", "copied": "sum", "shard": "shard", "partial": "same"}
@@ -36,15 +36,15 @@ def _dealt(random: Random, x: Tensor, how: str, parts: Parts | None, count: int)
 
 
 def _case(
-    random: Random, count: int, spreads: tuple[Spread, Spread], hows: tuple[How, How]
+    random: Random, count: int, spreads: tuple[Holding, Holding], hows: tuple[How, How]
 ) -> tuple[Route, Tensor, Tensor]:
     """A route, and a whole value and gradient of small whole numbers: sums are exact."""
     shape = (random.randrange(1, 7), random.randrange(1, 7), random.randrange(1, 5))
     dims = random.sample(range(3), 2)
     layouts, parts = [], []
     for spread, dim in zip(spreads, dims, strict=True):
-        is_shard = spread is Spread.SHARD
-        layouts.append(Layout(spread, dim if is_shard else -1))
+        is_shard = spread is Holding.SHARD
+        layouts.append(TensorLayout(spread, dim if is_shard else -1))
         parts.append(Parts(dim, _uneven(random, shape[dim], count)) if is_shard else None)
     values = [
         torch.tensor([random.randrange(-99, 99) for _ in range(shape[0] * shape[1] * shape[2])])
@@ -94,7 +94,11 @@ def test_other_types_of_numbers_are_gathered(ranks: Ranks, dtype: torch.dtype) -
         piece = parts.piece(value, rank).clone()
         routes = [
             Route(
-                Layout(Spread.SHARD, 0), Layout(Spread.REPLICATE), Peers(), parts, forward_how=how
+                TensorLayout(Holding.SHARD, 0),
+                TensorLayout(Holding.REPLICATE),
+                Peers(),
+                parts,
+                forward_how=how,
             )
             for how in How
         ]
@@ -124,7 +128,9 @@ def test_pieces_of_other_sizes(ranks: Ranks) -> None:
 def test_one_rank_exchanges_nothing() -> None:
     x = torch.ones(2, 3)
     for before, after in ROUTES:
-        layouts = [Layout(s, i if s is Spread.SHARD else -1) for i, s in enumerate((before, after))]
+        layouts = [
+            TensorLayout(s, i if s is Holding.SHARD else -1) for i, s in enumerate((before, after))
+        ]
         route = Route(layouts[0], layouts[1], Peers(), Parts(0, (2,)), Parts(1, (3,)))
         assert torch.equal(route.forward(x), x)
         assert torch.equal(route.backward(x), x)

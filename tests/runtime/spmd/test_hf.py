@@ -15,6 +15,7 @@ from astrarium.model import load_model
 from astrarium.runtime.spmd.hf import make
 from astrarium.spmd.capture import capture
 from astrarium.spmd.graph import PARAMETER
+from astrarium.spmd.rules_layers import EXPERTS
 
 BATCH, LENGTH, WORDS = 8, 128, 4096
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -22,6 +23,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 1, "vocab_size": WORDS,
         "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 768,
         "max_position_embeddings": LENGTH, "hidden_act": "silu",
+    },
+    "mixtral": {
+        "model_type": "mixtral", "hidden_size": 256, "num_hidden_layers": 1, "vocab_size": WORDS,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 256,
+        "max_position_embeddings": LENGTH, "num_local_experts": 4, "num_experts_per_tok": 2,
     },
     "gpt2": {
         "model_type": "gpt2", "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": WORDS,
@@ -63,8 +69,20 @@ def test_sixteen_bits_are_casts_of_parameters(config: str) -> None:
     assert graph.nodes[graph.loss].dtype == "float32"
 
 
+@pytest.mark.parametrize("config", ["mixtral"], indirect=True)
+def test_experts_are_products_of_rows_by_their_matrices(config: str) -> None:
+    with torch.device("meta"):
+        module, inputs = make(BATCH, config, LENGTH)
+    graph = capture(module, inputs)
+    products = [node for node in graph.nodes if node.op == EXPERTS]
+    assert [node.shape for node in products] == [
+        (2 * BATCH * LENGTH, 512),
+        (2 * BATCH * LENGTH, 256),
+    ]
+    # No matrix is there for every row.
+    assert max(node.elements for node in graph.nodes) <= BATCH * LENGTH * WORDS
+
+
 def test_modules_that_cannot_be_made_say_why() -> None:
-    with pytest.raises(InputError, match="experts"):
-        make(2, "Mixtral-8x7B", 16)
     with pytest.raises(InputError, match="float32, bfloat16, float16"):
         make(2, "gpt2-small", 16, "int8")

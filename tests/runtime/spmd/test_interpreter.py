@@ -80,7 +80,8 @@ def test_values_are_forgotten_after_their_last_use() -> None:
     program = on_one_rank(drawn_program(one.graph, (2,), Random(1)))
     training = training_on(Peers(), program, one.model.state(one.graph), Recipe())
     interpreter, found = training.interpreter, Gradients()
-    run = interpreter.forward(training.sources(one.model.inputs), interpreter.context(0, 0), found)
+    sources = training.sources(training.cut(one.model.inputs))
+    run = interpreter.forward(sources, interpreter.context(0, 0), found)
     assert len(run.values) == 1
     assert torch.equal(interpreter.loss(run), next(iter(run.values.values())))
     interpreter.backward(run)
@@ -101,4 +102,4 @@ def test_a_node_that_cannot_be_computed_is_named() -> None:
         r"node relu \(aten.relu.bogus, .*mlp.py:\d+\) cannot be computed: AttributeError: .*bogus"
     )
     with pytest.raises(InputError, match=said):
-        training.gradients([one.model.inputs])
+        training.gradients([training.cut(one.model.inputs)])

@@ -23,14 +23,16 @@ from astrarium.runtime.spmd.checkpoint import reassemble
 from astrarium.runtime.spmd.job import (
     Difference,
     ProgramRun,
+    ProgramSettings,
     RankReport,
-    Settings,
+    check_ranks,
     compared_with,
     run_program,
+    run_programs,
 )
 from astrarium.spmd.capture import capture, load_factory
 from astrarium.spmd.devices import devices_of
-from astrarium.spmd.document import ProgramDocument, SearchPart, SourcePart, document_of
+from astrarium.spmd.document import ProgramDocument, SourcePart, SynthesisPart, document_of
 from astrarium.spmd.files import save_program
 from astrarium.spmd.fused import taken_apart
 
@@ -45,7 +47,7 @@ def _document(name: str, gpus: str, micro_batches: int = 1, **changes: float) ->
     devices = devices_of(parse_gpus(gpus))
     graph = taken_apart(capture(module, inputs))
     program = drawn_program(graph, devices.mesh, Random(gpus), micro_batches)
-    return document_of(source, devices, program, SearchPart(0.0, 0, 0, False, 0.0))
+    return document_of(source, devices, program, SynthesisPart(0.0, 0, 0, False, 0.0))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,9 @@ def mlp() -> ProgramDocument:
 def test_a_run_is_that_of_the_module_and_goes_on(mlp: ProgramDocument, tmp_path: Path) -> None:
     """Two micro-batches on two ranks; then the checkpoint on three ranks, with another program."""
     folder = tmp_path / "checkpoint"
-    done = run_program(mlp, settings=Settings(steps=2, save=str(folder)), timeout_seconds=SECONDS)
+    done = run_program(
+        mlp, settings=ProgramSettings(steps=2, save=str(folder)), timeout_seconds=SECONDS
+    )
     assert isinstance(done, ProgramRun)
     assert done.is_right
     assert done.single_process is not None
@@ -71,7 +75,7 @@ def test_a_run_is_that_of_the_module_and_goes_on(mlp: ProgramDocument, tmp_path:
     module.load_state_dict(torch.load(reassemble(folder), weights_only=True))
     other = _document("mlp", "a100:1,v100:2", micro_batches=2)
     further = run_program(
-        other, settings=Settings(steps=2, load=str(folder)), timeout_seconds=SECONDS
+        other, settings=ProgramSettings(steps=2, load=str(folder)), timeout_seconds=SECONDS
     )
     assert further.is_right
     assert further.losses[0] < done.losses[1]
@@ -82,7 +86,7 @@ def test_dropout_is_compared_with_the_module() -> None:
     """Of GPT-2, whose fused projections have another shape in the module."""
     document = _document("gpt2", "a100:1,v100:1", dropout=0.4, layers=1)
     assert any(node.stored_shape != node.shape for node in document.program.graph.nodes)
-    done = run_program(document, settings=Settings(steps=2), timeout_seconds=SECONDS)
+    done = run_program(document, settings=ProgramSettings(steps=2), timeout_seconds=SECONDS)
     assert done.is_right
     assert done.single_process is not None
     drawn = "the module on one device, its dropout drawn by position"
@@ -97,7 +101,7 @@ def test_another_mask_than_the_modules_is_noticed() -> None:
     nodes = [replace(node, draw=7 if node.draw == 1 else node.draw) for node in graph.nodes]
     wrong = replace(document.program, graph=replace(graph, nodes=tuple(nodes)))
     done = run_program(
-        replace(document, program=wrong), settings=Settings(steps=1), timeout_seconds=SECONDS
+        replace(document, program=wrong), settings=ProgramSettings(steps=1), timeout_seconds=SECONDS
     )
     assert done.single_process is not None
     assert not done.is_right
@@ -135,8 +139,8 @@ def test_differences_are_judged_by_the_rounding_of_the_module(tmp_path: Path) ->
     graph = capture(*load_factory(source.factory)(batch=8))
     devices = devices_of(parse_gpus("a100:1,v100:1"))
     program = drawn_program(graph, devices.mesh, Random(5))
-    document = document_of(source, devices, program, SearchPart(0.0, 0, 0, False, 0.0))
-    done = run_program(document, settings=Settings(steps=2), timeout_seconds=SECONDS)
+    document = document_of(source, devices, program, SynthesisPart(0.0, 0, 0, False, 0.0))
+    done = run_program(document, settings=ProgramSettings(steps=2), timeout_seconds=SECONDS)
     found = done.single_process
     assert found is not None
     assert found.buffers is not None
@@ -172,11 +176,24 @@ def test_gpus_that_are_not_there_are_refused(
     monkeypatch.setattr("astrarium.runtime.execute.visible_gpus", lambda: 1)
     with pytest.raises(InputError, match="needs 2 GPUs, and this machine has 1"):
         run_program(mlp, device=Device.CUDA)
+    check_ranks(mlp, 2, Device.CUDA, share_gpus=True)
+    monkeypatch.setattr("astrarium.runtime.execute.visible_gpus", lambda: 0)
+    with pytest.raises(InputError, match="needs 1 GPUs, and this machine has 0"):
+        check_ranks(mlp, 2, Device.CUDA, share_gpus=True)
+
+
+@pytest.mark.usefixtures("warm")
+def test_ranks_say_what_share_of_a_core_they_had(mlp: ProgramDocument) -> None:
+    settings = ProgramSettings(steps=1, rounds=2, compare=False, watch_seconds=0.02)
+    (reports,) = run_programs([mlp], Device.CPU, settings, timeout_seconds=SECONDS)
+    for report in reports:
+        assert len(report.shares) == 2
+        assert all(0.0 < share < 1.1 for share in report.shares)
 
 
 @pytest.mark.usefixtures("warm")
 def test_a_rank_that_fails_is_named(mlp: ProgramDocument) -> None:
-    settings = Settings(steps=1, load="nowhere")
+    settings = ProgramSettings(steps=1, load="nowhere")
     with pytest.raises(RankError, match="nowhere is no checkpoint"):
         run_program(mlp, settings=settings, timeout_seconds=SECONDS)
 

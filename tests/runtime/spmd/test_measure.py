@@ -12,8 +12,8 @@ from astrarium.runtime.spmd.measure import line_through, measured_operators, who
 from astrarium.runtime.spmd.messages import MESSAGE_BYTES, measured_laws, measured_messages
 from astrarium.spmd.compute import operator_key
 from astrarium.spmd.devices import devices_of
-from astrarium.spmd.messages import Mailbox, Request
-from astrarium.spmd.rules import Collective, rules_of
+from astrarium.spmd.messages import Mailbox, MessageRequest
+from astrarium.spmd.rules import MessageKind, rules_of
 
 LAWS = {"linear": (1e-6, 1e-11, 0.0), "residual_forward": (1e-6, 1e-10), "update": (1e-5, 1e-9)}
 MESSAGES = {
@@ -62,11 +62,11 @@ def test_everything_can_be_computed_by_one_device() -> None:
 def test_prices_are_those_of_measured_messages() -> None:
     """An exchange between the two cores costs what its line says, for any size."""
     tuning = Tuning(laws=LAWS, messages=MESSAGES)
-    devices = devices_of(spmd_cpu.cluster_of(1 / 3, tuning), 8e9, tuning=tuning)
+    devices = devices_of(spmd_cpu.cluster_of((1.0, 1 / 3), tuning), 8e9, tuning=tuning)
     for size in MESSAGE_BYTES:
         mail = Mailbox()
-        mail.ask(Request(0, Collective.ALL_REDUCE, float(size)))
-        mail.ask(Request(0, Collective.ALL_TO_ALL, float(size)))
+        mail.ask(MessageRequest(0, MessageKind.ALL_REDUCE, float(size)))
+        mail.ask(MessageRequest(0, MessageKind.ALL_TO_ALL, float(size)))
         seconds, _ = mail.seconds(devices)
         for found, name in zip(seconds, ("all_reduce", "send"), strict=True):
             call, byte = MESSAGES[name]
@@ -76,7 +76,7 @@ def test_prices_are_those_of_measured_messages() -> None:
 def test_synthesis_takes_what_was_measured() -> None:
     """With slow messages and a core of a third, the fast core does about three quarters."""
     tuning = Tuning(laws=LAWS, messages=MESSAGES)
-    devices = devices_of(spmd_cpu.cluster_of(1 / 3, tuning), 8e9, tuning=tuning)
+    devices = devices_of(spmd_cpu.cluster_of((1.0, 1 / 3), tuning), 8e9, tuning=tuning)
     one = example("mlp", batch=32, hidden=64)
     measured = measured_operators(one.graph, one.model, repeats=1)
     source = spmd_cpu.source_of("bert")

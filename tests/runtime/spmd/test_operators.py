@@ -13,7 +13,7 @@ from torch import Tensor
 
 from astrarium.runtime.spmd.operators import run_local
 from astrarium.spmd.local import local_pieces, local_shape
-from astrarium.spmd.rule import Rule
+from astrarium.spmd.rule import ShardRule
 
 ROWS = 4096
 
@@ -50,7 +50,7 @@ def test_sums_over_devices_stay_within_16_bits(op: str, dtype: torch.dtype) -> N
         assert total.item() == pytest.approx(expected.item(), rel=0.01)
 
 
-def run(tried: Trial, rule: Rule) -> list[Tensor]:
+def run(tried: Trial, rule: ShardRule) -> list[Tensor]:
     """The results of three devices."""
     divisions = (drawn_division(tried.axes, 3, tried.random),)
     devices = devices_of(tried.graph, tried.axes, divisions)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from spmd_simulated import devices_of
 
-from astrarium.runtime.spmd.context import Run
-from astrarium.runtime.spmd.positions import dropped, kept, key_of, places
+from astrarium.runtime.spmd.context import OperatorRun
+from astrarium.runtime.spmd.positions import dropped, kept, key_of, normal_of, places, uniform_of
 from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.graph import INPUT, Graph, Node, Ref
 
@@ -20,7 +20,7 @@ def drawn(
     graph = Graph((Node("x", INPUT, shape, "float32"), node))
     axes = Axes(((0, 1), (0, 1)), shape)
     (device,) = devices_of(graph, axes, (Division(np.array(shape)[:, None]),), seed=seed, step=step)
-    run = Run(node, (), (), shape, device)
+    run = OperatorRun(node, (), (), shape, device)
     mask = kept(run, shape, [(0, length) for length in shape], chance)
     return dropped(torch.ones(shape), mask, chance)
 
@@ -61,6 +61,20 @@ def test_a_piece_knows_its_places() -> None:
     assert piece.shape == (2, 0, 2)
     piece = places((4, 5, 6), [(1, 3), (0, 5), (2, 4)], torch.device("cpu"))
     assert (piece == whole[1:3, :, 2:4]).all()
+
+
+def test_numbers_are_spread_as_asked_for() -> None:
+    shape, cpu = (300, 400), torch.device("cpu")
+    pieces = [(0, length) for length in shape]
+    even, bell = (draw(key_of(1, 2), shape, pieces, cpu) for draw in (uniform_of, normal_of))
+    assert 0.0 <= even.min().item() < 1e-3
+    assert 1.0 - 1e-3 < even.max().item() < 1.0
+    counts = torch.histc(even, 10, 0.0, 1.0)
+    assert (counts - 12_000).abs().max().item() < 5 * 12_000**0.5
+    assert abs(bell.mean().item()) < 5 / bell.numel() ** 0.5
+    assert bell.std().item() == pytest.approx(1.0, rel=0.01)
+    assert (bell.abs() > 1.96).double().mean().item() == pytest.approx(0.05, rel=0.1)
+    assert abs(correlation(bell[:, 1:], bell[:, :-1])) < 5 / bell.numel() ** 0.5
 
 
 def test_keys_differ() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from astrarium.runtime.spmd.alone import ModuleAlone
 from astrarium.runtime.spmd.checkpoint import reassemble
-from astrarium.runtime.spmd.model import Model
+from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.training import Recipe
 from astrarium.spmd.capture import capture
 from astrarium.spmd.segments import cut
@@ -40,8 +40,10 @@ class Averages(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         hidden: Any = self.first(x)
-        if self.kind == "norm":
+        if "norm" in self.kind:
             hidden = self.norm(hidden)
+        if self.kind == "norm twice":
+            hidden = self.norm(hidden * hidden)
         hidden = hidden.mean(-1) * self.frozen * torch.tensor(2.0)
         if self.kind == "average":
             with torch.no_grad():
@@ -55,14 +57,19 @@ class Averages(nn.Module):  # type: ignore[misc]  # torch has no types here
         elif self.kind == "part":
             self.level[2:4] = hidden.detach().abs().mean(0)[2:4]
             hidden = hidden / self.level
+        elif self.kind == "part, never read":
+            with torch.no_grad():
+                self.level[2:4] = x.abs().mean((0, 2))
         return nn.functional.cross_entropy(self.last(hidden), labels)
 
 
 CHANGED = {
     "norm": {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"},
+    "norm twice": {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"},
     "average": {"level", "calls"},
     "assigned": {"level", "newest"},
     "part": {"level"},
+    "part, never read": {"level"},
 }
 
 
@@ -73,7 +80,7 @@ def test_buffers_are_carried_through_steps(
 ) -> None:
     torch.manual_seed(0)
     inputs = {"x": torch.randn(8, 2, 3).double(), "labels": torch.randint(5, (8,))}
-    model = Model(Averages(kind).double().train(), inputs)
+    model = MadeModule(Averages(kind).double().train(), inputs)
     part = {name: tensor[: 8 // micro_batches] for name, tensor in inputs.items()}
     graph = capture(model.module, part)
     assert set(graph.state) == CHANGED[kind]
@@ -81,7 +88,7 @@ def test_buffers_are_carried_through_steps(
     alone = ModuleAlone(copied, RECIPE, torch.device("cpu")).train(batches, 3)
     divided = cut(graph) if len(mesh) == 1 else graph
     assert len(mesh) > 1 or len(divided.nodes) > len(graph.nodes)
-    program = drawn_program(divided, mesh, Random(kind), micro_batches, ["slice_scatter"])
+    program = drawn_program(divided, mesh, Random(kind), micro_batches)
     arguments = (program, model.state(graph), batches, RECIPE, tmp_path / "two", model.rest(graph))
     for losses, buffers in ranks.run(stepped, [arguments] * prod(mesh)):
         assert losses == pytest.approx(alone.losses, rel=1e-11)

@@ -23,30 +23,31 @@ from spmd_training import gradients
 
 from astrarium.spmd.axes import Division
 from astrarium.spmd.conversions import is_possible
+from astrarium.spmd.effort import Effort
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.layout import Placement
-from astrarium.spmd.program import Program
+from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.segments import SEGMENT, cut
 from astrarium.spmd.synthesis import synthesize
 
 BATCH = 7
 # Of what the program without a limit takes: less, so that parameters are stored in pieces.
 TIGHT = dict.fromkeys(SIZES, 0.8) | {"moe": 0.7, "vgg19": 0.65, "vit": 0.9, "llama": 0.9}
-STATES = 20  # of searches where memory is short, which are long
+STEPS = 30_000  # of the searches, which need not end
 
 
 def small(name: str, batch: int = BATCH) -> Example:
     return example(name, batch=batch, **({"layers": 1} if "layers" in SIZES[name] else {}))
 
 
-def check(ranks: Ranks, one: Example, name: str, program: Program) -> None:
+def check(ranks: Ranks, one: Example, name: str, program: DeviceProgram) -> None:
     state = one.model.state(one.graph)
     arguments = (program, state, [one.model.inputs])
     for found in ranks.run(gradients, [arguments] * prod(program.mesh)):
         assert_equal(found, (one.loss, one.gradients), TOLERANCE.get(name, 1e-11))
 
 
-def assert_uneven(program: Program) -> None:
+def assert_uneven(program: DeviceProgram) -> None:
     """Some axis that values are divided along is not divided in equal parts."""
     divided = {
         program.axes.of[one.node][layout.dim]
@@ -74,7 +75,9 @@ def test_where_memory_is_short(ranks: Ranks, name: str) -> None:
     one = small(name)
     usual = synthesize(one.graph, cores(CORES[3]), cuts=False).program
     limit = TIGHT[name] * max(usual.bytes)
-    program = synthesize(one.graph, cores(CORES[3], limit), cuts=False, limit=STATES).program
+    program = synthesize(
+        one.graph, cores(CORES[3], limit), cuts=False, effort=Effort(STEPS)
+    ).program
     assert max(program.bytes) <= limit < max(usual.bytes)
     assert stored_in_pieces(program)
     assert {"all-gather", "reduce-scatter"} <= messages(program)
@@ -109,7 +112,7 @@ def test_parts_with_ratios_of_their_own(ranks: Ranks, name: str, text: str, leve
     assert any(crossings(divided, program) for program in drawn)
 
 
-def crossings(graph: Graph, program: Program) -> set[Placement]:
+def crossings(graph: Graph, program: DeviceProgram) -> set[Placement]:
     """Layouts of cuts whose sides are divided by different ratios."""
     found = set()
     for one in program.instructions:

@@ -7,21 +7,32 @@ found once, before the first step (`astrarium.runtime.spmd.interpreter`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from math import prod
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from astrarium.errors import InputError
-from astrarium.runtime.spmd.collectives import Parts, Peers, Route, repartition
+from astrarium.runtime.spmd.collectives import Parts, Peers, Pending, Route, repartition
 from astrarium.runtime.spmd.operators import Context, run_local
 from astrarium.spmd.graph import Node
-from astrarium.spmd.rules import Rule
+from astrarium.spmd.rules import ShardRule
 
 Value = Any  # a tensor; several of operators with several results
 Shape = tuple[int, ...]
+MOST_EXCHANGES: Final = 2  # under way at a time: each holds what it sends until it has come
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Letter:
+    """Gradients under way to registers, each in its shape, one behind the other."""
+
+    pending: Pending
+    to: tuple[tuple[int, Shape], ...]
 
 
 @dataclass
@@ -30,6 +41,9 @@ class Gradients:
 
     found: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     own: set[tuple[int, int]] = field(default_factory=set)  # those that nobody else holds
+    coming: dict[int, list[Letter]] = field(default_factory=dict)  # by register
+    exchanges: list[Letter] = field(default_factory=list)  # of them: of one gradient each
+    sent: set[int] = field(default_factory=set)  # buckets of sums that are under way or done
 
     def add(self, register: int, gradient: Tensor | None, result: int = 0) -> None:
         if gradient is None:
@@ -44,7 +58,35 @@ class Gradients:
             self.found[slot] = known + gradient
             self.own.add(slot)
 
+    def expect(self, letter: Letter) -> None:
+        """Add what comes when it is asked for: at the same moment of the pass on every rank."""
+        for register, _ in letter.to:
+            self.coming.setdefault(register, []).append(letter)
+
+    def exchange(self, pending: Pending, register: int, shape: Shape) -> None:
+        """Expect one gradient; few are under way at a time, for they take memory."""
+        if not pending.works:
+            self.add(register, pending.wait())
+            return
+        letter = Letter(pending, ((register, shape),))
+        self.expect(letter)
+        self.exchanges.append(letter)
+        if len(self.exchanges) > MOST_EXCHANGES:
+            self._open(self.exchanges[0])
+
+    def _open(self, letter: Letter) -> None:
+        for register, _ in letter.to:
+            self.coming[register].remove(letter)
+        if letter in self.exchanges:
+            self.exchanges.remove(letter)
+        pieces = letter.pending.wait().view(-1).split([prod(shape) for _, shape in letter.to])
+        for (register, shape), piece in zip(letter.to, pieces, strict=True):
+            self.add(register, piece.view(shape))
+
     def take(self, register: int, result: int = 0) -> Tensor | None:
+        """All that came in and is under way for a register; then it is gone from here."""
+        for letter in tuple(self.coming.get(register, ())):
+            self._open(letter)
         self.own.discard((register, result))
         return self.found.pop((register, result), None)
 
@@ -57,9 +99,16 @@ class Pass:
     context: Context
     anchor: Tensor  # has a gradient that nobody asks for
     gradients: Gradients
-    values: dict[int, Value] = field(default_factory=dict)  # by register
+    values: dict[int, Value] = field(default_factory=dict)  # by register; some are still under way
     kept: dict[int, Any] = field(default_factory=dict)  # by register that was made
     state: dict[str, Tensor] = field(default_factory=dict)  # new values of buffers, by name
+
+    def value(self, register: int) -> Value:
+        """What a register holds, waited for if it is under way."""
+        found = self.values[register]
+        if isinstance(found, Pending):
+            found = self.values[register] = found.wait()
+        return found
 
 
 class Action(Protocol):
@@ -94,13 +143,16 @@ class Pick:
 
     gives: int
     reads: tuple[int, ...]
-    result: int
+    number: int
 
     def forward(self, run: Pass) -> None:
-        run.values[self.gives] = run.values[self.reads[0]][self.result]
+        run.values[self.gives] = self.result([run.value(self.reads[0])], run)
+
+    def result(self, inputs: list[Value], run: Pass) -> Value:
+        return inputs[0][self.number]
 
     def backward(self, run: Pass) -> None:
-        run.gradients.add(self.reads[0], run.gradients.take(self.gives), self.result)
+        run.gradients.add(self.reads[0], run.gradients.take(self.gives), self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +164,7 @@ class Keep:
     names: tuple[str, ...]
 
     def forward(self, run: Pass) -> None:
-        loss, *values = (run.values[register] for register in self.reads)
+        loss, *values = (run.value(register) for register in self.reads)
         run.values[self.gives] = loss
         run.state.update(zip(self.names, values, strict=True))
 
@@ -122,23 +174,28 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """A value from one layout to another, its gradient back."""
+    """A value from one layout to another, its gradient back.
+
+    Both are sent here and waited for where they are read.
+    """
 
     gives: int
     reads: tuple[int, ...]
     route: Route
+    shapes: tuple[Shape, Shape]  # of this rank's pieces, before and after
     has_gradient: bool
 
     def forward(self, run: Pass) -> None:
-        after = self.route.forward(run.values[self.reads[0]])
-        run.values[self.gives] = after
+        before = run.value(self.reads[0])
+        pending = self.route.start(before)
+        run.values[self.gives] = pending if pending.works else pending.wait()
         if self.has_gradient:
-            run.kept[self.gives] = _like(after)
+            run.kept[self.gives] = self.shapes[1], before.dtype, before.device
 
     def backward(self, run: Pass) -> None:
         if self.has_gradient:
-            gradient = _gradient(run, self.gives)
-            run.gradients.add(self.reads[0], self.route.backward(gradient))
+            pending = self.route.start_back(_gradient(run, self.gives))
+            run.gradients.exchange(pending, self.reads[0], self.shapes[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +208,7 @@ class Cross:
     has_gradient: bool
 
     def forward(self, run: Pass) -> None:
-        value = run.values[self.reads[0]]
+        value = run.value(self.reads[0])
         for before, after, peers in self.moves:
             value = repartition(value, before, after, peers)
         run.values[self.gives] = value
@@ -186,7 +243,7 @@ def _gradient(run: Pass, register: int) -> Tensor:
     return _zeros(like) if gradient is None else gradient
 
 
-class _Enter(torch.autograd.Function):  # type: ignore[misc]
+class Enter(torch.autograd.Function):  # type: ignore[misc]
     """Tensors whose gradients are asked for.
 
     Leaves would do too, but autograd keeps those alive until the backward pass.
@@ -216,21 +273,20 @@ class Compute:
     gives: int
     reads: tuple[int, ...]
     node: Node
-    rules: tuple[Rule, ...]
+    rules: tuple[ShardRule, ...]
     shape: Shape  # of this rank's result
     wanted: tuple[int, ...]  # inputs whose gradients are asked for
     sends: bool  # messages in its backward pass: other ranks wait for this one
 
     def forward(self, run: Pass) -> None:
-        inputs = [run.values[register] for register in self.reads]
+        inputs = [run.value(register) for register in self.reads]
         if not self.wanted:
-            with torch.no_grad():
-                run.values[self.gives] = self._result(inputs, run)
+            run.values[self.gives] = self.result(inputs, run)
             return
-        entered = _Enter.apply(run.anchor, *(inputs[index] for index in self.wanted))
+        entered = Enter.apply(run.anchor, *(inputs[index] for index in self.wanted))
         for index, tensor in zip(self.wanted, entered, strict=True):
             inputs[index] = tensor
-        result = self._result(inputs, run)
+        result = self.result(inputs, run)
         is_single = isinstance(result, Tensor)
         results = (result,) if is_single else tuple(result)
         run.kept[self.gives] = _Kept(
@@ -245,9 +301,11 @@ class Compute:
         free = tuple(tensor.detach() for tensor in results)
         run.values[self.gives] = free[0] if is_single else free
 
-    def _result(self, inputs: list[Value], run: Pass) -> Value:
+    def result(self, inputs: list[Value], run: Pass) -> Value:
+        """What the operator gives for the values of its inputs."""
         try:
-            return run_local(self.node, self.rules, inputs, self.shape, run.context)
+            with nullcontext() if self.wanted else torch.no_grad():
+                return run_local(self.node, self.rules, inputs, self.shape, run.context)
         except Exception as error:
             words = (str(error).strip().splitlines() or [""])[0]
             where = f", {self.node.source}" if self.node.source else ""

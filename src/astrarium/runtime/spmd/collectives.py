@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from typing import Final
 
 import torch
@@ -30,7 +31,7 @@ from astrarium.spmd.conversions import (
     SLICE,
     operations,
 )
-from astrarium.spmd.layout import Layout
+from astrarium.spmd.layout import TensorLayout
 from astrarium.spmd.program import How
 
 # Of the whole in one tensor, where all pieces are equal: newer releases call it by another name.
@@ -80,109 +81,165 @@ class Parts:
         return x.narrow(self.dim, self.starts[index], self.sizes[index])
 
 
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Messages under way, and what is made of them when they have come."""
+
+    works: tuple[distributed.Work, ...]
+    finish: Callable[[], Tensor]
+
+    def wait(self) -> Tensor:
+        for work in self.works:
+            work.wait()
+        return self.finish()
+
+    def then(self, change: Callable[[Tensor], Tensor]) -> Pending:
+        """The same messages, of which something else is made."""
+        return Pending(self.works, lambda: change(self.finish()))
+
+
+def there(x: Tensor) -> Pending:
+    """What needs no message."""
+    return Pending((), lambda: x)
+
+
+def start_sum(total: Tensor, peers: Peers, *, largest: bool = False) -> Pending:
+    """Begin to add up what all have, in place; or to find the largest of each element."""
+    if peers.count == 1:
+        return there(total)
+    operation = distributed.ReduceOp.MAX if largest else distributed.ReduceOp.SUM
+    work = distributed.all_reduce(total, operation, group=peers.group, async_op=True)
+    return Pending((work,), lambda: total)
+
+
+def start_all_reduce(x: Tensor, peers: Peers, *, largest: bool = False) -> Pending:
+    """The same in a tensor of its own."""
+    if peers.count == 1:
+        return there(x)
+    total = x.clone(memory_format=torch.contiguous_format)
+    return start_sum(total, peers, largest=largest)
+
+
 def all_reduce(x: Tensor, peers: Peers, *, largest: bool = False) -> Tensor:
     """The sum, or the largest of each element, of what all have."""
-    if peers.count == 1:
-        return x
-    total = x.clone(memory_format=torch.contiguous_format)
-    operation = distributed.ReduceOp.MAX if largest else distributed.ReduceOp.SUM
-    distributed.all_reduce(total, operation, group=peers.group)
-    return total
+    return start_all_reduce(x, peers, largest=largest).wait()
 
 
 def all_gather(x: Tensor, parts: Parts, peers: Peers, how: How = How.PLAIN) -> Tensor:
     """All pieces, in order."""
+    return start_gather(x, parts, peers, how).wait()
+
+
+def start_gather(x: Tensor, parts: Parts, peers: Peers, how: How = How.PLAIN) -> Pending:
     if peers.count == 1:
-        return x
+        return there(x)
     if x.dtype == torch.bool:  # no library sends them
-        return all_gather(x.view(torch.uint8), parts, peers, how).view(torch.bool)
+        found = start_gather(x.view(torch.uint8), parts, peers, how)
+        return found.then(lambda whole: whole.view(torch.bool))
     front = x.movedim(parts.dim, 0).contiguous()
     whole = front.new_empty((sum(parts.sizes), *front.shape[1:]))
-    if whole.numel():  # else an outer level left these peers nothing
-        _GATHERS[how](front, whole, parts.sizes, peers)
-    return whole.movedim(0, parts.dim).contiguous()
+    # Where there is nothing, an outer level left these peers nothing.
+    found = _GATHERS[how](front, whole, parts.sizes, peers) if whole.numel() else there(whole)
+    return found.then(lambda whole: whole.movedim(0, parts.dim).contiguous())
 
 
-def _gather_plain(front: Tensor, whole: Tensor, sizes: Sequence[int], peers: Peers) -> None:
+def _gather_plain(front: Tensor, whole: Tensor, sizes: Sequence[int], peers: Peers) -> Pending:
     if peers.is_gloo:
         copies = [front.reshape(-1)] * peers.count
-        _exchange(copies, [piece.reshape(-1) for piece in whole.split(sizes)], peers, whole)
+        taken = [piece.reshape(-1) for piece in whole.split(sizes)]
+        work = _exchange(copies, taken, peers, whole)
     elif len(set(sizes)) == 1:
-        _gather_equal(whole, front, group=peers.group)
+        work = _gather_equal(whole, front, group=peers.group, async_op=True)
     else:
-        distributed.all_gather(list(whole.split(sizes)), front, group=peers.group)
+        pieces = list(whole.split(sizes))
+        work = distributed.all_gather(pieces, front, group=peers.group, async_op=True)
+    return Pending((work,), lambda: whole)
 
 
-def _gather_padded(front: Tensor, whole: Tensor, sizes: Sequence[int], peers: Peers) -> None:
+def _gather_padded(front: Tensor, whole: Tensor, sizes: Sequence[int], peers: Peers) -> Pending:
     largest = max(sizes)
     padded = front.new_zeros((largest, *front.shape[1:]))
     padded[: front.shape[0]] = front
     found = front.new_empty((peers.count * largest, *front.shape[1:]))
-    _gather_equal(found, padded, group=peers.group)
-    for piece, filled in zip(whole.split(sizes), found.split(largest), strict=True):
-        piece.copy_(filled[: piece.shape[0]])
+    work = _gather_equal(found, padded, group=peers.group, async_op=True)
+
+    def put_together() -> Tensor:
+        for piece, filled in zip(whole.split(sizes), found.split(largest), strict=True):
+            piece.copy_(filled[: piece.shape[0]])
+        return whole
+
+    return Pending((work,), put_together)
 
 
-def _gather_grouped(front: Tensor, whole: Tensor, sizes: Sequence[int], peers: Peers) -> None:
+def _gather_grouped(front: Tensor, whole: Tensor, sizes: Sequence[int], peers: Peers) -> Pending:
     pieces = whole.split(sizes)
     pieces[peers.index].copy_(front)
-    for index, piece in enumerate(pieces):
-        if piece.numel():
-            distributed.broadcast(piece, peers.rank_of(index), group=peers.group)
+    works = tuple(
+        distributed.broadcast(piece, peers.rank_of(index), group=peers.group, async_op=True)
+        for index, piece in enumerate(pieces)
+        if piece.numel()
+    )
+    return Pending(works, lambda: whole)
 
 
 def reduce_scatter(x: Tensor, parts: Parts, peers: Peers, how: How = How.PLAIN) -> Tensor:
     """This rank's piece of the sum of what all have."""
+    return start_scatter(x, parts, peers, how).wait()
+
+
+def start_scatter(x: Tensor, parts: Parts, peers: Peers, how: How = How.PLAIN) -> Pending:
     if peers.count == 1:
-        return x
+        return there(x)
     if not x.numel():
-        return parts.piece(x, peers.index).contiguous()
+        return there(parts.piece(x, peers.index).contiguous())
     front = x.movedim(parts.dim, 0).contiguous()
-    return _SCATTERS[how](front, parts.sizes, peers).movedim(0, parts.dim).contiguous()
+    found = _SCATTERS[how](front, parts.sizes, peers)
+    return found.then(lambda own: own.movedim(0, parts.dim).contiguous())
 
 
-def _scatter_plain(front: Tensor, sizes: Sequence[int], peers: Peers) -> Tensor:
+def _scatter_plain(front: Tensor, sizes: Sequence[int], peers: Peers) -> Pending:
     pieces = front.split(sizes)
     own = torch.empty_like(pieces[peers.index])
     if peers.is_gloo:
         found = own.new_empty((peers.count, own.numel()))
-        _exchange([piece.reshape(-1) for piece in pieces], list(found), peers, found)
-        return found.sum(0).view_as(own)
+        work = _exchange([piece.reshape(-1) for piece in pieces], list(found), peers, found)
+        return Pending((work,), lambda: found.sum(0).view_as(own))
     if len(set(sizes)) == 1:
-        _scatter_equal(own, front, group=peers.group)
+        work = _scatter_equal(own, front, group=peers.group, async_op=True)
     else:
-        distributed.reduce_scatter(own, list(pieces), group=peers.group)
-    return own
+        work = distributed.reduce_scatter(own, list(pieces), group=peers.group, async_op=True)
+    return Pending((work,), lambda: own)
 
 
-def _scatter_padded(front: Tensor, sizes: Sequence[int], peers: Peers) -> Tensor:
+def _scatter_padded(front: Tensor, sizes: Sequence[int], peers: Peers) -> Pending:
     largest = max(sizes)
     padded = front.new_zeros((peers.count * largest, *front.shape[1:]))
     for filled, piece in zip(padded.split(largest), front.split(sizes), strict=True):
         filled[: piece.shape[0]] = piece
     own = padded.new_empty((largest, *front.shape[1:]))
-    _scatter_equal(own, padded, group=peers.group)
-    return own[: sizes[peers.index]]
+    work = _scatter_equal(own, padded, group=peers.group, async_op=True)
+    return Pending((work,), lambda: own[: sizes[peers.index]])
 
 
-def _scatter_grouped(front: Tensor, sizes: Sequence[int], peers: Peers) -> Tensor:
+def _scatter_grouped(front: Tensor, sizes: Sequence[int], peers: Peers) -> Pending:
     pieces = [piece.clone() for piece in front.split(sizes)]
-    for index, piece in enumerate(pieces):
-        if piece.numel():
-            distributed.reduce(piece, peers.rank_of(index), group=peers.group)
-    return pieces[peers.index]
+    works = tuple(
+        distributed.reduce(piece, peers.rank_of(index), group=peers.group, async_op=True)
+        for index, piece in enumerate(pieces)
+        if piece.numel()
+    )
+    return Pending(works, lambda: pieces[peers.index])
 
 
-def all_to_all(x: Tensor, source: Parts, target: Parts, peers: Peers) -> Tensor:
+def start_all_to_all(x: Tensor, source: Parts, target: Parts, peers: Peers) -> Pending:
     """From pieces along one dimension to pieces along another."""
     if peers.count == 1:
-        return x
+        return there(x)
     shape = [*x.shape]
     shape[target.dim] = target.sizes[peers.index]
     given = [target.piece(x, index).reshape(-1) for index in range(peers.count)]
-    taken = [x.new_empty(_with(shape, source.dim, size)) for size in source.sizes]
-    _exchange_pieces(given, taken, peers)
-    return torch.cat(taken, source.dim)
+    taken = [_with(shape, source.dim, size) for size in source.sizes]
+    return _exchange_pieces(given, taken, source.dim, peers)
 
 
 def repartition(x: Tensor, source: Parts, target: Parts, peers: Peers) -> Tensor:
@@ -195,9 +252,8 @@ def repartition(x: Tensor, source: Parts, target: Parts, peers: Peers) -> Tensor
         first, last = _overlap(source, me, target, other)
         given.append(x.narrow(dim, first - source.starts[me], last - first).reshape(-1))
         first, last = _overlap(source, other, target, me)
-        taken.append(x.new_empty(_with(x.shape, dim, last - first)))
-    _exchange_pieces(given, taken, peers)
-    return torch.cat(taken, dim)
+        taken.append(_with(x.shape, dim, last - first))
+    return _exchange_pieces(given, taken, dim, peers).wait()
 
 
 def _overlap(source: Parts, giver: int, target: Parts, taker: int) -> tuple[int, int]:
@@ -212,25 +268,34 @@ def _with(shape: Sequence[int], dim: int, size: int) -> list[int]:
     return [*shape[:dim], size, *shape[dim + 1 :]]
 
 
-def _exchange_pieces(given: Sequence[Tensor], taken: Sequence[Tensor], peers: Peers) -> None:
-    """Send `given[i]`, flat, to peer i and fill `taken[i]` with what it sends."""
-    buffer = given[0].new_empty(sum(piece.numel() for piece in taken))
-    flat = buffer.split([piece.numel() for piece in taken])
-    _exchange(given, flat, peers, buffer)
-    for piece, found in zip(taken, flat, strict=True):
-        piece.copy_(found.view_as(piece))
+def _exchange_pieces(
+    given: Sequence[Tensor], taken: Sequence[Sequence[int]], dim: int, peers: Peers
+) -> Pending:
+    """Send `given[i]`, flat, to peer i; what they send, in the shapes of `taken`, side by side."""
+    sizes = [prod(shape) for shape in taken]
+    buffer = given[0].new_empty(sum(sizes))
+    work = _exchange(given, buffer.split(sizes), peers, buffer)
+
+    def side_by_side() -> Tensor:
+        pieces = zip(buffer.split(sizes), taken, strict=True)
+        return torch.cat([found.view(*shape) for found, shape in pieces], dim)
+
+    return Pending((work,), side_by_side)
 
 
-def _exchange(given: Sequence[Tensor], taken: Sequence[Tensor], peers: Peers, into: Tensor) -> None:
+def _exchange(
+    given: Sequence[Tensor], taken: Sequence[Tensor], peers: Peers, into: Tensor
+) -> distributed.Work:
     """The same where all that is taken lies in one block of memory."""
     flat, sent = into.view(-1), torch.cat(list(given))
     is_bool = flat.dtype == torch.bool
-    distributed.all_to_all_single(
+    return distributed.all_to_all_single(
         flat.view(torch.uint8) if is_bool else flat,
         sent.view(torch.uint8) if is_bool else sent,
         [piece.numel() for piece in taken],
         [piece.numel() for piece in given],
         group=peers.group,
+        async_op=True,
     )
 
 
@@ -255,12 +320,12 @@ def mask(x: Tensor, peers: Peers) -> Tensor:
     return x if peers.index == 0 else torch.zeros_like(x)
 
 
-_GATHERS: Final[dict[How, Callable[[Tensor, Tensor, Sequence[int], Peers], None]]] = {
+_GATHERS: Final[dict[How, Callable[[Tensor, Tensor, Sequence[int], Peers], Pending]]] = {
     How.PLAIN: _gather_plain,
     How.PADDED: _gather_padded,
     How.GROUPED: _gather_grouped,
 }
-_SCATTERS: Final[dict[How, Callable[[Tensor, Sequence[int], Peers], Tensor]]] = {
+_SCATTERS: Final[dict[How, Callable[[Tensor, Sequence[int], Peers], Pending]]] = {
     How.PLAIN: _scatter_plain,
     How.PADDED: _scatter_padded,
     How.GROUPED: _scatter_grouped,
@@ -271,23 +336,31 @@ _SCATTERS: Final[dict[How, Callable[[Tensor, Sequence[int], Peers], Tensor]]] = 
 class Route:
     """How a value goes from one layout to another among peers, and its gradient back."""
 
-    before: Layout
-    after: Layout
+    before: TensorLayout
+    after: TensorLayout
     peers: Peers
     parts_before: Parts | None = None  # of a shard
     parts_after: Parts | None = None
     forward_how: How = How.PLAIN
     backward_how: How = How.PLAIN
 
-    def forward(self, x: Tensor) -> Tensor:
+    def start(self, x: Tensor) -> Pending:
+        """Send a value on its way."""
         step, _ = operations(self.before, self.after, gradient=True)
         return _STEPS[step](x, self.parts_before, self.parts_after, self.peers, self.forward_how)
 
-    def backward(self, gradient: Tensor) -> Tensor:
+    def start_back(self, gradient: Tensor) -> Pending:
+        """Send a gradient on its way."""
         _, step = operations(self.before, self.after, gradient=True)
         return _STEPS[step](
             gradient, self.parts_after, self.parts_before, self.peers, self.backward_how
         )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.start(x).wait()
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        return self.start_back(gradient).wait()
 
 
 def _known(parts: Parts | None) -> Parts:
@@ -295,18 +368,18 @@ def _known(parts: Parts | None) -> Parts:
     return parts
 
 
-_Step = Callable[[Tensor, Parts | None, Parts | None, Peers, How], Tensor]
+_Step = Callable[[Tensor, Parts | None, Parts | None, Peers, How], Pending]
 _STEPS: Final[dict[str, _Step]] = {
-    NONE: lambda x, source, target, peers, how: x,
-    MASK: lambda x, source, target, peers, how: mask(x, peers),
-    ALL_REDUCE: lambda x, source, target, peers, how: all_reduce(x, peers),
-    ALL_GATHER: lambda x, source, target, peers, how: all_gather(x, _known(source), peers, how),
-    SLICE: lambda x, source, target, peers, how: cut(x, _known(target), peers),
-    FILL: lambda x, source, target, peers, how: fill(x, _known(source), peers),
-    REDUCE_SCATTER: lambda x, source, target, peers, how: reduce_scatter(
+    NONE: lambda x, source, target, peers, how: there(x),
+    MASK: lambda x, source, target, peers, how: there(mask(x, peers)),
+    ALL_REDUCE: lambda x, source, target, peers, how: start_all_reduce(x, peers),
+    ALL_GATHER: lambda x, source, target, peers, how: start_gather(x, _known(source), peers, how),
+    SLICE: lambda x, source, target, peers, how: there(cut(x, _known(target), peers)),
+    FILL: lambda x, source, target, peers, how: there(fill(x, _known(source), peers)),
+    REDUCE_SCATTER: lambda x, source, target, peers, how: start_scatter(
         x, _known(target), peers, how
     ),
-    ALL_TO_ALL: lambda x, source, target, peers, how: all_to_all(
+    ALL_TO_ALL: lambda x, source, target, peers, how: start_all_to_all(
         x, _known(source), _known(target), peers
     ),
 }

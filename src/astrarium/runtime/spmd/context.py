@@ -13,7 +13,7 @@ from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.graph import Graph, Node, Ref
 from astrarium.spmd.layout import REPLICATE, Placement
 from astrarium.spmd.local import Piece, local_pieces, ranks_along
-from astrarium.spmd.rule import Rule
+from astrarium.spmd.rule import ShardRule
 
 
 class Context(Protocol):
@@ -49,11 +49,11 @@ class Context(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OperatorRun:
     """One operator on one device: all that a local version needs."""
 
     node: Node
-    rules: tuple[Rule, ...]
+    rules: tuple[ShardRule, ...]
     inputs: tuple[Any, ...]
     shape: tuple[int, ...]  # of the local result
     context: Context

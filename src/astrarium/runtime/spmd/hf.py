@@ -46,11 +46,6 @@ def _module(described: Model) -> nn.Module:
     kind = content.pop("model_type", None)
     if kind is None:
         raise InputError(f"{described.name} has no config.json that transformers would know")
-    if described.max_experts:
-        raise InputError(
-            f"{described.name}: experts of transformers choose tokens by their values, which no"
-            " fixed program can; examples/moe.py has experts that can be divided"
-        )
     config = AutoConfig.for_model(kind, **content)
     config.use_cache = False
     auto = AutoModelForMaskedLM if kind in MASKED else AutoModelForCausalLM

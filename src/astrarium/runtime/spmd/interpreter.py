@@ -6,7 +6,9 @@ pieces look like: an operator on an empty piece may have no graph at all, and ye
 it does not give is waited for by others.
 
 Gradients of parameters that are only added up over the ranks (`replicate -> copied`, data parallel
-training) are sent when the last micro-batch is done, many in one message.
+training) are sent in the last micro-batch, many in one message, as soon as they are complete. That
+and all other messages go on while the rank computes, until what they bring is read
+(`astrarium.runtime.spmd.schedule`).
 """
 
 from __future__ import annotations
@@ -26,29 +28,43 @@ from astrarium.runtime.spmd.actions import (
     Cross,
     Gradients,
     Keep,
+    Letter,
     Load,
     Pass,
     Pick,
 )
-from astrarium.runtime.spmd.collectives import Parts, Peers, Route, all_gather, all_reduce
+from astrarium.runtime.spmd.collectives import (
+    Parts,
+    Peers,
+    Route,
+    all_gather,
+    all_reduce,
+    start_sum,
+)
 from astrarium.runtime.spmd.operators import Context
-from astrarium.runtime.spmd.pieces import Cutter, Piece, Place
+from astrarium.runtime.spmd.pieces import Cutter, Piece, RankPlace
+from astrarium.runtime.spmd.schedule import (
+    Bucket,
+    Sum,
+    buckets_of,
+    in_chunks,
+    prefetched,
+)
 from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.graph import KEEP, PARAMETER, SOURCES, Graph
 from astrarium.spmd.layout import COPIED, REPLICATE, Placement
-from astrarium.spmd.program import Conversion, Instruction, Program
+from astrarium.spmd.program import Conversion, DeviceProgram, Instruction
 
 GETITEM: Final = "getitem"
 SEGMENT: Final = "segment"
-MOST_IN_ONE_MESSAGE: Final = 1 << 23  # elements of gradients that are sent together
 
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
     """What operators can ask of the rank that runs them (`astrarium.runtime.spmd.context`)."""
 
-    program: Program
-    place: Place
+    program: DeviceProgram
+    place: RankPlace
     device: torch.device
     seed: int
     step: int
@@ -76,30 +92,31 @@ class RankContext:
         return all_gather(x, Parts(dim, tuple(sizes)), self.place.peers[level])
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """A parameter's gradient that is sent once, after all micro-batches."""
-
-    depth: int  # conversions between it and the parameter itself: the farthest go first
-    level: int
-    action: Convert
-
-
 @dataclass
 class Interpreter:
     """A program made ready for the rank at a place."""
 
-    program: Program
-    place: Place
+    program: DeviceProgram
+    place: RankPlace
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
         self._registers: dict[tuple[int, Placement], int] = {}
-        self._deferred: dict[int, Deferred] = {}  # by the register of the converted parameter
+        self._sums: dict[int, Sum] = {}  # by the register of the converted parameter
         self._own: dict[int, Placement] = {}  # the layouts of sources
         self._cutter = Cutter(self.program)
         self.actions: tuple[Action, ...] = tuple(map(self._ready, self.program.instructions))
-        self._forget = _last_uses(self.actions, self._loss)
+        nodes = self.program.graph.nodes
+        elements = {
+            self._registers[node, placement]: nodes[node].elements
+            for node, placement in self._own.items()
+            if nodes[node].op == PARAMETER
+        }
+        ordered = in_chunks(self.actions, self._is_of_parameter, elements, self._loss)
+        self._forward = prefetched(ordered, self._is_gather)
+        self._backward = ordered[::-1]
+        self._buckets = buckets_of([*self._sums.values()], self._backward)
+        self._forget = _last_uses(self._forward, self._loss)
         self._anchor = torch.zeros((), requires_grad=True, device=self.device)
 
     @cached_property
@@ -116,7 +133,11 @@ class Interpreter:
 
     def own_piece(self, node: int) -> Piece:
         """What this rank holds of a source."""
-        return self._cutter.piece(node, self._own[node], self.place.rank)
+        return self.piece_of(node, self.place.rank)
+
+    def piece_of(self, node: int, rank: int) -> Piece:
+        """What a rank holds of a source."""
+        return self._cutter.piece(node, self._own[node], rank)
 
     def counts_here(self, node: int) -> bool:
         """Whether this rank is the first of those that hold its piece of a source."""
@@ -144,7 +165,7 @@ class Interpreter:
     ) -> Pass:
         """Compute the loss from this rank's pieces of all sources."""
         run = self.start(sources, context, gradients)
-        for action, unused in zip(self.actions, self._forget, strict=True):
+        for action, unused in zip(self._forward, self._forget, strict=True):
             action.forward(run)
             for register in unused:
                 del run.values[register]
@@ -155,23 +176,32 @@ class Interpreter:
         return Pass(sources, context, self._anchor, gradients)
 
     def loss(self, run: Pass) -> Tensor:
-        value: Tensor = run.values[self._loss]
+        value: Tensor = run.value(self._loss)
         return value
 
-    def backward(self, run: Pass, weight: float = 1.0) -> None:
+    def backward(self, run: Pass, weight: float = 1.0, *, is_last: bool = False) -> None:
         """Add gradients of `weight` times the loss to those of the pass.
 
-        `gradients_of` takes them out, when all micro-batches have added theirs.
+        `gradients_of` takes them out, when all micro-batches have added theirs. In the last of them
+        (`is_last`) gradients are sent while others are computed; else it is done there.
         """
-        run.gradients.add(self._loss, torch.full_like(self.loss(run), weight))
-        for action in reversed(self.actions):
-            if action.gives not in self._deferred:
+        gradients, buckets = run.gradients, iter(self._buckets if is_last else ())
+        bucket = next(buckets, None)
+        # The loss itself may still be under way: nobody need wait for it.
+        dtype = self._dtype(self.program.graph.loss)
+        gradients.add(self._loss, torch.full((), weight, dtype=dtype, device=self.device))
+        for done, action in enumerate(self._backward, 1):
+            if action.gives not in self._sums:
                 action.backward(run)
+            while bucket is not None and bucket.at <= done < len(self._backward):
+                self._send(bucket, gradients)
+                bucket = next(buckets, None)
 
     def gradients_of(self, gradients: Gradients) -> dict[int, Tensor]:
         """Send what is still to be added up; then this rank's gradients of parameters."""
-        for batch in self._messages():
-            self._send(batch, gradients)
+        for bucket in self._buckets:
+            if bucket.number not in gradients.sent:
+                self._send(bucket, gradients)
         found = {}
         for node, piece in self.parameters.items():
             if not self.program.graph.nodes[node].needs_gradient:
@@ -188,42 +218,39 @@ class Interpreter:
         dtype: torch.dtype = getattr(torch, self.program.graph.nodes[node].dtype)
         return dtype
 
-    def _messages(self) -> list[list[Deferred]]:
-        """Deferred gradients that can be sent as one: alike in depth, level and type."""
-        kinds: dict[tuple[int, int, str], list[list[Deferred]]] = {}
-        sizes: dict[tuple[int, int, str], int] = {}
-        for one in reversed(self._deferred.values()):
-            node = self.program.graph.nodes[self._node_of[one.action.gives]]
-            kind = (-one.depth, one.level, node.dtype)
-            size = sizes.get(kind, MOST_IN_ONE_MESSAGE) + node.elements
-            if size > MOST_IN_ONE_MESSAGE:
-                kinds.setdefault(kind, []).append([])
-                size = node.elements
-            sizes[kind] = size
-            kinds[kind][-1].append(one)
-        return [batch for kind in sorted(kinds) for batch in kinds[kind]]
+    def _send(self, bucket: Bucket, gradients: Gradients) -> None:
+        """Start to add up gradients over a level; empty ones too, for others wait for them."""
+        pieces, to = [], []
+        for one in bucket.sums:
+            gradient, shape = gradients.take(one.action.gives), one.action.shapes[1]
+            if gradient is None:
+                gradient = torch.zeros(shape, dtype=getattr(torch, one.dtype), device=self.device)
+            pieces.append(gradient)
+            to.append((one.action.reads[0], shape))
+        gradients.sent.add(bucket.number)
+        peers = self.place.peers[bucket.level]
+        if peers.count == 1:
+            for (register, _), piece in zip(to, pieces, strict=True):
+                gradients.add(register, piece)
+            return
+        flat = torch.cat([piece.reshape(-1) for piece in pieces])
+        gradients.expect(Letter(start_sum(flat, peers), tuple(to)))
+
+    def _is_of_parameter(self, action: Action) -> bool:
+        return self.program.graph.nodes[self._node_of[action.gives]].op == PARAMETER
+
+    def _is_gather(self, action: Action) -> bool:
+        """Whether it puts a parameter together from the pieces of several ranks."""
+        return (
+            isinstance(action, Convert)
+            and action.route.before.is_shard
+            and action.route.peers.count > 1
+            and self._is_of_parameter(action)
+        )
 
     @cached_property
     def _node_of(self) -> dict[int, int]:
         return {register: node for (node, _), register in self._registers.items()}
-
-    def _send(self, batch: Sequence[Deferred], gradients: Gradients) -> None:
-        pieces = []
-        for one in batch:
-            gradient = gradients.take(one.action.gives)
-            node = self._node_of[one.action.gives]
-            pieces.append(
-                torch.zeros(self.own_piece(node).sizes, dtype=self._dtype(node), device=self.device)
-                if gradient is None
-                else gradient
-            )
-        peers = self.place.peers[batch[0].level]
-        if peers.count > 1:
-            flat = all_reduce(torch.cat([piece.reshape(-1) for piece in pieces]), peers)
-            parts = flat.split([piece.numel() for piece in pieces])
-            pieces = [part.view_as(piece) for part, piece in zip(parts, pieces, strict=True)]
-        for one, piece in zip(batch, pieces, strict=True):
-            gradients.add(one.action.reads[0], piece)
 
     # Making instructions ready.
 
@@ -273,13 +300,16 @@ class Interpreter:
             how.backward_how,
         )
         node = self.program.graph.nodes[one.node]
-        action = Convert(gives, (reads,), route, node.needs_gradient)
+        shapes = tuple(
+            self._cutter.piece(one.node, placement, self.place.rank).sizes
+            for placement in (before, one.gives)
+        )
+        action = Convert(gives, (reads,), route, (shapes[0], shapes[1]), node.needs_gradient)
         is_sum = (before[level], one.gives[level]) == (REPLICATE, COPIED)
-        if node.op == PARAMETER and is_sum:
-            if before == self._own[one.node]:
-                self._deferred[gives] = Deferred(0, level, action)
-            elif reads in self._deferred:
-                self._deferred[gives] = Deferred(self._deferred[reads].depth + 1, level, action)
+        outer = self._sums.get(reads)
+        if node.op == PARAMETER and is_sum and (outer or before == self._own[one.node]):
+            depth = outer.depth + 1 if outer else 0
+            self._sums[gives] = Sum(action, level, node.dtype, node.elements, depth)
         return action
 
     def _parts(self, node: int, placement: Placement, level: int) -> Parts | None:

@@ -36,7 +36,7 @@ MOST_ROUNDINGS: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProgramSettings:
     """How programs are run; they travel as JSON."""
 
     steps: int = 4
@@ -47,9 +47,11 @@ class Settings:
     compare: bool = True  # with one process
     load: str | None = None  # checkpoints
     save: str | None = None
+    watch_seconds: float = 0.0  # after every round: how long ranks find out what share they have
+    share_gpus: bool = False  # ranks take turns at the GPUs there are, and exchange over gloo
 
 
-USUAL: Final = Settings()
+USUAL: Final = ProgramSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class RankReport:
     exact_losses: tuple[float, ...] = ()  # in double precision; empty: not needed
     gradients: Difference | None = None
     buffers: Difference | None = None  # after the last step; None: no step changes any
+    shares: tuple[float, ...] = ()  # of a core, by round, where that was watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ def loss_differences(losses: Sequence[float], others: Sequence[float]) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class RankPart:
+class RankRunPart:
     """One process of a run."""
 
     rank: int
@@ -145,7 +148,7 @@ class ProgramRun:
     step_seconds: tuple[float, ...]  # as long as the slowest rank took
     median_step_seconds: float  # without the first step, where there are more
     predicted_seconds: float  # on the devices that the program is for
-    processes: tuple[RankPart, ...]
+    processes: tuple[RankRunPart, ...]
 
     @property
     def is_finite(self) -> bool:
@@ -162,12 +165,12 @@ def run_program(
     *,
     ranks: int | None = None,
     device: Device = Device.CPU,
-    settings: Settings = USUAL,
+    settings: ProgramSettings = USUAL,
     timeout_seconds: float = TIMEOUT_SECONDS,
     progress: Progress = lambda what, done, total: None,
 ) -> ProgramRun:
     """Train as the program says, one process for each of its ranks on this machine."""
-    check_ranks(document, ranks, device)
+    check_ranks(document, ranks, device, share_gpus=settings.share_gpus)
     (reports,) = run_programs(
         [document],
         device,
@@ -178,7 +181,9 @@ def run_program(
     return _run_of(document, device, settings, reports)
 
 
-def check_ranks(document: ProgramDocument, ranks: int | None, device: Device) -> None:
+def check_ranks(
+    document: ProgramDocument, ranks: int | None, device: Device, *, share_gpus: bool = False
+) -> None:
     """A program runs on as many ranks as it was made for; InputError says what to do else."""
     if ranks is not None and ranks != document.ranks:
         raise InputError(
@@ -188,18 +193,19 @@ def check_ranks(document: ProgramDocument, ranks: int | None, device: Device) ->
     if device is Device.CUDA:
         from astrarium.runtime.execute import visible_gpus
 
-        there = visible_gpus()
-        if there < document.ranks:
+        there, needed = visible_gpus(), 1 if share_gpus else document.ranks
+        if there < needed:
+            ways = ", --share-gpus" if there else ""
             raise InputError(
-                f"the program needs {document.ranks} GPUs, and this machine has {there}; use"
-                " --device cpu, or torchrun on several machines"
+                f"the program needs {needed} GPUs, and this machine has {there}; use"
+                f" --device cpu{ways}, or torchrun on several machines"
             )
 
 
 def run_programs(
     documents: Sequence[ProgramDocument],
     device: Device,
-    settings: Settings,
+    settings: ProgramSettings,
     *,
     timeout_seconds: float = TIMEOUT_SECONDS,
     progress: Progress = lambda what, done, total: None,
@@ -250,7 +256,10 @@ def step_seconds(reports: Sequence[RankReport]) -> tuple[float, ...]:
 
 
 def _run_of(
-    document: ProgramDocument, device: Device, settings: Settings, reports: Sequence[RankReport]
+    document: ProgramDocument,
+    device: Device,
+    settings: ProgramSettings,
+    reports: Sequence[RankReport],
 ) -> ProgramRun:
     from astrarium.spmd.factory import called
 
@@ -265,9 +274,9 @@ def _run_of(
         single_process=compared_with(reports[0], _reference(document.program.graph), device),
         step_seconds=seconds,
         median_step_seconds=statistics.median(seconds[1:] or seconds),
-        predicted_seconds=document.program.seconds,
+        predicted_seconds=document.expected_seconds or document.program.seconds,
         processes=tuple(
-            RankPart(
+            RankRunPart(
                 report.rank,
                 document.devices[report.rank].pool,
                 report.parameters,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astrarium.runtime.spmd.context import Run
+from astrarium.runtime.spmd.context import OperatorRun
 from astrarium.spmd.call import operator_name
 from astrarium.spmd.rules_losses import (
     COUNTED_LOSS,
@@ -24,7 +24,7 @@ SUM = 2
 IGNORED = -100
 
 
-def _class_arguments(run: Run) -> tuple[Tensor, Tensor, Tensor | None, int, int, float]:
+def _class_arguments(run: OperatorRun) -> tuple[Tensor, Tensor, Tensor | None, int, int, float]:
     args, kwargs = run.arguments()
     names = ("self", "target", "weight", "reduction", "ignore_index", "label_smoothing")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -38,7 +38,7 @@ def _class_arguments(run: Run) -> tuple[Tensor, Tensor, Tensor | None, int, int,
     )
 
 
-def _count(run: Run) -> Tensor | float:
+def _count(run: OperatorRun) -> Tensor | float:
     """How many targets all devices have that are not ignored, by weight; a number for chances."""
     scores, targets, weight, _, ignored, _ = _class_arguments(run)
     if targets.is_floating_point():
@@ -54,7 +54,7 @@ def _count(run: Run) -> Tensor | float:
     return count
 
 
-def counted_loss(run: Run) -> Tensor:
+def counted_loss(run: OperatorRun) -> Tensor:
     """This device's share of a mean over the targets of all."""
     scores, targets, weight, _, ignored, smoothing = _class_arguments(run)
     count = _count(run)
@@ -76,7 +76,7 @@ def _share(losses: Tensor, count: Tensor | float) -> Tensor:
     return losses.sum() / count
 
 
-def global_loss(run: Run) -> Tensor:
+def global_loss(run: OperatorRun) -> Tensor:
     """This device's share of a mean over all elements."""
     args, kwargs = run.arguments()
     at = REDUCTION_AT[operator_name(run.node.op)]
@@ -87,16 +87,19 @@ def global_loss(run: Run) -> Tensor:
     return _share(_operator(run)(*args, **kwargs), math.prod(run.whole_input(0)))
 
 
-def _operator(run: Run) -> Callable[..., Tensor]:
+def _operator(run: OperatorRun) -> Callable[..., Tensor]:
     _, name, overload = run.node.op.split(".")
     return getattr(getattr(torch.ops.aten, name), overload)
 
 
-def vocabulary_loss(run: Run) -> Tensor:
+def vocabulary_loss(run: OperatorRun) -> Tensor:
     """Cross entropy of scores of which each device has some columns, of all rows it works on."""
-    scores, targets, _, reduction, ignored, _ = _class_arguments(run)
+    scores, targets, _, reduction, ignored, smoothing = _class_arguments(run)
     first = run.input_pieces(0)[1][0]
-    losses = _ByVocabulary.apply(scores, targets, first, ignored, run)
+    rows = scores.movedim(1, -1).flatten(0, -2) if scores.dim() > 2 else scores
+    smooth = smoothing, smoothing / run.whole_input(0)[1]
+    losses = _ByVocabulary.apply(rows, targets.flatten(), first, ignored, smooth, run)
+    losses = losses.view(targets.shape)
     if reduction != NO_REDUCTION:
         losses = losses.sum()
     if reduction == MEAN:
@@ -114,8 +117,10 @@ class _ByVocabulary(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         targets: Tensor,
         first: int,
         ignored: int,
-        run: Run,
+        smooth: tuple[float, float],
+        run: OperatorRun,
     ) -> Tensor:
+        """`smooth` is what a target loses, and what every word gets of it."""
         wide = scores.float() if scores.dtype.itemsize <= 2 else scores
         rows, columns = wide.shape
         top = wide.amax(dim=1) if columns else wide.new_full((rows,), -math.inf)
@@ -130,24 +135,28 @@ class _ByVocabulary(torch.autograd.Function):  # type: ignore[misc]  # torch is 
             else wide.new_zeros(rows)
         )
         exponentials = shifted.exp()
-        sums = torch.stack((exponentials.sum(dim=1), chosen))
+        parts = [exponentials.sum(dim=1), chosen * (1.0 - smooth[0])]
+        sums = torch.stack([*parts, shifted.sum(dim=1)] if smooth[0] else parts)
         for level in run.levels(VOCABULARY_LOSS):
             sums = run.context.all_reduce(sums, level)
         ctx.save_for_backward(exponentials, sums[0], places, own, targets != ignored)
-        ctx.dtype = scores.dtype
-        return (sums[0].log() - sums[1]).masked_fill(targets == ignored, 0.0)
+        ctx.dtype, ctx.smooth = scores.dtype, smooth
+        losses = sums[0].log() - sums[1] - (smooth[1] * sums[2] if smooth[0] else 0.0)
+        return losses.masked_fill(targets == ignored, 0.0)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         exponentials, total, places, own, valid = ctx.saved_tensors
         found = exponentials / total[:, None]
         if found.shape[1]:
-            found.scatter_add_(1, places[:, None], -own.to(found.dtype)[:, None])
+            given = own.to(found.dtype).mul_(1.0 - ctx.smooth[0])
+            found.scatter_add_(1, places[:, None], -given[:, None])
+            found -= ctx.smooth[1]
         found *= (gradient * valid)[:, None]
-        return found.to(ctx.dtype), None, None, None, None
+        return found.to(ctx.dtype), None, None, None, None, None
 
 
-LOCAL: dict[str, Callable[[Run], Tensor]] = {
+LOCAL: dict[str, Callable[[OperatorRun], Tensor]] = {
     # The first that a level asks for is run; it does the others' part as well.
     VOCABULARY_LOSS: vocabulary_loss,
     COUNTED_LOSS: counted_loss,

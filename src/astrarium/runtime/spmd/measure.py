@@ -23,15 +23,15 @@ from astrarium.arrays import Floats
 from astrarium.runtime.spmd.actions import Compute, Gradients, Pass
 from astrarium.runtime.spmd.collectives import Peers
 from astrarium.runtime.spmd.interpreter import Interpreter, RankContext
-from astrarium.runtime.spmd.model import Model
-from astrarium.runtime.spmd.pieces import Cutter, Place, take_place
+from astrarium.runtime.spmd.model import MadeModule
+from astrarium.runtime.spmd.pieces import Cutter, RankPlace, take_place
 from astrarium.runtime.spmd.training import Recipe, Training
 from astrarium.spmd.axes import Axes, Division, find_axes
 from astrarium.spmd.compute import MeasuredOperator, operator_key
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.layout import REPLICATE
-from astrarium.spmd.program import Instruction, Program
-from astrarium.spmd.rules import Rule, rules_of
+from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.rules import ShardRule, rules_of
 
 SHARES: Final = (1.0, 0.5, 0.25)  # of an axis that operators are timed on
 REPEATS: Final = 5
@@ -61,7 +61,7 @@ def _closest(terms: Floats) -> float:
 
 def measured_operators(
     graph: Graph,
-    model: Model,
+    model: MadeModule,
     repeats: int = REPEATS,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, MeasuredOperator]:
@@ -69,7 +69,7 @@ def measured_operators(
     rules = [rules_of(graph, node) for node in graph.nodes]
     whole = _Whole(graph, model)
     bench = _Bench(graph, find_axes(graph, rules), whole.numbers())
-    cases: dict[str, tuple[int, Rule]] = {}
+    cases: dict[str, tuple[int, ShardRule]] = {}
     for index, node in enumerate(graph.nodes):
         if not node.is_source and node.op not in NOT_COMPUTED:
             for rule in rules[index]:
@@ -83,7 +83,7 @@ def measured_operators(
 
 
 def _sum_of(
-    graph: Graph, rules: Sequence[tuple[Rule, ...]], found: Mapping[str, MeasuredOperator]
+    graph: Graph, rules: Sequence[tuple[ShardRule, ...]], found: Mapping[str, MeasuredOperator]
 ) -> float:
     """Seconds of a step by one device, as the sum of its operators."""
     total = 0.0
@@ -102,11 +102,11 @@ def _scaled(one: MeasuredOperator, ratio: float) -> MeasuredOperator:
 class _Whole:
     """The graph computed by one device."""
 
-    def __init__(self, graph: Graph, model: Model) -> None:
+    def __init__(self, graph: Graph, model: MadeModule) -> None:
         self.program = whole_program(graph)
         self.interpreter = Interpreter(self.program, take_place((1,), 0))
-        self.training = Training(self.interpreter, model.state(graph), Recipe())
-        self.batch = model.batches(graph, 1)
+        self.training = Training(self.interpreter, model.state(graph), Recipe().make)
+        self.batch = [self.training.cut(batch) for batch in model.batches(graph, 1)]
 
     def numbers(self) -> dict[int, Tensor]:
         """Values that must not be drawn at random when their readers are timed: indices, masks."""
@@ -115,7 +115,7 @@ class _Whole:
         found: dict[int, Tensor] = {}
         for one, action in zip(self.program.instructions, self.interpreter.actions, strict=True):
             action.forward(run)
-            value = run.values[action.gives]
+            value = run.value(action.gives)
             if isinstance(value, Tensor) and not value.is_floating_point():
                 found[one.node] = value
         return found
@@ -130,7 +130,7 @@ class _Whole:
         return statistics.median(times[1:])
 
 
-def whole_program(graph: Graph) -> Program:
+def whole_program(graph: Graph) -> DeviceProgram:
     """All nodes computed whole, on one device."""
     rules = [rules_of(graph, node) for node in graph.nodes]
     axes = find_axes(graph, rules)
@@ -145,7 +145,7 @@ def whole_program(graph: Graph) -> Program:
         used = () if node.is_source else (chosen,)
         instructions.append(Instruction(index, (REPLICATE,), needs, used))
     division = Division(np.array([[parts] for parts in axes.granules], np.int64))
-    return Program(graph, axes, (division,), (1,), tuple(instructions), 0.0, ())
+    return DeviceProgram(graph, axes, (division,), (1,), tuple(instructions), 0.0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class _Bench:
     axes: Axes
     known: Mapping[int, Tensor]
 
-    def measured(self, index: int, rule: Rule, repeats: int) -> MeasuredOperator:
+    def measured(self, index: int, rule: ShardRule, repeats: int) -> MeasuredOperator:
         axis = self._axis(index, rule)
         granules = self.axes.granules[axis] if axis >= 0 else 1
         parts = {max(1, round(share * granules)) for share in SHARES} if axis >= 0 else {1}
@@ -181,7 +181,7 @@ class _Bench:
             line_through(sizes, backward) if any(backward) else (0.0, 0.0),
         )
 
-    def _axis(self, index: int, rule: Rule) -> int:
+    def _axis(self, index: int, rule: ShardRule) -> int:
         """The axis that a rule divides; -1 if none."""
         values = (*self.graph.inputs[index], index)
         for value, layout in zip(values, (*rule.needs, rule.gives), strict=True):
@@ -190,7 +190,7 @@ class _Bench:
         return -1
 
     def _seconds(
-        self, index: int, rule: Rule, axis: int, part: int, repeats: int
+        self, index: int, rule: ShardRule, axis: int, part: int, repeats: int
     ) -> tuple[float, float]:
         """Median seconds of both passes on so many granules of an axis."""
         action, run = self._ready(index, rule, axis, part)
@@ -215,11 +215,11 @@ class _Bench:
             if result.is_floating_point():
                 run.gradients.add(action.gives, torch.ones_like(result), number)
 
-    def _ready(self, index: int, rule: Rule, axis: int, part: int) -> tuple[Compute, Pass]:
+    def _ready(self, index: int, rule: ShardRule, axis: int, part: int) -> tuple[Compute, Pass]:
         granules = np.array([[parts, 0] for parts in self.axes.granules], np.int64)
         if axis >= 0:
             granules[axis] = part, self.axes.granules[axis] - part
-        program = Program(self.graph, self.axes, (Division(granules),), (2,), (), 0.0, ())
+        program = DeviceProgram(self.graph, self.axes, (Division(granules),), (2,), (), 0.0, ())
         cutter, nodes = Cutter(program), self.graph.nodes
         inputs = self.graph.inputs[index]
         values: dict[int, Any] = {}
@@ -239,7 +239,7 @@ class _Bench:
         shape = cutter.piece(index, (rule.gives,), 0).sizes
         reads = tuple(range(len(inputs)))
         action = Compute(len(inputs), reads, nodes[index], (rule,), shape, wanted, False)
-        place = Place(0, (0,), (Peers(),), Peers())
+        place = RankPlace(0, (0,), (Peers(),), Peers())
         context = _Silent(program, place, torch.device("cpu"), 0, 0)
         anchor = torch.zeros((), requires_grad=True)
         return action, Pass({}, context, anchor, Gradients(), values)

@@ -24,15 +24,15 @@ Batches = Sequence[Mapping[str, Tensor]]  # whole inputs by name, one mapping pe
 
 
 @dataclass(frozen=True)
-class Model:
+class MadeModule:
     """A module as the factory made it, with the inputs of a step."""
 
     module: nn.Module
     inputs: dict[str, Tensor]
 
-    def copied(self) -> Model:
+    def copied(self) -> MadeModule:
         """A module of its own with the same weights."""
-        return Model(copy.deepcopy(self.module), self.inputs)
+        return MadeModule(copy.deepcopy(self.module), self.inputs)
 
     def state(self, graph: Graph) -> dict[str, Tensor]:
         """What sources of a graph hold and its steps change, by name, in the shapes it reads."""
@@ -58,8 +58,16 @@ class Model:
         return found
 
     def batches(self, graph: Graph, micro_batches: int) -> list[dict[str, Tensor]]:
-        """The inputs in micro-batches of the graph's size; those of another size go to all."""
+        """The inputs in micro-batches of the graph's size; those of another size go to all.
+
+        Inputs that the program does not read are among them: the module may want them.
+        """
         shapes = {node.target: node.shape for node in graph.nodes if node.op == INPUT}
+        read = [name for name, shape in shapes.items() if shape and name in self.inputs]
+        divided = {self.inputs[name].shape[0]: shapes[name][0] for name in read}
+        for name, given in self.inputs.items():
+            own = tuple(given.shape)
+            shapes.setdefault(name, (divided.get(own[0], own[0]), *own[1:]) if own else own)
         found: list[dict[str, Tensor]] = [{} for _ in range(micro_batches)]
         for name, shape in shapes.items():
             whole = self.inputs.get(name)
@@ -97,8 +105,8 @@ class Model:
         }
 
 
-def make_model(source: SourcePart) -> Model:
+def make_model(source: SourcePart) -> MadeModule:
     """Call the factory as the synthesis did, with weights and inputs from the seed."""
     torch.manual_seed(source.seed)
     module, inputs = load_factory(source.factory)(batch=source.batch, **source.sizes)
-    return Model(module.train(), inputs)
+    return MadeModule(module.train(), inputs)

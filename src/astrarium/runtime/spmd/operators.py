@@ -15,32 +15,37 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from astrarium.runtime.spmd.context import Context, Run
+from astrarium.runtime.spmd.along import LOCAL as ALONG
+from astrarium.runtime.spmd.context import Context, OperatorRun
+from astrarium.runtime.spmd.layers import LOCAL as LAYERS
+from astrarium.runtime.spmd.layers import experts, recurrent
 from astrarium.runtime.spmd.losses import LOCAL as LOSSES
-from astrarium.runtime.spmd.positions import attention, dropout
+from astrarium.runtime.spmd.positions import attention, channel_dropout, drawn, dropout
 from astrarium.spmd.call import operator_name
 from astrarium.spmd.graph import Node
-from astrarium.spmd.rule import Rule
+from astrarium.spmd.rule import ShardRule
 from astrarium.spmd.rules_elements import GLOBAL_MEAN
+from astrarium.spmd.rules_layers import EXPERTS, RECURRENT
 from astrarium.spmd.rules_products import MASKED_EMBEDDING, SUFFICIENT_FACTORS
 
 __all__ = ["Context", "run_local"]
 
-# Operators with several results take empty pieces as they are.
+# Operators with several results take empty pieces as they are, or have versions for them.
 SEVERAL: Final = frozenset(
-    ("split", "split_with_sizes", "chunk", "unbind", "topk", "sort", "max", "min")
-)
+    ("split", "split_with_sizes", "chunk", "unbind", "topk", "sort", "max", "min", "batch_norm",
+     *RECURRENT)
+)  # fmt: skip
 
 
 def run_local(
     node: Node,
-    rules: Sequence[Rule],
+    rules: Sequence[ShardRule],
     inputs: Sequence[Any],
     shape: Sequence[int],
     context: Context,
 ) -> Any:  # noqa: ANN401  a tensor, or several
     """Run a node on a device's pieces of its inputs; `shape` is that of its piece of the result."""
-    run = Run(node, tuple(rules), tuple(inputs), tuple(shape), context)
+    run = OperatorRun(node, tuple(rules), _cast(node, inputs), tuple(shape), context)
     if node.op == "getitem":
         return inputs[0][node.args[1]]
     wanted = {rule.local for rule in rules}
@@ -54,7 +59,15 @@ def run_local(
     return special(run) if special else _plain(run)
 
 
-def _plain(run: Run) -> Any:  # noqa: ANN401
+def _cast(node: Node, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Inputs in the format that a node computes in; double precision is left alone."""
+    if not node.computed_in:
+        return tuple(inputs)
+    dtype = getattr(torch, node.computed_in)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.itemsize < 8 else x for x in inputs)
+
+
+def _plain(run: OperatorRun) -> Any:  # noqa: ANN401
     args, kwargs = run.arguments()
     namespace, name, overload = run.node.op.split(".")
     found = getattr(torch.ops, namespace)
@@ -89,12 +102,12 @@ class _Nothing(torch.autograd.Function):  # type: ignore[misc]  # torch is not a
         return (None, None, None, *zeros)
 
 
-def _nothing(run: Run) -> Tensor:
+def _nothing(run: OperatorRun) -> Tensor:
     dtype = getattr(torch, run.node.dtype)
     return _Nothing.apply(run.shape, dtype, run.context.device, *run.inputs)
 
 
-def _convolution(run: Run) -> Tensor:
+def _convolution(run: OperatorRun) -> Tensor:
     """Without input channels torch refuses; the sum over none of them is zero, plus the bias."""
     if run.inputs[0].numel():
         return _plain(run)
@@ -105,35 +118,53 @@ def _convolution(run: Run) -> Tensor:
     return zeros + run.inputs[2].view(-1, *(1,) * space)
 
 
-def _batch_norm(run: Run) -> Any:  # noqa: ANN401  a tensor, or several
+def _batch_norm(run: OperatorRun) -> Any:  # noqa: ANN401  a tensor, or several
     """In training with the statistics that it is to keep, which are results of their own."""
     args, kwargs = run.arguments()
     mean, variance, training = args[3:6]
     if not training or mean is None:
-        return _plain(run)
+        return _nothing(run) if 0 in run.shape else _plain(run)
     new = mean.clone(), variance.clone()
+    if 0 in run.shape:
+        return _nothing(run), *new
     return torch.ops.aten.batch_norm.default(*args[:3], *new, *args[5:], **kwargs), *new
 
 
-def _attention(run: Run) -> Tensor:
+def _recurrent(run: OperatorRun) -> Any:  # noqa: ANN401  several tensors
+    """Of no sequence at all there are no states."""
+    if 0 not in run.shape:
+        return recurrent(run)
+    args, _ = run.arguments()
+    states = [args[1]] if isinstance(args[1], Tensor) else args[1]
+    nothing = _nothing(run)
+    empty = nothing.reshape(-1).sum()  # depends on every input, so that gradients come back
+    return nothing, *(state.detach() + empty for state in states)
+
+
+def _experts(run: OperatorRun) -> Tensor:
+    """Without an expert, or a number to multiply, all is zero."""
+    return experts(run) if run.inputs[0].numel() and run.inputs[1].numel() else _nothing(run)
+
+
+def _attention(run: OperatorRun) -> Tensor:
     args, kwargs = run.arguments()
     chance = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
     return attention(run) if chance else _plain(run)
 
 
-def _one_hot(run: Run) -> Tensor:
+def _one_hot(run: OperatorRun) -> Tensor:
     """How many classes there are must not depend on those that occur here."""
     return torch.nn.functional.one_hot(run.inputs[0], run.node.shape[-1])
 
 
-def _repeat_interleave(run: Run) -> Tensor:
+def _repeat_interleave(run: OperatorRun) -> Tensor:
     """The size of the whole result may be among the arguments."""
     args, kwargs = run.arguments()
     kwargs.pop("output_size", None)
     return torch.ops.aten.repeat_interleave.self_int(*args[:3], **kwargs)
 
 
-def _masked_embedding(run: Run) -> Tensor:
+def _masked_embedding(run: OperatorRun) -> Tensor:
     """Look up the words whose rows are here; zeros for the others, who have their own."""
     args, kwargs = run.arguments()
     weight, words = args[:2]
@@ -148,7 +179,7 @@ def _masked_embedding(run: Run) -> Tensor:
     return found.masked_fill(~own[..., None], 0.0)
 
 
-def _global_mean(run: Run) -> Tensor:
+def _global_mean(run: OperatorRun) -> Tensor:
     """This device's share of a mean: its sum, by the number of elements of all."""
     args, kwargs = run.arguments()
     x, *others = args
@@ -190,7 +221,7 @@ class _SufficientFactors(torch.autograd.Function):  # type: ignore[misc]  # torc
         return own, of_weight, of_bias, None, None
 
 
-def _sufficient_factors(run: Run) -> Tensor:
+def _sufficient_factors(run: OperatorRun) -> Tensor:
     is_addmm = operator_name(run.node.op) == "addmm"
     at = 1 if is_addmm else 0
     levels = run.levels(SUFFICIENT_FACTORS)[::-1]  # the inner pieces first: they are neighbours
@@ -211,23 +242,25 @@ def _sufficient_factors(run: Run) -> Tensor:
     return _SufficientFactors.apply(x, weight, bias[0] if bias else None, gather, 1)
 
 
-LOCAL: Final[dict[str, Callable[[Run], Tensor]]] = {
+LOCAL: Final[dict[str, Callable[[OperatorRun], Tensor]]] = {
     **LOSSES,
+    **LAYERS,
+    **ALONG,
     MASKED_EMBEDDING: _masked_embedding,
     GLOBAL_MEAN: _global_mean,
     SUFFICIENT_FACTORS: _sufficient_factors,
 }
 
 
-def _reshaped(run: Run) -> Tensor:
+def _reshaped(run: OperatorRun) -> Tensor:
     return run.inputs[0].reshape(run.shape)
 
 
-def _expanded(run: Run) -> Tensor:
+def _expanded(run: OperatorRun) -> Tensor:
     return run.inputs[0].expand(run.shape)
 
 
-SPECIAL: Final[dict[str, Callable[[Run], Any]]] = {
+SPECIAL: Final[dict[str, Callable[[OperatorRun], Any]]] = {
     **dict.fromkeys(
         ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze",
          "_reshape_alias"),
@@ -236,11 +269,13 @@ SPECIAL: Final[dict[str, Callable[[Run], Any]]] = {
     "expand": _expanded,
     "broadcast_to": _expanded,
     "dropout": dropout,
+    "feature_dropout": channel_dropout,
+    **dict.fromkeys(("rand", "rand_like", "randn", "randn_like", "bernoulli"), drawn),
     "scaled_dot_product_attention": _attention,
     "batch_norm": _batch_norm,
-    "conv1d": _convolution,
-    "conv2d": _convolution,
-    "conv3d": _convolution,
+    **dict.fromkeys(RECURRENT, _recurrent),
+    EXPERTS: _experts,
+    **{f"conv{way}{k}d": _convolution for way in ("", "_transpose") for k in (1, 2, 3)},
     "one_hot": _one_hot,
     "repeat_interleave": _repeat_interleave,
     "segment": lambda run: run.inputs[0],

@@ -11,11 +11,11 @@ from torch import Tensor, distributed
 from astrarium.runtime.spmd.collectives import Parts, Peers
 from astrarium.spmd.layout import REPLICATE, Placement
 from astrarium.spmd.local import local_pieces, pieces_along
-from astrarium.spmd.program import Program
+from astrarium.spmd.program import DeviceProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """A rank of a mesh, and whom it exchanges with on each level, the outermost first."""
 
     rank: int
@@ -26,14 +26,14 @@ class Place:
 
 def take_place(
     mesh: tuple[int, ...], rank: int, group: distributed.ProcessGroup | None = None
-) -> Place:
+) -> RankPlace:
     """Make the groups of all levels; called together by all ranks of the mesh (or group)."""
     here = _coordinates(mesh, rank)
     everyone = Peers(rank, prod(mesh), group)
     if prod(mesh) == 1:
-        return Place(rank, here, (Peers(),) * len(mesh), everyone)
+        return RankPlace(rank, here, (Peers(),) * len(mesh), everyone)
     if len(mesh) == 1:
-        return Place(rank, here, (everyone,), everyone)
+        return RankPlace(rank, here, (everyone,), everyone)
     peers = []
     for level, size in enumerate(mesh):
         for members in _lines(mesh, level):
@@ -43,7 +43,7 @@ def take_place(
             line = distributed.new_group(members)
             if is_here:
                 peers.append(Peers(here[level], size, line))
-    return Place(rank, here, tuple(peers), everyone)
+    return RankPlace(rank, here, tuple(peers), everyone)
 
 
 def _coordinates(mesh: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -70,6 +70,10 @@ class Piece:
     def of(self, whole: Tensor) -> Tensor:
         """The box as a tensor of its own."""
         return whole[self.slices].clone(memory_format=torch.contiguous_format)
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The box of a tensor of which the box's rows alone are there."""
+        return Piece((0, *self.starts[1:]), self.sizes).of(rows)
 
     @property
     def elements(self) -> int:
@@ -102,7 +106,7 @@ class Piece:
 class Cutter:
     """Divides tensors of a program's graph as it says."""
 
-    program: Program
+    program: DeviceProgram
 
     def piece(self, node: int, placement: Placement, rank: int) -> Piece:
         """What a rank has of a node in a layout."""

@@ -1,8 +1,8 @@
-"""Dropout that does not depend on who computes what.
+"""Random numbers that do not depend on who computes what: of dropout, and drawn for themselves.
 
-Whether an element is dropped follows from the seed, the step, which dropout of the module it is,
-and the element's place in the whole tensor alone. So all layouts, and the module on one device,
-drop the same elements.
+What an element gets follows from the seed, the step, which drawing of the module it is, and the
+element's place in the whole tensor alone. So all layouts, and the module on one device, drop the
+same elements and draw the same numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from astrarium.runtime.spmd.context import Run
+from astrarium.runtime.spmd.context import OperatorRun
+from astrarium.spmd.call import operator_name
 from astrarium.spmd.local import Piece
 
 # Odd multipliers of well-mixing hash functions ("lowbias32"), as signed numbers of 32 bits.
@@ -58,24 +59,87 @@ def places(
     return found
 
 
-def kept(run: Run, shape: Sequence[int], pieces: Sequence[Piece], chance: float) -> Tensor:
+def _key(run: OperatorRun, which: int = 0) -> int:
+    """The key of one of the drawings of a node."""
+    return key_of(key_of(run.context.seed, run.context.step), run.node.draw + which)
+
+
+def kept(
+    run: OperatorRun, shape: Sequence[int], pieces: Sequence[Piece], chance: float, which: int = 0
+) -> Tensor:
     """Which elements of a piece are not dropped."""
-    key = key_of(key_of(run.context.seed, run.context.step), run.node.draw)
-    return kept_of(key, shape, pieces, chance, run.context.device)
+    return kept_of(_key(run, which), shape, pieces, chance, run.context.device)
+
+
+def _mixed(key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torch.device) -> Tensor:
+    """A number of 32 bits for each element of a piece, evenly spread, by the key."""
+    mixed = places(shape, pieces, device, key >> 32 | 1, key)
+    # A shift carries the sign along; it is masked away, or the highest bits would cancel out.
+    high = mixed >> 16
+    mixed.bitwise_xor_(high.bitwise_and_(0xFFFF)).mul_(FIRST_MIX)
+    torch.bitwise_right_shift(mixed, 15, out=high)
+    return mixed.bitwise_xor_(high.bitwise_and_(0x1FFFF)).mul_(SECOND_MIX)
 
 
 def kept_of(
     key: int, shape: Sequence[int], pieces: Sequence[Piece], chance: float, device: torch.device
 ) -> Tensor:
     """Which elements of a piece are not dropped by the numbers of a key."""
-    mixed = places(shape, pieces, device, key >> 32 | 1, key)
-    # A shift carries the sign along; it is masked away, or the highest bits would cancel out.
-    high = mixed >> 16
-    mixed.bitwise_xor_(high.bitwise_and_(0xFFFF)).mul_(FIRST_MIX)
-    torch.bitwise_right_shift(mixed, 15, out=high)
-    mixed.bitwise_xor_(high.bitwise_and_(0x1FFFF)).mul_(SECOND_MIX)
+    mixed = _mixed(key, shape, pieces, device)
     threshold = round(chance * 2**32) - 2**31
     return mixed >= threshold if threshold < 2**31 else torch.zeros_like(mixed, dtype=torch.bool)
+
+
+def uniform_of(
+    key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torch.device
+) -> Tensor:
+    """Numbers from 0 to below 1, of 24 bits: all of them are numbers of every format's range."""
+    # The lowest bits have seen all of the mixing; the highest are the sign.
+    high = (_mixed(key, shape, pieces, device) >> 8).bitwise_and_(0xFFFFFF)
+    return high.to(torch.float64) * 2.0**-24
+
+
+def normal_of(
+    key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torch.device
+) -> Tensor:
+    """Normal numbers, of two uniform ones each (Box and Muller)."""
+    length = uniform_of(key, shape, pieces, device)
+    angle = uniform_of(key_of(key, 1), shape, pieces, device)
+    return torch.sqrt(-2.0 * torch.log1p(-length)) * torch.cos(2.0 * math.pi * angle)
+
+
+def drawn(run: OperatorRun) -> Tensor:
+    """The piece that this device has of numbers that are drawn."""
+    name = operator_name(run.node.op)
+    key, shape, device = _key(run), run.node.shape, run.context.device
+    if name == "bernoulli":
+        likely = likelihood(run.node.op, *run.arguments())
+        found = chosen_of(key, shape, run.pieces(), likely, device)
+    else:
+        found = (normal_of if "randn" in name else uniform_of)(key, shape, run.pieces(), device)
+    return found.to(getattr(torch, run.node.dtype))
+
+
+def likelihood(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | float:
+    """With which probability `bernoulli` chooses: those of its input, or one that it is told."""
+    if op.endswith(".default"):
+        probabilities: Tensor = args[0]
+        return probabilities
+    given: Tensor | float = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    return given
+
+
+def chosen_of(
+    key: int,
+    shape: Sequence[int],
+    pieces: Sequence[Piece],
+    likely: Tensor | float,
+    device: torch.device,
+) -> Tensor:
+    """Which elements are chosen, each with a probability; those that dropout would keep."""
+    if isinstance(likely, Tensor):
+        return uniform_of(key, shape, pieces, device) < likely
+    return kept_of(key, shape, pieces, 1.0 - likely, device)
 
 
 def dropped(x: Tensor, mask: Tensor, chance: float) -> Tensor:
@@ -87,7 +151,7 @@ def dropped(x: Tensor, mask: Tensor, chance: float) -> Tensor:
     return torch.ops.aten.native_dropout_backward(x, mask, scale)
 
 
-def dropout(run: Run) -> Tensor:
+def dropout(run: OperatorRun) -> Tensor:
     """Drop elements of the piece that this device has."""
     (x, chance, training), _ = run.arguments()
     if not training or chance == 0.0:
@@ -95,7 +159,17 @@ def dropout(run: Run) -> Tensor:
     return dropped(x, kept(run, run.node.shape, run.pieces(), chance), chance)
 
 
-def attention(run: Run) -> Tensor:
+def channel_dropout(run: OperatorRun) -> Tensor:
+    """Drop whole channels."""
+    (x, chance, training), _ = run.arguments()
+    if not training or chance == 0.0:
+        return x
+    shape, space = run.node.shape[:2], (1,) * (len(run.node.shape) - 2)
+    mask = kept(run, shape, run.pieces()[:2], chance)
+    return dropped(x, mask.view(*mask.shape, *space), chance)
+
+
+def attention(run: OperatorRun) -> Tensor:
     """Attention that drops weights of the piece that this device has."""
     args, kwargs = run.arguments()
     chance = args[4] if len(args) > 4 else kwargs["dropout_p"]

@@ -12,7 +12,7 @@ from astrarium.runtime.execute import Progress
 from astrarium.runtime.job import Device
 from astrarium.runtime.measure import KEEP_MEMORY, TIMED_STEPS, WARM_UP_STEPS, cores_for
 from astrarium.runtime.slowed import slowed
-from astrarium.runtime.spmd.job import Settings, run_programs, step_seconds
+from astrarium.runtime.spmd.job import ProgramSettings, run_programs, step_seconds
 
 if TYPE_CHECKING:
     from astrarium.spmd.document import ProgramDocument
@@ -53,7 +53,7 @@ def measure_program(
     (reports,) = run_programs(
         [document],
         Device.CPU,
-        Settings(steps=WARM_UP_STEPS + TIMED_STEPS, compare=False),
+        ProgramSettings(steps=WARM_UP_STEPS + TIMED_STEPS, compare=False),
         timeout_seconds=timeout_seconds,
         progress=progress,
         environment={"CORES": ",".join(map(str, cores_for(len(shares)))), **KEEP_MEMORY},

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -31,8 +31,8 @@ from astrarium.runtime.spmd.job import (
     PROGRAM_FILE,
     SETTINGS_FILE,
     Difference,
+    ProgramSettings,
     RankReport,
-    Settings,
     loss_differences,
 )
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     import torch
 
     from astrarium.runtime.spmd.alone import Trained
-    from astrarium.runtime.spmd.model import Model
+    from astrarium.runtime.spmd.model import MadeModule
     from astrarium.runtime.spmd.training import Step
     from astrarium.spmd.document import ProgramDocument
 
-NEGLIGIBLE = 1e-3  # of the largest gradient of all
+NEGLIGIBLE = 1e-3  # of the largest number of all gradients, or of all buffers
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RankTask:
     """What this rank is to do, and how it meets the others."""
 
     documents: tuple[ProgramDocument, ...]
-    settings: Settings
+    settings: ProgramSettings
     device: Device
     store: str
 
@@ -81,12 +81,12 @@ def main() -> None:
     os._exit(0)
 
 
-def _task_of_folder(folder: Path) -> Task:
+def _task_of_folder(folder: Path) -> RankTask:
     import msgspec
 
     from astrarium.spmd.files import load_program
 
-    settings = msgspec.json.decode((folder / SETTINGS_FILE).read_bytes(), type=Settings)
+    settings = msgspec.json.decode((folder / SETTINGS_FILE).read_bytes(), type=ProgramSettings)
     documents = tuple(
         load_program(folder / PROGRAM_FILE.format(number=number))
         for number in range(settings.programs)
@@ -95,14 +95,14 @@ def _task_of_folder(folder: Path) -> Task:
         stay_on(int(os.environ["CORES"].split(",")[int(os.environ["RANK"])]))
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", LOOPBACK)
-    return Task(documents, settings, Device(os.environ["DEVICE"]), f"file://{folder}/store")
+    return RankTask(documents, settings, Device(os.environ["DEVICE"]), f"file://{folder}/store")
 
 
-def _task_of_flags() -> Task:
+def _task_of_flags() -> RankTask:
     """For torchrun: the program and settings are named on the command line."""
     from astrarium.spmd.files import load_program
 
-    usual = Settings()
+    usual = ProgramSettings()
     parser = argparse.ArgumentParser(prog="astrarium.runtime.spmd.worker")
     parser.add_argument("program", type=Path)
     parser.add_argument("--steps", type=int, default=usual.steps)
@@ -111,20 +111,25 @@ def _task_of_flags() -> Task:
     parser.add_argument("--no-compare", dest="compare", action="store_false")
     parser.add_argument("--load", help="a checkpoint to go on from")
     parser.add_argument("--save", help="where to write a checkpoint at the end")
+    parser.add_argument(
+        "--share-gpus", action="store_true", help="more ranks than GPUs on a host, over gloo"
+    )
     parser.add_argument("--device", type=Device, default=Device.CPU)
     given = vars(parser.parse_args())
     if "RANK" not in os.environ:
         raise InputError("no rank is told; start this with torchrun, or use `astrarium run`")
     document, device = load_program(given.pop("program")), given.pop("device")
-    return Task((document,), Settings(**given), device, "env://")
+    return RankTask((document,), ProgramSettings(**given), device, "env://")
 
 
-def _work(task: Task, answers: TextIO) -> None:
+def _work(task: RankTask, answers: TextIO) -> None:
     import warnings
 
     warnings.filterwarnings("ignore")
     import torch
     from torch import distributed
+
+    from astrarium.runtime.spmd.starting import device_of
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     for document in task.documents:
@@ -132,73 +137,74 @@ def _work(task: Task, answers: TextIO) -> None:
             raise InputError(f"{world} ranks were started, but the program is for {document.ranks}")
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    device = _device(task.device, rank)
-    backend = "gloo" if task.device is Device.CPU else "nccl"
+    share = task.settings.share_gpus
+    device = device_of(task.device, rank, share=share)
+    # NCCL does not take two ranks of one GPU; gloo sends what lies there through the processor.
+    backend = "gloo" if task.device is Device.CPU or share else "nccl"
     distributed.init_process_group(backend, task.store, world_size=world, rank=rank)
     runs = [_Run(document, number, task, device) for number, document in enumerate(task.documents)]
     if task.settings.compare:
         for run in runs:
             run.compare()
+    shares = []
     for _ in range(task.settings.rounds):
         for run in runs:
             run.train(answers)
+        if task.settings.watch_seconds:
+            shares.append(_share(task.settings.watch_seconds))
     for run in runs:
         run.judge()
         run.save()
         if task.store != "env://" or rank == 0:
-            say(answers, result=run.report(task.device))
+            say(answers, result=replace(run.report(), shares=tuple(shares)))
     distributed.barrier()
     distributed.destroy_process_group()
 
 
-def _device(kind: Device, rank: int) -> torch.device:
-    """The device of this rank; InputError if its host has none for it."""
-    import torch
+def _share(seconds: float) -> float:
+    """The share of a core that this process gets when all ranks want theirs."""
+    from torch import distributed
 
-    if kind is Device.CPU:
-        return torch.device("cpu")
-    number = int(os.environ.get("LOCAL_RANK", rank))
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if number >= there:
-        raise InputError(
-            f"rank {rank} is number {number + 1} on its host, where torch can use {there} GPUs;"
-            " start fewer ranks there, or use --device cpu"
-        )
-    device = torch.device("cuda", number)
-    torch.cuda.set_device(device)
-    return device
+    distributed.barrier()
+    began, worked = time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < seconds:
+        pass
+    return (time.process_time() - worked) / (time.perf_counter() - began)
 
 
 class _Run:
     """One program on this rank."""
 
     def __init__(
-        self, document: ProgramDocument, number: int, task: Task, device: torch.device
+        self, document: ProgramDocument, number: int, task: RankTask, device: torch.device
     ) -> None:
-        from astrarium.runtime.spmd.checkpoint import load
-        from astrarium.runtime.spmd.interpreter import Interpreter
         from astrarium.runtime.spmd.model import make_model
         from astrarium.runtime.spmd.pieces import take_place
-        from astrarium.runtime.spmd.training import Recipe, Training
+        from astrarium.runtime.spmd.trainer import HowTrained, Trainer
+        from astrarium.runtime.spmd.training import Recipe
 
         self.document, self.number, self.settings = document, number, task.settings
-        program, settings = document.program, task.settings
+        program, settings, source = document.program, task.settings, document.source
         self.rank, self.tolerance = int(os.environ["RANK"]), TOLERANCE[task.device]
-        model = make_model(document.source)
+        model = make_model(source)
         self.batches = [
             {name: tensor.to(device) for name, tensor in batch.items()}
             for batch in model.batches(program.graph, program.micro_batches)
         ]
-        recipe = Recipe(
-            document.source.optimizer, settings.learning_rate, clip_norm=settings.clip_norm
+        self.recipe = Recipe(source.optimizer, settings.learning_rate, clip_norm=settings.clip_norm)
+        self.trainer = Trainer(
+            program,
+            model,
+            self.recipe.make,
+            take_place(program.mesh, self.rank),
+            device,
+            batch=source.batch,
+            how=HowTrained(source.seed, settings.clip_norm),
         )
-        interpreter = Interpreter(program, take_place(program.mesh, self.rank), device)
-        self.training = Training(
-            interpreter, model.state(program.graph), recipe, document.source.seed
-        )
+        self.training = self.trainer.training
+        self.inputs = [self.training.cut(batch) for batch in self.batches]
         if settings.load is not None:
-            load(Path(settings.load), self.training)
-        self.rest, self.aliases = model.rest(program.graph), model.aliases(program.graph)
+            self.trainer.load(settings.load)
         self.steps: list[Step] = []
         # Only whoever compares still needs the whole module.
         self.model = model if self.rank == 0 and settings.compare else None
@@ -206,10 +212,11 @@ class _Run:
         self.exact: Trained | None = None
         self.gradients: Difference | None = None
         self.buffers: Difference | None = None
+        self.peak_bytes = 0  # while it trains
 
     def compare(self) -> None:
         """Train the module alone, and compare gradients of the first step with its."""
-        _, gradients = self.training.gradients(self.batches)
+        _, gradients = self.training.gradients(self.inputs)
         if self.model is not None:
             self.reference, self.model = self._alone(self.model), None
         whole = {}
@@ -219,17 +226,18 @@ class _Run:
                 name = self.document.program.graph.nodes[node].target
                 whole[name] = found.view_as(self.reference.gradients[name])
         if self.reference is not None:
-            self.gradients = self._worst(whole, "gradients", NEGLIGIBLE)
+            self.gradients = self._worst(whole, "gradients")
+            self.reference = replace(self.reference, gradients={})  # they take memory
 
-    def _worst(self, found: dict[str, torch.Tensor], what: str, negligible: float) -> Difference:
+    def _worst(self, found: dict[str, torch.Tensor], what: str) -> Difference:
         """How far tensors are from the module's; where that is much, what of it is rounding."""
         from astrarium.runtime.spmd.alone import worst_difference
 
         expected = getattr(self.reference, what)
-        worst = worst_difference(found, expected, negligible=negligible)
+        worst = worst_difference(found, expected, negligible=NEGLIGIBLE)
         if worst.largest <= self.tolerance or not self._find_exact():
             return worst
-        return worst_difference(found, expected, getattr(self.exact, what), negligible)
+        return worst_difference(found, expected, getattr(self.exact, what), NEGLIGIBLE)
 
     def _find_exact(self) -> bool:
         """Train the module in double precision; False if it wants its own."""
@@ -242,12 +250,12 @@ class _Run:
                 self.exact = self._alone(make_model(self.document.source), torch.float64)
         return self.exact is not None
 
-    def _alone(self, model: Model, dtype: torch.dtype | None = None) -> Trained:
+    def _alone(self, model: MadeModule, dtype: torch.dtype | None = None) -> Trained:
         """All steps by the module itself."""
         from astrarium.runtime.spmd.alone import ModuleAlone
 
         training, seed = self.training, self.document.source.seed
-        alone = ModuleAlone(model, training.recipe, training.interpreter.device, seed, dtype)
+        alone = ModuleAlone(model, self.recipe, training.interpreter.device, seed, dtype)
         if self.settings.load is not None:
             alone.load(Path(self.settings.load))
         return alone.train(self.batches, self.settings.steps * self.settings.rounds)
@@ -258,30 +266,33 @@ class _Run:
             return
         state = {name: self.training.buffers[name] for name in self.document.program.graph.state}
         if state:
-            self.buffers = self._worst(state, "buffers", 0.0)
+            self.buffers = self._worst(state, "buffers")
         losses = loss_differences(_of(self.steps, "loss"), self.reference.losses)
         if not max(losses) <= self.tolerance:
             self._find_exact()
 
     def train(self, answers: TextIO) -> None:
         """Some steps; all ranks begin each of them together."""
+        import torch
         from torch import distributed
 
+        kind = Device(self.training.interpreter.device.type)
+        if kind is Device.CUDA:  # what the comparison took is not the program's
+            torch.cuda.reset_peak_memory_stats()
         for _ in range(self.settings.steps):
             distributed.barrier()
-            step = self.training.step(self.batches)
+            step = self.training.step(self.inputs)
             self.steps.append(step)
             if self.rank == 0:
                 at = {"program": self.number, "step": len(self.steps) - 1}
                 say(answers, step={**at, "loss": step.loss, "seconds": step.seconds})
+        self.peak_bytes = max(self.peak_bytes, peak_bytes(kind))
 
     def save(self) -> None:
-        from astrarium.runtime.spmd.checkpoint import save
-
         if self.settings.save is not None:
-            save(Path(self.settings.save), self.training, self.rest, self.aliases)
+            self.trainer.save(self.settings.save)
 
-    def report(self, device: Device) -> RankReport:
+    def report(self) -> RankReport:
         return RankReport(
             program=self.number,
             rank=self.rank,
@@ -289,7 +300,7 @@ class _Run:
             step_seconds=_of(self.steps, "seconds"),
             update_seconds=_of(self.steps, "update_seconds"),
             parameters=sum(piece.numel() for piece in self.training.parameters.values()),
-            peak_bytes=peak_bytes(device),
+            peak_bytes=self.peak_bytes,
             reference_losses=self.reference.losses if self.reference else (),
             exact_losses=self.exact.losses if self.exact else (),
             gradients=self.gradients,

@@ -1,0 +1,245 @@
+"""What `te_iterations.py` trains and `te_operators.py` times with TransformerEngine.
+
+Shapes are split by a seed into those one may look at and those kept apart for the final figure;
+all cases of a shape are on the same side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from megatron_cases import (
+    GEMMA_LIKE_2B,
+    GPT_1B,
+    GPT_20B,
+    GPT_175B_T8,
+    GPT_345M,
+    LLAMA2_7B,
+    LLAMA2_13B,
+    LLAMA_1B,
+    LLAMA_3B,
+    LLAMA_8B,
+    LLAMA_70B,
+    MISTRAL_7B,
+    PHI_LIKE,
+    QWEN_7B,
+    QWEN_32B,
+    YI_34B,
+    Case,
+    Shape,
+    shard,
+)
+
+SEED = 20261118
+SCALED = ("delayed", "tensorwise", "blockwise")  # recipes of 8 bits that Hopper has
+PRECISIONS = ("bf16", *SCALED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeShape(Shape):
+    """With experts instead of one feed-forward part, or latent attention as DeepSeek-V2 has it."""
+
+    experts: int = 0
+    topk: int = 0
+    latent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeCase(Case):
+    """One model and batch, by TransformerEngine or megatron-core's own layers."""
+
+    shape: TeShape
+    precision: str = "bf16"
+    local: bool = False  # megatron-core's own layers
+    skewed: bool = False  # experts get unequal shares of the tokens
+
+    @property
+    def tokens(self) -> int:
+        """Of one iteration."""
+        return self.seq * self.micro_batch * self.micro_batches
+
+    @property
+    def label(self) -> str:
+        switches = ["local"] * self.local + ["skewed"] * self.skewed
+        return "-".join([super().label, self.precision, *switches])
+
+
+def _dense(shape: Shape) -> TeShape:
+    return TeShape(**vars(shape))
+
+
+def _experts(
+    hidden: int, heads: tuple[int, int, int], ffn: int, experts: int, topk: int, **more: bool
+) -> TeShape:
+    count, kv_heads, head_dim = heads
+    return TeShape(
+        hidden, count, kv_heads, head_dim, ffn, 32000, experts=experts, topk=topk, **more
+    )
+
+
+# Shape, layers, and the (sequence length, micro-batch, micro-batches) it trains with.
+Batches = tuple[tuple[int, int, int], ...]
+DENSE: dict[str, tuple[Shape, int, Batches]] = {
+    "gpt-345m": (GPT_345M, 12, ((1024, 4, 2), (2048, 1, 2))),
+    "llama-1b": (LLAMA_1B, 8, ((4096, 2, 1), (2048, 1, 4))),
+    "gpt-1.3b": (GPT_1B, 8, ((2048, 4, 2), (1024, 2, 4))),
+    "gemma-2b": (GEMMA_LIKE_2B, 6, ((4096, 1, 2), (2048, 8, 1))),
+    "llama-3b": (LLAMA_3B, 6, ((4096, 1, 2), (8192, 2, 1))),
+    "phi-3.8b": (PHI_LIKE, 6, ((4096, 2, 1), (2048, 1, 2))),
+    "qwen-7b": (QWEN_7B, 3, ((4096, 1, 2), (16384, 1, 1))),
+    "llama2-7b": (LLAMA2_7B, 4, ((4096, 2, 2), (4096, 8, 1))),
+    "llama-8b": (LLAMA_8B, 4, ((8192, 1, 2), (32768, 1, 1))),
+    "mistral-7b/tp2": (shard(MISTRAL_7B, 2, 16384), 6, ((8192, 1, 2), (4096, 4, 1))),
+    "llama2-13b": (LLAMA2_13B, 4, ((4096, 1, 2), (2048, 4, 1))),
+    "gpt-20b/tp4": (shard(GPT_20B, 4), 6, ((2048, 4, 2), (2048, 1, 4))),
+    "qwen-32b": (QWEN_32B, 2, ((4096, 1, 2), (4096, 4, 1))),
+    "yi-34b/tp8": (shard(YI_34B, 8, 8000), 8, ((4096, 2, 2), (65536, 1, 1))),
+    "llama-70b": (replace(LLAMA_70B, vocab=32000), 2, ((4096, 1, 2), (8192, 1, 1))),
+    "llama-70b/tp4": (shard(LLAMA_70B, 4, 32064), 5, ((4096, 2, 2), (8192, 1, 2))),
+    "gpt-175b/tp8": (GPT_175B_T8, 4, ((2048, 4, 1), (2048, 1, 4))),
+}
+EXPERTS: dict[str, tuple[TeShape, int, Batches]] = {
+    "mixtral-8x7b": (_experts(4096, (32, 8, 128), 14336, 8, 2), 2, ((4096, 1, 2), (4096, 4, 1))),
+    "mixtral/4": (_experts(4096, (32, 8, 128), 3584, 8, 2), 3, ((4096, 2, 2), (2048, 1, 2))),
+    "phi-moe": (_experts(4096, (32, 8, 128), 6400, 16, 2), 2, ((4096, 1, 2), (8192, 2, 1))),
+    "qwen3-30b": (_experts(2048, (32, 4, 128), 768, 128, 8), 2, ((4096, 1, 2), (4096, 8, 1))),
+    "qwen3-30b/ep8": (_experts(2048, (32, 4, 128), 768, 16, 8), 4, ((4096, 1, 2), (4096, 4, 1))),
+    "olmoe": (_experts(2048, (16, 16, 128), 1024, 64, 8), 3, ((4096, 2, 1), (4096, 4, 1))),
+    "deepseek-moe": (_experts(2048, (16, 16, 128), 1408, 64, 6), 3, ((4096, 1, 2), (8192, 4, 1))),
+    "granite-3b": (_experts(1536, (24, 8, 64), 512, 40, 8), 4, ((4096, 1, 2), (4096, 8, 1))),
+    "glm-air/ep4": (_experts(4096, (32, 8, 128), 1408, 32, 8), 2, ((4096, 1, 2), (4096, 4, 1))),
+    "wide/ep8": (_experts(7168, (56, 8, 128), 2048, 8, 8), 2, ((4096, 1, 2), (8192, 1, 1))),
+    "dbrx/ep4": (_experts(6144, (48, 8, 128), 10752, 4, 4), 1, ((4096, 1, 2), (2048, 4, 1))),
+    "v2-lite": (
+        _experts(2048, (16, 16, 128), 1408, 64, 6, latent=True),
+        2,
+        ((4096, 1, 2), (4096, 4, 1)),
+    ),
+    "v3/ep32": (
+        _experts(7168, (128, 128, 128), 2048, 8, 8, latent=True),
+        1,
+        ((4096, 1, 2), (4096, 2, 1)),
+    ),
+}
+
+
+def unseen() -> frozenset[str]:
+    """Names of the shapes that no constant may be chosen by: half of each kind."""
+    rng = random.Random(SEED)
+    kinds = (sorted(DENSE), sorted(EXPERTS))
+    return frozenset(name for names in kinds for name in rng.sample(names, len(names) // 2))
+
+
+def kept_apart(shape: str) -> bool:
+    """Whether an operator of this shape, whatever its tokens, is for the final figure only."""
+    return random.Random(f"{SEED} {shape}").random() < 0.5
+
+
+def _iterations() -> list[TeCase]:
+    """Every batch in bf16 and in one recipe of 8 bits, which change from batch to batch."""
+    recipes = itertools.cycle(SCALED)
+    cases = []
+    for name, (shape, layers, batches) in (DENSE | EXPERTS).items():
+        te_shape = shape if isinstance(shape, TeShape) else _dense(shape)
+        for seq, micro_batch, count in batches:
+            case = TeCase(
+                model=name,
+                shape=te_shape,
+                layers=layers,
+                seq=seq,
+                micro_batch=micro_batch,
+                micro_batches=count,
+                fused=True,
+            )
+            cases += [case, replace(case, precision=next(recipes))]
+    for name in ("phi-moe", "olmoe"):
+        shape, layers, ((seq, micro_batch, count), _) = EXPERTS[name]
+        cases += [
+            TeCase(
+                model=name,
+                shape=shape,
+                layers=layers,
+                seq=seq,
+                micro_batch=micro_batch,
+                micro_batches=count,
+                fused=True,
+                skewed=True,
+                precision=precision,
+            )
+            for precision in ("bf16", "blockwise")
+        ]
+    random.Random(SEED).shuffle(cases)
+    return cases
+
+
+TINY = TeShape(256, 4, 2, 64, 512, 1024)
+TINY_GPT = replace(TINY, kv_heads=4, gated=False, tied=True)
+HOST_LAYERS = (2, 6)  # the difference is what layers cost
+
+
+def _host() -> list[TeCase]:
+    """Widths at which no device is ever waited for: the time is the host's."""
+
+    def cases(name: str, shape: TeShape, precision: str, local: bool = False) -> Iterator[TeCase]:
+        for layers in HOST_LAYERS:
+            yield TeCase(
+                model=f"host-{name}",
+                shape=shape,
+                layers=layers,
+                seq=256,
+                micro_batch=1,
+                micro_batches=4,
+                fused=not local,
+                precision=precision,
+                local=local,
+            )
+
+    def with_experts(count: int) -> TeShape:
+        return replace(TINY, ffn=256, experts=count, topk=min(8, count // 4))
+
+    out = [*cases("dense", TINY, "bf16"), *cases("dense", TINY, "bf16", local=True)]
+    for precision in SCALED:
+        out += cases("dense", TINY, precision)
+    for count in (8, 128, 32):
+        for precision in PRECISIONS:
+            out += cases(f"experts{count}", with_experts(count), precision)
+    for count in (8, 32):
+        out += cases(f"experts{count}", with_experts(count), "bf16", local=True)
+    latent = replace(with_experts(8), kv_heads=4, latent=True)
+    for precision in ("bf16", "delayed"):
+        out += cases("gpt", TINY_GPT, precision)
+        out += cases("latent8", latent, precision)
+    return [*out, *cases("gpt", TINY_GPT, "bf16", local=True)]
+
+
+def _smoke() -> list[TeCase]:
+    """One small case of every kind, to see that all of it runs."""
+    kinds = {
+        "dense": TINY,
+        "gpt": TINY_GPT,
+        "experts8": replace(TINY, ffn=256, experts=8, topk=2),
+        "latent8": replace(TINY, kv_heads=4, ffn=256, experts=8, topk=2, latent=True),
+    }
+    tries = [(name, "bf16", local) for name in kinds for local in (False, True)]
+    tries += [("dense", p, False) for p in SCALED] + [("experts8", p, False) for p in SCALED]
+    return [
+        TeCase(
+            model=f"smoke-{name}",
+            shape=kinds[name],
+            layers=2,
+            seq=256,
+            micro_batch=1,
+            micro_batches=2,
+            fused=not local,
+            precision=precision,
+            local=local,
+        )
+        for name, precision, local in tries
+        if not (local and kinds[name].latent)
+    ]
+
+
+LISTS = {"iterations": _iterations(), "host": _host(), "smoke": _smoke()}

@@ -1,0 +1,221 @@
+"""TransformerEngine as measured by `te_operators.py` and `te_iterations.py`, against the model.
+
+Writes its part of docs/accuracy.md: errors of iterations by what bounds them, kind and precision,
+and of operators. Shapes that constants may be chosen by are told from those kept apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from page import percent, table
+
+from astrarium.catalog import find_gpu
+from astrarium.catalog.runtimes import find_runtime
+from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise, operator_model
+from astrarium.cost.feedforward import PERMUTE_PASSES
+from astrarium.cost.tally import QUANTISE_BYTES, weight_products
+from astrarium.validate.metrics import time_scores
+from astrarium.validate.predictions import Prediction
+
+OPERATORS = Path(__file__).parent / "profiles" / "te_operators_h200.csv"
+SOURCE = "Megatron-core-TE-H200"
+# Of the device's time for the passes: a host that takes more is what an iteration waits for.
+HOST_BOUND = 0.7
+TEXT = """megatron-core 0.19.2 with TransformerEngine 2.20.2, own measurement
+([data](../benchmarks/profiles/README.md#transformerengine)). Half of the shapes, drawn by a seed
+beforehand, are kept apart: no constant was chosen by them. Host-bound: launching the passes takes
+the host at least 0.7 of the time they take.
+"""
+OPERATORS_TEXT = """Operators, both passes together, on a device that never waits for its
+host; predicted over measured is the median. The model knows one 8-bit format: blockwise products,
+which are slower, are predicted as the others.
+"""
+Row = Mapping[str, str]
+Seconds = tuple[float, float]  # forward, backward
+
+
+class Compared(NamedTuple):
+    """One operator: what it is, and predicted over measured time of both passes."""
+
+    operator: str
+    precision: str
+    apart: bool
+    ratio: float
+
+
+RUNTIME = find_runtime("megatron")
+
+
+def _sizes(row: Row, *names: str) -> Iterator[float]:
+    return (float(row[name]) for name in names)
+
+
+def _casts(ops: OperatorModel, row: Row, inputs: float, outputs: float) -> Seconds:
+    """To 8 bits: inputs on the way forward, gradients of outputs on the way back."""
+    if row["precision"] == "bf16":
+        return 0.0, 0.0
+    moved = QUANTISE_BYTES / RUNTIME.cast_rate
+    return float(ops.streaming(moved * inputs)), float(ops.streaming(moved * outputs))
+
+
+def _linear(ops: OperatorModel, row: Row) -> Seconds:
+    m, k, n = _sizes(row, "tokens", "inputs", "outputs")
+    dtype = "bf16" if row["precision"] == "bf16" else "fp8"
+    forward, dgrad, wgrad, added = weight_products(
+        ops, RUNTIME, np.array(m), np.array(n), np.array(k), dtype
+    )
+    casts = _casts(ops, row, m * k, m * n)
+    norms = (
+        [ops.pointwise(Pointwise.RMS_NORM, m * k, backward=b, fused=True) for b in (False, True)]
+        if row["operator"] == "norm_linear"
+        else (0.0, 0.0)
+    )
+    return float(forward + casts[0] + norms[0]), float(dgrad + wgrad + added + casts[1] + norms[1])
+
+
+def _grouped(ops: OperatorModel, row: Row) -> Seconds:
+    tokens, k, n, experts, topk = _sizes(row, "tokens", "inputs", "outputs", "experts", "topk")
+    dtype = "bf16" if row["precision"] == "bf16" else "fp8"
+    rows = tokens * topk
+    forward, dgrad, wgrad = (
+        float(
+            ops.grouped_gemm(experts, rows / experts, n, k, dtype=dtype, role=role, settled=False)
+        )
+        + experts * RUNTIME.expert_product_seconds
+        for role in (GemmRole.FORWARD, GemmRole.DGRAD, GemmRole.WGRAD)
+    )
+    casts = _casts(ops, row, rows * k, rows * n)
+    return forward + casts[0], dgrad + wgrad + casts[1]
+
+
+def _attention(ops: OperatorModel, row: Row) -> Seconds:
+    tokens, seq, heads, kv_heads, width, v_width = _sizes(
+        row, "tokens", "seq", "heads", "kv_heads", "head_dim", "v_head_dim"
+    )
+    forward, backward = (
+        float(
+            ops.attention(
+                tokens / seq,
+                heads,
+                kv_heads,
+                seq,
+                seq,
+                width,
+                v_width,
+                causal=True,
+                backward=backward,
+                settled=False,
+            )
+        )
+        for backward in (False, True)
+    )
+    return forward, backward
+
+
+def _permute(ops: OperatorModel, row: Row) -> Seconds:
+    """One of the passes over all copies of tokens that the model counts."""
+    tokens, width, topk = _sizes(row, "tokens", "inputs", "topk")
+    assert PERMUTE_PASSES == 3  # dispatch and combine are two of them
+    one = float(ops.streaming(2 * 2 * tokens * topk * width / RUNTIME.permute_rate))
+    return one, one
+
+
+def _loss(ops: OperatorModel, row: Row) -> Seconds:
+    tokens, vocab = _sizes(row, "tokens", "outputs")
+    fused = row["operator"] != "loss"
+    forward, backward = (
+        float(ops.pointwise(Pointwise.CROSS_ENTROPY, tokens * vocab, backward=b, fused=fused))
+        for b in (False, True)
+    )
+    return forward, backward
+
+
+PREDICT = {
+    "linear": _linear,
+    "norm_linear": _linear,
+    "grouped": _grouped,
+    "attention": _attention,
+    "permute": _permute,
+    "unpermute": _permute,
+    "loss": _loss,
+    "loss_te": _loss,
+}
+
+
+def compared(rows: Iterable[Row]) -> Iterator[Compared]:
+    """Operators with both passes measured, without waiting for the host."""
+    ops = operator_model(find_gpu("H200"))
+    for row in rows:
+        predict = PREDICT.get(row["operator"])
+        if predict is None or not row["forward_backward_us"]:
+            continue
+        forward, backward = predict(ops, row)
+        measured, host = _sizes(row, "forward_backward_us", "host_forward_backward_us")
+        # Products of many experts are more launches than a queue holds.
+        if row["operator"] == "grouped" and host > HOST_BOUND * measured:
+            continue
+        yield Compared(
+            row["operator"] + (" skewed" if row["skewed"] == "1" else ""),
+            row["precision"],
+            row["apart"] == "true",
+            (forward + backward) * 1e6 / measured,
+        )
+
+
+def measured(path: Path = OPERATORS) -> list[dict[str, str]]:
+    """All rows of the table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def summary(found: Iterable[Compared]) -> Iterator[tuple[str, str, bool, int, float, str]]:
+    """By operator and precision: how many, the median ratio, the mean absolute error."""
+    groups: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
+    for one in found:
+        groups[one.operator, one.precision, one.apart].append(one.ratio)
+    for (operator, precision, apart), ratios in sorted(groups.items()):
+        error = percent(_absolute(ratio - 1 for ratio in ratios))
+        middle = math.exp(statistics.median(map(math.log, ratios)))
+        yield operator, precision, apart, len(ratios), middle, error
+
+
+def te_part(predictions: Sequence[Prediction]) -> list[str]:
+    """The part of the page about TransformerEngine."""
+    groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for score in time_scores(predictions):
+        row = score.prediction.row
+        if row.source.startswith(SOURCE):
+            host, passes = _sizes(row.cells, "host_forward_backward_s", "forward_backward_s")
+            bound = "host" if host > HOST_BOUND * passes else "device"
+            kind = "experts" if row.moe_experts else "dense"
+            side = row.source.removeprefix(f"{SOURCE}-")
+            groups[bound, kind, row.precision.split()[0], side].append(score.error)
+    iterations = [
+        [*key, str(len(errors)), percent(_absolute(errors)), percent(statistics.mean(errors))]
+        for key, errors in sorted(groups.items())
+    ]
+    operators = [
+        [name, precision, "unseen" if apart else "development", str(count), f"{ratio:.2f}", error]
+        for name, precision, apart, count, ratio, error in summary(compared(measured()))
+    ]
+    heads = ["bound by", "layers", "precision", "shapes", "rows", "MAPE", "mean"]
+    of_operators = ["operator", "precision", "shapes", "rows", "predicted / measured", "MAPE"]
+    return [
+        "## TransformerEngine on one H200\n",
+        TEXT,
+        *table(heads, iterations),
+        OPERATORS_TEXT,
+        *table(of_operators, operators),
+    ]
+
+
+def _absolute(errors: Iterable[float]) -> float:
+    return statistics.mean(abs(error) for error in errors)

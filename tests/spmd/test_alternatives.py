@@ -1,0 +1,111 @@
+"""Meshes and micro-batches: what is tried, what is chosen, and what would be enough."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from spmd_small import chain, mixed_devices
+
+from astrarium.spmd.alternatives import FLAT, NODES, Alternatives, Attempt, fastest_of
+from astrarium.spmd.baselines import SPACES
+from astrarium.spmd.devices import Devices, devices_of
+from astrarium.spmd.effort import Effort
+from astrarium.spmd.graph import KEEP, Graph, Node, Ref
+from astrarium.spmd.least import least_bytes
+
+BATCH = 512
+MIXED = {"v100-16gb": 2, "p100": 2}
+COUNTS = (1, 2, 4, 8)
+
+
+def graph_of(count: int) -> Graph:
+    return chain(BATCH // count, (256, 256, 256), blocks=True)
+
+
+def meshes(memory: float | None = None, bandwidth: float = 1e9) -> dict[str, Devices]:
+    cluster = mixed_devices(MIXED, inter_node_bandwidth=bandwidth).cluster
+    return {name: devices_of(cluster, memory, levels) for name, levels in ((FLAT, 1), (NODES, 2))}
+
+
+def alternatives(
+    devices: dict[str, Devices],
+    asked: tuple[str, ...] = (FLAT, NODES),
+    effort: float = 5e6,
+    counts: tuple[int, ...] = COUNTS,
+) -> Alternatives:
+    return Alternatives(
+        graph_of, devices, asked, counts, "adam", lambda _: (), lambda _: None, Effort(effort)
+    )
+
+
+def settings(attempts: list[Attempt]) -> list[tuple[str, int]]:
+    return [(one.mesh, one.micro_batches) for one in attempts]
+
+
+def test_both_meshes_are_tried_and_the_faster_is_taken() -> None:
+    tried = [*alternatives(meshes()).tried()]
+    assert settings(tried) == [(FLAT, 1), (NODES, 1)]  # memory is plenty
+    assert len({one.seconds for one in tried}) == 2
+    assert fastest_of(tried).seconds == min(one.seconds for one in tried)
+    assert set(tried[0].fixed) == {space.name for space in SPACES}
+    assert settings([*alternatives(meshes(), (NODES,)).tried()]) == [(NODES, 1)]
+
+
+def test_the_same_every_time_however_little_effort() -> None:
+    found = [
+        [(one.mesh, one.micro_batches, one.seconds) for one in alternatives(*given).tried()]
+        for given in 2 * [(meshes(), (FLAT, NODES), 1.0)]
+    ]
+    assert found[0] == found[1]
+    seconds = [one[2] for one in found[0]]
+    assert np.isfinite(seconds[0])
+    assert seconds[1:] == [np.inf]  # nothing was left for the other mesh
+
+
+def peak(one: Attempt) -> float:
+    assert one.found is not None
+    return max(one.found.program.bytes)
+
+
+def test_micro_batches_are_tried_where_memory_is_short() -> None:
+    """One micro-batch fits with weights in pieces; with two, nothing need be sent for that."""
+    (usual,) = alternatives(meshes(), (FLAT,)).tried()
+    tried = [*alternatives(meshes(0.7 * peak(usual)), (FLAT,)).tried()]
+    assert [one.micro_batches for one in tried][:2] == [1, 2]
+    chosen = fastest_of(tried)
+    assert chosen.micro_batches > 1
+    assert chosen.seconds < tried[0].seconds
+    assert peak(chosen) <= 0.7 * peak(usual)
+
+
+def test_statistics_are_not_taken_of_smaller_batches_unasked() -> None:
+    (usual,) = alternatives(meshes(), (FLAT,)).tried()
+
+    def with_state(count: int) -> Graph:
+        graph = graph_of(count)
+        loss = len(graph.nodes) - 1
+        keep = Node(KEEP, KEEP, (), graph.nodes[loss].dtype, (Ref(loss), [], []))
+        return Graph((*graph.nodes, keep), graph.name, (*graph.blocks, -1))
+
+    given = alternatives(meshes(0.7 * peak(usual)), (FLAT,))
+    given.captured = with_state
+    assert {one.micro_batches for one in given.tried()} == {1}
+
+
+def test_what_is_enough_is_enough() -> None:
+    devices = meshes()
+    least = float(least_bytes(graph_of(1), devices[FLAT], 1, "adam").max())
+    (enough,) = alternatives(meshes(least), (FLAT,), counts=(1,)).tried()
+    assert enough.found is not None
+    assert max(enough.found.program.bytes) <= least
+    (short,) = alternatives(meshes(0.5 * least), (FLAT,), counts=(1,)).tried()
+    assert short.found is None
+    assert short.no_room is not None
+    assert short.no_room.needed > short.no_room.room
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_smaller_batches_need_less(count: int) -> None:
+    devices = meshes()[FLAT]
+    one, several = (least_bytes(graph_of(k), devices, k, "adam").max() for k in (1, count))
+    assert several < one
