@@ -184,3 +184,15 @@ def _unlike(names: list[str]) -> tuple[str, ...]:
         seen[name] = seen.get(name, 0) + 1
         found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return tuple(found)
+
+
+def by_weight(axes: Axes, weights: Sequence[Floats]) -> tuple[Division, ...]:
+    """Divide every axis by weights of the places of each level, in whole granules."""
+    divisions = []
+    for each in weights:
+        dealt: dict[int, Ints] = {}
+        for granules in axes.granules:
+            if granules not in dealt:
+                dealt[granules] = whole_granules(each, granules)
+        divisions.append(Division(np.stack([dealt[granules] for granules in axes.granules])))
+    return tuple(divisions)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.spmd.axes import Division
+from astrarium.spmd.axes import Division, by_weight
 from astrarium.spmd.blocks import CountedPrices
 from astrarium.spmd.build import build_problem
 from astrarium.spmd.devices import Devices
@@ -22,7 +22,7 @@ from astrarium.spmd.frontier import cheapest
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.problem import Solution
 from astrarium.spmd.programs import price_program, unpriced_program
-from astrarium.spmd.synthesis import by_weight, main_axes, task_of
+from astrarium.spmd.synthesis import main_axes, task_of
 
 STEPS: Final = 100_000  # of one search for a leanest program
 

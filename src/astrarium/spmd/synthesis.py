@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.spmd.axes import Axes, Division, find_axes, whole_granules
+from astrarium.spmd.axes import Axes, Division, by_weight, find_axes, whole_granules
 from astrarium.spmd.baselines import (
     Place,
     ProgramSpace,
@@ -255,18 +255,6 @@ def without_limits(devices: Devices) -> Devices:
     """The same devices with memory without end."""
     endless = tuple(replace(device, room=float("inf")) for device in devices.devices)
     return replace(devices, devices=endless)
-
-
-def by_weight(axes: Axes, weights: Sequence[Floats]) -> tuple[Division, ...]:
-    """Divide every axis by weights of the places of each level, in whole granules."""
-    divisions = []
-    for each in weights:
-        dealt: dict[int, Ints] = {}
-        for granules in axes.granules:
-            if granules not in dealt:
-                dealt[granules] = whole_granules(each, granules)
-        divisions.append(Division(np.stack([dealt[granules] for granules in axes.granules])))
-    return tuple(divisions)
 
 
 def _placed(devices: Devices, by_device: Floats) -> list[Floats]:
