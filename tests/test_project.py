@@ -95,6 +95,7 @@ def test_the_makefile_has_the_commands() -> None:
         "help",
         "plan",
         "serve",
+        "check",
         "test",
         "lint",
         "front",

@@ -132,7 +132,7 @@ def _measure(
     )
     count = None if ranks is None else request.count("--ranks", ranks, MOST_RANKS)
     measuring = _measuring()
-    asked = measuring.Request(journal, device, names, quick, limit, count)
+    asked = measuring.MeasureRequest(journal, device, names, quick, limit, count)
     if again:
         measuring.find_device(device)  # nothing is thrown away for a device that is not there
         journal.unlink(missing_ok=True)
