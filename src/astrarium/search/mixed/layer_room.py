@@ -83,11 +83,11 @@ class LayerRoom:
     """How many layers stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
     places), or with policies in front.
 
-    in_flight: (2, rows, places), micro-batches (`places_in_flight`).
+    in_flight: (2, rows, places), micro-batches and what to take off (`places_in_flight`).
     """
 
     def __init__(self, figures: LayerFigures, in_flight: Floats) -> None:
-        f, of_redone = in_flight[:, :, None, :]
+        f, less = in_flight[:, :, None, :]
 
         def at(values: Floats) -> Floats:
             return values[..., None]
@@ -96,11 +96,10 @@ class LayerRoom:
         self._seconds, self._all_again = at(figures.seconds), at(figures.all_again)
         self._fastest = self._seconds.min(axis=0)
         self._fitting = at(figures.room) / (at(figures.weight) + f * at(figures.act))
-        traded = of_redone * at(figures.saved) / at(figures.again)
-        kept = at(figures.weight[0]) + of_redone * at(figures.act[0])
-        all_in = kept + traded * self._seconds[0]
-        self._traded, self._at_rest = traded / all_in, room / all_in
-        kept = at(figures.least_weight) + of_redone * at(figures.least_act)
+        act, traded = at(figures.act[0]), f * at(figures.saved) / at(figures.again)
+        all_in = at(figures.weight[0]) + f * act + traded * self._seconds[0]
+        self._traded, self._at_rest = traded / all_in, (room + less * act) / all_in
+        kept = at(figures.least_weight) + f * at(figures.least_act)
         self._inputs, self._grouped = room / kept, room / at(figures.least_weight)
 
     def take(self, rows: Ints) -> LayerRoom:
@@ -235,17 +234,23 @@ _SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
 def places_in_flight(stages: Ints, batches: Ints, virtual: Ints, places: int) -> Floats:
     """Micro-batches in flight at the last, next to last, ... stage, at least: (2, rows, places).
 
-    If chunks redo nothing, or parts of all their layers alike; and if they redo some of them.
+    The first figure is of each layer. Where chunks redo some of their layers, those they keep may
+    lie in the last chunks, of which fewer are in flight: the second is what that takes off the sum
+    over the layers kept, however many they are.
     """
     batches = np.minimum(batches, np.where(virtual > 1, 2, 1) * stages)
     first, index = distinct_rows(stages, batches, virtual)
     found = np.zeros((2, len(first), places))
     for row, i in enumerate(first):
         pp, v = int(stages[i]), int(virtual[i])
-        for redone in (0, 1):
-            # Chunks are the least alike if some hold one layer and some two.
-            some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v), redone)[:, v:]
-            found[redone, row, : min(pp, places)] = some.min(axis=1)[::-1][:places]
+        # Chunks are the least alike if some hold one layer and some two; of those that are kept,
+        # if some hold none and some one.
+        some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v))
+        each = some[:, v:].min(axis=1)
+        kept = np.arange(some.shape[1])
+        less = (kept * (each[:, None] - some)).max(axis=1)
+        for figure, values in enumerate((each, less)):
+            found[figure, row, : min(pp, places)] = values[::-1][:places]
     return found[:, index]
 
 
@@ -457,7 +462,7 @@ class OptionRoom:
         self.seconds, self.again, self.all_again = at("seconds"), at("again"), at("all_again")
         self.share = at("share")[..., 0]
         self.virtual = virtual[:, None, None]
-        f = np.where(full, in_flight[1][:, None, :], in_flight[0][:, None, :])
+        f, less = in_flight[:, :, None, :]
         each = options.recompute_layers[:, None, None]
         self.least = lightest
         self.alike = np.full(self.least.shape, work.shape[1] == 1)
@@ -473,7 +478,8 @@ class OptionRoom:
         grouped = self.grouped[:, 0, 0]
         g, n = np.flatnonzero(grouped), np.flatnonzero(~grouped)
         self.fitting[g] = room[g] / (weight[g] + f[g] * inputs[g] / np.maximum(each[g], 1))
-        beyond = (room[n] + spared[n] * f[n] * saved[n]) / (weight[n] + f[n] * act[n])
+        beyond = room[n] + (spared[n] * saved[n] * f[n] + less[n] * act[n] * (spared[n] > 0))
+        beyond = beyond / (weight[n] + f[n] * act[n])
         within = np.minimum(spared[n], room[n] / (weight[n] + f[n] * inputs[n]))
         either = np.where(self.alike[n], beyond, np.maximum(beyond, within))
         self.fitting[n] = np.where(beyond >= self.redone[n], either, within)
