@@ -289,6 +289,8 @@ for _mode, _dims in (("nearest", 1), ("nearest", 2), ("nearest", 3), ("linear", 
           partial(_larger, dims=_dims, corners=_mode != "nearest"))  # fmt: skip
 _case("pixel_shuffle", "pixel_shuffle.default", lambda z: [z.x(z.b, 4 * z.i, z.s, 3), 2])
 _case("pixel_unshuffle", "pixel_unshuffle.default", lambda z: [z.x(z.b, z.i, 2 * z.s, 4), 2])
+_case("im2col of one image", "im2col.default",
+      lambda z: [z.x(z.i, 4, 4), [3, 3], [1, 1], [1, 1], [1, 1]])  # fmt: skip
 _case("im2col", "im2col.default",
       lambda z: [z.x(z.b, z.i, 4, 4), [2, 2], [1, 1], [0, 0], [1, 1]])  # fmt: skip
 

@@ -109,3 +109,15 @@ def test_smaller_batches_need_less(count: int) -> None:
     devices = meshes()[FLAT]
     one, several = (least_bytes(graph_of(k), devices, k, "adam").max() for k in (1, count))
     assert several < one
+
+
+def test_what_comes_and_goes_leaves_no_program_untried() -> None:
+    """The leanest program found keeps little, but much comes and goes in it."""
+    cluster = mixed_devices(MIXED, inter_node_bandwidth=1e9).cluster
+    devices = devices_of(cluster, 900e3, 1)
+    graph = chain(2048, (64, 64, 64), blocks=True)
+    assert least_bytes(graph, devices, 1, "adam", ()).sum() > devices.room.sum()
+    asked = Alternatives(
+        lambda _: graph, {FLAT: devices}, [FLAT], [1], "adam", lambda _: (), lambda _: None
+    )
+    assert fastest_of([*asked.tried()]).found is not None

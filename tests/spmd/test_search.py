@@ -12,17 +12,19 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from spmd import made_problems
 from spmd.brute_force import best_price, least_bytes
-from spmd.made_problems import made, random_problems, stack, with_room
+from spmd.made_problems import SHAPES, Dice, made, random_problems, stack, with_room
 from spmd_search import TWO_LEVELS, transformer
 
 from astrarium.errors import InputError
+from astrarium.spmd import ways
 from astrarium.spmd.astar import Guide, cheapest_path
 from astrarium.spmd.blocks import CountedPrices, contracted, network_of
 from astrarium.spmd.effort import Effort
 from astrarium.spmd.frontier import fastest_fitting
 from astrarium.spmd.moves import Moves, State
-from astrarium.spmd.problem import SearchProblem, Solution
+from astrarium.spmd.problem import Choice, Conversions, SearchProblem, Solution
 from astrarium.spmd.search import NoRoomError, solve
 from astrarium.spmd.steps import price_of
 
@@ -266,3 +268,30 @@ def test_more_layouts_than_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> Non
     check_program(tight, solution)
     assert fastest.seconds <= solution.bound <= best.seconds <= solution.seconds
     assert not solution.optimal
+
+
+class DearConversions(Dice):
+    """Conversions that all differ: there are many ways between layouts."""
+
+    def node(self, reads: int) -> tuple[tuple[Choice[None], ...], Conversions[None]]:
+        choices, _ = super().node(reads)
+        layouts, roll = made_problems.LAYOUTS, self.random.integers
+        seconds = roll(100, 200, (layouts, layouts)).astype(float)
+        np.fill_diagonal(seconds, 0.0)
+        kept = roll(100, 200, (layouts, layouts, self.classes)).astype(float)
+        kept[np.arange(layouts), np.arange(layouts)] = 0.0
+        return choices, Conversions(seconds, kept, {})
+
+
+def test_nothing_is_proven_of_ways_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made_problems, "LAYOUTS", 6)
+    monkeypatch.setattr(made_problems, "Dice", DearConversions)
+    problem = made(458, SHAPES["shared weight"])
+    tight = with_room(problem, solve(problem).bytes, 0.9)
+    exact = solve(tight)
+    assert exact.optimal
+    monkeypatch.setattr(ways, "_MOST", 12)
+    found = solve(tight)
+    assert found.seconds > exact.seconds
+    assert not found.optimal
+    assert found.bound <= exact.seconds

@@ -17,7 +17,7 @@ from astrarium.spmd.baselines import SPACES, ProgramSpace
 from astrarium.spmd.devices import Devices
 from astrarium.spmd.effort import Effort
 from astrarium.spmd.graph import KEEP, Graph
-from astrarium.spmd.least import least_bytes
+from astrarium.spmd.least import leanest
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.search import NoRoomError
 from astrarium.spmd.synthesis import GAIN, Synthesis, synthesize
@@ -90,11 +90,13 @@ class Alternatives:
                 best, meshes = fastest, [fastest.mesh]
 
     def _hopeless(self, graph: Graph, count: int) -> list[Attempt]:
-        """Where even the leanest program needs more than all devices have: not worth a search."""
+        """Where even the leanest program keeps more than all devices have: not worth a search."""
         devices = self.meshes[FLAT]
-        needed = least_bytes(graph, devices, count, self.optimizer, self.allowed(graph))
-        if needed.sum() <= devices.room.sum():
+        memory = leanest(graph, devices, count, self.optimizer, self.allowed(graph))
+        # What comes and goes is another matter: other programs may need less of it.
+        if (memory.peak - memory.transient).sum() <= devices.room.sum():
             return []
+        needed = memory.peak
         worst = int(np.argmax(needed / devices.room))
         error = NoRoomError(
             int(devices.class_of[worst]),

@@ -6,7 +6,7 @@ module itself does something else there is found by comparing with a capture in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -47,11 +47,7 @@ def evaluating(program: DeviceProgram) -> DeviceProgram:
 
 
 def _evaluated(node: Node, nodes: tuple[Node, ...]) -> Node:
-    node = replace(node, needs_gradient=False)
-    if node.op == KEEP:
-        return replace(node, args=(node.args[0], [], []))
-    if _is_normalised(node, nodes):
-        return replace(node, op=SAME, args=node.args[:1])
+    node = _stateless(node, nodes)
     if node.op in TRAINING:
         at = TRAINING[node.op]
         return replace(node, args=(*node.args[:at], False, *node.args[at + 1 :]))
@@ -59,6 +55,16 @@ def _evaluated(node: Node, nodes: tuple[Node, ...]) -> Node:
         args = (*node.args[:CHANCE], *(0.0,)[: len(node.args) - CHANCE], *node.args[CHANCE + 1 :])
         named = tuple((key, value) for key, value in node.kwargs if key != "dropout_p")
         return replace(node, args=args, kwargs=named)
+    return node
+
+
+def _stateless(node: Node, nodes: tuple[Node, ...]) -> Node:
+    """Without gradients and new values of buffers."""
+    node = replace(node, needs_gradient=False)
+    if node.op == KEEP:
+        return replace(node, args=(node.args[0], [], []))
+    if _is_normalised(node, nodes):
+        return replace(node, op=SAME, args=node.args[:1])
     return node
 
 
@@ -88,9 +94,10 @@ def other_in_evaluation(training: Graph, evaluation: Graph) -> str:
     Both are graphs of the same module; empty if they agree.
     """
     known: dict[Any, int] = {}
-    trained = _numbered(training, known)
+    trained = _numbered(training, known, _evaluated)
     there = set(trained)
-    numbers = _numbered(evaluation, known)
+    # What this one says of training and chances is the module's own word.
+    numbers = _numbered(evaluation, known, _stateless)
     if numbers[evaluation.loss] == trained[training.loss]:
         return ""
     for number, node in zip(numbers, evaluation.nodes, strict=True):
@@ -99,12 +106,14 @@ def other_in_evaluation(training: Graph, evaluation: Graph) -> str:
     return "the loss"
 
 
-def _numbered(graph: Graph, known: dict[Any, int]) -> list[int]:
+def _numbered(
+    graph: Graph, known: dict[Any, int], plainly: Callable[[Node, tuple[Node, ...]], Node]
+) -> list[int]:
     """A number for every node: equal for those that compute the same in evaluation."""
     numbers: list[int] = []
     for node in graph.nodes:
-        plain = _evaluated(node, graph.nodes)
-        if plain.op in (KEEP, SAME, CUT, *DROPOUTS):
+        plain = plainly(node, graph.nodes)
+        if plain.op in (KEEP, SAME, CUT) or _drops_nothing(plain):
             numbers.append(numbers[plain.inputs[0]])
             continue
         args: list[Any] = [
@@ -121,12 +130,17 @@ def _numbered(graph: Graph, known: dict[Any, int]) -> list[int]:
     return numbers
 
 
+def _drops_nothing(node: Node) -> bool:
+    return node.op in DROPOUTS and not (node.args[1] and node.args[TRAINING[node.op]])
+
+
 def _attention(node: Node) -> Mapping[str, Any]:
     """Arguments of attention by name: those with usual values may be left out."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     usual = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}
     given = {**usual, **dict(zip(names, node.args, strict=False)), **dict(node.kwargs)}
-    given.pop("dropout_p", None)
+    if not given.get("dropout_p"):
+        given.pop("dropout_p", None)
     return given
 
 

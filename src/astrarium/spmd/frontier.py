@@ -128,9 +128,12 @@ def fastest_fitting(
             steps = steps_of(problem, moves.network, end)
             known.offer(steps, _price(problem, classes, steps))
         left -= known.expanded - before
+        # Where ways between layouts were left out, nothing is proven of what they lead to.
+        is_proof = not any(ways.cut_short for ways in moves.network.ways)
         if missed >= known.seconds * (1 - _GAP):
-            return Fitting(known.steps, known.seconds, known.expanded, True)
-        bound = max(bound, missed)
+            least = known.seconds if is_proof else min(bound, known.seconds)
+            return Fitting(known.steps, least, known.expanded, is_proof)
+        bound = max(bound, missed) if is_proof else bound
         if left <= 0 or effort.spent:
             break
     return Fitting(known.steps, min(bound, known.seconds), known.expanded, False)

@@ -21,7 +21,7 @@ from astrarium.spmd.effort import Effort
 from astrarium.spmd.frontier import cheapest
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.problem import Solution
-from astrarium.spmd.programs import price_program, unpriced_program
+from astrarium.spmd.programs import MemoryUse, price_program, unpriced_program
 from astrarium.spmd.synthesis import main_axes, task_of
 
 STEPS: Final = 100_000  # of one search for a leanest program
@@ -35,6 +35,17 @@ def least_bytes(
     allow_replicate: Collection[str] = (),
 ) -> Floats:
     """What the leanest program found needs on each device, pieces being even."""
+    return leanest(graph, devices, micro_batches, optimizer, allow_replicate).peak
+
+
+def leanest(
+    graph: Graph,
+    devices: Devices,
+    micro_batches: int,
+    optimizer: str,
+    allow_replicate: Collection[str] = (),
+) -> MemoryUse:
+    """Memory of the leanest program found; what comes and goes was not looked at."""
     task = main_axes(task_of(graph, devices, allow_replicate))
     even = by_weight(task.axes, [np.ones(size) for size in devices.mesh])
     divisions: tuple[Division, ...] = even
@@ -49,4 +60,4 @@ def least_bytes(
     program = unpriced_program(
         problem, solution, graph, task.axes, divisions, devices, micro_batches
     )
-    return price_program(program, devices, divisions, optimizer).memory.peak
+    return price_program(program, devices, divisions, optimizer).memory

@@ -248,7 +248,7 @@ def _in_place(call: Call) -> Pattern:
     `im2col`, `pixel_shuffle`: a piece of channels becomes a piece, cut where both have a boundary.
     """
     before, after = call.operands[0].shape, call.shape
-    count = len(before) if len(before) == len(after) else 2
+    count = len(before) if len(before) == len(after) else len(before) - 2
     names = tuple(
         str(d) if d < count and min(before[d], after[d]) > 1 else WHOLE
         for d in range(max(len(before), len(after)))

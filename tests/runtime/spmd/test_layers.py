@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from spmd_programs import drawn_program
 from spmd_ranks import Ranks
+from spmd_simulated import devices_of
 from spmd_training import gradients
 from torch import Tensor, nn
 
 from astrarium.runtime.spmd.alone import ModuleAlone
+from astrarium.runtime.spmd.along import norm
+from astrarium.runtime.spmd.context import OperatorRun
 from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.training import Recipe
+from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.capture import capture
+from astrarium.spmd.graph import INPUT, Graph, Node, Ref
 
 BATCH, LENGTH, WIDTH = 6, 5, 4
 
@@ -130,3 +136,15 @@ def test_inputs_that_no_program_reads_still_reach_the_module() -> None:
     batches = model.batches(capture(model.module, half), 2)
     assert [batch["unread"].shape for batch in batches] == [(BATCH // 2, 3)] * 2
     ModuleAlone(model.copied(), Recipe(), torch.device("cpu")).train(batches, 1)
+
+
+def test_norms_of_16_bits_take_the_constant_that_torch_takes() -> None:
+    x = 0.01 * torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    x = x.bfloat16()
+    node = Node("n", "aten.rms_norm.default", (4, 64), "bfloat16", (Ref(0), [64]))
+    graph = Graph((Node("x", INPUT, (4, 64), "bfloat16"), node))
+    axes = Axes(((0, 1), (0, 1)), (4, 64))
+    (device,) = devices_of(graph, axes, (Division(np.array([[4], [64]])),))
+    found = norm(OperatorRun(node, (), (x,), (4, 64), device))
+    expected = torch.nn.functional.rms_norm(x, (64,))
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.0)

@@ -8,7 +8,15 @@ import torch
 from spmd_simulated import devices_of
 
 from astrarium.runtime.spmd.context import OperatorRun
-from astrarium.runtime.spmd.positions import dropped, kept, key_of, normal_of, places, uniform_of
+from astrarium.runtime.spmd.positions import (
+    dropped,
+    kept,
+    key_of,
+    normal_of,
+    numbers_of,
+    places,
+    uniform_of,
+)
 from astrarium.spmd.axes import Axes, Division
 from astrarium.spmd.graph import INPUT, Graph, Node, Ref
 
@@ -75,6 +83,16 @@ def test_numbers_are_spread_as_asked_for() -> None:
     assert bell.std().item() == pytest.approx(1.0, rel=0.01)
     assert (bell.abs() > 1.96).double().mean().item() == pytest.approx(0.05, rel=0.1)
     assert abs(correlation(bell[:, 1:], bell[:, :-1])) < 5 / bell.numel() ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_no_uniform_number_is_rounded_up_to_one(dtype: torch.dtype) -> None:
+    shape, cpu = (400, 500), torch.device("cpu")
+    pieces = [(0, length) for length in shape]
+    found = numbers_of("rand", key_of(1, 2), shape, pieces, cpu, dtype)
+    assert found.dtype is dtype
+    assert 0.98 < found.max().item() < 1.0
+    assert found.float().mean().item() == pytest.approx(0.5, abs=0.01)
 
 
 def test_keys_differ() -> None:

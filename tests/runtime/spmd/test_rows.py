@@ -177,3 +177,31 @@ def test_scripts_are_started_by_torchrun(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(InputError, match="start the script with torchrun, one process for each"):
         meet(4, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_other_micro_batches_go_on_with_the_next_batch(tmp_path: Path, micro_batches: int) -> None:
+    _, trainer = trainer_on(Peers(), program_of((1,), 4), Asked([]))
+    for seed in range(2):
+        trainer.step(trainer.own_rows(batch_of(seed)))
+    trainer.save(tmp_path / "kept")
+    _, other = trainer_on(Peers(), program_of((1,), micro_batches), Asked([]))
+    other.load(tmp_path / "kept")
+    assert other.batches_done == trainer.batches_done == 2
+
+
+def test_going_back_forgets_what_the_optimizer_kept(tmp_path: Path) -> None:
+    _, trainer = trainer_on(Peers(), program_of((1,)), Asked([]))
+    rows = trainer.own_rows(batch_of(0))
+    trainer.save(tmp_path / "first")
+    losses = [trainer.step(rows).loss for _ in range(3)]
+    trainer.load(tmp_path / "first")
+    assert [trainer.step(rows).loss for _ in range(3)] == losses
+
+
+def test_checkpoints_in_another_format_are_refused(tmp_path: Path) -> None:
+    _, trainer = trainer_on(Peers(), program_of((1,)), Asked([]))
+    trainer.save(tmp_path / "wide")
+    _, other = trainer_on(Peers(), program_of((1,), dtype=torch.float32), Asked([]))
+    with pytest.raises(InputError, match=r"in torch\.float64, not in torch\.float32"):
+        other.load(tmp_path / "wide")

@@ -28,6 +28,7 @@ from astrarium.errors import InputError
 from astrarium.runtime.spmd.autocast import under_autocast
 from astrarium.runtime.spmd.optimizers import check_elementwise
 from astrarium.runtime.spmd.trainer import HowTrained
+from astrarium.spmd.capture import capture
 
 BATCHES = [batch_of(seed) for seed in range(6)]
 
@@ -166,6 +167,22 @@ def test_operators_that_torch_does_not_know_stay_in_their_format() -> None:
     assert (changed.nodes[at].dtype, changed.nodes[at].computed_in) == ("float32", "float32")
     with pytest.raises(InputError, match=r"autocast is torch\.float64; expected torch\.bfloat16"):
         under_autocast(graph, torch.float64, torch.device("cpu"))
+
+
+def test_whole_numbers_say_nothing_of_an_operators_format() -> None:
+    class Products(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+            counted = numbers.prod(-1).float().mean()
+            return self.linear(x).prod(-1).mean() + counted
+
+    inputs = {"x": torch.empty(4, 8), "numbers": torch.empty(4, 3, dtype=torch.int64)}
+    graph = under_autocast(capture(Products(), inputs), torch.bfloat16, torch.device("cpu"))
+    products = [node for node in graph.nodes if node.op.startswith("aten.prod")]
+    assert [node.computed_in for node in products] == ["", "float32"]
 
 
 def test_gradients_beyond_float16_are_used_on_no_rank(ranks: Ranks) -> None:

@@ -26,8 +26,7 @@ from astrarium.runtime.spmd.positions import (
     kept_of,
     key_of,
     likelihood,
-    normal_of,
-    uniform_of,
+    numbers_of,
 )
 from astrarium.runtime.spmd.training import Recipe
 from astrarium.spmd.outputs import loss_of
@@ -156,8 +155,8 @@ class _Drawing(TorchDispatchMode):  # type: ignore[misc]  # torch is not analyse
         if name == "bernoulli":
             likely = likelihood(str(function), args, kwargs or {})
             return result.copy_(chosen_of(key, result.shape, pieces, likely, result.device))
-        draw = normal_of if "randn" in name else uniform_of
-        return result.copy_(draw(key, result.shape, pieces, result.device))
+        numbers = numbers_of(name, key, result.shape, pieces, result.device, result.dtype)
+        return result.copy_(numbers)
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def norm(run: OperatorRun) -> Tensor:
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     eps = given.get("eps")
     if eps is None:
-        eps = 1e-5 if is_centred else torch.finfo(given["x"].dtype).eps
+        eps = 1e-5 if is_centred else torch.finfo(widened(given["x"]).dtype).eps
     return _Norm.apply(
         given["x"], given.get("weight"), given.get("bias"), is_centred, eps,
         run.whole_input(0)[-1], reducer(run, DIVIDED_NORM),

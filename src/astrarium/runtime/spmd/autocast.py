@@ -7,7 +7,7 @@ place, also those whose pieces are empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -91,18 +91,20 @@ class _Formats:
 
     def _wanted(self, node: Node) -> torch.dtype | None:
         """The format that autocast casts inputs of an operator to; None if it leaves them."""
-        words = [word for word in (*node.args, *dict(node.kwargs).values()) if type(word) is str]
-        key = " ".join((node.op, *words))
-        if key not in self.known:
-            self.known[key] = self._asked(node)
-        return self.known[key]
-
-    def _asked(self, node: Node) -> torch.dtype | None:
         args, kwargs = torch_arguments(node, self.values, self.device)
         inputs: list[torch.dtype] = []
         tree_map_only(Tensor, lambda x: inputs.append(x.dtype), (args, kwargs))
         if not any(dtype in CASTABLE for dtype in inputs):
             return None
+        words = [word for word in (*node.args, *dict(node.kwargs).values()) if type(word) is str]
+        key = " ".join((node.op, *words, *sorted(map(str, {*inputs}))))
+        if key not in self.known:
+            self.known[key] = self._asked(node, args, kwargs)
+        return self.known[key]
+
+    def _asked(
+        self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.dtype | None:
 
         def result(of: torch.dtype) -> torch.dtype:
             cast, named = tree_map_only(Tensor, _to(of), (args, kwargs))

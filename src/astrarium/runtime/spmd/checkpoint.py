@@ -104,6 +104,8 @@ def save(
         manifest = Manifest(training.steps_done, kind, dict(aliases), tuple(files))
         text = json.dumps({"schema": SCHEMA, **asdict(manifest)}, indent=1)
         (unfinished / MANIFEST).write_text(text)
+        _on_disk(unfinished / MANIFEST)
+        _on_disk(unfinished)
         _put_in_place(unfinished, folder)
     _meet(everyone)
 
@@ -151,7 +153,8 @@ def _optimizer(training: Training, kept: Mapping[int, Mapping[str, Any]]) -> Con
 def _rest_of(training: Training, others: Mapping[str, Stateful]) -> Content:
     """What is the same on all ranks, and their random numbers."""
     settings = {
-        "passes": training.passes_done,
+        # Another program may divide a batch into more or fewer micro-batches.
+        "batches": training.passes_done // training.interpreter.program.micro_batches,
         "groups": [_settings(group) for group in training.optimizer.param_groups],
         "scaler": None if training.scaler is None else training.scaler.state_dict(),
         "others": {name: one.state_dict() for name, one in others.items()},
@@ -225,10 +228,15 @@ def _put_in_place(unfinished: Path, folder: Path) -> None:
         shutil.rmtree(older, ignore_errors=True)
         folder.rename(older)
     unfinished.rename(folder)
-    parent = os.open(folder.parent, os.O_RDONLY)
-    os.fsync(parent)
-    os.close(parent)
+    _on_disk(folder.parent)
     shutil.rmtree(older, ignore_errors=True)
+
+
+def _on_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, would outlast a loss of power."""
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
 
 
 def _older(folder: Path) -> Path:
@@ -374,8 +382,11 @@ def load(
     for node, one in _nodes(training).items():
         for key in kept[node]:
             kept[node][key] = found.get((OPTIMIZER, STATE, one.target, key), kept[node][key])
+        piece = training.parameters[node]
         if kept[node]:
-            training.optimizer.state[training.parameters[node]] = kept[node]
+            training.optimizer.state[piece] = kept[node]
+        else:  # written before the first step
+            training.optimizer.state.pop(piece, None)
     for numbers in random.values():
         torch.set_rng_state(numbers.parts[0][1])
     training.steps_done = reader.manifest.step
@@ -406,6 +417,19 @@ def _check_model(reader: Reader, training: Training, held: Mapping[str, Tensor])
             raise InputError(
                 f"{reader.folder} holds {name!r} of shape {shape}, not of {expected}; it is of"
                 " another model"
+            )
+    _check_formats(reader, training, held)
+
+
+def _check_formats(reader: Reader, training: Training, held: Mapping[str, Tensor]) -> None:
+    """Refuse numbers of another format: the optimizer's would not go with the parameters."""
+    pieces = {node.target: training.parameters[at] for at, node in _nodes(training).items()}
+    for name, tensor in {**held, **pieces}.items():
+        known = reader.known(MODEL, name)
+        if isinstance(known, TensorStorageMetadata) and known.properties.dtype != tensor.dtype:
+            raise InputError(
+                f"{reader.folder} holds {name!r} in {known.properties.dtype}, not in"
+                f" {tensor.dtype}; go on with a module of the same format"
             )
 
 
@@ -448,7 +472,7 @@ def _restore(
     folder: Path, training: Training, settings: Mapping[str, Any], others: Mapping[str, Stateful]
 ) -> None:
     """Counts, settings of the optimizer's groups, and what else was given to `save`."""
-    training.passes_done = settings["passes"]
+    training.passes_done = settings["batches"] * training.interpreter.program.micro_batches
     set_groups(training.optimizer, settings["groups"], folder)
     if training.scaler is not None and settings["scaler"] is not None:
         training.scaler.load_state_dict(settings["scaler"])

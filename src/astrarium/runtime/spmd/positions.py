@@ -23,6 +23,8 @@ FIRST_MIX: Final = 0x21F0AAAD
 SECOND_MIX: Final = 0xD35A2D97 - 2**32
 GOLDEN: Final = 0x9E3779B97F4A7C15
 WORD: Final = 2**64 - 1
+MOST_BITS: Final = 24  # of a uniform number
+BITS: Final = {torch.bfloat16: 8, torch.float16: 11}  # that these formats hold
 
 
 def key_of(*numbers: int) -> int:
@@ -91,12 +93,16 @@ def kept_of(
 
 
 def uniform_of(
-    key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torch.device
+    key: int,
+    shape: Sequence[int],
+    pieces: Sequence[Piece],
+    device: torch.device,
+    bits: int = MOST_BITS,
 ) -> Tensor:
-    """Numbers from 0 to below 1, of 24 bits: all of them are numbers of every format's range."""
+    """Numbers from 0 to below 1, of so many bits."""
     # The lowest bits have seen all of the mixing; the highest are the sign.
-    high = (_mixed(key, shape, pieces, device) >> 8).bitwise_and_(0xFFFFFF)
-    return high.to(torch.float64) * 2.0**-24
+    high = (_mixed(key, shape, pieces, device) >> (32 - bits)).bitwise_and_((1 << bits) - 1)
+    return high.to(torch.float64) * 2.0**-bits
 
 
 def normal_of(
@@ -108,16 +114,30 @@ def normal_of(
     return torch.sqrt(-2.0 * torch.log1p(-length)) * torch.cos(2.0 * math.pi * angle)
 
 
+def numbers_of(
+    name: str,
+    key: int,
+    shape: Sequence[int],
+    pieces: Sequence[Piece],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor:
+    """What an operator that draws numbers draws, in a format: none is rounded up to 1."""
+    if "randn" in name:
+        return normal_of(key, shape, pieces, device).to(dtype)
+    bits = BITS.get(dtype, MOST_BITS)
+    return uniform_of(key, shape, pieces, device, bits).to(dtype)
+
+
 def drawn(run: OperatorRun) -> Tensor:
     """The piece that this device has of numbers that are drawn."""
     name = operator_name(run.node.op)
     key, shape, device = _key(run), run.node.shape, run.context.device
+    dtype = getattr(torch, run.node.dtype)
     if name == "bernoulli":
         likely = likelihood(run.node.op, *run.arguments())
-        found = chosen_of(key, shape, run.pieces(), likely, device)
-    else:
-        found = (normal_of if "randn" in name else uniform_of)(key, shape, run.pieces(), device)
-    return found.to(getattr(torch, run.node.dtype))
+        return chosen_of(key, shape, run.pieces(), likely, device).to(dtype)
+    return numbers_of(name, key, shape, run.pieces(), device, dtype)
 
 
 def likelihood(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | float:

@@ -37,10 +37,17 @@ def start_trainer(
         MadeModule(module.train(), {}),
         optimizer,
         take_place(program.mesh, rank),
-        device_of(Device(used.type), rank) if used.index is None else used,
+        _current(used) if used.index is not None else device_of(Device(used.type), rank),
         batch=document.source.batch,
         how=how,
     )
+
+
+def _current(device: torch.device) -> torch.device:
+    """A device that the user named; messages of torch itself go over the current one."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 def meet(ranks: int, device: torch.device) -> int:

@@ -224,7 +224,7 @@ class Training:
 
     def _wait(self) -> None:
         if self.interpreter.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.interpreter.device)
 
 
 def _went_on(scaler: torch.amp.GradScaler, is_finite: bool) -> bool:
