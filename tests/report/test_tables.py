@@ -73,7 +73,7 @@ def test_why_the_others_fell_out_is_told_in_words(document: PlanDocument) -> Non
     assert document.search is not None
     search = replace(document.search, rejected={"slower": 5_998, "budget": 12})
     shown = words(text([tables.search_summary(search)]))
-    assert "5,998 priced and not as good as those listed" in shown
+    assert "5,998 not as good as those listed" in shown
     assert "12 over the budget" in shown
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from spmd_examples import EXAMPLES
 from spmd_small import chain, mixed_devices
 
+import astrarium
 from astrarium.spmd.alternatives import FLAT, NODES, Alternatives, Attempt, fastest_of
 from astrarium.spmd.baselines import SPACES
 from astrarium.spmd.devices import Devices, devices_of
@@ -121,3 +123,10 @@ def test_what_comes_and_goes_leaves_no_program_untried() -> None:
         lambda _: graph, {FLAT: devices}, [FLAT], [1], "adam", lambda _: (), lambda _: None
     )
     assert fastest_of([*asked.tried()]).found is not None
+
+
+@pytest.mark.parametrize(("gpus", "is_faster"), [("h100:1,t4:1", True), ("v100:2", False)])
+def test_devices_that_cost_time_are_named(gpus: str, is_faster: bool) -> None:
+    found = astrarium.synthesize(f"{EXAMPLES / 'mlp.py'}:make", batch=64, gpus=gpus, mesh="flat")
+    said = [note for note in found.document.notes if "the other devices cost time" in note]
+    assert [note.startswith("1 x H100-SXM5-80GB alone") for note in said] == [True] * is_faster

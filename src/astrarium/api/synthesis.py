@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astrarium.api import request
 from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean
-from astrarium.units import parse_bytes
+from astrarium.units import format_seconds, parse_bytes
 from astrarium.value import Value
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ MOST_DEVICES: Final = 4096
 TIMES_AS_MANY: Final = (2, 4, 8)  # nodes, of which one is said to be enough where nothing fits
 ANY_OPERATOR: Final = "*"
 AUTO: Final = "auto"
+ALONE: Final = "data parallel, even"  # how a pool by itself is looked at
 OWN_STATISTICS: Final = (
     "data parallel takes the statistics of batch norm from each device's own images, as DDP does,"
     " and trains another model; this program takes those of all"
@@ -280,12 +281,44 @@ def _document(
     ]
     if any(baselines[name] < program.seconds for name, program in fixed.items()):
         notes.append(OWN_STATISTICS)
+    notes += _faster_alone(question, chosen)
     return replace(
         document_of(
             source, chosen.devices, found.program, work, baselines, (*question.notes, *notes)
         ),
         reasons=reasons_of(found.program, fixed),
     )
+
+
+def _faster_alone(question: SynthesisQuestion, chosen: Attempt) -> Iterator[str]:
+    """Pools that would be faster by themselves, with the simplest way to divide the work."""
+    from astrarium.spmd.baselines import space_of
+    from astrarium.spmd.devices import devices_of
+    from astrarium.spmd.search import NoRoomError
+    from astrarium.spmd.synthesis import synthesize
+
+    pools = question.cluster.pools
+    assert chosen.found is not None
+    for pool in pools if len(pools) > 1 else ():
+        part = question.cluster.part([pool])
+        devices = devices_of(part, question.memory_bytes, 1, question.tuning)
+        try:
+            alone = synthesize(
+                chosen.graph,
+                devices,
+                micro_batches=chosen.micro_batches,
+                optimizer=question.optimizer.value,
+                allow_replicate=question.allow_replicate,
+                space=space_of(ALONE),
+            )
+        except NoRoomError:
+            continue
+        if alone.program.seconds < chosen.found.program.seconds:
+            of = f" of {pool.name}" if pool.name != pool.gpu.name else ""
+            yield (
+                f"{devices.count} x {pool.gpu.name}{of} alone ({ALONE}) would take"
+                f" {format_seconds(alone.program.seconds)}: the other devices cost time here"
+            )
 
 
 def _nothing_fits(

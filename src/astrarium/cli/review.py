@@ -81,6 +81,7 @@ def _case(ctx: typer.Context, imported: Imported) -> ReviewedConfig:
     runtime = find_runtime(filled.runtime)
     asked = request.under(asked, runtime)
     asked, tuning = request.tuned(asked, ctx.params["profile"], runtime.name)
+    asked = _with_order_of_pools(asked)
     strategy, conflicts = _strategy(imported, asked, runtime)
     return ReviewedConfig(
         imported, asked, filled.called(asked), runtime, tuning, strategy, conflicts
@@ -129,6 +130,15 @@ def _document(case: ReviewedConfig) -> ImportDocument:
         error,
         _notes(case),
     )
+
+
+def _with_order_of_pools(asked: request.Request) -> request.Request:
+    """Scripts do not say which nodes are of which type; where that decides, it is said."""
+    names = [pool.name for pool in asked.cluster.pools]
+    if len(names) == 1:
+        return asked
+    note = f"stages are laid over the GPU types in the order given: {', then '.join(names)}"
+    return replace(asked, notes=(*asked.notes, note))
 
 
 def _notes(case: ReviewedConfig) -> tuple[str, ...]:

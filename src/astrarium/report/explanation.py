@@ -31,7 +31,7 @@ from astrarium.report.words import (
     switches_words,
     time_cause,
 )
-from astrarium.units import DAY, format_bytes, format_count, format_seconds, format_usd
+from astrarium.units import format_bytes, format_count, format_seconds, format_usd
 
 # What a result is called, and how it is written.
 RESULTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -105,8 +105,7 @@ def money_words(plan: PlanPart) -> str:
     hourly = f"{format_usd(plan.usd_per_hour)} per hour for {plan.num_gpus:,} GPUs"
     if plan.train_seconds is None:
         return f"{hourly}; with --tokens the plan has a length and a price"
-    days = f"{plan.train_seconds / DAY:,.1f} days"
-    return f"{hourly}; {days} make {dollars(plan.usd_total)}"
+    return f"{hourly}; {format_seconds(plan.train_seconds)} make {dollars(plan.usd_total)}"
 
 
 def bullets(lines: Sequence[str]) -> Iterator[RenderableType]:

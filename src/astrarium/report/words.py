@@ -150,7 +150,7 @@ REJECTIONS: Mapping[str, str] = {
     "deadline": "past the deadline",
     "bound": "proved no better without pricing them",
     "dominated": "equal to another with an overlap switched off",
-    "slower": "priced and not as good as those listed",
+    "slower": "not as good as those listed",
 }
 
 

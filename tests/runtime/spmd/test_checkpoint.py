@@ -148,7 +148,7 @@ def test_other_folders_are_refused_by_name(checkpoint: tuple[Path, float], tmp_p
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(InputError, match=r"manifest\.json is of an earlier release"):
         Reader(folder)
-    with pytest.raises(InputError, match="is no checkpoint: it has no"):
+    with pytest.raises(InputError, match="is no checkpoint: there is no such folder"):
         Reader(tmp_path / "nowhere")
 
 

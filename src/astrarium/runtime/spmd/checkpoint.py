@@ -344,6 +344,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _why_none(folder: Path) -> str:
+    if not folder.is_dir():
+        return ": it is a file, not a folder" if folder.exists() else ": there is no such folder"
     if (folder / BEFORE).is_file():
         return f" of {SCHEMA}: its {BEFORE} is of an earlier release; go on with that"
     if (folder / ".metadata").is_file():

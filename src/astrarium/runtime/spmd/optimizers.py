@@ -44,7 +44,7 @@ class Held:
 
 def made(given: Optimizer | Make, named: Named) -> Optimizer:
     """The optimizer itself, or what a function makes of pairs of names and parameters."""
-    found = given if isinstance(given, Optimizer) else given(named)
+    found = given(named) if callable(given) and not isinstance(given, Optimizer) else given
     if not isinstance(found, Optimizer):
         raise InputError(
             f"optimizer is a value of type {type(found).__name__}; give an optimizer of torch, or a"

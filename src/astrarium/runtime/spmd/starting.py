@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 import torch
@@ -59,11 +60,18 @@ def meet(ranks: int, device: torch.device) -> int:
                 f" program's {ranks} ranks"
             )
         distributed.init_process_group("gloo" if device.type == "cpu" else "nccl")
+        atexit.register(_leave)
     if distributed.get_world_size() != ranks:
         raise InputError(
             f"{distributed.get_world_size()} ranks were started, but the program is for {ranks}"
         )
     return int(distributed.get_rank())
+
+
+def _leave() -> None:
+    """End the group that was made here: threads of it must not outlive the interpreter."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def device_of(kind: Device, rank: int, *, share: bool = False) -> torch.device:
