@@ -116,6 +116,21 @@ def change(what: str, factor: float | None, **others: float) -> SensitivityPart:
     return SensitivityPart(what, GPU, factor, 2.0, then, gpus, others.get("unchanged_to"))
 
 
+def test_stages_are_shown_where_nothing_else_differs(document: PlanDocument) -> None:
+    best = document.plans[0]
+    one, *others = best.strategy.stages
+    shorter = replace(one, layers=(one.layers[0], one.layers[1] - 1))
+    own = replace(best, strategy=replace(best.strategy, stages=(shorter, *others)))
+
+    def rows(yours: PlanPart) -> str:
+        made = beside(document, yours, best)
+        assert made.compare is not None
+        return words_of([*compare_section(made, made.compare)])
+
+    assert "stages" not in rows(best)
+    assert "stages" in rows(own)
+
+
 def test_changes_come_nearest_first_and_the_rest_is_counted(document: PlanDocument) -> None:
     parts = [change("price", 1 + n / 10) for n in range(15, 0, -1)]
     text = words_of(list(sensitivity_section(document, parts, 100)))

@@ -21,6 +21,7 @@ def make_module(batch): return Module()
 def make_nothing(batch): return Module(), {}
 def make_other(batch): return 7, {"x": Tensor()}
 def make_none(batch): return None
+def make_of_nothing(): return Module(), {"x": Tensor()}
 def fail(batch): raise MemoryError
 def explain(batch): raise ValueError("hidden must divide")
 """
@@ -96,3 +97,8 @@ def test_a_package_that_is_missing_is_named_with_the_way_to_get_it(tmp_path: Pat
     (tmp_path / "model.py").write_text("from no_such_package.parts import Model\n")
     with pytest.raises(InputError, match=r"install it: pip install no_such_package$"):
         load_factory(f"{tmp_path / 'model.py'}:make")
+
+
+def test_a_function_must_take_the_batch(path: Path) -> None:
+    with pytest.raises(InputError, match="takes nothing; its first parameter must be the batch"):
+        load_factory(f"{path}:make_of_nothing")(4)

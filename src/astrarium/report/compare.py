@@ -12,7 +12,7 @@ from rich.text import Text
 from astrarium.plans.document import ClusterPart, ComparePart, PlanDocument, PlanPart
 from astrarium.report.front import gpus_of
 from astrarium.report.layout import HUNDRED, dollars, gib, new_table, percent, title
-from astrarium.report.words import short_types, strategy_words
+from astrarium.report.words import pipeline_words, short_types, strategy_words
 from astrarium.units import HOUR, format_count, format_seconds
 from astrarium.value import Value
 
@@ -60,7 +60,11 @@ def _table(
     clouds = [_cloud(own, compare.cluster), _cloud(answer, document.cluster)]
     if any(clouds):
         _row(table, "cloud", clouds)
-    _row(table, "strategy", [strategy_words(p.strategy, experts=experts) for p in both])
+    strategies = [strategy_words(plan.strategy, experts=experts) for plan in both]
+    _row(table, "strategy", strategies)
+    stages = [pipeline_words(plan) for plan in both]
+    if strategies[0] == strategies[1] and stages[0] != stages[1]:
+        _row(table, "stages", stages)
     _row(table, "tokens/s", [format_count(plan.tokens_per_second) for plan in both])
     for quantity in _quantities(own, compare):
         amounts = [quantity.of(plan) for plan in both]

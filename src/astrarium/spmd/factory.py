@@ -114,6 +114,8 @@ def _check_sizes(
                 known = [key for key in signature.parameters if key != "batch"]
                 hint = did_you_mean(size, known) or f"; its sizes: {', '.join(known) or 'none'}"
                 raise InputError(f"factory {name!r} takes no size {size!r}{hint}")
+    if not signature.parameters:
+        raise InputError(f"factory {name!r} takes nothing; its first parameter must be the batch")
     try:
         signature.bind(*args, **sizes)
     except TypeError as error:
