@@ -73,10 +73,6 @@ class Parts:
     def starts(self) -> tuple[int, ...]:
         return (0, *accumulate(self.sizes[:-1]))
 
-    @property
-    def are_equal(self) -> bool:
-        return len(set(self.sizes)) == 1
-
     def piece(self, x: Tensor, index: int) -> Tensor:
         return x.narrow(self.dim, self.starts[index], self.sizes[index])
 
