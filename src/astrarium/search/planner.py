@@ -15,6 +15,7 @@ import numpy as np
 
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
+from astrarium.cost.chances import usable_bytes
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
@@ -45,6 +46,7 @@ from astrarium.search.pools import (
     search_pool,
     teams,
 )
+from astrarium.search.recommended import Recommendation, recommended
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule
 from astrarium.strategy.types import Strategy
@@ -67,6 +69,7 @@ class Planned(Value, frozen=True):
     reasons: Counter[str]
     optimal: bool
     bound_gap: float
+    recommendation: Recommendation | None = None  # None where time is not all that counts
     front: tuple[Plan, ...] = ()  # that no other beats in time and money; the fastest first
     notes: tuple[str, ...] = ()  # for the reader
     faster_alone: Plan | None = None  # on all GPUs of one pool, where all pools have to be used
@@ -84,13 +87,17 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
     most_types: int | None = None,
+    fit_chance: float | None = None,
     progress: Progress = no_progress,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most so many pools; None: all of them. `progress` hears how far the search is.
+    A job uses at most so many pools; None: all of them. Plans fit with at least `fit_chance`; None:
+    their predicted peak is all that counts. `progress` hears how far the search is.
     """
     limits = limits or Limits()
+    if fit_chance is not None:
+        cluster = with_fit_chance(workload, cluster, fit_chance)
     _check_request(workload, cluster, mode, limits)
     _check_types(cluster, mode, most_types)
     begin = time.perf_counter()
@@ -130,7 +137,29 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         bound_gap=_gap(results),
         front=on_front if front else (),
         faster_alone=faster_alone,
+        recommendation=_recommendation(asked, cluster, shown),
     )
+
+
+def _recommendation(asked: Asked, cluster: Cluster, plans: Sequence[Plan]) -> Recommendation | None:
+    """The plan to start, where time alone decides; elsewhere the best plan is the answer."""
+    if asked.is_about_money or asked.objective not in (Objective.TIME, Objective.THROUGHPUT):
+        return None
+    pool = cluster.pools[0] if len(cluster.pools) == 1 else None
+    return recommended(asked, pool, plans)
+
+
+def with_fit_chance(workload: Workload, cluster: Cluster, chance: float) -> Cluster:
+    """The cluster with so much memory kept free that plans fit with at least this chance."""
+    runtime, experts = find_runtime().name, workload.model.max_experts > 0
+
+    def margin(pool: Pool) -> int:
+        capacity = pool.gpu.memory_bytes
+        usable = usable_bytes(capacity, chance, runtime, experts=experts)
+        return max(capacity - usable, pool.memory_margin)
+
+    pools = tuple(replace(pool, memory_margin=margin(pool)) for pool in cluster.pools)
+    return replace(cluster, pools=pools)
 
 
 def _faster_alone(asked: Asked, cluster: Cluster, best: Plan) -> Plan | None:
@@ -324,7 +353,7 @@ def _why_nothing(
             )
     if rejected[Rejection.MEMORY]:
         lacking = [
-            result.least_bytes - pool.gpu.memory_bytes
+            result.least_bytes - pool.usable_bytes
             for result, pool in zip(results, cluster.pools, strict=False)
         ]
         nearest = int(np.argmin(lacking))
@@ -346,7 +375,7 @@ def _why_too_large(
         return "and what would is ruled out"
     fullest = max(plan.memory, key=lambda stage: stage.peak_bytes)
     cause = max(fullest.by_cause, key=fullest.by_cause.__getitem__)
-    capacity = pool.gpu.memory_bytes
+    capacity = pool.usable_bytes
     return (
         f"the leanest strategy needs {format_bytes(fullest.peak_bytes)} on a {pool.gpu.name} of"
         f" {format_bytes(capacity)} ({format_bytes(fullest.peak_bytes - capacity)} too much),"

@@ -26,7 +26,7 @@ class NoRoom(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        capacity = self.pool.gpu.memory_bytes
+        capacity = self.pool.usable_bytes
         return (
             f"no stage fits on {self.pool.name}: the leanest needs"
             f" {format_bytes(self.least_bytes)} on a {self.pool.gpu.name} of"
@@ -38,7 +38,7 @@ def pools_without_room(workload: Workload, cluster: Cluster) -> tuple[NoRoom, ..
     """The pools whose GPUs cannot hold a single layer, however it is divided among them."""
     model = ClusterModel(workload, cluster)
     least = [(pool, least_stage_bytes(model, i)) for i, pool in enumerate(cluster.pools)]
-    return tuple(NoRoom(pool, size) for pool, size in least if size > pool.gpu.memory_bytes)
+    return tuple(NoRoom(pool, size) for pool, size in least if size > pool.usable_bytes)
 
 
 def least_stage_bytes(model: ClusterModel, pool: int) -> float:

@@ -318,7 +318,7 @@ class Search:
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
         """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
-        fits = peak <= self.model.pool.gpu.memory_bytes
+        fits = peak <= self.model.pool.usable_bytes
         self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
         least = float(peak[~fits].min(initial=np.inf))
         self.state.least_bytes = min(self.state.least_bytes, least)
