@@ -40,7 +40,7 @@ from spmd_cpu import (
     prepared,
 )
 
-from astrarium.calibrate.cores import one_core, stay_on
+from astrarium.calibrate.measure.cores import one_core, stay_on
 from astrarium.cost.tuning import Tuning
 from astrarium.runtime.answers import LOOPBACK, own_output, say
 from astrarium.runtime.guard import leave_with_parent

@@ -32,7 +32,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from astrarium.calibrate.cores import one_core
+from astrarium.calibrate.measure.cores import one_core
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.tuning import Tuning
 from astrarium.runtime.job import Device

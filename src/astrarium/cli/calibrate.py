@@ -12,8 +12,8 @@ from astrarium.cli import INTERRUPTED, options
 from astrarium.cli import learn as learning
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.journal import JournalContents
-    from astrarium.calibrate.run import Outcome
+    from astrarium.calibrate.measure.journal import JournalContents
+    from astrarium.calibrate.measure.run import Outcome
 
 DEVICE = Annotated[
     str | None,
@@ -87,9 +87,9 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
         wanted = learning.Wanted(gpu, runtime, source)
         learning.learn(from_table or (), from_log or (), logged, wanted, out=out, json=json)
         return
-    from astrarium.calibrate.journal import read_journal
-    from astrarium.calibrate.profile import PARQUET, make_header, warnings_of, write_profile
-    from astrarium.calibrate.run import Outcome
+    from astrarium.calibrate.fit.profile import PARQUET, make_header, warnings_of, write_profile
+    from astrarium.calibrate.measure.journal import read_journal
+    from astrarium.calibrate.measure.run import Outcome
     from astrarium.cli import output
 
     path = Path(out or DEFAULT_OUT)
@@ -121,7 +121,7 @@ def _measure(
 ) -> tuple[JournalContents, Outcome]:
     """Read the flags and measure; Ctrl-C says how to go on."""
     from astrarium.api import request
-    from astrarium.calibrate.sections import SECTIONS, check_sections
+    from astrarium.calibrate.measure.sections import SECTIONS, check_sections
     from astrarium.cli import output
     from astrarium.units import parse_seconds
 
@@ -153,10 +153,10 @@ def _measuring() -> Any:  # noqa: ANN401  the module
     from astrarium.errors import InputError
 
     try:
-        from astrarium.calibrate import measure
+        from astrarium.calibrate.measure import device
     except ImportError as error:
         raise InputError(
             f"measuring needs {error.name}, which is not installed; "
             "pip install 'astrarium[calibrate]'"
         ) from None
-    return measure
+    return device

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from astrarium.calibrate.learn_profile import ClusterProfile, ErrorPart, LearnedFactor
+from astrarium.calibrate.learn.profile import ClusterProfile, ErrorPart, LearnedFactor
 from astrarium.report.layout import new_table, percent, title
 from astrarium.units import format_bytes, format_seconds
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from astrarium.calibrate.cores import physical_cores
+from astrarium.calibrate.measure.cores import physical_cores
 from astrarium.cluster import Cluster
 from astrarium.errors import InputError
 from astrarium.plans.job import Job

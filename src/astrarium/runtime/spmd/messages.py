@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor, distributed
 
-from astrarium.calibrate.cores import stay_on
+from astrarium.calibrate.measure.cores import stay_on
 from astrarium.runtime.answers import LOOPBACK, own_output, say
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.launch import launch

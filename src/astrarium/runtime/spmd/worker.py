@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from astrarium.calibrate.cores import stay_on
+from astrarium.calibrate.measure.cores import stay_on
 from astrarium.errors import InputError
 from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
 from astrarium.runtime.execute import TOLERANCE

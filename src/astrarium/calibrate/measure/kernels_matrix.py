@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from astrarium.calibrate.bench import Bench, Call
-from astrarium.calibrate.cases import Case, working_dtype
+from astrarium.calibrate.measure.bench import Bench, Call
+from astrarium.calibrate.measure.cases import Case, working_dtype
 
 DTYPES = {
     "fp8": "float8_e4m3fn",

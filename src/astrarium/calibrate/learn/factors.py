@@ -1,8 +1,8 @@
 """Learning from measured runs: a few named factors of one cluster, and what they change.
 
 The cost model predicts every run; what is left between prediction and measurement is explained by
-as few factors as rows left out ask for (`learn_fit`). Data that cannot be true is refused before
-anything is learned (`learn_checks`).
+as few factors as rows left out ask for (`regression`). Data that cannot be true is refused before
+anything is learned (`checks`).
 
 What is learned belongs to one GPU type under one runtime. Not learned: anything that depends on
 shapes; a kernel that is slow only for some sizes needs measurements of operators.
@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.learn_checks import SetAside, check_factors, check_runs, one_cluster
-from astrarium.calibrate.learn_fit import Average, TuningProblem, average
-from astrarium.calibrate.measurement import Measurement, predict
+from astrarium.calibrate.learn.checks import SetAside, check_factors, check_runs, one_cluster
+from astrarium.calibrate.learn.measurement import Measurement, predict
+from astrarium.calibrate.learn.regression import Average, TuningProblem, average
 from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
 
 GIB: Final = float(2**30)

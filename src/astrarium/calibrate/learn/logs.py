@@ -2,7 +2,7 @@
 
 Known are Megatron-LM (and its forks), torchtitan and nanotron. Lines of other kinds are passed
 over, so that a log may hold whatever else a job prints; a number that cannot be true in a line
-that is understood ends in an error with its place. `logs_settings` turns settings into a run.
+that is understood ends in an error with its place. `log_settings` turns settings into a run.
 
 Samples of the warm-up (compilation, autotuning, caches that fill) and of a smaller batch than the
 last one (a ramp) are left out; the median of the others counts.

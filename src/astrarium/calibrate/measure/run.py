@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from astrarium.calibrate.cases import Case
-from astrarium.calibrate.journal import Journal
+from astrarium.calibrate.measure.cases import Case
+from astrarium.calibrate.measure.journal import Journal
 from astrarium.errors import AstrariumError
 
 REASON_LENGTH: Final = 200

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from astrarium.calibrate import (
+from astrarium.calibrate.measure import (
     kernels_layers,
     kernels_matrix,
     kernels_memory,
     kernels_processor,
 )
-from astrarium.calibrate.bench import Prepare
+from astrarium.calibrate.measure.bench import Prepare
 
 OPERATORS: dict[str, Prepare] = {
     "gemm": kernels_matrix.prepare_gemm,

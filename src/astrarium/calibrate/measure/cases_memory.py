@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
-from astrarium.calibrate.cases import Case, Scale, Shape, working_dtype
+from astrarium.calibrate.measure.cases import Case, Scale, Shape, working_dtype
 
 # Bytes per element of the (wider) input that one fused kernel would move, forward and backward.
 POINTWISE_BYTES: Final = {

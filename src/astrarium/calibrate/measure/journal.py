@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from astrarium.calibrate.cases import TIMES, case_key
+from astrarium.calibrate.measure.cases import TIMES, case_key
 from astrarium.errors import InputError
 
 SCHEMA: Final = "astrarium.calibration/1"

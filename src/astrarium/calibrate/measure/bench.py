@@ -18,7 +18,7 @@ from typing import Final
 
 import torch
 
-from astrarium.calibrate.cases import WINDOW_SECONDS, Case
+from astrarium.calibrate.measure.cases import WINDOW_SECONDS, Case
 
 Call = Callable[[int], object]
 Prepare = Callable[["Bench", Case], Call]

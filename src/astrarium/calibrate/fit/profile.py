@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from astrarium.calibrate.cases import IDENTITY, TEXTS, TIMES
-from astrarium.calibrate.fit import BOUNDS, DeviceFit, fit_rows
-from astrarium.calibrate.fit_laws import RUNTIME, CoreFit
-from astrarium.calibrate.journal import JournalContents
+from astrarium.calibrate.fit.factors import BOUNDS, DeviceFit, fit_rows
+from astrarium.calibrate.fit.laws import RUNTIME, CoreFit
+from astrarium.calibrate.measure.cases import IDENTITY, TEXTS, TIMES
+from astrarium.calibrate.measure.journal import JournalContents
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
 

@@ -16,16 +16,16 @@ from typing import Any, Final
 import torch
 
 from astrarium import __version__
-from astrarium.calibrate.bench import Bench
-from astrarium.calibrate.cases import Case, scale_for
-from astrarium.calibrate.cases_collectives import collective_cases
-from astrarium.calibrate.cases_processor import SECTION as PROCESSOR
-from astrarium.calibrate.collectives import Ranks
-from astrarium.calibrate.cores import one_core, physical_cores
-from astrarium.calibrate.journal import Journal, JournalContents
-from astrarium.calibrate.kernels import OPERATORS
-from astrarium.calibrate.run import Outcome, Progress, failure_text, header, run
-from astrarium.calibrate.sections import COLLECTIVES, SECTIONS, check_sections, list_cases
+from astrarium.calibrate.measure.bench import Bench
+from astrarium.calibrate.measure.cases import Case, scale_for
+from astrarium.calibrate.measure.cases_collectives import collective_cases
+from astrarium.calibrate.measure.cases_processor import SECTION as PROCESSOR
+from astrarium.calibrate.measure.collectives import Ranks
+from astrarium.calibrate.measure.cores import one_core, physical_cores
+from astrarium.calibrate.measure.journal import Journal, JournalContents
+from astrarium.calibrate.measure.kernels import OPERATORS
+from astrarium.calibrate.measure.run import Outcome, Progress, failure_text, header, run
+from astrarium.calibrate.measure.sections import COLLECTIVES, SECTIONS, check_sections, list_cases
 from astrarium.errors import InputError
 
 DEFAULT_SECONDS: Final = 600.0

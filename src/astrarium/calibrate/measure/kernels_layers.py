@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from astrarium.calibrate.bench import Bench, Call
-from astrarium.calibrate.cases import Case
-from astrarium.calibrate.kernels_matrix import numbers
+from astrarium.calibrate.measure.bench import Bench, Call
+from astrarium.calibrate.measure.cases import Case
+from astrarium.calibrate.measure.kernels_matrix import numbers
 
 
 class Layer(torch.nn.Module):  # type: ignore[misc]

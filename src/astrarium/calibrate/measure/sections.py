@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from astrarium.calibrate.cases import Case, Scale
-from astrarium.calibrate.cases_layers import host_cases, layer_cases, sustained_cases
-from astrarium.calibrate.cases_matrix import (
+from astrarium.calibrate.measure.cases import Case, Scale
+from astrarium.calibrate.measure.cases_layers import host_cases, layer_cases, sustained_cases
+from astrarium.calibrate.measure.cases_matrix import (
     attention_cases,
     dtype_cases,
     gemm_cases,
     grouped_cases,
 )
-from astrarium.calibrate.cases_memory import (
+from astrarium.calibrate.measure.cases_memory import (
     optimizer_cases,
     pointwise_cases,
     stream_cases,
     vocabulary_cases,
 )
-from astrarium.calibrate.cases_processor import processor_cases
+from astrarium.calibrate.measure.cases_processor import processor_cases
 from astrarium.errors import InputError, did_you_mean
 
 # Each lists the cases of a scale for a kind of device, "cuda" or "cpu".
@@ -42,7 +42,9 @@ ON_ONE_DEVICE: Final[dict[str, Callable[[Scale, str], Iterable[Case]]]] = {
     "processor": processor_cases,
 }
 HEATING: Final = "sustained"  # runs after the others: they should not meet a card it has heated
-COLLECTIVES: Final = "collectives"  # needs several devices, see `astrarium.calibrate.collectives`
+COLLECTIVES: Final = (
+    "collectives"  # needs several devices, see `collectives`
+)
 SECTIONS: Final = (*ON_ONE_DEVICE, COLLECTIVES)
 QUICK_SHARE: Final = 5  # a quick run takes every fifth case
 

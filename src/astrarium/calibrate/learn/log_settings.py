@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from astrarium.calibrate.logs import Log, LogFormat, Pace, pace_of
-from astrarium.calibrate.measurement import Measurement
+from astrarium.calibrate.learn.logs import Log, LogFormat, Pace, pace_of
+from astrarium.calibrate.learn.measurement import Measurement
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cluster import Pool
 from astrarium.configs.megatron import describe_megatron

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.fit_laws import CORE, CoreFit, fit_core
-from astrarium.calibrate.fit_links import link_ratios
+from astrarium.calibrate.fit.laws import CORE, CoreFit, fit_core
+from astrarium.calibrate.fit.links import link_ratios
 from astrarium.catalog import Gpu, find_gpu
 from astrarium.catalog.profiles import training_factors
 from astrarium.cost.efficiency import (

@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from astrarium.calibrate.cases import Case, Scale, Shape, working_dtype
+from astrarium.calibrate.measure.cases import Case, Scale, Shape, working_dtype
 
 MAX_FLOPS: Final = 2e13  # of one product, so that no shape takes the time of fifty others
 MIN_FLOPS: Final = 1e9  # below this a product is all launch

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from astrarium.calibrate.measurement import Measurement, Predicted
+from astrarium.calibrate.learn.measurement import Measurement, Predicted
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.tuning import Operators, Tuning
 from astrarium.errors import InputError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from astrarium.calibrate.learn_checks import SetAside
-from astrarium.calibrate.measurement import Measurement
+from astrarium.calibrate.learn.checks import SetAside
+from astrarium.calibrate.learn.measurement import Measurement
 from astrarium.errors import InputError
 from astrarium.validate.metrics import NotScored, measured_seconds, why_not_scored
 from astrarium.validate.predictions import GB, Prediction, predict_rows

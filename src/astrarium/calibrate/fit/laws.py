@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.cases_collectives import GROUPED, SEND
-from astrarium.calibrate.cases_processor import (
+from astrarium.calibrate.measure.cases_collectives import GROUPED, SEND
+from astrarium.calibrate.measure.cases_processor import (
     ATTENTION,
     LINEAR,
     LOOKUP,

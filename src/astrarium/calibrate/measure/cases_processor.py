@@ -1,8 +1,8 @@
 """Operators as megatron-core runs them on one core of a processor, as cases.
 
 Everything is in fp32 and unfused, each operator a call of its own as `run --device cpu` makes it.
-Shapes are those of models small enough to train on a processor. `fit_laws` makes a few numbers
-of each operator from these rows.
+Shapes are those of models small enough to train on a processor. `calibrate.fit.laws` makes a
+few numbers of each operator from these rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from astrarium.calibrate.cases import Case, Scale, working_dtype
+from astrarium.calibrate.measure.cases import Case, Scale, working_dtype
 
 SECTION: Final = "processor"
 PREFIX: Final = "megatron_"

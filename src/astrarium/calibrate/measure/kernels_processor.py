@@ -12,9 +12,9 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as functional
 
-from astrarium.calibrate.bench import Bench, Call
-from astrarium.calibrate.cases import Case
-from astrarium.calibrate.cases_processor import (
+from astrarium.calibrate.measure.bench import Bench, Call
+from astrarium.calibrate.measure.cases import Case
+from astrarium.calibrate.measure.cases_processor import (
     ATTENTION,
     LINEAR,
     LOOKUP,
@@ -24,8 +24,8 @@ from astrarium.calibrate.cases_processor import (
     PREFIX,
     UPDATE,
 )
-from astrarium.calibrate.kernels_matrix import numbers
-from astrarium.calibrate.kernels_memory import StableEntropy
+from astrarium.calibrate.measure.kernels_matrix import numbers
+from astrarium.calibrate.measure.kernels_memory import StableEntropy
 
 ROTATED_BYTES: Final = 16 << 20
 MOST_SETS: Final = 8

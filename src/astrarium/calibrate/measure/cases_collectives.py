@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from astrarium.calibrate.cases import WINDOW_SECONDS, Case, Scale, working_dtype
-from astrarium.calibrate.sections import COLLECTIVES
+from astrarium.calibrate.measure.cases import WINDOW_SECONDS, Case, Scale, working_dtype
+from astrarium.calibrate.measure.sections import COLLECTIVES
 
 # Between cores a message waits for threads to wake up, now longer, now shorter.
 CORES_SECONDS: Final = 0.05

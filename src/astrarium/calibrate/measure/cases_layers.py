@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from astrarium.calibrate.cases import (
+from astrarium.calibrate.measure.cases import (
     SETTLED_SECONDS,
     SUSTAINED_SECONDS,
     WINDOW_SECONDS,
@@ -16,7 +16,7 @@ from astrarium.calibrate.cases import (
     Shape,
     working_dtype,
 )
-from astrarium.calibrate.cases_matrix import attention_shapes, gemm_shape, gemm_shapes
+from astrarium.calibrate.measure.cases_matrix import attention_shapes, gemm_shape, gemm_shapes
 
 # Hidden, feed-forward, heads, kv heads, head size of the share of one tensor-parallel rank.
 LAYER_SHARES: Final = (

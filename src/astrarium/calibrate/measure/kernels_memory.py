@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from astrarium.calibrate.bench import Bench, Call
-from astrarium.calibrate.cases import Case
-from astrarium.calibrate.cases_memory import ROTARY_DIM, STREAM_BYTES
-from astrarium.calibrate.kernels_matrix import numbers
+from astrarium.calibrate.measure.bench import Bench, Call
+from astrarium.calibrate.measure.cases import Case
+from astrarium.calibrate.measure.cases_memory import ROTARY_DIM, STREAM_BYTES
+from astrarium.calibrate.measure.kernels_matrix import numbers
 
 Function = Callable[..., torch.Tensor]  # of an input, a vector as wide, and a second input
 DROPOUT = 0.1

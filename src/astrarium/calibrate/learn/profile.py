@@ -15,13 +15,13 @@ from typing import Any, Final
 import msgspec
 
 from astrarium import __version__, documents
-from astrarium.calibrate.learn import Errors, Learned
-from astrarium.calibrate.learn_checks import (
+from astrarium.calibrate.learn.checks import (
     MOST_RESERVE_SHARE,
     PLAUSIBLE_COMPUTE,
     PLAUSIBLE_LINK,
     SetAside,
 )
+from astrarium.calibrate.learn.factors import Errors, Learned
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.tuning import Operators, Tuning
