@@ -22,7 +22,7 @@ from astrarium.export.target import LACKED_BY_ALL, Target, find_target, refusals
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job, job_of
-from astrarium.report.build import document_of_prediction
+from astrarium.report.plan.document import document_of_prediction
 from astrarium.search.planner import predict
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Strategy

@@ -105,7 +105,7 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
         file = {"file": str(path), "left": outcome.left, "warnings": warnings}
         output.print_json({**header, **file})
         return
-    from astrarium.report.calibration import calibration_report
+    from astrarium.report.runs.calibration import calibration_report
 
     output.show(lambda width: calibration_report(header, path.name, outcome.left, warnings, width))
 

@@ -29,7 +29,7 @@ def gpus(name: GPU_NAME = None, json: options.JSON = False) -> None:
     """GPU types: peaks, memory, links, nodes."""
     from astrarium import catalog as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     if name is None:
         every = data.gpus()
@@ -63,7 +63,7 @@ def models(
     """Models: parameters, family, published size."""
     from astrarium.catalog import models as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     if name is None:
         every = data.model_entries()
@@ -96,8 +96,8 @@ def prices(
     from astrarium import catalog as data
     from astrarium.api import money
     from astrarium.cli import output
-    from astrarium.report import prices as report
-    from astrarium.report.catalog import SCHEMA, gpu_named, instance_to_dict
+    from astrarium.report.catalog import prices as report
+    from astrarium.report.catalog.entries import SCHEMA, gpu_named, instance_to_dict
 
     book, notes = money.book(cloud, region, files or ())
     today = money.today()
@@ -133,7 +133,7 @@ def runtimes(
     """Training programs: what each does that decides time and memory."""
     from astrarium.catalog import runtimes as data
     from astrarium.cli import output
-    from astrarium.report import runtimes as report
+    from astrarium.report.catalog import runtimes as report
 
     chosen = data.runtime_names() if name is None else (data.find_runtime(name).name,)
     if json:
@@ -160,7 +160,7 @@ def instances(
     """Nodes that can be rented or bought: GPUs, network, price."""
     from astrarium import catalog as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     chosen = report.instances_named(name)
     if json:

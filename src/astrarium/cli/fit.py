@@ -36,7 +36,7 @@ def fit(  # noqa: PLR0913  one parameter per flag
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cli import output
     from astrarium.cli.shell import typed
-    from astrarium.report.fit import fit_document, fit_report
+    from astrarium.report.plan.fit import fit_document, fit_report
     from astrarium.search import fit as search
 
     filled = imports.filled(ctx.params, typed(ctx))

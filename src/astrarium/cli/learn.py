@@ -107,7 +107,7 @@ def learn(
     if json:
         output.print_json(document)
         return
-    from astrarium.report.learned import learned_report
+    from astrarium.report.runs.learned import learned_report
 
     output.show(lambda width: learned_report(profile, notes, file))
 

@@ -150,7 +150,7 @@ def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> None
     if json:
         output.print_json(asdict(done))
     else:
-        from astrarium.report.execution import execution_report
+        from astrarium.report.runs.execution import execution_report
 
         output.show(lambda width: execution_report(done, width))
     if not done.is_equal:
@@ -187,7 +187,7 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, 
     if json:
         output.print_json(asdict(done))
         return
-    from astrarium.report.dry import dry_report
+    from astrarium.report.runs.dry import dry_report
 
     output.show(lambda width: dry_report(done, width))
 
@@ -205,7 +205,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     if json:
         output.print_json({**asdict(done), "error": done.error})
         return
-    from astrarium.report.execution import measured_report
+    from astrarium.report.runs.execution import measured_report
 
     output.show(lambda width: measured_report(done, width))
 

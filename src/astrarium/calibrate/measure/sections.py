@@ -42,9 +42,7 @@ ON_ONE_DEVICE: Final[dict[str, Callable[[Scale, str], Iterable[Case]]]] = {
     "processor": processor_cases,
 }
 HEATING: Final = "sustained"  # runs after the others: they should not meet a card it has heated
-COLLECTIVES: Final = (
-    "collectives"  # needs several devices, see `collectives`
-)
+COLLECTIVES: Final = "collectives"  # needs several devices, see `collectives`
 SECTIONS: Final = (*ON_ONE_DEVICE, COLLECTIVES)
 QUICK_SHARE: Final = 5  # a quick run takes every fifth case
 
