@@ -34,8 +34,8 @@ os._exit(code)
 MODULE = 2  # where its name stands in what ranks are called with: -P -m MODULE FOLDER
 # What these modules import once they work.
 IMPORTED = {
-    "astrarium.runtime.worker": (
-        "astrarium.runtime.training",
+    "astrarium.runtime.megatron.worker": (
+        "astrarium.runtime.megatron.training",
         "megatron.core.distributed",
         "megatron.core.models.gpt.gpt_layer_specs",
         "megatron.core.optimizer",

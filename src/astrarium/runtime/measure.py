@@ -20,7 +20,7 @@ from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import Progress, run_jobs, step_seconds, versions
 from astrarium.runtime.job import Device, TrainingJob
-from astrarium.runtime.scaled import as_planned
+from astrarium.runtime.scaled.job import as_planned
 from astrarium.runtime.slowed import slowed
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.strategy.types import Strategy

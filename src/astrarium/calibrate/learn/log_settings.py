@@ -15,7 +15,7 @@ from astrarium.calibrate.learn.logs import Log, LogFormat, Pace, pace_of
 from astrarium.calibrate.learn.measurement import Measurement
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cluster import Pool
-from astrarium.configs.megatron import describe_megatron
+from astrarium.configs.megatron.settings import describe_megatron
 from astrarium.configs.nanotron import describe_nanotron
 from astrarium.configs.recomputation import recompute_of
 from astrarium.configs.settings import Described, Settings
