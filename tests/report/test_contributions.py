@@ -19,11 +19,11 @@ from astrarium.model.workload import Workload
 from astrarium.plans.document import PlanDocument, from_dict, to_dict
 from astrarium.plans.files import load_document
 from astrarium.report.explain.contributions import losses, passes_seconds, pool_shares, slowest_link
-from astrarium.report.explain.pools import numbers_words
 from astrarium.report.explain.terms import compare, explain
 from astrarium.report.explain.text import comparison_report, explanation_report
 from astrarium.report.plan import text as plan_text
 from astrarium.report.plan.document import document_of_prediction
+from astrarium.report.tables import runs
 from astrarium.report.wording import pipeline_words, short_types
 from astrarium.search.planner import predict
 from astrarium.strategy.types import LayerSplit, Overlap, Reach, Stage, Strategy
@@ -281,8 +281,8 @@ def test_short_names_tell_types_apart() -> None:
 
 
 def test_numbers_in_a_row_are_joined() -> None:
-    assert numbers_words([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
-    assert numbers_words([]) == ""
+    assert runs([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+    assert runs([]) == ""
 
 
 def test_a_file_whose_stages_do_not_match(tmp_path: Path) -> None:

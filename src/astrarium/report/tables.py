@@ -1,8 +1,8 @@
-"""Pieces that all text output shares: titles, the look of tables, numbers in columns."""
+"""The one table type of all reports, and what else they share: titles, bars, numbers in columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
@@ -33,6 +33,11 @@ def title(text: str) -> RenderableType:
     return Padding(Text(text, style="bold"), (1, 0, 0, 0))
 
 
+def indented(part: RenderableType, style: str = "") -> RenderableType:
+    """A part two columns to the right; text is taken as it is, without markup."""
+    return Padding(Text(part, style) if isinstance(part, str) else part, (0, 0, 0, INDENT))
+
+
 def gib(size: float) -> str:
     """GiB in a column: no fraction from a thousand on."""
     return f"{size / GIB:,.1f}" if abs(size) < 999.95 * GIB else f"{size / GIB:,.0f}"
@@ -59,91 +64,18 @@ def interval(bounds: tuple[float, float], middle: float) -> str:
     return f"{low:,.{decimals}f}-{high:,.{decimals}f} {unit}"
 
 
-class Field(Value, frozen=True):
-    """A column of a listing: never broken, unless it is prose; the highest `drop` goes first."""
-
-    head: str
-    cells: Sequence[str]
-    right: bool = False
-    prose: bool = False
-    drop: int = 0  # 0: stays however narrow it gets
-
-
-def listing(fields: Sequence[Field], width: int) -> Iterator[RenderableType]:
-    """A table of the fields that the width has room for, and a line on those it has not."""
-    needed = _listing_width(fields, GAP)
-    gap, kept = GAP if needed <= width else 1, list(fields)
-    while _listing_width(kept, gap) > width and any(field.drop for field in kept):
-        kept.remove(max(kept, key=lambda field: field.drop))
-    table = new_table(gap)
-    for field in kept:
-        table.add_column(
-            _head(field, gap),
-            justify="right" if field.right else "left",
-            no_wrap=not field.prose,
-            overflow="fold",  # names without blanks are broken, not cut
-        )
-    for row in zip(*(field.cells for field in kept), strict=True):
-        table.add_row(*map(Text, row))
-    yield table
-    if len(kept) < len(fields):
-        names = ", ".join(field.head for field in fields if field not in kept)
-        yield Text(f"not shown: {names}; {needed} columns have room for all, or --json", "dim")
-
-
-def fits(fields: Sequence[Field], width: int) -> bool:
-    """Whether a listing shows all fields, none of them cut."""
-    return _listing_width(fields, 1) <= width
-
-
-def _head(field: Field, gap: int) -> str:
-    return field.head if gap == GAP else field.head.replace(" ", "\n")
-
-
-def _listing_width(fields: Sequence[Field], gap: int) -> int:
-    widths = [
-        min(max(map(len, [*_head(field, gap).split("\n"), *field.cells])), limit)
-        for field in fields
-        for limit in [PROSE_WIDTH if field.prose else 10**6]
-    ]
-    return sum(widths) + gap * (len(fields) - 1)
-
-
-def natural_width(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> int:
-    """Characters that a table needs if nothing is to be broken."""
-    columns = zip(heads, *rows, strict=True)
-    return sum(max(map(len, column)) for column in columns) + gap * (len(heads) - 1)
-
-
-def new_table(gap: int = 2) -> Table:
-    """A table without frame, `gap` (at least 1) blanks between columns."""
-    return Table(
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, gap - 1, 0, 0),
-        header_style="dim",
-    )
-
-
-def terms_table(rows: Sequence[tuple[str, str, float, str]], width: int) -> RenderableType:
-    """Terms with amount, share and meaning."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(overflow="fold", min_width=12)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    if width >= WIDE:
-        grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold", style="dim")
-    for name, amount, share, meaning in rows:
-        bars = [Bar(share, 12)] if width >= WIDE else []
-        indented = Padding(Text(name), (0, 0, 0, 2))
-        grid.add_row(indented, amount, percent(share), *bars, Text(meaning))
-    return grid
+def runs(numbers: Iterable[int]) -> str:
+    """Ascending numbers with those in a row joined: 1-3, 5."""
+    joined = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    ends = [(run[0][1], run[-1][1]) for run in (list(group) for _, group in joined)]
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ends)
 
 
 class Bar(Value, frozen=True):
-    """`share` of `width` characters is filled; at least one if the share is not zero."""
+    """`share` of `width` characters is filled; at least one if the share is not zero.
+
+    It is readable without colours and in ASCII terminals.
+    """
 
     share: float
     width: int
@@ -159,12 +91,143 @@ class Bar(Value, frozen=True):
         return Measurement(self.width, self.width)
 
 
+class Field(Value, frozen=True):
+    """A column of a table: never broken, unless it is prose; the highest `drop` goes first."""
+
+    head: str
+    cells: Sequence[str]
+    right: bool = False
+    prose: bool = False
+    drop: int = 0  # 0: stays however narrow it gets
+    style: str = ""
+
+
+def listing(fields: Sequence[Field], width: int) -> Iterator[RenderableType]:
+    """A table of the fields that the width has room for, and a line on those it has not."""
+    gap = GAP if fits(fields, width, GAP) else 1
+    kept = fitting(fields, width, gap)
+    yield table(kept, gap)
+    if len(kept) < len(fields):
+        names = ", ".join(field.head for field in fields if field not in kept)
+        needed = width_of(fields, GAP)
+        yield Text(f"not shown: {names}; {needed} columns have room for all, or --json", "dim")
+
+
+def table(
+    fields: Sequence[Field],
+    gap: int = GAP,
+    *,
+    styles: Sequence[str] = (),
+    bars: Sequence[Bar] = (),
+    scale: str = "",
+) -> Table:
+    """All fields; each row may have a style, and a bar behind its cells, under the head `scale`."""
+    made = new_table(gap)
+    for field in fields:
+        made.add_column(
+            _head(field, gap),
+            justify="right" if field.right else "left",
+            style=field.style,
+            no_wrap=not field.prose,
+            # Prose without blanks is broken; a number that must be cut shows that it is.
+            overflow="fold" if field.prose else "ellipsis",
+        )
+    if bars:
+        made.add_column(scale, no_wrap=True)
+    for row, cells in enumerate(zip(*(field.cells for field in fields), strict=True)):
+        style = styles[row] if styles else None
+        made.add_row(*map(Text, cells), *bars[row : row + 1], style=style)
+    return made
+
+
+def fitting(fields: Sequence[Field], width: int, gap: int = GAP) -> list[Field]:
+    """The fields that a width has room for; those that may be dropped go first."""
+    kept = list(fields)
+    while not fits(kept, width, gap) and any(field.drop for field in kept):
+        kept.remove(max(kept, key=lambda field: field.drop))
+    return kept
+
+
+def fits(fields: Sequence[Field], width: int, gap: int = 1) -> bool:
+    """Whether a table shows all fields, none of them cut."""
+    return width_of(fields, gap) <= width
+
+
+def width_of(fields: Sequence[Field], gap: int = GAP) -> int:
+    """Characters that a table needs if nothing but prose is to be broken."""
+    widths = [
+        min(max(map(len, [*_head(field, gap).split("\n"), *field.cells])), limit)
+        for field in fields
+        for limit in [PROSE_WIDTH if field.prose else 10**6]
+    ]
+    return sum(widths) + gap * (len(fields) - 1)
+
+
+def _head(field: Field, gap: int) -> str:
+    return field.head if gap == GAP else field.head.replace(" ", "\n")
+
+
+def natural_width(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> int:
+    """Characters that a table needs if nothing is to be broken."""
+    columns = zip(heads, *rows, strict=True)
+    return sum(max(map(len, column)) for column in columns) + gap * (len(heads) - 1)
+
+
+def new_table(gap: int = GAP) -> Table:
+    """A table without frame, `gap` (at least 1) blanks between columns."""
+    return Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, gap - 1, 0, 0),
+        header_style="dim",
+    )
+
+
+def labelled(
+    rows: Iterable[tuple[str, str | Text]], *, gap: int = GAP, right: bool = False, style: str = ""
+) -> Table:
+    """Short labels, each with a text beside it that may take several lines."""
+    grid = Table.grid(padding=(0, gap))
+    grid.add_column(justify="right" if right else "left", style=style, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in rows:
+        grid.add_row(label, Text(text) if isinstance(text, str) else text)
+    return grid
+
+
+def shares_table(rows: Sequence[tuple[str, float]], total: float, bar: int) -> Table:
+    """Seconds by cause, with their shares of a total as numbers and as bars."""
+    grid = Table.grid(padding=(0, GAP))
+    for column in range(4):
+        grid.add_column(justify="right" if column in (1, 2) else "left", no_wrap=True)
+    for name, seconds in rows:
+        share = seconds / total
+        grid.add_row(f"  {name}", format_seconds(seconds), percent(share), Bar(share, bar))
+    return grid
+
+
+def terms_table(rows: Sequence[tuple[str, str, float, str]], width: int) -> RenderableType:
+    """Terms with amount, share and meaning."""
+    grid = Table.grid(padding=(0, GAP))
+    grid.add_column(overflow="fold", min_width=12)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    if width >= WIDE:
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold", style="dim")
+    for name, amount, share, meaning in rows:
+        bars = [Bar(share, 12)] if width >= WIDE else []
+        grid.add_row(indented(name), amount, percent(share), *bars, Text(meaning))
+    return grid
+
+
 def grouped(
     head: str, names: Sequence[str], times: Sequence[int], fields: Sequence[Field], width: int
 ) -> Iterator[RenderableType]:
     """A table of groups: their names in a column where there is room, else in lines of their own.
 
-    `names`, and how many `times` there is such a group, are given for every row.
+    `names`, and the number of `times` that there is such a group, are given for every row.
     """
     groups = [list(rows) for _, rows in groupby(range(len(names)), key=lambda row: names[row])]
     begins = {rows[0] for rows in groups}
@@ -175,11 +238,11 @@ def grouped(
         yield from listing(flat, width)
         return
     widths = column_widths(fields, width - INDENT)
-    yield _indented(_table(fields, widths, (), head=True))
+    yield indented(_rows(fields, widths, (), head=True))
     for rows in groups:
         count = several[rows[0]]
         yield Text(f"{names[rows[0]]}  {count}" if count else names[rows[0]])
-        yield _indented(_table(fields, widths, rows, head=False))
+        yield indented(_rows(fields, widths, rows, head=False))
 
 
 def column_widths(fields: Sequence[Field], width: int) -> list[int]:
@@ -199,11 +262,7 @@ def column_widths(fields: Sequence[Field], width: int) -> list[int]:
     return widths
 
 
-def _indented(table: Table) -> RenderableType:
-    return Padding(table, (0, 0, 0, INDENT))
-
-
-def _table(
+def _rows(
     fields: Sequence[Field], widths: Sequence[int], rows: Sequence[int], *, head: bool
 ) -> Table:
     table = new_table()

@@ -7,8 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from astrarium.catalog import (
@@ -26,7 +24,7 @@ from astrarium.catalog import (
 from astrarium.catalog.models import ModelEntry, find_model_entry, model_names
 from astrarium.errors import InputError
 from astrarium.model import Model
-from astrarium.report.tables import Field, gib, listing, new_table, title
+from astrarium.report.tables import Field, gib, indented, labelled, listing, runs, table, title
 from astrarium.report.wording import unit_price
 from astrarium.units import format_count, format_usd
 
@@ -251,17 +249,19 @@ def instance_report(instance: Instance) -> Iterator[RenderableType]:
 def figures_report(figures: Sequence[Figure], doubt: str) -> Iterator[RenderableType]:
     """Figures under the keys that override them, then doubts, then the sources by number."""
     cited = list(dict.fromkeys(code for figure in figures for code in figure.sources))
-    table = _table("!figure", "value", "date", "sources")
-    for figure in figures:
-        mark = " (?)" if figure.doubt else ""
-        value = f"{figure.value_text} {figure.unit}".rstrip() + mark
-        numbers = ranges([cited.index(code) + 1 for code in figure.sources])
-        table.add_row(figure.name, value, figure.date, numbers)
-    yield table
+    numbers = [sorted(cited.index(code) + 1 for code in figure.sources) for figure in figures]
+    yield table(
+        [
+            Field("figure", [figure.name for figure in figures]),
+            Field("value", [_value(figure) for figure in figures], prose=True),
+            Field("date", [figure.date for figure in figures], prose=True),
+            Field("sources", [runs(of_figure) for of_figure in numbers], prose=True),
+        ]
+    )
     doubts = [f"{figure.name}: {figure.doubt}" for figure in figures if figure.doubt]
     if doubt or doubts:
         yield title("Doubts (?)")
-        yield from _indented([doubt, *doubts] if doubt else doubts)
+        yield from map(indented, [doubt, *doubts] if doubt else doubts)
     yield title("Sources")
     yield numbered([source_line(code) for code in cited])
     yield Text("\nKeys in [gpus.NAME] or [instances.NAME] of astrarium.toml override.", "dim")
@@ -272,9 +272,6 @@ def model_report(entry: ModelEntry, model: Model) -> Iterator[RenderableType]:
     yield Text(
         f"{entry.name} (also {', '.join(entry.aliases)})" if entry.aliases else entry.name, "bold"
     )
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
     facts = {
         "parameters": f"{model.parameters:,}",
         "active": f"{model.active_parameters:,}" if model.max_experts else "",
@@ -290,10 +287,8 @@ def model_report(entry: ModelEntry, model: Model) -> Iterator[RenderableType]:
         "note": entry.note,
         "doubts": entry.doubts,
     }
-    for label, text in facts.items():
-        if text:
-            grid.add_row(label, Text(text))
-    yield Padding(grid, (0, 0, 0, 2))
+    known = [(label, text) for label, text in facts.items() if text]
+    yield indented(labelled(known, style="dim"))
 
 
 def _kinds(model: Model) -> str:
@@ -305,12 +300,7 @@ def _kinds(model: Model) -> str:
 
 
 def numbered(lines: Sequence[str]) -> RenderableType:
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(justify="right", no_wrap=True, min_width=4)
-    grid.add_column(overflow="fold")
-    for number, line in enumerate(lines, start=1):
-        grid.add_row(str(number), Text(line))
-    return grid
+    return labelled([(f"{number:4}", line) for number, line in enumerate(lines, 1)], gap=1)
 
 
 def source_line(code: str) -> str:
@@ -320,34 +310,9 @@ def source_line(code: str) -> str:
     return ", ".join(part for part in (known.title, known.date, known.url) if part)
 
 
-def _indented(lines: Sequence[str]) -> Iterator[RenderableType]:
-    for line in lines:
-        yield Padding(Text(line), (0, 0, 0, 2))
+def _value(figure: Figure) -> str:
+    return f"{figure.value_text} {figure.unit}".rstrip() + (" (?)" if figure.doubt else "")
 
 
 def usd(amount: float | None) -> str:
     return "-" if amount is None else format_usd(amount)
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Numbers with runs joined: 1-3, 5."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
-
-
-def _table(*heads: str, gap: int = 2) -> Table:
-    """A table; a head with ":" is right-aligned, one with "!" is never broken."""
-    table = new_table(gap)
-    for head in heads:
-        table.add_column(
-            head.lstrip(":!"),
-            justify="right" if head[0] == ":" else "left",
-            no_wrap=head[0] == "!",
-            overflow="fold",
-        )
-    return table

@@ -19,7 +19,6 @@ from astrarium.report.catalog.entries import (
     marked,
     numbered,
     price_to_dict,
-    ranges,
     source_line,
     usd,
 )
@@ -132,7 +131,7 @@ def offers_report(
         Field("spot", [_short(offer.spot_usd_per_gpu_hour) for offer in lines], right=True),
         Field("days old", [_age(offer, today) for offer in lines], right=True),
         Field("notes", [", ".join(offer.marks) for offer in lines], prose=True, drop=3),
-        Field("source", [ranges([cited.index(o.source) + 1]) for o in lines], drop=4),
+        Field("source", [str(cited.index(o.source) + 1) for o in lines], drop=4),
     )
     if lines:
         yield from listing(fields, width)

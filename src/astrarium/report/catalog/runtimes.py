@@ -10,7 +10,7 @@ from rich.text import Text
 
 from astrarium.catalog.runtimes import Constant, describe_runtime, find_runtime
 from astrarium.report.catalog.entries import SCHEMA as SCHEMA
-from astrarium.report.tables import new_table, title
+from astrarium.report.tables import Field, table, title
 
 
 def runtime_to_dict(name: str) -> dict[str, Any]:
@@ -24,12 +24,8 @@ def runtime_to_dict(name: str) -> dict[str, Any]:
 
 def runtimes_table(names: Sequence[str]) -> Iterator[RenderableType]:
     """One line for each runtime."""
-    table = new_table()
-    table.add_column("runtime", no_wrap=True)
-    table.add_column("what")
-    for name in names:
-        table.add_row(name, find_runtime(name).title)
-    yield table
+    titles = [find_runtime(name).title for name in names]
+    yield table([Field("runtime", names), Field("what", titles, prose=True)])
     yield Text("\n`astrarium catalog runtimes NAME` shows the constants of one.", "dim")
 
 
@@ -38,12 +34,14 @@ def runtime_report(name: str) -> Iterator[RenderableType]:
     runtime = find_runtime(name)
     yield Text(f"{runtime.name} ({runtime.title})", "bold")
     yield title("Constants")
-    table = new_table()
-    for column in ("constant", "value", "from"):
-        table.add_column(column, no_wrap=column == "constant")
-    for constant in describe_runtime(name):
-        table.add_row(constant.name, _value(constant), constant.source)
-    yield table
+    constants = describe_runtime(name)
+    yield table(
+        [
+            Field("constant", [constant.name for constant in constants]),
+            Field("value", [_value(constant) for constant in constants], prose=True),
+            Field("from", [constant.source for constant in constants], prose=True),
+        ]
+    )
 
 
 def _value(constant: Constant) -> str:

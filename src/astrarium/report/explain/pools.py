@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from astrarium.plans.document import PlanPart, StageTimePart
 from astrarium.report.explain.contributions import Loss, PoolShare, SlowestLink
 from astrarium.report.explain.terms import Explanation
-from astrarium.report.tables import Field, listing, percent, terms_table, title
+from astrarium.report.tables import Field, indented, listing, percent, runs, terms_table, title
 from astrarium.report.wording import LINKS, layers_of_stages, link_words, stage_gpus
 from astrarium.strategy.types import Reach
 from astrarium.units import format_rate, format_seconds
@@ -45,7 +44,7 @@ def _pools_table(pools: Sequence[PoolShare], width: int) -> Iterator[RenderableT
         Field("pool", names),
         Field("GPU", [pool.gpu for pool in pools], drop=2),
         Field("GPUs", [f"{pool.gpus:,} of {pool.of_gpus:,}" for pool in pools], right=True),
-        Field("stages", [numbers_words(pool.stages) or NOTHING for pool in pools], right=True),
+        Field("stages", [runs(pool.stages) or NOTHING for pool in pools], right=True),
         Field("layers", [f"{pool.layers:,}" for pool in pools], right=True),
         Field("speed", shares([pool.speed for pool in pools]), right=True),
         Field("work", shares([pool.work for pool in pools]), right=True),
@@ -58,17 +57,6 @@ def _pools_table(pools: Sequence[PoolShare], width: int) -> Iterator[RenderableT
     if sum(len(pool.stages) for pool in pools) > len({s for pool in pools for s in pool.stages}):
         said = "a stage on several pools is listed with each; its work is shared by GPUs"
         yield Text(f"  {said}", style="dim")
-
-
-def numbers_words(numbers: Sequence[int]) -> str:
-    """Ascending numbers with those in a row joined: 0-3, 6."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:
@@ -87,10 +75,10 @@ def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:
             LINKS[stage.link],
         )
 
-    runs = [(shown, list(run)) for shown, run in groupby(plan.stage_seconds, key=cells)]
-    names = [numbers_words([stage.stage for stage in run]) for _, run in runs]
+    alike = [(shown, list(run)) for shown, run in groupby(plan.stage_seconds, key=cells)]
+    names = [runs(stage.stage for stage in run) for _, run in alike]
     heads = ("GPU", "layers", "forward", "backward", "behind passes", "busy", "hands on", "over")
-    columns = zip(*(shown for shown, _ in runs), strict=True)
+    columns = zip(*(shown for shown, _ in alike), strict=True)
     fields = [Field("stages", names, right=True)]
     for head, column in zip(heads, columns, strict=True):
         if head != "GPU" or plan.is_mixed:
@@ -104,7 +92,7 @@ def _link_lines(slowest: SlowestLink, plan: PlanPart) -> Iterator[RenderableType
     if slowest.bytes_per_second is not None:
         unit = "GPU" if slowest.link is Reach.DOMAIN else "node"
         rate = f", {format_rate(slowest.bytes_per_second)} per {unit}"
-    stages = numbers_words(slowest.after_stages)
+    stages = runs(slowest.after_stages)
     plural = "" if len(slowest.after_stages) == 1 else "s"
     share = slowest.seconds / plan.iteration_seconds
     yield title(f"Slowest link: {name}{rate}, behind stage{plural} {stages}")
@@ -116,7 +104,7 @@ def _link_lines(slowest: SlowestLink, plan: PlanPart) -> Iterator[RenderableType
         f" {format_seconds(slowest.seconds)} of the iteration, {percent(share)}{tied}: without it"
         f" an iteration would take {format_seconds(slowest.without_seconds)}"
     )
-    yield Padding(Text(text), (0, 0, 0, 2))
+    yield indented(text)
 
 
 def _losses(losses: Sequence[Loss], plan: PlanPart, width: int) -> Iterator[RenderableType]:

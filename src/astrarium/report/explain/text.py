@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
 from astrarium.report.explain.pools import contributions_report
@@ -15,11 +12,14 @@ from astrarium.report.explain.terms import Explanation, PlanComparison, PlanDiff
 from astrarium.report.plan.stages import memory_table
 from astrarium.report.plan.text import header, verdict
 from astrarium.report.tables import (
+    Field,
     dollars,
     gib,
+    indented,
     interval,
-    new_table,
+    labelled,
     percent,
+    table,
     terms_table,
     title,
 )
@@ -70,7 +70,7 @@ def explanation_report(
         yield title("Memory of every stage: GiB on each GPU")
         yield memory_table(plan, width, every_stage=True)
     yield title("Money")
-    yield Padding(Text(money_words(plan)), (0, 0, 0, 2))
+    yield indented(money_words(plan))
     if plan.run is not None:
         from astrarium.report.plan.run import run_section
 
@@ -85,18 +85,18 @@ def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableTyp
     likely = interval(plan.interval_seconds, plan.iteration_seconds)
     words = strategy_words(plan.strategy, experts=workload.has_experts)
     if not plan.fits:
-        yield Padding(verdict(plan), (0, 0, 0, 2))
-    yield Padding(Text(words), (0, 0, 0, 2))
+        yield indented(verdict(plan))
+    yield indented(words)
     if plan.is_mixed:
-        yield Padding(Text(f"pipeline: {pipeline_words(plan)}"), (0, 0, 0, 2))
-    yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 0, 2))
+        yield indented(f"pipeline: {pipeline_words(plan)}")
+    yield indented(f"switched on: {switches_words(plan.strategy)}")
     speed = (
         f"{format_seconds(plan.iteration_seconds)} an iteration (likely {likely}),"
         f" {format_count(plan.tokens_per_second)} tokens/s, MFU {percent(plan.mfu)}"
     )
     if plan.precision not in ("", workload.precision):
         speed += f", in {plan.precision}"
-    yield Padding(Text(speed), (0, 0, 0, 2))
+    yield indented(speed)
 
 
 def money_words(plan: PlanPart) -> str:
@@ -109,12 +109,7 @@ def money_words(plan: PlanPart) -> str:
 
 
 def bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
-    for line in lines:
-        grid = Table.grid(padding=(0, 1))
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
-        grid.add_row("  -", Text(line))
-        yield grid
+    yield labelled([("  -", line) for line in lines], gap=1)
 
 
 def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Iterator[RenderableType]:
@@ -140,26 +135,25 @@ def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Itera
 
 
 def _texts(pairs: Mapping[str, tuple[str, str]]) -> RenderableType:
-    table = new_table()
-    for head in ("", "A", "B"):
-        table.add_column(head, overflow="fold")
-    for name, (first, second) in pairs.items():
-        table.add_row(name.replace("_", " "), Text(first), Text(second))
-    return table
+    names = [name.replace("_", " ") for name in pairs]
+    firsts, seconds = zip(*pairs.values(), strict=True)
+    columns = {"": names, "A": firsts, "B": seconds}
+    return table([Field(head, cells, prose=True) for head, cells in columns.items()])
 
 
 def _numbers(
     differences: Sequence[PlanDifference],
     shown_as: Callable[[PlanDifference], tuple[str, Callable[[float], str]]],
 ) -> RenderableType:
-    table = new_table()
-    table.add_column("")
-    for head in ("A", "B", "B - A", "change"):
-        table.add_column(head, justify="right", no_wrap=True)
+    rows = []
     for difference in differences:
         name, write = shown_as(difference)
         gap = difference.second - difference.first
         shown = f"{'+' if gap > 0 else '-'}{write(abs(gap))}" if gap else "same"
         change = f"{100 * difference.change:+.1f} %" if gap and difference.change else ""
-        table.add_row(name, write(difference.first), write(difference.second), shown, change)
-    return table
+        rows.append((name, write(difference.first), write(difference.second), shown, change))
+    names, *numbers = zip(*rows, strict=True)
+    columns = zip(("A", "B", "B - A", "change"), numbers, strict=True)
+    return table(
+        [Field("", names, prose=True), *(Field(head, cells, right=True) for head, cells in columns)]
+    )

@@ -20,8 +20,8 @@ from astrarium.plans.document import MEMORY_KEYS, PlanDocument, PlanPart
 from astrarium.report.front.points import front_of
 from astrarium.report.front.table import fields, thinned
 from astrarium.report.page.data import caption, embedded
-from astrarium.report.plan.text import Column, choices, facts, reasons, results, search_words
-from astrarium.report.tables import gib, percent, title
+from astrarium.report.plan.text import choices, facts, reasons, results, search_words
+from astrarium.report.tables import Field, gib, percent, title
 from astrarium.report.wording import (
     MEMORY_CAUSES,
     gpus_words,
@@ -34,7 +34,6 @@ from astrarium.report.wording import (
 )
 from astrarium.strategy.types import Reach
 from astrarium.units import format_seconds
-from astrarium.value import Value
 
 ENDING: Final = ".html"
 MARK: Final = '<meta name="generator" content="Astrarium report">'  # near the begin of every report
@@ -47,13 +46,6 @@ ONLY_DRAWN: Final = (
 )
 # No request leaves the file, whatever is in it; its own script and styles are inside.
 POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
-
-
-class Cell(Value, frozen=True):
-    """A column of a table: its head, and whether it holds numbers."""
-
-    head: str
-    number: bool = True
 
 
 def report_html(document: PlanDocument, command: Sequence[str], rank: int = 1) -> str:
@@ -156,16 +148,11 @@ def _facts(lines: Sequence[tuple[str, str]]) -> str:
     return f"<dl>{rows}</dl>"
 
 
-def _table(
-    columns: Sequence[Cell],
-    rows: Sequence[Sequence[str]],
-    ranks: Sequence[int] = (),
-    chosen: int = 0,
-) -> str:
+def _table(columns: Sequence[Field], ranks: Sequence[int] = (), chosen: int = 0) -> str:
     """A table; rows that stand for plans name their ranks."""
     heads = "".join(f"<th{_kind(column)}>{escape(column.head)}</th>" for column in columns)
     body = []
-    for index, row in enumerate(rows):
+    for index, row in enumerate(zip(*(column.cells for column in columns), strict=True)):
         cells = zip(columns, row, strict=True)
         inside = "".join(f"<td{_kind(column)}>{escape(text)}</td>" for column, text in cells)
         rank = ranks[index] if ranks else 0
@@ -180,8 +167,8 @@ def _table(
     )
 
 
-def _kind(column: Cell) -> str:
-    return ' class="number"' if column.number else ""
+def _kind(column: Field) -> str:
+    return ' class="number"' if column.right else ""
 
 
 def _plans(document: PlanDocument, chosen: PlanPart) -> str:
@@ -189,14 +176,10 @@ def _plans(document: PlanDocument, chosen: PlanPart) -> str:
     if chosen not in plans:
         plans = (*plans, chosen)
     experts = document.workload.has_experts
-    columns = [
-        Column("#", lambda plan: str(plan.rank)),
-        *choices(plans, document.cluster, experts),
-        *results(plans),
-    ]
-    rows = [[column.text(plan) for column in columns] for plan in plans]
-    heads = [Cell(column.head, not column.left) for column in columns]
-    return _table(heads, rows, [plan.rank for plan in plans], chosen.rank)
+    ranks = [plan.rank for plan in plans]
+    number = Field("#", [str(rank) for rank in ranks], right=True)
+    columns = [number, *choices(plans, document.cluster, experts), *results(plans)]
+    return _table(columns, ranks, chosen.rank)
 
 
 def _more(number: int, what: str) -> Iterator[str]:
@@ -206,65 +189,65 @@ def _more(number: int, what: str) -> Iterator[str]:
 
 def _front(document: PlanDocument) -> Iterator[str]:
     front = front_of(document)
-    points = thinned(front, MOST_ROWS)
-    columns = fields(front, points)
-    rows = list(zip(*(column.cells for column in columns), strict=True))
-    heads = [Cell(column.head, column.right) for column in columns]
+    columns = fields(front, thinned(front, MOST_ROWS))
     title = f"Time against {'money' if front.priced else 'GPUs'}"
-    table = _table(heads, rows) + "".join(_more(len(front.points), "points"))
+    table = _table(columns) + "".join(_more(len(front.points), "points"))
     yield from _picture("front", title, table)
 
 
 def _times(plan: PlanPart) -> str:
     ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
-    rows = [
-        (time_cause(key).title, format_seconds(s), percent(s / plan.iteration_seconds),
-         time_cause(key).meaning)
-        for key, s in ranked
-        if s > 0
-    ]  # fmt: skip
-    return _table([Cell("cause", False), Cell("time"), Cell("share"), Cell("meaning", False)], rows)
+    spent = [(time_cause(key), seconds) for key, seconds in ranked if seconds > 0]
+    total = plan.iteration_seconds
+    return _table(
+        [
+            Field("cause", [cause.title for cause, _ in spent]),
+            Field("time", [format_seconds(seconds) for _, seconds in spent], right=True),
+            Field("share", [percent(seconds / total) for _, seconds in spent], right=True),
+            Field("meaning", [cause.meaning for cause, _ in spent]),
+        ]
+    )
 
 
 def _memory(plan: PlanPart) -> str:
     """GiB on each GPU of every stage."""
     types = stage_gpus(plan)
-    names = [MEMORY_CAUSES[key][0] for key in MEMORY_KEYS]
-    columns = [Cell("stage"), Cell("GPU", False), *map(Cell, names), Cell("peak"), Cell("of GiB")]
-    rows = [
+    sizes = {MEMORY_CAUSES[key][0]: key for key in MEMORY_KEYS}
+    sizes |= {"peak": "peak_bytes", "of GiB": "capacity_bytes"}
+    return _table(
         [
-            str(stage.stage),
-            types.get(stage.stage, stage.gpu),
-            *(gib(getattr(stage, key)) for key in MEMORY_KEYS),
-            gib(stage.peak_bytes),
-            gib(stage.capacity_bytes),
+            Field("stage", [str(stage.stage) for stage in plan.memory], right=True),
+            Field("GPU", [types.get(stage.stage, stage.gpu) for stage in plan.memory]),
+            *(
+                Field(head, [gib(getattr(stage, key)) for stage in plan.memory], right=True)
+                for head, key in sizes.items()
+            ),
         ]
-        for stage in plan.memory
-    ]
-    return _table(columns, rows)
+    )
 
 
 def _stages(plan: PlanPart) -> str:
     if not plan.stage_seconds:
         return ""
-    layers, types = layers_of_stages(plan), stage_gpus(plan)
-    heads = ("forward", "backward", "busy", "send")
-    columns = [Cell("stage"), Cell("GPUs", False), Cell("layers"), *map(Cell, heads)]
-    columns.append(Cell("to the next stage", False))
-    rows = [
-        [
-            str(stage.stage),
-            types.get(stage.stage, stage.gpu),
-            str(layers.get(stage.stage, "")),
-            format_seconds(stage.forward_seconds),
-            format_seconds(stage.backward_seconds),
-            percent(stage.busy_share),
-            format_seconds(stage.send_seconds) if stage.link is not Reach.NOWHERE else "",
-            link_words(stage.link, stage.link_pools) if stage.link is not Reach.NOWHERE else "",
-        ]
-        for stage in plan.stage_seconds
+    layers, types, stages = layers_of_stages(plan), stage_gpus(plan), plan.stage_seconds
+    sends = [
+        (format_seconds(s.send_seconds), link_words(s.link, s.link_pools))
+        if s.link is not Reach.NOWHERE
+        else ("", "")
+        for s in stages
     ]
-    return _table(columns, rows)
+    return _table(
+        [
+            Field("stage", [str(s.stage) for s in stages], right=True),
+            Field("GPUs", [types.get(s.stage, s.gpu) for s in stages]),
+            Field("layers", [str(layers.get(s.stage, "")) for s in stages], right=True),
+            Field("forward", [format_seconds(s.forward_seconds) for s in stages], right=True),
+            Field("backward", [format_seconds(s.backward_seconds) for s in stages], right=True),
+            Field("busy", [percent(s.busy_share) for s in stages], right=True),
+            Field("send", [seconds for seconds, _ in sends], right=True),
+            Field("to the next stage", [link for _, link in sends]),
+        ]
+    )
 
 
 def _texts(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
@@ -308,11 +291,15 @@ def _search(document: PlanDocument) -> Iterator[str]:
     search = document.search
     if search is None:
         return
-    rows = [(f"{count:,}", rejection(key)) for key, count in search.rejected.items()]
+    counts = [f"{count:,}" for count in search.rejected.values()]
+    columns = [
+        Field("strategies", counts, right=True),
+        Field("", [*map(rejection, search.rejected)]),
+    ]
     yield from _section(
         "Search",
         f"<p>{escape(search_words(search))}</p>",
-        _table([Cell("strategies"), Cell("", False)], rows) if rows else "",
+        _table(columns) if counts else "",
         *(f'<p class="faint">{escape(line)}</p>' for line in reasons(search)),
     )
 

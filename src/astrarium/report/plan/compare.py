@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from astrarium.plans.document import ClusterPart, ComparePart, PlanDocument, PlanPart
 from astrarium.report.front.points import gpus_of
-from astrarium.report.tables import HUNDRED, dollars, gib, new_table, percent, title
+from astrarium.report.tables import HUNDRED, Field, dollars, gib, indented, percent, table, title
 from astrarium.report.wording import pipeline_words, short_types, strategy_words
 from astrarium.units import HOUR, format_count, format_seconds
 from astrarium.value import Value
@@ -33,9 +31,9 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
     answer, own = document.plans[0], compare.plan
     yield title("Beside what you have")
     for note in compare.notes:
-        yield Padding(Text(f"note: {note}", "dim"), (0, 0, 0, 2))
+        yield indented(f"note: {note}", "dim")
     if own is None:
-        yield Padding(Text(f"yours does not run: {compare.refused}", "bold red"), (0, 0, 0, 2))
+        yield indented(f"yours does not run: {compare.refused}", "bold red")
         return
     yield _table(document, own, answer, compare)
     if not own.fits:
@@ -53,34 +51,29 @@ def _table(
     both = (own, answer)
     experts = document.workload.has_experts
     types = short_types(dict.fromkeys(name for plan in both for name in plan.gpus))
-    table = new_table()
-    for head in ("", "yours", f"plan {answer.rank}", f"plan {answer.rank} saves"):
-        table.add_column(head, overflow="fold")
-    _row(table, "GPUs", [gpus_of(plan.gpus, types) for plan in both])
+    rows = [("GPUs", *(gpus_of(plan.gpus, types) for plan in both), "")]
     clouds = [_cloud(own, compare.cluster), _cloud(answer, document.cluster)]
     if any(clouds):
-        _row(table, "cloud", clouds)
+        rows.append(("cloud", *clouds, ""))
     strategies = [strategy_words(plan.strategy, experts=experts) for plan in both]
-    _row(table, "strategy", strategies)
+    rows.append(("strategy", *strategies, ""))
     stages = [pipeline_words(plan) for plan in both]
     if strategies[0] == strategies[1] and stages[0] != stages[1]:
-        _row(table, "stages", stages)
-    _row(table, "tokens/s", [format_count(plan.tokens_per_second) for plan in both])
+        rows.append(("stages", *stages, ""))
+    rows.append(("tokens/s", *(format_count(plan.tokens_per_second) for plan in both), ""))
     for quantity in _quantities(own, compare):
         amounts = [quantity.of(plan) for plan in both]
         cells = ["not known" if n is None else quantity.words(n) for n in amounts]
-        _row(table, quantity.name, cells, _saved_cell(quantity, amounts[0]))
-    return table
+        rows.append((quantity.name, *cells, _saved_cell(quantity, amounts[0])))
+    heads = ("", "yours", f"plan {answer.rank}", f"plan {answer.rank} saves")
+    columns = zip(heads, zip(*rows, strict=True), strict=True)
+    return table([Field(head, cells, prose=True) for head, cells in columns])
 
 
 def _cloud(plan: PlanPart, cluster: ClusterPart) -> str:
     """Whose offers a plan is paid for with; blank where prices are nobody's in particular."""
     used = [pool.cloud for pool in cluster.pools if pool.name in plan.pools and pool.cloud]
     return ", ".join(dict.fromkeys(used))
-
-
-def _row(table: Table, name: str, cells: Sequence[str], saved: str = "") -> None:
-    table.add_row(*map(Text, (name, *cells, saved)))
 
 
 def _saved_cell(quantity: ComparedQuantity, own: float | None) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import field
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from astrarium.cluster import Cluster
@@ -15,7 +14,7 @@ from astrarium.plans.parts import plan_part
 from astrarium.report.plan.document import cluster_part, workload_part
 from astrarium.report.plan.stages import memory_table
 from astrarium.report.plan.text import header, verdict
-from astrarium.report.tables import gib, new_table, title
+from astrarium.report.tables import Field, gib, indented, table, title
 from astrarium.report.wording import pipeline_words, strategy_words
 from astrarium.search.fit import FitReport
 from astrarium.units import format_seconds
@@ -82,15 +81,15 @@ def fit_report(document: FitDocument, width: int, *, chosen: bool) -> Iterator[R
     yield ""
     if plan is None:
         yield Text("DOES NOT FIT", style="bold red")
-        yield Padding(Text(document.why_not), (0, 0, 0, 2))
+        yield indented(document.why_not)
         yield from _smallest(document)
         return
     yield verdict(plan)
     whose = "as asked" if chosen else "the fastest that fits" if plan.fits else "the leanest"
     words = strategy_words(plan.strategy, experts=document.workload.has_experts)
-    yield Padding(Text(f"{whose}: {words}"), (0, 0, 0, 2))
+    yield indented(f"{whose}: {words}")
     if plan.is_mixed:
-        yield Padding(Text(f"pipeline: {pipeline_words(plan)}"), (0, 0, 0, 2))
+        yield indented(f"pipeline: {pipeline_words(plan)}")
     yield from _smallest(document)
     yield title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width, every_stage=True)
@@ -106,7 +105,7 @@ def _smallest(document: FitDocument) -> Iterator[RenderableType]:
         f"no number of {gpu} is enough" if count is None else f"{count:,} x {gpu}"
         for gpu, count in counts.items()
     )
-    yield Padding(Text(f"the smallest count on which some strategy fits: {text}"), (0, 0, 0, 2))
+    yield indented(f"the smallest count on which some strategy fits: {text}")
 
 
 def changes_section(document: FitDocument, plan: PlanPart) -> Iterator[RenderableType]:
@@ -114,24 +113,21 @@ def changes_section(document: FitDocument, plan: PlanPart) -> Iterator[Renderabl
     changes = document.changes
     if not changes:
         yield title("No single change makes this strategy fit on these GPUs")
-        yield Padding(Text(_way_out(document)), (0, 0, 0, 2))
+        yield indented(_way_out(document))
         return
     yield title("Single changes that make it fit, the cheapest first")
-    table = new_table()
-    table.add_column("change", overflow="fold")
-    for head in ("iteration", "slower by", "peak GiB", "spare GiB"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for change in changes[:CHANGES_SHOWN]:
-        after = change.plan
-        slower = after.iteration_seconds / plan.iteration_seconds - 1
-        table.add_row(
-            Text(change.text),
-            format_seconds(after.iteration_seconds),
-            f"{100 * slower:+.1f} %",
-            gib(after.fullest.peak_bytes),
-            gib(after.fullest.free_bytes),
-        )
-    yield table
+    shown = changes[:CHANGES_SHOWN]
+    times = [change.plan.iteration_seconds for change in shown]
+    slower = [time / plan.iteration_seconds - 1 for time in times]
+    yield table(
+        [
+            Field("change", [change.text for change in shown], prose=True),
+            Field("iteration", [format_seconds(time) for time in times], right=True),
+            Field("slower by", [f"{100 * share:+.1f} %" for share in slower], right=True),
+            Field("peak GiB", [gib(one.plan.fullest.peak_bytes) for one in shown], right=True),
+            Field("spare GiB", [gib(one.plan.fullest.free_bytes) for one in shown], right=True),
+        ]
+    )
     if len(changes) > CHANGES_SHOWN:
         yield Text(f"  and {len(changes) - CHANGES_SHOWN} more that also fit", style="dim")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used
@@ -18,7 +16,7 @@ from astrarium.report.plan.compare import compare_section
 from astrarium.report.plan.fit import FitDocument, changes_section
 from astrarium.report.plan.stages import memory_table
 from astrarium.report.plan.text import header, verdict
-from astrarium.report.tables import title
+from astrarium.report.tables import indented, labelled, title
 from astrarium.value import Value
 
 SCHEMA = "astrarium.import/1"
@@ -87,7 +85,7 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
     yield from _judgement(document, width)
     if document.answer is None:
         yield title("A better plan")
-        yield Padding(Text(f"there is none: {document.error}"), (0, 0, 0, 2))
+        yield indented(f"there is none: {document.error}")
         return
     compare = document.answer.compare
     if compare is not None:
@@ -113,7 +111,7 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
     if plan.fits:
         yield verdict(plan)  # otherwise the first of the lines
     yield from plan_lines(plan, document.workload)
-    yield Padding(Text(money_words(plan)), (0, 0, 0, 2))
+    yield indented(money_words(plan))
     yield title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width)
     if not plan.fits:
@@ -133,22 +131,20 @@ def _options(options: OptionsPart) -> Iterator[RenderableType]:
     """Four lists, the short ones in full sentences."""
     deciding = [one for one in options.used if one.sets != AS_MODELLED]
     same = [one for one in options.used if one.sets == AS_MODELLED]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    rows: Mapping[str, Sequence[str]] = {
+    lists = {
         "  decide": [_written(one) for one in deciding],
         "  as modelled": [one.option for one in same],
         "  change nothing": options.neutral,
     }
-    for label, words in rows.items():
-        if words:
-            grid.add_row(label, Text(", ".join(words)))
-    for one in options.as_if:
-        grid.add_row("  as if", Text(one.text))
-    for unknown in options.unknown:
-        grid.add_row("  unknown", Text(f"{unknown.option}: {unknown.says}", style="yellow"))
-    yield grid
+    unknown = [Text(f"{one.option}: {one.says}", style="yellow") for one in options.unknown]
+    yield labelled(
+        [
+            *((label, ", ".join(words)) for label, words in lists.items() if words),
+            *(("  as if", one.text) for one in options.as_if),
+            *(("  unknown", text) for text in unknown),
+        ],
+        style="dim",
+    )
 
 
 def _written(one: Used) -> str:

@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from astrarium.plans.document import ClusterPart, PlanPart, RunPart
-from astrarium.report.tables import Bar, dollars, percent
+from astrarium.report.tables import WIDE, dollars, indented, percent, shares_table
 from astrarium.report.wording import unit_price
 from astrarium.units import HOUR, format_count, format_seconds
 
-FULL_BAR, SHORT_BAR, WIDE = 40, 20, 100
+FULL_BAR, SHORT_BAR = 40, 20
 
 CAUSES: Final = {
     "train": "iterations",
@@ -31,9 +28,9 @@ def run_section(
     plan: PlanPart, run: RunPart, cluster: ClusterPart, width: int
 ) -> Iterator[RenderableType]:
     """What is known of the run, causes with their shares if there are several."""
-    yield Padding(Text(run_words(plan, run)), (0, 0, 0, 2))
+    yield indented(run_words(plan, run))
     for line in _assumptions(plan, run, cluster):
-        yield Padding(Text(line), (0, 0, 0, 2))
+        yield indented(line)
     if sum(seconds > 0 for seconds in run.breakdown_seconds.values()) > 1:
         yield _causes(run, width)
 
@@ -72,12 +69,5 @@ def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator
 
 def _causes(run: RunPart, width: int) -> RenderableType:
     total = sum(run.breakdown_seconds.values())
-    grid = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "right", "left"):
-        grid.add_column(justify=justify, no_wrap=True)
-    for cause, seconds in run.breakdown_seconds.items():
-        if seconds > 0:
-            share = seconds / total
-            bar = Bar(share, FULL_BAR if width >= WIDE else SHORT_BAR)
-            grid.add_row(f"  {CAUSES[cause]}", format_seconds(seconds), percent(share), bar)
-    return grid
+    spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
+    return shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)

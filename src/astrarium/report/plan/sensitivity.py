@@ -7,12 +7,10 @@ from math import log
 from typing import Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
 from astrarium.plans.document import PlanDocument, SearchPart, SensitivityPart
 from astrarium.report.front.points import PlottedFront, PlottedPoint, front_of, gpus_of
-from astrarium.report.tables import Field, listing, percent, title
+from astrarium.report.tables import Field, indented, listing, percent, title
 from astrarium.report.wording import short_types, unit_price
 from astrarium.units import format_rate, format_seconds
 
@@ -38,8 +36,7 @@ def sensitivity_section(
         *_in_vain(parts, names),
         *neighbour_lines(document),
     ]
-    for line in lines:
-        yield Padding(Text(line), (0, 0, 0, 2))
+    yield from map(indented, lines)
 
 
 def _names(document: PlanDocument) -> dict[str, str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from astrarium.plans.document import MEMORY_KEYS, MemoryPart, PlanPart
-from astrarium.report.tables import GAP, Bar, gib, natural_width, new_table
+from astrarium.report.tables import GAP, Bar, Field, fitting, gib, indented, table, width_of
 from astrarium.report.wording import layers_of_stages, layers_words, stage_gpus
-from astrarium.value import Value
 
 FULL_NAMES = 112  # columns from which the causes of memory are written out
 STAGES_SHOWN = 8
@@ -26,62 +24,33 @@ def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> Re
     full = width >= FULL_NAMES
     gap = GAP if full else 1
     shown = plan.memory if every_stage else _telling_stages(plan.memory)
-    columns = _columns(plan, full=full)
-    while _columns_width(columns, shown, gap) > width and any(c.optional for c in columns):
-        columns.remove(next(column for column in columns if column.optional))
+    fields = fitting(_fields(plan, shown, full=full), width, gap)
     alike = len({gib(stage.capacity_bytes) for stage in plan.memory}) == 1
     scale = f"of {gib(plan.memory[0].capacity_bytes)}" if alike else ""
-    bar = min(BAR[0] if full else BAR[1], width - _columns_width(columns, shown, gap) - gap)
+    bar = min(BAR[0] if full else BAR[1], width - width_of(fields, gap) - gap)
     has_bar = bar >= max(BAR[2], len(scale))
-    table = new_table(gap)
-    for column in columns:
-        table.add_column(
-            column.head,
-            justify="left" if column.left else "right",
-            style=column.style,
-            no_wrap=True,
-        )
-    if has_bar:
-        table.add_column(scale, justify="left", no_wrap=True)
-    for stage in shown:
-        bars = [Bar(stage.share, bar, _style(stage))] if has_bar else []
-        table.add_row(*(column.text(stage) for column in columns), *bars)
-    return Group(table, *_below(plan, [stage for stage in plan.memory if stage not in shown]))
+    bars = [Bar(stage.share, bar, _style(stage)) for stage in shown] if has_bar else []
+    hidden = [stage for stage in plan.memory if stage not in shown]
+    return Group(table(fields, gap, bars=bars, scale=scale), *_below(plan, hidden))
 
 
-class _Column(Value, frozen=True):
-    head: str
-    text: Callable[[MemoryPart], str]
-    left: bool = False
-    style: str = ""
-    optional: bool = False  # goes where the width has no room
-
-
-def _columns(plan: PlanPart, *, full: bool) -> list[_Column]:
+def _fields(plan: PlanPart, stages: Sequence[MemoryPart], *, full: bool) -> list[Field]:
     """GPU types where there are several; capacities where they differ."""
     layers, gpus = layers_of_stages(plan), stage_gpus(plan)
-    causes = [
-        _Column(head, lambda stage, cause=cause: gib(getattr(stage, cause)))  # type: ignore[misc]
-        for head, cause in zip(MEMORY_KEYS if full else _SHORT_CAUSES, MEMORY_KEYS, strict=True)
-    ]
-    columns = [
-        _Column("stage", lambda stage: f"{stage.stage}"),
-        _Column("layers", lambda s: f"{layers[s.stage]:,}" if s.stage in layers else ""),
-        *causes,
-        _Column("peak", lambda stage: gib(stage.peak_bytes), style="bold"),
-        _Column("", lambda stage: f"{100 * stage.share:,.0f} %"),
+    held = [f"{layers[s.stage]:,}" if s.stage in layers else "" for s in stages]
+    causes = zip(MEMORY_KEYS if full else _SHORT_CAUSES, MEMORY_KEYS, strict=True)
+    fields = [
+        Field("stage", [f"{s.stage}" for s in stages], right=True),
+        Field("layers", held, right=True),
+        *(Field(head, [gib(getattr(s, key)) for s in stages], right=True) for head, key in causes),
+        Field("peak", [gib(s.peak_bytes) for s in stages], right=True, style="bold"),
+        Field("", [f"{100 * s.share:,.0f} %" for s in stages], right=True),
     ]
     if plan.is_mixed:
-        gpu = _Column("GPU", lambda s: gpus.get(s.stage, s.gpu), left=True, optional=True)
-        columns.insert(1, gpu)
+        fields.insert(1, Field("GPU", [gpus.get(s.stage, s.gpu) for s in stages], drop=2))
     if len({gib(stage.capacity_bytes) for stage in plan.memory}) > 1:
-        columns.insert(-1, _Column("of", lambda stage: gib(stage.capacity_bytes), optional=True))
-    return columns
-
-
-def _columns_width(columns: Sequence[_Column], stages: Sequence[MemoryPart], gap: int) -> int:
-    rows = [[column.text(stage) for column in columns] for stage in stages]
-    return natural_width([column.head for column in columns], rows, gap)
+        fields.insert(-1, Field("of", [gib(s.capacity_bytes) for s in stages], right=True, drop=1))
+    return fields
 
 
 def _style(stage: MemoryPart) -> str:
@@ -97,7 +66,7 @@ def _below(plan: PlanPart, hidden: Sequence[MemoryPart]) -> Iterator[RenderableT
         yield Text(f"  {len(hidden)} more {what} {where} GiB", style="dim")
     layers = "" if plan.is_mixed else layers_words(plan.strategy)  # said with the pipeline
     if layers:
-        yield Padding(Text(layers, style="dim"), (0, 0, 0, 2))
+        yield indented(layers, style="dim")
 
 
 def _telling_stages(stages: Sequence[MemoryPart]) -> list[MemoryPart]:

@@ -8,11 +8,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from astrarium.plans.document import (
@@ -25,7 +22,20 @@ from astrarium.plans.document import (
     WorkloadPart,
 )
 from astrarium.report.plan.stages import FULL_NAMES, memory_table
-from astrarium.report.tables import GAP, Bar, dollars, gib, interval, new_table, percent, title
+from astrarium.report.tables import (
+    GAP,
+    Field,
+    dollars,
+    fits,
+    gib,
+    indented,
+    interval,
+    labelled,
+    percent,
+    shares_table,
+    table,
+    title,
+)
 from astrarium.report.wording import (
     gpus_words,
     pipeline_words,
@@ -40,21 +50,11 @@ from astrarium.report.wording import (
     zero_words,
 )
 from astrarium.units import DAY, format_count, format_rate, format_seconds
-from astrarium.value import Value
 
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
 MANY_POOLS = 6  # beyond which only those in use are described
-WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
-
-
-class Column(Value, frozen=True):
-    """A column of the table of strategies: its head and the text of a plan."""
-
-    head: str
-    text: Callable[[PlanPart], str]
-    left: bool = False  # words, which may take several lines; a number never does
 
 
 def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
@@ -99,11 +99,12 @@ def prediction_report(document: PlanDocument, width: int) -> Iterator[Renderable
     yield ""
     yield verdict(plan)
     words = strategy_words(plan.strategy, experts=document.workload.has_experts)
-    yield Padding(Text(words), (0, 0, 0, 2))
+    yield indented(words)
     if plan.is_mixed:
-        yield Padding(Text(f"pipeline: {pipeline_words(plan)}"), (0, 0, 0, 2))
-    yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 1, 2))
-    yield Padding(results_table(document.plans, width - 2), (0, 0, 0, 2))
+        yield indented(f"pipeline: {pipeline_words(plan)}")
+    yield indented(f"switched on: {switches_words(plan.strategy)}")
+    yield ""
+    yield indented(results_table(document.plans, width - 2))
     yield title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width)
     yield title(f"Where the {format_seconds(plan.iteration_seconds)} of an iteration go")
@@ -120,12 +121,7 @@ def header(
 
     Of very many pools only those in use are described.
     """
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in facts(workload, cluster, notes, used):
-        grid.add_row(label, Text(text))
-    return grid
+    return labelled(facts(workload, cluster, notes, used), style="dim")
 
 
 def facts(
@@ -204,13 +200,12 @@ def strategies_table(
     plans: Sequence[PlanPart], cluster: ClusterPart, width: int, *, experts: bool = False
 ) -> RenderableType:
     """The plans: what to set, and what it gives; in one table if the width allows."""
-    rank = Column("#", lambda p: str(p.rank))
+    rank = Field("#", [str(plan.rank) for plan in plans], right=True)
     what, gives = choices(plans, cluster, experts), results(plans)
     together = [rank, *what, *gives]
-    if _natural_width(together, plans) <= width:
-        return _columns_table(together, plans)
-    first, second = (_packed([rank], columns, plans, width) for columns in (what, gives))
-    return _tables([*first, *second], plans)
+    if fits(together, width, GAP):
+        return _tables([together])
+    return _tables([*_packed([rank], what, width), *_packed([rank], gives, width)])
 
 
 def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
@@ -219,113 +214,88 @@ def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
     if not mixed:
         return
     yield title("Pipelines: GPUs in order, and the layers of their stages")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for plan in mixed:
-        grid.add_row(str(plan.rank), Text(pipeline_words(plan)))
-    yield grid
+    yield labelled([(str(plan.rank), pipeline_words(plan)) for plan in mixed], right=True)
 
 
 def results_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
     """What plans give."""
-    return _tables(_packed([], results(plans), plans, width), plans)
+    return _tables(_packed([], results(plans), width))
 
 
-def _tables(groups: Sequence[Sequence[Column]], plans: Sequence[PlanPart]) -> RenderableType:
+def _tables(groups: Sequence[Sequence[Field]]) -> RenderableType:
+    """Tables below each other; of several plans the first is in bold."""
     parts: list[RenderableType] = []
-    for columns in groups:
-        parts += [_columns_table(columns, plans), ""]
+    for fields in groups:
+        rows = len(fields[0].cells)
+        parts += [table(fields, styles=["bold"] * (rows > 1) + [""] * (rows - 1)), ""]
     return Group(*parts[:-1])
 
 
-def _packed(
-    first: Sequence[Column], columns: Sequence[Column], plans: Sequence[PlanPart], width: int
-) -> list[list[Column]]:
-    """Columns in groups that fit the width, each after the columns of `first`."""
+def _packed(first: Sequence[Field], fields: Sequence[Field], width: int) -> list[list[Field]]:
+    """Fields in groups that fit the width, each after the fields of `first`."""
     groups = [[*first]]
-    for column in columns:
-        group = groups[-1]
-        if len(group) > len(first) and _natural_width([*group, column], plans) > width:
+    for field in fields:
+        if len(groups[-1]) > len(first) and not fits([*groups[-1], field], width, GAP):
             groups.append([*first])
-        groups[-1].append(column)
+        groups[-1].append(field)
     return groups
 
 
-def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Column]:
+def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Field]:
     """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
 
     Models with experts always show etp, also where it is 1: runtimes default to tp.
     """
-    columns = [
-        Column("tp", lambda p: str(p.strategy.tp)),
-        Column("pp", lambda p: str(p.strategy.pp)),
-        Column("vpp", lambda p: str(p.strategy.virtual_stages)),
-        Column("cp", lambda p: str(p.strategy.cp)),
-        Column("ep", lambda p: str(p.strategy.ep)),
-        Column("dp", lambda p: f"{p.strategy.dp:,}"),
-        Column("micro", lambda p: str(p.strategy.micro_batch)),
-        Column("recompute", lambda p: recompute_words(p.strategy.recompute), left=True),
-        Column("ZeRO", lambda p: zero_words(p.strategy)),
+
+    def of(head: str, text: Callable[[PlanPart], str], *, prose: bool = False) -> Field:
+        return Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
+
+    fields = [
+        of("tp", lambda p: str(p.strategy.tp)),
+        of("pp", lambda p: str(p.strategy.pp)),
+        of("vpp", lambda p: str(p.strategy.virtual_stages)),
+        of("cp", lambda p: str(p.strategy.cp)),
+        of("ep", lambda p: str(p.strategy.ep)),
+        of("dp", lambda p: f"{p.strategy.dp:,}"),
+        of("micro", lambda p: str(p.strategy.micro_batch)),
+        of("recompute", lambda p: recompute_words(p.strategy.recompute), prose=True),
+        of("ZeRO", lambda p: zero_words(p.strategy)),
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
-        columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
+        fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
     if len({plan.precision for plan in plans}) > 1:
-        columns.append(Column("format", lambda p: p.precision))
+        fields.append(of("format", lambda p: p.precision))
     if any(plan.is_mixed for plan in plans):
         types = short_types(pool.gpu for pool in cluster.pools)
-        columns.insert(0, Column("GPUs", lambda p: gpus_words(p.gpus, types), left=True))
-        return columns
+        return [of("GPUs", lambda p: gpus_words(p.gpus, types), prose=True), *fields]
     if any(plan.num_gpus != cluster.gpus for plan in plans):
-        columns.insert(0, Column("GPUs", lambda p: f"{p.num_gpus:,}"))
+        fields.insert(0, of("GPUs", lambda p: f"{p.num_gpus:,}"))
     if len(cluster.pools) > 1:
-        columns.insert(0, Column("type", lambda p: ", ".join(p.gpus), left=True))
+        fields.insert(0, of("type", lambda p: ", ".join(p.gpus), prose=True))
     clouds = {pool.name: pool.cloud for pool in cluster.pools if pool.cloud}
     if len(set(clouds.values())) > 1:
-        columns.insert(0, Column("cloud", lambda p: ", ".join(clouds[n] for n in p.pools)))
-    return columns
+        fields.insert(0, of("cloud", lambda p: ", ".join(clouds[n] for n in p.pools)))
+    return fields
 
 
-def results(plans: Sequence[PlanPart]) -> list[Column]:
+def results(plans: Sequence[PlanPart]) -> list[Field]:
     """What a plan gives; the run's length and price only where tokens were stated."""
-    columns = [
-        Column("iteration", lambda p: format_seconds(p.iteration_seconds)),
-        Column("likely", lambda p: interval(p.interval_seconds, p.iteration_seconds)),
-        Column("tokens/s", lambda p: format_count(p.tokens_per_second)),
-        Column("MFU", lambda p: percent(p.mfu)),
-        Column("memory GiB", lambda p: _peak(p.fullest)),
-        Column("$/h", lambda p: dollars(p.usd_per_hour)),
-    ]
+    texts: dict[str, Callable[[PlanPart], str]] = {
+        "iteration": lambda p: format_seconds(p.iteration_seconds),
+        "likely": lambda p: interval(p.interval_seconds, p.iteration_seconds),
+        "tokens/s": lambda p: format_count(p.tokens_per_second),
+        "MFU": lambda p: percent(p.mfu),
+        "memory GiB": lambda p: _peak(p.fullest),
+        "$/h": lambda p: dollars(p.usd_per_hour),
+    }
     if all(plan.train_seconds is not None for plan in plans):
-        columns.append(Column("days", lambda p: f"{(p.train_seconds or 0) / DAY:,.1f}"))
-        columns.append(Column("in all", lambda p: dollars(p.usd_total)))
-    return columns
+        texts["days"] = lambda p: f"{(p.train_seconds or 0) / DAY:,.1f}"
+        texts["in all"] = lambda p: dollars(p.usd_total)
+    return [Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()]
 
 
 def _peak(stage: MemoryPart) -> str:
     return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
-
-
-def _natural_width(columns: Sequence[Column], plans: Sequence[PlanPart]) -> int:
-    """Characters that a table needs if no number is to be broken."""
-    return sum(_widths(columns, plans)) + GAP * (len(columns) - 1)
-
-
-def _widths(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Iterator[int]:
-    for column in columns:
-        widest = max(map(len, [column.head, *map(column.text, plans)]))
-        yield min(widest, WORDS_WIDTH) if column.left else widest
-
-
-def _columns_table(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Table:
-    table = new_table(GAP)
-    for column in columns:
-        justify: Literal["left", "right"] = "left" if column.left else "right"
-        table.add_column(column.head, justify=justify, no_wrap=not column.left)
-    for plan in plans:
-        style = "bold" if plan is plans[0] and len(plans) > 1 else None
-        table.add_row(*(Text(column.text(plan)) for column in columns), style=style)
-    return table
 
 
 def time_table(plan: PlanPart, width: int) -> RenderableType:
@@ -336,27 +306,14 @@ def time_table(plan: PlanPart, width: int) -> RenderableType:
     rest = [(time_cause(key).title, s) for key, s in ranked if 0 < s / total < SMALL_SHARE]
     if len(rest) > 1:
         rest = [(f"{len(rest)} smaller causes", sum(seconds for _, seconds in rest))]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(no_wrap=True)
-    for name, seconds in [*large, *rest]:
-        share = seconds / total
-        bar = Bar(share, 40 if width >= FULL_NAMES else 20)
-        grid.add_row(f"  {name}", format_seconds(seconds), percent(share), bar)
-    return grid
+    return shares_table([*large, *rest], total, 40 if width >= FULL_NAMES else 20)
 
 
 def search_summary(search: SearchPart) -> RenderableType:
     """How many strategies there are, and why all but the listed fell out."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for key, count in search.rejected.items():
-        grid.add_row(f"    {count:,}", rejection(key))
-    lines = [Padding(Text(line), (0, 0, 0, 2)) for line in (search_words(search), *reasons(search))]
-    return Group(lines[0], grid, *lines[1:])
+    rows = [(f"    {count:,}", rejection(key)) for key, count in search.rejected.items()]
+    below = map(indented, reasons(search))
+    return Group(indented(search_words(search)), labelled(rows, right=True), *below)
 
 
 def search_words(search: SearchPart) -> str:

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from astrarium.report.tables import Field, listing, percent, title
+from astrarium.report.tables import Field, indented, labelled, listing, percent, title
 from astrarium.units import format_rate, format_seconds
 
 _HOST = {
@@ -26,12 +24,7 @@ def calibration_report(
     header: Mapping[str, Any], file: str, left: int, warnings: Sequence[str], width: int
 ) -> Iterator[RenderableType]:
     """All of a profile's header that a person wants to know."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in _facts(header, file):
-        grid.add_row(label, Text(text))
-    yield grid
+    yield labelled(_facts(header, file), style="dim")
     yield from _operators(header, width)
     for warning in warnings:
         yield Text(f"warning: {warning}")
@@ -83,7 +76,7 @@ def _host(host: Mapping[str, float]) -> Iterator[RenderableType]:
     yield title("Gaps")
     for name, text in _HOST.items():
         if name in host:
-            yield Padding(Text(f"{format_seconds(host[name]):>9}  {text}"), (0, 0, 0, 2))
+            yield indented(f"{format_seconds(host[name]):>9}  {text}")
 
 
 def _failures(failed: list[Mapping[str, Any]], left: int) -> Iterator[RenderableType]:
@@ -91,7 +84,7 @@ def _failures(failed: list[Mapping[str, Any]], left: int) -> Iterator[Renderable
         yield title("Could not be measured")
         counts = Counter((row.get("operator"), row["failure"]) for row in failed)
         for (operator, reason), count in counts.items():
-            yield Padding(Text(f"{count} x {operator}: {reason}"), (0, 0, 0, 2))
+            yield indented(f"{count} x {operator}: {reason}")
     if left:
         cases = "1 case is" if left == 1 else f"{left:,} cases are"
         yield title(f"{cases} left: the same command goes on")

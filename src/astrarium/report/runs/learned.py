@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from astrarium.calibrate.learn.profile import ClusterProfile, ErrorPart, LearnedFactor
-from astrarium.report.tables import new_table, percent, title
+from astrarium.report.tables import Field, indented, percent, table, title
 from astrarium.units import format_bytes, format_seconds
 
 ASIDE_SHOWN = 5
@@ -35,22 +34,18 @@ def learned_report(
 
 
 def _factors(learned: Sequence[LearnedFactor]) -> RenderableType:
-    table = new_table()
-    table.add_column("factor", no_wrap=True)
-    for head in ("before", "after", "give or take"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("meaning", overflow="fold")
-    for factor in learned:
-        changed = factor.after != factor.before
-        table.add_row(
-            factor.name,
-            _value(factor, factor.before),
-            _value(factor, factor.after) if changed else "same",
-            _deviation(factor) if changed else "",
-            factor.meaning,
-            style="" if changed else "dim",
-        )
-    return table
+    changed = [factor.after != factor.before for factor in learned]
+    pairs = list(zip(learned, changed, strict=True))
+    return table(
+        [
+            Field("factor", [factor.name for factor in learned]),
+            Field("before", [_value(factor, factor.before) for factor in learned], right=True),
+            Field("after", [_value(f, f.after) if new else "same" for f, new in pairs], right=True),
+            Field("give or take", [_deviation(f) if new else "" for f, new in pairs], right=True),
+            Field("meaning", [factor.meaning for factor in learned], prose=True),
+        ],
+        styles=["" if new else "dim" for new in changed],
+    )
 
 
 def _value(factor: LearnedFactor, value: float) -> str:
@@ -69,7 +64,7 @@ def _deviation(factor: LearnedFactor) -> str:
 def _errors(profile: ClusterProfile) -> Iterator[RenderableType]:
     for what, errors in (("time", profile.time_error), ("memory", profile.memory_error)):
         if errors is not None:
-            yield Padding(Text(f"{what}: {_error_words(errors)}"), (0, 0, 0, 2))
+            yield indented(f"{what}: {_error_words(errors)}")
 
 
 def _error_words(errors: ErrorPart) -> str:
@@ -86,6 +81,6 @@ def _aside(profile: ClusterProfile) -> Iterator[RenderableType]:
         return
     yield title(f"Not learned from: {len(aside)}")
     for entry in aside[:ASIDE_SHOWN]:
-        yield Padding(Text(f"{entry.label}: {entry.reason}"), (0, 0, 0, 2))
+        yield indented(f"{entry.label}: {entry.reason}")
     if len(aside) > ASIDE_SHOWN:
         yield Text(f"  and {len(aside) - ASIDE_SHOWN} more; the profile lists all", style="dim")
