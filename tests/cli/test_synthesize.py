@@ -10,7 +10,7 @@ from typing import Any
 
 import hand_programs
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 from astrarium.api import synthesis
 from astrarium.cluster import parse_gpus

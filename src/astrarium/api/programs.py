@@ -78,15 +78,16 @@ class Program(Value, frozen=True):
         timeout_seconds: float = 600.0,
     ) -> ProgramRun:
         """Train on this machine, one process for each rank, beside a single process."""
-        from astrarium.api import request
-        from astrarium.api.wording import in_words_of_python
+        from astrarium.api import readers
+        from astrarium.api.flags import as_keyword
+        from astrarium.errors import naming
         from astrarium.runtime.job import Device
         from astrarium.runtime.spmd.job import ProgramSettings, run_program
 
-        with in_words_of_python():
+        with naming(as_keyword):
             return run_program(
                 self.document,
-                device=request.choice("--device", device, Device),
+                device=readers.choice(lambda: Device)("device", device),
                 settings=ProgramSettings(
                     steps=steps,
                     load=None if resume is None else os.fspath(resume),

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from astrarium.api import request
-from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean
-from astrarium.units import format_seconds, parse_bytes
+from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean, flag
+from astrarium.units import format_seconds
 from astrarium.value import Value
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ INSTALL: Final = "pip install 'astrarium[spmd]'"
 NEEDED: Final = ("torch", "scipy")
 FORM: Final = "examples/bert.py:make or package.module:make"
 STAGES: Final = 8  # that progress counts: importing, capturing, four fixed ways, two meshes
-MOST_BATCH: Final = 2**24
-MOST_MICRO_BATCHES: Final = 2**16
-MOST_BYTES: Final = 2**50
 MOST_DEVICES: Final = 4096
 TIMES_AS_MANY: Final = (2, 4, 8)  # nodes, of which one is said to be enough where nothing fits
 ANY_OPERATOR: Final = "*"
@@ -83,21 +80,16 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
     """What the flags ask; whatever is wrong with them is found here."""
     from astrarium.cost.tuning import NEUTRAL
 
-    factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["sizes"] or ()))
-    batch = request.count("--batch", flags["batch"], MOST_BATCH)
-    micro = None
-    if flags["micro_batches"] != AUTO:
-        micro = request.count("--micro-batches", flags["micro_batches"], MOST_MICRO_BATCHES)
+    factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["set"] or ()))
+    batch, micro = flags["batch"], flags["micro_batches"]
     if micro is not None and batch % micro:
+        ways = f"change {flag('batch')} or {flag('micro_batches')}"
         raise InputError(
-            f"--batch {batch} does not divide into {micro} micro-batches; change --batch or"
-            " --micro-batches"
+            f"{flag('batch')} {batch} does not divide into {micro} micro-batches; {ways}"
         )
-    memory = flags["memory"]
-    limit = None if memory is None else request.parse("--memory", memory, parse_bytes, MOST_BYTES)
     cluster, _ = request.cluster(flags["gpus"], flags["cluster"])
     _check_size(cluster)
-    mesh = request.choice("--mesh", flags["mesh"], Mesh)
+    mesh = flags["mesh"]
     if mesh is Mesh.NODES:
         _check_nodes(cluster)
     tuning = NEUTRAL
@@ -109,11 +101,11 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
         batch=batch,
         sizes=sizes,
         cluster=cluster,
-        memory_bytes=limit,
+        memory_bytes=flags["memory"],
         micro_batches=micro,
         mesh=mesh,
-        optimizer=request.choice("--optimizer", flags["optimizer"], Optimizer),
-        allow_replicate=tuple(flags["allow_replicate"] or ()),
+        optimizer=flags["optimizer"],
+        allow_replicate=flags["allow_replicate"] or (),
         tuning=tuning,
         notes=notes,
     )
@@ -225,7 +217,9 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
     for name in given:
         if name not in operators and name not in short and name != ANY_OPERATOR:
             hint = did_you_mean(name, [*operators, *short])
-            raise InputError(f"--allow-replicate {name}: the module has no such operator{hint}")
+            raise InputError(
+                f"{flag('allow_replicate')} {name}: the module has no such operator{hint}"
+            )
     unknown = {node.op for node in operators_without_rule(graph, given)}
     listed = unsupported(graph, operators - unknown)
     if listed:
@@ -354,13 +348,13 @@ def _ways_out(
         return leanest(graph, devices, micro_batches, optimizer, allowed(graph)).peak
 
     count, graph = nearest.micro_batches, nearest.graph
-    split = f" and --micro-batches {count}" if count > 1 else ""
-    ways = [f"--memory {_rounded_up(max(needed(graph, nearest.devices, count)))}{split}"]
+    split = f" and {flag('micro_batches')} {count}" if count > 1 else ""
+    ways = [f"{flag('memory')} {_rounded_up(max(needed(graph, nearest.devices, count)))}{split}"]
     if question.micro_batches is not None:
         for more in _doubled(count, question.batch)[1:]:
             smaller = captured(question, more, lambda _: None)
             if (needed(smaller, nearest.devices, more) <= nearest.devices.room).all():
-                ways.append(f"--micro-batches {more}")
+                ways.append(f"{flag('micro_batches')} {more}")
                 break
     for times in TIMES_AS_MANY:
         pools = tuple(replace(p, nodes=times * p.nodes) for p in question.cluster.pools)
@@ -431,7 +425,7 @@ def _check_size(cluster: Cluster) -> None:
     if count < 2:
         raise InputError(
             "one device has nothing to divide the work with; name two or more, such as"
-            " --gpus a100:1,v100:1"
+            f" {flag('gpus')} a100:1,v100:1"
         )
     if count > MOST_DEVICES:
         raise InputError(f"{count:,} devices are more than the {MOST_DEVICES:,} that are looked at")
@@ -441,7 +435,7 @@ def _check_nodes(cluster: Cluster) -> None:
     """Two levels need several places on each."""
     reason = _one_level(cluster)
     if reason is not None:
-        raise InputError(f"--mesh nodes {reason}; leave it out")
+        raise InputError(f"{flag('mesh')} nodes {reason}; leave it out")
 
 
 def _one_level(cluster: Cluster) -> str | None:
@@ -465,7 +459,7 @@ def _sizes(given: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     for text in given:
         name, value = _size(text)
         if name in sizes:
-            raise InputError(f"--set {name}=... is given twice; keep one")
+            raise InputError(f"{flag('set')} {name}=... is given twice; keep one")
         sizes[name] = value
     return sizes
 
@@ -474,9 +468,9 @@ def _size(text: str) -> tuple[str, Any]:
     """A size of the factory: KEY=VALUE, the value a number, true, false or a text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"--set '{text}': expected NAME=VALUE such as layers=24")
+        raise InputError(f"{flag('set')} '{text}': expected NAME=VALUE such as layers=24")
     if name == "batch":
-        raise InputError("--set batch=...: the batch is that of --batch")
+        raise InputError(f"{flag('set')} batch=...: the batch is that of {flag('batch')}")
     try:
         read = json.loads(value)
     except ValueError:
@@ -492,8 +486,8 @@ def _tuned(cluster: Cluster, profile: str) -> tuple[Cluster, Tuning, str]:
     others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != used.gpu]
     if others:
         raise InputError(
-            f"--profile {profile}: learned on {used.gpu}, but asked about {', '.join(others)};"
-            " leave --profile out, or learn one for that type"
+            f"{flag('profile')} {profile}: learned on {used.gpu}, but asked about"
+            f" {', '.join(others)}; leave {flag('profile')} out, or learn one for that type"
         )
     if used.header is not None:
         cluster = with_measured_cores(cluster, used.header)

@@ -22,7 +22,7 @@ import numpy as np
 from astrarium.arrays import Bools, Ints, distinct
 from astrarium.cluster import Pool
 from astrarium.cost.stages import StagePlanner
-from astrarium.errors import InputError
+from astrarium.errors import InputError, flag
 from astrarium.model.blocks import Block, Module
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import (
@@ -112,7 +112,8 @@ class Space:
             raise InputError(
                 f"a batch of {batch:,} and sequences of {self.workload.seq_length:,} can be divided"
                 f" in {int(repeats.sum()):,} ways, more than {MOST_GRIDS:,}; choose numbers with"
-                " fewer divisors (powers of two), fewer GPUs, or --mode exact"
+                f" fewer divisors (powers of two), fewer GPUs, or {flag('mode')} exact",
+                "mode",
             )
         crossed = {name: np.repeat(values, repeats) for name, values in rows.items()}
         every = [sizes[int(dp)] for dp in rows["dp"]]
