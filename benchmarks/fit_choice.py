@@ -2,15 +2,15 @@
 
     python benchmarks/fit_choice.py [TABLE.csv or FOLDER ...] [--date D] [--out FILE]
 
-Without tables those of benchmarks/accuracy are taken. Writes catalog/data/choice.json and prints what
-held-back sources say of it; run it again whenever predictions moved.
+Without tables those of benchmarks/accuracy are taken. Writes catalog/data/choice.json and prints
+what held-back sources say of it; run it again whenever predictions moved.
 
-Pairs are two strategies of one sweep: same source, model, GPUs, batch and sequence length. The error of
-log(seconds of one / seconds of the other) is taken to come from the causes of time: each has an
-error of its own, alike in both plans, so only the difference of its shares counts. Scales are the most
-likely ones under Student's t distribution with 3 degrees of freedom; every source counts with the
-square root of its pairs. Only pairs near the fastest prediction of their sweep count: those are the
-ones a choice is about.
+Pairs are two strategies of one sweep: same source, model, GPUs, batch, sequence length. The error
+of log(seconds of one / seconds of the other) is taken to come from the causes of time: each has an
+error of its own, alike in both plans, so only the difference of its shares counts. Scales are the
+most likely ones under Student's t distribution with 3 degrees of freedom; every source counts with
+the square root of its pairs. Only pairs near the fastest prediction of their sweep count: those are
+the ones a choice is about.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ DIGITS: Final = 4
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of strategies as columns: source, error of the log ratio, squared differences of shares."""
+    """Pairs of strategies: errors of the log ratio, and squared differences of shares."""
 
     source: tuple[str, ...]
     error: Floats

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from astrarium.api import comparison, request
 from astrarium.api.money import MoneyTerms
+from astrarium.api.readers import both_given
 from astrarium.errors import InputError, about, flag, refusal
 from astrarium.value import Value
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
     from astrarium.search.listing import Progress
     from astrarium.search.money.sensitivity import Change
-    from astrarium.search.outcome import Limits, Mode, Objective
+    from astrarium.search.outcome import Limits, Memory, Mode, Objective, Prefer
     from astrarium.search.plan import Plan
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
@@ -35,6 +36,8 @@ class Question(Value, frozen=True):
     most_types: int | None
     limits: Limits
     top: int
+    prefer: Prefer
+    memory: Memory
     rules: Sequence[UserRule]
     terms: RunTerms
     tuning: Tuning
@@ -80,11 +83,24 @@ def read(given: PlanAsked) -> Question:
         most_types=most_types,
         limits=limits,
         top=given.top,
+        prefer=given.prefer,
+        memory=_memory(given),
         rules=(*rules, *user_rules(of_cores)),
         terms=run,
         tuning=tuning,
         yours=yours,
     )
+
+
+def _memory(given: PlanAsked) -> Memory:
+    """What plans leave free; what is predicted is not always right."""
+    from astrarium.search.outcome import DEFAULT_FIT_CHANCE, Memory
+
+    if given.memory_margin is not None:
+        if given.fit_chance is not None:
+            raise both_given("fit_chance", "memory_margin")
+        return Memory(margin_bytes=given.memory_margin)
+    return Memory(fit_chance=given.fit_chance or DEFAULT_FIT_CHANCE)
 
 
 def search(question: Question, progress: Progress | None = None) -> Planned:
@@ -102,6 +118,8 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         mode=question.mode,
         rules=question.rules,
         top=question.top,
+        prefer=question.prefer,
+        memory=question.memory,
         limits=question.limits,
         tuning=question.tuning,
         terms=question.terms,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from astrarium.catalog.profiles import DAMAGE, number, read_object
-from astrarium.errors import InputError
+from astrarium.catalog.intervals import AboveZero
+from astrarium.catalog.profiles import Number, read_values
 from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "choice.json"
@@ -38,12 +38,15 @@ class MemoryErrors(Value, frozen=True):
     `lower` is the scale of errors on the safe side over that on the other.
     """
 
-    relative: float
-    absolute_bytes: float
-    lower: float
+    relative: AboveZero
+    absolute_bytes: AboveZero
+    lower: AboveZero
+    runtimes: tuple[str, ...] = ()  # of the family that it is measured for
 
 
 class ChoiceErrors(Value, frozen=True):
+    """All of the file that choices need."""
+
     pairs: PairErrors
     pooled: MemoryErrors  # for runtimes of no family
     dense: Mapping[str, MemoryErrors]  # by runtime
@@ -55,6 +58,31 @@ class ChoiceErrors(Value, frozen=True):
         return by_runtime.get(runtime, self.pooled)
 
 
+class CauseGroup(Value, frozen=True):
+    """Causes of time that share an error."""
+
+    causes: tuple[str, ...]
+    scale: Number
+
+
+class PairsInFile(Value, frozen=True):
+    floor: AboveZero
+    groups: Mapping[str, CauseGroup]
+
+
+class MemoryInFile(Value, frozen=True):
+    pooled: MemoryErrors
+    dense: Mapping[str, MemoryErrors]
+    experts: Mapping[str, MemoryErrors]
+
+
+class ChoiceFile(Value, frozen=True):
+    """The file."""
+
+    pairs: PairsInFile
+    memory: MemoryInFile
+
+
 @cache
 def choice_errors() -> ChoiceErrors:
     """The errors of the catalog."""
@@ -63,41 +91,18 @@ def choice_errors() -> ChoiceErrors:
 
 def read_choice(path: Path) -> ChoiceErrors:
     """Read and check a file of errors."""
-    data = read_object(path)
-    try:
-        pairs, memory = data["pairs"], data["memory"]
-        found = ChoiceErrors(
-            pairs=PairErrors(
-                floor=number(pairs, "floor"),
-                by_cause={
-                    cause: number(group, "scale")
-                    for group in pairs["groups"].values()
-                    for cause in group["causes"]
-                },
-            ),
-            pooled=_memory(memory["pooled"]),
-            dense=_by_runtime(memory["dense"]),
-            experts=_by_runtime(memory["experts"]),
-        )
-        if found.pairs.floor <= 0:
-            raise ValueError("floor must be above zero")
-    except DAMAGE as error:
-        what = f"missing key {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(
-            f"{path}: not a usable file of errors: {what};"
-            " write it again with benchmarks/fit_choice.py"
-        ) from None
-    return found
+    file = read_values(path, ChoiceFile, "file of errors", "benchmarks/fit_choice.py")
+    groups = file.pairs.groups.values()
+    return ChoiceErrors(
+        pairs=PairErrors(
+            floor=file.pairs.floor,
+            by_cause={cause: group.scale for group in groups for cause in group.causes},
+        ),
+        pooled=file.memory.pooled,
+        dense=_by_runtime(file.memory.dense),
+        experts=_by_runtime(file.memory.experts),
+    )
 
 
-def _by_runtime(families: Mapping[str, Any]) -> dict[str, MemoryErrors]:
-    return {
-        runtime: _memory(family) for family in families.values() for runtime in family["runtimes"]
-    }
-
-
-def _memory(entry: Mapping[str, Any]) -> MemoryErrors:
-    found = MemoryErrors(*(number(entry, name) for name in MemoryErrors.__struct_fields__))
-    if min(found.relative, found.absolute_bytes, found.lower) <= 0:
-        raise ValueError("errors of memory must be above zero")
-    return found
+def _by_runtime(families: Mapping[str, MemoryErrors]) -> dict[str, MemoryErrors]:
+    return {runtime: family for family in families.values() for runtime in family.runtimes}

@@ -1,8 +1,8 @@
 """The chance that a plan fits in memory, and that one plan is really faster than another.
 
-Predictions of two strategies for the same job are wrong in the same way as far as they have the same
-parts, so their ratio is surer than either. `astrarium.catalog.choice` says how sure, from measured
-sweeps; it also has the errors of predicted peaks of memory.
+Predictions of two strategies for the same job share the errors of the parts that they share, so
+their ratio is surer than either. `astrarium.catalog.choice` says how sure, from measured sweeps; it
+also has the errors of predicted peaks of memory.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from astrarium.value import Value
 
 # Plans that every search looks for and begins with; of longer lists the others are those met on the
 # way. So what is looked at, and which plan is the first, does not depend on how many are shown.
-LISTED: Final = 8
+LISTED: Final = 5
 
 
 class Objective(StrEnum):
@@ -23,6 +23,13 @@ class Objective(StrEnum):
     COST = "cost"
     GPUS = "gpus"  # the fewest that fit
     MEMORY = "memory"  # the least on the fullest rank
+
+
+class Prefer(StrEnum):
+    """Which plan comes first where several cannot be told apart."""
+
+    RECOMMENDED = "recommended"  # the simplest with room in memory
+    FASTEST = "fastest"
 
 
 class Mode(StrEnum):
@@ -48,6 +55,16 @@ class Limits(Value, frozen=True):
 
     budget_usd: float | None = None
     deadline_seconds: float | None = None
+
+
+class Memory(Value, frozen=True):
+    """What plans leave free on each GPU: for a chance to fit, or a number of bytes."""
+
+    fit_chance: float | None = None
+    margin_bytes: int = 0
+
+
+DEFAULT_FIT_CHANCE: Final = 0.95
 
 
 class Found(Value, frozen=True):

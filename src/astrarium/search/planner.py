@@ -28,6 +28,7 @@ from astrarium.search.listing import Progress, listed, no_progress, telling
 from astrarium.search.money import (
     Front,
     Runs,
+    best_paid,
     check_headway,
     find_front,
     front_of,
@@ -35,7 +36,16 @@ from astrarium.search.money import (
     nearest,
     rank_key,
 )
-from astrarium.search.outcome import LISTED, Limits, Mode, Objective, Rejection, SearchResult
+from astrarium.search.outcome import (
+    LISTED,
+    Limits,
+    Memory,
+    Mode,
+    Objective,
+    Prefer,
+    Rejection,
+    SearchResult,
+)
 from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.pools import (
     Asked,
@@ -54,6 +64,7 @@ from astrarium.units import format_bytes
 from astrarium.value import Value
 
 SHOWN_REASONS = 3
+ALL_OF_IT = Memory()
 
 
 class Planned(Value, frozen=True):
@@ -87,17 +98,17 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
     most_types: int | None = None,
-    fit_chance: float | None = None,
+    memory: Memory = ALL_OF_IT,
+    prefer: Prefer = Prefer.FASTEST,
     progress: Progress = no_progress,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most so many pools; None: all of them. Plans fit with at least `fit_chance`; None:
-    their predicted peak is all that counts. `progress` hears how far the search is.
+    A job uses at most so many pools; None: all of them. `memory` says what plans leave free. With
+    `prefer` recommended, the plan to start comes first. `progress` hears how far the search is.
     """
     limits = limits or Limits()
-    if fit_chance is not None:
-        cluster = with_fit_chance(workload, cluster, fit_chance)
+    cluster = with_margin(workload, cluster, memory)
     _check_request(workload, cluster, mode, limits)
     _check_types(cluster, mode, most_types)
     begin = time.perf_counter()
@@ -121,13 +132,15 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     if not plans:
         raise _refusal(asked, runs, most_types, results, on_front, limits)
     shown = listed(plans, objective)
+    choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None
     faster_alone = _faster_alone(asked, cluster, shown[0])
     rejected = sum((result.rejected for result in results), Counter())
-    rejected[Rejection.SLOWER] += max(len(found) - searched.of_front - len(shown[:top]), 0)
+    first = shown if choice is None else [choice.plan, *(p for p in shown if p != choice.plan)]
+    rejected[Rejection.SLOWER] += max(len(found) - searched.of_front - len(first[:top]), 0)
     return Planned(
         workload=workload,
         cluster=cluster,
-        plans=tuple(shown[:top]),
+        plans=tuple(first[:top]),
         seconds=time.perf_counter() - begin,
         space=sum(result.space for result in results),
         evaluated=sum(result.evaluated for result in results),
@@ -137,26 +150,32 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         bound_gap=_gap(results),
         front=on_front if front else (),
         faster_alone=faster_alone,
-        recommendation=_recommendation(asked, cluster, shown),
+        recommendation=choice,
     )
 
 
-def _recommendation(asked: Asked, cluster: Cluster, plans: Sequence[Plan]) -> Recommendation | None:
+def _recommendation(asked: Asked, runs: Runs, plans: Sequence[Plan]) -> Recommendation | None:
     """The plan to start, where time alone decides; elsewhere the best plan is the answer."""
     if asked.is_about_money or asked.objective not in (Objective.TIME, Objective.THROUGHPUT):
         return None
-    pool = cluster.pools[0] if len(cluster.pools) == 1 else None
-    return recommended(asked, pool, plans)
+    pools = runs.cluster.pools
+    found = recommended(asked, pools[0] if len(pools) == 1 else None, plans)
+    if found.plan in plans:
+        return found
+    return replace(found, plan=best_paid(runs, found.plan, asked.objective, Limits()))
 
 
-def with_fit_chance(workload: Workload, cluster: Cluster, chance: float) -> Cluster:
-    """The cluster with so much memory kept free that plans fit with at least this chance."""
+def with_margin(workload: Workload, cluster: Cluster, memory: Memory) -> Cluster:
+    """The cluster with the memory that plans leave free on each GPU."""
+    if memory == ALL_OF_IT:
+        return cluster
     runtime, experts = find_runtime().name, workload.model.max_experts > 0
 
     def margin(pool: Pool) -> int:
+        if memory.fit_chance is None:
+            return memory.margin_bytes
         capacity = pool.gpu.memory_bytes
-        usable = usable_bytes(capacity, chance, runtime, experts=experts)
-        return max(capacity - usable, pool.memory_margin)
+        return capacity - usable_bytes(capacity, memory.fit_chance, runtime, experts=experts)
 
     pools = tuple(replace(pool, memory_margin=margin(pool)) for pool in cluster.pools)
     return replace(cluster, pools=pools)

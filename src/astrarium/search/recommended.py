@@ -1,9 +1,9 @@
 """Which plan to start: of those that cannot be told from the fastest, the simplest with room.
 
-The search finds the fastest plan of the model. Predictions of two plans differ by an error that was
+The search finds the fastest plan of the model. The ratio of two predictions has an error that was
 measured on sweeps (`astrarium.cost.chances`), so a plan that is predicted to be a little slower may
-be as fast. Such plans are a near-tie. Of them the recommended one has room in memory, then the fewest
-and lightest mechanisms: whoever runs it has less to set up and less that can go wrong.
+be as fast. Such plans are a near-tie. The recommended one of them has room in memory, then the
+fewest and lightest mechanisms: there is less to set up and less that can go wrong.
 
 `MECHANISMS` is that order, as weights. To find the simplest plan, the search is asked again without
 one mechanism after the other, the heaviest first, within the time of the near-tie.
@@ -27,8 +27,8 @@ from astrarium.strategy.types import Strategy
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
-# A plan is in the near-tie if the odds that the fastest one is really faster are below 2 to 1, and it
-# is not predicted to be slower by more than this.
+# A plan is in the near-tie if the odds that the fastest one is really faster are below 2 to 1, and
+# it is not predicted to be slower by more than this.
 NEAR_TIE_ODDS: Final = 2.0
 NEAR_TIE_SLOWER: Final = 0.03
 ROOMY: Final = 0.99  # chance to fit at which memory is no concern
@@ -53,9 +53,9 @@ class Mechanism(Value, frozen=True):
         return _above(self.field, self.most)
 
 
-# By weight: what costs most to set up, is least often used, and has least evidence comes first. Tensor
-# and expert parallelism do not count: on measured sweeps, plans without tensor parallelism were slower
-# than predicted beside those with it; plans without a pipeline were not (docs/accuracy.md).
+# By weight: what costs most to set up, is least often used, and has least evidence comes first.
+# Tensor and expert parallelism do not count: on measured sweeps, plans without tensor parallelism
+# were slower than predicted beside those with it; plans without a pipeline were not.
 MECHANISMS: Final = (
     Mechanism("the optimizer in host memory", "offload_optimizer", 0, 4.0),
     Mechanism("ZeRO 3", "zero_stage", 2, 2.5),
@@ -97,7 +97,7 @@ def is_tied(fastest: Plan, other: Plan) -> bool:
 
 
 def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recommendation:
-    """The plan to start, of some plans, the fastest first, and of what the search finds on a pool."""
+    """The plan to start, of plans, the fastest first, and of what the search finds on a pool."""
     fastest = plans[0]
     choice = _Choice(asked, fastest)
     for plan in plans:
@@ -156,7 +156,8 @@ def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
     """The pool with so much memory kept free that it is no concern."""
     experts = asked.workload.model.max_experts > 0
     capacity = pool.gpu.memory_bytes
-    usable = usable_bytes(capacity, ROOMY, plan.runtimes[0] if plan.runtimes else "", experts=experts)
+    runtime = plan.runtimes[0] if plan.runtimes else ""
+    usable = usable_bytes(capacity, ROOMY, runtime, experts=experts)
     return replace(pool, memory_margin=max(capacity - usable, pool.memory_margin))
 
 
@@ -179,11 +180,15 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int) -> Iterator[str]:
     if plan is fastest:
         return
     if fastest.fit_chance < ROOMY and plan.fit_chance > fastest.fit_chance:
-        yield f"{format_bytes(_room(plan))} of memory free instead of {format_bytes(_room(fastest))}"
-    for one in MECHANISMS:
-        before, now = (one.is_used(p.strategy, seq_length) for p in (fastest, plan))
-        if before and not now:
-            yield f"without {one.name}"
+        free, little = format_bytes(_room(plan)), format_bytes(_room(fastest))
+        yield f"{free} of memory free instead of {little}"
+    names = {
+        one.field: one.name
+        for one in reversed(MECHANISMS)
+        if one.is_used(fastest.strategy, seq_length) and not one.is_used(plan.strategy, seq_length)
+    }
+    for name in names.values():
+        yield f"without {name}"
     before, now = fastest.strategy.virtual_stages, plan.strategy.virtual_stages
     if now < before:
         yield f"{now} virtual stages instead of {before}" if now > 1 else "without virtual stages"

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from astrarium.plans.document import (
+    ChoicePart,
     ClusterPart,
     MemoryPart,
     PlanDocument,
@@ -54,6 +55,7 @@ from astrarium.units import DAY, format_count, format_rate, format_seconds
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
+CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
 
 
@@ -65,6 +67,9 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     yield title("Best strategies" if len(listed) > 1 else "Best strategy")
     experts = document.workload.has_experts
     yield strategies_table(listed, document.cluster, width, experts=experts)
+    if document.choice is not None and document.choice.why:
+        yield ""
+        yield indented(choice_words(document.choice))
     yield from pipelines(listed)
     if document.compare is not None:
         from astrarium.report.plan.compare import compare_section
@@ -286,12 +291,28 @@ def results(plans: Sequence[PlanPart]) -> list[Field]:
         "tokens/s": lambda p: format_count(p.tokens_per_second),
         "MFU": lambda p: percent(p.mfu),
         "memory GiB": lambda p: _peak(p.fullest),
+        "fits": lambda p: "" if p.fit_chance is None else chance(p.fit_chance),
         "$/h": lambda p: dollars(p.usd_per_hour),
     }
     if all(plan.train_seconds is not None for plan in plans):
         texts["days"] = lambda p: f"{(p.train_seconds or 0) / DAY:,.1f}"
         texts["in all"] = lambda p: dollars(p.usd_total)
     return [Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()]
+
+
+def choice_words(choice: ChoicePart) -> str:
+    """Why the first plan is recommended, and what it costs."""
+    fastest = "the fastest" if choice.fastest is None else f"plan {choice.fastest}, the fastest"
+    return (
+        f"Plan {choice.recommended} is recommended: {', '.join(choice.why)}. Predicted"
+        f" {percent(choice.slower)} slower than {fastest}, which is too little to tell them apart"
+        f" (the odds are {100 * choice.chance:.0f} to {100 * (1 - choice.chance):.0f})."
+    )
+
+
+def chance(share: float) -> str:
+    """A chance in whole per cent; what is not certain is not called so."""
+    return ">99 %" if share > CERTAIN else f"{100 * share:.0f} %"
 
 
 def _peak(stage: MemoryPart) -> str:
