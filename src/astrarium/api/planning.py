@@ -96,11 +96,12 @@ def _memory(given: PlanAsked) -> Memory:
     """What plans leave free; what is predicted is not always right."""
     from astrarium.search.outcome import DEFAULT_FIT_CHANCE, Memory
 
-    if given.memory_margin is not None:
-        if given.fit_chance is not None:
-            raise both_given("fit_chance", "memory_margin")
-        return Memory(margin_bytes=given.memory_margin)
-    return Memory(fit_chance=given.fit_chance or DEFAULT_FIT_CHANCE)
+    if given.memory_margin is None:
+        asked = given.fit_chance
+        return Memory(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
+    if given.fit_chance is not None:
+        raise both_given("fit_chance", "memory_margin")
+    return Memory(margin_bytes=given.memory_margin)
 
 
 def search(question: Question, progress: Progress | None = None) -> Planned:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 from astrarium.catalog.choice import MemoryErrors, choice_errors
 
+HALVINGS = 40  # of a capacity, which is then known to the byte
+
 
 def chance_below(deviations: float) -> float:
     """Student's t distribution with 3 degrees of freedom: the chance of an error below this."""
@@ -48,8 +50,10 @@ def fit_chance(peak: float, capacity: float, runtime: str, *, experts: bool) -> 
 
 def usable_bytes(capacity: float, chance: float, runtime: str, *, experts: bool) -> int:
     """The largest predicted peak that fits in a capacity with at least this chance."""
-    low, high = 0.0, capacity / (1 - chance) if chance < 1 else 0.0
-    for _ in range(60):
+    low, high = 0.0, capacity
+    if fit_chance(high, capacity, runtime, experts=experts) >= chance:
+        return int(capacity)
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         enough = fit_chance(middle, capacity, runtime, experts=experts) >= chance
         low, high = (middle, high) if enough else (low, middle)

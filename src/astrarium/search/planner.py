@@ -20,7 +20,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.errors import InputError, NoFeasiblePlanError, flag, refusal
+from astrarium.errors import InputError, NoFeasiblePlanError, refusal, flag, refusal
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
@@ -172,9 +172,15 @@ def with_margin(workload: Workload, cluster: Cluster, memory: Memory) -> Cluster
     runtime, experts = find_runtime().name, workload.model.max_experts > 0
 
     def margin(pool: Pool) -> int:
+        capacity = pool.gpu.memory_bytes
+        if memory.margin_bytes >= capacity:
+            raise refusal(
+                "memory_margin",
+                f" {format_bytes(memory.margin_bytes)} is all of a {pool.gpu.name}, which has"
+                f" {format_bytes(capacity)}; leave less free",
+            )
         if memory.fit_chance is None:
             return memory.margin_bytes
-        capacity = pool.gpu.memory_bytes
         return capacity - usable_bytes(capacity, memory.fit_chance, runtime, experts=experts)
 
     pools = tuple(replace(pool, memory_margin=margin(pool)) for pool in cluster.pools)
@@ -402,9 +408,11 @@ def _why_too_large(
     fullest = max(plan.memory, key=lambda stage: stage.peak_bytes)
     cause = max(fullest.by_cause, key=fullest.by_cause.__getitem__)
     capacity = pool.usable_bytes
+    free = f", {format_bytes(pool.memory_margin)} of it kept free" if pool.memory_margin else ""
     return (
         f"the leanest strategy needs {format_bytes(fullest.peak_bytes)} on a {pool.gpu.name} of"
-        f" {format_bytes(capacity)} ({format_bytes(fullest.peak_bytes - capacity)} too much),"
+        f" {format_bytes(pool.gpu.memory_bytes)}{free}"
+        f" ({format_bytes(fullest.peak_bytes - capacity)} too much),"
         f" {format_bytes(fullest.by_cause[cause])} of it {cause}"
     )
 

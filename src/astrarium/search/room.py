@@ -26,11 +26,13 @@ class NoRoom(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        capacity = self.pool.usable_bytes
+        capacity, kept = self.pool.usable_bytes, self.pool.memory_margin
+        free = f", {format_bytes(kept)} of it kept free" if kept else ""
         return (
             f"no stage fits on {self.pool.name}: the leanest needs"
             f" {format_bytes(self.least_bytes)} on a {self.pool.gpu.name} of"
-            f" {format_bytes(capacity)} ({format_bytes(self.least_bytes - capacity)} too much)"
+            f" {format_bytes(self.pool.gpu.memory_bytes)}{free}"
+            f" ({format_bytes(self.least_bytes - capacity)} too much)"
         )
 
 

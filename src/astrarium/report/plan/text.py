@@ -15,7 +15,6 @@ from rich.text import Text
 from astrarium.plans.document import (
     ChoicePart,
     ClusterPart,
-    MemoryPart,
     PlanDocument,
     PlanPart,
     PoolPart,
@@ -290,8 +289,7 @@ def results(plans: Sequence[PlanPart]) -> list[Field]:
         "likely": lambda p: interval(p.interval_seconds, p.iteration_seconds),
         "tokens/s": lambda p: format_count(p.tokens_per_second),
         "MFU": lambda p: percent(p.mfu),
-        "memory GiB": lambda p: _peak(p.fullest),
-        "fits": lambda p: "" if p.fit_chance is None else chance(p.fit_chance),
+        "GiB, fits": _peak,
         "$/h": lambda p: dollars(p.usd_per_hour),
     }
     if all(plan.train_seconds is not None for plan in plans):
@@ -315,8 +313,12 @@ def chance(share: float) -> str:
     return ">99 %" if share > CERTAIN else f"{100 * share:.0f} %"
 
 
-def _peak(stage: MemoryPart) -> str:
-    return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
+def _peak(plan: PlanPart) -> str:
+    """The fullest stage, and the chance that all stages fit."""
+    stage = plan.fullest
+    if plan.fit_chance is None:
+        return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
+    return f"{gib(stage.peak_bytes)} {chance(plan.fit_chance)}"
 
 
 def time_table(plan: PlanPart, width: int) -> RenderableType:
