@@ -11,8 +11,7 @@ from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.search.outcome import Memory, Mode, Objective, Prefer
-from astrarium.search.plan import Plan
+from astrarium.search.outcome import KeptFree, Mode, Objective, Prefer
 from astrarium.search.planner import Planned, plan
 from astrarium.search.recommended import (
     NEAR_TIE_SLOWER,
@@ -22,12 +21,12 @@ from astrarium.search.recommended import (
 )
 
 GIB = 2**30
-LIKELY = Memory(fit_chance=0.95)
+LIKELY = KeptFree(fit_chance=0.95)
 
 
 def planned(name: str, gpus: str, seq_length: int, global_batch: int) -> Planned:
     workload = Workload(load_model(name), seq_length=seq_length, global_batch=global_batch)
-    return plan(workload, parse_gpus(gpus), memory=LIKELY, prefer=Prefer.RECOMMENDED)
+    return plan(workload, parse_gpus(gpus), kept_free=LIKELY, prefer=Prefer.RECOMMENDED)
 
 
 CASES = [
@@ -68,7 +67,7 @@ def test_forty_virtual_stages_are_not_recommended_where_few_do() -> None:
 
 def test_the_fastest_plan_is_first_if_that_is_preferred() -> None:
     workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64)
-    found = plan(workload, parse_gpus("h100:8"), memory=LIKELY, prefer=Prefer.FASTEST)
+    found = plan(workload, parse_gpus("h100:8"), kept_free=LIKELY, prefer=Prefer.FASTEST)
     choice = planned("llama-2-70b", "h100:8", 4096, 64).recommendation
     assert found.recommendation is None
     assert choice is not None
@@ -77,7 +76,7 @@ def test_the_fastest_plan_is_first_if_that_is_preferred() -> None:
 
 def test_a_plan_of_a_whole_run_is_paid_for() -> None:
     workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64, tokens=10**9)
-    found = plan(workload, parse_gpus("h100:8"), memory=LIKELY, prefer=Prefer.RECOMMENDED)
+    found = plan(workload, parse_gpus("h100:8"), kept_free=LIKELY, prefer=Prefer.RECOMMENDED)
     assert found.plans[0].run is not None
     assert found.plans[0].usd_total == pytest.approx(found.plans[1].usd_total, rel=NEAR_TIE_SLOWER)
 
@@ -102,32 +101,41 @@ def test_several_pools_recommend_one_of_the_plans_found() -> None:
     assert choice.plan in found.plans
 
 
-def _peak(found: Plan) -> float:
-    return found.peak_bytes
-
-
-@pytest.mark.parametrize("memory", [LIKELY, Memory(fit_chance=0.5), Memory(margin_bytes=9 * GIB)])
-def test_plans_leave_memory_free(memory: Memory) -> None:
+@pytest.mark.parametrize(
+    "kept_free", [LIKELY, KeptFree(fit_chance=0.5), KeptFree(margin_bytes=9 * GIB)]
+)
+def test_plans_leave_memory_free(kept_free: KeptFree) -> None:
     workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64)
     cluster = parse_gpus("h100:8")
     capacity = cluster.pools[0].gpu.memory_bytes
-    for found in plan(workload, cluster, memory=memory).plans:
+    for found in plan(workload, cluster, kept_free=kept_free).plans:
         assert found.fits
-        assert found.fit_chance >= (memory.fit_chance or 0.0)
-        assert _peak(found) <= capacity - memory.margin_bytes
+        assert found.fit_chance >= (kept_free.fit_chance or 0.0)
+        assert found.peak_bytes <= capacity - kept_free.margin_bytes
         assert all(stage.capacity_bytes == capacity for stage in found.memory)
 
 
 def test_what_is_kept_free_is_said_where_nothing_fits() -> None:
     workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64)
     with pytest.raises(NoFeasiblePlanError, match=r"of 79\.2 GiB, 30\.0 GiB of it kept free"):
-        plan(workload, parse_gpus("h100:8"), memory=Memory(margin_bytes=30 * GIB))
+        plan(workload, parse_gpus("h100:8"), kept_free=KeptFree(margin_bytes=30 * GIB))
 
 
 def test_no_gpu_is_left_empty() -> None:
     workload = Workload(small_model(), seq_length=2048, global_batch=16)
     with pytest.raises(InputError, match=r"--memory-margin 100 GiB is all of a H100-SXM5-80GB"):
-        plan(workload, parse_gpus("h100:8"), memory=Memory(margin_bytes=100 * GIB))
+        plan(workload, parse_gpus("h100:8"), kept_free=KeptFree(margin_bytes=100 * GIB))
+
+
+def test_other_gpus_are_never_recommended() -> None:
+    """Fewer of them, or others, are another answer at another price."""
+    workload = Workload(load_model("llama-2-7b"), seq_length=4096, global_batch=64, tokens=10**9)
+    for gpus in ("a100:16", "h100:8,a100:8"):
+        found = plan(
+            workload, parse_gpus(gpus), mode=Mode.UP_TO, most_types=1, prefer=Prefer.RECOMMENDED
+        )
+        assert found.recommendation is not None
+        assert found.recommendation.plan.gpus == found.recommendation.fastest.gpus
 
 
 def test_ties_end_where_a_plan_is_too_slow() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
     from astrarium.search.listing import Progress
     from astrarium.search.money.sensitivity import Change
-    from astrarium.search.outcome import Limits, Memory, Mode, Objective, Prefer
+    from astrarium.search.outcome import KeptFree, Limits, Mode, Objective, Prefer
     from astrarium.search.plan import Plan
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
@@ -37,7 +37,7 @@ class Question(Value, frozen=True):
     limits: Limits
     top: int
     prefer: Prefer
-    memory: Memory
+    kept_free: KeptFree
     rules: Sequence[UserRule]
     terms: RunTerms
     tuning: Tuning
@@ -84,7 +84,7 @@ def read(given: PlanAsked) -> Question:
         limits=limits,
         top=given.top,
         prefer=given.prefer,
-        memory=_memory(given),
+        kept_free=_kept_free(given),
         rules=(*rules, *user_rules(of_cores)),
         terms=run,
         tuning=tuning,
@@ -92,16 +92,16 @@ def read(given: PlanAsked) -> Question:
     )
 
 
-def _memory(given: PlanAsked) -> Memory:
+def _kept_free(given: PlanAsked) -> KeptFree:
     """What plans leave free; what is predicted is not always right."""
-    from astrarium.search.outcome import DEFAULT_FIT_CHANCE, Memory
+    from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree
 
     if given.memory_margin is None:
         asked = given.fit_chance
-        return Memory(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
+        return KeptFree(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
     if given.fit_chance is not None:
         raise both_given("fit_chance", "memory_margin")
-    return Memory(margin_bytes=given.memory_margin)
+    return KeptFree(margin_bytes=given.memory_margin)
 
 
 def search(question: Question, progress: Progress | None = None) -> Planned:
@@ -120,7 +120,7 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         rules=question.rules,
         top=question.top,
         prefer=question.prefer,
-        memory=question.memory,
+        kept_free=question.kept_free,
         limits=question.limits,
         tuning=question.tuning,
         terms=question.terms,
@@ -156,7 +156,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
-    runs = Runs(asked.workload, asked.cluster, question.terms, question.tuning)
+    runs = Runs(asked.workload, planned.cluster, question.terms, question.tuning)
     return Sensitivity(
         runs,
         question.objective,

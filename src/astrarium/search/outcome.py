@@ -12,7 +12,7 @@ from astrarium.value import Value
 
 # Plans that every search looks for and begins with; of longer lists the others are those met on the
 # way. So what is looked at, and which plan is the first, does not depend on how many are shown.
-LISTED: Final = 5
+LISTED: Final = 8
 
 
 class Objective(StrEnum):
@@ -57,7 +57,7 @@ class Limits(Value, frozen=True):
     deadline_seconds: float | None = None
 
 
-class Memory(Value, frozen=True):
+class KeptFree(Value, frozen=True):
     """What plans leave free on each GPU: for a chance to fit, or a number of bytes."""
 
     fit_chance: float | None = None

@@ -20,7 +20,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.errors import InputError, NoFeasiblePlanError, refusal, flag, refusal
+from astrarium.errors import InputError, NoFeasiblePlanError, flag, refusal
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
@@ -38,8 +38,8 @@ from astrarium.search.money import (
 )
 from astrarium.search.outcome import (
     LISTED,
+    KeptFree,
     Limits,
-    Memory,
     Mode,
     Objective,
     Prefer,
@@ -64,7 +64,7 @@ from astrarium.units import format_bytes
 from astrarium.value import Value
 
 SHOWN_REASONS = 3
-ALL_OF_IT = Memory()
+NOTHING = KeptFree()
 
 
 class Planned(Value, frozen=True):
@@ -98,17 +98,17 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
     most_types: int | None = None,
-    memory: Memory = ALL_OF_IT,
+    kept_free: KeptFree = NOTHING,
     prefer: Prefer = Prefer.FASTEST,
     progress: Progress = no_progress,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most so many pools; None: all of them. `memory` says what plans leave free. With
+    A job uses at most so many pools; None: all of them. `kept_free` is memory. With
     `prefer` recommended, the plan to start comes first. `progress` hears how far the search is.
     """
     limits = limits or Limits()
-    cluster = with_margin(workload, cluster, memory)
+    cluster = with_margin(workload, cluster, kept_free)
     _check_request(workload, cluster, mode, limits)
     _check_types(cluster, mode, most_types)
     begin = time.perf_counter()
@@ -165,23 +165,23 @@ def _recommendation(asked: Asked, runs: Runs, plans: Sequence[Plan]) -> Recommen
     return replace(found, plan=best_paid(runs, found.plan, asked.objective, Limits()))
 
 
-def with_margin(workload: Workload, cluster: Cluster, memory: Memory) -> Cluster:
+def with_margin(workload: Workload, cluster: Cluster, kept_free: KeptFree) -> Cluster:
     """The cluster with the memory that plans leave free on each GPU."""
-    if memory == ALL_OF_IT:
+    if kept_free == NOTHING:
         return cluster
     runtime, experts = find_runtime().name, workload.model.max_experts > 0
 
     def margin(pool: Pool) -> int:
         capacity = pool.gpu.memory_bytes
-        if memory.margin_bytes >= capacity:
+        if kept_free.margin_bytes >= capacity:
             raise refusal(
                 "memory_margin",
-                f" {format_bytes(memory.margin_bytes)} is all of a {pool.gpu.name}, which has"
+                f" {format_bytes(kept_free.margin_bytes)} is all of a {pool.gpu.name}, which has"
                 f" {format_bytes(capacity)}; leave less free",
             )
-        if memory.fit_chance is None:
-            return memory.margin_bytes
-        return capacity - usable_bytes(capacity, memory.fit_chance, runtime, experts=experts)
+        if kept_free.fit_chance is None:
+            return kept_free.margin_bytes
+        return capacity - usable_bytes(capacity, kept_free.fit_chance, runtime, experts=experts)
 
     pools = tuple(replace(pool, memory_margin=margin(pool)) for pool in cluster.pools)
     return replace(cluster, pools=pools)

@@ -18,7 +18,7 @@ from typing import Final
 
 from astrarium.cluster import Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
-from astrarium.search.outcome import Limits, Objective
+from astrarium.search.outcome import Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, search_pool
 from astrarium.search.rules import UserRule
@@ -102,7 +102,7 @@ def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recom
     choice = _Choice(asked, fastest)
     for plan in plans:
         choice.offer(plan)
-    if pool is not None:
+    if pool is not None and fastest.strategy.gpus == pool.num_gpus:
         choice.simplify(pool)
     best = choice.plan
     why = tuple(_reasons(fastest, best, asked.workload.seq_length))
@@ -114,12 +114,18 @@ class _Choice:
 
     def __init__(self, asked: Asked, fastest: Plan) -> None:
         self._fastest, self._seq_length = fastest, asked.workload.seq_length
-        self._asked = replace(asked, objective=Objective.TIME, top=1, limits=Limits())
+        self._asked = replace(
+            asked, objective=Objective.TIME, mode=Mode.EXACT, top=1, limits=Limits()
+        )
         self.plan = fastest
 
     def offer(self, plan: Plan) -> bool:
-        """Take a plan if it is tied with the fastest and simpler than the one at hand."""
-        if not is_tied(self._fastest, plan) or self._weight(plan) >= self._weight(self.plan):
+        """Take a plan on the same GPUs if it is tied with the fastest and simpler than the last."""
+        if (
+            plan.gpus != self._fastest.gpus
+            or not is_tied(self._fastest, plan)
+            or self._weight(plan) >= self._weight(self.plan)
+        ):
             return False
         self.plan = plan
         return True
