@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,9 @@ def _config(case: TeCase) -> TransformerConfig:
             "moe_router_force_load_balancing": True,
             "moe_router_force_biased": -SKEW if case.skewed else None,
         }
+    if case.graphs:
+        modules = ["attn", "moe_router"] if shape.experts else []
+        settings |= {"cuda_graph_impl": "local", "cuda_graph_modules": modules}
     if shape.latent:
         settings |= {"qk_layernorm": True, "q_lora_rank": 1536 if shape.heads > 16 else None}
     config = (MLATransformerConfig if shape.latent else TransformerConfig)(**settings)
@@ -231,7 +234,7 @@ def _stated(case: TeCase) -> dict[str, Any]:
         "num_micro_batches": case.micro_batches,
         "recompute": case.recompute,
         "attention_impl": "torch SDPA" if case.local else "TransformerEngine",
-        "overlap": "none",
+        "overlap": "CUDA graphs" if case.graphs else "none",
         "notes": "; ".join(["max_memory_allocated", *_doubts(case)]),
     }
 
@@ -274,13 +277,35 @@ def _free() -> None:
     torch.cuda.reset_peak_memory_stats()
 
 
+# What tells the cases of one list apart.
+IDENTITY = (
+    *("model", "layers", "precision", "seq_len", "micro_batch", "num_micro_batches"),
+    *("overlap", "notes"),
+)
+
+
+def _identity(cells: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(cells[name]) for name in IDENTITY)
+
+
+def _measured(tables: Iterable[Path]) -> set[tuple[str, ...]]:
+    """The cases that tables of an earlier run hold."""
+    found = set()
+    for table in tables:
+        with table.open(encoding="utf-8", newline="") as file:
+            found |= {_identity(row) for row in csv.DictReader(file)}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cases", default="iterations", choices=list(LISTS))
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--only", default="", help="part of a case's label")
+    parser.add_argument("--skip", type=Path, nargs="*", default=[], help="tables already measured")
     options = parser.parse_args()
+    done = _measured(options.skip)
     device = torch.device("cuda")
     torch.manual_seed(1)
     torch._dynamo.config.recompile_limit = 64
@@ -288,11 +313,14 @@ def main() -> None:
     began = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
     csv_path = options.out / f"te_{options.cases}.csv"
-    with one_rank(device), csv_path.open("w", newline="") as file:
+    graphs = options.cases == "graphs"
+    with one_rank(device, graphs=graphs), csv_path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS.split(","), lineterminator="\n")
         writer.writeheader()
         for case in LISTS[options.cases]:
             if options.only not in case.label or time.monotonic() - began > options.seconds:
+                continue
+            if _identity(_stated(case)) in done:
                 continue
             row = _row(case, device)
             writer.writerow(row)
