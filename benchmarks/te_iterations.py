@@ -266,12 +266,14 @@ def _row(case: TeCase, device: torch.device) -> dict[str, Any]:
 def _free() -> None:
     """Forgets what is kept of a case, all but compiled kernels: a run of Megatron has few."""
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+    from megatron.core.transformer.cuda_graphs import delete_cuda_graphs
     from megatron.core.transformer.moe import moe_logging
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 
     RotaryEmbedding.forward.cache_clear()
     moe_logging._MOE_METRICS_TRACKER = None  # it has the size of the first model
     FP8GlobalStateManager.reset()
+    delete_cuda_graphs()
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

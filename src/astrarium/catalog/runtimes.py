@@ -117,6 +117,7 @@ class Runtime(Value, frozen=True):
     step_moved_bytes: float  # for each parameter on a rank in an iteration, whoever updates it
     optimizer_transient_bytes: float  # of one parameter, alive only during the update
     optimizer_tensor_seconds: float  # for each weight tensor of an update, the device idle
+    optimizer_launch_seconds: float  # to launch the update of one weight tensor
     layer_forward_seconds: float  # to launch the kernels of one layer
     layer_backward_seconds: float
     launch_seconds_per_tp_rank: float  # further, for a layer, where a pipeline crosses nodes

@@ -144,8 +144,12 @@ def _add_launches(layer: Tally, block: Block) -> None:
         layer.add("launch_forward", forward)
         layer.add("launch_backward", backward)
         layer.add("launch_again", forward + runtime.layer_recompute_seconds)
-    tensors = sum(1 + linear.bias for linear in block.linears)
+    experts = [linear for linear in block.linears if linear.module is Module.EXPERTS]
+    tensors = sum(1 + linear.bias for linear in block.linears if linear not in experts)
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
+    if experts:
+        of_each = sum(1 + linear.bias for linear in experts)
+        layer.add("expert_tensors", of_each * block.experts / layer.shards.ep)
 
 
 def _further_launches(layer: Tally, block: Block) -> Floats:

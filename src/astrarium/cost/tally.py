@@ -69,7 +69,8 @@ class LayerCosts(Value, frozen=True):
     `dropped` and `module_recompute` have a last axis over `RECOMPUTE_MODULES`. `stand_ins`: 16-bit
     tensors, one per shape, kept to hand autograd in place of gradients summed into fp32 ones.
     `scaled_weights`: bytes of 8-bit copies that stay beside the weights.
-    `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many there are.
+    `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many weights there
+    are beside those of experts, of which each has its own (`expert_tensors`).
     """
 
     forward: Floats
@@ -95,6 +96,7 @@ class LayerCosts(Value, frozen=True):
     launch_backward: Floats
     launch_again: Floats
     weight_tensors: Floats
+    expert_tensors: Floats
 
 
 class Tally:
