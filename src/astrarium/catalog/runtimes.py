@@ -105,6 +105,7 @@ class Runtime(Value, frozen=True):
     logit_bytes: float  # of one logit, at the peak of the loss
     scaled_input_bytes: float  # of one input element that an 8-bit product keeps for its gradient
     scaled_weight_bytes: float  # of 8-bit copies that stay beside one 16-bit weight
+    scaled_product_ratio: float  # time of its 8-bit products against those of the operator model
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert

@@ -250,8 +250,8 @@ class CostModel:
         job_gpus: Ints,
     ) -> Layouts:
         """Layouts whose ranks hold what `stages` say, on so many `gpus` of this pool."""
-        domain, held = self.pool.domain_of(gpus), stages.layers[stage_row]
-        costs, shard = shards.layers, shards.shard_of
+        costs, shard, held = shards.layers, shards.shard_of, stages.layers[stage_row]
+        domain, (dense_ranks, expert_ranks) = self.pool.domain_of(gpus), data_ranks(degrees)
         ends = PlacedEnds(self.workload.model, shards.ends, shard, stages, stage_row)
 
         def dealt(per_layer: Floats) -> Floats:
@@ -262,7 +262,6 @@ class CostModel:
 
         dense_parameters = dealt(costs.dense_parameters) + ends.parameters(degrees.pp > 1)
         expert_parameters = dealt(costs.expert_parameters)
-        dense_ranks, expert_ranks = data_ranks(degrees)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
         dense = (dense_parameters, dense_group(degrees, domain))

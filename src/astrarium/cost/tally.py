@@ -218,7 +218,7 @@ def weight_products(
     At full clock. Where the last product cannot add to the fp32 gradient itself, it writes 16
     bits, which a kernel of its own adds: the fourth figure.
     """
-    longer = misaligned(n, k)
+    longer = misaligned(n, k) * (runtime.scaled_product_ratio if dtype == "fp8" else 1.0)
     forward, dgrad = (
         longer * ops.gemm(m, n, k, dtype=dtype, role=role, settled=False)
         for role in (GemmRole.FORWARD, GemmRole.DGRAD)
