@@ -26,13 +26,15 @@ class Terms(Value, frozen=True):
     iteration: float  # always: what whole iterations add to operators
     specification: float  # where the GPU type has no profile
     experts: float  # where experts are routed to
-    slower: float  # how much farther runs stray to the slow side than to the fast one, a ratio
+    communication: float  # times the share of the iteration that goes to messages
+    host: float  # times the share that the device waits for its host
 
 
 class Spread(Value, frozen=True):
-    """How many deviations an interval spans on the fast side, and the data behind it."""
+    """How many deviations an interval spans on either side, and the data behind it."""
 
-    deviations: float
+    faster: float
+    slower: float
     sources: int
     rows: int
 
@@ -82,11 +84,13 @@ def read_intervals(path: Path) -> Intervals:
 
 
 def _spread(entry: Mapping[str, Any]) -> Spread:
-    return Spread(number(entry, "deviations"), int(entry["sources"]), int(entry["rows"]))
+    faster, slower = number(entry, "faster"), number(entry, "slower")
+    return Spread(faster, slower, int(entry["sources"]), int(entry["rows"]))
 
 
 def _check(found: Intervals) -> None:
     """An interval has its prediction inside: every width is above zero."""
-    widths = [spread.deviations for spread in (found.pooled, *found.by_runtime.values())]
-    if min(*widths, found.terms.iteration, found.terms.slower) <= 0:
-        raise ValueError("deviations, iteration and slower must be above zero")
+    spreads = (found.pooled, *found.by_runtime.values())
+    widths = [min(spread.faster, spread.slower) for spread in spreads]
+    if min(*widths, found.terms.iteration) <= 0:
+        raise ValueError("faster, slower and iteration must be above zero")

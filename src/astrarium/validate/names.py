@@ -172,6 +172,9 @@ DENIED_AFTER: Final = r"^( is| was|:| ?=)? ?(off|false|disabled|not)\b"
 # What flash attention does not run on.
 OLD_GPUS: Final = r"(\d+ ?x ?)?(nvidia[- ])?(tesla[- ])?[pvt]\d"
 LOCAL: Final = "megatron-local"
+# Dense layers run as CUDA graphs; capturing those with experts failed in megatron-core 0.19.2.
+GRAPHS: Final = "megatron-graphs"
+CAPTURED: Final = r"cuda[- ]?graphs?"
 # What tells that torchtitan compiled its layers: the word, or products in 8 bits and pipelined
 # tensor parallelism, which it offers with torch.compile only.
 COMPILED: Final = r"compile|fp8|float8|fp4|async[- ]?tp"
@@ -307,6 +310,8 @@ def _runtime_name(program: TrainingProgram, row: MeasuredRow) -> str:
         if by_torch or bare:
             return LOCAL
     words = f"{row.framework} {row.precision} {row.overlap} {row.notes}".lower()
+    if program.runtime == "megatron" and not row.moe_experts and _says(CAPTURED, words):
+        return GRAPHS
     if program.runtime == "torchtitan":
         return program.runtime if re.search(COMPILED, words) else "torchtitan-eager"
     if program.runtime == "fsdp" and "compile" in words:
