@@ -79,8 +79,9 @@ address; rows from elsewhere are never read so.
 INTERVALS_TEXT = """The column *inside* above is of intervals that were calibrated on these sources
 among others. Here each of {sources} sources ({rows} rows, also of tables too large to carry) was
 held back from everything, constants of its runtime that came from it included, and its intervals
-were made from the others ([method](cost-model.md#how-it-is-calibrated)). Of the measured times {by_source} lie inside if sources count alike, {by_row} if rows do; {level:.0f} %
-is what the intervals promise.
+were made from the others ([method](cost-model.md#how-it-is-calibrated)). Of the measured times
+{by_source} lie inside if sources count alike, {by_row} if rows do; {level:.0f} % is what the
+intervals promise.
 """
 
 # Written down by hand: the tables are too large to carry.
