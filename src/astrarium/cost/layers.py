@@ -184,10 +184,8 @@ def _add_norms(layer: Tally, block: Block) -> None:
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
         layer.everywhere("dense_parameters", float(norm.parameters))
-    gathered = layer.tokens * block.hidden * layer.element_bytes
-    entered = gathered if layer.runtime.gathered_inputs_kept else residual
     scaled, whole = _entries(block)
-    layer.keep(entered * (scaled * layer.input_bytes / layer.element_bytes + whole))
+    layer.keep(residual * (scaled * layer.input_bytes / layer.element_bytes + whole))
     dropout = layer.runtime.dropout
     for _ in range(1 if block.parallel_residual else 2):
         kind = Pointwise.DROPOUT_RESIDUAL if dropout else Pointwise.RESIDUAL

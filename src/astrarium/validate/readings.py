@@ -119,6 +119,10 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 CAPTURING_GPUS: Final = r"gb\d00"
 CAPTURED: Final = r"cuda ?graphs"
 DROPPING: Final = r"token ?drop|\b25\.0\d\b"
+# Its recipes under FSDP (use_megatron_fsdp, pipelines of one stage) move what 40 of 80 layers of
+# Llama-3-70B, and 95 of 126 of Llama-3.1-405B, keep to the host (cpu_offloading_num_layers).
+FSDP_ON_HOST: Final = 0.75
+SHARDS_ALL: Final = r"fsdp|zero[- ]?(stage[- ]?)?3|optim_grads_params"
 UNCAPTURED: Final = ("router_launch_seconds", "expert_launch_seconds")
 
 
@@ -147,9 +151,17 @@ def runtime_as_run(row: MeasuredRow, runtime: Runtime) -> Runtime:
     if runtime.name == "megatron-bridge" and not _captures(row):
         plain = find_runtime("megatron")
         found |= {name: getattr(plain, name) for name in UNCAPTURED}
+    if runtime.name == "megatron-bridge" and _offloads(row):
+        found["activations_on_host"] = FSDP_ON_HOST
     if "fused" in found:  # what the row itself says to be fused stays
         found["fused"] |= runtime.fused - find_runtime(runtime.name).fused
     return _with(runtime, tuple(found.items()))
+
+
+def _offloads(row: MeasuredRow) -> bool:
+    """Whether a recipe under FSDP moves activations to the host."""
+    shards = re.search(SHARDS_ALL, f"{row.framework} {row.zero_or_fsdp}".lower())
+    return bool(shards) and row.pp in (None, 1) and not row.moe_experts
 
 
 def _captures(row: MeasuredRow) -> bool:
