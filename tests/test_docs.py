@@ -19,7 +19,7 @@ from astrarium.cli.app import app
 from astrarium.cost.efficiency import operator_model
 from astrarium.cost.step import SECONDS_CAUSES
 from astrarium.plans import document
-from astrarium.report.fit import FitDocument
+from astrarium.report.plan.fit import FitDocument
 from astrarium.search.outcome import Rejection
 from astrarium.strategy.columns import Degrees
 from astrarium.strategy.document import strategy_from_dict
@@ -208,7 +208,7 @@ def test_an_axis_is_known_everywhere(axis: Axis) -> None:
     assert getattr(read, axis) == 2
     assert any(axis in rule.names for rule in megatron_rules())
     assert axis in {option.field for option in megatron_options()} | set(implied_fields())
-    tables = (ROOT / "src/astrarium/report/tables.py").read_text(encoding="utf-8")
+    tables = (ROOT / "src/astrarium/report/plan/text.py").read_text(encoding="utf-8")
     assert f"strategy.{axis}" in tables
 
 

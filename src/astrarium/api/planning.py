@@ -151,7 +151,7 @@ def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
     """What was found, compared with what the user has if that was asked."""
-    from astrarium.report.build import document_of, with_run_terms
+    from astrarium.report.plan.document import document_of, with_run_terms
 
     found = document_of(
         planned,
@@ -170,7 +170,7 @@ def prediction(given: AskedValues) -> PlanDocument:
     """The document of one strategy."""
     from astrarium.api import imports
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.report.build import document_of_prediction
+    from astrarium.report.plan.document import document_of_prediction
     from astrarium.search import planner
 
     filled = imports.filled(given)
@@ -200,7 +200,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
     Without a document if it makes no plan; the second is empty if it could be an answer.
     """
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.report.build import document_of_prediction
+    from astrarium.report.plan.document import document_of_prediction
     from astrarium.search.comparison import compared
     from astrarium.search.refusals import rules_against
 
@@ -231,7 +231,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 def _broken(plan: PlanPart, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
     """What keeps a plan from being an answer, in words."""
-    from astrarium.report.compare import lacking_words
+    from astrarium.report.plan.compare import lacking_words
     from astrarium.units import format_seconds, format_usd
 
     found = [f"--rule '{rule}' drops it" for rule in rules]
@@ -252,7 +252,7 @@ def _compared(question: Question, planned: Planned) -> ComparePart | None:
     if yours is None:
         return None
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.report.build import compare_part
+    from astrarium.report.plan.document import compare_part
     from astrarium.search.comparison import compared
 
     own = compared(

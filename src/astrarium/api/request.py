@@ -307,7 +307,7 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
     if read.runtime not in (runtime, None):
         notes.append(f"{profile} was learned under {read.runtime}, and is used for {runtime}")
     if read.header is not None:
-        from astrarium.calibrate.processor import with_measured_cores
+        from astrarium.calibrate.fit.processor import with_measured_cores
 
         asked = replace(asked, cluster=with_measured_cores(asked.cluster, read.header))
     return replace(asked, notes=(*asked.notes, *notes)), read.tuning
@@ -336,7 +336,7 @@ def used_profile(file: str) -> UsedProfile:
             f" {file}: unknown kind of file; expected a .json that was learned, or a .parquet that"
             " was measured, by `astrarium calibrate`",
         )
-    from astrarium.calibrate.learn_profile import load_profile
+    from astrarium.calibrate.learn.profile import load_profile
 
     read = load_profile(path)
     note = (
@@ -347,7 +347,7 @@ def used_profile(file: str) -> UsedProfile:
 
 
 def _device_profile(path: Path) -> UsedProfile:
-    from astrarium.calibrate.profile import read_profile
+    from astrarium.calibrate.fit.profile import read_profile
     from astrarium.cost.tuning import Tuning
 
     read = read_profile(path)

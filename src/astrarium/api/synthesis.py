@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from astrarium.arrays import Floats
     from astrarium.cluster import Cluster
     from astrarium.cost.tuning import Tuning
-    from astrarium.spmd.alternatives import Attempt
-    from astrarium.spmd.devices import Devices
-    from astrarium.spmd.document import ProgramDocument
     from astrarium.spmd.graph import Graph
-    from astrarium.spmd.program import DeviceProgram
-    from astrarium.spmd.search import NoRoomError
+    from astrarium.spmd.price import Devices
+    from astrarium.spmd.program import DeviceProgram, ProgramDocument
+    from astrarium.spmd.solve import NoRoomError
+    from astrarium.spmd.synthesis import Attempt
 
 INSTALL: Final = "pip install 'astrarium[spmd]'"
 NEEDED: Final = ("torch", "scipy")
@@ -114,7 +113,7 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
 
 def answer(question: SynthesisQuestion, progress: Progress) -> ProgramDocument:
     """Capture the module, find its program, compare it with fixed ways, as a document."""
-    from astrarium.spmd.alternatives import Alternatives, fastest_of
+    from astrarium.spmd.synthesis import Alternatives, fastest_of
 
     meshes = _meshes(question)
     stage = _Stages(progress)
@@ -156,7 +155,7 @@ class _Stages:
 
 def _meshes(question: SynthesisQuestion) -> dict[str, Devices]:
     """Devices by the meshes that there are; the flat one is always there, to compare with."""
-    from astrarium.spmd.devices import devices_of
+    from astrarium.spmd.price import devices_of
 
     names = {Mesh.FLAT: 1, Mesh.NODES: 2}
     # Cores of one machine reach each other alike, whatever pools they are counted in.
@@ -195,8 +194,7 @@ def captured(
     stage("importing torch")
     import torch
 
-    from astrarium.spmd.capture import capture, load_factory
-    from astrarium.spmd.fused import taken_apart
+    from astrarium.spmd.capture import capture, load_factory, taken_apart
 
     make = load_factory(question.factory)
     with torch.device("meta"):
@@ -210,7 +208,7 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
 
     What depends on constants alone needs nobody's permission.
     """
-    from astrarium.spmd.missing import missing_message, unsupported
+    from astrarium.spmd.capture import missing_message, unsupported
     from astrarium.spmd.rules import operators_without_rule
 
     given = question.allow_replicate
@@ -234,8 +232,8 @@ def _document(
 ) -> ProgramDocument:
     """The program that was chosen, with all that was tried."""
     from astrarium.report.program_why import reasons_of
-    from astrarium.spmd.document import SourcePart, SynthesisPart, TriedPart, document_of
-    from astrarium.spmd.program import DeviceProgram
+    from astrarium.spmd.price import document_of
+    from astrarium.spmd.program import DeviceProgram, SourcePart, SynthesisPart, TriedPart
 
     found = chosen.found
     assert found is not None  # else nothing would have been chosen
@@ -286,10 +284,9 @@ def _document(
 
 def _faster_alone(question: SynthesisQuestion, chosen: Attempt) -> Iterator[str]:
     """Pools that would be faster by themselves, with the simplest way to divide the work."""
-    from astrarium.spmd.baselines import space_of
-    from astrarium.spmd.devices import devices_of
-    from astrarium.spmd.search import NoRoomError
-    from astrarium.spmd.synthesis import synthesize
+    from astrarium.spmd.price import devices_of
+    from astrarium.spmd.solve import NoRoomError
+    from astrarium.spmd.synthesis import space_of, synthesize
 
     pools = question.cluster.pools
     assert chosen.found is not None
@@ -321,7 +318,7 @@ def _nothing_fits(
     allowed: Callable[[Graph], tuple[str, ...]],
 ) -> NoFeasiblePlanError:
     """Who lacks how much in the leanest attempt, and the least that would do."""
-    from astrarium.spmd.factory import called
+    from astrarium.spmd.capture import called
 
     def over(one: Attempt) -> float:
         assert one.no_room is not None  # nothing fitted
@@ -343,12 +340,12 @@ def _ways_out(
     question: SynthesisQuestion, nearest: Attempt, allowed: Callable[[Graph], tuple[str, ...]]
 ) -> list[str]:
     """The least memory, micro-batches and devices with which a program was found that fits."""
-    from astrarium.spmd.devices import devices_of
-    from astrarium.spmd.least import least_bytes
+    from astrarium.spmd.price import devices_of
+    from astrarium.spmd.synthesis import leanest
 
     def needed(graph: Graph, devices: Devices, micro_batches: int) -> Floats:
         optimizer = question.optimizer.value
-        return least_bytes(graph, devices, micro_batches, optimizer, allowed(graph))
+        return leanest(graph, devices, micro_batches, optimizer, allowed(graph)).peak
 
     count, graph = nearest.micro_batches, nearest.graph
     split = f" and {flag('micro_batches')} {count}" if count > 1 else ""
@@ -373,8 +370,8 @@ def _baseline_seconds(
     fixed: Mapping[str, DeviceProgram], devices: Devices, question: SynthesisQuestion
 ) -> dict[str, float]:
     """What fixed ways take as people run them."""
-    from astrarium.spmd.baselines import as_run, space_of
-    from astrarium.spmd.programs import price_program
+    from astrarium.spmd.price import price_program
+    from astrarium.spmd.synthesis import as_run, space_of
 
     found = {}
     for name, program in fixed.items():
@@ -483,7 +480,7 @@ def _size(text: str) -> tuple[str, Any]:
 
 def _tuned(cluster: Cluster, profile: str) -> tuple[Cluster, Tuning, str]:
     """The tuning of --profile, which must be that of all devices."""
-    from astrarium.calibrate.processor import with_measured_cores
+    from astrarium.calibrate.fit.processor import with_measured_cores
 
     used = request.used_profile(profile)
     others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != used.gpu]

@@ -16,8 +16,8 @@ from astrarium.cli import learn as learning
 from astrarium.cli.shell import JSON, command
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.journal import JournalContents
-    from astrarium.calibrate.run import Outcome
+    from astrarium.calibrate.measure.journal import JournalContents
+    from astrarium.calibrate.measure.run import Outcome
 
 DEFAULT_OUT = "profile.parquet"
 MOST_SECONDS = 86400.0
@@ -66,9 +66,9 @@ def calibrate(
     if values["from_table"] or values["from_log"]:
         learning.learn(values, out=out, json=json)
         return
-    from astrarium.calibrate.journal import read_journal
-    from astrarium.calibrate.profile import PARQUET, make_header, warnings_of, write_profile
-    from astrarium.calibrate.run import Outcome
+    from astrarium.calibrate.fit.profile import PARQUET, make_header, warnings_of, write_profile
+    from astrarium.calibrate.measure.journal import read_journal
+    from astrarium.calibrate.measure.run import Outcome
     from astrarium.cli import output
 
     path = Path(out or DEFAULT_OUT)
@@ -84,7 +84,7 @@ def calibrate(
         file = {"file": str(path), "left": outcome.left, "warnings": warnings}
         output.print_json({**header, **file})
         return
-    from astrarium.report.calibration import calibration_report
+    from astrarium.report.runs.calibration import calibration_report
 
     output.show(lambda width: calibration_report(header, path.name, outcome.left, warnings, width))
 
@@ -93,7 +93,7 @@ def _measure(
     ctx: click.Context, path: Path, values: Mapping[str, Any]
 ) -> tuple[JournalContents, Outcome]:
     """Measure; Ctrl-C says how to go on."""
-    from astrarium.calibrate.sections import SECTIONS, check_sections
+    from astrarium.calibrate.measure.sections import SECTIONS, check_sections
     from astrarium.cli import output
 
     journal = path.with_name(f"{path.name}.jsonl")
@@ -123,10 +123,10 @@ def _measuring() -> Any:  # noqa: ANN401  the module
     from astrarium.errors import InputError
 
     try:
-        from astrarium.calibrate import measure
+        from astrarium.calibrate.measure import device
     except ImportError as error:
         raise InputError(
             f"measuring needs {error.name}, which is not installed; "
             "pip install 'astrarium[calibrate]'"
         ) from None
-    return measure
+    return device

@@ -24,7 +24,7 @@ def gpus(_: click.Context, *, name: str | None, json: bool) -> None:
     """GPU types: peaks, memory, links, nodes."""
     from astrarium import catalog as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     if name is None:
         every = data.gpus()
@@ -52,7 +52,7 @@ def models(_: click.Context, *, name: str | None, json: bool) -> None:
     """Models: parameters, family, published size."""
     from astrarium.catalog import models as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     if name is None:
         every = data.model_entries()
@@ -95,8 +95,8 @@ def prices(
     from astrarium import catalog as data
     from astrarium.api import money
     from astrarium.cli import output
-    from astrarium.report import prices as report
-    from astrarium.report.catalog import SCHEMA, gpu_named, instance_to_dict
+    from astrarium.report.catalog import prices as report
+    from astrarium.report.catalog.entries import SCHEMA, gpu_named, instance_to_dict
 
     book, notes = money.book(cloud, region, prices or ())
     today = money.today()
@@ -130,7 +130,7 @@ def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
     """Training programs: what each does that decides time and memory."""
     from astrarium.catalog import runtimes as data
     from astrarium.cli import output
-    from astrarium.report import runtimes as report
+    from astrarium.report.catalog import runtimes as report
 
     chosen = data.runtime_names() if name is None else (data.find_runtime(name).name,)
     if json:
@@ -156,7 +156,7 @@ def instances(_: click.Context, *, name: str | None, json: bool) -> None:
     """Nodes that can be rented or bought: GPUs, network, price."""
     from astrarium import catalog as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     chosen = report.instances_named(name)
     if json:

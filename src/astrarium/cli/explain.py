@@ -126,8 +126,8 @@ def _explain_plan(
 
     from astrarium.cli import output
     from astrarium.plans.files import load_document, plan_of_rank
-    from astrarium.report.explain import compare
-    from astrarium.report.explain import explain as explained_plan
+    from astrarium.report.explain.terms import compare
+    from astrarium.report.explain.terms import explain as explained_plan
 
     document = load_document(Path(plan))
     _check_plan_flags(plan, given)
@@ -137,7 +137,7 @@ def _explain_plan(
         if json:
             output.print_json(asdict(explanation))
             return
-        from astrarium.report.explanation import explanation_report
+        from astrarium.report.explain.text import explanation_report
 
         output.show(lambda width: explanation_report(document, explanation, width))
         return
@@ -146,6 +146,6 @@ def _explain_plan(
     if json:
         output.print_json(asdict(compared))
         return
-    from astrarium.report.explanation import comparison_report
+    from astrarium.report.explain.text import comparison_report
 
     output.show(lambda width: comparison_report(compared, (plan, against)))

@@ -22,7 +22,7 @@ def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN4
     from astrarium.api.asked import AskedValues
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cli import output
-    from astrarium.report.fit import fit_document, fit_report
+    from astrarium.report.plan.fit import fit_document, fit_report
     from astrarium.search import fit as search
 
     given = AskedValues(**values, given=typed(ctx))

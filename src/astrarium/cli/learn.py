@@ -9,9 +9,9 @@ from astrarium.api.flags import Flag, flags
 from astrarium.api.readers import texts
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.learn_checks import SetAside
-    from astrarium.calibrate.logs_settings import StatedSettings
-    from astrarium.calibrate.measurement import Measurement
+    from astrarium.calibrate.learn.checks import SetAside
+    from astrarium.calibrate.learn.log_settings import StatedSettings
+    from astrarium.calibrate.learn.measurement import Measurement
 
 DEFAULT_OUT = "cluster-profile.json"
 LEARN_FLAGS = {
@@ -45,9 +45,9 @@ def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     """Learn factors, write the profile, show what changed."""
     from pathlib import Path
 
-    from astrarium.calibrate import learn_profile
-    from astrarium.calibrate.learn import learn as learned_from
-    from astrarium.calibrate.learn_checks import no_run_left
+    from astrarium.calibrate.learn import profile as learn_profile
+    from astrarium.calibrate.learn.checks import no_run_left
+    from astrarium.calibrate.learn.factors import learn as learned_from
     from astrarium.cli import output
     from astrarium.documents import write_atomic
 
@@ -67,7 +67,7 @@ def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     if json:
         output.print_json(document)
         return
-    from astrarium.report.learned import learned_report
+    from astrarium.report.runs.learned import learned_report
 
     output.show(lambda width: learned_report(profile, notes, file))
 
@@ -76,7 +76,7 @@ def _runs_of_tables(
     tables: Sequence[str], wanted: Mapping[str, Any]
 ) -> tuple[list[Measurement], list[SetAside]]:
     """The runs of the rows that are wanted, and what is left aside."""
-    from astrarium.calibrate.learn_table import runs_of_rows
+    from astrarium.calibrate.learn.table import runs_of_rows
     from astrarium.catalog import find_gpu
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.errors import InputError
@@ -98,8 +98,8 @@ def _runs_of_logs(
     logs: Sequence[str], values: Mapping[str, Any]
 ) -> tuple[list[Measurement], list[str]]:
     """The runs of all logs, and a note on how the time of each was taken."""
-    from astrarium.calibrate.logs import read_logs
-    from astrarium.calibrate.logs_settings import measurement_of
+    from astrarium.calibrate.learn.log_settings import measurement_of
+    from astrarium.calibrate.learn.logs import read_logs
     from astrarium.units import format_seconds
 
     runs: list[Measurement] = []
@@ -121,7 +121,7 @@ def _runs_of_logs(
 
 def _given(values: Mapping[str, Any]) -> StatedSettings:
     from astrarium.api import request
-    from astrarium.calibrate.logs_settings import StatedSettings
+    from astrarium.calibrate.learn.log_settings import StatedSettings
     from astrarium.model import load_model
     from astrarium.search.planner import only_pool
     from astrarium.strategy.document import read_strategy_keys

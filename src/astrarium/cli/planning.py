@@ -47,11 +47,11 @@ def _hand_over(ctx: click.Context, document: PlanDocument, files: Sequence[str])
     if ctx.params["json"]:
         output.print_json(to_dict(document))
         return
-    from astrarium.report import tables
+    from astrarium.report.plan import text
 
-    output.show(lambda width: tables.plan_report(document, width))
+    output.show(lambda width: text.plan_report(document, width))
     typed, runs = ctx.meta[ARGUMENTS], bool(document.plans[0].runtimes)
-    output.show(lambda width: tables.next_steps(typed, written, width, runs=runs, files=files))
+    output.show(lambda width: text.next_steps(typed, written, width, runs=runs, files=files))
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def _refusal_as_json(question: planning.Question, wanted: bool) -> Iterator[None
     except NoFeasiblePlanError as error:
         if wanted:
             from astrarium.plans.document import to_dict
-            from astrarium.report.build import document_without_plans
+            from astrarium.report.plan.document import document_without_plans
 
             asked, name = question.asked, question.reference
             why = asked.workload, asked.cluster, name, str(error), asked.notes
@@ -74,7 +74,7 @@ def _checked_files(flags: Mapping[str, Any], inputs: Sequence[str]) -> list[str]
     """The files of --front, --plot and --report, once it is known that they can be written."""
     files = [*(flags["front"] or ()), *(flags["plot"] or ())]
     if files:
-        from astrarium.report.front_files import PICTURES, check_front
+        from astrarium.report.front.files import PICTURES, check_front
 
         for flag, endings in ((FRONT_FLAG, ()), (PLOT_FLAG, PICTURES)):
             for file in flags[flag.removeprefix("--")] or ():
@@ -88,7 +88,7 @@ def _checked_files(flags: Mapping[str, Any], inputs: Sequence[str]) -> list[str]
 def _write_files(ctx: click.Context, document: PlanDocument) -> None:
     for flag in (FRONT_FLAG, PLOT_FLAG):
         for file in ctx.params[flag.removeprefix("--")] or ():
-            from astrarium.report.front_files import write_front
+            from astrarium.report.front.files import write_front
 
             write_front(flag, file, document)
     if ctx.params["report"]:
@@ -97,7 +97,7 @@ def _write_files(ctx: click.Context, document: PlanDocument) -> None:
 
 def check_report(file: str, inputs: Sequence[str]) -> str:
     """Refuse before any work a report that could not be written afterwards."""
-    from astrarium.report.html import ENDING, MARK
+    from astrarium.report.page.html import ENDING, MARK
 
     output.check_out(file, ENDING, MARK.encode(), inputs, REPORT_FLAG)
     return file
@@ -105,7 +105,7 @@ def check_report(file: str, inputs: Sequence[str]) -> str:
 
 def write_report(ctx: click.Context, document: PlanDocument, rank: int = 1) -> None:
     """Write the report that --report names, with a plan as the chosen one."""
-    from astrarium.report.html import report_html
+    from astrarium.report.page.html import report_html
 
     with output.progress("writing the report"):
         text = report_html(document, ("astrarium", *ctx.meta[ARGUMENTS]), rank)

@@ -24,6 +24,6 @@ def predict(ctx: click.Context, *, json: bool, out: str | None, **values: Any) -
     if json:
         output.print_json(to_dict(document))
         return
-    from astrarium.report import tables
+    from astrarium.report.plan import text
 
-    output.show(lambda width: tables.prediction_report(document, width))
+    output.show(lambda width: text.prediction_report(document, width))

@@ -10,7 +10,7 @@ import click
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
-    from astrarium.spmd.document import ProgramDocument, SourcePart
+    from astrarium.spmd.program import ProgramDocument, SourcePart
 
 FAMILY: Final = "astrarium.program"
 BEGINNING_BYTES: Final = 128
@@ -41,12 +41,12 @@ def explain(path: str, flags: Collection[str], *, json: bool) -> None:
     from pathlib import Path
 
     from astrarium.cli import output
-    from astrarium.spmd.files import load_program
+    from astrarium.spmd.program import load_program
 
     _check_flags(path, flags, EXPLAINED, "which is explained from itself alone")
     document = load_program(Path(path))
     if json:
-        from astrarium.spmd.document import to_text
+        from astrarium.spmd.program import to_text
 
         output.print_text(to_text(document))
         return
@@ -59,7 +59,7 @@ def _check_factory(path: str, source: SourcePart) -> None:
     """Notice before any process is started that the module is not there to be made."""
     from pathlib import Path
 
-    from astrarium.spmd.factory import NAMED_FACTORY, called
+    from astrarium.spmd.capture import NAMED_FACTORY, called
 
     name = called(source.factory, source.sizes)
     if source.factory == NAMED_FACTORY:
@@ -136,7 +136,7 @@ def run(ctx: click.Context, path: str, flags: Mapping[str, Any], given: Collecti
     from astrarium.cli import output
     from astrarium.runtime.job import Device
     from astrarium.runtime.spmd.job import ProgramSettings, check_ranks, run_program
-    from astrarium.spmd.files import load_program
+    from astrarium.spmd.program import load_program
 
     _check_flags(path, given, RUN, "which has no use for it")
     device, seconds = flags["device"] or Device.CPU, flags["timeout"]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from astrarium.configs.imported import Imported
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import PlanDocument
-    from astrarium.report.fit import FitDocument
-    from astrarium.report.imported import ImportDocument
+    from astrarium.report.plan.fit import FitDocument
+    from astrarium.report.plan.imported import ImportDocument
     from astrarium.strategy.types import Strategy
 
 
@@ -62,11 +62,11 @@ def answer(
 
         output.write_document(out, PLAN_FILE, to_dict(document.answer))
     if json:
-        from astrarium.report.imported import import_to_dict
+        from astrarium.report.plan.imported import import_to_dict
 
         output.print_json(import_to_dict(document))
     else:
-        from astrarium.report.imported import import_report
+        from astrarium.report.plan.imported import import_report
 
         output.show(lambda width: import_report(document, width))
     if not document.runs:
@@ -117,8 +117,8 @@ def _strategy(
 
 
 def _document(case: ReviewedConfig) -> ImportDocument:
-    from astrarium.report.build import cluster_part, workload_part
-    from astrarium.report.imported import SCHEMA, ImportDocument, faster_than, options_part
+    from astrarium.report.plan.document import cluster_part, workload_part
+    from astrarium.report.plan.imported import SCHEMA, ImportDocument, faster_than, options_part
 
     fit = _fit(case)
     answer, error = _answer(case)
@@ -157,7 +157,7 @@ def _notes(case: ReviewedConfig) -> tuple[str, ...]:
 
 
 def _fit(case: ReviewedConfig) -> FitDocument | None:
-    from astrarium.report.fit import fit_document
+    from astrarium.report.plan.fit import fit_document
     from astrarium.search.fit import fit
 
     if case.strategy is None:
@@ -172,8 +172,8 @@ def _fit(case: ReviewedConfig) -> FitDocument | None:
 def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
     """The best plan for the same GPUs and workload, with the configuration beside it."""
     from astrarium.cost.training_run import RunTerms
-    from astrarium.report.build import compare_part, document_of
-    from astrarium.report.imported import AS_IF_MENDED
+    from astrarium.report.plan.document import compare_part, document_of
+    from astrarium.report.plan.imported import AS_IF_MENDED
     from astrarium.search.comparison import OwnPlan, compared
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.planner import plan

@@ -145,7 +145,7 @@ def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> bool
     if json:
         output.print_json(asdict(done))
     else:
-        from astrarium.report.execution import execution_report
+        from astrarium.report.runs.execution import execution_report
 
         output.show(lambda width: execution_report(done, width))
     return done.is_equal
@@ -181,7 +181,7 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, 
     if json:
         output.print_json(asdict(done))
         return
-    from astrarium.report.dry import dry_report
+    from astrarium.report.runs.dry import dry_report
 
     output.show(lambda width: dry_report(done, width))
 
@@ -199,7 +199,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     if json:
         output.print_json({**asdict(done), "error": done.error})
         return
-    from astrarium.report.execution import measured_report
+    from astrarium.report.runs.execution import measured_report
 
     output.show(lambda width: measured_report(done, width))
 
@@ -207,7 +207,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
 def _predictor(job: Job, profile: str) -> Callable[[Strategy], float]:
     """Seconds of an iteration of the plan's job under a strategy, by a profile."""
     from astrarium.api import request
-    from astrarium.calibrate.processor import with_measured_cores
+    from astrarium.calibrate.fit.processor import with_measured_cores
     from astrarium.search import planner
 
     used = request.used_profile(profile)

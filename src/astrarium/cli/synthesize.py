@@ -51,11 +51,11 @@ def synthesize(
     with output.bar("importing torch") as progress:
         document = synthesis.answer(question, progress)
     if file is not None:
-        from astrarium.spmd.files import save_program
+        from astrarium.spmd.program import save_program
 
         save_program(document, Path(file))
     if json:
-        from astrarium.spmd.document import to_text
+        from astrarium.spmd.program import to_text
 
         output.print_text(to_text(document))
         return

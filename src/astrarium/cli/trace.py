@@ -36,7 +36,7 @@ def trace(
     from astrarium.cli import output
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document, plan_of_rank
-    from astrarium.report.trace import trace_of
+    from astrarium.report.timeline.trace import trace_of
 
     output.check_out(out, ".json", b"traceEvents", (plan, Path(plan) / PLAN_FILE))
     document = load_document(Path(plan))

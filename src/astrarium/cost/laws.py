@@ -212,7 +212,7 @@ def operators_of(gpu: Gpu, tuning: Tuning) -> OperatorModel:
 
 def law_model(gpu: Gpu, laws: Laws, relative_error: float) -> LawModel:
     """The operator model of a device with these laws; without any, no operator has a time."""
-    empty = Profile(gpu.name, ProfileSource.MEASURED, "", "", relative_error, {}, {}, 1.0)
+    empty = Profile(gpu.name, ProfileSource.MEASURED, "", "", relative_error, {}, 1.0)
     return LawModel(
         gpu=gpu,
         source=ProfileSource.MEASURED,

@@ -59,19 +59,19 @@ class Refusal(Value, frozen=True):
         return f"{self.asked}: {self.why}"
 
 
-# Each is a module of this package with a `TARGET`; only the one asked for is imported.
+# Each is a module with a `TARGET`; only the one asked for is imported.
 _MODULES: Final[Mapping[str, str]] = {
-    "megatron": "megatron",
-    "bridge": "bridge",
-    "torchtitan": "torchtitan",
-    "torchtitan-0.2": "torchtitan_toml",
-    "deepspeed": "deepspeed",
-    "accelerate": "accelerate",
-    "torchrun": "torchrun",
-    "slurm": "slurm",
-    "kubernetes": "kubernetes",
-    "skypilot": "skypilot",
-    "ray": "ray",
+    "megatron": "software.megatron",
+    "bridge": "software.bridge",
+    "torchtitan": "software.torchtitan",
+    "torchtitan-0.2": "software.torchtitan_toml",
+    "deepspeed": "software.deepspeed",
+    "accelerate": "software.accelerate",
+    "torchrun": "launchers.torchrun",
+    "slurm": "launchers.slurm",
+    "kubernetes": "launchers.kubernetes",
+    "skypilot": "launchers.skypilot",
+    "ray": "launchers.ray",
 }
 
 

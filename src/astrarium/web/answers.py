@@ -119,7 +119,7 @@ def _plan(body: Body, tell: Tell | None) -> Answer:
 
 def _without(question: Any, error: NoFeasiblePlanError) -> dict[str, Any]:  # noqa: ANN401
     from astrarium.plans.document import to_dict
-    from astrarium.report.build import document_without_plans
+    from astrarium.report.plan.document import document_without_plans
 
     asked = question.asked
     why = asked.workload, asked.cluster, question.reference, str(error), asked.notes
@@ -176,14 +176,14 @@ def _check_model(workload: WorkloadPart) -> None:
 
 
 def _explain(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.report.explain import explain
+    from astrarium.report.explain.terms import explain
 
     document, plan = _chosen(body)
     return Answer(OK, encoded(asdict(explain(plan, document.cluster))))
 
 
 def _compare(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.report.explain import compare
+    from astrarium.report.explain.terms import compare
 
     first, second = (_chosen(body[name], name) for name in ("first", "second"))
     return Answer(OK, encoded(asdict(compare(first, second))))
@@ -192,13 +192,13 @@ def _compare(body: Body, tell: Tell | None) -> Answer:
 def _timeline(body: Body, tell: Tell | None) -> Answer:
     import msgspec
 
-    from astrarium.report.timeline_document import timeline_document
+    from astrarium.report.timeline.columns import timeline_document
 
     return compressed(Answer(OK, msgspec.json.encode(timeline_document(_chosen(body)[1]))), body)
 
 
 def _trace(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.report.trace import trace_of
+    from astrarium.report.timeline.trace import trace_of
 
     every_rank = body.get("every_rank", False)
     return compressed(Answer(OK, encoded(trace_of(*_chosen(body), every_rank=every_rank))), body)
