@@ -28,10 +28,10 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from astrarium.calibrate.measure.cores import stay_on
 from torch import Tensor, distributed
 
 from astrarium.arrays import Floats
+from astrarium.calibrate.measure.cores import stay_on
 from astrarium.runtime.answers import LOOPBACK, own_output, say
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.launch import launch
