@@ -15,10 +15,10 @@ from astrarium.plans.document import (
     PlanDocument,
     PlanPart,
     PoolPart,
-    RecomputePart,
+    Recompute,
     SearchPart,
-    StagePart,
-    StrategyPart,
+    Stage,
+    Strategy,
     WorkloadPart,
 )
 from astrarium.plans.pareto import pareto_of, with_ties
@@ -48,8 +48,8 @@ def stage_memory(stage: int, activations: float) -> MemoryPart:
     return MemoryPart(stage, GPU, sum(by_cause.values()), 80 * GIB, **by_cause)
 
 
-def strategy(pp: int = 4) -> StrategyPart:
-    return StrategyPart(
+def strategy(pp: int = 4) -> Strategy:
+    return Strategy(
         tp=4,
         pp=pp,
         dp=64 // (4 * pp),
@@ -63,15 +63,12 @@ def strategy(pp: int = 4) -> StrategyPart:
         pipeline_inside=False,
         split=LayerSplit.EVEN,
         zero_stage=1,
-        recompute=RecomputePart(
-            Granularity.SELECTIVE, Method.NONE, 0, (RecomputeModule.CORE_ATTN,)
-        ),
+        recompute=Recompute(Granularity.SELECTIVE, Method.NONE, 0, (RecomputeModule.CORE_ATTN,)),
         offload_optimizer=False,
         overlap=Overlap(),
         schedule=Schedule.INTERLEAVED,
         stages=tuple(
-            StagePart(GPU, (10 * i, 10 * i + 10), 64 // pp, i % pp, i // pp, {})
-            for i in range(2 * pp)
+            Stage(GPU, (10 * i, 10 * i + 10), 64 // pp, i % pp, i // pp, {}) for i in range(2 * pp)
         ),
     )
 

@@ -54,7 +54,7 @@ def predicted(model: str, *sizes: int, gpus: str = "", **keys: Any) -> Plan:
     )
     block = strategy.gpus // PP
     bounds = enumerate(pairwise([0, *accumulate(sizes)]))
-    stages = tuple(Stage("", a, b, block, n % PP, n // PP) for n, (a, b) in bounds)
+    stages = tuple(Stage("", (a, b), block, n % PP, n // PP) for n, (a, b) in bounds)
     workload = Workload(load_model(model), SEQUENCE, strategy.sequences)
     cluster = parse_gpus(gpus or f"h100:{strategy.gpus}")
     return predict(workload, cluster, replace(strategy, stages=stages))

@@ -1,28 +1,24 @@
-"""What the search returns as parts of the plan document: one plan, its strategy, its stages."""
+"""What the search returns as parts of the plan document: one plan, its stages, its run."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 from astrarium.plans.document import (
     MemoryPart,
     PlanPart,
-    RecomputePart,
     RunPart,
-    StagePart,
     StageTimePart,
-    StrategyPart,
 )
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan, Run
-from astrarium.strategy.types import Strategy
 
 
 def plan_part(plan: Plan, rank: int) -> PlanPart:
     return PlanPart(
         rank=rank,
         gpus=dict(plan.gpus),
-        strategy=strategy_part(plan.strategy),
+        strategy=plan.strategy,
         iteration_seconds=plan.iteration_seconds,
         interval_seconds=plan.interval_seconds,
         tokens_per_second=plan.tokens_per_second,
@@ -67,24 +63,3 @@ def stage_time_part(plan: Plan, stage: StageSeconds) -> StageTimePart:
     apart = ("pools", "busy_share")
     same = {f.name: getattr(stage, f.name) for f in fields(StageTimePart) if f.name not in apart}
     return StageTimePart(**same, pools=dict(stage.pools), busy_share=plan.busy_share(stage))
-
-
-def strategy_part(strategy: Strategy) -> StrategyPart:
-    """The same keys as `strategy_to_dict`; a test holds the two together."""
-    apart = ("recompute", "stages")
-    same = {f.name: getattr(strategy, f.name) for f in fields(StrategyPart) if f.name not in apart}
-    return StrategyPart(
-        **same,
-        recompute=RecomputePart(**asdict(strategy.recompute)),
-        stages=tuple(
-            StagePart(
-                gpu=stage.gpu,
-                layers=(stage.first_layer, stage.last_layer),
-                devices=stage.devices,
-                pipeline_rank=stage.rank,
-                chunk=stage.chunk,
-                pools=dict(stage.pools),
-            )
-            for stage in strategy.stages
-        ),
-    )

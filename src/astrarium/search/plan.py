@@ -263,8 +263,8 @@ def chunk_bounds_of(model: ClusterModel, strategy: Strategy) -> Ints:
         planner = model.pools[0].planner
         return planner.bounds(strategy.pp, strategy.virtual_stages, strategy.split)
     layers, chunks = model.workload.model.num_layers, strategy.pp * strategy.virtual_stages
-    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
-    asked = [(stage.first_layer, stage.last_layer) for stage in stages]
+    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+    asked = [stage.layers for stage in stages]
     firsts = [first for first, _ in asked]
     lasts = [last for _, last in asked]
     if len(asked) != chunks:
@@ -286,12 +286,11 @@ def _stages(
     return tuple(
         Stage(
             gpu=smallest_gpu(cluster, parts),
-            first_layer=int(bounds[chunk]),
-            last_layer=int(bounds[chunk + 1]),
+            layers=(int(bounds[chunk]), int(bounds[chunk + 1])),
             devices=sum(count for _, count in parts),
-            rank=chunk % strategy.pp,
+            pipeline_rank=chunk % strategy.pp,
             chunk=chunk // strategy.pp,
-            pools=tuple((cluster.pools[pool].name, count) for pool, count in parts),
+            pools={cluster.pools[pool].name: count for pool, count in parts},
         )
         for chunk, parts in enumerate([*placed] * strategy.virtual_stages)
     )
