@@ -10,7 +10,6 @@ import pytest
 from astrarium.plans.document import (
     SCHEMA,
     ClusterPart,
-    MemoryPart,
     ParetoPart,
     PlanDocument,
     PlanPart,
@@ -18,6 +17,7 @@ from astrarium.plans.document import (
     Recompute,
     SearchPart,
     Stage,
+    StageMemory,
     Strategy,
     WorkloadPart,
 )
@@ -36,7 +36,7 @@ DAY = 86400.0
 GPU = "H100-SXM5-80GB"
 
 
-def stage_memory(stage: int, activations: float) -> MemoryPart:
+def stage_memory(stage: int, activations: float) -> StageMemory:
     by_cause = {
         "weights": 4.0 * GIB,
         "gradients": 8.0 * GIB,
@@ -45,7 +45,7 @@ def stage_memory(stage: int, activations: float) -> MemoryPart:
         "workspace": 1.0 * GIB,
         "reserved": 1.0 * GIB,
     }
-    return MemoryPart(stage, GPU, sum(by_cause.values()), 80 * GIB, **by_cause)
+    return StageMemory(stage, GPU, sum(by_cause.values()), 80 * GIB, **by_cause)
 
 
 def strategy(pp: int = 4) -> Strategy:

@@ -162,7 +162,7 @@ def test_the_table_of_fields_is_that_of_the_code() -> None:
         document.Recompute,
         document.RunPart,
         document.Stage,
-        document.MemoryPart,
+        document.StageMemory,
         document.ParetoPart,
         document.ComparePart,
         document.SensitivityPart,

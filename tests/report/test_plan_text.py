@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.plans.document import (
-    MemoryPart,
     PlanDocument,
     PlanPart,
     Stage,
+    StageMemory,
 )
 from astrarium.report.plan import text as plan_text
 from astrarium.report.plan.stages import memory_table
@@ -177,7 +177,7 @@ def test_a_plan_that_nothing_runs_is_not_exported() -> None:
 
 
 def test_a_bar_is_never_longer_than_its_width(document: PlanDocument) -> None:
-    stage: MemoryPart = replace(document.plans[0].memory[0], peak_bytes=200 * 2**30)
+    stage: StageMemory = replace(document.plans[0].memory[0], peak_bytes=200 * 2**30)
     plan = replace(document.plans[0], memory=(stage,))
     shown = text([memory_table(plan, 80)])
     assert "\N{FULL BLOCK}" * 10 in shown

@@ -7,13 +7,13 @@
 import type { Plan, PlanDocument } from "./schema";
 
 export type {
-  Memory as StageMemory,
   Pareto as ParetoPoint,
   Plan,
   PlanDocument,
   Reach,
   Sensitivity,
-  StageTime,
+  StageMemory,
+  StageSeconds as StageTime,
   Strategy,
   TimelineDocument,
 } from "./schema";

@@ -38,19 +38,6 @@ export interface Link {
   readonly latency_seconds: number;
 }
 
-export interface Memory {
-  readonly stage: number;
-  readonly gpu: string;
-  readonly peak_bytes: number;
-  readonly capacity_bytes: number;
-  readonly weights: number;
-  readonly gradients: number;
-  readonly optimizer: number;
-  readonly activations: number;
-  readonly workspace: number;
-  readonly reserved: number;
-}
-
 export type Method = "block" | "none" | "uniform";
 
 export interface Overlap {
@@ -98,13 +85,13 @@ export interface Plan {
   readonly tokens_per_second: number;
   readonly mfu: number;
   readonly breakdown_seconds: Readonly<Record<string, number>>;
-  readonly memory: readonly Memory[];
+  readonly memory: readonly StageMemory[];
   readonly fits: boolean;
   readonly usd_per_hour: number | null;
   readonly usd_total: number | null;
   readonly train_seconds: number | null;
   readonly ideal_seconds?: number | null;
-  readonly stage_seconds?: readonly StageTime[];
+  readonly stage_seconds?: readonly StageSeconds[];
   readonly precision?: string;
   readonly runtimes?: readonly string[];
   readonly megatron_lacks?: readonly string[];
@@ -211,7 +198,20 @@ export interface Stage {
   readonly pools: Readonly<Record<string, number>>;
 }
 
-export interface StageTime {
+export interface StageMemory {
+  readonly stage: number;
+  readonly gpu: string;
+  readonly peak_bytes: number;
+  readonly capacity_bytes: number;
+  readonly weights: number;
+  readonly gradients: number;
+  readonly optimizer: number;
+  readonly activations: number;
+  readonly workspace: number;
+  readonly reserved: number;
+}
+
+export interface StageSeconds {
   readonly stage: number;
   readonly gpu: string;
   readonly pools: Readonly<Record<string, number>>;

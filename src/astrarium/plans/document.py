@@ -17,8 +17,10 @@ from astrarium.documents.clusters import LinkPart as LinkPart
 from astrarium.documents.clusters import PoolPart as PoolPart
 from astrarium.model.workload import Evaluation as Evaluation
 from astrarium.model.workload import Ramp as Ramp
+from astrarium.strategy.estimate import MEMORY_KEYS as MEMORY_KEYS
+from astrarium.strategy.estimate import StageMemory as StageMemory
+from astrarium.strategy.estimate import StageSeconds as StageSeconds
 from astrarium.strategy.types import Overlap as Overlap
-from astrarium.strategy.types import Reach
 from astrarium.strategy.types import Recompute as Recompute
 from astrarium.strategy.types import Stage as Stage
 from astrarium.strategy.types import Strategy as Strategy
@@ -84,59 +86,6 @@ class AlonePart(Value, frozen=True):
     strategy: Strategy
 
 
-class MemoryPart(Value, frozen=True):
-    """Bytes on each GPU of a pipeline stage; the causes add up to the peak."""
-
-    stage: int
-    gpu: str
-    peak_bytes: float
-    capacity_bytes: int
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    workspace: float
-    reserved: float
-
-    @property
-    def free_bytes(self) -> float:
-        return self.capacity_bytes - self.peak_bytes
-
-    @property
-    def share(self) -> float:
-        return self.peak_bytes / self.capacity_bytes
-
-
-class StageTimePart(Value, frozen=True):
-    """One pipeline stage: the passes of one micro-batch, what is once an iteration, its link.
-
-    `chunk_*` are the parts of the passes on each virtual stage; `model_seconds` is a micro-batch
-    through the whole model on this stage's GPUs; `send_seconds` is one transfer to the next stage.
-    `link` is how far that goes (none, domain, nodes, pools), `link_pools` between which pools.
-    """
-
-    stage: int
-    gpu: str
-    pools: dict[str, int]
-    forward_seconds: float
-    backward_seconds: float
-    chunk_forward_seconds: tuple[float, ...]
-    chunk_backward_seconds: tuple[float, ...]
-    after_seconds: float
-    model_seconds: float
-    send_seconds: float
-    link: Reach
-    link_pools: tuple[str, ...]
-    busy_share: float
-
-    @property
-    def pass_seconds(self) -> float:
-        return self.forward_seconds + self.backward_seconds
-
-
-MEMORY_KEYS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserved")
-
-
 class RunPart(Value, frozen=True):
     """The whole run: expected seconds by cause, which add up, and what is lost and used.
 
@@ -162,13 +111,13 @@ class PlanPart(Value, frozen=True):
     tokens_per_second: float
     mfu: float
     breakdown_seconds: dict[str, float]
-    memory: tuple[MemoryPart, ...]
+    memory: tuple[StageMemory, ...]
     fits: bool
     usd_per_hour: float | None
     usd_total: float | None
     train_seconds: float | None
     ideal_seconds: float | None = None  # one machine with the summed speed; null in older files
-    stage_seconds: tuple[StageTimePart, ...] = ()
+    stage_seconds: tuple[StageSeconds, ...] = ()
     precision: str = ""  # that of the workload, or one that all of these GPUs have
     runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
     megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
@@ -188,7 +137,7 @@ class PlanPart(Value, frozen=True):
         return sum(self.gpus.values())
 
     @property
-    def fullest(self) -> MemoryPart:
+    def fullest(self) -> StageMemory:
         return max(self.memory, key=lambda stage: stage.share)
 
 

@@ -1,16 +1,8 @@
-"""What the search returns as parts of the plan document: one plan, its stages, its run."""
+"""What the search returns as parts of the plan document: one plan, and its run."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from astrarium.plans.document import (
-    MemoryPart,
-    PlanPart,
-    RunPart,
-    StageTimePart,
-)
-from astrarium.search.pace import StageSeconds
+from astrarium.plans.document import PlanPart, RunPart
 from astrarium.search.plan import Plan, Run
 
 
@@ -24,22 +16,13 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         tokens_per_second=plan.tokens_per_second,
         mfu=plan.mfu,
         breakdown_seconds=dict(plan.breakdown_seconds),
-        memory=tuple(
-            MemoryPart(
-                stage=stage.stage,
-                gpu=stage.gpu,
-                peak_bytes=stage.peak_bytes,
-                capacity_bytes=stage.capacity_bytes,
-                **stage.by_cause,
-            )
-            for stage in plan.memory
-        ),
+        memory=plan.memory,
         fits=plan.fits,
         usd_per_hour=plan.usd_per_hour,
         usd_total=plan.usd_total,
         train_seconds=plan.train_seconds,
         ideal_seconds=plan.ideal_seconds,
-        stage_seconds=tuple(stage_time_part(plan, stage) for stage in plan.stages),
+        stage_seconds=plan.stages,
         precision=plan.precision.value,
         runtimes=plan.runtimes,
         megatron_lacks=plan.megatron_lacks,
@@ -57,9 +40,3 @@ def run_part(run: Run) -> RunPart:
         kwh=run.kwh,
         co2_kilograms=run.co2_kilograms,
     )
-
-
-def stage_time_part(plan: Plan, stage: StageSeconds) -> StageTimePart:
-    apart = ("pools", "busy_share")
-    same = {f.name: getattr(stage, f.name) for f in fields(StageTimePart) if f.name not in apart}
-    return StageTimePart(**same, pools=dict(stage.pools), busy_share=plan.busy_share(stage))

@@ -23,9 +23,8 @@ from astrarium.runtime.execute import Progress, run_jobs, versions, visible_gpus
 from astrarium.runtime.job import Device, RankResult, TrainingJob
 from astrarium.runtime.launch import LateError, RankError
 from astrarium.runtime.scaled.job import as_planned
-from astrarium.search.pace import StageSeconds
-from astrarium.search.plan import StageMemory
 from astrarium.search.planner import predict
+from astrarium.strategy.estimate import StageMemory, StageSeconds
 from astrarium.strategy.types import Strategy
 from astrarium.validate.predictions import reported_bytes
 from astrarium.value import Value
@@ -214,8 +213,8 @@ def _stage(
     own = [stage for stage in job.strategy.stages if stage.pipeline_rank == seconds.stage]
     held = {cause: memory.by_cause[cause] for cause in HELD}
     peak = reported_bytes(memory, find_runtime(RUNTIME), ReportedMemory.ALLOCATED)
-    passes = seconds.forward_seconds + seconds.backward_seconds
-    iteration = job.strategy.num_micro_batches * passes + seconds.after_seconds
+    batches = job.strategy.num_micro_batches
+    iteration = batches * seconds.pass_seconds + seconds.after_seconds
     return DryStage(
         stage=seconds.stage,
         gpu=seconds.gpu,

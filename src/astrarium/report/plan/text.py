@@ -14,11 +14,11 @@ from rich.text import Text
 
 from astrarium.plans.document import (
     ClusterPart,
-    MemoryPart,
     PlanDocument,
     PlanPart,
     PoolPart,
     SearchPart,
+    StageMemory,
     WorkloadPart,
 )
 from astrarium.report.plan.stages import FULL_NAMES, memory_table
@@ -294,7 +294,7 @@ def results(plans: Sequence[PlanPart]) -> list[Field]:
     return [Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()]
 
 
-def _peak(stage: MemoryPart) -> str:
+def _peak(stage: StageMemory) -> str:
     return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
 
 
