@@ -7,6 +7,15 @@ export interface Alone {
   readonly strategy: Strategy;
 }
 
+export interface Choice {
+  readonly recommended: number;
+  readonly fastest: number | null;
+  readonly near_tie: readonly number[];
+  readonly slower: number;
+  readonly chance: number;
+  readonly why: readonly string[];
+}
+
 export interface Cluster {
   readonly gpus: number;
   readonly pools: readonly Pool[];
@@ -74,6 +83,7 @@ export interface PlanDocument {
   readonly error?: string | null;
   readonly compare?: Compare | null;
   readonly sensitivity?: readonly Sensitivity[] | null;
+  readonly choice?: Choice | null;
 }
 
 export interface Plan {
@@ -96,6 +106,7 @@ export interface Plan {
   readonly runtimes?: readonly string[];
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
+  readonly fit_chance?: number | null;
 }
 
 export interface Pool {
