@@ -14,7 +14,8 @@ from astrarium.catalog.runtimes import ReportedMemory, Runtime
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
-from astrarium.search.plan import Plan, StageMemory, estimate
+from astrarium.search.plan import Plan, estimate
+from astrarium.strategy.estimate import StageMemory
 from astrarium.validate.scenario import Scenario, scenario_of
 from astrarium.validate.stalls import Run, stalled
 from astrarium.validate.table import MeasuredRow

@@ -182,12 +182,11 @@ def with_cuts(strategy: Strategy, cuts: Ints, pool: Pool) -> Strategy:
     stages = tuple(
         Stage(
             gpu=pool.gpu.name,
-            first_layer=int(first),
-            last_layer=int(last),
+            layers=(int(first), int(last)),
             devices=devices,
-            rank=chunk % strategy.pp,
+            pipeline_rank=chunk % strategy.pp,
             chunk=chunk // strategy.pp,
-            pools=((pool.name, devices),),
+            pools={pool.name: devices},
         )
         for chunk, (first, last) in enumerate(pairwise(cuts))
     )
