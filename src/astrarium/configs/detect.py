@@ -119,7 +119,7 @@ def reader_of(content: Mapping[str, Any]) -> Reader | None:
     from astrarium.configs.megatron import overrides
 
     if "parallelism" in content and "tokens" in content:
-        from astrarium.configs.nanotron_file import read_nanotron
+        from astrarium.configs.nanotron import read_nanotron
 
         return read_nanotron
     if any(key in content for key in deepspeed.MARKS):
