@@ -139,8 +139,8 @@ class Imported(Value, frozen=True):
         for name, (value, who) in stated.items():
             words, own = facts[name]
             if own is not None and own != value:
-                said = f"{own:,} {words}" if name == "gpus" else f"{words} {own:,}"
-                out.append(f"{self.source} has {said}, but {who} says {value:,}")
+                shown = f"{own:,} {words}" if name == "gpus" else f"{words} {own:,}"
+                out.append(f"{self.source} has {shown}, but {who} says {value:,}")
         return out
 
     def model_disagreements(self, model: Model) -> list[str]:

@@ -104,8 +104,8 @@ def run_jobs(
         beside=beside,
     )
     results: list[list[RankResult]] = [[] for _ in jobs]
-    for said in answers:
-        for answer in said:
+    for of_rank in answers:
+        for answer in of_rank:
             if "result" in answer:
                 result = msgspec.convert(answer["result"], RankResult)
                 results[result.job].append(result)

@@ -122,8 +122,8 @@ class _Rank:
     @property
     def last_lines(self) -> list[str]:
         """The end of its error, or of what it printed."""
-        said = self.failure["failed"] if self.failure else self.log.read_text(errors="replace")
-        return [line for line in said.strip().splitlines() if line.strip()][-TAIL_LINES:]
+        text = self.failure["failed"] if self.failure else self.log.read_text(errors="replace")
+        return [line for line in text.strip().splitlines() if line.strip()][-TAIL_LINES:]
 
 
 def _answer(line: bytes) -> Answer | None:

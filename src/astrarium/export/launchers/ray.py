@@ -13,7 +13,7 @@ from typing import Any, Final
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.node_blocks import (
+from astrarium.export.launchers.named_nodes import (
     POOL_LABEL,
     RENTS_NOTHING,
     family,

@@ -55,8 +55,8 @@ def _pools_table(pools: Sequence[PoolShare], width: int) -> Iterator[RenderableT
         del fields[1]
     yield from listing(fields, width)
     if sum(len(pool.stages) for pool in pools) > len({s for pool in pools for s in pool.stages}):
-        said = "a stage on several pools is listed with each; its work is shared by GPUs"
-        yield Text(f"  {said}", style="dim")
+        shared = "a stage on several pools is listed with each; its work is shared by GPUs"
+        yield Text(f"  {shared}", style="dim")
 
 
 def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:

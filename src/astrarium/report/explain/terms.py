@@ -95,7 +95,7 @@ class PlanComparison(Value, frozen=True):
 def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
     """The terms of a plan, what binds it, and what would change it."""
     time = time_terms(plan)
-    unlike = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
+    uneven = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
     return Explanation(
         SCHEMA,
         plan,
@@ -104,8 +104,8 @@ def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
         tuple(_binds(plan, time)),
         _remedies(plan, time),
         pool_shares(plan, cluster),
-        slowest_link(plan, cluster) if unlike else None,
-        losses(plan) if unlike else (),
+        slowest_link(plan, cluster) if uneven else None,
+        losses(plan) if uneven else (),
     )
 
 
@@ -179,8 +179,8 @@ def compare(
         one,
         two,
         (one_document.workload, two_document.workload),
-        _unlike(_context(one_document), _context(two_document)),
-        _unlike(_choices(one), _choices(two)),
+        _differing(_context(one_document), _context(two_document)),
+        _differing(_choices(one), _choices(two)),
         tuple(_differences(_results(one), _results(two))),
         tuple(_differences(*_with_all_causes(one.breakdown_seconds, two.breakdown_seconds))),
         tuple(_differences(_memory(one), _memory(two))),
@@ -232,7 +232,7 @@ def _choices(plan: PlanPart) -> dict[str, str]:
     }
 
 
-def _unlike(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _differing(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 

@@ -40,9 +40,8 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
         yield Text(f"yours does not fit: {lacking_words(own)}", "bold red")
         return
     yield Text(saved_words(own, answer, compare))
-    if _told_apart(own, answer):
-        return
-    yield Text("the prediction does not tell the times of the two apart", "dim")
+    if not _differ(own, answer):
+        yield Text("the prediction does not tell the times of the two apart", "dim")
 
 
 def _table(
@@ -155,7 +154,7 @@ def lacking_words(plan: PlanPart) -> str:
     )
 
 
-def _told_apart(own: PlanPart, answer: PlanPart) -> bool:
+def _differ(own: PlanPart, answer: PlanPart) -> bool:
     """Whether one of the runs lies outside the interval of the other, as in a front's ties."""
     seconds = [plan.train_seconds or plan.iteration_seconds for plan in (own, answer)]
 

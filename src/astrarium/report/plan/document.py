@@ -390,5 +390,5 @@ def _offer_words(pool: Pool) -> str:
         title = sources()[title].title.partition(":")[0]
     offer = " ".join(part for part in (pool.cloud, pool.instance) if part)
     place = "" if pool.region in ("", ANY_REGION) else pool.region
-    said = ", ".join(part for part in (title, pool.price_date) if part)
-    return "; ".join(part for part in (", ".join(p for p in (offer, place) if p), said) if part)
+    origin = ", ".join(part for part in (title, pool.price_date) if part)
+    return "; ".join(part for part in (", ".join(p for p in (offer, place) if p), origin) if part)

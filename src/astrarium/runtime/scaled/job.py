@@ -79,7 +79,7 @@ def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) 
     degrees = _degrees(strategy, cut, most_ranks)
     small = _options(strategy, degrees, latent=shape.latent is not None)
     sparse = shape.expert_layers or (False,) * shape.layers
-    extra = _extra_layers(small, unlike=len(set(sparse)) > 1)
+    extra = _extra_layers(small, several_kinds=len(set(sparse)) > 1)
     chosen = small_cut(cut, small.pp, small.virtual_stages, extra)
     small = _with_stages(small, strategy, cut, chosen)
     kinds = tuple(sparse[layer] for layers in chosen.layers for layer in layers)
@@ -175,9 +175,9 @@ def _recompute(recompute: Recompute, layers: int) -> Recompute:
     return recompute
 
 
-def _extra_layers(small: Strategy, *, unlike: bool) -> int:
+def _extra_layers(small: Strategy, *, several_kinds: bool) -> int:
     """One more layer a chunk, where layers are unlike, or only the first computed again."""
-    return int(unlike or small.pp == 1 or small.recompute.method is Method.BLOCK)
+    return int(several_kinds or small.pp == 1 or small.recompute.method is Method.BLOCK)
 
 
 def _with_stages(
