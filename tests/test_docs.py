@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 from doc_examples import ROOT, blocks, commands, pages, run_page, steady
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
 
 from astrarium.catalog import gpus, model_names
 from astrarium.catalog.profiles import ProfileSource
@@ -82,17 +81,21 @@ def test_pages_name_files_that_exist(page: str) -> None:
         assert any((root / name).exists() for root in roots), name
 
 
-def every_command(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, TyperCommand]]:
+def every_command(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, click.Command]]:
     """Yield the commands under a group by their full name."""
-    assert isinstance(group, TyperGroup)
-    for name, command in group.commands.items():
-        if isinstance(command, TyperCommand):
-            yield " ".join((*path, name)), command
-        else:
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        if isinstance(command, click.Group):
             yield from every_command(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
 
 
-CLI = dict(every_command(get_command(app)))
+CLI = dict(every_command(app))
 
 
 def section(heading: str) -> str:

@@ -173,7 +173,7 @@ def test_the_bottom_layer_starts_fast(module: str) -> None:
     )
     loaded = set(process.stdout.split())
     assert f"astrarium.{module}" in loaded
-    assert loaded.isdisjoint({"yaml", "msgspec", "lark", "rich", "typer", "numpy", "torch"})
+    assert loaded.isdisjoint({"yaml", "msgspec", "lark", "rich", "click", "numpy", "torch"})
 
 
 def sizes_tool() -> ModuleType:

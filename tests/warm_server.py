@@ -44,10 +44,10 @@ IMPORTED = {
         "torch.distributed",
     ),
     "astrarium.runtime.spmd.worker": (
-        "astrarium.runtime.spmd.checkpoint",
-        "astrarium.runtime.spmd.interpreter",
+        "astrarium.runtime.spmd.train.checkpoint",
+        "astrarium.runtime.spmd.execute.interpreter",
         "astrarium.runtime.spmd.model",
-        "astrarium.runtime.spmd.starting",
+        "astrarium.runtime.spmd.train.starting",
         "torch._dynamo",
         "torch.distributed",
         "transformers.models.gpt2.modeling_gpt2",

@@ -116,10 +116,10 @@ def test_the_measuring_part_starts_without_other_packages() -> None:
     code = "import sys, astrarium.calibrate.standalone; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert loaded.isdisjoint({"torch", "rich", "typer", "msgspec", "pyarrow", "yaml", "lark"})
+    assert loaded.isdisjoint({"torch", "rich", "click", "msgspec", "pyarrow", "yaml", "lark"})
     code = (
         "import sys\n"
-        "for name in ('rich', 'typer', 'msgspec', 'pyarrow', 'yaml', 'lark'):\n"
+        "for name in ('rich', 'click', 'msgspec', 'pyarrow', 'yaml', 'lark'):\n"
         "    sys.modules[name] = None\n"
         "import astrarium.calibrate.measure.device\n"
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 from astrarium.calibrate.fit.profile import read_profile, read_rows
 from astrarium.calibrate.measure import device

@@ -22,15 +22,9 @@ from astrarium.report.program import (
 from astrarium.report.program_parts import messages_of, parts_of, ranges, work_of
 from astrarium.report.program_why import reason_words, reasons_of, size_words
 from astrarium.report.tables import Field, grouped
-from astrarium.spmd.axes import Division
-from astrarium.spmd.document import (
-    DevicePart,
-    ProgramDocument,
-    SourcePart,
-    SynthesisPart,
-    TriedPart,
-    document_of,
-)
+from astrarium.spmd.price import document_of
+from astrarium.spmd.program import DevicePart, ProgramDocument, SourcePart, SynthesisPart, TriedPart
+from astrarium.spmd.rules import Division
 from astrarium.spmd.synthesis import synthesize
 
 GIB = 2**30

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import httpx
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from astrarium.cli.app import app
 from astrarium.plans.document import from_dict

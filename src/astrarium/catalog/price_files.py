@@ -347,9 +347,9 @@ def _day(text: str) -> str:
         raise InputError(f"'{text}': not a date; expected one such as 2026-08-22") from None
 
 
-def parse_percent(text: str) -> float:
+def parse_percent(text: units.Amount) -> float:
     """Read "30" or "30 %" as 0.3; at least 0, below 100."""
-    number = text.strip().removesuffix("%").strip()
+    number = str(text).strip().removesuffix("%").strip()
     try:
         share = float(number) / 100
     except ValueError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from astrarium.api import imports, money, request
+from astrarium.api import imports, request
+from astrarium.api.asked import AskedValues
 from astrarium.cli import output
 from astrarium.cli.shell import typed
 from astrarium.errors import InputError, NoFeasiblePlanError
@@ -40,19 +42,26 @@ class ReviewedConfig(Value, frozen=True):
     conflicts: tuple[str, ...]
 
 
-def answer(ctx: typer.Context, imported: Imported) -> None:
+def answer(
+    ctx: click.Context,
+    imported: Imported,
+    values: Mapping[str, Any],
+    *,
+    json: bool,
+    out: str | None,
+) -> None:
     """Judge a configuration; the exit code is 1 if it does not run."""
     for name in ("against", "rank", "report"):
         if name in typed(ctx):
             raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
-    case = _case(ctx, imported)
+    case = _case(AskedValues(**values, given=typed(ctx)), imported)
     with output.progress("searching"):
         document = _document(case)
     if document.answer is not None:
         from astrarium.plans.document import PLAN_FILE, to_dict
 
-        output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document.answer))
-    if ctx.params["json"]:
+        output.write_document(out, PLAN_FILE, to_dict(document.answer))
+    if json:
         from astrarium.report.plan.imported import import_to_dict
 
         output.print_json(import_to_dict(document))
@@ -61,26 +70,26 @@ def answer(ctx: typer.Context, imported: Imported) -> None:
 
         output.show(lambda width: import_report(document, width))
     if not document.runs:
-        raise typer.Exit(1)
+        ctx.exit(1)
 
 
-def _case(ctx: typer.Context, imported: Imported) -> ReviewedConfig:
+def _case(given: AskedValues, imported: Imported) -> ReviewedConfig:
     from astrarium.catalog.runtimes import find_runtime
 
-    filled = imports.completed(ctx.params, imported, typed(ctx))
-    if filled.gpus is None and filled.cluster is None:
+    filled = imports.completed(given, imported)
+    if filled.asked.gpus is None and filled.asked.cluster is None:
         count = imported.described.gpus or "N"
         raise InputError(
             f"{imported.source}: on which GPUs? Add --gpus TYPE:{count} such as h100:{count}"
         )
-    if filled.global_batch is None:
+    if filled.asked.global_batch is None:
         raise InputError(
             f"{imported.source} does not state the batch; add --global-batch SEQUENCES"
         )
-    asked = filled.read(money.terms(ctx.params))
-    runtime = find_runtime(filled.runtime)
+    asked = filled.read()
+    runtime = find_runtime(filled.asked.runtime)
     asked = request.under(asked, runtime)
-    asked, tuning = request.tuned(asked, ctx.params["profile"], runtime.name)
+    asked, tuning = request.tuned(asked, given.profile, runtime.name)
     asked = _with_order_of_pools(asked)
     strategy, conflicts = _strategy(imported, asked, runtime)
     return ReviewedConfig(

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import field
 
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, did_you_mean, flag, with_flags
 from astrarium.export.features import Feature, asked_by
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.plans.job import Job
@@ -83,7 +83,7 @@ def find_target(name: str) -> Target:
     """The target of this name."""
     if name.lower() not in _MODULES:
         hint = did_you_mean(name, target_names())
-        raise InputError(f"--to '{name}': expected one of {', '.join(_MODULES)}{hint}")
+        raise InputError(f"{flag('to')} '{name}': expected one of {', '.join(_MODULES)}{hint}")
     target: Target = import_module(f"astrarium.export.{_MODULES[name.lower()]}").TARGET
     return target
 
@@ -95,7 +95,7 @@ LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
 # Of training software that does not resume.
 _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
     Feature.SPOT: "what is written for it keeps no checkpoints, so that a run would begin anew"
-    " whenever nodes are taken away; plan with --spot never, or export to megatron",
+    " whenever nodes are taken away; plan with {spot} never, or export to megatron",
 }
 
 
@@ -104,7 +104,7 @@ def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     asked, lacks = asked_by(job), {**LACKED_BY_ALL, **target.lacks}
     if target.program and not target.resumes:
         lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}
-    found = [Refusal(f, asked[f], why) for f, why in lacks.items() if f in asked]
+    found = [Refusal(f, asked[f], with_flags(why)) for f, why in lacks.items() if f in asked]
     if nodes := target.nodes_refused(job):
         found.append(Refusal(Feature.NODES, asked[Feature.NODES], nodes))
     model = target.model_refused(job)

@@ -42,18 +42,19 @@ from astrarium.report.tables import (
     terms_table,
     title,
 )
-from astrarium.spmd.document import (
+from astrarium.spmd.capture import called
+from astrarium.spmd.graph import PARAMETER
+from astrarium.spmd.program import (
     MEMORY_CAUSES,
     DeviceMemoryPart,
     DevicePart,
+    DeviceProgram,
+    Instruction,
     ProgramDocument,
     SynthesisPart,
     TriedPart,
     placement_text,
 )
-from astrarium.spmd.factory import called
-from astrarium.spmd.graph import PARAMETER
-from astrarium.spmd.program import DeviceProgram, Instruction
 from astrarium.units import format_count, format_seconds
 from astrarium.value import Value
 

@@ -22,7 +22,7 @@ POOL_LABEL: Final = "astrarium.pool"  # that users give to nodes of pools of one
 LONGEST_NAME: Final = 24  # leaves room for what launchers append, of 63 letters
 NO_SPOT: Final = (
     "it uses nodes that are there and rents none; which of them may be taken away is not its to"
-    " say. The target skypilot rents; or plan with --spot never"
+    " say. The target skypilot rents; or plan with {spot} never"
 )
 
 

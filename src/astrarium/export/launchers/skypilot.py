@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from astrarium.catalog.prices import offers
 from astrarium.catalog.regions import ANY_REGION, REGIONS
+from astrarium.errors import flag
 from astrarium.export.features import Feature
 from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.checkpoints import CHECKPOINTS
@@ -120,10 +121,10 @@ def nodes_refused(job: Job) -> str:
     if unknown:
         return (
             f"it does not rent from {' and '.join(unknown)}, whose prices the plan has; plan with"
-            " --market and clouds that it knows, or export to slurm or kubernetes"
+            f" {flag('market')} and clouds that it knows, or export to slurm or kubernetes"
         )
     if len(clouds) > 1:
-        return "tasks of a job group lie in one cloud; plan with --market and one of them"
+        return f"tasks of a job group lie in one cloud; plan with {flag('market')} and one of them"
     unnamed = [
         nodes.gpu
         for nodes in named_nodes(job)

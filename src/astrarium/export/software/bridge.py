@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from astrarium.catalog.models import ModelEntry, model_entries
+from astrarium.errors import flag
 from astrarium.export.features import layers_of_stages
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, RankProgram
@@ -155,8 +156,8 @@ def model_refused(job: Job) -> str:
     ]
     beside = f" ({near[0]})" if near else ""
     return (
-        f"Megatron-Bridge {VERSION} has no recipe for it{beside}; --to megatron writes the model"
-        " out option by option"
+        f"Megatron-Bridge {VERSION} has no recipe for it{beside}; {flag('to')} megatron writes the"
+        " model out option by option"
     )
 
 

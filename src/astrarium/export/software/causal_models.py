@@ -26,8 +26,8 @@ KERNELS: Final = "eager kernels of torch, which models of Transformers run"
 
 NO_RUN_OF_ITS_OWN: Final[Mapping[Feature, str]] = {
     Feature.RAMP: "the script's batch does not grow; no other plan helps, plan without"
-    " --rampup-batch",
-    Feature.EVALUATION: "the script only trains; no other plan helps, plan without --eval-every",
+    " {rampup_batch}",
+    Feature.EVALUATION: "the script only trains; no other plan helps, plan without {eval_every}",
 }
 
 # Keys of shares that are left out of training, and types of models that do so if nothing is said.

@@ -46,9 +46,9 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.SEND_APART: "torch's schedules always send beside computation",
     Feature.FP16: "parameters are bfloat16 or float32",
     Feature.FP8: "its fp8 is torchao's, with scaling unlike what was predicted",
-    Feature.RAMP: "its batch does not grow; no other plan helps, plan without --rampup-batch",
+    Feature.RAMP: "its batch does not grow; no other plan helps, plan without {rampup_batch}",
     Feature.EVALUATION: "its validation reads a set of its own, whose length no plan says; plan"
-    " without --eval-every",
+    " without {eval_every}",
 }
 
 
