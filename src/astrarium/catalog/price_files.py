@@ -1,4 +1,4 @@
-"""Prices that users have: catalogs of SkyPilot on their disk, and contracts of their own.
+"""Prices of the user: SkyPilot's catalogs on disk, and contracts.
 
 `read_price_file` knows three kinds of files:
 
@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 
 class PriceFile(Value, frozen=True):
-    """What a file offers, and what of it was left out."""
+    """The offers of a file, and notes on rows that were left out."""
 
     offers: tuple[Offer, ...]
     notes: tuple[str, ...] = ()

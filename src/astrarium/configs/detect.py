@@ -1,4 +1,4 @@
-"""Whose configuration a text is, by what it says; file names decide nothing."""
+"""Recognises the program of a configuration by its content, not by the name of the file."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def is_strategy(content: Mapping[str, Any]) -> bool:
 
 
 def reader_of(content: Mapping[str, Any]) -> Reader | None:
-    """Who reads a document with such keys; None for strategies, plans and what nobody knows."""
+    """The reader for a document with these keys; None for strategies, plans and unknown ones."""
     if is_strategy(content):
         return None
     from astrarium.configs import accelerate, deepspeed, torchtitan_file

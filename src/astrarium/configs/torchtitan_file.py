@@ -201,7 +201,7 @@ def _described(v: _File) -> Described:
 
 
 def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
-    """How experts are divided; by tp, whatever is stated, where they are not dealt out."""
+    """How experts are divided; without expert parallelism always by tp."""
     if ep > 1:
         return {"etp": v.degree("expert_tensor_parallel")}
     name = _model_name(v) if tp > 1 else None

@@ -41,7 +41,7 @@ class Comparison(Value, frozen=True):
 
 
 def versions() -> dict[str, str]:
-    """What is installed of what runs need; InputError names what is missing."""
+    """The installed versions of what runs need; InputError names what is missing."""
     missing = [name for module, name in PACKAGES.items() if not _is_there(module)]
     if missing:
         raise InputError(

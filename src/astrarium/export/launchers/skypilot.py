@@ -139,7 +139,7 @@ def nodes_refused(job: Job) -> str:
 
 
 def _twins_refused(job: Job) -> str:
-    """Pools that would rent the same: nothing says which nodes are whose."""
+    """Refuse pools that would rent the same instances: their nodes could not be told apart."""
     pools: dict[str, str] = {}
     for nodes in named_nodes(job):
         asked = str(dict(_resources(job, nodes)))

@@ -37,7 +37,7 @@ def _changed(name: str, old: object, new: object) -> Iterator[str]:
 
 
 def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
-    """Layers, where as many stages are cut in other places; pools, where there are several."""
+    """Layers, if the same number of stages is cut differently; pools, if there are several."""
     old, new = (layers_of_stages(strategy) for strategy in (before, after))
     if len(old) == len(new):
         yield from _changed("layers of stages", "+".join(map(str, old)), "+".join(map(str, new)))

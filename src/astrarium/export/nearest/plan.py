@@ -96,7 +96,7 @@ def _listed(job: Job, targets: Sequence[Target]) -> Iterator[Found]:
 
 
 def _made(job: Job, targets: Sequence[Target], lacking: set[Feature]) -> Iterator[Found]:
-    """The best strategy without what is lacking, nor what is lacking of those without."""
+    """The best strategy without what is lacking, including what the changed strategies lack."""
     while True:
         plans, also_lacking = _plans(job, targets, lacking)
         if plans or also_lacking <= lacking:

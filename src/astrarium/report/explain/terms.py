@@ -1,4 +1,4 @@
-"""Why a plan costs what it costs, from its document alone: terms, what binds, comparisons.
+"""Explains the time, memory and cost of a plan from its document alone; compares two plans.
 
 Nothing is estimated again. Shares and differences are taken between numbers of the documents;
 the meanings and remedies are those of `astrarium.report.wording`.
@@ -93,7 +93,7 @@ class PlanComparison(Value, frozen=True):
 
 
 def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
-    """The terms of a plan, what binds it, and what would change it."""
+    """The terms of a plan, its limits, and what would improve it."""
     time = time_terms(plan)
     uneven = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
     return Explanation(
@@ -172,7 +172,7 @@ def _percent(share: float) -> str:
 def compare(
     first: tuple[PlanDocument, PlanPart], second: tuple[PlanDocument, PlanPart]
 ) -> PlanComparison:
-    """Two plans side by side: what was asked, what is set differently, what comes of it."""
+    """Two plans side by side: differences in the question, the choices and the results."""
     (one_document, one), (two_document, two) = first, second
     return PlanComparison(
         "astrarium.comparison/1",

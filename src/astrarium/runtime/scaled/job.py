@@ -48,7 +48,7 @@ NOT_RECOMPUTED = frozenset({RecomputeModule.MOE_ACT})
 
 
 class ScaledSize(Value, frozen=True):
-    """What was scaled: its name, what the plan says, what is run."""
+    """A size that was scaled: its name, the planned and the actual value."""
 
     what: str
     planned: str
@@ -56,7 +56,7 @@ class ScaledSize(Value, frozen=True):
 
 
 class ScaledJob(Value, frozen=True):
-    """A job, what was changed to get it, and what runs otherwise than planned."""
+    """A job, the sizes that were changed, and notes on what differs from the plan."""
 
     job: TrainingJob
     changes: tuple[ScaledSize, ...]
@@ -91,7 +91,7 @@ def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) 
 
 
 def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
-    """The plan in its own size, for as many GPUs as it asks for."""
+    """The plan in full size, for all the GPUs it asks for."""
     shape = shape_of(workload.model)
     padded = -(-shape.vocab // (VOCAB_MULTIPLE * strategy.tp)) * VOCAB_MULTIPLE * strategy.tp
     run = replace(
@@ -176,7 +176,7 @@ def _recompute(recompute: Recompute, layers: int) -> Recompute:
 
 
 def _extra_layers(small: Strategy, *, several_kinds: bool) -> int:
-    """One more layer a chunk, where layers are unlike, or only the first computed again."""
+    """One more layer per chunk if layers differ or only the first ones are recomputed."""
     return int(several_kinds or small.pp == 1 or small.recompute.method is Method.BLOCK)
 
 
