@@ -12,37 +12,11 @@ from astrarium.model.build import Shape
 from astrarium.model.workload import Precision
 
 _SHAPE: Final = "model.model_config."
-_USED: Final = {
-    "parallelism.dp": "dp",
-    "parallelism.pp": "pp",
-    "parallelism.tp": "tp",
-    "parallelism.tp_mode": "sequence_parallel",
-    "parallelism.tp_linear_async_communication": "overlap_tp",
-    "parallelism.recompute_layer": "recompute",
-    "parallelism.expert_parallel_size": "ep",
-    "tokens.micro_batch_size": "micro_batch",
-    "tokens.batch_accumulation_per_replica": "num_micro_batches",
-    "tokens.sequence_length": "seq_length",
-    "optimizer.zero_stage": "zero_stage",
-    "model.dtype": "precision",
-    f"{_SHAPE}hidden_size": "model",
-    f"{_SHAPE}num_hidden_layers": "model",
-    f"{_SHAPE}num_attention_heads": "model",
-    f"{_SHAPE}num_key_value_heads": "model",
-    f"{_SHAPE}head_dim": "model",
-    f"{_SHAPE}intermediate_size": "model",
-    f"{_SHAPE}vocab_size": "model",
-    f"{_SHAPE}tie_word_embeddings": "model",
-    f"{_SHAPE}max_position_embeddings": "model",
-}
+_KEYS: Final = known_keys("nanotron")
+_USED: Final[Mapping[str, str]] = _KEYS["used"]
 _ENGINE: Final = "parallelism.pp_engine"
 # What is modelled, and why nothing else is.
-_AS_IF: Final = {
-    _ENGINE: ("1f1b", "the order of its passes is not modelled"),
-    "parallelism.context_parallel_size": ("1", "its context parallelism is not measured"),
-    "parallelism.moe_layer_recompute": ("False", "recomputation of experts alone is not measured"),
-    "optimizer.optimizer_factory.name": ("adamW", "the optimizer's states are those of Adam"),
-}
+_AS_IF: Final[Mapping[str, tuple[str, str]]] = _KEYS["as_if"]
 # Parts of a model that its sizes do not tell.
 _EXPERTS: Final = f"{_SHAPE}moe_config"
 
@@ -97,7 +71,6 @@ def _nanotron_shape(s: Settings) -> Shape | None:
 
 
 def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
-    keys = known_keys("nanotron")
     leaves = dict(_leaves(content))
     named = {path.rpartition(".")[2]: leaves[path] for path in _USED if path in leaves}
     described = describe_nanotron(Settings(named))
@@ -110,7 +83,7 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
     if any(path.startswith(f"{_EXPERTS}.") for path in leaves):
         described.shape = None
         described.why_no_shape = f"a model with experts ({_EXPERTS}) is not rebuilt from its file"
-    unknown = list(_unknown(content, keys))
+    unknown = list(_unknown(content, _KEYS))
     names = tuple(one.option for one in unknown)
     as_if = [
         AsIf(path, given, modelled, why)
@@ -120,7 +93,7 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
     ]
     return Imported(
         source=source,
-        program=f"nanotron {keys['version']}",
+        program=f"nanotron {_KEYS['version']}",
         described=described,
         strategy_of=lambda *_: dict(described.strategy),
         used=tuple(

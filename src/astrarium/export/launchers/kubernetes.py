@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from astrarium.catalog.gpu_names import name_in
 from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.named_nodes import (
     POOL_LABEL,
@@ -42,29 +43,6 @@ PRODUCT_LABELS: Final[Mapping[str, str]] = {
     "NVIDIA": "nvidia.com/gpu.product",
     "AMD": "amd.com/gpu.product-name",
 }
-# What NVIDIA's feature discovery calls them: the names of nvidia-smi with hyphens.
-PRODUCTS: Final[Mapping[str, str]] = {
-    "A100-PCIe-40GB": "NVIDIA-A100-PCIE-40GB",
-    "A100-PCIe-80GB": "NVIDIA-A100-80GB-PCIe",
-    "A100-SXM4-40GB": "NVIDIA-A100-SXM4-40GB",
-    "A100-SXM4-80GB": "NVIDIA-A100-SXM4-80GB",
-    "A10-24GB": "NVIDIA-A10",
-    "A10G-24GB": "NVIDIA-A10G",
-    "A40-48GB": "NVIDIA-A40",
-    "B200-SXM6-180GB": "NVIDIA-B200",
-    "H100-NVL-94GB": "NVIDIA-H100-NVL",
-    "H100-PCIe-80GB": "NVIDIA-H100-PCIe",
-    "H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3",
-    "H200-SXM5-141GB": "NVIDIA-H200",
-    "L4-24GB": "NVIDIA-L4",
-    "L40-48GB": "NVIDIA-L40",
-    "L40S-48GB": "NVIDIA-L40S",
-    "T4-16GB": "Tesla-T4",
-    "V100-PCIe-16GB": "Tesla-V100-PCIE-16GB",
-    "V100-SXM2-16GB": "Tesla-V100-SXM2-16GB",
-    "V100-SXM2-32GB": "Tesla-V100-SXM2-32GB",
-}
-
 Yaml = dict[str, Any]
 
 
@@ -210,7 +188,7 @@ def _selector(job: Job, nodes: NamedNodes) -> dict[str, str]:
 
 
 def _product(gpu: str) -> str:
-    return PRODUCTS.get(gpu, re.sub(r"[^\w.]+", "-", gpu))
+    return name_in("kubernetes", gpu) or re.sub(r"[^\w.]+", "-", gpu)
 
 
 def _pools(job: Job) -> dict[str, str]:

@@ -6,10 +6,11 @@ find each other by name. Cloud, region and instance are those of the plan's pric
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any, Final
 
+from astrarium.catalog.gpu_names import name_in, names_of
 from astrarium.catalog.prices import offers
 from astrarium.catalog.regions import ANY_REGION, REGIONS
 from astrarium.errors import flag
@@ -35,67 +36,8 @@ BUCKET: Final = "BUCKET"  # the variable with the address of a bucket for checkp
 CATALOG: Final = "skypilot-catalog"  # the source of prices whose names of instances are SkyPilot's
 COMMENT_WIDTH: Final = 90
 WITHOUT_GPUS: Final = "n1-"  # instances of Google to which GPUs are added
-# Short names of theirs that mean another card here, or that are not the beginning of ours.
-ACCELERATORS: Final[Mapping[str, str]] = {
-    "A100-PCIe-40GB": "A100",
-    "A100-SXM4-40GB": "A100",
-    "A100-PCIe-80GB": "A100-80GB",
-    "A100-SXM4-80GB": "A100-80GB",
-    "GB200-NVL72-186GB": "GB200",
-    "GB300-NVL72-288GB": "GB300",
-    "RTX-6000-Ada-48GB": "RTX6000-Ada",
-    "RTX-A4000-16GB": "RTXA4000",
-    "RTX-A5000-24GB": "RTXA5000",
-    "RTX-A6000-48GB": "RTXA6000",
-    "RTX-PRO-6000-Blackwell-96GB": "RTXPRO6000",
-    "T4G-16GB": "T4g",
-    "V100-PCIe-16GB": "V100",
-    "V100-SXM2-16GB": "V100",
-    "V100-SXM2-32GB": "V100-32GB",
-}
-SAME_NAME: Final = [
-    "A10",
-    "A10G",
-    "A30",
-    "A40",
-    "B200",
-    "B300",
-    "GH200",
-    "H100",
-    "H200",
-    "K80",
-    "L4",
-    "L40",
-    "L40S",
-    "MI300X",
-    "P100",
-    "T4",
-]
 # Of the clouds of the price book, those that SkyPilot rents from.
-CLOUDS: Final = frozenset(
-    [
-        "aws",
-        "azure",
-        "cudo",
-        "do",
-        "fluidstack",
-        "gcp",
-        "hyperbolic",
-        "ibm",
-        "lambda",
-        "mithril",
-        "nebius",
-        "oci",
-        "paperspace",
-        "primeintellect",
-        "runpod",
-        "scp",
-        "shadeform",
-        "vast",
-        "verda",
-        "yotta",
-    ]
-)
+CLOUDS: Final = frozenset(names_of("skypilot")["clouds"])
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
@@ -186,8 +128,7 @@ def _resources(job: Job, nodes: NamedNodes) -> Iterator[tuple[str, Any]]:
 
 def accelerator(gpu: str) -> str:
     """What SkyPilot calls a GPU type; "" if that is not known."""
-    short = gpu.partition("-")[0]
-    return ACCELERATORS.get(gpu, short if short in SAME_NAME else "")
+    return name_in("skypilot", gpu)
 
 
 def _instance_gpus(nodes: NamedNodes) -> int:
