@@ -283,6 +283,26 @@ def test_words_of_the_glossary_have_one_meaning() -> None:
     assert found == []
 
 
+def protected_modules() -> set[str]:
+    contracts = PYPROJECT["tool"]["importlinter"]["contracts"]
+    return {name for one in contracts for name in one.get("protected_modules", ())}
+
+
+def test_a_package_names_its_surface() -> None:
+    """What a contract leaves open to others is named in the `__init__` of its package."""
+    protected = protected_modules()
+    packages = {name.rpartition(".")[0] for name in protected if name[-1] != "*"}
+    silent = []
+    for package in sorted(name for name in packages if name.count(".") > 1):
+        folder = ROOT / "src" / package.replace(".", "/")
+        text = (folder / "__init__.py").read_text(encoding="utf-8")
+        for path in sorted(folder.glob("*.py")):
+            is_open = path.stem != "__init__" and f"{package}.{path.stem}" not in protected
+            if is_open and not re.search(rf"\b{path.stem}\b", text):
+                silent.append(f"{package}.{path.stem}")
+    assert silent == []
+
+
 def test_slow_files_exist() -> None:
     names = (ROOT / "tests/slow_files.txt").read_text(encoding="utf-8").split()
     assert names
