@@ -136,7 +136,7 @@ class _Priced(Value, frozen=True):
 
     @property
     def capacity(self) -> float:
-        return float(min(member.pool.gpu.memory_bytes for member in self.members))
+        return float(min(member.pool.usable_bytes for member in self.members))
 
 
 class _Part(Value, frozen=True):

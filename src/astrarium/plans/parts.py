@@ -48,6 +48,7 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         runtimes=plan.runtimes,
         megatron_lacks=plan.megatron_lacks,
         run=None if plan.run is None else run_part(plan.run),
+        fit_chance=plan.fit_chance,
     )
 
 

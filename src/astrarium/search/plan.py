@@ -12,6 +12,7 @@ import numpy as np
 
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
+from astrarium.cost.chances import fit_chance
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.mixed import ClusterModel, StageClass
@@ -85,6 +86,7 @@ class Plan(Value, frozen=True):
     train_seconds: float | None
     runtimes: tuple[str, ...]  # that can execute it
     megatron_lacks: tuple[str, ...]  # what it would need that Megatron does not have
+    fit_chance: float  # that no GPU runs out of memory
     run: Run | None = None  # None without a number of tokens
 
     @property
@@ -230,6 +232,15 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         train_seconds=train_seconds,
         runtimes=() if lacking else (model.pools[0].runtime.name,),
         megatron_lacks=lacking,
+        fit_chance=min(
+            fit_chance(
+                stage.peak_bytes,
+                stage.capacity_bytes,
+                model.pools[0].runtime.name,
+                experts=experts,
+            )
+            for stage in priced.memory
+        ),
     )
 
 

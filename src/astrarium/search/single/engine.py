@@ -7,8 +7,8 @@ out, the cost model prices the rest. Once the next bound exceeds the worst plan 
 unseen can be better. In the end the layers of what could still be better are dealt anew
 (`open_layouts`, `redealing`); what no bound rules out is stated as a gap.
 
-Kept are the best strategies of different layouts (degrees, micro-batch, virtual stages): plans a
-user would tell apart, not the same plan with another switch set.
+Kept are the best strategies of different degrees and micro-batches: plans a user would tell apart,
+not the same plan with other virtual stages or another switch set.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class Search:
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
         """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
-        fits = peak <= self.model.pool.gpu.memory_bytes
+        fits = peak <= self.model.pool.usable_bytes
         self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
         least = float(peak[~fits].min(initial=np.inf))
         self.state.least_bytes = min(self.state.least_bytes, least)
@@ -381,7 +381,7 @@ class Search:
     def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[int, ...]]:
         """What plans are told apart by."""
         d = layouts.degrees
-        columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch, layouts.virtual)
+        columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
         return zip(*(column[rows].tolist() for column in columns), strict=True)
 
     @property
