@@ -18,7 +18,7 @@ from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.mixed import ClusterModel, StageClass
 from astrarium.cost.replay import is_executed, replayed_seconds
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
-from astrarium.cost.uncertainty import interval_ratios
+from astrarium.cost.uncertainty import doubts_of, interval_ratios
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
@@ -204,7 +204,10 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
     seconds = priced.seconds
     lacking = _no_place_for_inputs(model, priced.strategy)
     experts = workload.model.max_experts > 0
-    ratios = [interval_ratios(m.ops, m.runtime.name, experts=experts) for m, _ in used]
+    ratios = [
+        interval_ratios(doubts_of(m.ops, priced.breakdown, experts=experts), m.runtime.name)
+        for m, _ in used
+    ]
     low, high = min(ratio[0] for ratio in ratios), max(ratio[1] for ratio in ratios)
     iterations = workload.iterations
     train_seconds = None if iterations is None else iterations * seconds
