@@ -224,6 +224,85 @@ def test_a_class_name_has_one_meaning() -> None:
     assert {name: found for name, found in public.items() if len(found) > 1} == {}
 
 
+# Words with one meaning in the glossary of docs/architecture.md, and what says another thing.
+AGAINST_THE_GLOSSARY = {
+    r"(?:mesh|parallel(?:ism)?|tp|pp|dp|cp) dimensions?|dimensions? of parallelism": "axis",
+    r"(?:tensor|expert|data|pipeline|context) parallelism (?:size|level)": "degree",
+    r"virtual pipeline chunks?|model chunks?": "chunk",
+    r"hyper-?parameters? of (?:the |a )?strategy": "options",
+}
+# Names say what they hold; these say only that there is something.
+VAGUE = {"further", "beyond", "unlike", "told", "sieve", "polish", "whatever", "misc", "utils"}
+STILL_VAGUE = {  # to be renamed
+    "_beyond_limits",
+    "_further_launches",
+    "_of_unlike_shapes",
+    "_told",
+    "_unlike",
+    "_whatever_recomputed",
+    "beyond_budget",
+    "beyond_memory",
+    "further_launches",
+    "is_told",
+    "sieve",
+    "told",
+}
+
+
+def named_things(tree: ast.AST) -> Iterator[str]:
+    """Functions, classes, and the fields of classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
+            yield from (field.id for field in fields if isinstance(field, ast.Name))
+
+
+def words_of(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)}
+
+
+def test_names_are_not_vague() -> None:
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    named = {name for path in sources for name in named_things(ast.parse(path.read_bytes()))}
+    vague = {name for name in named if words_of(name) & VAGUE}
+    modules = {path.stem for path in sources if words_of(path.stem) & (VAGUE | {"words"})}
+    assert vague - STILL_VAGUE == set()
+    assert modules - {"words"} == set()  # validate/words.py
+
+
+def test_words_of_the_glossary_have_one_meaning() -> None:
+    """Docstrings, comments and messages say axis, degree and chunk as the glossary does."""
+    found = [
+        f"{path.relative_to(ROOT)}: '{match[0]}', where the glossary says {instead}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for pattern, instead in AGAINST_THE_GLOSSARY.items()
+        for match in re.finditer(pattern, path.read_text(encoding="utf-8"), re.IGNORECASE)
+    ]
+    assert found == []
+
+
+def protected_modules() -> set[str]:
+    contracts = PYPROJECT["tool"]["importlinter"]["contracts"]
+    return {name for one in contracts for name in one.get("protected_modules", ())}
+
+
+def test_a_package_names_its_surface() -> None:
+    """What a contract leaves open to others is named in the `__init__` of its package."""
+    protected = protected_modules()
+    packages = {name.rpartition(".")[0] for name in protected if name[-1] != "*"}
+    silent = []
+    for package in sorted(name for name in packages if name.count(".") > 1):
+        folder = ROOT / "src" / package.replace(".", "/")
+        text = (folder / "__init__.py").read_text(encoding="utf-8")
+        for path in sorted(folder.glob("*.py")):
+            is_open = path.stem != "__init__" and f"{package}.{path.stem}" not in protected
+            if is_open and not re.search(rf"\b{path.stem}\b", text):
+                silent.append(f"{package}.{path.stem}")
+    assert silent == []
+
+
 def test_slow_files_exist() -> None:
     names = (ROOT / "tests/slow_files.txt").read_text(encoding="utf-8").split()
     assert names

@@ -1,4 +1,4 @@
-"""GPU types: what they are made of, how they are linked, what they cost by default.
+"""GPU types: their figures, links and default prices.
 
 Peaks are dense and, for cards that differ, with fp32 accumulation; memory is what CUDA or HIP
 reports as total. Link figures are per GPU and direction. Not here: measured efficiencies (those
@@ -137,7 +137,7 @@ def _processor(name: str) -> Gpu | None:
 
 
 def shared(gpu: Gpu, share: float) -> Gpu:
-    """A device of which the job has a share of the time: everything it does takes longer."""
+    """A device that gives the job a share of its time, so that everything takes longer."""
     return replace(
         gpu,
         name=f"{gpu.name.partition('@')[0]}@{100 * share:g}%",

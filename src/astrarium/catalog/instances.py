@@ -60,7 +60,7 @@ def instances(gpu: str | None = None) -> tuple[Instance, ...]:
 
 
 def find_instance(name: str) -> Instance:
-    """Return the instance of this name, whatever its case; Azure's "Standard_" may be left out."""
+    """Return the instance of this name in any case; Azure's "Standard_" may be left out."""
     table, names = _table(overrides.stamps())
     found = names.get(_key(name))
     if found is None:

@@ -1,8 +1,8 @@
-"""How far measured iterations stray from predicted ones: what prediction intervals rest on.
+"""The deviations of measured from predicted iterations, on which intervals are based.
 
 `data/intervals.json` holds the terms of the expected deviation and, for each family of runtimes
-and for all together, how many of these deviations an interval spans that holds four times in five
-on a source that was not seen. It is written by `benchmarks/fit_intervals.py`; nothing here
+and for all together, the number of these deviations in an interval that holds for four
+of five runs of an unseen source. It is written by `benchmarks/fit_intervals.py`; nothing here
 computes an interval, that is `astrarium.cost.uncertainty`.
 """
 

@@ -1,4 +1,4 @@
-"""Prices that users have: catalogs of SkyPilot on their disk, and contracts of their own.
+"""Prices of the user: SkyPilot's catalogs on disk, and contracts.
 
 `read_price_file` knows three kinds of files:
 
@@ -28,6 +28,7 @@ from statistics import median
 from typing import Final, TypeVar
 
 from astrarium import documents, units
+from astrarium.catalog.gpu_names import names_of
 from astrarium.catalog.gpus import find_gpu
 from astrarium.catalog.instances import find_instance
 from astrarium.catalog.prices import DISCOUNT, OWN_CLOUD, RATE_CARD, Offer, cloud_name, merged
@@ -42,26 +43,6 @@ SKYPILOT_FILE: Final = "vms.csv"
 SHOWN_NAMES: Final = 3
 
 _SKYPILOT_COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price")
-# Where SkyPilot means another card than the short name does here.
-_SKYPILOT_NAMES: Final[Mapping[str, str]] = {
-    "A100": "A100-SXM4-40GB",
-    "A100-40GB": "A100-SXM4-40GB",
-    "A100-80GB": "A100-SXM4-80GB",
-    "A100-80GB-SXM": "A100-SXM4-80GB",
-    "V100": "V100-SXM2-16GB",
-    "V100-16GB": "V100-SXM2-16GB",
-    "V100-32GB": "V100-SXM2-32GB",
-    "P100": "P100-PCIe-16GB",
-    "H100-MEGA": "H100-SXM5-80GB",
-    "H100-SXM": "H100-SXM5-80GB",
-    "H100-80GB": "H100-SXM5-80GB",
-    "H200-SXM": "H200-SXM5-141GB",
-    "RTX6000-Ada": "RTX-6000-Ada-48GB",
-    "RTXPRO6000": "RTX-PRO-6000-Blackwell-96GB",
-    "RTXA6000": "RTX-A6000-48GB",
-    "RTXA5000": "RTX-A5000-24GB",
-    "RTXA4000": "RTX-A4000-16GB",
-}
 _KEYS: Final = (
     "gpu",
     "cloud",
@@ -81,7 +62,7 @@ T = TypeVar("T")
 
 
 class PriceFile(Value, frozen=True):
-    """What a file offers, and what of it was left out."""
+    """The offers of a file, and notes on rows that were left out."""
 
     offers: tuple[Offer, ...]
     notes: tuple[str, ...] = ()
@@ -210,7 +191,7 @@ def _skypilot_gpu(accelerator: str, instance: str) -> str | None:
     except InputError:
         pass
     try:
-        return find_gpu(_SKYPILOT_NAMES.get(accelerator, accelerator)).name
+        return find_gpu(names_of("skypilot")["read"].get(accelerator, accelerator)).name
     except InputError:
         return None
 

@@ -23,7 +23,7 @@ _DATA: Final = Path(__file__).parent / "data"
 
 
 class Unit(Value, frozen=True):
-    """A unit of the files: how it is written and how much of the SI unit it is."""
+    """A unit of the files: its text and its factor to the SI unit."""
 
     text: str
     factor: float

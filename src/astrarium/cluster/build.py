@@ -1,4 +1,4 @@
-"""Pools from a GPU type and what the user says about the machines; the rest is the catalog's.
+"""Pools from a GPU type and the user's figures; the catalog supplies the rest.
 
 The rate inside a node is that at which *all* its GPUs reach each other: the NVLink rate where
 the link covers the node, else PCIe. Bridges between pairs of cards in a larger node are left
@@ -29,7 +29,7 @@ _RACK: Final = "rack"  # the catalog's word for NVLink that leaves the node
 
 
 class Machines(Value, frozen=True):
-    """What may be said about the nodes of a pool; None stands for the catalog's figure."""
+    """The user's figures for the nodes of a pool; None means the catalog's figure."""
 
     intra_node_bandwidth: float | None = None
     inter_node_bandwidth: float | None = None
@@ -85,7 +85,7 @@ def build_pool(
 
 
 def _domain(gpu: Gpu, gpus_per_node: int, given: int | None) -> int:
-    """Return how many GPUs a fast domain can hold: a node, or the rack where NVLink spans it."""
+    """Return the size of a domain: a node, or the rack if NVLink spans it."""
     if given is None:
         spans_rack = _RACK in gpu.link_type and gpu.nvlink_domain > gpus_per_node
         return gpu.nvlink_domain if spans_rack else gpus_per_node

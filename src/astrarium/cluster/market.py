@@ -126,7 +126,7 @@ def with_discount(cluster: Cluster, share: float) -> Cluster:
 
 
 def undiscounted_notes(cluster: Cluster) -> tuple[str, ...]:
-    """What a discount does not come off: prices that are stated are what is paid."""
+    """Notes on prices without the discount: stated prices are final."""
     stated = [p for p in cluster.pools if p.price_origin in (PRICE_FLAG, CLUSTER_FILE)]
     names = ", ".join(dict.fromkeys(pool.gpu.name for pool in stated))
     return (f"stated prices are not discounted: {names}",) if stated else ()
@@ -158,7 +158,7 @@ def with_power(cluster: Cluster, power: Power) -> Cluster:
 
 
 def market_pools(book: Book, most_gpus: int) -> tuple[Pool, ...]:
-    """Pools for every cloud and GPU type of a book, each of at most so many GPUs."""
+    """Pools for every cloud and GPU type of a book, each with a limited number of GPUs."""
     pools: list[Pool] = []
     for name in book.gpus:
         usable = book.usable(name)
@@ -293,7 +293,7 @@ def _whole(usable: Sequence[Offer], node: int) -> list[Offer]:
 
 
 def _together(offers: Sequence[Offer], node: int) -> Offer:
-    """The cheapest instances of one place that have so many GPUs, as if they were one."""
+    """The cheapest instances of one place that add up to these GPUs, as one offer."""
 
     def cost(parts: tuple[Offer, ...]) -> tuple[float, int, int]:
         usd = sum(part.usd_per_hour or 0.0 for part in parts)
@@ -315,7 +315,7 @@ def _together(offers: Sequence[Offer], node: int) -> Offer:
 
 
 def _listed(instances: Sequence[str]) -> str:
-    """Of instances that differ: how many of which."""
+    """Instances with their numbers."""
     counts = Counter(instances)
     if len(counts) == 1:
         return instances[0]
@@ -327,7 +327,7 @@ def _order(offer: Offer, node: int) -> tuple[object, ...]:
 
 
 def _usd_of_node(offer: Offer, node: int) -> float:
-    """What is billed for so many GPUs of a node: whole instances, several if one is too small."""
+    """The price for GPUs of a node: whole instances, several if one is too small."""
     rate = offer.usd_per_gpu_hour
     assert rate is not None, "offers without a price are not usable"
     sizes = _usual_sizes(offer) if RATE_CARD in offer.marks else (offer.gpus,)
@@ -399,7 +399,7 @@ def _pools_of_cloud(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> list[Pool
 
 
 def _usd_of(pool: Pool, gpus: int) -> float:
-    """What so many GPUs of a pool cost an hour."""
+    """The price per hour for a number of GPUs of a pool."""
     return float(pool.billed_gpus(np.array(gpus))) * (pool.usd_per_gpu_hour or 0.0)
 
 

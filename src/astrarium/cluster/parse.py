@@ -1,7 +1,7 @@
 """The text of `--gpus`: "h100:64,a100:128", one pool per type with the catalog's machines.
 
 A count below a node is a part of one node, and divides it; a count above is whole nodes.
-Anything else needs a cluster file, because the text cannot say which machines hold how many.
+Anything else needs a cluster file, because the text cannot say how they are spread over machines.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Pool(Value, frozen=True):
         return int(self.domain_of(np.array([self.num_gpus]))[0])
 
     def domain_of(self, gpus: Ints) -> Ints:
-        """GPUs in one NVLink domain for jobs of so many: whole nodes, domains alike if possible.
+        """GPUs in one NVLink domain for a job of this size: whole nodes, equal domains if possible.
 
         128 GPUs in racks of 72 are two domains of 64, as schedulers place them. A job smaller
         than a node has the node to itself.
@@ -76,12 +76,12 @@ class Pool(Value, frozen=True):
         return np.where(nodes <= capacity, nodes, domain) * self.gpus_per_node
 
     def billed_gpus(self, gpus: Ints) -> Ints:
-        """GPUs that are paid for when so many are used."""
+        """GPUs that are paid for when this number is used."""
         return billed_gpus(gpus, self.gpus_per_node, self.rented_sizes)
 
 
 def billed_gpus(gpus: Ints, gpus_per_node: int, rented_sizes: Sequence[int]) -> Ints:
-    """GPUs that are paid for when so many are used: instances are rented whole.
+    """GPUs that are paid for when `gpus` are used: instances are rented whole.
 
     A node or more: whole nodes. Fewer GPUs: the smallest instance that holds them, or as many of
     the largest as it takes; a pool that is a part of a node (`--gpus h100:2`) is rented so, too.

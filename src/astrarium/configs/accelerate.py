@@ -12,15 +12,8 @@ from astrarium.errors import InputError, did_you_mean
 from astrarium.model.workload import Precision
 
 MARKS: Final = ("distributed_type", "fsdp_config", "parallelism_config", "megatron_lm_config")
-_USED: Final = {
-    "num_processes": "gpus",
-    "mixed_precision": "precision",
-    "distributed_type": "zero_stage",
-    "fsdp_config": "zero_stage",
-    "deepspeed_config": "zero_stage",
-    "parallelism_config": "tp, cp, dp",
-    "megatron_lm_config": "tp, pp, recompute",
-}
+_KEYS: Final = known_keys("accelerate")
+_USED: Final[Mapping[str, str]] = _KEYS["used"]
 _FULL, _GRADIENTS, _NONE = 3, 2, 0
 # Of FSDP1, by name or number; FSDP2 has a truth value instead.
 _STRATEGIES: Final = {
@@ -37,15 +30,11 @@ _ON_HOST: Final = "weights on the host are not modelled"
 _HIGHEST_STAGE: Final = 3
 _DEFAULT_STAGE: Final = 2
 # Of megatron_lm_config: what is not modelled.
-_MEGATRON_AS_IF: Final = {
-    "megatron_lm_use_custom_fsdp": "its sharding is not read here",
-    "megatron_lm_decoder_last_pipeline_num_layers": "stages are taken to be alike",
-}
+_MEGATRON_AS_IF: Final[Mapping[str, str]] = _KEYS["megatron_as_if"]
 
 
 def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
     """One process is one GPU; batch and model are in the user's script."""
-    keys = known_keys("accelerate")
     file = _File(content, source)
     strategy = {
         "FSDP": _sharded,
@@ -62,7 +51,7 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
     note = f"{source}: the micro-batch is set in the training script; predicted with 1"
     return Imported(
         source=source,
-        program=f"accelerate {keys['version']}",
+        program=f"accelerate {_KEYS['version']}",
         described=described,
         strategy_of=lambda *_: dict(strategy),
         used=tuple(
@@ -70,9 +59,9 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
             for key, sets in _USED.items()
             if key in content
         ),
-        neutral=tuple(key for key in content if key in keys["top"] and key not in _USED),
+        neutral=tuple(key for key in content if key in _KEYS["top"] and key not in _USED),
         as_if=tuple(_as_if(file)),
-        unknown=tuple(_unknown(file, keys)),
+        unknown=tuple(_unknown(file, _KEYS)),
         conflicts=tuple(_conflicts(file)),
         notes=(note, *_notes(file)),
     )

@@ -19,33 +19,16 @@ _MICRO: Final = "train_micro_batch_size_per_gpu"
 _STEPS: Final = "gradient_accumulation_steps"
 _ZERO: Final = "zero_optimization"
 MARKS: Final = (_BATCH, _MICRO, _ZERO, _STEPS)
-_USED: Final = {
-    _BATCH: "global_batch",
-    _MICRO: "micro_batch",
-    _STEPS: "num_micro_batches",
-    "bf16": "precision",
-    "bfloat16": "precision",
-    "fp16": "precision",
-    _ZERO: "zero_stage",
-    "tensor_parallel": "tp",
-    "expert_parallel": "ep",
-    "sequence_parallel_size": "cp",
-}
+_KEYS: Final = known_keys("deepspeed")
+_USED: Final[Mapping[str, str]] = _KEYS["used"]
 _HIGHEST_STAGE: Final = 3
 # Keys of zero_optimization that change time or memory in a way that is not modelled.
-_ZERO_AS_IF: Final = {
-    "offload_param": ("none", "weights on the host are not modelled"),
-    "zero_hpz_partition_size": (1, "one level of sharding over all data-parallel ranks"),
-    "zero_quantized_weights": (False, "weights are gathered in 16 bits"),
-    "zero_quantized_gradients": (False, "gradients are reduced as they are"),
-    "zenflow": (None, "the offloaded update is not overlapped"),
-}
+_ZERO_AS_IF: Final[Mapping[str, tuple[Any, str]]] = _KEYS["zero_as_if"]
 
 
 def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
     reader = Values(content, source, open_values=(AUTO,))
     zero = reader.section(_ZERO)
-    keys = known_keys("deepspeed")
     strategy = _strategy(reader, zero)
     batch, micro, steps = (reader.count(key) for key in (_BATCH, _MICRO, _STEPS))
     described = Described(
@@ -56,18 +39,18 @@ def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
         precision=_precision(reader),
         strategy=strategy,
     )
-    conflicts = list(_conflicts(reader, keys))
+    conflicts = list(_conflicts(reader, _KEYS))
     return Imported(
         source=source,
-        program=f"DeepSpeed {keys['version']}",
+        program=f"DeepSpeed {_KEYS['version']}",
         described=described,
         strategy_of=lambda _, gpus=None: {**strategy, **_batch_keys(reader, strategy, gpus)},
         used=tuple(
             Used(key, _short(content[key]), field) for key, field in _USED.items() if key in content
         ),
-        neutral=tuple(key for key in content if key in keys["top"] and key not in _USED),
+        neutral=tuple(key for key in content if key in _KEYS["top"] and key not in _USED),
         as_if=tuple(_as_if(reader, zero)),
-        unknown=tuple(_unknown(content, zero.content, keys)),
+        unknown=tuple(_unknown(content, zero.content, _KEYS)),
         conflicts=tuple(conflicts),
         notes=tuple(_notes(reader)),
     )

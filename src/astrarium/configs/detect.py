@@ -1,4 +1,4 @@
-"""Whose configuration a text is, by what it says; file names decide nothing."""
+"""Recognises the program of a configuration by its content, not by the name of the file."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def is_strategy(content: Mapping[str, Any]) -> bool:
 
 
 def reader_of(content: Mapping[str, Any]) -> Reader | None:
-    """Who reads a document with such keys; None for strategies, plans and what nobody knows."""
+    """The reader for a document with these keys; None for strategies, plans and unknown ones."""
     if is_strategy(content):
         return None
     from astrarium.configs import accelerate, deepspeed, torchtitan_file
     from astrarium.configs.megatron import overrides
 
     if "parallelism" in content and "tokens" in content:
-        from astrarium.configs.nanotron_file import read_nanotron
+        from astrarium.configs.nanotron import read_nanotron
 
         return read_nanotron
     if any(key in content for key in deepspeed.MARKS):

@@ -58,7 +58,7 @@ class Unknown(Value, frozen=True):
 
 
 class Imported(Value, frozen=True):
-    """A configuration: what it says, and what became of each of its options.
+    """A configuration: what it states, and how each of its options was understood.
 
     `strategy_of` gives the keys of the strategy for a number of layers and, where it is known, of
     GPUs.
@@ -118,7 +118,7 @@ class Imported(Value, frozen=True):
         return with_config(model, described.shape)
 
     def batch(self, gpus: int) -> int | None:
-        """Sequences of an iteration; on so many GPUs, where only a replica's are stated."""
+        """Sequences of an iteration; if only those of a replica are stated, on `gpus` GPUs."""
         described = self.described
         if described.global_batch is not None or described.batch_of_replica is None:
             return described.global_batch
@@ -129,7 +129,7 @@ class Imported(Value, frozen=True):
         return described.batch_of_replica * max(replicas, 1)
 
     def disagreements(self, stated: Mapping[str, tuple[int, str]]) -> list[str]:
-        """Facts of the configuration that a flag contradicts: by name, value and who says so."""
+        """Facts of the configuration that a flag contradicts."""
         facts = {
             "gpus": ("GPU" if self.described.gpus == 1 else "GPUs", self.described.gpus),
             "seq_length": ("a sequence length of", self.described.seq_length),
@@ -139,8 +139,8 @@ class Imported(Value, frozen=True):
         for name, (value, who) in stated.items():
             words, own = facts[name]
             if own is not None and own != value:
-                said = f"{own:,} {words}" if name == "gpus" else f"{words} {own:,}"
-                out.append(f"{self.source} has {said}, but {who} says {value:,}")
+                shown = f"{own:,} {words}" if name == "gpus" else f"{words} {own:,}"
+                out.append(f"{self.source} has {shown}, but {who} says {value:,}")
         return out
 
     def model_disagreements(self, model: Model) -> list[str]:

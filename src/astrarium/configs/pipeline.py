@@ -1,4 +1,4 @@
-"""How Megatron and torchtitan are told to cut a model into stages that are not all alike.
+"""Uneven stages, as the options of Megatron and torchtitan describe them.
 
 All functions return the layers of every chunk in model order: chunk c runs on pipeline rank
 c mod pp, as in the `stages` of a strategy.
@@ -45,7 +45,7 @@ def layout_chunks(text: str) -> list[int]:
 
 
 def _number(digits: str) -> int:
-    """So many repeats; of numbers too long to be read, too many."""
+    """The number of repeats; too many if it has too many digits."""
     shown = digits.lstrip("0")
     return int(shown or "0") if len(shown) < 10 else _MOST_LETTERS + 1
 

@@ -16,61 +16,10 @@ from astrarium.model.workload import Precision
 
 # Sections of which two or more make a file torchtitan's.
 MARKS: Final = ("job", "model", "training", "parallelism", "activation_checkpoint", "metrics")
-_USED: Final = {
-    "parallelism.data_parallel_replicate_degree": "dp",
-    "parallelism.data_parallel_shard_degree": "dp, zero_stage",
-    "parallelism.fsdp_reshard_after_forward": "zero_stage",
-    "parallelism.tensor_parallel_degree": "tp",
-    "parallelism.enable_async_tensor_parallel": "overlap_tp",
-    "parallelism.pipeline_parallel_degree": "pp",
-    "parallelism.pipeline_parallel_schedule": "schedule",
-    "parallelism.pipeline_parallel_layers_per_stage": "virtual_stages",
-    "parallelism.pipeline_parallel_first_stage_less_layers": "stages",
-    "parallelism.pipeline_parallel_last_stage_less_layers": "stages",
-    "parallelism.module_fqns_per_model_part": "stages",
-    "parallelism.pipeline_parallel_microbatch_size": "micro_batch",
-    "parallelism.context_parallel_degree": "cp",
-    "parallelism.expert_parallel_degree": "ep",
-    "parallelism.expert_tensor_parallel_degree": "etp",
-    "activation_checkpoint.mode": "recompute",
-    "activation_checkpoint.selective_ac_option": "recompute",
-    "training.local_batch_size": "micro_batch",
-    "training.global_batch_size": "global_batch",
-    "training.seq_len": "seq_length",
-    "training.steps": "tokens",
-    "training.mixed_precision_param": "precision",
-    "compile.enable": "runtime",
-    "model.name": "model",
-    "model.flavor": "model",
-    "model.converters": "precision",
-}
-_AS_IF: Final = {
-    "parallelism.disable_loss_parallel": (False, "the loss is divided over tp"),
-    "parallelism.context_parallel_rotate_method": (
-        "allgather",
-        "the exchange is modelled in one way",
-    ),
-    "parallelism.expert_parallel_comm_backend": ("standard", "its exchange is not measured"),
-    "parallelism.pipeline_parallel_schedule_csv": ("", "a schedule of one's own is not modelled"),
-    "training.enable_cpu_offload": (False, "weights on the host are not modelled"),
-    "training.mixed_precision_param": ("bfloat16", "training in 32 bits is not modelled"),
-    "optimizer.name": ("AdamW", "the optimizer's states are those of Adam"),
-    "optimizer.early_step_in_backward": (False, "the update follows the backward pass"),
-    "debug.deterministic": (False, "reproducible kernels are slower and not measured"),
-}
-_NAMES: Final = {
-    "llama3": {"8b": "Llama-3.1-8B", "70b": "Llama-3.1-70B", "405b": "Llama-3.1-405B"},
-    "deepseek_v3": {"16b": "DeepSeek-V2-Lite", "236b": "DeepSeek-V2", "671b": "DeepSeek-V3 / R1"},
-    "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
-    "llama4": {
-        "17bx16e": "Llama-4-Scout-17B-16E (text)",
-        "17bx128e": "Llama-4-Maverick-17B-128E (text)",
-    },
-    "qwen3": {
-        size.lower(): f"Qwen3-{size}"
-        for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
-    },
-}
+_KEYS: Final = known_keys("torchtitan")
+_USED: Final[Mapping[str, str]] = _KEYS["used"]
+_AS_IF: Final[Mapping[str, tuple[Any, str]]] = _KEYS["as_if"]
+_NAMES: Final[Mapping[str, Mapping[str, str]]] = _KEYS["models"]
 _RESHARDING: Final = ("default", "always", "never")
 _EVERY: Final = re.compile(r"[0-9]{1,6}")  # of how many layers one is kept
 _LOCAL_BATCH: Final = 8
@@ -79,10 +28,9 @@ _MODELLED: Final = ("1f1b", "interleaved1f1b")
 
 
 def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
-    keys = known_keys("torchtitan")["sections"]
     values = _File(content, source)
     described = _described(values)
-    unknown = list(_unknown(content, keys))
+    unknown = list(_unknown(content, _KEYS["sections"]))
     flat = dict(_flat(content))
 
     def strategy_of(layers: int, gpus: int | None = None) -> dict[str, Any]:
@@ -93,7 +41,7 @@ def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
 
     return Imported(
         source=source,
-        program=f"torchtitan {known_keys('torchtitan')['version']}",
+        program=f"torchtitan {_KEYS['version']}",
         described=described,
         strategy_of=strategy_of,
         used=tuple(Used(key, str(flat[key]), sets) for key, sets in _USED.items() if key in flat),
@@ -201,7 +149,7 @@ def _described(v: _File) -> Described:
 
 
 def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
-    """How experts are divided; by tp, whatever is stated, where they are not dealt out."""
+    """How experts are divided; without expert parallelism always by tp."""
     if ep > 1:
         return {"etp": v.degree("expert_tensor_parallel")}
     name = _model_name(v) if tp > 1 else None

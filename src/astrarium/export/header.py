@@ -1,4 +1,4 @@
-"""The lines at the top of every exported file: what it is for, and what was predicted of it."""
+"""The lines at the top of every exported file: its purpose and the prediction."""
 
 from __future__ import annotations
 

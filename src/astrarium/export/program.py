@@ -18,9 +18,9 @@ Files = Mapping[str, str]  # name, relative to the folder -> text
 class Data(Value, frozen=True):
     """Arguments that say what is read in training.
 
-    `generated` needs no files. `own` takes its place where the environment variable `variable` is
-    set; its words are those of a shell, and may refer to further variables. `otherwise` says what
-    is read where it is not.
+    `generated` needs no files. `own` replaces it if the environment variable `variable` is set;
+    its words are those of a shell and may refer to other variables. `otherwise` says what is read
+    without it.
     """
 
     generated: tuple[str, ...] = ()
@@ -33,10 +33,10 @@ class RankProgram(Value, frozen=True):
     """What every process runs.
 
     `script` is what follows `torchrun ...`, as words of a shell: `"$MEGATRON_PATH"/pretrain_gpt.py`
-    or `-m torchtitan.train`. `arguments` are plain words. `variables` must be set by the user, for
-    what is said. `checkpoints` are words of a shell that keep checkpoints and go on from the last
-    one, for plans whose nodes may be taken away. Scripts hand what they are given themselves on,
-    behind all arguments.
+    or `-m torchtitan.train`. `arguments` are plain words. `variables` must be set by the user; each
+    has a description. `checkpoints` are words of a shell that keep checkpoints and go on from the
+    last one, for plans whose nodes may be taken away. Scripts hand what they are given themselves
+    on, behind all arguments.
     """
 
     software: str  # with its version: "Megatron-LM 0.19.2"

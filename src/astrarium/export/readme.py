@@ -1,4 +1,4 @@
-"""The README of an exported folder: the exact command, what it needs, what was predicted."""
+"""The README of an exported folder: the command, its requirements and the prediction."""
 
 from __future__ import annotations
 

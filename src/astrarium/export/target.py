@@ -1,4 +1,4 @@
-"""What a target is: software that a plan can be written for, and what that cannot express."""
+"""Targets: software that plans can be written for, and what it cannot express."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MEGATRON: Final = "megatron"  # what plans are made and priced for
 
 
 class Target(Value, frozen=True):
-    """Software, in the version that what is written was checked with.
+    """Software, in the version that its exports were checked with.
 
-    `lacks` says of features why they cannot be expressed, for the user to read. `model_refused`
-    says why a model cannot be built there, "" if it can; `nodes_refused` the same of asking for the
-    nodes of a plan. `runtime` is whose kernels come nearest, by which a plan must fit as well.
-    Software that `resumes` goes on from its checkpoints. Training software has a
-    `program`; it is started by torchrun, unless it has a `launch` of its own. A launcher only has a
-    `launch`, which starts any program; its files stand beside those of the program.
+    `lacks` maps features that it cannot express to a reason for the user. `model_refused` says why
+    a model cannot be built, "" if it can; `nodes_refused` says the same for the nodes of a plan.
+    `runtime` has the most similar kernels; a plan must fit by it as well. Software that `resumes`
+    can start from its checkpoints. Training software has a `program`; it is started by torchrun,
+    unless it has a `launch` of its own. A launcher only has a `launch`, which starts any program;
+    its files stand beside those of the program.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""From what the user calls a model to the model: catalog name, config.json, folder, model file.
+"""Loads a model from a catalog name, a config.json, its folder, or a model file.
 
 A catalog name wins over a file of the same name in the current folder (write `./name` for that).
-Files are told apart by their content: a list `layers` makes a model file, `model_type` a config.
+Files are recognised by their content: a list `layers` makes a model file, `model_type` a config.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ _VECTORS = {NormKind.RMS: 1, NormKind.LAYER: 2}
 
 
 class Moved(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Bytes that kernels read and write; twice as many backward if that is left out."""
+    """Bytes that kernels read and write; backward defaults to twice forward."""
 
     forward: Figure
     backward: Figure | None = None

@@ -227,7 +227,7 @@ def grouped(
 ) -> Iterator[RenderableType]:
     """A table of groups: their names in a column where there is room, else in lines of their own.
 
-    `names`, and the number of `times` that there is such a group, are given for every row.
+    `names` and `times`, the number of such groups, have an entry for every row.
     """
     groups = [list(rows) for _, rows in groupby(range(len(names)), key=lambda row: names[row])]
     begins = {rows[0] for rows in groups}

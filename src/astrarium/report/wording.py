@@ -1,7 +1,7 @@
-"""Names and sentences for what the numbers mean: causes of time and memory, options, rejections.
+"""Names and sentences for causes of time and memory, for options and rejections.
 
-Every cause of the cost model has an entry here; a test fails for one without. A document written
-by another version may hold further causes: they are shown under their key.
+Every cause of the cost model has an entry here; a test checks it. Documents of other versions may
+hold other causes, which are shown by their key.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def time_cause(key: str) -> TimeCause:
 
 
 def remedy(key: str, strategy: Strategy) -> str:
-    """What would make a cause smaller, given what the strategy does already; "" if nothing."""
+    """What would make a cause smaller, beyond what the strategy already does; "" if nothing."""
     cause = time_cause(key)
     if not cause.switch or getattr(strategy.overlap, cause.switch):
         return cause.remedy
@@ -309,7 +309,7 @@ def stage_gpus(plan: PlanPart) -> dict[int, str]:
 
 
 def layers_of_stages(plan: PlanPart) -> dict[int, int]:
-    """How many layers each pipeline rank holds, over all of its chunks."""
+    """The number of layers on each pipeline rank, over all its chunks."""
     layers: dict[int, int] = {}
     for stage in plan.strategy.stages:
         first, last = stage.layers
@@ -335,7 +335,7 @@ def link_words(link: Reach, pools: Sequence[str]) -> str:
 
 
 def layers_words(strategy: Strategy) -> str:
-    """How many layers the stages hold in model order; "" if all hold as many."""
+    """The numbers of layers of the stages in model order; "" if all are equal."""
     counts = layer_counts(strategy)
     if len(set(counts)) < 2:
         return ""

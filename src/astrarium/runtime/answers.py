@@ -19,7 +19,7 @@ def own_output() -> TextIO:
     return answers
 
 
-def say(answers: TextIO, **content: Any) -> None:  # noqa: ANN401  whatever JSON can hold
+def say(answers: TextIO, **content: Any) -> None:  # noqa: ANN401  any JSON value
     """Write one answer."""
     import json
 

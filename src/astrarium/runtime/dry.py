@@ -1,10 +1,10 @@
 """`astrarium run --dry`: one GPU builds and trains the shard of each sort of stage in turn.
 
 The process believes to be one rank of all that the plan asks for, with the plan's own model, but
-its messages go nowhere: what arrives is whatever lies in memory. So its tensors are those of the
-real run, byte for byte, and its seconds those of a run whose messages take no time. That is what
-it is compared with: the same plan under the runtime that is installed here (megatron-core without
-TransformerEngine), with links that take no time.
+its messages go nowhere: what arrives is what memory happens to hold. So its tensors are those of
+the real run, byte for byte, and its seconds those of a run whose messages take no time. That is
+what it is compared with: the same plan under the runtime that is installed here (megatron-core
+without TransformerEngine), with links that take no time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DryStage(Value, frozen=True):
 
 
 class DryRun(Value, frozen=True):
-    """What was tried on which GPU, and what came of it."""
+    """The stages that were tried, the GPU and the results."""
 
     schema: str
     model: str
@@ -228,7 +228,7 @@ def _stage(
 
 
 def _with_rest(held: Mapping[str, float], peak: float) -> dict[str, float]:
-    """What is held all the time, and what comes and goes."""
+    """Bytes that stay, and those that come and go."""
     return {**held, "activations": peak - sum(held.values())}
 
 

@@ -41,7 +41,7 @@ class Comparison(Value, frozen=True):
 
 
 def versions() -> dict[str, str]:
-    """What is installed of what runs need; InputError names what is missing."""
+    """The installed versions of what runs need; InputError names what is missing."""
     missing = [name for module, name in PACKAGES.items() if not _is_there(module)]
     if missing:
         raise InputError(
@@ -104,8 +104,8 @@ def run_jobs(
         beside=beside,
     )
     results: list[list[RankResult]] = [[] for _ in jobs]
-    for said in answers:
-        for answer in said:
+    for of_rank in answers:
+        for answer in of_rank:
             if "result" in answer:
                 result = msgspec.convert(answer["result"], RankResult)
                 results[result.job].append(result)

@@ -1,7 +1,7 @@
-"""What the ranks of a run are told: a model, a strategy, how many steps; and what they answer.
+"""Jobs of the ranks of a run (model, strategy, number of steps), and their results.
 
-Jobs and answers travel as JSON. A job is complete: the same job gives the same losses, whatever
-its degrees, as its weights and tokens are made from the seed by name and by position.
+Jobs and answers travel as JSON. A job is complete: the same job gives the same losses with any
+degrees, because its weights and tokens are made from the seed by name and by position.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One process per rank, started together and ended together.
 
 A rank that fails ends all others at once, and its error is the one shown: those that fail because
-a neighbour is gone come later, and are only named. Whatever happens, no process is left: ranks are
+a neighbour is gone come later, and are only named. No process is ever left: ranks are
 killed when this function is left for any reason, a signal included, and end by themselves should
 the parent be killed. Ranks answer on standard output with one JSON object per line (see `worker`);
 any other line there belongs to what they print on standard error.
@@ -52,7 +52,7 @@ class LateError(RankError):
 
 
 class EndedBySignalError(AstrariumError):
-    """The command was told to end; it leaves as the signal asks for."""
+    """The command was ended by a signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
@@ -66,7 +66,7 @@ class EndedBySignalError(AstrariumError):
 
 @dataclass
 class _Rank:
-    """A process, what it has said, and what is left of an unfinished line."""
+    """A process, its answers, and the rest of an unfinished line."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -76,7 +76,7 @@ class _Rank:
     ended_at: float | None = None  # when it was first seen to say and do nothing more
 
     def read(self, listener: Listener) -> bool:
-        """Take in what the rank has said; False at the end of its output."""
+        """Read the output of the rank; False at its end."""
         assert self.process.stdout is not None
         data = os.read(self.process.stdout.fileno(), READ_BYTES)
         *lines, self.rest = (self.rest + data).split(b"\n")
@@ -122,8 +122,8 @@ class _Rank:
     @property
     def last_lines(self) -> list[str]:
         """The end of its error, or of what it printed."""
-        said = self.failure["failed"] if self.failure else self.log.read_text(errors="replace")
-        return [line for line in said.strip().splitlines() if line.strip()][-TAIL_LINES:]
+        text = self.failure["failed"] if self.failure else self.log.read_text(errors="replace")
+        return [line for line in text.strip().splitlines() if line.strip()][-TAIL_LINES:]
 
 
 def _answer(line: bytes) -> Answer | None:
@@ -226,7 +226,7 @@ def _heard(selector: selectors.BaseSelector, until: float, listener: Listener) -
 
 
 def _hear_the_others(selector: selectors.BaseSelector, ranks: Sequence[_Rank]) -> None:
-    """Shortly let other ranks say what befell them, so that the first to fail can be told."""
+    """Wait shortly for other ranks, to find the first that failed."""
     until = monotonic() + GRACE_SECONDS
     while monotonic() < until and any([rank.process.poll() is None for rank in ranks]):
         _heard(selector, min(until, monotonic() + GRACE_LOOK_SECONDS), lambda rank, answer: None)

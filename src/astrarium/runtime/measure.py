@@ -74,7 +74,7 @@ def jobs_seconds(
     timeout_seconds: float = TIMEOUT_SECONDS,
     progress: Progress = lambda what, done, total: None,
 ) -> list[Timed]:
-    """Do the jobs one after another on as many ranks as there are shares of cores."""
+    """Do the jobs one after another, with a rank for each share of a core."""
     cores = ",".join(map(str, cores_for(len(shares))))
     results = run_jobs(
         [replace(job, steps=WARM_UP_STEPS + TIMED_STEPS) for job in jobs],
@@ -92,7 +92,7 @@ def _timed(seconds: Sequence[float]) -> Timed:
 
 
 def cores_for(ranks: int) -> list[int]:
-    """A core for each rank; InputError if there are not so many."""
+    """A core for each rank; InputError if there are too few."""
     cores = physical_cores()
     if ranks > len(cores):
         raise InputError(

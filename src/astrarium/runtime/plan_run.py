@@ -50,7 +50,7 @@ class RankPart(Value, frozen=True):
 
 
 class PlanRun(Value, frozen=True):
-    """What ran and what came of it; `single_process` is null where one cannot do it alone."""
+    """A run and its results; `single_process` is null if one process cannot do it alone."""
 
     schema: str
     model: str
@@ -110,7 +110,7 @@ def run_plan(job: Job, device: Device, limits: RunLimits, progress: Progress) ->
 
 
 def _made(job: Job, device: Device, limits: RunLimits) -> tuple[ScaledJob, bool]:
-    """The job, and whether it is the plan in its own size: on as many GPUs as it asks for."""
+    """The job, and whether it is the plan in full size, with all the GPUs it asks for."""
     most = limits.ranks
     if device is Device.CUDA:
         gpus = visible_gpus()

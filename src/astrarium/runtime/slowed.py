@@ -1,4 +1,4 @@
-"""Ranks that run for a share of the time only, whatever they do: compute, send or wait.
+"""Ranks that run only for a share of the time.
 
 A process is stopped and let go on again (SIGSTOP, SIGCONT) several hundred times a second, so
 that all its threads, those of the communication library included, have that share of every few

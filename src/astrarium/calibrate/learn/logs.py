@@ -1,7 +1,7 @@
 """Logs of training programs: the times, memory and settings that they print.
 
 Known are Megatron-LM (and its forks), torchtitan and nanotron. Lines of other kinds are passed
-over, so that a log may hold whatever else a job prints; a number that cannot be true in a line
+over, so that a log may hold any other output of a job; a number that cannot be true in a line
 that is understood ends in an error with its place. `log_settings` turns settings into a run.
 
 Samples of the warm-up (compilation, autotuning, caches that fill) and of a smaller batch than the

@@ -20,7 +20,7 @@ from astrarium.validate.predictions import reported_bytes
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run: what was trained how, and the time and memory that its program reported.
+    """One run: its workload and strategy, and the time and memory that its program reported.
 
     `stage` is the pipeline stage whose memory was reported; None is the fullest.
     """

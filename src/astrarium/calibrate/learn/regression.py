@@ -103,10 +103,10 @@ def solve(problem: TuningProblem, chosen: Sequence[int]) -> Fit:
         scatter = _scatter(left, weights, len(free))
         if np.abs(values - before).max() < _CONVERGED:
             break
-    return Fit(values * _beyond_chance(problem, values, weights / scatter**2), deviations, scatter)
+    return Fit(values * _above_chance(problem, values, weights / scatter**2), deviations, scatter)
 
 
-def _beyond_chance(problem: TuningProblem, values: Floats, weights: Floats) -> float:
+def _above_chance(problem: TuningProblem, values: Floats, weights: Floats) -> float:
     """The share of a change that chance does not explain (the positive part of James and Stein).
 
     As many factors of no meaning would lower the weighted squares by their number.

@@ -91,7 +91,7 @@ class Bench:
             self.synchronize()
 
     def sets(self, num_bytes: float) -> int:
-        """How many sets of inputs of this size it takes to leave the caches cold."""
+        """The number of input sets of this size that keeps the caches cold."""
         if not self.cuda:
             return 1
         return max(1, min(MOST_SETS, int(CACHE_BYTES / max(num_bytes, 1.0))))
@@ -133,7 +133,7 @@ class Bench:
             return False
 
     def time(self, case: Case, call: Call) -> Timing:
-        """Warm up, find out how many calls fill a window, and time some batches of them."""
+        """Warm up, find the number of calls that fill a window, and time some batches of them."""
         for i in range(WARM_UP_CALLS):
             call(i)
         self.synchronize()

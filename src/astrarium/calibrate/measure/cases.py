@@ -53,7 +53,7 @@ def working_dtype(device: str) -> str:
 
 
 class Scale(StrEnum):
-    """How large the shapes are, and how many."""
+    """The size and number of shapes."""
 
     FULL = "full"  # a GPU, four to five minutes
     QUICK = "quick"  # the same shapes, a fifth of them

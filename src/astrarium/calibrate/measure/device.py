@@ -98,7 +98,7 @@ def _bench(device: torch.device) -> Bench:
 
 
 def _ranks(asked: MeasureRequest, device: torch.device) -> int:
-    """How many devices take part in collectives; none where there is only one.
+    """The number of devices in collectives; none if there is only one.
 
     A quick run of a processor is a trial: it leaves them out.
     """

@@ -164,7 +164,7 @@ class Journal:
         self._write(row)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        """One line in one call, so that it is there as a whole or not at all."""
+        """Write one line in one call, so that no line is ever incomplete."""
         line = json.dumps(entry, allow_nan=False, separators=(",", ":")) + "\n"
         try:
             os.write(self._file, line.encode())

@@ -73,9 +73,9 @@ def read_arguments(text: str, source: str) -> Imported:
 def of_settings(
     values: Mapping[str, str], source: str, unknown: Sequence[Unknown], recipe: str = ""
 ) -> Imported:
-    """Settings by their names in Megatron's namespace; a recipe's if a program is named.
+    """Settings by their names in Megatron's namespace, or those of a recipe.
 
-    What a recipe sets itself is not known: then nothing is said about what is left out.
+    The settings of a recipe are unknown, so nothing is said about options that are left out.
     """
     by_dest = {option.dest: option for option in megatron_options()}
     arguments = Arguments(unknown=list(unknown))

@@ -115,7 +115,7 @@ def _bounded(one: list[int], other: list[int]) -> list[int]:
 
 
 def _repeated(one: _Value, other: _Value) -> list[int]:
-    """A list so many times, whichever is named first."""
+    """A list repeated; list and number may come in either order."""
     times, part = (one, other) if isinstance(one, int) else (other, one)
     if not isinstance(times, int) or not isinstance(part, list):
         raise _UnreadableError

@@ -95,7 +95,7 @@ def default_ffn(hidden: int, *, gated: bool) -> int:
 
 
 def _windows(s: Settings, layers: int) -> tuple[int | None, ...]:
-    """`(4095,0)` looks back at so many tokens, beside the token itself."""
+    """`(4095,0)` sees 4,095 earlier tokens and the token itself."""
     numbers = re.findall(r"-?\d+", s.text("window_size"))
     back = int(numbers[0]) if numbers else -1
     return (back + 1,) * layers if back > 0 else ()

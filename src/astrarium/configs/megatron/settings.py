@@ -1,7 +1,7 @@
 """Megatron's settings: what its log prints, what a script gives, what its YAML holds.
 
-Names are those of Megatron's namespace. What a log states is all there is; what a script leaves
-out has Megatron's default (`DEFAULTS`).
+Names are those of Megatron's namespace. A log states everything; what a script leaves out has
+Megatron's default (`DEFAULTS`).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _shards_by_fsdp(s: Settings) -> bool:
 
 
 def uneven_chunks(s: Settings) -> list[int]:
-    """Layers of every chunk, where stages are told apart; empty where all are alike."""
+    """Layers of every chunk if stages differ; empty if all are alike."""
     if "pipeline_model_parallel_layout" in s:
         return layout_chunks(s.text("pipeline_model_parallel_layout"))
     layers, pp = s.count("num_layers"), s.count("pipeline_model_parallel_size") or 1

@@ -1,4 +1,4 @@
-"""The command of a script that trains, its arguments, and on how many GPUs it is started."""
+"""The training command of a script, its arguments and the number of its GPUs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _unwrapped(command: Command, where: str) -> Command:
 
 
 def _options_in(words: Sequence[str]) -> int:
-    """How many of the words are options that decide something."""
+    """The number of words that are options with an effect."""
     known = options_by_flag()
     found = (known.get(word.partition("=")[0]) for word in words)
     return sum(o is not None and o.treatment is not Treatment.NEUTRAL for o in found)
@@ -208,7 +208,7 @@ def _gpus_of(launcher: Sequence[str], header: Mapping[str, str], script: Script)
 
 
 def _on_one_node(flags: Mapping[str, str]) -> bool:
-    """Whether a launcher that is told no number of nodes takes this one alone."""
+    """Whether a launcher without a number of nodes uses this one alone."""
     of_deepspeed = "num_gpus" in flags and not _names(flags, _HOSTS)
     return "nproc_per_node" in flags or of_deepspeed
 

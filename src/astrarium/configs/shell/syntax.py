@@ -1,4 +1,4 @@
-"""Words of a shell script: quotes, comments, line continuations, and where variables stand in them.
+"""Words of a shell script: quotes, comments, line continuations and variables.
 
 Only the grammar is here; what variables hold is the business of `expansion`, what commands do that
 of `script`.

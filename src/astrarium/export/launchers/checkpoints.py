@@ -1,4 +1,4 @@
-"""Checkpoints of plans whose nodes may be taken away: where they go, and how often.
+"""Checkpoints of plans on spot nodes: their place and interval.
 
 A plan with spot nodes counts on them: it must go on from the last one whenever it starts again.
 """

@@ -1,8 +1,8 @@
-"""Kubernetes: a JobSet with one replicated job for each block of nodes, in the order of ranks.
+"""Kubernetes: a JobSet with one replicated job for each group of nodes, in the order of ranks.
 
 Where all nodes are alike there is a TrainJob beside it, for clusters with Kubeflow Trainer. The
 files that the program reads go into a ConfigMap, which kustomize makes of the folder. A pod is a
-node: its number is the block's first plus its index in the job.
+node: its number is the group's first plus its index in the job.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from astrarium.catalog.gpu_names import name_in
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.node_blocks import (
+from astrarium.export.launchers.named_nodes import (
     POOL_LABEL,
     RENTS_NOTHING,
-    NodeBlock,
-    blocks,
+    NamedNodes,
     job_name,
+    named_nodes,
     pool_labels,
     pool_notes,
     usual_values,
@@ -42,29 +43,6 @@ PRODUCT_LABELS: Final[Mapping[str, str]] = {
     "NVIDIA": "nvidia.com/gpu.product",
     "AMD": "amd.com/gpu.product-name",
 }
-# What NVIDIA's feature discovery calls them: the names of nvidia-smi with hyphens.
-PRODUCTS: Final[Mapping[str, str]] = {
-    "A100-PCIe-40GB": "NVIDIA-A100-PCIE-40GB",
-    "A100-PCIe-80GB": "NVIDIA-A100-80GB-PCIe",
-    "A100-SXM4-40GB": "NVIDIA-A100-SXM4-40GB",
-    "A100-SXM4-80GB": "NVIDIA-A100-SXM4-80GB",
-    "A10-24GB": "NVIDIA-A10",
-    "A10G-24GB": "NVIDIA-A10G",
-    "A40-48GB": "NVIDIA-A40",
-    "B200-SXM6-180GB": "NVIDIA-B200",
-    "H100-NVL-94GB": "NVIDIA-H100-NVL",
-    "H100-PCIe-80GB": "NVIDIA-H100-PCIe",
-    "H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3",
-    "H200-SXM5-141GB": "NVIDIA-H200",
-    "L4-24GB": "NVIDIA-L4",
-    "L40-48GB": "NVIDIA-L40",
-    "L40S-48GB": "NVIDIA-L40S",
-    "T4-16GB": "Tesla-T4",
-    "V100-PCIe-16GB": "Tesla-V100-PCIE-16GB",
-    "V100-SXM2-16GB": "Tesla-V100-SXM2-16GB",
-    "V100-SXM2-32GB": "Tesla-V100-SXM2-32GB",
-}
-
 Yaml = dict[str, Any]
 
 
@@ -97,27 +75,27 @@ def jobset(job: Job, program: RankProgram) -> Yaml:
                 "subdomain": name,
                 "publishNotReadyAddresses": True,
             },
-            "replicatedJobs": [_replicated_job(job, program, block) for block in blocks(job)],
+            "replicatedJobs": [_replicated_job(job, program, nodes) for nodes in named_nodes(job)],
         },
     }
 
 
-def _replicated_job(job: Job, program: RankProgram, block: NodeBlock) -> Yaml:
-    nodes = block.group.nodes
+def _replicated_job(job: Job, program: RankProgram, nodes: NamedNodes) -> Yaml:
+    count = nodes.group.nodes
     pod: Yaml = {
         "restartPolicy": "Never",
-        "nodeSelector": _selector(job, block),
-        "containers": [_container(job, program, block)],
+        "nodeSelector": _selector(job, nodes),
+        "containers": [_container(job, program, nodes)],
         "volumes": _volumes(job, program),
     }
     return {
-        "name": block.name,
+        "name": nodes.name,
         "replicas": 1,
         "template": {
             "spec": {
                 "completionMode": "Indexed",
-                "completions": nodes,
-                "parallelism": nodes,
+                "completions": count,
+                "parallelism": count,
                 "backoffLimit": 0,
                 "template": {"spec": pod},
             }
@@ -125,11 +103,11 @@ def _replicated_job(job: Job, program: RankProgram, block: NodeBlock) -> Yaml:
     }
 
 
-def _container(job: Job, program: RankProgram, block: NodeBlock) -> Yaml:
-    name, first = job_name(job), blocks(job)[0].name
+def _container(job: Job, program: RankProgram, nodes: NamedNodes) -> Yaml:
+    name, first = job_name(job), named_nodes(job)[0].name
     address = f"{name}-{first}-0-0.{name}"  # set, job, index of the job, index of the pod
     environment = {
-        "FIRST_NODE": str(block.first),
+        "FIRST_NODE": str(nodes.first),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(torchrun.PORT),
         **usual_values(program),
@@ -139,14 +117,14 @@ def _container(job: Job, program: RankProgram, block: NodeBlock) -> Yaml:
         "image": IMAGE,
         "command": _command("declare -ix NODE_RANK=FIRST_NODE+JOB_COMPLETION_INDEX"),
         "env": _env(environment),
-        "resources": _resources(block),
+        "resources": _resources(nodes),
         "volumeMounts": _mounts(),
     }
 
 
 def trainjob(job: Job, program: RankProgram) -> Yaml:
     """The same for Kubeflow Trainer, whose runtime gives every node its number."""
-    (block,) = blocks(job)
+    (nodes,) = named_nodes(job)
     number = "export NODE_RANK=$PET_NODE_RANK MASTER_ADDR=$PET_MASTER_ADDR"
     patched = {
         "name": RUNTIME_JOB,
@@ -154,7 +132,7 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
             "spec": {
                 "template": {
                     "spec": {
-                        "nodeSelector": _selector(job, block),
+                        "nodeSelector": _selector(job, nodes),
                         "containers": [{"name": RUNTIME_JOB, "volumeMounts": _mounts()}],
                         "volumes": _volumes(job, program),
                     }
@@ -170,11 +148,11 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
             "runtimeRef": {"name": RUNTIME},
             "trainer": {
                 "image": IMAGE,
-                "numNodes": block.group.nodes,
-                "numProcPerNode": block.group.gpus_per_node,
+                "numNodes": nodes.group.nodes,
+                "numProcPerNode": nodes.group.gpus_per_node,
                 "command": _command(f"{number} MASTER_PORT=$PET_MASTER_PORT"),
                 "env": _env(usual_values(program)),
-                "resourcesPerNode": _resources(block),
+                "resourcesPerNode": _resources(nodes),
             },
             "runtimePatches": [
                 {
@@ -198,19 +176,19 @@ def _env(values: Mapping[str, str]) -> list[Yaml]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _resources(block: NodeBlock) -> Yaml:
-    resource = GPU_RESOURCES.get(block.group.pool.gpu.vendor, GPU_RESOURCES["NVIDIA"])
-    return {"limits": {resource: block.group.gpus_per_node}}
+def _resources(nodes: NamedNodes) -> Yaml:
+    resource = GPU_RESOURCES.get(nodes.group.pool.gpu.vendor, GPU_RESOURCES["NVIDIA"])
+    return {"limits": {resource: nodes.group.gpus_per_node}}
 
 
-def _selector(job: Job, block: NodeBlock) -> dict[str, str]:
-    product = PRODUCT_LABELS.get(block.group.pool.gpu.vendor, PRODUCT_LABELS["NVIDIA"])
-    pool = _pools(job).get(block.pool)
-    return {product: _product(block.gpu), **({POOL_LABEL: pool} if pool else {})}
+def _selector(job: Job, nodes: NamedNodes) -> dict[str, str]:
+    product = PRODUCT_LABELS.get(nodes.group.pool.gpu.vendor, PRODUCT_LABELS["NVIDIA"])
+    pool = _pools(job).get(nodes.pool)
+    return {product: _product(nodes.gpu), **({POOL_LABEL: pool} if pool else {})}
 
 
 def _product(gpu: str) -> str:
-    return PRODUCTS.get(gpu, re.sub(r"[^\w.]+", "-", gpu))
+    return name_in("kubernetes", gpu) or re.sub(r"[^\w.]+", "-", gpu)
 
 
 def _pools(job: Job) -> dict[str, str]:

@@ -7,16 +7,16 @@ worker is that of its node; the script checks the labels before it starts anythi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
+from astrarium.catalog.gpu_names import name_in
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.node_blocks import (
+from astrarium.export.launchers.named_nodes import (
     POOL_LABEL,
     RENTS_NOTHING,
-    family,
     pool_labels,
     pool_notes,
 )
@@ -26,36 +26,6 @@ from astrarium.plans.job import Job, NodeGroup
 
 SCRIPT: Final = "start_ray.py"
 TYPE_LABEL: Final = "ray.io/accelerator-type"
-# What Ray finds out about a node by itself; forms and sizes of a card are not told apart.
-SAME_NAME: Final = frozenset(
-    [
-        "A10G",
-        "A100",
-        "B200",
-        "B300",
-        "GB200",
-        "GB300",
-        "H20",
-        "H100",
-        "H200",
-        "K80",
-        "L4",
-        "L40S",
-        "P100",
-        "T4",
-        "V100",
-    ]
-)
-OTHER_NAMES: Final[Mapping[str, str]] = {
-    "MI210-64GB": "AMD-Instinct-MI210",
-    "MI250X-128GB": "AMD-Instinct-MI250X",
-    "MI300X-192GB": "AMD-Instinct-MI300X-OAM",
-    "MI325X-256GB": "AMD-Instinct-MI325X-OAM",
-    "MI350X-288GB": "AMD-Instinct-MI350X-OAM",
-    "MI355X-288GB": "AMD-Instinct-MI355X-OAM",
-    "RTX-PRO-6000-Blackwell-96GB": "RTX-PRO-6000",
-}
-
 _TEXT: Final = '''\
 """Starts {launch} on every node of a Ray cluster: one worker a node, numbered in rank order."""
 
@@ -150,8 +120,7 @@ def _pools(job: Job) -> dict[str, str]:
 
 def _accelerator_type(gpu: str) -> str:
     """What Ray calls a GPU type; "" if that is not known."""
-    short = family(gpu).upper()
-    return OTHER_NAMES.get(gpu, short if short in SAME_NAME else "")
+    return name_in("ray", gpu)
 
 
 def _command(program: RankProgram) -> str:

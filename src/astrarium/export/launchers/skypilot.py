@@ -1,25 +1,26 @@
 """SkyPilot: a task that rents the nodes and runs launch.sh on each.
 
-Nodes of several sorts make a job group, one task for each block in the order of ranks; its tasks
+Nodes of several sorts make a job group, one task for each group in the order of ranks; its tasks
 find each other by name. Cloud, region and instance are those of the plan's prices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any, Final
 
+from astrarium.catalog.gpu_names import name_in, names_of
 from astrarium.catalog.prices import offers
 from astrarium.catalog.regions import ANY_REGION, REGIONS
 from astrarium.errors import flag
 from astrarium.export.features import Feature
 from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.checkpoints import CHECKPOINTS
-from astrarium.export.launchers.node_blocks import (
-    NodeBlock,
-    blocks,
+from astrarium.export.launchers.named_nodes import (
+    NamedNodes,
     job_name,
+    named_nodes,
     spot_gpus,
     usual_value,
     usual_values,
@@ -35,79 +36,20 @@ BUCKET: Final = "BUCKET"  # the variable with the address of a bucket for checkp
 CATALOG: Final = "skypilot-catalog"  # the source of prices whose names of instances are SkyPilot's
 COMMENT_WIDTH: Final = 90
 WITHOUT_GPUS: Final = "n1-"  # instances of Google to which GPUs are added
-# Short names of theirs that mean another card here, or that are not the beginning of ours.
-ACCELERATORS: Final[Mapping[str, str]] = {
-    "A100-PCIe-40GB": "A100",
-    "A100-SXM4-40GB": "A100",
-    "A100-PCIe-80GB": "A100-80GB",
-    "A100-SXM4-80GB": "A100-80GB",
-    "GB200-NVL72-186GB": "GB200",
-    "GB300-NVL72-288GB": "GB300",
-    "RTX-6000-Ada-48GB": "RTX6000-Ada",
-    "RTX-A4000-16GB": "RTXA4000",
-    "RTX-A5000-24GB": "RTXA5000",
-    "RTX-A6000-48GB": "RTXA6000",
-    "RTX-PRO-6000-Blackwell-96GB": "RTXPRO6000",
-    "T4G-16GB": "T4g",
-    "V100-PCIe-16GB": "V100",
-    "V100-SXM2-16GB": "V100",
-    "V100-SXM2-32GB": "V100-32GB",
-}
-SAME_NAME: Final = [
-    "A10",
-    "A10G",
-    "A30",
-    "A40",
-    "B200",
-    "B300",
-    "GH200",
-    "H100",
-    "H200",
-    "K80",
-    "L4",
-    "L40",
-    "L40S",
-    "MI300X",
-    "P100",
-    "T4",
-]
 # Of the clouds of the price book, those that SkyPilot rents from.
-CLOUDS: Final = frozenset(
-    [
-        "aws",
-        "azure",
-        "cudo",
-        "do",
-        "fluidstack",
-        "gcp",
-        "hyperbolic",
-        "ibm",
-        "lambda",
-        "mithril",
-        "nebius",
-        "oci",
-        "paperspace",
-        "primeintellect",
-        "runpod",
-        "scp",
-        "shadeform",
-        "vast",
-        "verda",
-        "yotta",
-    ]
-)
+CLOUDS: Final = frozenset(names_of("skypilot")["clouds"])
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """The task, or the group of tasks, beside launch.sh."""
     group = len(job.nodes) > 1
-    tasks = [_task(job, program, block) for block in blocks(job)]
+    tasks = [_task(job, program, nodes) for nodes in named_nodes(job)]
     header = [{"name": job_name(job), "execution": "parallel"}] if group else []
     files = {
         torchrun.SCRIPT: torchrun.script(job, program),
         TASK_FILE: yaml_text(job, f"{TARGET.label}, {program.software}", [*header, *tasks]),
     }
-    comes_back = group or any(spot_gpus(job, block.gpu) for block in blocks(job))
+    comes_back = group or any(spot_gpus(job, nodes.gpu) for nodes in named_nodes(job))
     names = [BUCKET if name == CHECKPOINTS else name for name in program.variables]
     given = "".join(f" --env {name}=<{name.lower()}>" for name in names)
     verb = "jobs launch" if comes_back else "launch"
@@ -126,9 +68,9 @@ def nodes_refused(job: Job) -> str:
     if len(clouds) > 1:
         return f"tasks of a job group lie in one cloud; plan with {flag('market')} and one of them"
     unnamed = [
-        block.gpu
-        for block in blocks(job)
-        if not accelerator(block.gpu) and "accelerators" in dict(_resources(job, block))
+        nodes.gpu
+        for nodes in named_nodes(job)
+        if not accelerator(nodes.gpu) and "accelerators" in dict(_resources(job, nodes))
     ]
     if unnamed:
         return (
@@ -139,60 +81,59 @@ def nodes_refused(job: Job) -> str:
 
 
 def _twins_refused(job: Job) -> str:
-    """Pools that would rent the same: nothing says which nodes are whose."""
+    """Refuse pools that would rent the same instances: their nodes could not be told apart."""
     pools: dict[str, str] = {}
-    for block in blocks(job):
-        asked = str(dict(_resources(job, block)))
-        other = pools.setdefault(asked, block.pool)
-        if other != block.pool:
+    for nodes in named_nodes(job):
+        asked = str(dict(_resources(job, nodes)))
+        other = pools.setdefault(asked, nodes.pool)
+        if other != nodes.pool:
             return (
-                f"for the pools {other} and {block.pool} it would rent the same, though the plan"
+                f"for the pools {other} and {nodes.pool} it would rent the same, though the plan"
                 " has them unlike; export to slurm or kubernetes, which ask for labels of nodes"
             )
     return ""
 
 
-def _task(job: Job, program: RankProgram, block: NodeBlock) -> dict[str, Any]:
+def _task(job: Job, program: RankProgram, nodes: NamedNodes) -> dict[str, Any]:
     envs: dict[str, str | None] = {**usual_values(program)}
     mounts: dict[str, Any] = {}
     if CHECKPOINTS in envs:
         mounts = {f"${{{CHECKPOINTS}}}": {"source": f"${{{BUCKET}}}", "mode": "MOUNT"}}
         envs[BUCKET] = None  # refused by SkyPilot until it is given
     return {
-        "name": job_name(job) if len(job.nodes) == 1 else block.name,
-        "num_nodes": block.group.nodes,
-        "resources": dict(_resources(job, block)),
+        "name": job_name(job) if len(job.nodes) == 1 else nodes.name,
+        "num_nodes": nodes.group.nodes,
+        "resources": dict(_resources(job, nodes)),
         "workdir": ".",
         **({"envs": envs} if envs else {}),
         **({"file_mounts": mounts} if mounts else {}),
         **({"setup": setup} if (setup := _setup(program)) else {}),
-        "run": _run(job, block),
+        "run": _run(job, nodes),
     }
 
 
-def _resources(job: Job, block: NodeBlock) -> Iterator[tuple[str, Any]]:
-    pool = block.group.pool
+def _resources(job: Job, nodes: NamedNodes) -> Iterator[tuple[str, Any]]:
+    pool = nodes.group.pool
     if pool.cloud:
         place = "" if pool.region in ("", ANY_REGION, *REGIONS) else f"/{pool.region}"
         yield "infra", f"{pool.cloud}{place}"
-    known = _instance_gpus(block) == block.group.gpus_per_node
+    known = _instance_gpus(nodes) == nodes.group.gpus_per_node
     if known:
         yield "instance_type", pool.instance
     # An instance brings its GPUs, under a name that differs between clouds; some take them apart.
     if not known or pool.instance.startswith(WITHOUT_GPUS):
-        yield "accelerators", f"{accelerator(block.gpu)}:{block.group.gpus_per_node}"
-    yield "use_spot", spot_gpus(job, block.gpu) > 0
+        yield "accelerators", f"{accelerator(nodes.gpu)}:{nodes.group.gpus_per_node}"
+    yield "use_spot", spot_gpus(job, nodes.gpu) > 0
 
 
 def accelerator(gpu: str) -> str:
     """What SkyPilot calls a GPU type; "" if that is not known."""
-    short = gpu.partition("-")[0]
-    return ACCELERATORS.get(gpu, short if short in SAME_NAME else "")
+    return name_in("skypilot", gpu)
 
 
-def _instance_gpus(block: NodeBlock) -> int:
+def _instance_gpus(nodes: NamedNodes) -> int:
     """GPUs of the instance that the price is of; 0 if it is not known to SkyPilot."""
-    pool = block.group.pool
+    pool = nodes.group.pool
     if pool.price_origin != CATALOG:
         return 0
     of_cloud = offers(pool.gpu.name, [pool.cloud])
@@ -207,16 +148,16 @@ def _setup(program: RankProgram) -> str:
     return wanted + "".join(f'test -e "${name}"\n' for name in paths)
 
 
-def _run(job: Job, block: NodeBlock) -> str:
+def _run(job: Job, nodes: NamedNodes) -> str:
     if job.num_nodes == 1:
         return f'exec ./{torchrun.SCRIPT} "$@"\n'
     if len(job.nodes) == 1:
         address = '"$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"'
     else:
-        address = f'"{blocks(job)[0].name}-0.$SKYPILOT_JOBGROUP_NAME"'
+        address = f'"{named_nodes(job)[0].name}-0.$SKYPILOT_JOBGROUP_NAME"'
     return (
         f"export MASTER_ADDR={address}\n"
-        f"export NODE_RANK=$(( {block.first} + SKYPILOT_NODE_RANK ))\n"
+        f"export NODE_RANK=$(( {nodes.first} + SKYPILOT_NODE_RANK ))\n"
         f'exec ./{torchrun.SCRIPT} "$@"\n'
     )
 
@@ -227,7 +168,7 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
         f"`setup` of {TASK_FILE} installs nothing: write there what does, or name an `image_id`"
         " that holds it."
     )
-    for pool in dict.fromkeys(block.group.pool for block in blocks(job)):
+    for pool in dict.fromkeys(nodes.group.pool for nodes in named_nodes(job)):
         if not pool.cloud:
             yield (
                 f"The price of {pool.gpu.name} is not one cloud's, so that SkyPilot chooses; its"

@@ -1,6 +1,6 @@
 """Slurm: a batch script whose job runs launch.sh on every node.
 
-Nodes of several sorts make a heterogeneous job: one component for each block, in the order of
+Nodes of several sorts make a heterogeneous job: one component for each group, in the order of
 ranks. srun numbers its tasks over all components in that order, so the number of a task is that of
 its node.
 """
@@ -12,12 +12,12 @@ from typing import Final
 
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.node_blocks import (
+from astrarium.export.launchers.named_nodes import (
     RENTS_NOTHING,
-    NodeBlock,
-    blocks,
+    NamedNodes,
     family,
     job_name,
+    named_nodes,
     pool_labels,
     pool_notes,
 )
@@ -45,7 +45,7 @@ def script(job: Job, program: RankProgram) -> str:
     parts = [
         "#!/usr/bin/env bash\n"
         + commented(header_lines(job, f"{TARGET.title}, {program.software}")),
-        "#SBATCH hetjob\n".join("".join(_component(job, block)) for block in blocks(job)),
+        "#SBATCH hetjob\n".join("".join(_component(job, nodes)) for nodes in named_nodes(job)),
         "set -euo pipefail\n" + 'cd "$SLURM_SUBMIT_DIR"\n',
         torchrun.variables_asked(program) + "".join(_master(job)),
         "".join(_start(job)),
@@ -53,15 +53,15 @@ def script(job: Job, program: RankProgram) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _component(job: Job, block: NodeBlock) -> Iterator[str]:
+def _component(job: Job, nodes: NamedNodes) -> Iterator[str]:
     if len(job.nodes) > 1:
-        yield f"# {block.words}\n"
-    if block.first == 0:
+        yield f"# {nodes.words}\n"
+    if nodes.first == 0:
         yield f"#SBATCH --job-name={job_name(job)}\n#SBATCH --output=%x-%j.log\n"
-    yield f"#SBATCH --nodes={block.group.nodes}\n#SBATCH --ntasks-per-node=1\n"
-    gpus = f"{_gres(job, block.gpu)}:{block.group.gpus_per_node}"
+    yield f"#SBATCH --nodes={nodes.group.nodes}\n#SBATCH --ntasks-per-node=1\n"
+    gpus = f"{_gres(job, nodes.gpu)}:{nodes.group.gpus_per_node}"
     yield f"#SBATCH --gpus-per-node={gpus}\n#SBATCH --exclusive\n"
-    if feature := _features(job).get(block.pool):
+    if feature := _features(job).get(nodes.pool):
         yield f"#SBATCH --constraint={feature}\n"
     yield "##SBATCH --partition=NAME\n##SBATCH --account=NAME\n##SBATCH --time=DAYS-HOURS\n"
 

@@ -1,4 +1,4 @@
-"""torchrun: a shell script that every node runs, told its number by NODE_RANK.
+"""torchrun: a shell script that every node runs; NODE_RANK is its number.
 
 Other launchers can run the same script: it takes NODE_RANK, MASTER_ADDR and MASTER_PORT from the
 environment and knows the rest.
@@ -59,7 +59,7 @@ def variables_asked(program: RankProgram) -> str:
 
 
 def _nodes(job: Job) -> Iterator[str]:
-    """The number of this node, how many there are, and the processes on each."""
+    """The number of this node, of all nodes, and of processes on each."""
     if job.num_nodes == 1:
         yield f"nodes=1\nprocesses={job.nodes[0].gpus_per_node}\n"
         return

@@ -19,31 +19,31 @@ _APART: Final = ("stages", "overlap", "split")
 def differences(asked: Job, found: Job) -> Iterator[str]:
     """What is another than asked for."""
     before, after = asked.strategy, found.strategy
-    yield from _told("GPUs", gpus_words(asked), gpus_words(found))
-    yield from _told("precision", asked.workload.precision, found.workload.precision)
+    yield from _changed("GPUs", gpus_words(asked), gpus_words(found))
+    yield from _changed("precision", asked.workload.precision, found.workload.precision)
     names = [field.name for field in fields(Strategy) if field.name not in _APART]
     for name in names:
-        yield from _told(name, getattr(before, name), getattr(after, name))
+        yield from _changed(name, getattr(before, name), getattr(after, name))
     for name in (field.name for field in fields(Overlap)):
         old, new = getattr(before.overlap, name), getattr(after.overlap, name)
-        yield from _told(f"overlap.{name}", old, new)
+        yield from _changed(f"overlap.{name}", old, new)
     yield from _stages(before, after)
     yield from _on_demand(asked, found)
 
 
-def _told(name: str, old: object, new: object) -> Iterator[str]:
+def _changed(name: str, old: object, new: object) -> Iterator[str]:
     if old != new:
         yield f"{name} {_words(old)} -> {_words(new)}"
 
 
 def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
-    """Layers, where as many stages are cut in other places; pools, where there are several."""
+    """Layers, if the same number of stages is cut differently; pools, if there are several."""
     old, new = (layers_of_stages(strategy) for strategy in (before, after))
     if len(old) == len(new):
-        yield from _told("layers of stages", "+".join(map(str, old)), "+".join(map(str, new)))
+        yield from _changed("layers of stages", "+".join(map(str, old)), "+".join(map(str, new)))
     each = [_pools(strategy) for strategy in (before, after)]
     if any(len(pools) > 1 for pools in each):
-        yield from _told("pools of stages", *map(", ".join, each))
+        yield from _changed("pools of stages", *map(", ".join, each))
 
 
 def _pools(strategy: Strategy) -> list[str]:

@@ -96,12 +96,12 @@ def _listed(job: Job, targets: Sequence[Target]) -> Iterator[Found]:
 
 
 def _made(job: Job, targets: Sequence[Target], lacking: set[Feature]) -> Iterator[Found]:
-    """The best strategy without what is lacking, nor what is lacking of those without."""
+    """The best strategy without what is lacking, including what the changed strategies lack."""
     while True:
-        plans, further = _plans(job, targets, lacking)
-        if plans or further <= lacking:
+        plans, also_lacking = _plans(job, targets, lacking)
+        if plans or also_lacking <= lacking:
             break
-        lacking = lacking | further
+        lacking = lacking | also_lacking
     for plan, cluster in sorted(plans, key=lambda made: made[0].iteration_seconds):
         made = _job(job, plan, cluster)
         if made is not None and _expressible(made, targets):
@@ -114,7 +114,7 @@ def _plans(
 ) -> tuple[list[tuple[Plan, Cluster]], set[Feature]]:
     """Plans that are expressible and fit, with their pools; and what others were refused for."""
     found: list[tuple[Plan, Cluster]] = []
-    further: set[Feature] = set()
+    also_lacking: set[Feature] = set()
     precisions = values_of(job, "precision", lacking) or (job.workload.precision,)
     pools = values_of(job, "pools", lacking) or (pools_in_use(job),)
     for precision, names in product(precisions, pools):
@@ -126,11 +126,11 @@ def _plans(
         valid = []
         for strategy in islice(_strategies(job, gpus, lacking), MOST_TRIED):
             refused = _refused(replace(job, workload=work, strategy=strategy), targets)
-            further |= {feature for feature in refused if feature is not None}
+            also_lacking |= {feature for feature in refused if feature is not None}
             if not refused and not why_refused(work, cluster.pools, strategy):
                 valid.append(strategy)
         found += [(plan, cluster) for plan in _fitting(work, cluster, valid, targets)]
-    return found, further
+    return found, also_lacking
 
 
 def _fitting(

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
-from astrarium.export.launchers.node_blocks import yaml_text
+from astrarium.export.launchers.named_nodes import yaml_text
 from astrarium.export.launchers.torchrun import PORT, node_notes
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software.causal_models import (

@@ -28,7 +28,7 @@ from astrarium.export.software.megatron import (
     environment,
     layout,
 )
-from astrarium.export.software.trained_facts import trained_facts, unlike
+from astrarium.export.software.trained_facts import differing, trained_facts
 from astrarium.export.target import Target
 from astrarium.model import model_of_entry
 from astrarium.model.blocks import Model
@@ -144,7 +144,7 @@ def _differences(model: Model, entry: ModelEntry) -> tuple[str, ...]:
     if (published.blocks, published.head) != (model.blocks, model.head):
         return ("its layers are other ones",)
     planned, offered = trained_facts(model.config or {}), trained_facts(entry.config)
-    return tuple(unlike(planned or {}, offered or {}).values())
+    return tuple(differing(planned or {}, offered or {}).values())
 
 
 def model_refused(job: Job) -> str:
@@ -271,18 +271,18 @@ def _text(value: object) -> str:
 
 def program(job: Job) -> RankProgram:
     """What every process runs."""
-    said = [word(key, value) for key, value in overrides(job).items()]
+    words = [word(key, value) for key, value in overrides(job).items()]
     header = commented(header_lines(job, SOFTWARE))
     return RankProgram(
         software=SOFTWARE,
         script='"$BRIDGE_PATH"/scripts/training/run_recipe.py',
-        arguments=("--recipe", recipe_of(job), *said),
+        arguments=("--recipe", recipe_of(job), *words),
         data=Data(
             ("--dataset", "llm-pretrain-mock"),
             "DATA_PATH",
             ("--dataset llm-pretrain", '"dataset.blend=[[$DATA_PATH],null]"'),
         ),
-        files={OVERRIDES: header + "".join(f"{line}\n" for line in said)},
+        files={OVERRIDES: header + "".join(f"{line}\n" for line in words)},
         environment=environment(job),
         variables={"BRIDGE_PATH": f"a checkout of Megatron-Bridge, tag v{VERSION}"},
         needs=(

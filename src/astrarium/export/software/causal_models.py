@@ -92,10 +92,10 @@ def layer_class(job: Job) -> str:
     return LAYERS[job.config["model_type"]]
 
 
-def training_files(job: Job, software: str, template: str, further: Mapping[str, object]) -> Files:
+def training_files(job: Job, software: str, template: str, extra: Mapping[str, object]) -> Files:
     """The model and the script that trains it.
 
-    `template` is a file of this package's data; its constants are those of the plan and `further`.
+    `template` is a file of this package's data; its constants are those of the plan and `extra`.
     """
     text = resources.files("astrarium.export.software").joinpath("data", template).read_text()
     strategy, work = job.strategy, job.workload
@@ -105,7 +105,7 @@ def training_files(job: Job, software: str, template: str, further: Mapping[str,
         "MICRO_BATCHES": strategy.num_micro_batches,
         "SPLIT": strategy.tp * strategy.cp,
         "STEPS": iterations(job),
-        **further,
+        **extra,
     }
     lines = "".join(f"{name} = {value!r}\n" for name, value in constants.items())
     head = commented(header_lines(job, software))
@@ -115,9 +115,9 @@ def training_files(job: Job, software: str, template: str, further: Mapping[str,
 
 def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with all dropout off, as plans have it, where it is silent too."""
-    said = [key for key in config if key in DROPOUTS]
+    stated = [key for key in config if key in DROPOUTS]
     usual = USED_IF_SILENT.get(config["model_type"], ())
-    return {**config, **dict.fromkeys((*said, *usual), 0.0)}
+    return {**config, **dict.fromkeys((*stated, *usual), 0.0)}
 
 
 def script_notes(job: Job) -> tuple[str, ...]:

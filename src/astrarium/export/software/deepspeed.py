@@ -97,7 +97,7 @@ def settings(job: Job) -> dict[str, Any]:
 
 
 def _gradients(job: Job) -> str:
-    """How gradients are summed and reduced, where that is unlike the plan."""
+    """How gradients are summed and reduced, and how that differs from the plan."""
     if job.strategy.zero_stage == 0:
         return (
             "Without ZeRO it sums the gradients of micro-batches in 16 bits and reduces them after"
@@ -105,8 +105,8 @@ def _gradients(job: Job) -> str:
         )
     if job.strategy.zero_stage == 1:
         return (
-            "With stage 1 and sums in 32 bits it reduces gradients after the last micro-batch: no"
-            " overlap, whatever the plan says of it."
+            "With stage 1 and sums in 32 bits it reduces gradients after the last micro-batch,"
+            " without overlap, even if the plan has it."
         )
     return "Gradients of micro-batches are summed in 32 bits, as the plan has it."
 

@@ -1,6 +1,6 @@
 """Megatron-LM: the options of `pretrain_gpt.py` for a plan, started by torchrun.
 
-The strategy, what the cost model takes for granted (options whose value differs from Megatron's
+The strategy, the assumptions of the cost model (options whose value differs from Megatron's
 default, `strategy/data/megatron_options.json`), the model, and a training run that works as it is.
 """
 

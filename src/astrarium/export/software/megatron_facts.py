@@ -1,4 +1,4 @@
-"""What decides neither time nor memory of a model, and yet what is trained: read from its config.
+"""Facts of a model that decide neither time nor memory, but which model is trained.
 
 Norms' epsilon, activation, rotary positions, how a router scores. Absent keys take the default of
 the transformers class (5.22.2), which stands here by family; sizes are read elsewhere.

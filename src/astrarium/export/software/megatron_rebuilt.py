@@ -1,7 +1,7 @@
-"""The model that Megatron-LM builds from its options, in our own words, beside the one planned.
+"""The model that Megatron-LM builds from its options, compared with the planned one.
 
-A second reading of the options, in the other direction: whatever is lost or changed on the way to
-Megatron shows as a difference of weights, and the export is refused instead of being untrue.
+The options are read back independently: anything lost or changed on the way to Megatron shows as a
+difference of weights, and the export is refused.
 """
 
 from __future__ import annotations

@@ -108,14 +108,14 @@ def model_refused(job: Job) -> str:
         return flavor_refused(job, flavor)
     why = llama_refused(job.model)
     if flavor is not None:
-        other = ", ".join(flavor.unlike.values())
+        other = ", ".join(flavor.differences.values())
         return why and f"{flavor.label} has its sizes, but {other}, and {why}"
     return why and f"no flavor has its sizes ({known_flavors(VERSION)}), and {why}"
 
 
 def _is_model(flavor: Flavor) -> bool:
     """Whether it is the plan's model; the epsilon of norms can be set."""
-    return not flavor.unlike.keys() - {EPSILON}
+    return not flavor.differences.keys() - {EPSILON}
 
 
 def settings(job: Job) -> dict[str, dict[str, Any]]:
@@ -139,7 +139,7 @@ def module(job: Job) -> str:
     """The text of the Python module."""
     flavor = flavor_of(job.model, VERSION)
     flavor = flavor if flavor and _is_model(flavor) else None
-    sets_epsilon = flavor is not None and EPSILON in flavor.unlike
+    sets_epsilon = flavor is not None and EPSILON in flavor.differences
     body = _BODY.format(
         function=FUNCTION,
         model_spec=f'model_registry("{flavor.name}", attn_backend="flex")' if flavor else "model()",

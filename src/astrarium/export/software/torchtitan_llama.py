@@ -136,20 +136,20 @@ def _attentions(model: Model) -> list[Attention]:
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """What config.json says of rotary positions, in its older and newer spelling."""
-    said = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    said.setdefault("rope_theta", config.get("rope_theta", _THETA))
-    said["rope_type"] = said.get("rope_type") or said.get("type") or "default"
-    return said
+    stated = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    stated.setdefault("rope_theta", config.get("rope_theta", _THETA))
+    stated["rope_type"] = stated.get("rope_type") or stated.get("type") or "default"
+    return stated
 
 
 def _rope_settings(model: Model, seq_length: int) -> dict[str, Any]:
-    said = _rope(model.config or {})
+    stated = _rope(model.config or {})
     settings = {
         "dim": _attentions(model)[0].key_dim,
         "max_seq_len": max(model.max_seq_length, seq_length),
-        "theta": said["rope_theta"],
+        "theta": stated["rope_theta"],
     }
-    if said["rope_type"] == "llama3":
+    if stated["rope_type"] == "llama3":
         settings["scaling"] = "llama"
-        settings |= {ours: said[key] for key, ours in _SCALING.items() if key in said}
+        settings |= {ours: stated[key] for key, ours in _SCALING.items() if key in stated}
     return settings

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.export.software.trained_facts import trained_facts, unlike
+from astrarium.export.software.trained_facts import differing, trained_facts
 from astrarium.model.blocks import Block, Model
 from astrarium.plans.job import Job
 from astrarium.value import Value
@@ -28,7 +28,7 @@ class Flavor(Value, frozen=True):
     longest: int | None  # sequence that its rotary positions reach; None: any
     no_pipeline: str  # why not, "" if it has one
     no_context: str
-    unlike: Mapping[str, str]  # in what it is another model of these sizes, in words
+    differences: Mapping[str, str]  # from the model of the plan, in words
 
     @property
     def label(self) -> str:
@@ -47,7 +47,7 @@ def flavor_of(model: Model, version: str) -> Flavor | None:
                 limits.get("longest"),
                 limits.get("no_pipeline", ""),
                 limits.get("no_context", ""),
-                unlike(trained_facts(model.config or {}) or {}, _facts(row)),
+                differing(trained_facts(model.config or {}) or {}, _facts(row)),
             )
     return None
 

@@ -41,8 +41,8 @@ def model_refused(job: Job) -> str:
     flavor = flavor_of(job.model, VERSION)
     if flavor is None:
         return f"no flavor has its sizes; there are {known_flavors(VERSION)}"
-    if flavor.unlike:
-        return f"{flavor.label} has its sizes, but {', '.join(flavor.unlike.values())}"
+    if flavor.differences:
+        return f"{flavor.label} has its sizes, but {', '.join(flavor.differences.values())}"
     return flavor_refused(job, flavor)
 
 

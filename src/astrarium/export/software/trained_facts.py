@@ -40,7 +40,7 @@ _STRETCH: Final[Mapping[str, Mapping[str, float | None]]] = {
 }
 _GEMMA: Final = ModelFamily(activation=("hidden_activation", "gelu_pytorch_tanh"))
 # Families that are read for no other purpose.
-_FURTHER: Final[Mapping[str, ModelFamily]] = {
+_OTHER_FAMILIES: Final[Mapping[str, ModelFamily]] = {
     "gemma2": _GEMMA,
     "gemma3_text": replace(_GEMMA, theta=("rope_theta", 1_000_000)),
     "llama4_text": ModelFamily(
@@ -55,7 +55,7 @@ def trained_facts(config: Mapping[str, Any]) -> Facts | None:
     """The facts of a config; None if its family is not known."""
     values = text_values(config)
     kind = str(values.get("model_type"))
-    family = FAMILIES.get(kind) or _FURTHER.get(kind)
+    family = FAMILIES.get(kind) or _OTHER_FAMILIES.get(kind)
     return None if family is None else dict(_facts(values, family))
 
 
@@ -80,7 +80,7 @@ def _router(values: Mapping[str, Any], router: Router) -> Iterator[tuple[str, ob
     yield "group_topk", read(values, router.group_topk) if grouped else NO_LIMIT
 
 
-def unlike(planned: Facts, offered: Facts) -> dict[str, str]:
+def differing(planned: Facts, offered: Facts) -> dict[str, str]:
     """What differs, in words; numbers of a stretch tell nothing beside one of another kind."""
     numbers = {key for kind in _STRETCH.values() for key in kind}
     other_kind = planned.get("rope_type") != offered.get("rope_type")

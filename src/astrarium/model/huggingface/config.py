@@ -103,7 +103,7 @@ class Config:
         self._values.update(others_given)
 
     def _check_sizes(self, others: Mapping[str, object]) -> None:
-        """Refuse a size under a mistyped name: its default would be taken, and nobody told."""
+        """Refuse a size under a mistyped name, which would silently get its default."""
         absent = [name for name in SIZES if name not in self._spelling and name not in others]
         if not absent:
             return

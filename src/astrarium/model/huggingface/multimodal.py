@@ -1,10 +1,10 @@
 """Adapters for models that see and read: a vision tower, a projector, then a decoder.
 
-The tower reads the patches of an image, whatever the length of the text; the projector hands its
-tokens to the decoder, where the token table is. Two keys of our own say what configs do not:
-`images_per_sample` (1; tiles count as images) and, in the vision section of Qwen, whose images
-have any size, `image_size`. All parts are trained; frozen towers are not modelled. Patches become
-part of the text's sequence, except in Mllama, whose text attends to them every few layers.
+The tower reads the patches of an image, independent of the length of the text; the projector hands
+its tokens to the decoder, where the token table is. Two keys of our own say what configs do not:
+`images_per_sample` (1; tiles count as images) and, in the vision section of Qwen, whose images have
+any size, `image_size`. All parts are trained; frozen towers are not modelled. Patches become part
+of the text's sequence, except in Mllama, whose text attends to them every few layers.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def llava(name: str, family: str, config: Config) -> Model:
 
 
 def _features(config: Config) -> int:
-    """How many layers of the tower the projector reads."""
+    """The number of layers of the tower that the projector reads."""
     chosen = config.get("vision_feature_layer")
     return max(len(chosen), 1) if isinstance(chosen, list) else 1
 
@@ -309,7 +309,7 @@ def _tower_shape(vision: Config, hidden: int, ffn: int, tokens: int) -> Shape:
 
 
 def _seeing(config: Config, shape: Shape) -> Block:
-    """A block of the tower, for as many images as a sample has."""
+    """A block of the tower, for all images of a sample."""
     images = config.count_or("images_per_sample", 1)
     block = transformer_block(replace(shape, sequences=shape.sequences * images), None, False)
     return replace(block, name="vision-windows" if shape.sequences > 1 else "vision")

@@ -36,7 +36,7 @@ def experts_of(
     router_bias: bool = False,
     bias: bool = False,
 ) -> Experts | None:
-    """Read the number of experts and how many a token uses; no experts give a dense model."""
+    """Read the numbers of experts and of experts per token; without experts it is a dense model."""
     count = config.count("num_experts", least=0)
     if not count:
         return None

@@ -207,7 +207,7 @@ def instances_report(chosen: Sequence[Instance], width: int) -> Iterator[Rendera
 
 
 def instances_table(offers: Sequence[Instance], width: int) -> Iterator[RenderableType]:
-    """Instances; what limits one is told below the table, under the number beside its name."""
+    """Instances; the numbers beside names refer to the limits below the table."""
     limits = list(dict.fromkeys(offer.availability for offer in offers if offer.availability))
     rates = [offer.inter_node_bandwidth for offer in offers]
     fields = (
@@ -292,7 +292,7 @@ def model_report(entry: ModelEntry, model: Model) -> Iterator[RenderableType]:
 
 
 def _kinds(model: Model) -> str:
-    """How many layers of each kind there are."""
+    """The number of layers of each kind."""
     counts = [model.kind_of_layer.count(kind) for kind in range(len(model.kinds))]
     if len(counts) == 1:
         return "all alike"

@@ -1,4 +1,4 @@
-"""The price book as documents and tables: how far prices lie apart, and how old they are."""
+"""The price book as documents and tables: the spread and the age of prices."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def prices_table(
     width: int,
     notes: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """A line for each GPU type: what its hour costs by default, and how far clouds lie apart."""
+    """A line for each GPU type: its default price per hour, and the spread over clouds."""
     lines = [spread_to_dict(gpu, offers_of(gpu.name), today) for gpu in types]
 
     def of(key: str) -> list[Any]:

@@ -1,6 +1,6 @@
 """What pools and links of a pipeline contribute and cost, from its document alone.
 
-What the iteration would take without a link is not estimated anew: the pipeline runs again with
+What the iteration would take without a link is not a new estimate: the pipeline runs again with
 the stored times of its stages, by the functions that predicted it.
 """
 

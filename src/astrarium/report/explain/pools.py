@@ -1,4 +1,4 @@
-"""Pools, stages and links of a pipeline as text: who contributes what, and what is lost."""
+"""Pools, stages and links of a pipeline as text: their contributions and losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING = "-"
 
 
 def contributions_report(explained: Explanation, width: int) -> Iterator[RenderableType]:
-    """What pools contribute, what stages take, the slowest link, and the loss; if there is any."""
+    """Contributions of pools, times of stages, the slowest link and the losses, if any."""
     plan = explained.plan
     if explained.pools:
         yield title("What each pool contributes: shares of all speed, work, time and price")
@@ -55,8 +55,8 @@ def _pools_table(pools: Sequence[PoolShare], width: int) -> Iterator[RenderableT
         del fields[1]
     yield from listing(fields, width)
     if sum(len(pool.stages) for pool in pools) > len({s for pool in pools for s in pool.stages}):
-        said = "a stage on several pools is listed with each; its work is shared by GPUs"
-        yield Text(f"  {said}", style="dim")
+        shared = "a stage on several pools is listed with each; its work is shared by GPUs"
+        yield Text(f"  {shared}", style="dim")
 
 
 def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:

@@ -1,4 +1,4 @@
-"""Why a plan costs what it costs, from its document alone: terms, what binds, comparisons.
+"""Explains the time, memory and cost of a plan from its document alone; compares two plans.
 
 Nothing is estimated again. Shares and differences are taken between numbers of the documents;
 the meanings and remedies are those of `astrarium.report.wording`.
@@ -94,9 +94,9 @@ class PlanComparison(Value, frozen=True):
 
 
 def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
-    """The terms of a plan, what binds it, and what would change it."""
+    """The terms of a plan, its limits, and what would improve it."""
     time = time_terms(plan)
-    unlike = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
+    uneven = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
     return Explanation(
         SCHEMA,
         plan,
@@ -105,8 +105,8 @@ def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
         tuple(_binds(plan, time)),
         _remedies(plan, time),
         pool_shares(plan, cluster),
-        slowest_link(plan, cluster) if unlike else None,
-        losses(plan) if unlike else (),
+        slowest_link(plan, cluster) if uneven else None,
+        losses(plan) if uneven else (),
     )
 
 
@@ -179,15 +179,15 @@ def _percent(share: float) -> str:
 def compare(
     first: tuple[PlanDocument, PlanPart], second: tuple[PlanDocument, PlanPart]
 ) -> PlanComparison:
-    """Two plans side by side: what was asked, what is set differently, what comes of it."""
+    """Two plans side by side: differences in the question, the choices and the results."""
     (one_document, one), (two_document, two) = first, second
     return PlanComparison(
         "astrarium.comparison/1",
         one,
         two,
         (one_document.workload, two_document.workload),
-        _unlike(_context(one_document), _context(two_document)),
-        _unlike(_choices(one), _choices(two)),
+        _differing(_context(one_document), _context(two_document)),
+        _differing(_choices(one), _choices(two)),
         tuple(_differences(_results(one), _results(two))),
         tuple(_differences(*_with_all_causes(one.breakdown_seconds, two.breakdown_seconds))),
         tuple(_differences(_memory(one), _memory(two))),
@@ -239,7 +239,7 @@ def _choices(plan: PlanPart) -> dict[str, str]:
     }
 
 
-def _unlike(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _differing(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 

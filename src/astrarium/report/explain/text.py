@@ -48,7 +48,7 @@ RESULTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 def explanation_report(
     document: PlanDocument, explained: Explanation, width: int
 ) -> Iterator[RenderableType]:
-    """Where time, memory and money of a plan go, what binds, and what would change it."""
+    """Where the time, memory and money of a plan go, its limits, and what would improve it."""
     plan = explained.plan
     yield header(document.workload, document.cluster, document.notes)
     yield title(f"Plan {plan.rank}")

@@ -1,9 +1,9 @@
-"""Drawings of a few shapes, as SVG by a writer of our own and as PNG through matplotlib.
+"""Drawings made of a few shapes, written as SVG here and as PNG by matplotlib.
 
 A drawing is laid out once, in pixels, and both formats paint the same shapes. SVG is written here
 because it can do what matplotlib's cannot: a title and a description for those who do not see it,
 a text on every point, the reader's light or dark colours, and no dependency. Colours are those of
-Okabe and Ito, told apart by colour-blind readers; shapes differ as well.
+Okabe and Ito, which colour-blind readers can distinguish; shapes differ as well.
 """
 
 from __future__ import annotations

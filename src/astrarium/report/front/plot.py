@@ -171,8 +171,8 @@ def _legend(
     )
     for ink, name, axis, value in limits:
         if value is not None:
-            beyond = "" if axis.holds(value) else ", beyond the plot"
-            words = f" {name} {front.limit_words()[name]}{beyond}"
+            outside = "" if axis.holds(value) else ", beyond the plot"
+            words = f" {name} {front.limit_words()[name]}{outside}"
             yield Text.assemble((ink.glyph(ascii_only), ink.style), words)
 
 

@@ -30,8 +30,8 @@ class PlottedPoint(Value, frozen=True):
     """A point of a front.
 
     `cost` is in US dollars, or in GPUs where prices are not known. `like` is the rank of the plan
-    that the prediction does not tell it from, if one stands for both; `likes` is how many points
-    it stands for in that way.
+    that represents this near-tie, if another one does; `likes` is the number of near-ties that this
+    point represents.
     """
 
     part: ParetoPart
@@ -66,7 +66,7 @@ class PlottedFront(Value, frozen=True):
         return next((point for point in self.points if point.kind is PointKind.CHOSEN), None)
 
     def axes(self, most_ticks: tuple[int, int]) -> tuple[ChartAxis, ChartAxis]:
-        """Time and money, with at most so many ticks on each."""
+        """Time and money, with at most `most_ticks` ticks on each."""
         times = [point.seconds for point in self.points]
         costs = [point.cost for point in self.points]
         return (

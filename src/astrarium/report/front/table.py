@@ -30,7 +30,7 @@ def front_section(document: PlanDocument, width: int) -> Iterator[RenderableType
 
 
 def front_table(front: PlottedFront, width: int) -> Iterator[RenderableType]:
-    """The points from the fastest to the cheapest, as many as a reader takes in."""
+    """The points from the fastest to the cheapest; a long front is thinned."""
     shown = thinned(front, ROWS)
     yield from listing(fields(front, shown), width)
     if any(point.like or point.likes for point in shown):
@@ -46,9 +46,9 @@ def front_table(front: PlottedFront, width: int) -> Iterator[RenderableType]:
 
 
 def thinned(front: PlottedFront, most: int) -> tuple[PlottedPoint, ...]:
-    """Points that show the course of a front: the marked ones, then whatever lies farthest off.
+    """Points that show the course of a front: the marked ones, then those farthest from others.
 
-    Points that another stands for come last, however far off they are.
+    Near-ties that another point represents come last, at any distance.
     """
     if len(front.points) <= most:
         return front.points
@@ -122,7 +122,7 @@ def _degrees(point: PlottedPoint, names: Sequence[str]) -> str:
 
 
 def _ties(point: PlottedPoint) -> str:
-    """Which plan stands for this one, or for how many others it stands."""
+    """The plan that represents this near-tie, or the number of near-ties that it represents."""
     if point.like is not None:
         return f"of {point.like}"
     return f"{point.likes:,} more" if point.likes else ""

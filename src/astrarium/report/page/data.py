@@ -1,7 +1,7 @@
-"""What a report embeds for its pictures: the document, timelines of a few plans, captions.
+"""The data that a report embeds for its pictures: document, timelines of a few plans, captions.
 
-All of it together is bounded. Where there is more, the points and plans far down the lists and the
-timelines of further plans are left out, and the report says so.
+Its size is bounded. If necessary, points, plans and timelines far down the lists are left out, and
+the report says so.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def json_for_script(data: object) -> str:
 
 
 def caption(plan: PlanPart, *, experts: bool) -> str:
-    """A plan in two lines: its GPUs and what it sets, then what it gives."""
+    """A plan in two lines: its GPUs and choices, then its results."""
     given = [
         f"{format_seconds(plan.iteration_seconds)} an iteration"
         f" ({interval(plan.interval_seconds, plan.iteration_seconds)})",
@@ -148,7 +148,7 @@ def _document_text(document: PlanDocument, whole: Mapping[str, Any], kept: Seque
 
 
 def _timeline_text(plan: PlanPart) -> str:
-    """The timeline in as many digits as can be seen; "" where the plan is too old to have one."""
+    """The timeline, rounded to visible digits; "" where the plan is too old to have one."""
     try:
         timeline = timeline_document(plan)
     except InputError:

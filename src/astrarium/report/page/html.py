@@ -44,7 +44,7 @@ ONLY_DRAWN: Final = (
     "The timeline is only drawn; the table of stages below has the seconds of their passes, and"
     " `astrarium trace` writes it for Perfetto."
 )
-# No request leaves the file, whatever is in it; its own script and styles are inside.
+# The file makes no request, even if its text is hostile; script and styles are inside.
 POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
@@ -131,9 +131,9 @@ def _section(title: str, *parts: str) -> Iterator[str]:
 
 
 def _picture(name: str, title: str, table: str, without: str = "") -> Iterator[str]:
-    """A place that the script draws in, above the same as a table; open where no script runs.
+    """A place for the script to draw in, above a table of the same data; open without scripts.
 
-    `without` is said there in place of a table.
+    `without` replaces the table.
     """
     yield f'<section><h2>{escape(title)}</h2><div data-picture="{name}"></div>'
     if table:
@@ -251,7 +251,7 @@ def _stages(plan: PlanPart) -> str:
 
 
 def _texts(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
-    """What is shown as on a terminal: the comparison, what would change the answer, the run."""
+    """Sections shown as on a terminal: the comparison, the sensitivity, the run."""
     if document.compare is not None:
         from astrarium.report.plan.compare import compare_section
 
@@ -269,7 +269,7 @@ def _texts(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
 
 
 def _terminal(parts: Iterable[RenderableType]) -> Iterator[str]:
-    """A section of the text of `astrarium plan`, the first line of which is its title."""
+    """A section of the text of `astrarium plan`; its first line is the title."""
     text = StringIO()
     console = Console(
         file=text, width=TEXT_WIDTH, color_system=None, highlight=False, markup=False, emoji=False

@@ -18,7 +18,7 @@ NOTHING = 5e-4  # a share that is written as 0.0 %
 
 
 class ComparedQuantity(Value, frozen=True):
-    """Something that both plans take: how much, and how that is written."""
+    """A quantity that both plans take, and its format."""
 
     name: str
     of: Callable[[PlanPart], float | None]
@@ -40,9 +40,8 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
         yield Text(f"yours does not fit: {lacking_words(own)}", "bold red")
         return
     yield Text(saved_words(own, answer, compare))
-    if _told_apart(own, answer):
-        return
-    yield Text("the prediction does not tell the times of the two apart", "dim")
+    if not _differ(own, answer):
+        yield Text("the prediction does not tell the times of the two apart", "dim")
 
 
 def _table(
@@ -71,7 +70,7 @@ def _table(
 
 
 def _cloud(plan: PlanPart, cluster: ClusterPart) -> str:
-    """Whose offers a plan is paid for with; blank where prices are nobody's in particular."""
+    """The clouds whose offers a plan uses; blank if prices belong to no cloud."""
     used = [pool.cloud for pool in cluster.pools if pool.name in plan.pools and pool.cloud]
     return ", ".join(dict.fromkeys(used))
 
@@ -112,7 +111,7 @@ def _iteration_usd(plan: PlanPart) -> float | None:
 
 
 def _small_dollars(amount: float) -> str:
-    """Iterations cost little: cents alone would make unlike amounts look alike."""
+    """Iterations cost little: rounded to cents, different amounts would look equal."""
     return f"${amount:.3g}" if 0 < amount < HUNDRED else dollars(amount)
 
 
@@ -121,7 +120,7 @@ def _energy(kwh: float) -> str:
 
 
 def saved_words(own: PlanPart, answer: PlanPart, compare: ComparePart) -> str:
-    """What the answer saves, and what it takes more."""
+    """What the answer saves, and what it takes in addition."""
     less: list[str] = []
     more: list[str] = []
     for quantity in _quantities(own, compare):
@@ -155,7 +154,7 @@ def lacking_words(plan: PlanPart) -> str:
     )
 
 
-def _told_apart(own: PlanPart, answer: PlanPart) -> bool:
+def _differ(own: PlanPart, answer: PlanPart) -> bool:
     """Whether one of the runs lies outside the interval of the other, as in a front's ties."""
     seconds = [plan.train_seconds or plan.iteration_seconds for plan in (own, answer)]
 

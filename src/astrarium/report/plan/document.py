@@ -356,7 +356,7 @@ def _plain(config: Mapping[str, object] | None) -> dict[str, Any] | None:
     return None if config is None else {str(key): _value(one) for key, one in config.items()}
 
 
-def _value(value: object) -> Any:  # noqa: ANN401  whatever JSON can hold
+def _value(value: object) -> Any:  # noqa: ANN401  any JSON value
     if isinstance(value, Mapping):
         return _plain(value)
     if isinstance(value, list | tuple):
@@ -395,11 +395,11 @@ def price_source(pool: Pool) -> str:
 
 
 def _offer_words(pool: Pool) -> str:
-    """The offer that a price is of, and who says so."""
+    """The offer that a price belongs to, and its source."""
     title = pool.price_origin
     if title in sources():
         title = sources()[title].title.partition(":")[0]
     offer = " ".join(part for part in (pool.cloud, pool.instance) if part)
     place = "" if pool.region in ("", ANY_REGION) else pool.region
-    said = ", ".join(part for part in (title, pool.price_date) if part)
-    return "; ".join(part for part in (", ".join(p for p in (offer, place) if p), said) if part)
+    origin = ", ".join(part for part in (title, pool.price_date) if part)
+    return "; ".join(part for part in (", ".join(p for p in (offer, place) if p), origin) if part)

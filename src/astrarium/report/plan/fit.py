@@ -32,10 +32,10 @@ class ChangePart(Value, frozen=True):
 
 
 class FitDocument(Value, frozen=True):
-    """`excess_bytes` is what the fullest stage lacks; negative: what it has to spare.
+    """`excess_bytes` is what the fullest stage lacks; negative: what it has free.
 
     `plan` is the strategy asked about, else the fastest that fits, else the leanest (null if there
-    is none at all); `why_not` says what binds. `smallest_gpus` is the fewest GPUs of one type on
+    is none at all); `why_not` names the limit. `smallest_gpus` is the fewest GPUs of one type on
     which any strategy fits. `changes` are single changes that make the strategy fit, cheapest
     first.
     """

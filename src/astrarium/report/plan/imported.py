@@ -34,13 +34,12 @@ class OptionsPart(Value, frozen=True):
 
 
 class ImportDocument(Value, frozen=True):
-    """A configuration, judged.
+    """What a configuration means, and whether it runs.
 
-    `conflicts` say why it would not start. `fit` is the document of whether it fits: once they
-    are mended, if it has any; null if it cannot be predicted even so. `answer` is the plan
-    document of a search with the same GPUs and workload, in whose `compare` the configuration
-    stands beside plan 1 (null if there is no plan at all: `error`). `faster` is how many times as
-    fast plan 1 is.
+    `conflicts` say why it would not start. `fit` says whether it fits, as if the conflicts were
+    corrected; null if it cannot be predicted even so. `answer` is the plan document of a search
+    with the same GPUs and workload, in whose `compare` the configuration stands beside plan 1 (null
+    if there is no plan at all: `error`). `faster` is the speed of plan 1 over its speed.
     """
 
     schema: str
@@ -64,7 +63,7 @@ def options_part(imported: Imported) -> OptionsPart:
 
 
 def faster_than(fit: FitDocument | None, answer: PlanDocument | None) -> float | None:
-    """How many times as fast plan 1 is; None against what does not run."""
+    """The speed of plan 1 over that of the configuration; None if that does not run."""
     if fit is None or fit.plan is None or not fit.fits or answer is None:
         return None
     return fit.plan.iteration_seconds / answer.plans[0].iteration_seconds
@@ -78,7 +77,7 @@ def import_to_dict(document: ImportDocument) -> dict[str, Any]:
 
 
 def import_report(document: ImportDocument, width: int) -> Iterator[RenderableType]:
-    """What was read, whether it runs, what it takes, and what a better plan gains."""
+    """The options, whether it runs, its time and memory, and the gain of a better plan."""
     yield header(document.workload, document.cluster, document.notes)
     yield title(f"{document.source}, read for {document.program}")
     yield from _options(document.options)

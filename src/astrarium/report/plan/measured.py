@@ -1,4 +1,4 @@
-"""Notes on layers whose seconds were measured, but not as a plan needs them."""
+"""Notes on layers whose measured times do not fit the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole run of a plan: how long, what for, what is lost, and the energy it takes."""
+"""The whole run of a plan: its time by cause, its losses and its energy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipeline stages as text: bytes by cause on each, and how many layers they hold."""
+"""Pipeline stages as text: the bytes of each by cause, and its layers."""
 
 from __future__ import annotations
 

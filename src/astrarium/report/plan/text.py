@@ -203,7 +203,7 @@ def verdict(plan: PlanPart) -> RenderableType:
 def strategies_table(
     plans: Sequence[PlanPart], cluster: ClusterPart, width: int, *, experts: bool = False
 ) -> RenderableType:
-    """The plans: what to set, and what it gives; in one table if the width allows."""
+    """The plans: their choices and results, in one table if the width allows."""
     rank = Field("#", [str(plan.rank) for plan in plans], right=True)
     what, gives = choices(plans, cluster, experts), results(plans)
     together = [rank, *what, *gives]
@@ -333,14 +333,14 @@ def time_table(plan: PlanPart, width: int) -> RenderableType:
 
 
 def search_summary(search: SearchPart) -> RenderableType:
-    """How many strategies there are, and why all but the listed fell out."""
+    """The size of the space, and why strategies were rejected."""
     rows = [(f"    {count:,}", rejection(key)) for key, count in search.rejected.items()]
     below = map(indented, reasons(search))
     return Group(indented(search_words(search)), labelled(rows, right=True), *below)
 
 
 def search_words(search: SearchPart) -> str:
-    """How much was looked at, and whether the best is proved to be that."""
+    """The number of strategies considered, and whether the best is proved optimal."""
     proof = "proved optimal under the cost model"
     if not search.optimal:
         gap = "less than 0.1 %" if search.bound_gap < LEAST_GAP else percent(search.bound_gap)

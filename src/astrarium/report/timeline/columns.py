@@ -108,7 +108,7 @@ _NO_GAP: Final[_Gap] = (np.inf, -np.inf)
 
 
 def _gaps(timeline: PlanTimeline, most_events: int) -> list[_Gap]:
-    """By stage: from when to when nothing is told, so that few enough events are left."""
+    """By stage: from when to when nothing is kept, so that few enough events are left."""
     passes = timeline.passes
     count = len(passes.start) + len(timeline.transfers)
     kept = 1.0 if count <= most_events else most_events / count
@@ -128,16 +128,16 @@ def _gaps(timeline: PlanTimeline, most_events: int) -> list[_Gap]:
 def _events(timeline: PlanTimeline, gaps: Sequence[_Gap]) -> tuple[TimelineEvents, int]:
     begin, end = (np.array(side) for side in zip(*gaps, strict=True))
     passes, stage = timeline.passes, timeline.passes.stage
-    told = np.flatnonzero((passes.start < begin[stage]) | (passes.end > end[stage]))
-    left_out = len(stage) - len(told)
+    kept = np.flatnonzero((passes.start < begin[stage]) | (passes.end > end[stage]))
+    left_out = len(stage) - len(kept)
     columns = TimelineEvents(
-        kind=passes.backward[told].astype(int).tolist(),
-        stage=stage[told].tolist(),
-        start=passes.start[told].tolist(),
-        end=passes.end[told].tolist(),
-        micro_batch=passes.micro_batch[told].tolist(),
-        chunk=passes.chunk[told].tolist(),
-        to_stage=[-1] * len(told),
+        kind=passes.backward[kept].astype(int).tolist(),
+        stage=stage[kept].tolist(),
+        start=passes.start[kept].tolist(),
+        end=passes.end[kept].tolist(),
+        micro_batch=passes.micro_batch[kept].tolist(),
+        chunk=passes.chunk[kept].tolist(),
+        to_stage=[-1] * len(kept),
     )
     for event in (*timeline.transfers, *timeline.after):
         since, until = gaps[event.stage]

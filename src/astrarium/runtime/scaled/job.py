@@ -48,7 +48,7 @@ NOT_RECOMPUTED = frozenset({RecomputeModule.MOE_ACT})
 
 
 class ScaledSize(Value, frozen=True):
-    """What was scaled: its name, what the plan says, what is run."""
+    """A size that was scaled: its name, the planned and the actual value."""
 
     what: str
     planned: str
@@ -56,7 +56,7 @@ class ScaledSize(Value, frozen=True):
 
 
 class ScaledJob(Value, frozen=True):
-    """A job, what was changed to get it, and what runs otherwise than planned."""
+    """A job, the sizes that were changed, and notes on what differs from the plan."""
 
     job: TrainingJob
     changes: tuple[ScaledSize, ...]
@@ -79,7 +79,7 @@ def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) 
     degrees = _degrees(strategy, cut, most_ranks)
     small = _options(strategy, degrees, latent=shape.latent is not None)
     sparse = shape.expert_layers or (False,) * shape.layers
-    extra = _extra_layers(small, unlike=len(set(sparse)) > 1)
+    extra = _extra_layers(small, several_kinds=len(set(sparse)) > 1)
     chosen = small_cut(cut, small.pp, small.virtual_stages, extra)
     small = _with_stages(small, strategy, cut, chosen)
     kinds = tuple(sparse[layer] for layers in chosen.layers for layer in layers)
@@ -91,7 +91,7 @@ def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) 
 
 
 def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
-    """The plan in its own size, for as many GPUs as it asks for."""
+    """The plan in full size, for all the GPUs it asks for."""
     shape = shape_of(workload.model)
     padded = -(-shape.vocab // (VOCAB_MULTIPLE * strategy.tp)) * VOCAB_MULTIPLE * strategy.tp
     run = replace(
@@ -175,9 +175,9 @@ def _recompute(recompute: Recompute, layers: int) -> Recompute:
     return recompute
 
 
-def _extra_layers(small: Strategy, *, unlike: bool) -> int:
-    """One more layer a chunk, where layers are unlike, or only the first computed again."""
-    return int(unlike or small.pp == 1 or small.recompute.method is Method.BLOCK)
+def _extra_layers(small: Strategy, *, several_kinds: bool) -> int:
+    """One more layer per chunk if layers differ or only the first ones are recomputed."""
+    return int(several_kinds or small.pp == 1 or small.recompute.method is Method.BLOCK)
 
 
 def _with_stages(

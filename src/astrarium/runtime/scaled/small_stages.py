@@ -83,7 +83,7 @@ def _spread(planned: range, size: int) -> tuple[int, ...]:
 
 
 def _chosen(cut: PipelineCut, count: int) -> tuple[int, ...]:
-    """The ranks that show most: some layers, all pools, unlike sizes, both ends of the pipeline."""
+    """The most informative ranks: layers, all pools, different sizes, both ends of the pipeline."""
     if count >= cut.ranks:
         return tuple(range(cut.ranks))
     showing: dict[object, list[int]] = {}

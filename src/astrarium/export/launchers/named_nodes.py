@@ -1,7 +1,7 @@
-"""What launchers of clusters share: names, blocks of nodes that are alike, YAML with a header.
+"""What launchers of clusters share: groups of nodes with names, YAML with a header.
 
-A block is a run of nodes in the order of ranks. A launcher that asks for nodes asks for each block
-by itself, and numbers its nodes from the block's first.
+Nodes of a group are alike and next to each other in the order of ranks. A launcher that asks for
+nodes asks for each group by itself, and numbers its nodes from the first of the group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_SPOT: Final = (
 )
 
 
-class NodeBlock(Value, frozen=True):
+class NamedNodes(Value, frozen=True):
     """Nodes that are asked for together: `first` is the number of the first one."""
 
     name: str
@@ -49,15 +49,15 @@ class NodeBlock(Value, frozen=True):
         return f"{nodes}: {self.group.gpus_per_node} x {self.gpu} each"
 
 
-def blocks(job: Job) -> tuple[NodeBlock, ...]:
-    """All blocks in the order of ranks, with names of their own."""
+def named_nodes(job: Job) -> tuple[NamedNodes, ...]:
+    """All groups in the order of ranks, with names of their own."""
     short = [family(group.pool.gpu.name) for group in job.nodes]
     found, first = [], 0
     seen: Counter[str] = Counter()
     for name, group in zip(short, job.nodes, strict=True):
         seen[name] += 1
         alone = short.count(name) == 1
-        found.append(NodeBlock(name if alone else f"{name}-{seen[name]}", first, group))
+        found.append(NamedNodes(name if alone else f"{name}-{seen[name]}", first, group))
         first += group.nodes
     return tuple(found)
 
