@@ -39,6 +39,8 @@ DENSE: Final[Mapping[str, Any]] = {
     "nodes": 1,
     "gpus_per_node": 8,
     "nvlink_domain": 8,
+    "nvlink": True,
+    "compute_capability": 9.0,
     "memory_bytes": 1,
 }
 EXPERTS: Final = {**DENSE, "experts": 8, "topk": 2, "moe_ffn": 256, "ffn": 0}
@@ -189,6 +191,16 @@ CASES: Final = (
     ),
     case("offload_without_fsdp", unseen=FSDP, **FSDP_PARTS, offload_optimizer=True),
     case("tp_overlap_needs_sequence_parallel", "sequence parallelism", tp=2, overlap_tp=True),
+    case(
+        "tp_overlap_needs_nvlink",
+        unseen="asserted by Transformer Engine",
+        **{**SEQUENCE_TP2, "overlap_tp": True, "nvlink": False},
+    ),
+    case(
+        "cp_needs_ampere",
+        unseen="asserted by Transformer Engine",
+        **{"cp": 2, "dp": 1, "num_micro_batches": 8, "compute_capability": 7.5},
+    ),
     case(
         "tp_overlap_domain",
         unseen="asserted by Transformer Engine",

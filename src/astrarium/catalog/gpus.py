@@ -68,6 +68,8 @@ class Gpu:
     rented_sizes: tuple[int, ...]  # GPUs of the instances that are offered; () if none is known
     sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
     doubts_by_figure: Mapping[str, str] = field(hash=False)
+    compute_capability: float = 0.0  # of NVIDIA's devices; 0: another maker's, or not known
+    peer_access: bool = True  # over PCIe; links of their own always have it
     share: float = 1.0  # of its time that the job has
 
     @property
@@ -170,6 +172,7 @@ def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
     values: dict[str, object] = {
         "vendor": gpu.vendor,
         "architecture": gpu.architecture,
+        "compute_capability": gpu.compute_capability or None,
         "form_factor": gpu.form_factor,
         "release_year": gpu.release_year,
         "memory_gib": gpu.memory_bytes,
@@ -182,6 +185,7 @@ def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
         "link_to_peer_gbytes_per_s": gpu.link_bandwidth_to_peer,
         "pcie_type": gpu.pcie_type,
         "pcie_gbytes_per_s": gpu.pcie_bandwidth,
+        "peer_access": "yes" if gpu.peer_access else "no",
         "gpus_per_node": gpu.gpus_per_node,
         "nvlink_domain": gpu.nvlink_domain,
         "inter_node_gbits_per_s": gpu.inter_node_bandwidth,
@@ -244,4 +248,6 @@ def _gpu(record: Record) -> Gpu:
         rented_sizes=record.counts("rented_sizes"),
         sources=record.sources,
         doubts_by_figure=record.doubts,
+        compute_capability=record.optional("compute_capability") or 0.0,
+        peer_access=bool(record.values.get("peer_access", True)),
     )

@@ -8,7 +8,6 @@ instances of its type: many offers are single machines.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ import numpy as np
 from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
 from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, is_stale, rented_sizes
 from astrarium.cluster.build import Machines, build_pool
-from astrarium.cluster.interconnect import Network
+from astrarium.cluster.interconnect import network_of_fabric
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
 from astrarium.errors import InputError
 from astrarium.value import Value
@@ -34,15 +33,6 @@ DEARER_SIZES: Final = 1.02
 ROUNDED: Final = 1 + 1e-6  # prices of instances, over those of their GPUs
 FULL_POWER: Final = 1.0
 MOST_STALE: Final = 4  # prices that are named one by one
-
-_NETWORKS: Final = (
-    (r"EFA v1", Network.EFA_V1),
-    (r"EFA", Network.EFA),
-    (r"TCPXO?", Network.TCPXO),
-    (r"InfiniBand", Network.INFINIBAND),
-    (r"RoCE", Network.ROCE),
-    (r"TCP|ENA|Ethernet|gVNIC|internet", Network.TCP),
-)
 
 
 class Power(Value, frozen=True):
@@ -417,10 +407,11 @@ def _links(offer: Offer, node: int) -> Machines:
     instance = _instance(offer)
     if instance is None or instance.gpus_per_node != node:
         return Machines()
+    inter = instance.inter_node_bandwidth
     return Machines(
         intra_node_bandwidth=instance.intra_node_bandwidth,
-        inter_node_bandwidth=instance.inter_node_bandwidth,
-        network=_network(instance),
+        inter_node_bandwidth=inter,
+        network=network_of_fabric(instance.fabric) if inter else None,
     )
 
 
@@ -430,10 +421,3 @@ def _instance(offer: Offer) -> Instance | None:
     except InputError:
         return None
     return instance if instance.gpu == offer.gpu else None
-
-
-def _network(instance: Instance) -> Network | None:
-    if instance.inter_node_bandwidth is None:
-        return None
-    found = (network for pattern, network in _NETWORKS if re.search(pattern, instance.fabric))
-    return next(found, None)

@@ -42,7 +42,7 @@ SAME_NAME: Final = frozenset(
 )
 OTHER_NAMES: Final[Mapping[str, str]] = {
     "MI210-64GB": "AMD-Instinct-MI210",
-    "MI250X-128GB": "AMD-Instinct-MI250X",
+    "MI250X-64GB": "AMD-Instinct-MI250X",
     "MI300X-192GB": "AMD-Instinct-MI300X-OAM",
     "MI325X-256GB": "AMD-Instinct-MI325X-OAM",
     "MI350X-288GB": "AMD-Instinct-MI350X-OAM",
