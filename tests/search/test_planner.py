@@ -252,7 +252,7 @@ def test_the_cheapest_plan_of_unequal_layers_has_their_best_cuts() -> None:
 
 @pytest.mark.parametrize("gpu", ["rtx-4090", "l40s", "v100", "a100"])
 def test_a_node_without_peer_access_is_never_faster(gpu: str) -> None:
-    """8 RTX 4090 fell from 59.0 to 32.3 s: rates through host memory did not fall with the ranks."""
+    """8 RTX 4090 fell from 59.0 to 32.3 s: a rate that did not fall with the ranks."""
     with_access, without = (
         plan(WORKLOAD, Cluster((build_pool("node", find_gpu(gpu), 1, 8, gpu, machines=machines),)))
         for machines in (Machines(peer_access=True), Machines(peer_access=False))
@@ -265,7 +265,9 @@ def test_context_parallelism_needs_compute_capability_8(gpu: str, name: str) -> 
     strategy = read_strategy("cp=2,micro_batch=1", gpus=8, global_batch=16, layers=8).strategy
     old, new = (parse_gpus(f"{kind}:8").pools for kind in (gpu, "a100"))
     (words,) = why_refused(WORKLOAD, old, strategy)
-    assert words.startswith(f"context parallelism (cp 2) needs compute capability 8.0 or more, {name}")
+    assert words.startswith(
+        f"context parallelism (cp 2) needs compute capability 8.0 or more, {name}"
+    )
     assert not why_refused(WORKLOAD, new, strategy)
     planned = plan(replace(WORKLOAD, seq_length=16384), parse_gpus(f"{gpu}:8"), top=50)
     assert all(found.strategy.cp == 1 for found in planned.plans)

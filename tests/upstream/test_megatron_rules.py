@@ -199,7 +199,10 @@ CASES: Final = (
     case(
         "cp_needs_ampere",
         unseen="asserted by Transformer Engine",
-        **{"cp": 2, "dp": 1, "num_micro_batches": 8, "compute_capability": 7.5},
+        cp=2,
+        dp=1,
+        num_micro_batches=8,
+        compute_capability=7.5,
     ),
     case(
         "tp_overlap_domain",

@@ -20,6 +20,7 @@ from astrarium.export.megatron import (
     layout,
 )
 from astrarium.export.program import Data, RankProgram
+from astrarium.export.rocm import BRIDGE_OFF, on_amd
 from astrarium.export.run_length import (
     TRIAL_ITERATIONS,
     evaluation_of,
@@ -169,6 +170,7 @@ def overrides(job: Job) -> dict[str, object]:
         **dict(_overlap(job)),
         **FIXED,
         **(FIXED_FOR_EXPERTS if job.model.max_experts else {}),
+        **(BRIDGE_OFF if on_amd(job) else {}),
         **dict(_run(job)),
     }
 

@@ -42,7 +42,8 @@ PRODUCT_LABELS: Final[Mapping[str, str]] = {
     "NVIDIA": "nvidia.com/gpu.product",
     "AMD": "amd.com/gpu.product-name",
 }
-# What NVIDIA's feature discovery calls them: the names of nvidia-smi with hyphens.
+# What NVIDIA's feature discovery calls them: the names of nvidia-smi with hyphens. AMD's node
+# labeller has the names of rocm-smi with underscores.
 PRODUCTS: Final[Mapping[str, str]] = {
     "A100-PCIe-40GB": "NVIDIA-A100-PCIE-40GB",
     "A100-PCIe-80GB": "NVIDIA-A100-80GB-PCIe",
@@ -59,6 +60,7 @@ PRODUCTS: Final[Mapping[str, str]] = {
     "L4-24GB": "NVIDIA-L4",
     "L40-48GB": "NVIDIA-L40",
     "L40S-48GB": "NVIDIA-L40S",
+    "MI300X-192GB": "AMD_Instinct_MI300X_OAM",
     "T4-16GB": "Tesla-T4",
     "V100-PCIe-16GB": "Tesla-V100-PCIE-16GB",
     "V100-SXM2-16GB": "Tesla-V100-SXM2-16GB",
