@@ -233,7 +233,7 @@ def test_files_have_units_and_records_are_si() -> None:
     assert h100.measured_matmul_flops["bf16"] == pytest.approx(794.5e12)
     assert h100.link_bandwidth == 450e9
     assert h100.inter_node_bandwidth == 400e9  # 3200 Gb/s per node
-    assert h100.usd_per_gpu_hour == 3.995
+    assert h100.usd_per_gpu_hour == 3.99
     assert (h100.gpus_per_node, h100.nvlink_domain) == (8, 8)
 
 

@@ -43,10 +43,31 @@ def test_whole_instances_are_paid(plan: Run) -> None:
     assert two["plans"][0]["usd_per_hour"] == pytest.approx(8 * pool["usd_per_gpu_hour"])
 
 
-def test_nodes_of_smaller_instances_are_told(plan: Run) -> None:
+def test_smaller_instances_are_no_price_of_nodes(plan: Run) -> None:
     document = planned(plan, "--market", "hyperbolic", gpus="h100:64")
-    assert document["plans"][0]["usd_per_hour"] == pytest.approx(64 * 1.29)
+    assert document["plans"][0]["usd_per_hour"] is None
     assert any("instances of at most 3 GPUs" in note for note in document["notes"])
+
+
+def test_a_type_without_a_price_of_its_nodes_wins_no_front(plan: Run) -> None:
+    """GH200 won at $2.29, the price of one GPU, on the network of a supercomputer's nodes."""
+    document = planned(plan, "--mode", "up-to", "--objective", "cost", gpus="h100:16,gh200:16")
+    assert {name for found in document["plans"] for name in found["gpus"]} == {"H100-SXM5-80GB"}
+    assert any("GH200-96GB" in note and "left out" in note for note in document["notes"])
+
+
+def test_old_prices_are_left_out_of_the_default_and_it_is_said(plan: Run) -> None:
+    assert "offers older than 180 days left out" in only_pool(planned(plan))["price_source"]
+
+
+@pytest.mark.parametrize("how", ["mix", "always"])
+@pytest.mark.parametrize("objective", ["cost", "throughput"])
+def test_another_cloud_takes_no_spot_price_away(plan: Run, how: str, objective: str) -> None:
+    """lambda is cheaper on demand and has no spot price; aws has one."""
+    flags = ("--spot", how, "--objective", objective)
+    alone = planned(plan, "--market", "aws", *flags)["plans"][0]
+    both = planned(plan, "--market", "aws,lambda", *flags)["plans"][0]
+    assert both["usd_total"] <= alone["usd_total"]
 
 
 def test_a_stated_price_wins_over_everything(plan: Run) -> None:

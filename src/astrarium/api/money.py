@@ -14,8 +14,10 @@ from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.catalog.book import Book
-    from astrarium.cluster import Cluster
-    from astrarium.cluster.market import Power
+    from astrarium.cluster import Cluster, Pool
+    from astrarium.cluster.market import Dearness, Power
+    from astrarium.cost.training_run import RunTerms
+    from astrarium.model.workload import Workload
 
 TODAY_VARIABLE = "SOURCE_DATE_EPOCH"  # seconds; as for reproducible builds
 DEFAULT_MOST_GPUS = 1024
@@ -36,6 +38,7 @@ class MoneyFlags(Value, frozen=True):
     money_decides: bool = False  # the cheapest, or a budget: types without a price are no use
     may_choose: bool = False  # GPUs, where none are asked for
     elsewhere: frozenset[str] = frozenset()  # GPU types of another cluster at the same terms
+    dearness: Dearness | None = None  # what is cheapest; None: on demand
 
     @property
     def uses_book(self) -> bool:
@@ -143,12 +146,13 @@ def priced(cluster: Cluster, terms: MoneyFlags) -> tuple[Cluster, tuple[str, ...
 
     _check_alone(terms)
     notes: tuple[str, ...] = ()
+    offered: Book | None = None
     if terms.uses_book:
         built_in = terms.market is not None
         offered, notes = book(
             terms.market, terms.region, terms.prices, terms.discount, built_in=built_in
         )
-        here = market.priced(cluster, offered)
+        here = market.priced(cluster, offered, terms.dearness)
         # Without --market, files say what they know and defaults the rest.
         cluster = here if built_in else _defaults_for_others(here, _at_default(cluster, terms))
         cluster = market.with_own_spot(cluster, offered)
@@ -156,26 +160,53 @@ def priced(cluster: Cluster, terms: MoneyFlags) -> tuple[Cluster, tuple[str, ...
         cluster = market.with_discount(cluster, _only_discount(terms.discount))
     if terms.price:
         cluster = market.with_prices(cluster, _stated(terms.price), terms.elsewhere)
-    if terms.uses_book:
-        notes = (*notes, *market.joined_notes(cluster, offered))
     if terms.discount:
         notes = (*notes, *market.undiscounted_notes(cluster))
     owned = any(pool.usd_per_gpu_hour == 0 for pool in cluster.pools)
     if terms.power_price is not None and (owned or not terms.elsewhere):
         cluster = market.with_power(cluster, _power(terms))
-    return concluded(cluster, terms, notes)
+    return concluded(cluster, terms, notes, offered)
+
+
+def offers_spot(cluster: Cluster, terms: MoneyFlags) -> bool:
+    """Whether a cloud of the book has a spot price for one of the types."""
+    offered, _ = book(terms.market, terms.region, terms.prices, built_in=terms.market is not None)
+    names = {pool.gpu.name for pool in cluster.pools}
+    return any(o.spot_usd_per_hour is not None for name in names for o in offered.usable(name))
+
+
+def on_spot(workload: Workload, run: RunTerms, *, cheapest: bool) -> Dearness:
+    """What a pool costs for its work where nodes may be spot, interruptions included.
+
+    The cheapest way to pay for it counts, or the fastest, and then the other.
+    """
+    import numpy as np
+
+    from astrarium.cluster import Cluster
+    from astrarium.search.money import Runs
+
+    def dearness(pool: Pool) -> tuple[float, float]:
+        ways = Runs(workload, Cluster((pool,)), run).ways_of_pool(0, np.array([pool.num_gpus]))
+        usd = (ways.stretch * ways.hourly)[0]
+        least, fastest = float(usd.min()), float(usd[ways.stretch[0].argmin()])
+        return (least, fastest) if cheapest else (fastest, least)
+
+    return dearness
 
 
 def concluded(
-    cluster: Cluster, terms: MoneyFlags, notes: Sequence[str] = ()
+    cluster: Cluster, terms: MoneyFlags, notes: Sequence[str] = (), offered: Book | None = None
 ) -> tuple[Cluster, tuple[str, ...]]:
     """Notes on missing and stale prices; without the types that have none, if money decides."""
     from astrarium.cluster import market
 
     left_out: tuple[str, ...] = ()
     if terms.money_decides:
-        cluster, left_out = market.without_unpriced(cluster)
-    missing = market.unpriced_notes(cluster) if terms.money_decides or terms.uses_book else ()
+        cluster, left_out = market.without_unpriced(cluster, offered)
+    if terms.money_decides or terms.uses_book:
+        missing = market.unpriced_notes(cluster, offered)
+    else:
+        missing = market.refused_notes(cluster)
     return cluster, (*notes, *left_out, *missing, *market.stale_notes(cluster, today()))
 
 

@@ -43,6 +43,7 @@ class Question(Value, frozen=True):
 
 def read(flags: Flags) -> Question:
     """What the flags ask; whatever is wrong with them is found here, before the search."""
+    from astrarium.cost.training_run import Spot
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
@@ -69,7 +70,14 @@ def read(flags: Flags) -> Question:
     if flags["sensitivity"]:
         _check_open(how, asked)
     run = request.run_terms(flags, asked.workload)
-    on_spot = request.spot_notes(run, asked.cluster)
+    if run.spot is not Spot.NEVER and terms.uses_book and not market_alone:
+        # The offer that is cheapest on demand may have no spot price, or a dear one.
+        budget = limits.budget_usd is not None
+        cheapest = budget or goal is Objective.COST or run.spot is Spot.ALWAYS
+        terms = replace(terms, dearness=money.on_spot(asked.workload, run, cheapest=cheapest))
+        asked = replace(asked, cluster=_asked(flags, stated, terms).cluster)
+    offered = terms.uses_book and not market_alone and money.offers_spot(asked.cluster, terms)
+    on_spot = request.spot_notes(run, asked.cluster, offered=offered)
     asked = replace(asked, notes=(*asked.notes, *on_spot))
     asked, tuning = request.tuned(asked, flags["profile"], request.DEFAULT_RUNTIME)
     asked, of_cores = request.rules_of_cores(asked)

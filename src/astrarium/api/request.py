@@ -320,8 +320,11 @@ def rules_of_cores(asked: Request) -> tuple[Request, tuple[str, ...]]:
     return replace(asked, notes=(*asked.notes, note)), tuple(NOT_ON_CORES)
 
 
-def spot_notes(terms: RunTerms, pools: Cluster) -> tuple[str, ...]:
-    """Which GPUs cannot be spot for lack of a price; refused where all should be."""
+def spot_notes(terms: RunTerms, pools: Cluster, *, offered: bool = False) -> tuple[str, ...]:
+    """Which GPUs cannot be spot for lack of a price; refused where all should be.
+
+    Not where a spot price was `offered`: then the offers without one are cheaper.
+    """
     from astrarium.cost.training_run import Spot
 
     if terms.spot is Spot.NEVER:
@@ -331,7 +334,7 @@ def spot_notes(terms: RunTerms, pools: Cluster) -> tuple[str, ...]:
     if strangers:
         raise InputError(f"--interruptions {strangers[0]}=...: no pool has this type")
     lacking = [pool for pool in pools.pools if pool.spot_usd_per_gpu_hour is None]
-    if len(lacking) == len(pools.pools):
+    if len(lacking) == len(pools.pools) and not offered:
         raise InputError(
             f"--spot {terms.spot}: no spot price is known for {', '.join(names)}; give one in a"
             " price file (--prices) or as spot_usd_per_gpu_hour in a cluster file"

@@ -63,6 +63,7 @@ def build_pool(
     )
     inter = _first(given.inter_node_bandwidth, gpu.inter_node_bandwidth)
     network = given.network or _usual_network(gpu, inter)
+    priced = gpu.price_good_for is None or nodes * gpus_per_node <= gpu.price_good_for
     return Pool(
         name=name,
         gpu=gpu,
@@ -75,8 +76,10 @@ def build_pool(
         inter_node_latency=_first(given.inter_node_latency, network_profile(network).latency),
         link=kind,
         network=network,
-        usd_per_gpu_hour=_first(given.usd_per_gpu_hour, gpu.usd_per_gpu_hour),
-        spot_usd_per_gpu_hour=_first(given.spot_usd_per_gpu_hour, gpu.spot_usd_per_gpu_hour),
+        usd_per_gpu_hour=_first(given.usd_per_gpu_hour, gpu.usd_per_gpu_hour if priced else None),
+        spot_usd_per_gpu_hour=_first(
+            given.spot_usd_per_gpu_hour, gpu.spot_usd_per_gpu_hour if priced else None
+        ),
         requested="" if requested == gpu.name else requested,
         rented_sizes=given.rented_sizes,
     )
