@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from astrarium.cost.energy import PowerTerms
+
 Run = Callable[..., Result]
 
 
@@ -104,8 +106,13 @@ def test_own_spot_prices_leave_the_others(
 
 def test_owned_machines_cost_their_power(plan: Run) -> None:
     owned = ("--price", "h100=0", "--power-price", "0.2", "--power-utilisation", "50")
-    pool = only_pool(planned(plan, *owned))
-    assert pool["usd_per_gpu_hour"] == pytest.approx(0.7 * 0.5 * 0.2)
+    document = planned(plan, *owned)
+    pool, (best,) = only_pool(document), document["plans"]
+    drawn = 0.7 * PowerTerms(utilisation=0.5).of_tdp
+    assert pool["usd_per_gpu_hour"] == pytest.approx(drawn * 0.2)
+    assert best["usd_total"] == pytest.approx(best["run"]["kwh"] * 0.2), "one power for both"
+    usual = planned(plan, "--price", "h100=0", "--power-price", "0.2")["plans"][0]
+    assert usual["usd_total"] == pytest.approx(usual["run"]["kwh"] * 0.2)
     free = planned(plan, "--price", "h100=0")
     assert free["plans"][0]["usd_total"] == 0
 
@@ -215,3 +222,19 @@ def test_the_day_of_the_environment_is_checked(plan: Run, monkeypatch: pytest.Mo
     result = plan()
     assert result.exit_code == 2
     assert "SOURCE_DATE_EPOCH is 'soon'" in result.stderr
+
+
+def test_machines_on_demand_fail_too(plan: Run) -> None:
+    run = planned(plan, "--tokens", "1T")["plans"][0]["run"]
+    assert run["interruptions_per_hour"] == pytest.approx(1.6e-4)
+    assert run["checkpoint_interval_seconds"] > 0
+    assert all(run["breakdown_seconds"][cause] > 0 for cause in ("checkpoints", "lost", "restarts"))
+    never = planned(plan, "--tokens", "1T", "--failures", "0")["plans"][0]
+    assert never["run"]["goodput"] == 1
+    assert never["run"]["checkpoint_interval_seconds"] is None
+
+
+def test_a_strange_failure_rate_is_refused(plan: Run) -> None:
+    result = plan("--tokens", "1T", "--failures", "often")
+    assert result.exit_code != 0
+    assert "--failures" in result.stderr

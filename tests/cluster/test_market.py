@@ -180,9 +180,10 @@ def test_discounts_and_power() -> None:
     owned = with_prices(parse_gpus("h100:8,a100:8"), {H100: 0.0})
     hot, rented = with_power(owned, Power(0.2, 0.5)).pools
     assert hot.usd_per_gpu_hour == pytest.approx(0.7 * 0.5 * 0.2)
+    assert hot.billed_gpus(np.array([3, 8])).tolist() == [3, 8], "power is drawn by what is used"
     assert rented == owned.pools[1]
     with pytest.raises(InputError, match=r"owned machines.*--price h100=0 owns them"):
-        with_power(parse_gpus("h100:8"), Power(0.2))
+        with_power(parse_gpus("h100:8"), Power(0.2, 1.0))
 
 
 def test_stale_prices_are_named_with_their_date() -> None:

@@ -53,6 +53,7 @@ class RunFlags(PriceTerms, total=False):
     eval_iterations: Amount
     spot: Literal["never", "always", "mix"]
     interruptions: Sequence[str]  # of a spot node an hour: "0.01" or "h100=10%/day"
+    failures: Amount  # of any node an hour: "0.0002" or "1%/day"
     checkpoint_every: str  # "30min"
     storage_bandwidth: str  # "2GB/s/node"
     restart_time: str  # "10min"

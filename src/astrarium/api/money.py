@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from astrarium.catalog.book import Book
     from astrarium.cluster import Cluster, Pool
     from astrarium.cluster.market import Dearness, Power
+    from astrarium.cost.energy import PowerTerms
     from astrarium.cost.training_run import RunTerms
     from astrarium.model.workload import Workload
 
@@ -269,18 +270,26 @@ def _stated(texts: Sequence[str]) -> dict[str, float]:
 
 
 def _power(terms: MoneyFlags) -> Power:
-    from astrarium.catalog.price_files import parse_percent
-    from astrarium.cluster.market import FULL_POWER, Power
+    from astrarium.cluster.market import Power
 
     assert terms.power_price is not None
     try:
         usd = units.parse_usd(terms.power_price, allow_zero=True)
     except InputError as error:
         raise InputError(f"--power-price {error}") from None
-    share = FULL_POWER
-    if terms.power_utilisation is not None and terms.power_utilisation.strip(" %") != "100":
-        try:
-            share = parse_percent(terms.power_utilisation)
-        except InputError as error:
-            raise InputError(f"--power-utilisation {error}") from None
-    return Power(usd, share)
+    return Power(usd, power_terms(terms.power_utilisation).of_tdp)
+
+
+def power_terms(utilisation: str | None) -> PowerTerms:
+    """What is drawn for each watt of the boards; `utilisation` is the text of its flag."""
+    from astrarium.catalog.price_files import parse_percent
+    from astrarium.cost.energy import PowerTerms
+
+    if utilisation is None:
+        return PowerTerms()
+    if utilisation.strip(" %") == "100":
+        return PowerTerms(utilisation=1.0)
+    try:
+        return PowerTerms(utilisation=parse_percent(utilisation))
+    except InputError as error:
+        raise InputError(f"--power-utilisation {error}") from None

@@ -283,6 +283,7 @@ def run_length(
 
 def run_terms(flags: Mapping[str, Any], workload: Workload) -> RunTerms:
     """What the flags of a command say of a run beside its workload and its cluster."""
+    from astrarium.api.money import power_terms
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import RunTerms, Spot
 
@@ -299,6 +300,8 @@ def run_terms(flags: Mapping[str, Any], workload: Workload) -> RunTerms:
         if co2 is None
         else parse("--co2", co2, lambda text: units.parse_number(text, allow_zero=True), MOST_CO2),
     )
+    if flags.get("failures") is not None:
+        terms = replace(terms, failures_per_hour=_failures(flags["failures"]))
     if workload.tokens is None and terms != RunTerms():
         raise InputError(
             "spot, checkpoints, evaluations, the ramp of the batch and CO2 are those of a whole"
@@ -309,7 +312,8 @@ def run_terms(flags: Mapping[str, Any], workload: Workload) -> RunTerms:
             f"--interruptions {flags['interruptions'][0]} are those of spot nodes; add --spot"
             " always or mix"
         )
-    return terms
+    utilisation = flags.get("power_utilisation")
+    return terms if utilisation is None else replace(terms, power=power_terms(utilisation))
 
 
 def rules_of_cores(asked: Request) -> tuple[Request, tuple[str, ...]]:
@@ -363,6 +367,16 @@ def _interruptions(text: str) -> tuple[str, float]:
         MOST_INTERRUPTIONS_PER_HOUR,
     )
     return (find_gpu(gpu).name if equals else ""), often
+
+
+def _failures(text: str) -> float:
+    """Breakdowns of one node an hour."""
+    return parse(
+        "--failures",
+        text,
+        lambda given: units.parse_per_hour(given, allow_zero=True),
+        MOST_INTERRUPTIONS_PER_HOUR,
+    )
 
 
 def _storage(text: str) -> Storage:

@@ -160,7 +160,7 @@ POWER_PRICE: TypeAlias = Annotated[
 ]
 POWER_UTILISATION: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="PERCENT", help="Of the boards' power that is drawn; default: 100."),
+    typer.Option(metavar="PERCENT", help="Of the boards' power that is drawn; default: 90."),
 ]
 SEQ_LENGTH: TypeAlias = Annotated[
     str | None,
@@ -219,6 +219,13 @@ INTERRUPTIONS: TypeAlias = Annotated[
     typer.Option(
         metavar="[TYPE=]RATE",
         help="Interruptions of a spot node an hour, or such as 10%/day; repeatable.",
+    ),
+]
+FAILURES: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RATE",
+        help="Breakdowns of any node an hour, or such as 1%/day; default: 0.00016.",
     ),
 ]
 CHECKPOINT_EVERY: TypeAlias = Annotated[

@@ -39,6 +39,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     eval_iterations: options.EVAL_ITERATIONS = None,
     spot: options.SPOT = "never",
     interruptions: options.INTERRUPTIONS = None,
+    failures: options.FAILURES = None,
     checkpoint_every: options.CHECKPOINT_EVERY = None,
     storage_bandwidth: options.STORAGE_BANDWIDTH = None,
     restart_time: options.RESTART_TIME = None,

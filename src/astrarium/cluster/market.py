@@ -33,22 +33,28 @@ PRICE_FLAG: Final = "--price"
 # A smaller instance counts as one of a pool's sizes if its GPUs cost at most so much more.
 DEARER_SIZES: Final = 1.02
 ROUNDED: Final = 1 + 1e-6  # prices of instances, over those of their GPUs
-FULL_POWER: Final = 1.0
 MOST_STALE: Final = 4  # prices that are named one by one
 
 
 class Power(Value, frozen=True):
-    """What owned machines cost: the board's power, the share of it that is drawn, the price."""
+    """What owned machines cost: the price of power, and how much is drawn for a board's watt.
+
+    The rest of the node and the cooling of the hall are in it (`cost.energy`), as in the energy of
+    a run.
+    """
 
     usd_per_kwh: float
-    utilisation: float = FULL_POWER
+    of_tdp: float
 
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:
-        return gpu.tdp_watts / 1000 * self.utilisation * self.usd_per_kwh
+        return self._kilowatts(gpu) * self.usd_per_kwh
 
     def words(self, gpu: Gpu) -> str:
-        drawn = f"{100 * self.utilisation:g} % of {gpu.tdp_watts:g} W"
+        drawn = f"{self._kilowatts(gpu):.3g} kW a GPU, node and cooling included,"
         return f"owned; {drawn} at ${self.usd_per_kwh:g} per kWh"
+
+    def _kilowatts(self, gpu: Gpu) -> float:
+        return gpu.tdp_watts / 1000 * self.of_tdp
 
 
 def priced(cluster: Cluster, book: Book, dearness: Dearness | None = None) -> Cluster:
@@ -143,6 +149,7 @@ def with_power(cluster: Cluster, power: Power) -> Cluster:
                 pool,
                 usd_per_gpu_hour=power.usd_per_gpu_hour(pool.gpu),
                 price_origin=power.words(pool.gpu),
+                rented_sizes=tuple(range(1, pool.gpus_per_node + 1)),
             )
             if pool.usd_per_gpu_hour == 0
             else pool

@@ -26,6 +26,7 @@ CAUSES: Final = {
     "lost": "done again after interruptions",
     "restarts": "restarts",
 }
+FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 
 def run_section(
@@ -66,7 +67,8 @@ def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator
         yield f"spot: {spot}" + (f"; {others:,} are on demand" if others else "")
     if run.interruptions_per_hour > 0:
         between = format_seconds(HOUR / run.interruptions_per_hour)
-        yield f"an interruption every {between} is assumed (--interruptions sets the rate)"
+        what, flag = ("an interruption", "--interruptions") if run.spot_gpus else FAILURE
+        yield f"{what} every {between} is assumed ({flag} sets the rate)"
     if run.checkpoint_interval_seconds is not None:
         yield f"a checkpoint after every {format_seconds(run.checkpoint_interval_seconds)} of work"
 
