@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 
+from astrarium.cost.uncertainty import chance_within
 from astrarium.plans.document import (
     MemoryPart,
     PlanPart,
@@ -13,12 +14,14 @@ from astrarium.plans.document import (
     StageTimePart,
     StrategyPart,
 )
+from astrarium.search.outcome import Limits
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import Plan, Run
 from astrarium.strategy.types import Strategy
 
 
-def plan_part(plan: Plan, rank: int) -> PlanPart:
+def plan_part(plan: Plan, rank: int, limits: Limits | None = None) -> PlanPart:
+    """A plan; `limits` are those whose chances are stated."""
     return PlanPart(
         rank=rank,
         gpus=dict(plan.gpus),
@@ -47,11 +50,17 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         precision=plan.precision.value,
         runtimes=plan.runtimes,
         megatron_lacks=plan.megatron_lacks,
-        run=None if plan.run is None else run_part(plan.run),
+        run=None if plan.run is None else run_part(plan, plan.run, limits or Limits()),
     )
 
 
-def run_part(run: Run) -> RunPart:
+def run_part(plan: Plan, run: Run, limits: Limits) -> RunPart:
+    def chance(limit: float | None, predicted: float | None) -> float | None:
+        if limit is None or not predicted:
+            return None
+        seconds = plan.iteration_seconds
+        return chance_within(limit / predicted * seconds, seconds, plan.interval_seconds)
+
     return RunPart(
         breakdown_seconds=dict(run.seconds),
         goodput=run.goodput,
@@ -60,6 +69,8 @@ def run_part(run: Run) -> RunPart:
         checkpoint_interval_seconds=run.checkpoint_interval_seconds,
         kwh=run.kwh,
         co2_kilograms=run.co2_kilograms,
+        deadline_chance=chance(limits.deadline_seconds, plan.train_seconds),
+        budget_chance=chance(limits.budget_usd, plan.usd_total),
     )
 
 

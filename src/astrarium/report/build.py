@@ -81,7 +81,7 @@ def document_of(
         faster_alone=_alone_part(planned.faster_alone),
     )
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
-    plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(every, start=1))
+    plans = tuple(plan_part(plan, rank, limits) for rank, plan in enumerate(every, start=1))
     found = (
         *format_notes(planned.workload, planned.cluster, planned.plans[0]),
         *measured_notes(planned.workload.model, planned.plans[0]),

@@ -26,6 +26,7 @@ CAUSES: Final = {
     "lost": "done again after interruptions",
     "restarts": "restarts",
 }
+CERTAIN: Final = 0.9  # the upper end of the likely interval is passed one time in ten at most
 FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 
@@ -69,6 +70,9 @@ def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator
         between = format_seconds(HOUR / run.interruptions_per_hour)
         what, flag = ("an interruption", "--interruptions") if run.spot_gpus else FAILURE
         yield f"{what} every {between} is assumed ({flag} sets the rate)"
+    for limit, chance in (("deadline", run.deadline_chance), ("budget", run.budget_chance)):
+        if chance is not None and chance < CERTAIN:
+            yield f"the {limit} lies within what is likely: kept with a chance of {percent(chance)}"
     if run.checkpoint_interval_seconds is not None:
         yield f"a checkpoint after every {format_seconds(run.checkpoint_interval_seconds)} of work"
 
