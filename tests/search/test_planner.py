@@ -19,7 +19,7 @@ from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.fit import fit
 from astrarium.search.formats import runnable
-from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.outcome import Limits, Mode, Objective, Rejection
 from astrarium.search.planner import leanest, plan, predict, smallest_count
 from astrarium.search.refusals import why_refused, with_permitted_overlap
 from astrarium.search.rules import user_rules
@@ -280,3 +280,11 @@ def test_overlap_of_tensor_parallelism_needs_nvlink(gpu: str, runs: bool) -> Non
     refused = why_refused(WORKLOAD, pools, given.strategy)
     assert any("NVLink" in words for words in refused) is not runs
     assert with_permitted_overlap(WORKLOAD, pools, given.strategy, ()).overlap.tp is runs
+
+
+@pytest.mark.parametrize("gpus", ["h100:8", "h100:8,a100:8"])
+def test_what_was_priced_is_what_is_left_of_the_space(gpus: str) -> None:
+    found = plan(WORKLOAD, parse_gpus(gpus))
+    causes = (Rejection.SLOWER, Rejection.BUDGET, Rejection.DEADLINE)
+    priced = sum(found.rejected[cause] for cause in causes)
+    assert found.evaluated == priced + len(found.plans)

@@ -31,6 +31,7 @@ Precision = Literal["bf16", "fp16", "fp8"]
 class PriceTerms(TypedDict, total=False):
     """What GPUs cost, and what is known about their speed; see the flags of the same names."""
 
+    as_type: str  # model_type that the model, a config.json, is read as
     profile: StrPath  # of the cluster, written by `astrarium calibrate`
     market: str  # "aws,gcp" or "all": prices and instances of these clouds
     region: str  # us, europe, asia or other

@@ -72,6 +72,7 @@ def filled(flags: Flags, typed: Collection[str] = ()) -> Filled:
     from astrarium.api import request
     from astrarium.configs.detect import read_config
 
+    flags = request.read_as(flags)
     strategy, model = flags["strategy"], flags["model"]
     imported = read_config(strategy) if isinstance(strategy, str) else None
     if imported is not None:

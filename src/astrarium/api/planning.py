@@ -47,6 +47,7 @@ def read(flags: Flags) -> Question:
     from astrarium.search.outcome import Limits, Objective
     from astrarium.search.rules import user_rules
 
+    flags = request.read_as(flags)
     goal = request.choice("--objective", flags["objective"], Objective, without=(Objective.GPUS,))
     no_cluster = flags["gpus"] is None and flags["cluster"] is None
     market_alone = no_cluster and flags["market"] is not None

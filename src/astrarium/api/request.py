@@ -144,6 +144,19 @@ def model(given: ModelGiven) -> Model:
     return load_model(str(given))
 
 
+def read_as(flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The flags of a command, with the model that --as makes of a config in place of its name."""
+    kind = flags.get("as_type")
+    if kind is None:
+        return flags
+    from astrarium.model.load import load_as
+
+    if not isinstance(flags["model"], str | Path):
+        raise InputError(f"--as {kind} goes with a config.json; name it as MODEL")
+    with about("model"):
+        return {**flags, "model": load_as(str(flags["model"]), kind)}
+
+
 def reference_of(given: ModelGiven, loaded: Model) -> str:
     """What a document says the model was called."""
     return str(given) if isinstance(given, str | Path) else loaded.name
@@ -203,6 +216,7 @@ def read(
             f"--seq-length {length:,} is beyond the {loaded.max_seq_length:,} tokens that"
             f" {loaded.name} is made for"
         )
+    notes += loaded.left_out
     if loaded.later_inputs:
         layer, _ = loaded.later_inputs[0]
         notes.append(

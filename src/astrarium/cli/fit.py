@@ -15,6 +15,7 @@ def fit(  # noqa: PLR0913  one parameter per flag
     strategy: options.OPTIONAL_STRATEGY = None,
     seq_length: options.SEQ_LENGTH = None,
     global_batch: options.OPTIONAL_GLOBAL_BATCH = None,
+    as_type: options.AS_TYPE = None,
     precision: options.PRECISION = "bf16",
     profile: options.PROFILE = None,
     market: options.MARKET = None,

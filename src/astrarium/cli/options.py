@@ -221,6 +221,10 @@ INTERRUPTIONS: TypeAlias = Annotated[
         help="Interruptions of a spot node an hour, or such as 10%/day; repeatable.",
     ),
 ]
+AS_TYPE: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--as", metavar="TYPE", help="Read MODEL, a config.json, as this model_type."),
+]
 FAILURES: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -19,6 +19,7 @@ def plan(  # noqa: PLR0913  one parameter per flag
     budget: options.BUDGET = None,
     deadline: options.DEADLINE = None,
     mode: options.MODE = "exact",
+    as_type: options.AS_TYPE = None,
     precision: options.PRECISION = "bf16",
     rule: options.RULES = None,
     top: options.TOP = "5",

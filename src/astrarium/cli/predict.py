@@ -16,6 +16,7 @@ def predict(  # noqa: PLR0913  one parameter per flag
     cluster: options.CLUSTER = None,
     seq_length: options.SEQ_LENGTH = None,
     tokens: options.TOKENS = None,
+    as_type: options.AS_TYPE = None,
     precision: options.PRECISION = "bf16",
     runtime: options.RUNTIME = "megatron",
     profile: options.PROFILE = None,

@@ -69,6 +69,7 @@ class RankSeconds(Value, frozen=True):
     cp: Floats
     ep: Floats
     again: Floats  # the whole forward pass of the rank's layers, if it were redone
+    messages_again: Floats  # of which messages
     launch: Floats  # what the host takes to launch all of it
     launch_again: Floats
 
@@ -423,8 +424,9 @@ class CostModel:
         message = ends.first(e.embedding_message) + ends.last(
             e.head_message_forward + e.head_message_backward
         )
+        forward, messages = dealt(c.forward), dealt(c.tp_forward + c.cp_forward + c.ep_forward)
         return RankSeconds(
-            forward=dealt(c.forward) + ends.first(e.embedding_forward) + ends.last(e.head_forward),
+            forward=forward + ends.first(e.embedding_forward) + ends.last(e.head_forward),
             backward=dealt(c.backward)
             + ends.first(e.embedding_backward)
             + ends.last(e.head_backward),
@@ -432,7 +434,8 @@ class CostModel:
             tp_overlapped=dealt(c.tp_forward_overlapped + c.tp_backward_overlapped) + message,
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
-            again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
+            again=forward + messages,
+            messages_again=messages,
             launch=self._launches(shards, dealt, ends)
             + dealt(np.ones_like(c.forward)) * further_launches[:, None],
             launch_again=dealt(c.launch_again),
@@ -554,6 +557,7 @@ def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
         forward=seconds.forward * pace,
         backward=seconds.backward * pace,
         again=seconds.again * pace,
+        messages_again=seconds.messages_again * pace,
         launch=seconds.launch * host,
         launch_again=seconds.launch_again * host,
     )

@@ -47,6 +47,7 @@ SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
 MANY_POOLS = 6  # beyond which only those in use are described
+KEY_HEADS = ("cloud", "type", "GPUs")  # columns that tell plans apart
 WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
 
 
@@ -210,8 +211,12 @@ def strategies_table(
     together = [rank, *what, *gives]
     if _natural_width(together, plans) <= width:
         return _columns_table(together, plans)
-    first, second = (_packed([rank], columns, plans, width) for columns in (what, gives))
-    return _tables([*first, *second], plans)
+    # What tells plans apart stands in front of every part of what they set.
+    key = [rank, *(column for column in what if column.head in KEY_HEADS)]
+    set_ = [column for column in what if column.head not in KEY_HEADS]
+    return _tables(
+        [*_packed(key, set_, plans, width), *_packed([rank], gives, plans, width)], plans
+    )
 
 
 def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:

@@ -52,6 +52,14 @@ from astrarium.units import format_bytes
 from astrarium.value import Value
 
 SHOWN_REASONS = 3
+# Why strategies fall out before their time is known.
+UNPRICED = (
+    Rejection.RUNTIME,
+    Rejection.RULE,
+    Rejection.MEMORY,
+    Rejection.BOUND,
+    Rejection.DOMINATED,
+)
 
 
 class Planned(Value, frozen=True):
@@ -117,13 +125,14 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     faster_alone = _faster_alone(asked, cluster, shown[0])
     rejected = sum((result.rejected for result in results), Counter())
     rejected[Rejection.SLOWER] += max(len(found) - searched.of_front - len(shown[:top]), 0)
+    space = sum(result.space for result in results)
     return Planned(
         workload=workload,
         cluster=cluster,
         plans=tuple(shown[:top]),
         seconds=time.perf_counter() - begin,
-        space=sum(result.space for result in results),
-        evaluated=sum(result.evaluated for result in results),
+        space=space,
+        evaluated=space - sum(rejected[cause] for cause in UNPRICED),
         rejected=rejected,
         reasons=sum((result.reasons for result in results), Counter()),
         optimal=all(result.optimal for result in results),

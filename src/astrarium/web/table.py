@@ -14,7 +14,7 @@ from astrarium.api import calls
 from astrarium.api.wording import FLAGS
 
 # Flags that name files: nothing on the server's disk is read.
-FILES: Final = ("profile", "prices", "compare", "compare_gpus")
+FILES: Final = ("profile", "prices", "compare", "compare_gpus", "as_type")
 SEVERAL: Final = ("rule", "price", "discount", "interruptions")  # may be repeated
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "objective": ("throughput", "cost", "time"),
