@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from astrarium.cost.uncertainty import chance_within
 from astrarium.plans.document import ClusterPart, PlanPart, RunPart
 from astrarium.report.bars import Bar
 from astrarium.report.layout import dollars, percent
@@ -26,7 +27,6 @@ CAUSES: Final = {
     "lost": "done again after interruptions",
     "restarts": "restarts",
 }
-CERTAIN: Final = 0.9  # the upper end of the likely interval is passed one time in ten at most
 FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 
@@ -71,10 +71,16 @@ def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator
         what, flag = ("an interruption", "--interruptions") if run.spot_gpus else FAILURE
         yield f"{what} every {between} is assumed ({flag} sets the rate)"
     for limit, chance in (("deadline", run.deadline_chance), ("budget", run.budget_chance)):
-        if chance is not None and chance < CERTAIN:
+        if chance is not None and chance < _at_upper_end(plan):
             yield f"the {limit} lies within what is likely: kept with a chance of {percent(chance)}"
     if run.checkpoint_interval_seconds is not None:
         yield f"a checkpoint after every {format_seconds(run.checkpoint_interval_seconds)} of work"
+
+
+def _at_upper_end(plan: PlanPart) -> float:
+    """The chance of a limit at the upper end of the likely interval."""
+    ends = plan.interval_seconds
+    return chance_within(ends[1], plan.iteration_seconds, ends)
 
 
 def _causes(run: RunPart, width: int) -> RenderableType:
