@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from page import strategy_text, table
 
 from astrarium.cost.layouts import CostModel
-from astrarium.report.words import time_cause
+from astrarium.report.wording import time_cause
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.rules import overlaps_named, user_rules

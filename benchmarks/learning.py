@@ -20,9 +20,9 @@ from time import perf_counter
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.learn import learn
-from astrarium.calibrate.learn_table import runs_of_rows
-from astrarium.calibrate.measurement import Measurement, predict
+from astrarium.calibrate.learn.factors import learn
+from astrarium.calibrate.learn.measurement import Measurement, predict
+from astrarium.calibrate.learn.table import runs_of_rows
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.validate.table import read_table

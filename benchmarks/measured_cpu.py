@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.calibrate.journal import read_journal
-from astrarium.calibrate.processor import with_measured_cores
-from astrarium.calibrate.profile import DeviceProfile, make_header
+from astrarium.calibrate.fit.processor import with_measured_cores
+from astrarium.calibrate.fit.profile import DeviceProfile, make_header
+from astrarium.calibrate.measure.journal import read_journal
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.tuning import Tuning
 from astrarium.model.blocks import Model
@@ -36,7 +36,7 @@ from astrarium.model.load import load_model
 from astrarium.model.workload import Workload
 from astrarium.runtime.job import TrainingJob
 from astrarium.runtime.measure import Timed, jobs_seconds
-from astrarium.runtime.shapes import shape_of
+from astrarium.runtime.scaled.shapes import shape_of
 from astrarium.search import planner
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Strategy
@@ -194,7 +194,7 @@ def measured(every: Sequence[Case]) -> Iterator[list[Timed]]:
 
 
 def calibrated(journal: Path) -> None:
-    from astrarium.calibrate.measure import MeasureRequest, calibrate
+    from astrarium.calibrate.measure.device import MeasureRequest, calibrate
 
     asked = MeasureRequest(journal, device="cpu", sections=SECTIONS, seconds=120.0, ranks=2)
     calibrate(asked, lambda case, done, total: None)

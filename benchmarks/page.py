@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from astrarium.plans.parts import strategy_part
-from astrarium.report.words import strategy_words
+from astrarium.report.wording import strategy_words
 from astrarium.search.plan import Plan
 from astrarium.validate.scenario import Scenario
 

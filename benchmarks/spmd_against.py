@@ -39,16 +39,16 @@ from spmd_cpu import (
     note,
     prepared,
 )
+from spmd_measured import measured_laws, measured_messages
 
-from astrarium.calibrate.cores import one_core, stay_on
+from astrarium.calibrate.measure.cores import one_core, stay_on
 from astrarium.cost.tuning import Tuning
 from astrarium.runtime.answers import LOOPBACK, own_output, say
 from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.launch import launch
 from astrarium.runtime.measure import KEEP_MEMORY, cores_for
-from astrarium.runtime.spmd.messages import measured_laws, measured_messages
-from astrarium.spmd.devices import devices_of
-from astrarium.spmd.document import ProgramDocument, SourcePart, to_text
+from astrarium.spmd.price import devices_of
+from astrarium.spmd.program import ProgramDocument, SourcePart, to_text
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 RANKS = 2
@@ -140,11 +140,10 @@ def ways_of(
 
 
 def _program(path: Path, rank: int) -> Step:
-    from astrarium.runtime.spmd.interpreter import Interpreter
+    from astrarium.runtime.spmd.execute import Interpreter, take_place
     from astrarium.runtime.spmd.model import make_model
-    from astrarium.runtime.spmd.pieces import take_place
-    from astrarium.runtime.spmd.training import Recipe, Training
-    from astrarium.spmd.files import load_program
+    from astrarium.runtime.spmd.train import Recipe, Training
+    from astrarium.spmd.program import load_program
 
     document = load_program(path)
     program, model = document.program, make_model(document.source)
@@ -208,7 +207,7 @@ def _share(inputs: Mapping[str, Any], rank: int) -> dict[str, Any]:
 def _module_step(module: Any, inputs: Mapping[str, Any]) -> Step:  # noqa: ANN401
     import torch
 
-    from astrarium.spmd.outputs import loss_of
+    from astrarium.spmd.capture import loss_of
 
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
 

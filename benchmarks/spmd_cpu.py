@@ -32,25 +32,22 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from astrarium.calibrate.cores import one_core
+from spmd_measured import measured_laws, measured_messages, measured_operators
+
+from astrarium.calibrate.measure.cores import one_core
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.tuning import Tuning
 from astrarium.runtime.job import Device
 from astrarium.runtime.measure import KEEP_MEMORY, cores_for
 from astrarium.runtime.slowed import slowed
 from astrarium.runtime.spmd.job import ProgramSettings, run_programs, step_seconds
-from astrarium.runtime.spmd.measure import measured_operators
-from astrarium.runtime.spmd.messages import measured_laws, measured_messages
 from astrarium.runtime.spmd.model import make_model
-from astrarium.spmd.baselines import SPACES
-from astrarium.spmd.capture import capture
-from astrarium.spmd.compute import MeasuredOperator
-from astrarium.spmd.devices import Devices, devices_of
-from astrarium.spmd.document import ProgramDocument, SourcePart, SynthesisPart, document_of
-from astrarium.spmd.fused import taken_apart
+from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.programs import price_program
+from astrarium.spmd.price import Devices, MeasuredOperator, devices_of, document_of, price_program
+from astrarium.spmd.program import ProgramDocument, SourcePart, SynthesisPart
 from astrarium.spmd.synthesis import synthesize
+from astrarium.spmd.synthesis.baselines import SPACES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MEMORY_BYTES = 8e9  # enough: memory is not what is shown here

@@ -28,12 +28,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.spmd.document import SourcePart
-from astrarium.spmd.factory import NAMED_FACTORY
+from astrarium.spmd.capture import NAMED_FACTORY
+from astrarium.spmd.program import SourcePart
 
 if TYPE_CHECKING:
-    from astrarium.spmd.document import ProgramDocument
     from astrarium.spmd.graph import Graph
+    from astrarium.spmd.program import ProgramDocument
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MOST_OFF = 0.10  # of predicted memory
@@ -102,11 +102,11 @@ def synthesised(case: Case) -> ProgramDocument:
 
 def for_one_device(case: Case) -> ProgramDocument:
     """The module as it is, as a program: there is nothing to search for."""
+    from spmd_measured import whole_program
+
     from astrarium.cluster import parse_gpus
-    from astrarium.runtime.spmd.measure import whole_program
-    from astrarium.spmd.devices import devices_of
-    from astrarium.spmd.document import SynthesisPart, document_of
-    from astrarium.spmd.programs import repriced
+    from astrarium.spmd.price import devices_of, document_of, repriced
+    from astrarium.spmd.program import SynthesisPart
 
     devices = devices_of(parse_gpus(case.gpus))
     program = repriced(whole_program(captured(case)), devices)
@@ -116,9 +116,8 @@ def for_one_device(case: Case) -> ProgramDocument:
 def captured(case: Case) -> Graph:
     import torch
 
-    from astrarium.spmd.capture import capture
-    from astrarium.spmd.factory import load_factory
-    from astrarium.spmd.fused import taken_apart
+    from astrarium.spmd.capture import capture, taken_apart
+    from astrarium.spmd.capture.factory import load_factory
 
     with torch.device("meta"):
         module, inputs = load_factory(case.source.factory)(case.batch, **case.source.sizes)
@@ -169,13 +168,12 @@ def run_case(case: Case) -> dict[str, Any]:
 def against_module(model: str, batch: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Steps of a program for one device and of the module, in turn."""
     import torch
+    from spmd_measured import whole_program
 
-    from astrarium.runtime.spmd.interpreter import Interpreter
-    from astrarium.runtime.spmd.measure import whole_program
+    from astrarium.runtime.spmd.execute import Interpreter, take_place
     from astrarium.runtime.spmd.model import make_model
-    from astrarium.runtime.spmd.pieces import take_place
-    from astrarium.runtime.spmd.training import Recipe, Training
-    from astrarium.spmd.outputs import loss_of
+    from astrarium.runtime.spmd.train import Recipe, Training
+    from astrarium.spmd.capture import loss_of
 
     device = torch.device("cuda")
     case = Case("", model, batch, "", sizes)

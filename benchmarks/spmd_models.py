@@ -38,12 +38,16 @@ from astrarium.errors import AstrariumError
 from astrarium.runtime.job import Device
 from astrarium.runtime.spmd.job import Compared, ProgramSettings, compared_with, run_programs
 from astrarium.runtime.spmd.model import make_model
-from astrarium.spmd.capture import capture
-from astrarium.spmd.devices import Devices, devices_of
-from astrarium.spmd.document import ProgramDocument, SourcePart, SynthesisPart, document_of
-from astrarium.spmd.fused import taken_apart
+from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.program import DeviceProgram
+from astrarium.spmd.price import Devices, devices_of
+from astrarium.spmd.program import (
+    DeviceProgram,
+    ProgramDocument,
+    SourcePart,
+    SynthesisPart,
+    document_of,
+)
 from astrarium.spmd.rules import operators_without_rule
 from astrarium.spmd.synthesis import synthesize
 

@@ -16,8 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from astrarium.spmd.problem import Choice, Conversions, SearchProblem, Solution
-from astrarium.spmd.search import solve
+from astrarium.spmd.solve import Choice, Conversions, SearchProblem, Solution, solve
 
 LAYOUTS: Final = ("replicate", "copied", "partial", "shard0", "shard1", "shard2")
 R, C, P, S0, S1, S2 = range(6)

@@ -5,7 +5,7 @@
 The testbed (HAP, EuroSys 2024): 2 machines of 8 V100 and 6 of 8 P100, 10.4 Gb/s between machines;
 VGG19, ViT, BERT-Base and BERT-MoE with 12 layers, hidden size 768, 12 heads, 128 tokens or 64
 patches, 32 samples for each GPU, 2 experts for each GPU, fp32. Times are predicted by one cost
-model for all programs, ours and those of other spaces (`astrarium.spmd.baselines`): nothing here
+model for all programs, ours and those of other spaces (`spmd.synthesis.baselines`): nothing here
 was run. Other spaces have no memory limit, ours has; what would not fit is marked with *.
 
 Then the time of synthesis: rules, axes, prices, searches and ratios, everything from a captured
@@ -29,14 +29,14 @@ from page import table
 from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster
 from astrarium.cluster.build import Machines, build_pool
-from astrarium.spmd.baselines import SPACES, ProgramSpace
-from astrarium.spmd.capture import capture
-from astrarium.spmd.devices import Devices, devices_of
-from astrarium.spmd.factory import load_factory
-from astrarium.spmd.fused import taken_apart
+from astrarium.spmd.capture import capture, taken_apart
+from astrarium.spmd.capture.factory import load_factory
 from astrarium.spmd.graph import Graph
+from astrarium.spmd.price import Devices, devices_of
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.synthesis import Synthesis, synthesize
+from astrarium.spmd.synthesis import synthesize
+from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace
+from astrarium.spmd.synthesis.synthesis import Synthesis
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NETWORK = 10.4e9 / 8  # bytes per second between machines

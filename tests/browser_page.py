@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from click.testing import CliRunner, Result
 from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
@@ -22,7 +23,6 @@ from playwright.sync_api import (
     Response,
     expect,
 )
-from typer.testing import CliRunner, Result
 
 from astrarium.cli.app import app
 

@@ -26,7 +26,7 @@ from astrarium.model.workload import Precision, Workload
 from astrarium.plans.document import PlanDocument
 from astrarium.plans.job import Job, job_of, nodes_of
 from astrarium.plans.parts import strategy_part
-from astrarium.report.build import document_of_prediction
+from astrarium.report.plan.document import document_of_prediction
 from astrarium.search.planner import predict
 from astrarium.search.refusals import why_refused, with_permitted_overlap
 from astrarium.strategy.document import strategy_from_dict

@@ -9,18 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from astrarium.cluster import Cluster, parse_gpus
-from astrarium.spmd.axes import Axes, Division
-from astrarium.spmd.document import (
+from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
+from astrarium.spmd.program import (
+    Conversion,
     DeviceMemoryPart,
     DevicePart,
+    DeviceProgram,
+    How,
+    Instruction,
     ProgramDocument,
     SourcePart,
     SynthesisPart,
 )
-from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
-from astrarium.spmd.program import Conversion, DeviceProgram, How, Instruction
-from astrarium.spmd.rules import ShardRule, rules_of
+from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE, Axes, Division, ShardRule, rules_of
+from astrarium.spmd.rules.layout import shard
 
 LINEAR = "aten.linear.default"
 BATCH, HIDDEN, SCALAR = 6, 8, ()

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astrarium.spmd.rules_elements import ELEMENT_WISE
-from astrarium.spmd.rules_layers import EXPERTS
+from astrarium.spmd.rules import EXPERTS
+from astrarium.spmd.rules.elements import ELEMENT_WISE
 
 Arguments = tuple[list[Any], dict[str, Any]]
 

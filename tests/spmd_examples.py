@@ -13,8 +13,7 @@ from spmd_training import module_gradients
 from torch import Tensor
 
 from astrarium.runtime.spmd.model import MadeModule
-from astrarium.spmd.capture import capture, load_factory
-from astrarium.spmd.fused import taken_apart
+from astrarium.spmd.capture import capture, load_factory, taken_apart
 from astrarium.spmd.graph import Graph
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

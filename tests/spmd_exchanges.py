@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from astrarium.runtime.spmd.collectives import Parts, Peers, Route, repartition
+from astrarium.runtime.spmd.execute import Parts, Peers
+from astrarium.runtime.spmd.execute.collectives import Route, repartition
 
 
 def there_and_back(

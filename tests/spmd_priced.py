@@ -8,14 +8,20 @@ import numpy as np
 
 from astrarium.cluster import parse_gpus
 from astrarium.cost.tuning import Tuning
-from astrarium.spmd.axes import Axes, Division, find_axes, whole_granules
-from astrarium.spmd.build import build_problem, program_of
-from astrarium.spmd.devices import Devices, devices_of
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.layout import Holding
+from astrarium.spmd.price import Devices, devices_of, repriced
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.rules import ShardRule, rules_of
-from astrarium.spmd.search import solve
+from astrarium.spmd.rules import (
+    Axes,
+    Division,
+    Holding,
+    ShardRule,
+    find_axes,
+    rules_of,
+    whole_granules,
+)
+from astrarium.spmd.solve import solve
+from astrarium.spmd.synthesis.build import build_problem, unpriced_program
 
 Rules = tuple[tuple[ShardRule, ...], ...]
 
@@ -114,4 +120,6 @@ def solved(
     all_rules, axes = rules_and_axes(graph)
     divisions = divided(axes, devices, ratios)
     problem = build_problem(graph, rules or all_rules, axes, divisions, devices, micro_batches)
-    return program_of(problem, solve(problem), graph, axes, divisions, devices, micro_batches)
+    solution = solve(problem)
+    program = unpriced_program(problem, solution, graph, axes, divisions, devices, micro_batches)
+    return repriced(program, devices)

@@ -13,12 +13,21 @@ from random import Random
 
 import numpy as np
 
-from astrarium.spmd.axes import Division, find_axes
-from astrarium.spmd.conversions import operations
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, Placement, TensorLayout, shard
 from astrarium.spmd.program import Conversion, DeviceProgram, How, Instruction
-from astrarium.spmd.rules import ShardRule, rules_of
+from astrarium.spmd.rules import (
+    COPIED,
+    PARTIAL,
+    REPLICATE,
+    Division,
+    Placement,
+    ShardRule,
+    TensorLayout,
+    find_axes,
+    operations,
+    rules_of,
+)
+from astrarium.spmd.rules.layout import shard
 
 UNEVEN = 0.7  # of all axes
 DETOURS = 0.15  # of conversions: through a layout that nobody asked for

@@ -38,7 +38,7 @@ def _serve_all(store: str, pipes: Sequence[Connection]) -> None:
 def _serve(rank: int, store: str, orders: Connection) -> None:
     from torch import distributed
 
-    from astrarium.runtime.spmd.collectives import Peers
+    from astrarium.runtime.spmd.execute import Peers
 
     distributed.init_process_group("gloo", f"file://{store}", world_size=RANKS, rank=rank)
     groups = {size: distributed.new_group(list(range(size))) for size in range(2, RANKS + 1)}

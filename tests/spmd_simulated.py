@@ -14,14 +14,22 @@ import torch
 from torch import Tensor
 
 from astrarium.runtime.spmd.operators import run_local
-from astrarium.spmd.axes import Axes, Division, find_axes, whole_granules
-from astrarium.spmd.call import call_of
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.layout import Holding, Placement
-from astrarium.spmd.local import coordinates, local_pieces, local_shape
-from astrarium.spmd.rule import ShardRule
-from astrarium.spmd.rules import layout_of_result, rules_of
-from astrarium.spmd.rules_layers import EXPERTS
+from astrarium.spmd.rules import (
+    EXPERTS,
+    Axes,
+    Division,
+    Holding,
+    Placement,
+    find_axes,
+    local_pieces,
+    rules_of,
+    whole_granules,
+)
+from astrarium.spmd.rules.call import call_of
+from astrarium.spmd.rules.local import coordinates, local_shape
+from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.table import layout_of_result
 
 CPU = torch.device("cpu")
 # Tensors are small: several threads of torch would wait for each other, not compute.

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster
 from astrarium.cluster.build import Machines, build_pool
-from astrarium.spmd.devices import Devices, devices_of
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
+from astrarium.spmd.price import Devices, devices_of
 
 
 def chain(batch: int, widths: tuple[int, ...], *, blocks: bool = False, head: int = 10) -> Graph:

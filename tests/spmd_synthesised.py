@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from astrarium.cluster import parse_gpus
 from astrarium.cost.tuning import Tuning
-from astrarium.spmd.devices import Devices, devices_of
 from astrarium.spmd.graph import PARAMETER
+from astrarium.spmd.price import Devices, devices_of
 from astrarium.spmd.program import DeviceProgram
 
 FLOP, ELEMENT = 1e-6, 1e-7  # seconds

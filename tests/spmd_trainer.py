@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 from astrarium.runtime.spmd.alone import drawn_by_position
-from astrarium.runtime.spmd.collectives import Peers
+from astrarium.runtime.spmd.execute import Peers, take_place
 from astrarium.runtime.spmd.model import MadeModule
-from astrarium.runtime.spmd.pieces import take_place
-from astrarium.runtime.spmd.positions import key_of
-from astrarium.runtime.spmd.rows import Batch
-from astrarium.runtime.spmd.trainer import USUAL, HowTrained, Trainer
-from astrarium.spmd.capture import capture
-from astrarium.spmd.fused import taken_apart
+from astrarium.runtime.spmd.operators import key_of
+from astrarium.runtime.spmd.train import HowTrained, Trainer
+from astrarium.runtime.spmd.train.rows import Batch
+from astrarium.runtime.spmd.train.trainer import USUAL
+from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.program import DeviceProgram
 
 BATCH = 8

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astrarium.runtime.spmd.checkpoint import load, save
-from astrarium.runtime.spmd.collectives import Peers
-from astrarium.runtime.spmd.interpreter import Interpreter
-from astrarium.runtime.spmd.pieces import take_place
-from astrarium.runtime.spmd.training import Recipe, Training
+from astrarium.runtime.spmd.execute import Interpreter, Peers, take_place
+from astrarium.runtime.spmd.train import Recipe, Training
+from astrarium.runtime.spmd.train.checkpoint import load, save
 from astrarium.spmd.graph import CONSTANT
 from astrarium.spmd.program import DeviceProgram
 

@@ -11,13 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from doc_examples import run_command
 
 import astrarium
 from astrarium.api.calls import PriceTerms, RunFlags
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, SYNTHESIZE_FLAGS, Flag, as_keyword
 from astrarium.cli.plan import plan as plan_command
 from astrarium.cli.predict import predict as predict_command
+from astrarium.cli.synthesize import synthesize as synthesize_command
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model import load_model
@@ -143,7 +146,7 @@ def test_saved_plans_come_back(plans: astrarium.Plans, tmp_path: Path) -> None:
     [
         ({"gpus": "h100:8", "global_batch": 0}, "^global_batch '0'"),
         ({"gpus": "h100:8", "global_batch": 8, "budget_usd": "much"}, "^budget_usd 'much'"),
-        ({"gpus": "h100:8", "global_batch": 8, "deadline_seconds": -1}, "^deadline_seconds '-1 s'"),
+        ({"gpus": "h100:8", "global_batch": 8, "deadline_seconds": -1}, "^deadline_seconds '-1'"),
         ({"global_batch": 8}, "^no GPUs are given; use gpus TYPE:N"),
         ({"gpus": "h1000:8", "global_batch": 8}, "did you mean"),
         ({"gpus": "h100:8", "global_batch": 8, "mode": "all"}, "^mode 'all': expected one of"),
@@ -179,27 +182,30 @@ def test_nothing_feasible_is_an_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "terms", "command", "other"),
+    ("function", "terms", "table", "command"),
     [
-        (astrarium.plan, RunFlags, plan_command, {"ctx", "json", "out", "front", "plot", "report"}),
-        (astrarium.predict, PriceTerms, predict_command, {"ctx", "json", "out"}),
+        (astrarium.plan, RunFlags, PLAN_FLAGS, plan_command),
+        (astrarium.predict, PriceTerms, PREDICT_FLAGS, predict_command),
+        (astrarium.synthesize, None, SYNTHESIZE_FLAGS, synthesize_command),
     ],
 )
 def test_every_flag_is_an_argument_with_its_default(
-    function: Callable[..., Any], terms: type, command: Callable[..., Any], other: set[str]
+    function: Callable[..., Any],
+    terms: type | None,
+    table: dict[str, Flag],
+    command: click.Command,
 ) -> None:
-    renamed = {"budget_usd": "budget", "deadline_seconds": "deadline", "rules": "rule"}
-    own = {
-        renamed.get(name, name): parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name != "terms"
-    }
-    flags = inspect.signature(command).parameters
-    assert {*own, *terms.__annotations__} == set(flags) - other
-    del own["model"]  # what comes first in a call has no default
-    for name, default in own.items():
-        expected = flags[name].default
-        assert default == expected or default == () or str(default) == expected
+    own = dict(inspect.signature(function).parameters)
+    if terms is not None:
+        del own["terms"]
+    names = {*own, *(terms.__annotations__ if terms else ())}
+    assert names == {as_keyword(name) for name in table}
+    shown = {"json", "out", "front", "plot", "report", "top_instructions"}
+    assert {one.name for one in command.params} - shown == set(table)
+    for name, one in table.items():
+        parameter = own.get(as_keyword(name))
+        if parameter is not None and parameter.default is not inspect.Parameter.empty:
+            assert parameter.default in (one.default, ())
 
 
 def test_a_document_without_plans_says_why(plans: astrarium.Plans) -> None:
@@ -232,7 +238,7 @@ def test_importing_the_package_loads_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not {name for name in loaded if name.startswith("astrarium.")}
-    assert not loaded & {"numpy", "typer", "msgspec", "yaml"}
+    assert not loaded & {"numpy", "click", "msgspec", "yaml"}
     assert set(astrarium.__all__) <= set(dir(astrarium))
     with pytest.raises(AttributeError, match="no attribute 'plam'"):
         astrarium.plam  # noqa: B018  # type: ignore[attr-defined]
@@ -259,6 +265,7 @@ def test_what_a_launcher_or_its_program_lacks_is_refused(tmp_path: Path) -> None
     assert "8 x H100-SXM5-80GB as spot: it uses nodes that are there" in str(refused.value)
     assert "8 GPUs as spot -> on demand" in str(refused.value)
     assert "--" not in str(refused.value)
+    assert "plan with spot never" in str(refused.value)
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="did you mean 'slurm'"):
         spot.best.export("slrum", tmp_path / "out")

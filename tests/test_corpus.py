@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import corpus
 import pytest
-from typer.core import TyperGroup
-from typer.main import get_command
 
 from astrarium.cli.app import app
 
@@ -33,10 +32,11 @@ OLD: dict[str, Any] = {
 
 def parse(words: list[str]) -> None:
     """What the command line does with a command before it is carried out."""
-    command = get_command(app)
-    while isinstance(command, TyperGroup):
+    command: click.Command | None = app
+    while isinstance(command, click.Group):
         name, *words = words
-        command = command.commands[name]
+        command = command.get_command(click.Context(command), name)
+    assert command is not None
     command.make_context("astrarium", words)
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 from doc_examples import ROOT, blocks, commands, pages, run_page, steady
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
 
 from astrarium.catalog import gpus, model_names
 from astrarium.catalog.profiles import ProfileSource
@@ -20,7 +19,7 @@ from astrarium.cli.app import app
 from astrarium.cost.efficiency import operator_model
 from astrarium.cost.step import SECONDS_CAUSES
 from astrarium.plans import document
-from astrarium.report.fit import FitDocument
+from astrarium.report.plan.fit import FitDocument
 from astrarium.search.outcome import Rejection
 from astrarium.strategy.columns import Degrees
 from astrarium.strategy.document import strategy_from_dict
@@ -82,17 +81,21 @@ def test_pages_name_files_that_exist(page: str) -> None:
         assert any((root / name).exists() for root in roots), name
 
 
-def every_command(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, TyperCommand]]:
+def every_command(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, click.Command]]:
     """Yield the commands under a group by their full name."""
-    assert isinstance(group, TyperGroup)
-    for name, command in group.commands.items():
-        if isinstance(command, TyperCommand):
-            yield " ".join((*path, name)), command
-        else:
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        if isinstance(command, click.Group):
             yield from every_command(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
 
 
-CLI = dict(every_command(get_command(app)))
+CLI = dict(every_command(app))
 
 
 def section(heading: str) -> str:
@@ -205,7 +208,7 @@ def test_an_axis_is_known_everywhere(axis: Axis) -> None:
     assert getattr(read, axis) == 2
     assert any(axis in rule.names for rule in megatron_rules())
     assert axis in {option.field for option in megatron_options()} | set(implied_fields())
-    tables = (ROOT / "src/astrarium/report/tables.py").read_text(encoding="utf-8")
+    tables = (ROOT / "src/astrarium/report/plan/text.py").read_text(encoding="utf-8")
     assert f"strategy.{axis}" in tables
 
 

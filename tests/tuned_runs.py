@@ -8,7 +8,7 @@ from typing import Any
 
 from small import small_model
 
-from astrarium.calibrate.measurement import Measurement, predict
+from astrarium.calibrate.learn.measurement import Measurement, predict
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.cost.tuning import NEUTRAL, Tuning

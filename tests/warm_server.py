@@ -34,8 +34,8 @@ os._exit(code)
 MODULE = 2  # where its name stands in what ranks are called with: -P -m MODULE FOLDER
 # What these modules import once they work.
 IMPORTED = {
-    "astrarium.runtime.worker": (
-        "astrarium.runtime.training",
+    "astrarium.runtime.megatron.worker": (
+        "astrarium.runtime.megatron.training",
         "megatron.core.distributed",
         "megatron.core.models.gpt.gpt_layer_specs",
         "megatron.core.optimizer",
@@ -44,10 +44,10 @@ IMPORTED = {
         "torch.distributed",
     ),
     "astrarium.runtime.spmd.worker": (
-        "astrarium.runtime.spmd.checkpoint",
-        "astrarium.runtime.spmd.interpreter",
+        "astrarium.runtime.spmd.train.checkpoint",
+        "astrarium.runtime.spmd.execute.interpreter",
         "astrarium.runtime.spmd.model",
-        "astrarium.runtime.spmd.starting",
+        "astrarium.runtime.spmd.train.starting",
         "torch._dynamo",
         "torch.distributed",
         "transformers.models.gpt2.modeling_gpt2",

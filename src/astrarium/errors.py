@@ -6,20 +6,23 @@ message and the error's exit code. Any other exception is a bug and keeps its tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from contextvars import ContextVar
+from typing import ClassVar, Final
 
 
 class AstrariumError(Exception):
     """Base of all errors whose message is written for the user.
 
-    `part` is what was being read, by the name of its flag, where that is known: a form shows the
-    message there.
+    `part` is the input that the error is about, where that is known: a form shows it there.
     """
 
     exit_code: ClassVar[int] = 1
-    part: str | None = None
+
+    def __init__(self, message: str, part: str | None = None) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 class InputError(AstrariumError, ValueError):
@@ -30,6 +33,44 @@ class InputError(AstrariumError, ValueError):
 
 class NoFeasiblePlanError(AstrariumError):
     """The input is sound, but no strategy satisfies it; the message says what binds."""
+
+
+def _as_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+# How the one who asks calls an input; whoever asks in another way says so with `naming`.
+_naming: Final[ContextVar[Callable[[str], str]]] = ContextVar("naming", default=_as_flag)
+
+
+def flag(name: str) -> str:
+    """What a message calls an input: `--seq-length` in a shell, `seq_length` in Python."""
+    return _naming.get()(name)
+
+
+class _Flags:
+    def __getitem__(self, name: str) -> str:
+        return flag(name)
+
+
+def with_flags(text: str) -> str:
+    """A text of a table, in which {seq_length} stands for what the reader calls that input."""
+    return text.format_map(_Flags())
+
+
+@contextmanager
+def naming(names: Callable[[str], str]) -> Iterator[None]:
+    """Messages call inputs by these names."""
+    token = _naming.set(names)
+    try:
+        yield
+    finally:
+        _naming.reset(token)
+
+
+def refusal(name: str, says: str) -> InputError:
+    """The error of an input; the message begins with its name."""
+    return InputError(f"{flag(name)}{says}", name)
 
 
 @contextmanager

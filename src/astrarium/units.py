@@ -15,8 +15,11 @@ import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from typing import TypeAlias
 
 from astrarium.errors import InputError
+
+Amount: TypeAlias = int | float | str  # a number in the unit of its name, or a text such as "2T"
 
 # Nothing a training run is described by comes near this; larger numbers are typing errors.
 LARGEST_QUANTITY = 10**30
@@ -76,7 +79,7 @@ _SECONDS = {
 _PERIODS = {"": 1, "h": 1, "hour": 1, "d": 24, "day": 24, "week": 168, "month": 730.5}
 
 
-def parse_count(text: str, *, allow_zero: bool = False) -> int:
+def parse_count(text: Amount, *, allow_zero: bool = False) -> int:
     """Read a whole number such as "2T", "1.5B", "200k", "1e12" or "1_000_000"."""
     expected = "a whole number such as 4096, 200k, 1.5B, 2T or 1_000_000"
     number, unit = _split(text, expected)
@@ -86,7 +89,7 @@ def parse_count(text: str, *, allow_zero: bool = False) -> int:
     return int(_checked(value, text, expected, allow_zero))
 
 
-def parse_number(text: str, *, allow_zero: bool = False) -> float:
+def parse_number(text: Amount, *, allow_zero: bool = False) -> float:
     """Read a plain number such as "2.5"."""
     expected = "a number such as 0.4 or 2.5"
     number, unit = _split(text, expected)
@@ -95,10 +98,10 @@ def parse_number(text: str, *, allow_zero: bool = False) -> float:
     )
 
 
-def parse_per_hour(text: str, *, allow_zero: bool = False) -> float:
+def parse_per_hour(text: Amount, *, allow_zero: bool = False) -> float:
     """Read how often something happens, such as "0.01" (an hour), "0.5/day" or "5 %/month"."""
     expected = "a number an hour such as 0.01, or a share of a time such as 10 %/day or 5 %/month"
-    often, _, period = text.partition("/")
+    often, _, period = str(text).partition("/")
     share = often.rstrip().endswith("%")
     number, unit = _split(often.rstrip().removesuffix("%"), expected)
     value = _checked(_scale(number, unit, {"": 1}, text, expected), text, expected, allow_zero)
@@ -108,15 +111,15 @@ def parse_per_hour(text: str, *, allow_zero: bool = False) -> float:
     return float(value) / (100 if share else 1) / _PERIODS[time]
 
 
-def parse_bytes(text: str, *, allow_zero: bool = False) -> int:
-    """Read a size such as "80 GiB" or "80GB", rounded to whole bytes."""
+def parse_bytes(text: Amount, *, allow_zero: bool = False, bare_unit: str = "") -> int:
+    """Read a size such as "80 GiB" or "80GB" into whole bytes; a bare number is in `bare_unit`."""
     expected = "a size with its unit, such as 80 GiB or 80 GB"
     number, unit = _split(text, expected)
-    value = _scale(number, unit, _BYTES, text, expected)
+    value = _scale(number, unit or bare_unit, _BYTES, text, expected)
     return round(_checked(value, text, expected, allow_zero))
 
 
-def parse_bandwidth(text: str, *, allow_zero: bool = False) -> float:
+def parse_bandwidth(text: Amount, *, allow_zero: bool = False) -> float:
     """Read a rate such as "400 Gb/s" (bits) or "50 GB/s" (bytes) into bytes per second."""
     expected = "a rate with its unit, such as 400 Gb/s (bits) or 50 GB/s (bytes)"
     number, unit = _split(text, expected)
@@ -124,7 +127,7 @@ def parse_bandwidth(text: str, *, allow_zero: bool = False) -> float:
     return float(_checked(value, text, expected, allow_zero))
 
 
-def parse_seconds(text: str, *, allow_zero: bool = False, bare_unit: str | None = None) -> float:
+def parse_seconds(text: Amount, *, allow_zero: bool = False, bare_unit: str | None = None) -> float:
     """Read a duration such as "50 us" or "30 days"; a bare number is in `bare_unit` if given."""
     expected = "a duration with its unit, such as 50 us, 90 min, 12 h or 30 days"
     number, unit = _split(text, expected)
@@ -132,11 +135,13 @@ def parse_seconds(text: str, *, allow_zero: bool = False, bare_unit: str | None 
     return float(_checked(value, text, expected, allow_zero))
 
 
-def parse_usd(text: str, *, allow_zero: bool = False) -> float:
+def parse_usd(text: Amount, *, allow_zero: bool = False) -> float:
     """Read an amount of US dollars such as "200k", "$1.5M" or "3.06 USD"."""
     expected = "an amount of US dollars such as 200k, 1.5M, $3.06 or 2,500 USD"
-    amount = text.strip().removeprefix("$")
-    number, unit = _split(re.sub(r"\s*usd$", "", amount, flags=re.IGNORECASE), expected)
+    amount = text
+    if isinstance(text, str):
+        amount = re.sub(r"\s*usd$", "", text.strip().removeprefix("$"), flags=re.IGNORECASE)
+    number, unit = _split(amount, expected)
     value = _scale(number, unit.lower(), _COUNTS, text, expected)
     return float(_checked(value, text, expected, allow_zero))
 
@@ -181,8 +186,13 @@ def format_usd(amount: float) -> str:
     return f"{sign}${size:.2f}" if size >= 0.01 or size == 0 else f"{sign}${size:.2g}"
 
 
-def _split(text: str, expected: str) -> tuple[Decimal, str]:
-    """Separate the number from its unit."""
+def _split(text: Amount, expected: str) -> tuple[Decimal, str]:
+    """Separate the number from its unit; a number has none."""
+    if isinstance(text, int | float):
+        if isinstance(text, bool) or not math.isfinite(text):
+            raise _refusal(text, "not a number", expected)
+        return Decimal(text), ""
+    text = str(text)  # JSON may hold anything
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or not re.search(r"\d", match["number"].lower().partition("e")[0]):
         raise _refusal(text, "not a number", expected)
@@ -193,7 +203,7 @@ def _scale(
     number: Decimal,
     unit: str,
     units: Mapping[str, Decimal] | Mapping[str, int],
-    text: str,
+    text: Amount,
     expected: str,
 ) -> Decimal:
     """Multiply by the unit; sizes out of all reason stop here, before decimal overflows."""
@@ -204,7 +214,7 @@ def _scale(
     return number * units[unit]
 
 
-def _checked(value: Decimal, text: str, expected: str, allow_zero: bool) -> Decimal:
+def _checked(value: Decimal, text: Amount, expected: str, allow_zero: bool) -> Decimal:
     """Refuse negative and huge values, and zero unless it makes sense."""
     if value < 0:
         raise _refusal(text, "negative", expected)
@@ -215,9 +225,14 @@ def _checked(value: Decimal, text: str, expected: str, allow_zero: bool) -> Deci
     return value
 
 
-def _refusal(text: str, reason: str, expected: str) -> InputError:
-    echo = text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "..."
-    return InputError(f"'{echo}': {reason}; expected {expected}")
+def echo(given: Amount) -> str:
+    """What was given, as a message repeats it: numbers without a fraction show none."""
+    text = str(int(given) if isinstance(given, float) and given.is_integer() else given)
+    return text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "..."
+
+
+def _refusal(text: Amount, reason: str, expected: str) -> InputError:
+    return InputError(f"'{echo(text)}': {reason}; expected {expected}")
 
 
 def _fixed(value: float) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from astrarium.calibrate.journal import JournalContents, read_journal
+from astrarium.calibrate.measure.journal import JournalContents, read_journal
 
 
 @pytest.fixture(scope="session")
 def measured_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from astrarium.calibrate.measure import MeasureRequest, calibrate
+    from astrarium.calibrate.measure.device import MeasureRequest, calibrate
 
     path = tmp_path_factory.mktemp("calibration") / "cpu.jsonl"
     asked = MeasureRequest(path, device="cpu", quick=True, ranks=2)

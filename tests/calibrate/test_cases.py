@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from astrarium.calibrate.cases import IDENTITY, Case, Scale, case_key, scale_for
-from astrarium.calibrate.cases_collectives import GROUPED, collective_cases
-from astrarium.calibrate.cases_matrix import MAX_ELEMENTS, MAX_FLOPS
-from astrarium.calibrate.cases_processor import SECTION as PROCESSOR
-from astrarium.calibrate.sections import (
+from astrarium.calibrate.measure.cases import IDENTITY, Case, Scale, case_key, scale_for
+from astrarium.calibrate.measure.cases_collectives import GROUPED, collective_cases
+from astrarium.calibrate.measure.cases_matrix import MAX_ELEMENTS, MAX_FLOPS
+from astrarium.calibrate.measure.cases_processor import SECTION as PROCESSOR
+from astrarium.calibrate.measure.sections import (
     HEATING,
     ON_ONE_DEVICE,
     SECTIONS,
@@ -116,11 +116,11 @@ def test_the_measuring_part_starts_without_other_packages() -> None:
     code = "import sys, astrarium.calibrate.standalone; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert loaded.isdisjoint({"torch", "rich", "typer", "msgspec", "pyarrow", "yaml", "lark"})
+    assert loaded.isdisjoint({"torch", "rich", "click", "msgspec", "pyarrow", "yaml", "lark"})
     code = (
         "import sys\n"
-        "for name in ('rich', 'typer', 'msgspec', 'pyarrow', 'yaml', 'lark'):\n"
+        "for name in ('rich', 'click', 'msgspec', 'pyarrow', 'yaml', 'lark'):\n"
         "    sys.modules[name] = None\n"
-        "import astrarium.calibrate.measure\n"
+        "import astrarium.calibrate.measure.device\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from astrarium.calibrate import cores
-from astrarium.calibrate.cores import one_core, physical_cores
+from astrarium.calibrate.measure import cores
+from astrarium.calibrate.measure.cores import one_core, physical_cores
 from astrarium.errors import AstrariumError
 
 

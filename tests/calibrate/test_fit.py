@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astrarium.calibrate.cases import Scale
-from astrarium.calibrate.cases_collectives import collective_cases
-from astrarium.calibrate.fit import (
+from astrarium.calibrate.fit.factors import (
     BOUNDS,
     LEAST_SECONDS,
     PRIOR_ROWS,
@@ -19,9 +17,11 @@ from astrarium.calibrate.fit import (
     predicted,
     summarised,
 )
-from astrarium.calibrate.fit_links import link_ratios
-from astrarium.calibrate.journal import JournalContents
-from astrarium.calibrate.sections import SECTIONS, list_cases
+from astrarium.calibrate.fit.links import link_ratios
+from astrarium.calibrate.measure.cases import Scale
+from astrarium.calibrate.measure.cases_collectives import collective_cases
+from astrarium.calibrate.measure.journal import JournalContents
+from astrarium.calibrate.measure.sections import SECTIONS, list_cases
 from astrarium.catalog import find_gpu
 from astrarium.cost.efficiency import operator_model
 from astrarium.errors import InputError

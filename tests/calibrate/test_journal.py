@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from astrarium.calibrate.cases import Case
-from astrarium.calibrate.journal import GIVEN_UP, SCHEMA, Journal, read_journal
+from astrarium.calibrate.measure.cases import Case
+from astrarium.calibrate.measure.journal import GIVEN_UP, SCHEMA, Journal, read_journal
 from astrarium.errors import InputError
 
 HEADER = {"device": {"name": "Test 1"}, "versions": {}, "date": "2026-11-15"}

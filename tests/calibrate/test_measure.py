@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from astrarium.calibrate import bench, kernels, standalone
-from astrarium.calibrate.bench import Bench, Call
-from astrarium.calibrate.cases import Case, Scale, case_key
-from astrarium.calibrate.cases_collectives import collective_cases
-from astrarium.calibrate.collectives import Ranks
-from astrarium.calibrate.journal import JournalContents, read_journal
-from astrarium.calibrate.measure import MeasureRequest, calibrate, find_device
-from astrarium.calibrate.run import DeviceLostError, Outcome
-from astrarium.calibrate.sections import SECTIONS, list_cases
+from astrarium.calibrate import standalone
+from astrarium.calibrate.measure import bench, kernels
+from astrarium.calibrate.measure.bench import Bench, Call
+from astrarium.calibrate.measure.cases import Case, Scale, case_key
+from astrarium.calibrate.measure.cases_collectives import collective_cases
+from astrarium.calibrate.measure.collectives import Ranks
+from astrarium.calibrate.measure.device import MeasureRequest, calibrate, find_device
+from astrarium.calibrate.measure.journal import JournalContents, read_journal
+from astrarium.calibrate.measure.run import DeviceLostError, Outcome
+from astrarium.calibrate.measure.sections import SECTIONS, list_cases
 from astrarium.errors import InputError
 
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from astrarium.calibrate.journal import JournalContents
-from astrarium.calibrate.profile import (
+from astrarium.calibrate.fit.profile import (
     CHECKSUM,
     METADATA_KEY,
     SCHEMA,
@@ -23,6 +22,7 @@ from astrarium.calibrate.profile import (
     warnings_of,
     write_profile,
 )
+from astrarium.calibrate.measure.journal import JournalContents
 from astrarium.cost.tuning import Tuning
 from astrarium.errors import InputError
 

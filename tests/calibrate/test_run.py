@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from astrarium.calibrate.bench import Timing
-from astrarium.calibrate.cases import Case
-from astrarium.calibrate.journal import Journal, read_journal
-from astrarium.calibrate.run import DeviceLostError, Outcome, run
+from astrarium.calibrate.measure.bench import Timing
+from astrarium.calibrate.measure.cases import Case
+from astrarium.calibrate.measure.journal import Journal, read_journal
+from astrarium.calibrate.measure.run import DeviceLostError, Outcome, run
 
 CASES = [Case("stream", "stream", {"kernel": "copy", "num_bytes": 4 << i}) for i in range(5)]
 GOOD = Timing(2.0, 1.0, 3.0, 1.0, 5)

@@ -12,7 +12,6 @@ from astrarium.catalog.price_files import (
     MOST_USD_PER_HOUR,
     parse_percent,
     read_price_file,
-    read_prices,
 )
 from astrarium.catalog.prices import OWN_CLOUD, Offer, offers
 from astrarium.errors import InputError
@@ -32,6 +31,10 @@ dl1.24xlarge,96,768,Gaudi HL-205,8,{},13.1,,us-east-1,us-east-1a
 g5.xlarge,4,16,A10G,1,{},,,us-east-1,us-east-1a
 g6f.xlarge,4,16,L4,0.125,{},0.2,,us-east-1,us-east-1a
 """
+
+
+def offers_in(path: Path) -> tuple[Offer, ...]:
+    return read_price_file(path).offers
 
 
 def file_of(folder: Path, name: str, text: str) -> Path:
@@ -69,7 +72,7 @@ def test_of_several_versions_of_a_cache_the_newest_counts(tmp_path: Path) -> Non
     file_of(tmp_path, "v7/aws/vms.csv", SKYPILOT.replace(",60,", ",50,"))
     file_of(tmp_path, "v10/aws/vms.csv", SKYPILOT)
     file_of(tmp_path, "v10/nowhere/vms.csv", SKYPILOT)
-    found = read_prices(tmp_path)
+    found = offers_in(tmp_path)
     assert {offer.cloud for offer in found} == {"aws", "nowhere"}
     assert {o.usd_per_hour for o in found if (o.instance, o.region) == ("p5.48xlarge", "us")} == {
         65
@@ -78,7 +81,7 @@ def test_of_several_versions_of_a_cache_the_newest_counts(tmp_path: Path) -> Non
 
 def test_a_folder_without_catalogs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is a folder without vms\.csv.*~/\.sky/catalogs"):
-        read_prices(tmp_path)
+        offers_in(tmp_path)
 
 
 OWN = """\
@@ -90,7 +93,7 @@ h200,ours,node,8,,0,,,,
 
 
 def test_contracts_as_a_table(tmp_path: Path) -> None:
-    h100, a100, h200 = read_prices(file_of(tmp_path, "own.csv", OWN))
+    h100, a100, h200 = offers_in(file_of(tmp_path, "own.csv", OWN))
     source = str(tmp_path / "own.csv")
     assert h100 == Offer(
         "aws",
@@ -143,7 +146,7 @@ usd_per_gpu_hour = 0
         file_of(tmp_path, name, text)
         for name, text in (("own.csv", OWN), ("own.yaml", yaml), ("own.toml", toml))
     ]
-    without = [[_without_source(offer) for offer in read_prices(file)] for file in files]
+    without = [[_without_source(offer) for offer in offers_in(file)] for file in files]
     assert without[0] == without[1] == without[2]
 
 
@@ -180,7 +183,7 @@ def test_bad_tables_are_refused_with_line_and_way_out(
     tmp_path: Path, text: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        read_prices(file_of(tmp_path, "own.csv", text))
+        offers_in(file_of(tmp_path, "own.csv", text))
 
 
 @pytest.mark.parametrize(
@@ -197,14 +200,14 @@ def test_bad_tables_are_refused_with_line_and_way_out(
 )
 def test_bad_documents_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_prices(file_of(tmp_path, "own.yaml", text))
+        offers_in(file_of(tmp_path, "own.yaml", text))
 
 
 def test_missing_and_unknown_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
-        read_prices(tmp_path / "nothing.csv")
+        offers_in(tmp_path / "nothing.csv")
     with pytest.raises(InputError, match="unknown kind of file"):
-        read_prices(file_of(tmp_path, "prices.txt", "x"))
+        offers_in(file_of(tmp_path, "prices.txt", "x"))
 
 
 @pytest.mark.parametrize(("text", "share"), [("30", 0.3), ("12.5 %", 0.125), ("0", 0.0)])
@@ -258,7 +261,7 @@ def test_clouds_of_own_prices_are_understood_as_elsewhere(cloud: str) -> None:
 
 
 def test_own_clouds_are_found_however_they_are_written(tmp_path: Path) -> None:
-    own = read_prices(file_of(tmp_path, "own.csv", "gpu,cloud,usd_per_gpu_hour\nh100,My Cloud,2"))
+    own = offers_in(file_of(tmp_path, "own.csv", "gpu,cloud,usd_per_gpu_hour\nh100,My Cloud,2"))
     for name in ("My Cloud", "mycloud", "MY CLOUD"):
         (found,) = book_of(TODAY, clouds=[name], own=own).offers
         assert (found.cloud, found.usd_per_hour) == ("mycloud", 2.0)
@@ -302,7 +305,7 @@ def test_own_prices_that_state_a_discount_have_no_other(tmp_path: Path) -> None:
     table = (
         "gpu,cloud,usd_per_gpu_hour,discount_percent\nh100,ours,2,10\na100,ours,2,\nh200,ours,2,0"
     )
-    own = read_prices(file_of(tmp_path, "own.csv", table))
+    own = offers_in(file_of(tmp_path, "own.csv", table))
     for discounts in ({"Ours": 0.5}, {EVERY_CLOUD: 0.5}):
         found = book_of(TODAY, clouds=[], own=own, discounts=discounts).offers
         assert [offer.usd_per_hour for offer in found] == pytest.approx([1.8, 1.0, 2.0])
@@ -315,7 +318,7 @@ def test_discounts_that_come_off_nothing_are_refused() -> None:
 
 def test_own_spot_prices_leave_on_demand_prices(tmp_path: Path) -> None:
     table = "gpu,cloud,region,spot_usd_per_gpu_hour\nh100,AWS,us-east-1,1.5"
-    own = read_prices(file_of(tmp_path, "own.csv", table))
+    own = offers_in(file_of(tmp_path, "own.csv", table))
     book = book_of(TODAY, clouds=["aws"], own=own)
     before = {(o.region, o.instance): o for o in offers("h100", ["aws"])}
     usable = book.usable("H100-SXM5-80GB")

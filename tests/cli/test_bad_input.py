@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 Run = Callable[..., Result]
 
@@ -314,10 +314,10 @@ def test_errors_stay_text_with_json(plan: Run) -> None:
 
 
 def test_usage_errors(run: Run) -> None:
-    refused(run("plann"), "No such command 'plann'. Did you mean 'plan'", "astrarium -h")
+    refused(run("plann"), "No such command 'plann'. Did you mean 'plan'", "astrarium --help")
     refused(run("plan", "llama-2-7b"), "Missing option '--global-batch'")
     refused(run("plan"), "Missing argument 'MODEL'")
-    refused(run("plan", "llama-2-7b", "--global-bach", "8"), "No such option: --global-bach")
+    refused(run("plan", "llama-2-7b", "--global-bach", "8"), "No such option '--global-bach'")
     refused(run("plan", "llama-2-7b", "--global-bach", "8"), "--global-batch")
     refused(run("plan", "a", "b", "--global-batch", "8"), "unexpected extra argument")
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
-from astrarium.calibrate import measure
-from astrarium.calibrate.profile import read_profile, read_rows
+from astrarium.calibrate.fit.profile import read_profile, read_rows
+from astrarium.calibrate.measure import device
 
 Run = Callable[..., Result]
 
@@ -66,7 +66,7 @@ def test_ctrl_c_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     def stopped(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure, "calibrate", stopped)
+    monkeypatch.setattr(device, "calibrate", stopped)
     result = run(*CPU)
     assert result.exit_code == 130
     assert "the same command goes on from profile.parquet.jsonl" in result.stderr
@@ -111,8 +111,8 @@ def test_a_profile_takes_no_other_file_s_place(run: Run, project: Path) -> None:
 
 
 def test_torch_must_be_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "astrarium.calibrate.measure", None)
-    monkeypatch.delattr("astrarium.calibrate.measure")
+    monkeypatch.setitem(sys.modules, "astrarium.calibrate.measure.device", None)
+    monkeypatch.delattr("astrarium.calibrate.measure.device")
     result = run(*CPU)
     assert result.exit_code == 2
     assert "pip install 'astrarium[calibrate]'" in result.stderr

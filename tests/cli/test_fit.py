@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 Run = Callable[..., Result]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 Run = Callable[..., Result]
 

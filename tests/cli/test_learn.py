@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from measured import HEADER, LLAMA
 from training_logs import megatron_log, nanotron_log
-from typer.testing import Result
 
 from astrarium.validate.predictions import predict_rows
 from astrarium.validate.table import read_table

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from simple_core import Journal, core_rows
-from typer.testing import Result
 
-from astrarium.calibrate.profile import make_header, write_profile
+from astrarium.calibrate.fit.profile import make_header, write_profile
 from astrarium.runtime import dry, measure
 from astrarium.runtime.job import Device, RankResult, StepTime, TrainingJob
 

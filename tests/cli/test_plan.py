@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 from astrarium.plans.document import from_dict
 from astrarium.plans.files import load_document

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import typer
 from small import small_model
-from typer.testing import CliRunner
 
 from astrarium.api import request
-from astrarium.cli import options
+from astrarium.api.asked import PlanAsked, asked
+from astrarium.api.flags import PLAN_FLAGS
+from astrarium.cli.plan import plan
 from astrarium.cluster import parse_gpus
 from astrarium.cost.checkpoints import Storage
 from astrarium.cost.interruptions import DEFAULT_FAILURES_PER_HOUR, DEFAULT_INTERRUPTIONS_PER_HOUR
@@ -19,34 +19,17 @@ from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 
 
+def asked_by(*arguments: str) -> PlanAsked:
+    """What `astrarium plan` reads of flags."""
+    given = ["llama-2-7b", "--global-batch", "1024", "--gpus", "h100:8", *arguments]
+    return asked(PlanAsked, PLAN_FLAGS, plan.make_context("plan", given).params)
+
+
 def terms_of(*arguments: str) -> tuple[RunTerms, int | None]:
-    """What a command that has all the flags makes of them."""
-    app, made = typer.Typer(), []
-
-    @app.command()
-    def command(  # noqa: PLR0913  one parameter per flag
-        ctx: typer.Context,
-        tokens: options.TOKENS = None,
-        epochs: options.EPOCHS = None,
-        dataset_tokens: options.DATASET_TOKENS = None,
-        spot: options.SPOT = "never",
-        interruptions: options.INTERRUPTIONS = None,
-        checkpoint_every: options.CHECKPOINT_EVERY = None,
-        storage_bandwidth: options.STORAGE_BANDWIDTH = None,
-        restart_time: options.RESTART_TIME = None,
-        rampup_batch: options.RAMPUP_BATCH = None,
-        eval_every: options.EVAL_EVERY = None,
-        eval_iterations: options.EVAL_ITERATIONS = None,
-        co2: options.CO2 = None,
-    ) -> None:
-        workload = Workload(small_model(), seq_length=2048, global_batch=1024, tokens=10**9)
-        terms = request.run_terms(ctx.params, workload)
-        made.append((terms, request.run_length(tokens, epochs, dataset_tokens)))
-
-    result = CliRunner().invoke(app, arguments)
-    if result.exception is not None:
-        raise result.exception
-    return made[0]
+    """What the command makes of them, for a run of a known length."""
+    flags = asked_by(*arguments)
+    workload = Workload(small_model(), seq_length=2048, global_batch=1024, tokens=10**9)
+    return request.run_terms(flags, workload), request.run_length(flags)
 
 
 def test_without_flags_there_are_defaults() -> None:
@@ -119,13 +102,9 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], says: str) -
 
 def test_terms_of_a_run_need_its_length() -> None:
     workload = Workload(small_model(), seq_length=2048, global_batch=1024)
-    flags = dict.fromkeys(
-        ("interruptions", "checkpoint_every", "storage_bandwidth", "restart_time", "rampup_batch")
-    )
-    flags |= dict.fromkeys(("eval_every", "eval_iterations", "co2"))
-    assert request.run_terms(flags | {"spot": "never"}, workload) == RunTerms()
+    assert request.run_terms(asked_by("--spot", "never"), workload) == RunTerms()
     with pytest.raises(InputError, match="or --epochs: how long is it"):
-        request.run_terms(flags | {"spot": "mix"}, workload)
+        request.run_terms(asked_by("--spot", "mix"), workload)
 
 
 def test_interruptions_are_those_of_spot_nodes() -> None:

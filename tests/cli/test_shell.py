@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 import astrarium
-from astrarium.cli import options, output
+from astrarium.api import completion
+from astrarium.cli import output
+from astrarium.cli.completion import PLACES
 
 Run = Callable[..., Result]
 
@@ -159,19 +162,19 @@ def test_characters_a_terminal_lacks_are_replaced() -> None:
 
 
 def test_names_complete() -> None:
-    assert "llama-2-70B" in options.complete_model("llama-2")
-    assert options.complete_gpus("h100:8,a10") == [
-        f"h100:8,{name}:" for name in options.complete_gpu("a10")
+    assert "llama-2-70B" in completion.complete_model("llama-2")
+    assert completion.complete_gpus("h100:8,a10") == [
+        f"h100:8,{name}:" for name in completion.complete_gpu("a10")
     ]
-    assert "a100" in options.complete_gpu("a10")
-    assert options.complete_gpus("h100:6") == []
-    assert "P5.48xlarge" in options.complete_instance("P5.")
-    assert options.one_of("exact", "up-to")("u") == ["up-to"]
+    assert "a100" in completion.complete_gpu("a10")
+    assert completion.complete_gpus("h100:6") == []
+    assert "P5.48xlarge" in completion.complete_instance("P5.")
+    assert completion.one_of("exact", "up-to")("u") == ["up-to"]
 
 
 def test_the_shell_asks_for_completions() -> None:
     done = process(
-        _ASTRARIUM_COMPLETE="complete_bash",
+        _ASTRARIUM_COMPLETE="bash_complete",
         COMP_WORDS="astrarium plan llama-2-7b --gpus h20",
         COMP_CWORD="4",
     )
@@ -199,3 +202,45 @@ def test_other_exceptions_are_bugs_and_keep_their_traceback(
     flags = ("--gpus", "h100:8", "--seq-length", "4096", "--global-batch", "64")
     with pytest.raises(RuntimeError, match="a bug"):
         run("plan", "llama-2-7b", *flags)
+
+
+def test_a_command_says_what_it_takes(run: Run) -> None:
+    lines = [line.strip() for line in run("predict", "--help").stdout.splitlines()]
+    assert lines[0] == "Usage: astrarium predict [OPTIONS] [MODEL]"
+    assert "--strategy FILE|k=v,...        Strategy file, plan.json, pairs such as" in lines
+    assert "torchtitan or accelerate file.  [required]" in lines
+    assert "--precision bf16|fp16|fp8      Number format of matrix products.  [default:" in lines
+    assert any(line.startswith("[MODEL]  Catalog name") for line in lines)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_once(tmp_path: Path, shell: str) -> None:
+    home = {"HOME": str(tmp_path), "SHELL": f"/usr/bin/{shell}"}
+    for _ in range(2):
+        done = process("--install-completion", **home)
+        assert done.returncode == 0, done.stderr
+    (place, settings, line) = PLACES[shell]
+    assert (tmp_path / place).read_text() == process("--show-completion", **home).stdout
+    assert "_ASTRARIUM_COMPLETE" in (tmp_path / place).read_text()
+    if settings:
+        assert (tmp_path / settings).read_text().count(line) == 1
+    other = process("--show-completion", **{**home, "SHELL": "/bin/tcsh"})
+    assert other.returncode == 1
+    assert "completion is for bash, zsh, fish; SHELL is 'tcsh'" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("plan llama-2-7b --precision fp", ["plain,fp16", "plain,fp8"]),
+        ("plan llama-2-7b --cluster clu", ["file,clu"]),
+        ("cat", ["plain,catalog"]),
+    ],
+)
+def test_words_files_and_commands_complete(words: str, expected: list[str]) -> None:
+    done = process(
+        _ASTRARIUM_COMPLETE="bash_complete",
+        COMP_WORDS=f"astrarium {words}",
+        COMP_CWORD=str(len(words.split())),
+    )
+    assert done.stdout.splitlines() == expected

@@ -10,14 +10,13 @@ from typing import Any
 
 import hand_programs
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 from astrarium.api import synthesis
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.runtime.spmd import job, timed
-from astrarium.spmd.document import DevicePart, ProgramDocument, to_text
-from astrarium.spmd.files import load_program
+from astrarium.spmd.program import DevicePart, ProgramDocument, load_program, to_text
 
 Run = Callable[..., Result]
 
@@ -131,7 +130,7 @@ def test_json_is_the_file(run: Run, answered: Answered, project: Path) -> None:
     common = ("synthesize", "m.py:make", "--gpus", "a100:1,v100:1", "--batch", "6")
     printed = run(*common, "--json", "--out", "p.json").stdout
     assert printed == (project / "p.json").read_text(encoding="utf-8")
-    assert json.loads(printed)["schema"] == "astrarium.program/2"
+    assert json.loads(printed)["schema"] == "astrarium.program/3"
     assert "p.json is written" in run(*common, "--out", "p.json").output
     assert to_text(load_program(project / "p.json")) == printed
 
@@ -374,7 +373,8 @@ def test_an_edited_program_is_refused(run: Run, program: str) -> None:
     for command in ("run", "explain"):
         done = run(command, program)
         assert done.exit_code == 2
-        assert "axes[0].pieces[0]: the pieces add up to 5 granules, axis 'batch'" in done.stderr
+        assert "changed since it was written: its checksum does not match" in done.stderr
+        assert "synthesise it again" in done.stderr
 
 
 def test_python_asks_the_same(answered: Answered, project: Path) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from exported_plans import document
-from typer.testing import Result
 
 from astrarium.plans.document import to_dict
 

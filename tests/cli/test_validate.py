@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from measured import HEADER, cells, table_text, write_rows
-from typer.testing import Result
 
 Run = Callable[..., Result]
 

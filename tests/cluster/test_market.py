@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
-from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np

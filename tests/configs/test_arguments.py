@@ -9,7 +9,7 @@ import io
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.configs.arguments import parse_arguments
+from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.strategy.options import Takes, megatron_options
 
 SAMPLE = [

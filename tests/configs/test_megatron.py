@@ -302,7 +302,7 @@ def test_what_means_nothing_alone_is_not_mentioned() -> None:
 
 def test_environment() -> None:
     text = (EXAMPLES / "llama3_70b.sh").read_text(encoding="utf-8")
-    from astrarium.configs.megatron_import import read_launch_script
+    from astrarium.configs.megatron.importing import read_launch_script
 
     bare = text.replace("export CUDA_DEVICE_MAX_CONNECTIONS=1", "")
     assert any(
@@ -337,7 +337,7 @@ def test_environment() -> None:
     ],
 )
 def test_how_many_processes(launcher: str, gpus: int | None) -> None:
-    from astrarium.configs.megatron_import import read_launch_script
+    from astrarium.configs.megatron.importing import read_launch_script
 
     found = read_launch_script(f"{launcher} pretrain_gpt.py {QUIET}", "train.sh")
     assert found.described.gpus == gpus
@@ -371,7 +371,7 @@ def test_a_comment_in_the_middle_ends_the_command(tmp_path: Path) -> None:
 
 
 def test_two_commands_and_loose_variables() -> None:
-    from astrarium.configs.megatron_import import read_launch_script
+    from astrarium.configs.megatron.importing import read_launch_script
 
     twice = f"python a.py --num-layers 2\npython pretrain_gpt.py {QUIET} --num-layers 4"
     found = read_launch_script(twice, "x.sh")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.configs.expansion import shown, unset_in
-from astrarium.configs.script import read_script
+from astrarium.configs.shell.expansion import shown, unset_in
+from astrarium.configs.shell.script import read_script
 from astrarium.errors import InputError
 
 

@@ -21,7 +21,6 @@ from astrarium.catalog.profiles import (
     ProfileSource,
     chips,
     find_profile,
-    profile_names,
     read_profile,
     training_factors,
 )
@@ -323,7 +322,7 @@ def test_every_gpu_of_the_catalog_has_a_chip_and_a_model() -> None:
 
 
 def test_profiles_are_found_and_belong_to_the_catalog() -> None:
-    names = profile_names()
+    names = [path.stem for path in FOLDER.glob("[A-Z]*.json")]
     assert "H200-SXM5-141GB" in names
     assert len(names) >= 9
     for name in names:
@@ -391,7 +390,7 @@ def test_less_power_for_the_same_rate_means_less_sustained() -> None:
         ({"relative_error": float("nan")}, "relative_error"),
         ({"relative_error": "big"}, "relative_error"),
         ({"source": "hearsay"}, "hearsay"),
-        ({"gemm": {"bf16": {"efficiency": 0.8}}}, "missing key"),
+        ({"gemm": {"bf16": {"efficiency": 0.8}}}, "required key '\\w+' is missing"),
         ({"gemm": None}, "not a usable profile"),
     ],
 )
@@ -416,5 +415,5 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     data = json.loads((FOLDER / "H200-SXM5-141GB.json").read_text())
     data["gemm"]["bf16"]["speed"] = 1.0
     path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match="unknown key 'speed'"):
+    with pytest.raises(InputError, match="speed: unknown key"):
         read_profile(path)

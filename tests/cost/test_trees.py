@@ -118,5 +118,5 @@ def test_no_correction_is_no_error_and_a_damaged_one_is(tmp_path: Path) -> None:
     path = tmp_path / "trees.json"
     for text in ("{", "[]", '{"features": []}', '{"features": "x"}'):
         path.write_text(text)
-        with pytest.raises(InputError, match=r"trees\.json: "):
+        with pytest.raises(InputError, match=r"trees\.json:"):
             read_correction(path)

@@ -129,10 +129,10 @@ def _set(key: str, value: object) -> Callable[[dict[str, Any]], None]:
         (lambda data: data["terms"].pop("slower"), "slower"),
         (lambda data: data["terms"].update(odd=[1, ""]), "odd"),
         (lambda data: data["terms"].update(slower=[float("nan"), ""]), "slower"),
-        (lambda data: data["terms"].update(iteration=[0, ""]), "above zero"),
+        (lambda data: data["terms"].update(iteration=[0, ""]), "iteration.*> 0"),
         (lambda data: data["pooled"].update(deviations=-1), "deviations"),
         (lambda data: data["pooled"].update(deviations="wide"), "deviations"),
-        (_set("families", []), "values"),
+        (_set("families", []), "families"),
         (_set("level", None), "level"),
     ],
 )

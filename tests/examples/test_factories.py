@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from astrarium.spmd.factory import load_factory
+from astrarium.spmd.capture.factory import load_factory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,8 +11,8 @@ from exported_others import expressible, job, kept, written
 from exported_plans import document, jobs
 from hypothesis import given, settings
 
-from astrarium.export import accelerate
 from astrarium.export.features import Feature
+from astrarium.export.software import accelerate
 from astrarium.export.target import refusals
 from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity

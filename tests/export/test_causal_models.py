@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from astrarium.catalog.models import model_entries
-from astrarium.export.causal_models import LAYERS, TRANSFORMERS, without_dropout
+from astrarium.export.software.causal_models import LAYERS, TRANSFORMERS, without_dropout
 from astrarium.model import model_of_entry
 
 

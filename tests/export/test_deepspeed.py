@@ -11,9 +11,9 @@ from exported_others import expressible, job, kept, written
 from exported_plans import document, jobs
 from hypothesis import given, settings
 
-from astrarium.export import deepspeed
-from astrarium.export.causal_models import DROPOUTS, LAYERS
 from astrarium.export.features import Feature
+from astrarium.export.software import deepspeed
+from astrarium.export.software.causal_models import DROPOUTS, LAYERS
 from astrarium.export.target import refusals
 from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity

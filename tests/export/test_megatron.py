@@ -11,12 +11,12 @@ from exported_plans import CASES, GOLDEN, golden, job, jobs
 from hypothesis import given, settings
 
 from astrarium.catalog.models import model_entries
-from astrarium.export.megatron import TARGET, flags, program, words
-from astrarium.export.megatron_model import flags_of, model_refused
-from astrarium.export.megatron_rebuilt import difference, shape_of
+from astrarium.export.launchers.torchrun import script
 from astrarium.export.run_length import iterations
+from astrarium.export.software.megatron import TARGET, flags, program, words
+from astrarium.export.software.megatron_model import flags_of, model_refused
+from astrarium.export.software.megatron_rebuilt import difference, shape_of
 from astrarium.export.target import refusals
-from astrarium.export.torchrun import script
 from astrarium.model import load_model, model_of_entry
 from astrarium.model.build import Architecture, assemble
 from astrarium.model.workload import Precision

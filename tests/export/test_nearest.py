@@ -12,17 +12,17 @@ from exported_plans import document
 
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import parse_gpus
-from astrarium.export.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.features import Feature
 from astrarium.export.nearest import nearest
-from astrarium.export.other_runtime import estimate_note
+from astrarium.export.nearest.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.program import RankProgram
 from astrarium.export.result import Refused
+from astrarium.export.software.other_runtime import estimate_note
 from astrarium.export.target import LACKED_BY_ALL, Target, find_target, refusals, target_names
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job, job_of
-from astrarium.report.build import document_of_prediction
+from astrarium.report.plan.document import document_of_prediction
 from astrarium.search.planner import predict
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Strategy

@@ -14,7 +14,7 @@ from launched import Bench, check_ranks, job, launch_of, written
 
 from astrarium.catalog import find_gpu
 from astrarium.export.features import Feature
-from astrarium.export.ray import scaling as ray_scaling
+from astrarium.export.launchers.ray import scaling as ray_scaling
 from astrarium.export.result import Exported, lines
 from astrarium.export.target import find_target, refusals
 from astrarium.plans.job import Job

@@ -8,9 +8,9 @@ import pytest
 from exported_plans import document
 
 from astrarium.cost.training_run import Ramp, schedule_of
-from astrarium.export import bridge, megatron
 from astrarium.export.features import Feature
 from astrarium.export.run_length import TRIAL_ITERATIONS, iterations
+from astrarium.export.software import bridge, megatron
 from astrarium.export.target import find_target, refusals
 from astrarium.plans.document import EvaluationPart, RampPart, SearchPart
 from astrarium.plans.job import Job, job_of

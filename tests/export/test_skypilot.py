@@ -25,8 +25,8 @@ from astrarium.api.calls import predict
 from astrarium.catalog import find_gpu, gpus
 from astrarium.catalog.prices import offers
 from astrarium.export.features import Feature
+from astrarium.export.launchers.skypilot import CATALOG, CLOUDS, accelerator
 from astrarium.export.nearest import nearest
-from astrarium.export.skypilot import CATALOG, CLOUDS, accelerator
 from astrarium.export.target import find_target, refusals, target_names
 from astrarium.plans.job import Job, job_of
 

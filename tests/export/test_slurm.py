@@ -24,8 +24,8 @@ from launched import (
 )
 
 from astrarium.catalog import find_gpu
-from astrarium.export.blocks import family
 from astrarium.export.features import Feature
+from astrarium.export.launchers.node_blocks import family
 from astrarium.export.target import find_target, refusals
 
 SRUN = """\

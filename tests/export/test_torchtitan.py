@@ -13,11 +13,11 @@ from exported_plans import document, jobs
 from hypothesis import given, settings
 
 from astrarium.errors import InputError
-from astrarium.export import torchtitan, torchtitan_toml
 from astrarium.export.features import Feature
 from astrarium.export.folder import folder_of
+from astrarium.export.launchers.torchrun import script
+from astrarium.export.software import torchtitan, torchtitan_toml
 from astrarium.export.target import refusals
-from astrarium.export.torchrun import script
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity

@@ -18,7 +18,7 @@ from astrarium.plans.document import PlanDocument, PlanPart, from_dict, to_dict
 from astrarium.plans.files import load_document, plan_of_rank
 from astrarium.plans.pareto import pareto_of
 from astrarium.plans.parts import strategy_part
-from astrarium.report.build import cluster_part, price_source, room_notes
+from astrarium.report.plan.document import cluster_part, price_source, room_notes
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.strategy.types import (
     Granularity,

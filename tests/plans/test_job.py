@@ -16,7 +16,7 @@ from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.plans.document import PlanDocument, from_dict, to_dict
 from astrarium.plans.job import Job, NodeGroup, job_of, nodes_of
-from astrarium.report.build import document_of_prediction
+from astrarium.report.plan.document import document_of_prediction
 from astrarium.search.planner import predict
 from astrarium.strategy.document import strategy_from_dict
 

@@ -17,8 +17,8 @@ from astrarium.plans.document import (
     from_dict,
     to_dict,
 )
-from astrarium.report.compare import compare_section, saved_words
-from astrarium.report.sensitivity import neighbour_lines, sensitivity_section
+from astrarium.report.plan.compare import compare_section, saved_words
+from astrarium.report.plan.sensitivity import neighbour_lines, sensitivity_section
 
 DAY = 86400.0
 GPU = "H100-SXM5-80GB"

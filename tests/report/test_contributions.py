@@ -18,13 +18,13 @@ from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.plans.document import PlanDocument, from_dict, to_dict
 from astrarium.plans.files import load_document
-from astrarium.report import tables
-from astrarium.report.build import document_of_prediction
-from astrarium.report.contributions import losses, passes_seconds, pool_shares, slowest_link
-from astrarium.report.explain import compare, explain
-from astrarium.report.explanation import comparison_report, explanation_report
-from astrarium.report.pools import numbers_words
-from astrarium.report.words import pipeline_words, short_types
+from astrarium.report.explain.contributions import losses, passes_seconds, pool_shares, slowest_link
+from astrarium.report.explain.terms import compare, explain
+from astrarium.report.explain.text import comparison_report, explanation_report
+from astrarium.report.plan import text as plan_text
+from astrarium.report.plan.document import document_of_prediction
+from astrarium.report.tables import runs
+from astrarium.report.wording import pipeline_words, short_types
 from astrarium.search.planner import predict
 from astrarium.strategy.types import LayerSplit, Overlap, Reach, Stage, Strategy
 
@@ -215,10 +215,10 @@ def test_the_explanation_of_a_mixed_plan(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_of_a_mixed_plan(width: int) -> None:
     made = document(MIXED)
-    predicted = text(tables.prediction_report(made, width), width)
+    predicted = text(plan_text.prediction_report(made, width), width)
     assert "pipeline: 2 stages H100 [0-2, 3-4], 3 stages A100" in predicted
     assert "0 H100 3" in predicted
-    planned = text(tables.plan_report(made, width), width)
+    planned = text(plan_text.plan_report(made, width), width)
     assert "1 8 H100 + 12 A100 4 5 1 1 1 1" in planned
     assert "1 2 stages H100 [0-2, 3-4], 3 stages A100 [5-7 by 1]" in planned
 
@@ -226,7 +226,7 @@ def test_tables_of_a_mixed_plan(width: int) -> None:
 def test_memory_is_shown_against_each_gpu() -> None:
     cluster = parse_gpus("h100:8,v100:16")
     given = strategy((3, 2, 1, 1, 1), tuple(cluster.pools[i].name for i in (0, 0, 1, 1, 1)))
-    shown = text(tables.prediction_report(document(given, cluster), 120), 120)
+    shown = text(plan_text.prediction_report(document(given, cluster), 120), 120)
     assert "peak of" in shown
     assert "79.2" in shown
     assert "31.7" in shown
@@ -281,8 +281,8 @@ def test_short_names_tell_types_apart() -> None:
 
 
 def test_numbers_in_a_row_are_joined() -> None:
-    assert numbers_words([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
-    assert numbers_words([]) == ""
+    assert runs([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+    assert runs([]) == ""
 
 
 def test_a_file_whose_stages_do_not_match(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.plans.document import PlanDocument
-from astrarium.report.explain import PlanComparison, compare, explain
-from astrarium.report.explanation import comparison_report, explanation_report
+from astrarium.report.explain.terms import PlanComparison, compare, explain
+from astrarium.report.explain.text import comparison_report, explanation_report
 
 
 def text(parts: Iterable[RenderableType], width: int = 80) -> str:
@@ -148,7 +148,7 @@ def test_a_cause_that_appears_has_no_relative_change(document: PlanDocument) -> 
 
 
 def test_explaining_needs_neither_search_nor_numpy() -> None:
-    code = "import sys, astrarium.report.explanation; print(*sys.modules)"
+    code = "import sys, astrarium.report.explain.text; print(*sys.modules)"
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from astrarium.plans.document import PlanDocument
-from astrarium.report.fit import SCHEMA, FitDocument, fit_report
+from astrarium.report.plan.fit import SCHEMA, FitDocument, fit_report
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from rich.console import Console, RenderableType
 
 from astrarium.plans.document import ParetoPart, PlanDocument
 from astrarium.plans.pareto import pareto_of, with_ties
-from astrarium.report.front import PlottedFront, PointKind, front_of
-from astrarium.report.front_plot import FrontPlot
-from astrarium.report.front_table import ROWS, front_section, front_table, thinned
-from astrarium.report.tables import plan_report
+from astrarium.report.front.plot import FrontPlot
+from astrarium.report.front.points import PlottedFront, PointKind, front_of
+from astrarium.report.front.table import ROWS, front_section, front_table, thinned
+from astrarium.report.plan.text import plan_report
 
 MakeFront = Callable[..., PlanDocument]
 

@@ -18,12 +18,12 @@ from rich.console import Console
 
 from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument
-from astrarium.report import front_files
-from astrarium.report.front import front_of
-from astrarium.report.front_files import KINDS, check_front, front_rows, write_front
-from astrarium.report.front_picture import HEIGHT, PLOT, WIDTH, front_drawing
-from astrarium.report.front_table import front_table
-from astrarium.report.picture import COLOURS, DOTS_PER_PIXEL, Box, Dot, Drawing, Label, Role
+from astrarium.report.front import files as front_files
+from astrarium.report.front.drawing import COLOURS, DOTS_PER_PIXEL, Box, Dot, Drawing, Label, Role
+from astrarium.report.front.files import KINDS, check_front, front_rows, write_front
+from astrarium.report.front.picture import HEIGHT, PLOT, WIDTH, front_drawing
+from astrarium.report.front.points import front_of
+from astrarium.report.front.table import front_table
 
 MakeFront = Callable[..., PlanDocument]
 

@@ -13,8 +13,8 @@ import pytest
 
 import astrarium
 from astrarium.plans.document import PlanDocument, to_dict
-from astrarium.report import html, html_data
-from astrarium.report.html import MARK, MOST_BYTES, report_html
+from astrarium.report.page import data, html
+from astrarium.report.page.html import MARK, MOST_BYTES, report_html
 from astrarium.units import format_seconds
 
 HOSTILE = "</script><script>alert(1)</script><!--&\"'\u2028<img src=x onerror=alert(2)>"
@@ -162,7 +162,7 @@ def test_the_size_is_bounded_and_what_is_left_out_is_said(
     whole = report_html(planned, COMMAND)
     assert len(whole.encode()) < MOST_BYTES
     assert "Left out" not in whole
-    sizes = [len(html_data._timeline_text(plan)) for plan in planned.plans[:3]]
+    sizes = [len(data._timeline_text(plan)) for plan in planned.plans[:3]]
     most = len(whole) + 10_000 - min(sizes) // 2
     monkeypatch.setattr(html, "MOST_BYTES", most)
     smaller = report_html(planned, COMMAND)
@@ -172,17 +172,17 @@ def test_the_size_is_bounded_and_what_is_left_out_is_said(
 
 def test_a_long_front_is_thinned(make_front: Callable[..., PlanDocument]) -> None:
     front = make_front(90)
-    every = html_data.embedded(front, 1, MOST_BYTES)
+    every = data.embedded(front, 1, MOST_BYTES)
     assert every.left_out == ()
     room = len(every.text) // 2
-    fewer = html_data.embedded(front, 1, room)
+    fewer = data.embedded(front, 1, room)
     assert len(fewer.text) <= room
-    data = json.loads(fewer.text)["document"]
-    kept = {plan["rank"] for plan in data["plans"]}
+    document = json.loads(fewer.text)["document"]
+    kept = {plan["rank"] for plan in document["plans"]}
     assert 1 in kept
-    for point in data["pareto"]:
-        assert point["plan"] < len(data["plans"])
-        assert all(other < len(data["pareto"]) for other in point["tied_with"])
+    for point in document["pareto"]:
+        assert point["plan"] < len(document["plans"])
+        assert all(other < len(document["pareto"]) for other in point["tied_with"])
     assert f"of {len(front.plans)} plans" in fewer.left_out[0]
 
 

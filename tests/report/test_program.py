@@ -11,8 +11,6 @@ import pytest
 from rich.console import Console, RenderableType
 from spmd_small import chain, mixed_devices
 
-from astrarium.report.grouped import grouped
-from astrarium.report.layout import Field
 from astrarium.report.program import (
     devices_words,
     in_units,
@@ -23,15 +21,10 @@ from astrarium.report.program import (
 )
 from astrarium.report.program_parts import messages_of, parts_of, ranges, work_of
 from astrarium.report.program_why import reason_words, reasons_of, size_words
-from astrarium.spmd.axes import Division
-from astrarium.spmd.document import (
-    DevicePart,
-    ProgramDocument,
-    SourcePart,
-    SynthesisPart,
-    TriedPart,
-    document_of,
-)
+from astrarium.report.tables import Field, grouped
+from astrarium.spmd.price import document_of
+from astrarium.spmd.program import DevicePart, ProgramDocument, SourcePart, SynthesisPart, TriedPart
+from astrarium.spmd.rules import Division
 from astrarium.spmd.synthesis import synthesize
 
 GIB = 2**30

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument, PlanPart
-from astrarium.report.timeline import EventKind, timeline_of
-from astrarium.report.trace import trace_of
+from astrarium.report.timeline.events import EventKind, timeline_of
+from astrarium.report.timeline.trace import trace_of
 
 # Above the largest double's rounding over some ten thousand passes.
 EXACT = 1e-9

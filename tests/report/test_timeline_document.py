@@ -10,8 +10,8 @@ import pytest
 from exported_plans import document
 
 from astrarium.plans.document import PlanPart
-from astrarium.report.timeline import timeline_of
-from astrarium.report.timeline_document import KINDS, LEFT_OUT, MOST_EVENTS, timeline_document
+from astrarium.report.timeline.columns import KINDS, LEFT_OUT, MOST_EVENTS, timeline_document
+from astrarium.report.timeline.events import timeline_of
 
 MOST_BYTES = 7_000_000  # of the JSON of the largest
 

@@ -17,7 +17,7 @@ from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.runtime.execute import compared, run_jobs
 from astrarium.runtime.job import Device, RankResult, TrainingJob
-from astrarium.runtime.scaled import scaled
+from astrarium.runtime.scaled.job import scaled
 from astrarium.search.planner import plan
 from astrarium.strategy.types import (
     Granularity,

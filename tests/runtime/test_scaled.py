@@ -13,7 +13,7 @@ from astrarium.cluster import parse_gpus
 from astrarium.model import load_model
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
-from astrarium.runtime.scaled import ScaledJob, as_planned, scaled
+from astrarium.runtime.scaled.job import ScaledJob, as_planned, scaled
 from astrarium.search.refusals import why_refused
 from astrarium.strategy.types import (
     Granularity,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.spmd.problem import SearchProblem
+from astrarium.spmd.solve import SearchProblem
 
 Price = tuple[float, ...]  # seconds, then bytes by class
 

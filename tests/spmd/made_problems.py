@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from astrarium.spmd.problem import Choice, Conversions, SearchProblem
+from astrarium.spmd.solve import Choice, Conversions, SearchProblem
 
 LAYOUTS = 3
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {

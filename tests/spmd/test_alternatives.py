@@ -8,12 +8,12 @@ from spmd_examples import EXAMPLES
 from spmd_small import chain, mixed_devices
 
 import astrarium
-from astrarium.spmd.alternatives import FLAT, NODES, Alternatives, Attempt, fastest_of
-from astrarium.spmd.baselines import SPACES
-from astrarium.spmd.devices import Devices, devices_of
-from astrarium.spmd.effort import Effort
 from astrarium.spmd.graph import KEEP, Graph, Node, Ref
-from astrarium.spmd.least import least_bytes
+from astrarium.spmd.price import Devices, devices_of
+from astrarium.spmd.solve import Effort
+from astrarium.spmd.synthesis import Alternatives, Attempt, fastest_of, leanest
+from astrarium.spmd.synthesis.alternatives import FLAT, NODES
+from astrarium.spmd.synthesis.baselines import SPACES
 
 BATCH = 512
 MIXED = {"v100-16gb": 2, "p100": 2}
@@ -96,7 +96,7 @@ def test_statistics_are_not_taken_of_smaller_batches_unasked() -> None:
 
 def test_what_is_enough_is_enough() -> None:
     devices = meshes()
-    least = float(least_bytes(graph_of(1), devices[FLAT], 1, "adam").max())
+    least = float(leanest(graph_of(1), devices[FLAT], 1, "adam").peak.max())
     (enough,) = alternatives(meshes(least), (FLAT,), counts=(1,)).tried()
     assert enough.found is not None
     assert max(enough.found.program.bytes) <= least
@@ -109,7 +109,7 @@ def test_what_is_enough_is_enough() -> None:
 @pytest.mark.parametrize("count", [2, 8])
 def test_smaller_batches_need_less(count: int) -> None:
     devices = meshes()[FLAT]
-    one, several = (least_bytes(graph_of(k), devices, k, "adam").max() for k in (1, count))
+    one, several = (leanest(graph_of(k), devices, k, "adam").peak.max() for k in (1, count))
     assert several < one
 
 
@@ -118,7 +118,7 @@ def test_what_comes_and_goes_leaves_no_program_untried() -> None:
     cluster = mixed_devices(MIXED, inter_node_bandwidth=1e9).cluster
     devices = devices_of(cluster, 900e3, 1)
     graph = chain(2048, (64, 64, 64), blocks=True)
-    assert least_bytes(graph, devices, 1, "adam", ()).sum() > devices.room.sum()
+    assert leanest(graph, devices, 1, "adam", ()).peak.sum() > devices.room.sum()
     asked = Alternatives(
         lambda _: graph, {FLAT: devices}, [FLAT], [1], "adam", lambda _: (), lambda _: None
     )

@@ -9,9 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.spmd.axes import Axes, find_axes, whole_granules
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.rules import rules_of
+from astrarium.spmd.rules import Axes, find_axes, rules_of, whole_granules
 
 
 class Builder:

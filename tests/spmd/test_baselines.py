@@ -10,12 +10,12 @@ from spmd_priced import cluster
 from torch import nn
 
 import astrarium
-from astrarium.spmd.baselines import SPACES, as_run, space_of
 from astrarium.spmd.capture import capture
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.programs import price_program
-from astrarium.spmd.rules_layers import SYNCHRONISED_NORM
-from astrarium.spmd.synthesis import synthesize
+from astrarium.spmd.price import price_program
+from astrarium.spmd.rules import SYNCHRONISED_NORM
+from astrarium.spmd.synthesis import as_run, space_of, synthesize
+from astrarium.spmd.synthesis.baselines import SPACES
 
 MODULE = """
 import torch

@@ -12,17 +12,13 @@ from spmd_priced import CORE, cluster, divided, perceptron, rules_and_axes
 
 from astrarium.cluster import parse_gpus
 from astrarium.cost.collectives import all_reduce_seconds
-from astrarium.spmd.build import build_problem
-from astrarium.spmd.cut import cut_of
-from astrarium.spmd.devices import devices_of
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.keys import Priced
-from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
-from astrarium.spmd.messages import SYNC_BYTES
-from astrarium.spmd.pricing import Pricer, PriceSettings
-from astrarium.spmd.problem import SearchProblem
-from astrarium.spmd.rules import ShardRule
-from astrarium.spmd.search import solve
+from astrarium.spmd.price import Priced, Pricer, PriceSettings, cut_of, devices_of
+from astrarium.spmd.price.messages import SYNC_BYTES
+from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE, ShardRule
+from astrarium.spmd.rules.layout import shard
+from astrarium.spmd.solve import SearchProblem, solve
+from astrarium.spmd.synthesis.build import build_problem
 
 RATIOS = st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any)
 

@@ -12,14 +12,8 @@ import torch
 from torch import nn
 
 from astrarium.errors import InputError
-from astrarium.spmd.capture import (
-    capture,
-    load_factory,
-    missing_message,
-    operator_of,
-    torch_arguments,
-    unsupported,
-)
+from astrarium.spmd.capture import capture, load_factory
+from astrarium.spmd.capture.export import missing_message, operator_of, torch_arguments, unsupported
 from astrarium.spmd.graph import CONSTANT, INPUT, KEEP, PARAMETER, Graph, Node
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -10,16 +10,10 @@ from spmd_priced import CORE, cluster, divided, perceptron, rules_and_axes
 
 from astrarium.catalog import Dtype
 from astrarium.cost.efficiency import GemmRole, Pointwise
-from astrarium.spmd.build import build_problem
-from astrarium.spmd.compute import (
-    UPDATE_BYTES,
-    Bill,
-    MeasuredOperator,
-    kernel_seconds,
-    operator_key,
-    update_seconds,
-)
-from astrarium.spmd.work import ATTENTION, GEMM, STREAM, Kernel, Term
+from astrarium.spmd.price import MeasuredOperator, operator_key
+from astrarium.spmd.price.compute import UPDATE_BYTES, Bill, kernel_seconds, update_seconds
+from astrarium.spmd.price.work import ATTENTION, GEMM, STREAM, Kernel, Term
+from astrarium.spmd.synthesis.build import build_problem
 
 
 def test_kernels_take_what_the_operator_model_says() -> None:

@@ -8,7 +8,7 @@ from spmd_priced import CORE, cluster
 
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
-from astrarium.spmd.devices import devices_of
+from astrarium.spmd.price import devices_of
 
 
 def test_devices_stand_pool_by_pool_and_node_by_node() -> None:

@@ -1,4 +1,4 @@
-"""Program files: read as they were written, and refused with the place where they were edited."""
+"""Program files: read as they were written, and refused when they changed since."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.errors import InputError
-from astrarium.spmd.document import (
+from astrarium.spmd.program import (
     ProgramDocument,
-    parse_placement,
+    load_program,
     placement_text,
+    save_program,
     to_dict,
     to_text,
 )
-from astrarium.spmd.files import load_program, save_program
-from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
+from astrarium.spmd.program.document import checksum_of, parse_placement
+from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE
+from astrarium.spmd.rules.layout import shard
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -35,9 +37,13 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-def edited(path: Path, edit: Edit) -> Path:
+def edited(path: Path, edit: Edit, *, summed: bool = False) -> Path:
+    """Edit a file; `summed`: as someone does who gives it the checksum of what it holds then."""
     data = json.loads(path.read_text(encoding="utf-8"))
     edit(data)
+    if summed:
+        content = {key: data[key] for key in data if key not in ("schema", "checksum")}
+        data["checksum"] = checksum_of(content)
     path.write_text(json.dumps(data), encoding="utf-8")
     return path
 
@@ -101,97 +107,140 @@ def key(*path: Any) -> Edit:
     return edit
 
 
-EDITS: list[tuple[Edit, str]] = [
-    (key("schema", "astrarium.program/1"), "made by another version of Astrarium"),
+OTHER_SCHEMAS: list[tuple[Edit, str]] = [
+    (key("schema", "astrarium.program/2"), "made by another version of Astrarium"),
     (key("schema", "astrarium.plan/1"), "not a program (its schema is 'astrarium.plan/1'"),
     (lambda data: data.pop("schema"), "not a program (it has no schema"),
+]  # fmt: skip
+# What a file with the right checksum may still hold, and the key that is named.
+HOSTILE: list[tuple[Edit, str]] = [
     (lambda data: data.pop("axes"), "the required key 'axes' is missing"),
-    (key("mesh", [3]), "devices: 2 entries for the 3 devices of mesh [3]"),
-    (key("mesh", [0]), "mesh: expected devices by level"),
-    (key("micro_batches", 0), "micro_batches: expected a number above zero"),
     (key("source", "batch", "six"), "source.batch: expected int, got 'six'"),
-    (key("devices", 1, "rank", 5), "devices[1].rank: expected rank 1"),
-    (key("devices", 1, "pool", "T4"), "devices[1].pool: no pool of the cluster is called 'T4'"),
-    (key("devices", 1, "gpu", "T4"), "devices[1].gpu: pool V100-SXM2-32GB has V100-SXM2-32GB"),
-    (key("cluster", "pools", 0, "gpu", "x"), "cluster: unknown GPU type 'x'"),
-    (key("cluster", "pools", []), "cluster: a cluster needs at least one pool"),
+    (key("source", "batch", 0), "micro_batches: "),
+    (key("mesh", [3]), "bytes: "),
+    (key("mesh", [0]), "mesh: "),
+    (key("mesh", []), "mesh: "),
+    (key("mesh", [2**20, 2**20]), "mesh: "),
+    (key("micro_batches", 0), "micro_batches: "),
+    (key("devices", 1, "rank", 5), "devices: "),
+    (key("devices", 1, "pool", "T4"), "devices: "),
+    (key("devices", 1, "gpu", "T4"), "devices: "),
+    (key("cluster", "pools", 0, "gpu", "x"), "cluster: "),
+    (key("cluster", "pools", []), "cluster: "),
     (key("cluster", "pools", 0, "nodes", "two"), "cluster.pools[0].nodes: expected int, got 'two'"),
     (key("cluster", "pools", 1, "name", [1]), "cluster.pools[1].name: expected text"),
-    (key("iteration_seconds", 0), "iteration_seconds: expected a number above zero"),
-    (key("iteration_seconds", 1.0), "breakdown_seconds: the causes add up to 0.0075 s, the iter"),
-    (key("baselines", "data parallel, even", -1), "baselines.data parallel, even: expected"),
-    (key("memory", 1, "optimizer", 7), "memory[1].peak_bytes: the causes add up to"),
-    (key("memory", 0, "capacity_bytes", 0), "memory[0].capacity_bytes: expected bytes above"),
-    (key("axes", 0, "pieces", [[4, 3]]), "add up to 7 granules, axis 'batch' has 6"),
-    (key("axes", 0, "pieces", [[7, -1]]), "expected pieces of zero granules or more, got -1"),
-    (key("axes", 0, "pieces", [[6]]), "axes[0].pieces[0]: 1 pieces for 2 devices"),
-    (key("axes", 0, "pieces", [[4, 2], [6, 0]]), "pieces for 2 levels, of a mesh with 1"),
-    (key("axes", 0, "granules", 0), "axes[0]: expected granules above zero"),
-    (key("axis_of", 0, [0]), "axis_of[0]: 1 axes for node x of 2 dimensions"),
-    (key("axis_of", 0, [0, 9]), "axis_of[0][1]: there is no axis 9"),
-    (key("graph", "nodes", 0, "shape", [7, 8]), "the 7 of node x are no multiple of the 6 gran"),
-    (lambda data: data["axis_of"].pop(), "axis_of: 5 entries for 6 nodes"),
-    (key("graph", "nodes", []), "graph.nodes: the graph has no nodes"),
-    (key("graph", "nodes", 3, "name", "w0"), "two nodes are called 'w0': 1 and 3"),
-    (key("graph", "nodes", 0, "dtype", "float31"), "graph.nodes[0].dtype: expected one of"),
-    (key("graph", "nodes", 0, "shape", [-6, 8]), "graph.nodes[0].shape: expected sizes"),
-    (key("graph", "nodes", 2, "args", [{"ref": 4}]), "reads node 4; expected a node before"),
-    (key("graph", "nodes", 2, "args", [{"node": 0}]), "is no argument"),
-    (key("graph", "nodes", 1, "args", [{"ref": 0}]), "parameter reads nodes; sources read none"),
-    (key("graph", "nodes", 5, "args", [{"ref": 4}, "x"]),
-        "graph.nodes[5]: no call of aten.mean.default has these arguments (TypeError: "),
-    (key("graph", "nodes", 5, "op", "keep"), "graph.nodes[5].args: expected the loss, values, and"),
-    (key("graph", "nodes", 4, "op", "keep"), "graph.nodes[4]: keep is the last of all nodes"),
+    (key("iteration_seconds", 0), "iteration_seconds: "),
+    (key("baselines", "data parallel, even", -1), "baselines: "),
+    (key("memory", 0, "capacity_bytes", 0), "memory: "),
+    (key("memory", 0, "rank", 1), "memory: "),
+    (key("axes", 0, "pieces", [[4, 3]]), "axes[0]: "),
+    (key("axes", 0, "pieces", [[7, -1]]), "axes[0]: "),
+    (key("axes", 0, "pieces", [[6]]), "axes[0]: "),
+    (key("axes", 0, "pieces", [[]]), "axes[0]: "),
+    (key("axes", 0, "pieces", [[4, 2], [6, 0]]), "axes[0]: "),
+    (key("axes", 0, "granules", 0), "axes[0]: "),
+    (key("axis_of", 0, [0]), "axis_of[0]: "),
+    (key("axis_of", 0, [0, 9]), "axis_of[0]: "),
+    (key("graph", "nodes", 0, "shape", [7, 8]), "axis_of[0]: "),
+    (lambda data: data["axis_of"].pop(), "axis_of: "),
+    (key("graph", "nodes", []), "graph.nodes: "),
+    (key("graph", "nodes", 3, "name", "w0"), "graph.nodes: "),
+    (key("graph", "nodes", 3, "name", 7), "graph.nodes: "),
+    (lambda data: data["graph"]["nodes"][3].pop("shape"), "graph.nodes: "),
+    (key("graph", "nodes", 0, "dtype", "float31"), "graph.nodes[0]: "),
+    (key("graph", "nodes", 0, "shape", [-6, 8]), "graph.nodes[0]: "),
+    (key("graph", "nodes", 2, "args", [{"ref": 4}]), "graph.nodes[2]: "),
+    (key("graph", "nodes", 2, "args", [{"ref": -1}]), "graph.nodes[2]: "),
+    (key("graph", "nodes", 2, "args", [{"ref": [0]}]), "graph.nodes: "),
+    (key("graph", "nodes", 2, "args", [{"node": 0}]), "graph.nodes: "),
+    (key("graph", "nodes", 2, "args", [{"float": "x"}]), "graph.nodes: "),
+    (key("graph", "nodes", 1, "args", [{"ref": 0}]), "graph.nodes[1]: "),
+    (key("graph", "nodes", 5, "args", [{"ref": 4}, "x"]), "instructions[6]: "),
+    (key("graph", "nodes", 5, "op", "keep"), "graph.nodes[5]: "),
+    (key("graph", "nodes", 4, "op", "keep"), "graph.nodes[4]: "),
     (lambda data: data["graph"]["nodes"][1].update(op="constant", target="", args=["x"]),
-        "graph.nodes[1].args: expected the values of a constant without a target"),
-    (key("graph", "blocks", [0]), "graph.blocks: 1 entries for 6 nodes"),
-    (instruction(0, node=17), "instructions[0].node: there is no node 17; the graph has 6"),
-    (instruction(0, gives="sharded"), "instructions[0].gives: expected a layout (replicate, cop"),
-    (instruction(0, gives="shard(2)"), "shard(2): the value has 2 dimensions"),
-    (instruction(0, gives="shard(x)"), "instructions[0].gives: expected a layout"),
-    (instruction(0, gives="shard(0)/partial"), "has layouts for 2 levels of 1"),
-    (instruction(3, needs=["shard(0)"]), "1 layouts for the 2 inputs of linear0"),
-    (instruction(3, needs=["shard(1)", "copied"]), "instructions[3].needs[0]: needs x as shard(1);"
-        " so far it is there as shard(0)"),
-    (instruction(3, rules=[]), "instructions[3].rules: 0 rules, expected 1"),
-    (instruction(3, bytes=[1]), "instructions[3].bytes: expected bytes of 2 devices"),
+        "graph.nodes[1]: "),
+    (key("graph", "blocks", [0]), "graph.blocks: "),
+    (instruction(0, node=17), "instructions[0]: "),
+    (instruction(0, gives="sharded"), "instructions[0]: "),
+    (instruction(0, gives="shard(2)"), "instructions[0]: "),
+    (instruction(0, gives="shard(x)"), "instructions[0]: "),
+    (instruction(0, gives="shard(0)/partial"), "instructions[0]: "),
+    (instruction(3, needs=["shard(0)"]), "instructions[3]: "),
+    (instruction(3, needs=["shard(1)", "copied"]), "instructions[3]: "),
+    (instruction(3, rules=[]), "instructions[3]: "),
+    (instruction(3, bytes=[1]), "instructions[3]: "),
     (instruction(2, conversion={"level": 1, "forward": "none", "backward": "none"}),
-        "instructions[2].conversion.level: there is no level 1"),
+        "instructions[2]: "),
     (instruction(2, conversion={"level": 0, "forward": "teleport", "backward": "all-reduce"}),
-        "instructions[2].conversion: from replicate to copied is none and all-reduce back"),
-    (instruction(2, gives="replicate"), "expected another layout of level 0 alone"),
-    (instruction(3, rules=[{"name": "magic"}]),
-        "instructions[3].rules[0]: no rule of aten.linear.default called 'magic' takes (shard(0),"),
-    (key("graph", "nodes", 2, "op", "aten.foo.default"), "no rule says how to divide"),
+        "instructions[2]: "),
+    (instruction(2, gives="replicate"), "instructions[2]: "),
+    (instruction(3, rules=[{"name": "magic"}]), "instructions[3]: "),
+    (instruction(3, rules=[{"name": "shard 0", "needs": ["magic"]}]), "instructions: "),
+    (key("graph", "nodes", 2, "op", "aten.foo.default"), "instructions[3]: "),
     (instruction(5, rules=[{"name": "x", "messages": [{"collective": "sing", "elements": 1}]}]),
         "instructions[5].rules[0].messages[0].collective: expected one of all-reduce, all-gather,"),
-    (lambda data: data["instructions"].pop(2), "needs w0 as copied; so far it is there as repl"),
-    (lambda data: data["instructions"].pop(0), "needs node 0 (x), which is not computed before"),
-    (lambda data: data["instructions"].append(data["instructions"][0]),
-        "instructions[8]: node 0 (x) is computed a second time"),
-    (lambda data: data["instructions"].insert(0, data["instructions"].pop(3)),
-        "instructions[0].needs[0]: needs node 0 (x), which is not computed before"),
-    (lambda data: data["instructions"].pop(), "no instruction gives the whole loss"),
-    (lambda data: data["instructions"].__delitem__(slice(6, 8)),
-        "instructions: no instruction computes node 5 (loss)"),
+    (lambda data: data["instructions"].pop(2), "instructions[2]: "),
+    (lambda data: data["instructions"].pop(0), "instructions[2]: "),
+    (lambda data: data["instructions"].append(data["instructions"][0]), "instructions[8]: "),
+    (lambda data: data["instructions"].insert(0, data["instructions"].pop(3)), "instructions[0]: "),
+    (lambda data: data["instructions"].pop(), "instructions: "),
+    (lambda data: data["instructions"].__delitem__(slice(6, 8)), "instructions: "),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("edit", "said"), EDITS, ids=[said[:40] for _, said in EDITS])
-def test_an_edited_file_is_refused_at_the_place(written: Path, edit: Edit, said: str) -> None:
+@pytest.mark.parametrize(("edit", "said"), OTHER_SCHEMAS)
+def test_files_of_other_schemas_are_named(written: Path, edit: Edit, said: str) -> None:
     with pytest.raises(InputError) as refused:
         load_program(edited(written, edit))
     assert said in str(refused.value)
-    assert str(written) in str(refused.value)
+    assert "astrarium synthesize ... --out FILE" in str(refused.value)
 
 
-def test_the_line_is_named(written: Path) -> None:
-    text = written.read_text(encoding="utf-8")
-    wrong = text.replace('"needs": ["shard(0)", "copied"]', '"needs": ["partial", "copied"]')
-    written.write_text(wrong, encoding="utf-8")
-    line = next(i for i, one in enumerate(wrong.splitlines(), 1) if '"partial", "copied"' in one)
-    with pytest.raises(InputError, match=rf"program\.json:{line}: instructions\[3\]\.needs\[0\]"):
-        load_program(written)
+def names_of(edits: list[tuple[Edit, str]]) -> list[str]:
+    return [f"{number} {said}" for number, (_, said) in enumerate(edits)]
+
+
+@pytest.mark.parametrize(("edit", "_"), HOSTILE, ids=names_of(HOSTILE))
+def test_a_file_that_changed_is_refused(written: Path, edit: Edit, _: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_program(edited(written, edit))
+    assert str(refused.value) == (
+        f"{written}: changed since it was written: its checksum does not match; synthesise it"
+        " again with `astrarium synthesize ... --out FILE`"
+    )
+
+
+@pytest.mark.parametrize(("edit", "said"), HOSTILE, ids=names_of(HOSTILE))
+def test_a_hostile_file_is_refused_at_its_key(written: Path, edit: Edit, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_program(edited(written, edit, summed=True))
+    assert f"{written}: {said}" in str(refused.value)
+
+
+def test_every_value_counts(written: Path) -> None:
+    """Numbers that no check could tell from others, too: seconds, bytes, a note."""
+    for edit in (
+        key("expected_seconds", 0.25),
+        key("breakdown_seconds", "compute", 0.0046),
+        key("memory", 1, "optimizer", 7),
+        key("notes", ["all is well"]),
+        key("source", "factory", "evil.py:make"),
+        lambda data: data.pop("checksum"),
+        key("checksum", "sha256:0"),
+        key("checksum", None),
+    ):
+        save_program(hand_programs.document(), written)
+        with pytest.raises(InputError, match="checksum does not match"):
+            load_program(edited(written, edit))
+
+
+def test_spaces_and_the_order_of_keys_do_not_count(written: Path) -> None:
+    def turn(data: dict[str, Any]) -> None:
+        for name in reversed(list(data)):
+            data[name] = data.pop(name)
+
+    assert equal(load_program(edited(written, turn)), hand_programs.document())
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from astrarium.spmd.capture import capture
-from astrarium.spmd.evaluation import other_in_evaluation
+from astrarium.spmd.program import other_in_evaluation
 
 
 class Part(nn.Module):  # type: ignore[misc]  # torch is not analysed

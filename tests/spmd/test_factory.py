@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from astrarium.errors import InputError
-from astrarium.spmd.factory import load_factory
+from astrarium.spmd.capture.factory import load_factory
 
 FILE = """
 number = 3

@@ -9,13 +9,10 @@ from spmd_simulated import devices_of
 from torch import Tensor, nn
 
 from astrarium.runtime.spmd.operators import run_local
-from astrarium.spmd.axes import Division, find_axes
-from astrarium.spmd.capture import capture
-from astrarium.spmd.fused import taken_apart
+from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph
-from astrarium.spmd.layout import REPLICATE
-from astrarium.spmd.rule import ShardRule
-from astrarium.spmd.rules import rules_of
+from astrarium.spmd.rules import REPLICATE, Division, find_axes, rules_of
+from astrarium.spmd.rules.rule import ShardRule
 
 
 class Fused(nn.Module):  # type: ignore[misc]  # torch is not analysed

@@ -8,15 +8,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.spmd.axes import Axes, Division
-from astrarium.spmd.layout import PARTIAL, REPLICATE, shard
-from astrarium.spmd.local import (
-    coordinates,
+from astrarium.spmd.rules import (
+    PARTIAL,
+    REPLICATE,
+    Axes,
+    Division,
     local_pieces,
-    local_shape,
     pieces_along,
     ranks_along,
 )
+from astrarium.spmd.rules.layout import shard
+from astrarium.spmd.rules.local import coordinates, local_shape
 
 AXES = Axes(of=((0, 1), (0, 1)), granules=(6, 4), names=("batch", "heads"))
 ONE = (Division(np.array([[3, 0, 2, 1], [1, 1, 1, 1]])),)

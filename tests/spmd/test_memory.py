@@ -12,9 +12,9 @@ from spmd_priced import CORE, cluster, data_parallel, perceptron, rules_and_axes
 
 from astrarium.spmd.capture import capture, load_factory
 from astrarium.spmd.graph import PARAMETER, Graph
-from astrarium.spmd.memory import extra_kept_bytes, kept_values
-from astrarium.spmd.programs import price_program
-from astrarium.spmd.work import call_of, is_view
+from astrarium.spmd.price import price_program
+from astrarium.spmd.price.memory import extra_kept_bytes, kept_values
+from astrarium.spmd.price.work import call_of, is_view
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXT = {"layers": 2, "hidden": 16, "heads": 4, "sequence": 8, "vocabulary": 50}

@@ -14,7 +14,7 @@ from astrarium.cost.collectives import (
     all_to_all_seconds,
     reduce_scatter_seconds,
 )
-from astrarium.spmd.messages import (
+from astrarium.spmd.price.messages import (
     HOWS,
     Mailbox,
     MessageRequest,

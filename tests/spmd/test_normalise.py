@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astrarium.spmd.capture.normalise import normalise
 from astrarium.spmd.graph import CONSTANT, INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.normalise import normalise
 
 
 def source(op: str, name: str, *shape: int, dtype: str = "float32", path: str = "") -> Node:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from astrarium.spmd.call import Call, Operand, operator_name
-from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
-from astrarium.spmd.notation import Pattern, pattern_of, rules_of_pattern
+from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE, operator_name
+from astrarium.spmd.rules.call import Call, Operand
+from astrarium.spmd.rules.layout import shard
+from astrarium.spmd.rules.notation import Pattern, pattern_of, rules_of_pattern
 
 
 def operand(*shape: int, gradient: bool = True) -> Operand:

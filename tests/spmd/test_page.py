@@ -12,26 +12,30 @@ from textwrap import fill
 
 import pytest
 
-from astrarium.spmd import (
-    rules_elements,
-    rules_layers,
-    rules_losses,
-    rules_products,
-    rules_views,
+from astrarium.spmd.graph import SEGMENT
+from astrarium.spmd.rules import (
+    COPIED,
+    PARTIAL,
+    REPLICATE,
+    elements,
+    layers,
+    losses,
+    operations,
+    products,
+    views,
 )
-from astrarium.spmd.conversions import operations
-from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
-from astrarium.spmd.rules import DESCRIBED, OTHERS, SEGMENT
+from astrarium.spmd.rules.layout import shard
+from astrarium.spmd.rules.table import DESCRIBED, OTHERS
 
 FILE = Path(__file__).parents[2] / "docs/spmd.md"
 PAGE = FILE.read_text(encoding="utf-8")
 WIDTH = 106  # of the page's lines
 KINDS = {
-    "products": rules_products,
-    "moves": rules_views,
-    "element-wise and along one dimension": rules_elements,
-    "losses": rules_losses,
-    "layers, and along a dimension that is divided": rules_layers,
+    "products": products,
+    "moves": views,
+    "element-wise and along one dimension": elements,
+    "losses": losses,
+    "layers, and along a dimension that is divided": layers,
 }
 
 

@@ -16,10 +16,11 @@ from spmd_priced import (
     solved,
 )
 
-from astrarium.spmd.axes import Division
-from astrarium.spmd.build import build_problem, price_program, program_of, repriced
+from astrarium.spmd.price import price_program, repriced
 from astrarium.spmd.program import Conversion, How
-from astrarium.spmd.search import solve
+from astrarium.spmd.rules import Division
+from astrarium.spmd.solve import solve
+from astrarium.spmd.synthesis.build import build_problem, unpriced_program
 
 
 def test_a_program_costs_what_its_solution_does() -> None:
@@ -30,9 +31,9 @@ def test_a_program_costs_what_its_solution_does() -> None:
         divisions = divided(axes, devices)
         problem = build_problem(graph, rules, axes, divisions, devices, micro_batches=2)
         solution = solve(problem)
-        program = program_of(problem, solution, graph, axes, divisions, devices, micro_batches=2)
-        assert program.seconds == pytest.approx(solution.seconds)
+        program = unpriced_program(problem, solution, graph, axes, divisions, devices, 2)
         price = price_program(program, devices)
+        assert price.seconds == pytest.approx(solution.seconds)
         kept = price.bytes.sum(axis=0)
         for one, size in enumerate(solution.bytes):
             assert kept[devices.class_of == one].max() <= size * (1 + 1e-9)

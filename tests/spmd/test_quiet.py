@@ -14,9 +14,9 @@ import scipy.optimize
 from spmd.test_ratios import lines_of
 from spmd_search import transformer
 
-from astrarium.spmd.quiet import STDOUT, without_library_output
-from astrarium.spmd.ratios import best_shares
-from astrarium.spmd.search import solve
+from astrarium.spmd.solve import solve, without_library_output
+from astrarium.spmd.solve.quiet import STDOUT
+from astrarium.spmd.synthesis.ratios import best_shares
 
 
 def test_output_of_libraries_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +37,7 @@ def test_errors_leave_the_output_as_it_was(capfd: pytest.CaptureFixture[str]) ->
 def test_what_c_holds_back_is_dropped_and_what_came_before_is_not() -> None:
     """C keeps output to a pipe in a buffer until the end of the process."""
     script = (
-        "import ctypes; from astrarium.spmd.quiet import without_library_output;"
+        "import ctypes; from astrarium.spmd.solve import without_library_output;"
         "c = ctypes.CDLL(None); c.printf(b'before\\n')\n"
         "with without_library_output(): c.printf(b'noise\\n')\n"
         "c.printf(b'after\\n')"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.arrays import Floats, Ints
-from astrarium.spmd.ratios import Lines, best_parts, best_shares, dealt_out
+from astrarium.spmd.synthesis.ratios import Lines, best_parts, best_shares, dealt_out
 
 
 def lines_of(

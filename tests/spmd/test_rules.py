@@ -15,18 +15,20 @@ from torch import Tensor
 
 from astrarium.errors import InputError
 from astrarium.runtime.spmd.operators import run_local
-from astrarium.spmd.axes import Division, find_axes
-from astrarium.spmd.call import operator_name
 from astrarium.spmd.graph import CONSTANT, INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.layout import COPIED, PARTIAL, REPLICATE, shard
-from astrarium.spmd.rule import ShardRule
 from astrarium.spmd.rules import (
-    DESCRIBED,
-    NoRuleError,
-    known_operators,
+    COPIED,
+    PARTIAL,
+    REPLICATE,
+    Division,
+    find_axes,
+    operator_name,
     operators_without_rule,
     rules_of,
 )
+from astrarium.spmd.rules.layout import shard
+from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.table import DESCRIBED, NoRuleError, known_operators
 
 LENGTHS = st.integers(1, 6)
 SIZES = st.fixed_dictionaries(

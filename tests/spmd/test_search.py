@@ -18,15 +18,22 @@ from spmd.made_problems import SHAPES, Dice, made, random_problems, stack, with_
 from spmd_search import TWO_LEVELS, transformer
 
 from astrarium.errors import InputError
-from astrarium.spmd import ways
-from astrarium.spmd.astar import Guide, cheapest_path
-from astrarium.spmd.blocks import CountedPrices, contracted, network_of
-from astrarium.spmd.effort import Effort
-from astrarium.spmd.frontier import fastest_fitting
-from astrarium.spmd.moves import Moves, State
-from astrarium.spmd.problem import Choice, Conversions, SearchProblem, Solution
-from astrarium.spmd.search import NoRoomError, solve
-from astrarium.spmd.steps import price_of
+from astrarium.spmd.solve import (
+    Choice,
+    Conversions,
+    CountedPrices,
+    Effort,
+    NoRoomError,
+    SearchProblem,
+    Solution,
+    solve,
+    ways,
+)
+from astrarium.spmd.solve.astar import Guide, cheapest_path
+from astrarium.spmd.solve.blocks import contracted, network_of
+from astrarium.spmd.solve.frontier import fastest_fitting
+from astrarium.spmd.solve.moves import Moves, State
+from astrarium.spmd.solve.steps import price_of
 
 SHARES = st.sampled_from((0.95, 0.8, 0.6, 0.4))
 
@@ -222,7 +229,7 @@ def test_ways_that_are_too_many_prove_nothing(monkeypatch: pytest.MonkeyPatch) -
     """What is found without some of them is a program; the bound is one without them, too."""
     problem = replace(transformer(1, TWO_LEVELS), signatures=(), blocks=())
     best = solve(problem)
-    monkeypatch.setattr("astrarium.spmd.ways._MOST", 3)
+    monkeypatch.setattr("astrarium.spmd.solve.ways._MOST", 3)
     hurried = solve(problem)
     check_program(problem, hurried)
     assert 0 < hurried.bound <= best.seconds * (1 + 1e-12) <= hurried.seconds * (1 + 1e-9)
@@ -242,7 +249,7 @@ def test_no_program_at_all() -> None:
 
 def test_hash_seeds_change_nothing() -> None:
     script = (
-        "from spmd_search import transformer; from astrarium.spmd.search import solve;"
+        "from spmd_search import transformer; from astrarium.spmd.solve import solve;"
         "print(hash(tuple((s.node, s.choice, s.before, s.after)"
         " for s in solve(transformer(2)).steps)))"
     )
@@ -263,7 +270,7 @@ def test_more_layouts_than_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> Non
     fastest = solve(problem)
     tight = replace(problem, room=(0.8 * fastest.bytes[0],))
     best = solve(tight)
-    monkeypatch.setattr("astrarium.spmd.frontier._MOST_LAYOUTS", 1)
+    monkeypatch.setattr("astrarium.spmd.solve.frontier._MOST_LAYOUTS", 1)
     solution = solve(tight)
     check_program(tight, solution)
     assert fastest.seconds <= solution.bound <= best.seconds <= solution.seconds

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 from spmd_small import chain
 
-from astrarium.spmd.axes import find_axes
-from astrarium.spmd.baselines import place_of
-from astrarium.spmd.graph import Graph
-from astrarium.spmd.rules import rules_of
-from astrarium.spmd.segments import SEGMENT, cut, parts_of
+from astrarium.spmd.graph import SEGMENT, Graph, cut, parts_of
+from astrarium.spmd.rules import find_axes, rules_of
+from astrarium.spmd.synthesis.baselines import place_of
 
 
 def test_parts_are_before_in_and_after_the_blocks() -> None:

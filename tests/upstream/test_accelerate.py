@@ -7,7 +7,7 @@ from exported_others import CASES, expressible, job
 from hypothesis import HealthCheck, given, settings
 from upstream.client import Driver
 
-from astrarium.export import accelerate as exporter
+from astrarium.export.software import accelerate as exporter
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from exported_plans import job
 from upstream.client import Driver
 
-from astrarium.export.bridge import overrides
+from astrarium.export.software.bridge import overrides
 
 # Of Megatron-Bridge's own classes, read in its package 0.6.2: training/config.py for the sections,
 # models/gpt_provider.py for the model.

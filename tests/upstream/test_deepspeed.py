@@ -9,7 +9,7 @@ from exported_others import CASES, expressible, job
 from hypothesis import HealthCheck, given, settings
 from upstream.client import Driver
 
-from astrarium.export import deepspeed as exporter
+from astrarium.export.software import deepspeed as exporter
 from astrarium.plans.job import Job
 
 MODELS = ("llama-3-8b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b")

@@ -14,7 +14,7 @@ from upstream.client import Driver, RefusedError
 
 from astrarium.catalog.prices import offers
 from astrarium.export.features import Feature
-from astrarium.export.skypilot import CATALOG, accelerator
+from astrarium.export.launchers.skypilot import CATALOG, accelerator
 from astrarium.export.target import find_target, refusals
 from astrarium.plans.job import Job
 

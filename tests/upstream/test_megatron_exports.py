@@ -13,8 +13,8 @@ from launched import with_spot
 from upstream.client import Driver, RefusedError
 
 from astrarium.catalog.models import model_entries
-from astrarium.export.megatron import flags, program
-from astrarium.export.megatron_model import model_refused
+from astrarium.export.software.megatron import flags, program
+from astrarium.export.software.megatron_model import model_refused
 from astrarium.model import model_of_entry
 from astrarium.plans.document import EvaluationPart, RampPart, SearchPart
 from astrarium.plans.job import Job
@@ -268,7 +268,7 @@ def test_ranks_lie_where_the_plan_puts_them(megatron: Driver, one: Job) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_script_gives_megatron_the_same_words(case: str) -> None:
     """What is parsed above is what a shell makes of launch.sh."""
-    from astrarium.export.torchrun import script
+    from astrarium.export.launchers.torchrun import script
 
     made = program(job(case))
     body = script(job(case), made).split("arguments=(\n", 1)[1].split("\n)\n", 1)[0]

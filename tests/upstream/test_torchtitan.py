@@ -11,9 +11,9 @@ from exported_others import CASES, expressible, job
 from hypothesis import HealthCheck, given, settings
 from upstream.client import Driver, RefusedError
 
-from astrarium.export import torchtitan, torchtitan_toml
-from astrarium.export.torchtitan_models import DATA
-from astrarium.export.trained_facts import trained_facts
+from astrarium.export.software import torchtitan, torchtitan_toml
+from astrarium.export.software.torchtitan_models import DATA
+from astrarium.export.software.trained_facts import trained_facts
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -86,7 +86,7 @@ def test_modules_are_taken(torchtitan_python: Driver, tmp_path: Path, one: Job) 
 @settings(max_examples=15, suppress_health_check=SHARED)
 @given(one=expressible(torchtitan_toml.TARGET, OLD_MODELS))
 def test_files_are_taken(torchtitan_toml: Driver, one: Job) -> None:
-    from astrarium.export import torchtitan_toml as exporter
+    from astrarium.export.software import torchtitan_toml as exporter
 
     text = exporter.text(one, exporter.settings(one))
     read = torchtitan_toml.ask(text=text, world_size=one.world_size)

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from astrarium.cli.app import app
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 from web_server import LONG, PATIENCE_SECONDS, SMALL, wait_for
 
 from astrarium.cli.app import app

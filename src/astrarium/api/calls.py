@@ -1,27 +1,33 @@
 """The functions of the package: the questions of the command line, asked from Python.
 
-Arguments are called as the flags are, and take numbers or the same texts. They go through the very
-code that reads the flags, so that the two cannot disagree; only messages are put in Python's words.
+Arguments are called as the flags are, and take numbers or the same texts: the readers of the table
+of flags read both. Messages call them by their names in Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from astrarium.api import planning
+from astrarium.api.asked import AskedValues, ClusterGiven, Kind, ModelGiven, PlanAsked, asked
+from astrarium.api.flags import (
+    PLAN_FLAGS,
+    PREDICT_FLAGS,
+    SYNTHESIZE_FLAGS,
+    Flag,
+    as_keyword,
+    read,
+)
 from astrarium.api.plans import Plans, StrPath
-from astrarium.api.request import ClusterGiven, ModelGiven
-from astrarium.api.wording import FLAGS, in_words_of_python
-from astrarium.errors import did_you_mean
+from astrarium.errors import did_you_mean, naming
+from astrarium.units import Amount
 
 if TYPE_CHECKING:
     from astrarium.api.programs import Program
     from astrarium.plans.document import StrategyPart
 
-Amount = int | float | str  # a number, or a text such as "2T" or "200k"
 Gpus = str | Mapping[str, int]  # "h100:64,a100:32", or {"h100": 64, "a100": 32}
 Objective = Literal["throughput", "cost", "time"]
 Mode = Literal["exact", "up-to"]
@@ -64,12 +70,6 @@ class RunFlags(PriceTerms, total=False):
     sensitivity: bool
 
 
-_SEVERAL: Final = ("rules", "prices", "price", "discount", "interruptions", "allow_replicate")
-_DEFAULTS: Final[Mapping[str, str]] = {"spot": "never"}
-# What a configuration may say otherwise, unless the caller does.
-_STATED_ELSEWHERE: Final[Mapping[str, str]] = {"precision": "bf16", "runtime": "megatron"}
-
-
 def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     model: ModelGiven,
     *,
@@ -94,10 +94,9 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     a `market`. Raises InputError for what cannot be used, NoFeasiblePlanError if nothing fits.
     """
     given = {**locals(), **terms}
-    del given["terms"]
     _check_names("plan", terms, RunFlags)
-    with in_words_of_python():
-        question = planning.read(_as_flags(given, RunFlags))
+    with naming(as_keyword):
+        question = planning.read(_asked(PlanAsked, PLAN_FLAGS, given))
         planned = planning.search(question)
         changes = planning.changes(question, planned) if terms.get("sensitivity") else None
         return Plans(planning.document(question, planned, changes))
@@ -124,11 +123,14 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     `best` of what is returned.
     """
     given = {**locals(), **terms}
-    del given["terms"]
+    if not isinstance(strategy, str | Path | Mapping):
+        given["strategy"] = _strategy_keys(strategy)
     _check_names("predict", terms, PriceTerms)
-    with in_words_of_python():
-        typed = [name for name in _STATED_ELSEWHERE if given[name] != _STATED_ELSEWHERE[name]]
-        return Plans(planning.prediction(_as_flags(given, PriceTerms), typed))
+    with naming(as_keyword):
+        values = _given(given, PREDICT_FLAGS)
+        return Plans(
+            planning.prediction(asked(AskedValues, PREDICT_FLAGS, values, from_python=True))
+        )
 
 
 def synthesize(  # noqa: PLR0913  one parameter per flag
@@ -150,16 +152,13 @@ def synthesize(  # noqa: PLR0913  one parameter per flag
     `model` names a function that makes a torch module and its inputs, as "examples/bert.py:make";
     `sizes` are its arguments beside the batch. `memory` is in bytes, or a text such as "15GiB".
     """
-    given = {name: value for name, value in locals().items() if value is not None}
+    given = locals()
     from astrarium.api import synthesis
     from astrarium.api.programs import Program
 
-    flags: dict[str, Any] = dict.fromkeys(("gpus", "cluster", "memory", "sizes", "profile"))
-    flags |= {
-        name: value if name == "sizes" else _text(name, value) for name, value in given.items()
-    }
-    with in_words_of_python():
-        return Program(synthesis.answer(synthesis.read(flags), lambda what, done, total: None))
+    with naming(as_keyword):
+        values = read(SYNTHESIZE_FLAGS, _given(given, SYNTHESIZE_FLAGS), from_python=True)
+        return Program(synthesis.answer(synthesis.read(values), lambda what, done, total: None))
 
 
 def _check_names(function: str, terms: Mapping[str, object], known: type) -> None:
@@ -170,27 +169,20 @@ def _check_names(function: str, terms: Mapping[str, object], known: type) -> Non
             raise TypeError(f"{function}() has no argument '{name}'{hint}")
 
 
-def _as_flags(given: Mapping[str, Any], further: type) -> dict[str, Any]:
-    """The arguments as the texts that flags would have."""
-    flags: dict[str, Any] = dict.fromkeys(further.__annotations__)
-    flags |= _DEFAULTS
-    for name, value in given.items():
-        flags[FLAGS.get(name, name)] = None if value is None else _text(name, value)
-    return flags
+def _asked(kind: type[Kind], table: Mapping[str, Flag], arguments: Mapping[str, Any]) -> Kind:
+    return asked(kind, table, _given(arguments, table), from_python=True)
 
 
-def _text(name: str, value: Any) -> Any:  # noqa: ANN401
-    if name in ("model", "cluster", "sensitivity"):
-        return value
-    if name == "strategy" and not isinstance(value, str | Path):
-        return value if isinstance(value, Mapping) else _strategy_keys(value)
-    if name in ("gpus", "compare_gpus") and isinstance(value, Mapping):
-        return ",".join(f"{gpu}:{number}" for gpu, number in value.items())
-    if name == "deadline_seconds":
-        return str(value) if _has_unit(str(value)) else f"{value} s"
-    if name in _SEVERAL:
-        return _texts(value)
-    return fspath(value) if isinstance(value, Path) else str(value)
+def _given(arguments: Mapping[str, Any], table: Mapping[str, Flag]) -> dict[str, Any]:
+    """The arguments by the names of their flags, without those that are as they are by default.
+
+    A configuration may say otherwise than a default, but not otherwise than its user.
+    """
+    return {
+        name: arguments[as_keyword(name)]
+        for name, flag in table.items()
+        if as_keyword(name) in arguments and arguments[as_keyword(name)] != flag.default
+    }
 
 
 def _strategy_keys(part: StrategyPart) -> dict[str, Any]:
@@ -200,14 +192,3 @@ def _strategy_keys(part: StrategyPart) -> dict[str, Any]:
     keys = asdict(part)
     del keys["num_micro_batches"]
     return keys
-
-
-def _has_unit(text: str) -> bool:
-    return text.strip()[-1:].isalpha()
-
-
-def _texts(value: Any) -> list[str]:  # noqa: ANN401
-    """A repeated flag: of a mapping NAME=VALUE, of one text just this."""
-    if isinstance(value, Mapping):
-        return [f"{name}={amount}" for name, amount in value.items()]
-    return [value] if isinstance(value, str) else [str(one) for one in value]

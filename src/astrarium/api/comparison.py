@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from astrarium.api.money import MoneyFlags
+from astrarium.api.asked import PlanAsked
+from astrarium.api.money import MoneyTerms
 from astrarium.api.request import DEFAULT_RUNTIME, Request
-from astrarium.errors import InputError
+from astrarium.errors import InputError, flag, refusal
 from astrarium.value import Value
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from astrarium.configs.imported import Imported
     from astrarium.cost.tuning import Tuning
     from astrarium.strategy.types import Strategy
-
-FLAG, GPUS_FLAG = "--compare", "--compare-gpus"
 
 
 class ComparedWith(Value, frozen=True):
@@ -34,13 +32,6 @@ class ComparedWith(Value, frozen=True):
         return () if self.cluster is None else tuple(p.gpu.name for p in self.cluster.pools)
 
 
-class Stated(Value, frozen=True):
-    """What both sides of a comparison train on."""
-
-    seq_length: str | None
-    tokens: int | None
-
-
 class Yours(Value, frozen=True):
     """The user's strategy, where it runs and under what, and notes on it."""
 
@@ -50,19 +41,21 @@ class Yours(Value, frozen=True):
     runtime: str = DEFAULT_RUNTIME
 
 
-def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> ComparedWith | None:
+def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
     """What the flags name; None without --compare."""
-    from astrarium.cluster import parse_gpus
+    from astrarium.cluster.parse import gpus_text, parse_gpus
 
+    reference, gpus = asked.compare, asked.compare_gpus
     if reference is None:
         if gpus is not None:
-            raise InputError(
-                f"{GPUS_FLAG} '{gpus}' goes with {FLAG}; add your strategy, or drop it"
+            raise refusal(
+                "compare_gpus",
+                f" '{gpus_text(gpus)}' goes with {flag('compare')}; add your strategy, or drop it",
             )
         return None
     from astrarium.configs.detect import read_config
 
-    whose = read_config(reference, FLAG) or reference
+    whose = read_config(reference, flag("compare")) or reference
     if gpus is not None:
         from astrarium.api.imports import counted
 
@@ -70,12 +63,13 @@ def given(reference: str | None, gpus: str | None, *, has_cluster: bool) -> Comp
         try:
             return ComparedWith(whose, parse_gpus(counted(gpus, started) or gpus), None)
         except InputError as error:
-            raise InputError(f"{GPUS_FLAG} '{gpus}': {error}") from None
+            raise refusal("compare_gpus", f" '{gpus_text(gpus)}': {error}") from None
     found = _of_plan_file(reference) if isinstance(whose, str) else None
     if found is None and not has_cluster:
-        raise InputError(
-            f"{FLAG} {reference}: on which GPUs? With --market alone, {GPUS_FLAG} TYPE:N names"
-            " yours, such as a100:64"
+        raise refusal(
+            "compare",
+            f" {reference}: on which GPUs? With {flag('market')} alone, {flag('compare_gpus')}"
+            " TYPE:N names yours, such as a100:64",
         )
     return found or ComparedWith(whose, None, None)
 
@@ -95,57 +89,55 @@ def _of_plan_file(reference: str) -> ComparedWith | None:
         return None
     document = load_document(path)
     if not document.plans:
-        raise InputError(f"{FLAG} {reference}: the plan file holds no plans")
+        raise refusal("compare", f" {reference}: the plan file holds no plans")
     best = document.plans[0]
     cluster = Cluster.from_dict(to_dict(document)["cluster"])
     pools = tuple(p for p in cluster.pools if p.name in best.pools) or cluster.pools
     return ComparedWith(reference, cluster.part(pools), best.num_gpus)
 
 
-def stated(given: ComparedWith | None, flags: Mapping[str, Any]) -> tuple[Stated, tuple[str, ...]]:
+def stated(given: ComparedWith | None, asked: PlanAsked) -> tuple[PlanAsked, tuple[str, ...]]:
     """Length of sequences and of the run: those of the flags, else of a configuration, and notes.
 
     Both sides of a comparison do the same work, so what the user's file says of it needs no flag.
     """
     from astrarium.api import imports, request
 
-    length = flags["seq_length"]
-    tokens = request.run_length(flags["tokens"], flags["epochs"], flags["dataset_tokens"])
-    if given is None or isinstance(given.reference, str):
-        return Stated(length, tokens), ()
-    imported, notes = given.reference, []
-    own = imported.described.seq_length
-    if length is None and own is not None:
-        length = str(own)
-        notes.append(f"--seq-length not given: {own:,} taken, as {imported.source} has it")
-    if tokens is None:
-        tokens = imports.run_tokens(imported, length, flags["global_batch"])
-        if tokens is not None:
-            notes.append(f"--tokens not given: {tokens:,} taken, as {imported.source} has it")
-    return Stated(length, tokens), tuple(notes)
+    length, tokens = asked.seq_length, request.run_length(asked)
+    notes = []
+    if given is not None and not isinstance(given.reference, str):
+        imported = given.reference
+        own = imported.described.seq_length
+        if length is None and own is not None:
+            length = own
+            notes.append(f"--seq-length not given: {own:,} taken, as {imported.source} has it")
+        if tokens is None:
+            tokens = imports.run_tokens(imported, length, asked.global_batch)
+            if tokens is not None:
+                notes.append(f"--tokens not given: {tokens:,} taken, as {imported.source} has it")
+    return replace(asked, seq_length=length, tokens=tokens), tuple(notes)
 
 
-def read(given: ComparedWith, asked: Request, terms: MoneyFlags, tuning: Tuning) -> Yours:
+def read(given: ComparedWith, asked: Request, terms: MoneyTerms, tuning: Tuning) -> Yours:
     """The strategy for the same workload, on its own cluster at the terms of the answer's."""
     from astrarium.api import money, request
 
     own = replace(asked, notes=())
     if given.cluster is not None:
         theirs = frozenset(pool.gpu.name for pool in asked.cluster.pools)
-        alike = replace(
-            terms, max_gpus=None, money_decides=False, may_choose=False, elsewhere=theirs
-        )
+        alike = MoneyTerms(replace(terms.flags, max_gpus=None), elsewhere=theirs)
         cluster, notes = money.priced(given.cluster, alike)
         own = replace(asked, cluster=cluster, notes=notes)
     runtime = DEFAULT_RUNTIME
     try:
         if not isinstance(given.reference, str):
             own, runtime = _imported(given.reference, own)
-        strategy = request.strategy(given.reference, own, flag=FLAG, gpus=given.gpus)
+        strategy = request.strategy(given.reference, own, name="compare", gpus=given.gpus)
     except InputError as error:
         if given.cluster is not None or "GPUs" not in str(error):
             raise
-        raise InputError(f"{error}; {GPUS_FLAG} TYPE:N says how many you have") from None
+        ways = f"{flag('compare_gpus')} TYPE:N says how many you have"
+        raise InputError(f"{error}; {ways}", "compare_gpus") from None
     return replace(_tuned(own, asked, strategy, tuning), runtime=runtime)
 
 
@@ -154,7 +146,7 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
     from astrarium.api import imports, request
     from astrarium.catalog.runtimes import find_runtime
 
-    imports.check_agreement(imported, own, GPUS_FLAG)
+    imports.check_agreement(imported, own, flag("compare_gpus"))
     imports.check_accepted(imported)
     workload = replace(own.workload, precision=imported.described.precision)
     workload, fallbacks = request.usable_format(workload, own.cluster)

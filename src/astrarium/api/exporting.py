@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astrarium.errors import InputError
+from astrarium.errors import InputError, flag, refusal
 from astrarium.plans.document import PlanDocument
 from astrarium.value import Value
 
@@ -92,15 +92,16 @@ def software_of(target: Target, program: str | None) -> Target:
     if not target.is_launcher:
         if program is not None and program.lower() != target.name:
             raise InputError(
-                f"--program goes with a launcher, and {target.name} is none: drop it, or export"
-                f" --to {program}"
+                f"{flag('program')} goes with a launcher, and {target.name} is none: drop it, or"
+                f" export {flag('to')} {program}",
+                "program",
             )
         return target
     if program is None or program.lower() in target_names():
         return find_target(program or "megatron")
     programs = [name for name in target_names() if not find_target(name).is_launcher]
     hint = did_you_mean(program, programs)
-    raise InputError(f"--program '{program}': expected one of {', '.join(programs)}{hint}")
+    raise refusal("program", f" '{program}': expected one of {', '.join(programs)}{hint}")
 
 
 def _refused_by(job: Job, target: Target, software: Target) -> Refused | None:

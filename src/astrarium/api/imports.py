@@ -6,126 +6,92 @@ cost days.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from astrarium.errors import InputError
+from astrarium.api.money import MoneyTerms
+from astrarium.errors import InputError, flag
 from astrarium.value import Value
 
 if TYPE_CHECKING:
-    from astrarium.api.money import MoneyFlags
-    from astrarium.api.request import ClusterGiven, ModelGiven, Request
+    from astrarium.api.asked import AskedValues, ClusterGiven
+    from astrarium.api.request import Request
+    from astrarium.cluster.parse import GpusGiven
     from astrarium.configs.imported import Imported
+    from astrarium.model.workload import Precision
 
 FROM_CONFIG = "-"  # in place of a model: the one that the configuration states
 
 
 class Filled(Value, frozen=True):
-    """Flags of a command, completed by a configuration."""
+    """What was asked, completed by a configuration."""
 
-    imported: Imported | None
-    model: ModelGiven
-    reference: str | None  # what the document calls the model; None: as it was given
-    gpus: str | None
-    cluster: ClusterGiven | None
-    seq_length: str | None
-    global_batch: str | None
-    tokens: int | None
-    precision: str
-    runtime: str
+    asked: AskedValues
+    imported: Imported | None = None
+    reference: str | None = None  # what the document calls the model; None: as it was given
 
-    def called(self, asked: Request) -> str:
+    def called(self, request: Request) -> str:
         """What the document calls the model."""
         from astrarium.api.request import reference_of
 
-        return self.reference or reference_of(self.model, asked.workload.model)
+        assert self.asked.model is not None
+        return self.reference or reference_of(self.asked.model, request.workload.model)
 
-    def read(self, terms: MoneyFlags) -> Request:
-        """What is asked about; the configuration agrees with it."""
+    def read(self) -> Request:
+        """The workload and the cluster; the configuration agrees with them."""
         from astrarium.api import request
 
-        asked = request.read(
-            self.model,
-            self.gpus,
-            self.cluster,
-            self.seq_length,
-            self.global_batch,
-            self.tokens,
-            self.precision,
-            terms,
-        )
+        asked = request.read(self.asked, MoneyTerms(self.asked))
         if self.imported is None:
             return asked
         check_agreement(self.imported, asked)
         return replace(asked, notes=(*asked.notes, *self.imported.summary))
 
 
-Flags = Mapping[str, Any]  # by name: texts, or None
-
-
-def filled(flags: Flags, typed: Collection[str] = ()) -> Filled:
-    """The flags of a command whose strategy may be a configuration.
-
-    `typed` are those that were given, and not left at their defaults.
-    """
-    from astrarium.api import request
+def filled(asked: AskedValues) -> Filled:
+    """What was asked, where the strategy may be a configuration."""
     from astrarium.configs.detect import read_config
 
-    flags = request.read_as(flags)
-    strategy, model = flags["strategy"], flags["model"]
-    imported = read_config(strategy) if isinstance(strategy, str) else None
+    strategy = asked.strategy
+    imported = read_config(strategy, flag("strategy")) if isinstance(strategy, str) else None
     if imported is not None:
-        return completed(flags, imported, typed)
-    if model is None or model == FROM_CONFIG:
-        raise InputError("Missing argument 'MODEL'; only a configuration can state the model")
-    return Filled(
-        None,
-        model,
-        None,
-        flags["gpus"],
-        flags["cluster"],
-        flags["seq_length"],
-        flags["global_batch"],
-        request.run_length(flags.get("tokens")),
-        flags["precision"],
-        flags.get("runtime", request.DEFAULT_RUNTIME),
+        return completed(asked, imported)
+    if asked.model is None or asked.model == FROM_CONFIG:
+        missing = "Missing argument 'MODEL'; only a configuration can state the model"
+        raise InputError(missing, "model")
+    return Filled(asked)
+
+
+def completed(asked: AskedValues, imported: Imported) -> Filled:
+    """What was asked, and what a configuration states of the rest."""
+    described = imported.described
+    is_named = asked.model is not None and asked.model != FROM_CONFIG
+    length = asked.seq_length or described.seq_length
+    gpus = counted(asked.gpus, described.gpus)
+    batch = asked.global_batch or _batch(imported, gpus, asked.cluster)
+    whole = replace(
+        asked,
+        model=asked.model if is_named else imported.model(),
+        gpus=gpus,
+        seq_length=length,
+        global_batch=batch,
+        tokens=asked.tokens or run_tokens(imported, length, batch),
+        precision=_precision(asked, imported),
+        runtime=asked.runtime if "runtime" in asked.given else described.runtime,
     )
+    return Filled(whole, imported, None if is_named else imported.source)
 
 
-def completed(flags: Flags, imported: Imported, typed: Collection[str]) -> Filled:
-    """The flags of a command, and for those left out what a configuration states."""
-    from astrarium.api import request
-
-    model, described = flags["model"], imported.described
-    is_named = model is not None and model != FROM_CONFIG
-    length: str | None = flags["seq_length"]
-    if length is None and described.seq_length is not None:
-        length = str(described.seq_length)
-    gpus = counted(flags["gpus"], described.gpus)
-    batch = flags["global_batch"] or _batch(imported, gpus, flags["cluster"])
-    return Filled(
-        imported,
-        model if is_named else imported.model(),
-        None if is_named else imported.source,
-        gpus,
-        flags["cluster"],
-        length,
-        batch,
-        request.run_length(flags.get("tokens")) or run_tokens(imported, length, batch),
-        _precision(flags["precision"], imported, is_typed="precision" in typed),
-        flags["runtime"] if "runtime" in typed else described.runtime,
-    )
-
-
-def counted(gpus: str | None, count: int | None) -> str | None:
+def counted(gpus: GpusGiven | None, count: int | None) -> GpusGiven | None:
     """--gpus with a type alone means as many as the configuration starts."""
-    if gpus is None or count is None or ":" in gpus or "," in gpus:
+    if not isinstance(gpus, str) or count is None or ":" in gpus or "," in gpus:
         return gpus
-    return f"{gpus}:{count}"
+    return {gpus: count}
 
 
-def _batch(imported: Imported, gpus: str | None, cluster_given: ClusterGiven | None) -> str | None:
+def _batch(
+    imported: Imported, gpus: GpusGiven | None, cluster_given: ClusterGiven | None
+) -> int | None:
     """The batch that a configuration states; for a replica alone, times the replicas."""
     from astrarium.api import request
 
@@ -136,38 +102,35 @@ def _batch(imported: Imported, gpus: str | None, cluster_given: ClusterGiven | N
         count = request.cluster(gpus, cluster_given)[0].num_gpus
     else:
         return None
-    batch = imported.batch(count)
-    return None if batch is None else str(batch)
+    return imported.batch(count)
 
 
-def run_tokens(imported: Imported, seq_length: str | None, batch: str | None) -> int | None:
+def run_tokens(imported: Imported, seq_length: int | None, batch: int | None) -> int | None:
     """The length of the run; where it is stated in iterations, for the batch asked about."""
-    from astrarium.api import request
-
     described = imported.described
     if described.tokens or not (described.iterations and seq_length and batch):
         return described.tokens
-    length = request.count("--seq-length", seq_length, request.MOST_SEQ_LENGTH)
-    sequences = request.count("--global-batch", batch, request.MOST_GLOBAL_BATCH)
-    return described.iterations * sequences * length
+    return described.iterations * batch * seq_length
 
 
-def _precision(asked: str, imported: Imported, *, is_typed: bool) -> str:
-    own = imported.described.precision.value
-    if is_typed and asked.lower() != own:
-        raise InputError(f"{imported.source} has {own}, but --precision says {asked}; keep one")
+def _precision(asked: AskedValues, imported: Imported) -> Precision:
+    own = imported.described.precision
+    if "precision" in asked.given and asked.precision is not own:
+        raise InputError(
+            f"{imported.source} has {own}, but {flag('precision')} says {asked.precision};"
+            " keep one",
+            "precision",
+        )
     return own
 
 
-def check_agreement(
-    imported: Imported, asked: Request, gpus_flag: str = "--gpus or --cluster"
-) -> None:
+def check_agreement(imported: Imported, asked: Request, gpus_flag: str = "") -> None:
     """InputError where a configuration and the flags contradict each other."""
     workload = asked.workload
     stated = {
-        "gpus": (asked.cluster.num_gpus, gpus_flag),
-        "seq_length": (workload.seq_length, "--seq-length"),
-        "global_batch": (workload.global_batch, "--global-batch"),
+        "gpus": (asked.cluster.num_gpus, gpus_flag or f"{flag('gpus')} or {flag('cluster')}"),
+        "seq_length": (workload.seq_length, flag("seq_length")),
+        "global_batch": (workload.global_batch, flag("global_batch")),
     }
     found = [*imported.disagreements(stated), *imported.model_disagreements(workload.model)]
     if found:

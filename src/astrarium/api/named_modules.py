@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astrarium.api import request
 from astrarium.errors import InputError
-from astrarium.spmd.factory import NAMED_FACTORY
+from astrarium.spmd.capture import NAMED_FACTORY
 
 INSTALL: Final = "pip install transformers"
 FLOAT32: Final = (

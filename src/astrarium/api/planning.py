@@ -1,16 +1,18 @@
-"""The question of a plan: what is asked, by flags or by arguments, and its answer as a document."""
+"""The question of a plan: what is asked of the search, and its answer as a document."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from astrarium.api import comparison, money, request
-from astrarium.errors import InputError, about
+from astrarium.api.money import MoneyTerms
+from astrarium.errors import InputError, about, flag, refusal
 from astrarium.value import Value
 
 if TYPE_CHECKING:
+    from astrarium.api.asked import AskedValues, PlanAsked
     from astrarium.api.request import Request
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from astrarium.search.plan import Plan
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
-
-Flags = Mapping[str, Any]  # of `astrarium plan`, by name: texts, or None
 
 
 class Question(Value, frozen=True):
@@ -41,56 +41,54 @@ class Question(Value, frozen=True):
     yours: comparison.Yours | None
 
 
-def read(flags: Flags) -> Question:
-    """What the flags ask; whatever is wrong with them is found here, before the search."""
+def read(given: PlanAsked) -> Question:
+    """The question; whatever is wrong with it is found here, before the search."""
     from astrarium.cost.training_run import Spot
-    from astrarium.search.outcome import Limits, Objective
+    from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.rules import user_rules
 
-    flags = request.read_as(flags)
-    goal = request.choice("--objective", flags["objective"], Objective, without=(Objective.GPUS,))
-    no_cluster = flags["gpus"] is None and flags["cluster"] is None
-    market_alone = no_cluster and flags["market"] is not None
-    how = _mode(flags["mode"], market_alone=market_alone)
-    limits = Limits(
-        request.usd("--budget", flags["budget"]), request.seconds("--deadline", flags["deadline"])
-    )
-    top = request.count("--top", flags["top"], request.MOST_PLANS)
-    most_types = _most_types(flags["mix"], market_alone=market_alone)
+    market_alone = given.gpus is None and given.cluster is None and given.market is not None
+    # A market has more than anybody rents; of its offers, one job uses one unless --mix says more.
+    how = Mode.UP_TO if market_alone else given.mode
+    most_types = 1 if market_alone and given.mix is None else given.mix
+    limits = Limits(given.budget, given.deadline)
     with about("rule"):
-        rules = user_rules(flags["rule"] or ())
-    given = comparison.given(flags["compare"], flags["compare_gpus"], has_cluster=not market_alone)
-    terms = money.terms(
-        flags,
-        money_decides=_money_decides(goal, how, limits),
-        elsewhere=() if given is None else given.types,
+        rules = user_rules(given.rule or ())
+    compared = comparison.given(given, has_cluster=not market_alone)
+    terms = MoneyTerms(
+        given,
+        money_decides=_money_decides(given.objective, how, limits),
+        may_choose=True,
+        elsewhere=frozenset(() if compared is None else compared.types),
     )
-    stated, from_yours = comparison.stated(given, flags)
-    asked = _asked(flags, stated, terms)
+    stated, from_yours = comparison.stated(compared, given)
+    asked = request.read(stated, terms)
     asked = replace(asked, notes=(*asked.notes, *from_yours))
-    if flags["sensitivity"]:
+    if given.sensitivity:
         _check_open(how, asked)
-    run = request.run_terms(flags, asked.workload)
-    if run.spot is not Spot.NEVER and terms.uses_book and not market_alone:
+    run = request.run_terms(given, asked.workload)
+    from_book = given.uses_book and not market_alone
+    if run.spot is not Spot.NEVER and from_book:
         # The offer that is cheapest on demand may have no spot price, or a dear one.
-        budget = limits.budget_usd is not None
-        cheapest = budget or goal is Objective.COST or run.spot is Spot.ALWAYS
+        by_money = given.objective is Objective.COST or given.budget is not None
+        cheapest = by_money or run.spot is Spot.ALWAYS
         terms = replace(terms, dearness=money.on_spot(asked.workload, run, cheapest=cheapest))
-        asked = replace(asked, cluster=_asked(flags, stated, terms).cluster)
-    offered = terms.uses_book and not market_alone and money.offers_spot(asked.cluster, terms)
+        asked = replace(asked, cluster=request.read(stated, terms).cluster)
+    offered = from_book and money.offers_spot(asked.cluster, given)
     on_spot = request.spot_notes(run, asked.cluster, offered=offered)
     asked = replace(asked, notes=(*asked.notes, *on_spot))
-    asked, tuning = request.tuned(asked, flags["profile"], request.DEFAULT_RUNTIME)
+    asked, tuning = request.tuned(asked, given.profile, request.DEFAULT_RUNTIME)
     asked, of_cores = request.rules_of_cores(asked)
-    yours = None if given is None else comparison.read(given, asked, terms, tuning)
+    yours = None if compared is None else comparison.read(compared, asked, terms, tuning)
+    assert given.model is not None
     return Question(
         asked=asked,
-        reference=request.reference_of(flags["model"], asked.workload.model),
-        objective=goal,
+        reference=request.reference_of(given.model, asked.workload.model),
+        objective=given.objective,
         mode=how,
         most_types=most_types,
         limits=limits,
-        top=top,
+        top=given.top,
         rules=(*rules, *user_rules(of_cores)),
         terms=run,
         tuning=tuning,
@@ -162,7 +160,7 @@ def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
     """What was found, compared with what the user has if that was asked."""
-    from astrarium.report.build import document_of, with_run_terms
+    from astrarium.report.plan.document import document_of, with_run_terms
 
     found = document_of(
         planned,
@@ -177,27 +175,26 @@ def document(
     return with_run_terms(found, question.terms)
 
 
-def prediction(flags: Flags, typed: Collection[str] = ()) -> PlanDocument:
-    """The document of one strategy, by the flags of `astrarium predict`.
-
-    `typed` are the flags that were given, and not left at their defaults.
-    """
+def prediction(given: AskedValues) -> PlanDocument:
+    """The document of one strategy."""
     from astrarium.api import imports
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.report.build import document_of_prediction
+    from astrarium.report.plan.document import document_of_prediction
     from astrarium.search import planner
 
-    filled = imports.filled(flags, typed)
-    if filled.global_batch is None:
-        raise InputError("Missing option '--global-batch': sequences in an iteration")
-    asked = filled.read(money.terms(flags))
+    filled = imports.filled(given)
+    if filled.asked.global_batch is None:
+        missing = f"Missing option '{flag('global_batch')}': sequences in an iteration"
+        raise InputError(missing, "global_batch")
+    asked = filled.read()
     if filled.imported is not None:
         imports.check_accepted(filled.imported)
+    assert given.strategy is not None
     with about("strategy"):
-        chosen = request.strategy(filled.imported or flags["strategy"], asked)
-    program = find_runtime(filled.runtime)
+        chosen = request.strategy(filled.imported or given.strategy, asked)
+    program = find_runtime(filled.asked.runtime)
     asked = request.under(asked, program)
-    asked, tuning = request.tuned(asked, flags["profile"], program.name)
+    asked, tuning = request.tuned(asked, given.profile, program.name)
     with about("strategy"):
         predicted = planner.predict(
             asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
@@ -206,20 +203,21 @@ def prediction(flags: Flags, typed: Collection[str] = ()) -> PlanDocument:
     return document_of_prediction(asked.workload, asked.cluster, predicted, name, asked.notes)
 
 
-def why_not(flags: Flags) -> tuple[PlanDocument | None, tuple[str, ...]]:
-    """One strategy as if it were an answer to the flags of `astrarium plan`, and what it breaks.
+def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
+    """One strategy as if it were an answer to `astrarium plan`, and what it breaks.
 
     Without a document if it makes no plan; the second is empty if it could be an answer.
     """
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.report.build import document_of_prediction
+    from astrarium.report.plan.document import document_of_prediction
     from astrarium.search.comparison import compared
     from astrarium.search.refusals import rules_against
 
-    question = read(flags)
+    question = read(given)
     asked = question.asked
+    assert given.strategy is not None
     try:
-        chosen = request.strategy(flags["strategy"], asked)
+        chosen = request.strategy(given.strategy, asked)
     except InputError as error:
         return None, (str(error),)
     own = compared(
@@ -242,7 +240,7 @@ def why_not(flags: Flags) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 def _broken(plan: PlanPart, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
     """What keeps a plan from being an answer, in words."""
-    from astrarium.report.compare import lacking_words
+    from astrarium.report.plan.compare import lacking_words
     from astrarium.units import format_seconds, format_usd
 
     found = [f"--rule '{rule}' drops it" for rule in rules]
@@ -258,26 +256,12 @@ def _broken(plan: PlanPart, limits: Limits, rules: Sequence[str]) -> tuple[str, 
     return tuple(found)
 
 
-def _asked(flags: Flags, stated: comparison.Stated, terms: money.MoneyFlags) -> Request:
-    """The workload and the cluster."""
-    return request.read(
-        flags["model"],
-        flags["gpus"],
-        flags["cluster"],
-        stated.seq_length,
-        flags["global_batch"],
-        stated.tokens,
-        flags["precision"],
-        terms,
-    )
-
-
 def _compared(question: Question, planned: Planned) -> ComparePart | None:
     yours = question.yours
     if yours is None:
         return None
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.report.build import compare_part
+    from astrarium.report.plan.document import compare_part
     from astrarium.search.comparison import compared
 
     own = compared(
@@ -296,33 +280,19 @@ def _compared(question: Question, planned: Planned) -> ComparePart | None:
 def _check_open(mode: Mode, asked: Request) -> None:
     """Refuse --sensitivity where the answer cannot change, or where its money is not known."""
     if mode == "exact":
-        raise InputError(
-            "--sensitivity asks what would change the GPUs of the answer, and --mode exact uses all"
-            " of them; add --mode up-to"
+        raise refusal(
+            "sensitivity",
+            f" asks what would change the GPUs of the answer, and {flag('mode')} exact uses all"
+            f" of them; add {flag('mode')} up-to",
         )
     unpriced = [pool for pool in asked.cluster.pools if pool.usd_per_gpu_hour is None]
     if unpriced:
         names = ", ".join(dict.fromkeys(pool.gpu.name for pool in unpriced))
         given = unpriced[0].requested or unpriced[0].gpu.name
-        raise InputError(
-            f"--sensitivity needs prices, and none is known for {names}; --price {given}=USD sets"
-            " one"
+        raise refusal(
+            "sensitivity",
+            f" needs prices, and none is known for {names}; {flag('price')} {given}=USD sets one",
         )
-
-
-def _mode(text: str, *, market_alone: bool) -> Mode:
-    """The mode of --mode; a market has more than anybody rents."""
-    from astrarium.search.outcome import Mode
-
-    asked = request.choice("--mode", text, Mode)
-    return Mode.UP_TO if market_alone else asked
-
-
-def _most_types(text: str | None, *, market_alone: bool) -> int | None:
-    """Pools that one job may use; of a market, offers of different clouds among them, one."""
-    if text is None:
-        return 1 if market_alone else None
-    return request.count("--mix", text, request.MOST_POOLS)
 
 
 def _money_decides(objective: Objective, mode: Mode, limits: Limits) -> bool:

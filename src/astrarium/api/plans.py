@@ -94,9 +94,10 @@ class Plan(Value, frozen=True):
         is set.
         """
         from astrarium.api.exporting import export
-        from astrarium.api.wording import in_words_of_python
+        from astrarium.api.flags import as_keyword
+        from astrarium.errors import naming
 
-        with in_words_of_python():
+        with naming(as_keyword):
             place = self.document, self.rank, to, Path(out)
             export(*place, program=program, nearest=nearest, force=force)
         return Path(out)

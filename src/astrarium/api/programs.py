@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from astrarium.runtime.spmd.job import ProgramRun
-    from astrarium.runtime.spmd.optimizers import Make
-    from astrarium.runtime.spmd.trainer import Trainer
-    from astrarium.spmd.document import ProgramDocument
+    from astrarium.runtime.spmd.train import Make, Trainer
+    from astrarium.spmd.program import ProgramDocument
 
 StrPath = str | os.PathLike[str]
 
@@ -57,13 +56,13 @@ class Program(Value, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """The document as plain data, ready for JSON."""
-        from astrarium.spmd.document import to_dict
+        from astrarium.spmd.program import to_dict
 
         return to_dict(self.document)
 
     def save(self, path: StrPath) -> Path:
         """Write the program file; returns it."""
-        from astrarium.spmd.files import save_program
+        from astrarium.spmd.program import save_program
 
         save_program(self.document, Path(path))
         return Path(path)
@@ -79,15 +78,16 @@ class Program(Value, frozen=True):
         timeout_seconds: float = 600.0,
     ) -> ProgramRun:
         """Train on this machine, one process for each rank, beside a single process."""
-        from astrarium.api import request
-        from astrarium.api.wording import in_words_of_python
+        from astrarium.api import readers
+        from astrarium.api.flags import as_keyword
+        from astrarium.errors import naming
         from astrarium.runtime.job import Device
         from astrarium.runtime.spmd.job import ProgramSettings, run_program
 
-        with in_words_of_python():
+        with naming(as_keyword):
             return run_program(
                 self.document,
-                device=request.choice("--device", device, Device),
+                device=readers.choice(lambda: Device)("device", device),
                 settings=ProgramSettings(
                     steps=steps,
                     load=None if resume is None else os.fspath(resume),
@@ -113,8 +113,7 @@ class Program(Value, frozen=True):
         The optimizer is one of the module's parameters, or a function that makes one of pairs of
         their names and themselves. Without a device it is that of the parameters.
         """
-        from astrarium.runtime.spmd.starting import start_trainer
-        from astrarium.runtime.spmd.trainer import HowTrained
+        from astrarium.runtime.spmd.train import HowTrained, start_trainer
 
         used = self.document.source.seed if seed is None else seed
         how = HowTrained(used, clip_norm, autocast, scaler)
@@ -127,6 +126,6 @@ class Program(Value, frozen=True):
 
 def load_program(path: StrPath) -> Program:
     """The program of a file; InputError says what is wrong with it."""
-    from astrarium.spmd.files import load_program as load
+    from astrarium.spmd.program import load_program as load
 
     return Program(load(Path(path)))

@@ -15,28 +15,24 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from astrarium.api import request
-from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean
-from astrarium.units import format_seconds, parse_bytes
+from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean, flag
+from astrarium.units import format_seconds
 from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.arrays import Floats
     from astrarium.cluster import Cluster
     from astrarium.cost.tuning import Tuning
-    from astrarium.spmd.alternatives import Attempt
-    from astrarium.spmd.devices import Devices
-    from astrarium.spmd.document import ProgramDocument
     from astrarium.spmd.graph import Graph
-    from astrarium.spmd.program import DeviceProgram
-    from astrarium.spmd.search import NoRoomError
+    from astrarium.spmd.price import Devices
+    from astrarium.spmd.program import DeviceProgram, ProgramDocument
+    from astrarium.spmd.solve import NoRoomError
+    from astrarium.spmd.synthesis import Attempt
 
 INSTALL: Final = "pip install 'astrarium[spmd]'"
 NEEDED: Final = ("torch", "scipy")
 FORM: Final = "examples/bert.py:make or package.module:make"
 STAGES: Final = 8  # that progress counts: importing, capturing, four fixed ways, two meshes
-MOST_BATCH: Final = 2**24
-MOST_MICRO_BATCHES: Final = 2**16
-MOST_BYTES: Final = 2**50
 MOST_DEVICES: Final = 4096
 TIMES_AS_MANY: Final = (2, 4, 8)  # nodes, of which one is said to be enough where nothing fits
 ANY_OPERATOR: Final = "*"
@@ -84,21 +80,16 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
     """What the flags ask; whatever is wrong with them is found here."""
     from astrarium.cost.tuning import NEUTRAL
 
-    factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["sizes"] or ()))
-    batch = request.count("--batch", flags["batch"], MOST_BATCH)
-    micro = None
-    if flags["micro_batches"] != AUTO:
-        micro = request.count("--micro-batches", flags["micro_batches"], MOST_MICRO_BATCHES)
+    factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["set"] or ()))
+    batch, micro = flags["batch"], flags["micro_batches"]
     if micro is not None and batch % micro:
+        ways = f"change {flag('batch')} or {flag('micro_batches')}"
         raise InputError(
-            f"--batch {batch} does not divide into {micro} micro-batches; change --batch or"
-            " --micro-batches"
+            f"{flag('batch')} {batch} does not divide into {micro} micro-batches; {ways}"
         )
-    memory = flags["memory"]
-    limit = None if memory is None else request.parse("--memory", memory, parse_bytes, MOST_BYTES)
     cluster, _ = request.cluster(flags["gpus"], flags["cluster"])
     _check_size(cluster)
-    mesh = request.choice("--mesh", flags["mesh"], Mesh)
+    mesh = flags["mesh"]
     if mesh is Mesh.NODES:
         _check_nodes(cluster)
     tuning = NEUTRAL
@@ -110,11 +101,11 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
         batch=batch,
         sizes=sizes,
         cluster=cluster,
-        memory_bytes=limit,
+        memory_bytes=flags["memory"],
         micro_batches=micro,
         mesh=mesh,
-        optimizer=request.choice("--optimizer", flags["optimizer"], Optimizer),
-        allow_replicate=tuple(flags["allow_replicate"] or ()),
+        optimizer=flags["optimizer"],
+        allow_replicate=flags["allow_replicate"] or (),
         tuning=tuning,
         notes=notes,
     )
@@ -122,7 +113,7 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
 
 def answer(question: SynthesisQuestion, progress: Progress) -> ProgramDocument:
     """Capture the module, find its program, compare it with fixed ways, as a document."""
-    from astrarium.spmd.alternatives import Alternatives, fastest_of
+    from astrarium.spmd.synthesis import Alternatives, fastest_of
 
     meshes = _meshes(question)
     stage = _Stages(progress)
@@ -164,7 +155,7 @@ class _Stages:
 
 def _meshes(question: SynthesisQuestion) -> dict[str, Devices]:
     """Devices by the meshes that there are; the flat one is always there, to compare with."""
-    from astrarium.spmd.devices import devices_of
+    from astrarium.spmd.price import devices_of
 
     names = {Mesh.FLAT: 1, Mesh.NODES: 2}
     # Cores of one machine reach each other alike, whatever pools they are counted in.
@@ -203,8 +194,7 @@ def captured(
     stage("importing torch")
     import torch
 
-    from astrarium.spmd.capture import capture, load_factory
-    from astrarium.spmd.fused import taken_apart
+    from astrarium.spmd.capture import capture, load_factory, taken_apart
 
     make = load_factory(question.factory)
     with torch.device("meta"):
@@ -218,7 +208,7 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
 
     What depends on constants alone needs nobody's permission.
     """
-    from astrarium.spmd.missing import missing_message, unsupported
+    from astrarium.spmd.capture import missing_message, unsupported
     from astrarium.spmd.rules import operators_without_rule
 
     given = question.allow_replicate
@@ -227,7 +217,9 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
     for name in given:
         if name not in operators and name not in short and name != ANY_OPERATOR:
             hint = did_you_mean(name, [*operators, *short])
-            raise InputError(f"--allow-replicate {name}: the module has no such operator{hint}")
+            raise InputError(
+                f"{flag('allow_replicate')} {name}: the module has no such operator{hint}"
+            )
     unknown = {node.op for node in operators_without_rule(graph, given)}
     listed = unsupported(graph, operators - unknown)
     if listed:
@@ -240,8 +232,8 @@ def _document(
 ) -> ProgramDocument:
     """The program that was chosen, with all that was tried."""
     from astrarium.report.program_why import reasons_of
-    from astrarium.spmd.document import SourcePart, SynthesisPart, TriedPart, document_of
-    from astrarium.spmd.program import DeviceProgram
+    from astrarium.spmd.price import document_of
+    from astrarium.spmd.program import DeviceProgram, SourcePart, SynthesisPart, TriedPart
 
     found = chosen.found
     assert found is not None  # else nothing would have been chosen
@@ -292,10 +284,9 @@ def _document(
 
 def _faster_alone(question: SynthesisQuestion, chosen: Attempt) -> Iterator[str]:
     """Pools that would be faster by themselves, with the simplest way to divide the work."""
-    from astrarium.spmd.baselines import space_of
-    from astrarium.spmd.devices import devices_of
-    from astrarium.spmd.search import NoRoomError
-    from astrarium.spmd.synthesis import synthesize
+    from astrarium.spmd.price import devices_of
+    from astrarium.spmd.solve import NoRoomError
+    from astrarium.spmd.synthesis import space_of, synthesize
 
     pools = question.cluster.pools
     assert chosen.found is not None
@@ -327,7 +318,7 @@ def _nothing_fits(
     allowed: Callable[[Graph], tuple[str, ...]],
 ) -> NoFeasiblePlanError:
     """Who lacks how much in the leanest attempt, and the least that would do."""
-    from astrarium.spmd.factory import called
+    from astrarium.spmd.capture import called
 
     def over(one: Attempt) -> float:
         assert one.no_room is not None  # nothing fitted
@@ -349,21 +340,21 @@ def _ways_out(
     question: SynthesisQuestion, nearest: Attempt, allowed: Callable[[Graph], tuple[str, ...]]
 ) -> list[str]:
     """The least memory, micro-batches and devices with which a program was found that fits."""
-    from astrarium.spmd.devices import devices_of
-    from astrarium.spmd.least import least_bytes
+    from astrarium.spmd.price import devices_of
+    from astrarium.spmd.synthesis import leanest
 
     def needed(graph: Graph, devices: Devices, micro_batches: int) -> Floats:
         optimizer = question.optimizer.value
-        return least_bytes(graph, devices, micro_batches, optimizer, allowed(graph))
+        return leanest(graph, devices, micro_batches, optimizer, allowed(graph)).peak
 
     count, graph = nearest.micro_batches, nearest.graph
-    split = f" and --micro-batches {count}" if count > 1 else ""
-    ways = [f"--memory {_rounded_up(max(needed(graph, nearest.devices, count)))}{split}"]
+    split = f" and {flag('micro_batches')} {count}" if count > 1 else ""
+    ways = [f"{flag('memory')} {_rounded_up(max(needed(graph, nearest.devices, count)))}{split}"]
     if question.micro_batches is not None:
         for more in _doubled(count, question.batch)[1:]:
             smaller = captured(question, more, lambda _: None)
             if (needed(smaller, nearest.devices, more) <= nearest.devices.room).all():
-                ways.append(f"--micro-batches {more}")
+                ways.append(f"{flag('micro_batches')} {more}")
                 break
     for times in TIMES_AS_MANY:
         pools = tuple(replace(p, nodes=times * p.nodes) for p in question.cluster.pools)
@@ -379,8 +370,8 @@ def _baseline_seconds(
     fixed: Mapping[str, DeviceProgram], devices: Devices, question: SynthesisQuestion
 ) -> dict[str, float]:
     """What fixed ways take as people run them."""
-    from astrarium.spmd.baselines import as_run, space_of
-    from astrarium.spmd.programs import price_program
+    from astrarium.spmd.price import price_program
+    from astrarium.spmd.synthesis import as_run, space_of
 
     found = {}
     for name, program in fixed.items():
@@ -434,7 +425,7 @@ def _check_size(cluster: Cluster) -> None:
     if count < 2:
         raise InputError(
             "one device has nothing to divide the work with; name two or more, such as"
-            " --gpus a100:1,v100:1"
+            f" {flag('gpus')} a100:1,v100:1"
         )
     if count > MOST_DEVICES:
         raise InputError(f"{count:,} devices are more than the {MOST_DEVICES:,} that are looked at")
@@ -444,7 +435,7 @@ def _check_nodes(cluster: Cluster) -> None:
     """Two levels need several places on each."""
     reason = _one_level(cluster)
     if reason is not None:
-        raise InputError(f"--mesh nodes {reason}; leave it out")
+        raise InputError(f"{flag('mesh')} nodes {reason}; leave it out")
 
 
 def _one_level(cluster: Cluster) -> str | None:
@@ -468,7 +459,7 @@ def _sizes(given: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     for text in given:
         name, value = _size(text)
         if name in sizes:
-            raise InputError(f"--set {name}=... is given twice; keep one")
+            raise InputError(f"{flag('set')} {name}=... is given twice; keep one")
         sizes[name] = value
     return sizes
 
@@ -477,9 +468,9 @@ def _size(text: str) -> tuple[str, Any]:
     """A size of the factory: KEY=VALUE, the value a number, true, false or a text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"--set '{text}': expected NAME=VALUE such as layers=24")
+        raise InputError(f"{flag('set')} '{text}': expected NAME=VALUE such as layers=24")
     if name == "batch":
-        raise InputError("--set batch=...: the batch is that of --batch")
+        raise InputError(f"{flag('set')} batch=...: the batch is that of {flag('batch')}")
     try:
         read = json.loads(value)
     except ValueError:
@@ -489,14 +480,14 @@ def _size(text: str) -> tuple[str, Any]:
 
 def _tuned(cluster: Cluster, profile: str) -> tuple[Cluster, Tuning, str]:
     """The tuning of --profile, which must be that of all devices."""
-    from astrarium.calibrate.processor import with_measured_cores
+    from astrarium.calibrate.fit.processor import with_measured_cores
 
     used = request.used_profile(profile)
     others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != used.gpu]
     if others:
         raise InputError(
-            f"--profile {profile}: learned on {used.gpu}, but asked about {', '.join(others)};"
-            " leave --profile out, or learn one for that type"
+            f"{flag('profile')} {profile}: learned on {used.gpu}, but asked about"
+            f" {', '.join(others)}; leave {flag('profile')} out, or learn one for that type"
         )
     if used.header is not None:
         cluster = with_measured_cores(cluster, used.header)

@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from astrarium.calibrate.cases import Case
-from astrarium.calibrate.run import Outcome
-from astrarium.calibrate.sections import SECTIONS
+from astrarium.calibrate.measure.cases import Case
+from astrarium.calibrate.measure.run import Outcome
+from astrarium.calibrate.measure.sections import SECTIONS
 from astrarium.errors import AstrariumError
 
 EVERY_SECONDS = 15.0  # between two lines of progress
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace) -> Outcome:
-    from astrarium.calibrate.measure import MeasureRequest, calibrate
+    from astrarium.calibrate.measure.device import MeasureRequest, calibrate
 
     asked = MeasureRequest(
         journal=options.out,

@@ -1,4 +1,4 @@
-"""The catalog: GPU types, instances, links and models, each figure with source and date.
+"""The catalog: GPU types, instances and models, each figure with source and date.
 
 Data files are read when they are first asked for; `astrarium.catalog.overrides` says how users
 replace or add entries.
@@ -15,11 +15,6 @@ from astrarium.catalog.instances import Instance as Instance
 from astrarium.catalog.instances import describe_instance as describe_instance
 from astrarium.catalog.instances import find_instance as find_instance
 from astrarium.catalog.instances import instances as instances
-from astrarium.catalog.links import CatalogLink as CatalogLink
-from astrarium.catalog.links import LinkFigure as LinkFigure
-from astrarium.catalog.links import LinkFigureKind as LinkFigureKind
-from astrarium.catalog.links import link_figures as link_figures
-from astrarium.catalog.links import links as links
 from astrarium.catalog.models import ModelEntry as ModelEntry
 from astrarium.catalog.models import find_model_entry as find_model_entry
 from astrarium.catalog.models import is_model_name as is_model_name

@@ -14,26 +14,18 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from astrarium.catalog.profiles import (
-    DAMAGE,
-    AttentionFit,
-    GemmFit,
-    build,
-    damaged,
-    number,
-    read_object,
-)
+from astrarium.catalog.profiles import AttentionFit, GemmFit, Number, read_values
 from astrarium.value import Value
 
 FOLDER: Final = Path(__file__).parent / "data" / "efficiency"
 LAW_FILE: Final = "law.json"
 
 
-class LeftOut(Value, frozen=True):
+class LeftOut(Value, frozen=True, forbid_unknown_fields=True):
     """How far predictions are off for a GPU type that was never measured (log, deviation)."""
 
-    same_design: float  # a measured type has the same multiprocessors
-    new_design: float  # none has; the law alone
+    same_design: Number  # a measured type has the same multiprocessors
+    new_design: Number  # none has; the law alone
 
 
 class Law(Value, frozen=True):
@@ -45,11 +37,11 @@ class Law(Value, frozen=True):
     origin: str
     date: str
     reference_gpu: str  # its design is the one that softmax and joules are stated for
-    reference_flops: float  # per second, of one of its multiprocessors
-    joules_exponent: float
+    reference_flops: Number  # per second, of one of its multiprocessors
+    joules_exponent: Number
     gemm: Mapping[str, GemmFit]
     attention: AttentionFit
-    attention_joules_per_flop: float
+    attention_joules_per_flop: Number
     left_out: LeftOut
 
 
@@ -63,9 +55,9 @@ class Correction(Value, frozen=True):
     """
 
     features: tuple[str, ...]
-    slope: float
+    slope: Number
     seconds_range: tuple[float, float]
-    limit: float
+    limit: Number
     families: tuple[str, ...]  # designs it holds for; empty: all
     start: float
     split_features: Sequence[Sequence[int]]  # by tree; complete trees, by level from the left
@@ -76,7 +68,7 @@ class Correction(Value, frozen=True):
 @cache
 def law() -> Law:
     """The fits that hold for any GPU."""
-    return read_law(FOLDER / LAW_FILE)
+    return read_values(FOLDER / LAW_FILE, Law)
 
 
 @cache
@@ -86,46 +78,6 @@ def find_correction(name: str) -> Correction | None:
     return read_correction(path) if path.is_file() else None
 
 
-def read_law(path: Path) -> Law:
-    """Read and check the file of the law."""
-    data = read_object(path)
-    try:
-        return Law(
-            origin=data["origin"],
-            date=data["date"],
-            reference_gpu=data["reference_gpu"],
-            reference_flops=number(data, "reference_flops"),
-            joules_exponent=number(data, "joules_exponent"),
-            gemm={dtype: build(GemmFit, entry) for dtype, entry in data["gemm"].items()},
-            attention=build(AttentionFit, data["attention"]),
-            attention_joules_per_flop=number(data, "attention_joules_per_flop"),
-            left_out=build(LeftOut, data["left_out"]),
-        )
-    except DAMAGE as error:
-        raise damaged(path, error) from None
-
-
 def read_correction(path: Path) -> Correction:
     """Read and check a file of trees."""
-    data = read_object(path)
-    try:
-        low, high = data["seconds_range"]
-        return Correction(
-            features=_names(data["features"]),
-            slope=number(data, "slope"),
-            seconds_range=(float(low), float(high)),
-            limit=number(data, "limit"),
-            families=_names(data["families"]),
-            start=float(data["start"]),
-            split_features=data["split_features"],
-            split_thresholds=data["split_thresholds"],
-            leaves=data["leaves"],
-        )
-    except DAMAGE as error:
-        raise damaged(path, error) from None
-
-
-def _names(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise ValueError(f"expected a list of names, got {given!r}")
-    return tuple(given)
+    return read_values(path, Correction)

@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final, TypeAlias
 
-from astrarium.catalog.profiles import DAMAGE, number, read_object
-from astrarium.errors import InputError
+from msgspec import Meta
+from msgspec.structs import astuple
+
+from astrarium.catalog.profiles import Number, read_values
 from astrarium.value import Value
+
+AboveZero: TypeAlias = Annotated[float, Meta(gt=0)]
 
 DATA: Final = Path(__file__).parent / "data" / "intervals.json"
 
@@ -30,11 +34,12 @@ class Terms(Value, frozen=True):
 
 
 class Spread(Value, frozen=True):
-    """How many deviations an interval spans on the fast side, and the data behind it."""
+    """The deviations that an interval spans on the fast side, and the data behind it."""
 
-    deviations: float
+    deviations: AboveZero
     sources: int
     rows: int
+    runtimes: tuple[str, ...] = ()  # of the family that it is measured for
 
 
 class Intervals(Value, frozen=True):
@@ -50,6 +55,24 @@ class Intervals(Value, frozen=True):
         return self.by_runtime.get(runtime, self.pooled)
 
 
+class TermsInFile(Value, frozen=True, forbid_unknown_fields=True):
+    """The same terms as the file has them: each with the reason for its value."""
+
+    iteration: tuple[AboveZero, str]
+    specification: tuple[Number, str]
+    experts: tuple[Number, str]
+    slower: tuple[AboveZero, str]
+
+
+class IntervalsFile(Value, frozen=True):
+    """The file."""
+
+    level: Number
+    terms: TermsInFile
+    pooled: Spread
+    families: Mapping[str, Spread]
+
+
 @cache
 def intervals() -> Intervals:
     """The intervals of the catalog."""
@@ -57,36 +80,13 @@ def intervals() -> Intervals:
 
 
 def read_intervals(path: Path) -> Intervals:
-    """Read and check a file of intervals."""
-    data = read_object(path)
-    try:
-        terms = {name: number({name: value}, name) for name, (value, _) in data["terms"].items()}
-        found = Intervals(
-            level=number(data, "level"),
-            terms=Terms(**terms),
-            pooled=_spread(data["pooled"]),
-            by_runtime={
-                runtime: _spread(family)
-                for family in data["families"].values()
-                for runtime in family["runtimes"]
-            },
-        )
-        _check(found)
-    except DAMAGE as error:
-        what = f"missing key {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(
-            f"{path}: not a usable file of intervals: {what};"
-            " write it again with benchmarks/fit_intervals.py"
-        ) from None
-    return found
-
-
-def _spread(entry: Mapping[str, Any]) -> Spread:
-    return Spread(number(entry, "deviations"), int(entry["sources"]), int(entry["rows"]))
-
-
-def _check(found: Intervals) -> None:
-    """An interval has its prediction inside: every width is above zero."""
-    widths = [spread.deviations for spread in (found.pooled, *found.by_runtime.values())]
-    if min(*widths, found.terms.iteration, found.terms.slower) <= 0:
-        raise ValueError("deviations, iteration and slower must be above zero")
+    """Read and check a file of intervals: every width is above zero."""
+    writer = "benchmarks/fit_intervals.py"
+    file = read_values(path, IntervalsFile, "file of intervals", writer)
+    families = file.families.values()
+    return Intervals(
+        level=file.level,
+        terms=Terms(*(value for value, _ in astuple(file.terms))),
+        pooled=file.pooled,
+        by_runtime={runtime: family for family in families for runtime in family.runtimes},
+    )

@@ -1,6 +1,6 @@
 """Prices that users have: catalogs of SkyPilot on their disk, and contracts of their own.
 
-`read_prices` knows three kinds of files:
+`read_price_file` knows three kinds of files:
 
 - `vms.csv` of SkyPilot's cache, or a folder that holds some (`~/.sky/catalogs`, of which the
   newest version counts). The cloud is the name of the folder, the date that of the file. Prices
@@ -87,13 +87,8 @@ class PriceFile(Value, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def read_prices(path: Path | str) -> tuple[Offer, ...]:
-    """The offers of a file or folder; see above for the formats."""
-    return read_price_file(path).offers
-
-
 def read_price_file(path: Path | str) -> PriceFile:
-    """The same, with notes on rows that were left out."""
+    """The offers of a file or folder, with notes on rows that were left out."""
     file = Path(path).expanduser()
     if file.is_dir():
         return _folder(file)
@@ -156,10 +151,8 @@ def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
 def _skypilot(
     file: Path, header: Sequence[str], lines: Sequence[tuple[int, list[str]]]
 ) -> PriceFile:
-    cloud, day = (
-        cloud_name(file.absolute().parent.name),
-        date.fromtimestamp(file.stat().st_mtime).isoformat(),
-    )
+    cloud = cloud_name(file.absolute().parent.name)
+    day = date.fromtimestamp(file.stat().st_mtime).isoformat()
     skipped: Counter[str] = Counter()
     regions: defaultdict[tuple[str, str, int, str], list[Offer]] = defaultdict(list)
     for number, cells in lines:
@@ -354,9 +347,9 @@ def _day(text: str) -> str:
         raise InputError(f"'{text}': not a date; expected one such as 2026-08-22") from None
 
 
-def parse_percent(text: str) -> float:
+def parse_percent(text: units.Amount) -> float:
     """Read "30" or "30 %" as 0.3; at least 0, below 100."""
-    number = text.strip().removesuffix("%").strip()
+    number = str(text).strip().removesuffix("%").strip()
     try:
         share = float(number) / 100
     except ValueError:

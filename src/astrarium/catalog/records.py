@@ -38,10 +38,8 @@ _UNITS: Final[Mapping[str, Unit]] = {
     "gbits_per_s": Unit("Gb/s", 1e9 / 8),
     "tflops": Unit("TFLOP/s", 1e12),
     "watts": Unit("W", 1.0),
-    "microseconds": Unit("us", 1e-6),
     "usd_per_gpu_hour": Unit("USD per GPU and hour", 1.0),
     "usd_per_hour": Unit("USD per hour", 1.0),
-    "usd_per_gbyte": Unit("USD per GB", 1e-9),
 }
 _NO_UNIT: Final = Unit("", 1.0)
 

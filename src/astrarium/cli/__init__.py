@@ -1,7 +1,7 @@
 """The command line: a thin shell that parses, calls and prints. `astrarium.cli.app` lists it.
 
-Start-up time is a feature: modules of this package import the standard library and typer only;
-what a command needs is imported when it runs.
+Start-up time is a feature: modules of this package import the standard library, click and the
+table of flags only; what a command needs is imported when it runs.
 """
 
 from __future__ import annotations

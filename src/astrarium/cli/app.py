@@ -2,64 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from astrarium import __version__
-from astrarium.cli.calibrate import calibrate
-from astrarium.cli.catalog import catalog
-from astrarium.cli.explain import explain
-from astrarium.cli.export import export
-from astrarium.cli.fit import fit
-from astrarium.cli.plan import plan
-from astrarium.cli.predict import predict
-from astrarium.cli.run import run
-from astrarium.cli.serve import serve
-from astrarium.cli.shell import CommandGroup, ShellCommand
-from astrarium.cli.synthesize import synthesize
-from astrarium.cli.trace import trace
-from astrarium.cli.validate import validate
+from astrarium.cli.shell import SETTINGS, Commands
 
-app = typer.Typer(
-    name="astrarium",
-    cls=CommandGroup,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 no feasible plan, 2 bad input.",
+NAMES = (
+    "plan",
+    "predict",
+    "fit",
+    "explain",
+    "export",
+    "trace",
+    "synthesize",
+    "run",
+    "serve",
+    "validate",
+    "calibrate",
+    "catalog",
 )
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"astrarium {__version__}")
-        raise typer.Exit
+        click.echo(f"astrarium {__version__}")
+        ctx.exit()
 
 
-@app.callback()
-def root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
-    ] = False,
-) -> None:
-    """Which GPUs, how many, and how to split a Transformer across them."""
+def _install_completion(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from astrarium.cli.completion import install
+
+        click.echo(install(ctx.find_root().command))
+        ctx.exit()
 
 
-for _command in (
-    plan,
-    predict,
-    fit,
-    explain,
-    export,
-    trace,
-    synthesize,
-    run,
-    serve,
-    validate,
-    calibrate,
-):
-    app.command(_command.__name__, cls=ShellCommand)(_command)
-app.add_typer(catalog, name="catalog")
+def _show_completion(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from astrarium.cli.completion import script
+
+        click.echo(script(ctx.find_root().command))
+        ctx.exit()
+
+
+_OPTIONS = {
+    "--version": ("Print the version.", _show_version),
+    "--install-completion": ("Install completion for the current shell.", _install_completion),
+    "--show-completion": (
+        "Show completion for the current shell, to copy it or customize the installation.",
+        _show_completion,
+    ),
+}
+
+app = Commands(
+    "astrarium.cli",
+    NAMES,
+    name="astrarium",
+    help="Which GPUs, how many, and how to split a Transformer across them.",
+    epilog="Exit codes: 0 done, 1 no feasible plan, 2 bad input.",
+    no_args_is_help=True,
+    context_settings=SETTINGS,
+    params=[
+        click.Option(
+            [name], is_flag=True, is_eager=True, expose_value=False, help=said, callback=do
+        )
+        for name, (said, do) in _OPTIONS.items()
+    ],
+)

@@ -3,78 +3,59 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from astrarium.cli import INTERRUPTED, options
+from astrarium.api import readers
+from astrarium.api.flags import Flag
+from astrarium.cli import INTERRUPTED
 from astrarium.cli import learn as learning
+from astrarium.cli.shell import JSON, command
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.journal import JournalContents
-    from astrarium.calibrate.run import Outcome
-
-DEVICE = Annotated[
-    str | None,
-    typer.Option(
-        metavar="cpu|cuda",
-        help="What to measure; default: a GPU if there is one.",
-        autocompletion=options.one_of("cpu", "cuda"),
-    ),
-]
-OUT = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="The profile; default: profile.parquet, with its journal beside it as FILE.jsonl, or"
-        f" {learning.DEFAULT_OUT} for what is learned.",
-    ),
-]
-SECTIONS = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME[,NAME...]", help="Measure these alone; default: all. See the reference."
-    ),
-]
-SECONDS = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
-RANKS = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Devices of collectives; default: all GPUs, two cores on cpu."),
-]
-QUICK = Annotated[bool, typer.Option("--quick", help="A fifth of the cases: about a minute.")]
-AGAIN = Annotated[bool, typer.Option("--again", help="Measure anew what the journal has.")]
-FROM_JOURNAL = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Measure nothing: make the profile of this journal."),
-]
+    from astrarium.calibrate.measure.journal import JournalContents
+    from astrarium.calibrate.measure.run import Outcome
 
 DEFAULT_OUT = "profile.parquet"
 MOST_SECONDS = 86400.0
 MOST_RANKS = 1024
 
+MEASURE_FLAGS = {
+    "device": Flag("What to measure; default: a GPU if there is one.", words=("cpu", "cuda")),
+    "out": Flag(
+        "The profile; default: profile.parquet, with its journal beside it as FILE.jsonl, or"
+        f" {learning.DEFAULT_OUT} for what is learned.",
+        "FILE",
+    ),
+    "quick": Flag("A fifth of the cases: about a minute.", default=False, is_switch=True),
+    "sections": Flag("Measure these alone; default: all. See the reference.", "NAME[,NAME...]"),
+    "seconds": Flag(
+        "The longest it may take.",
+        "SECONDS",
+        readers.duration(MOST_SECONDS, bare_unit="s"),
+        default=600,
+    ),
+    "ranks": Flag(
+        "Devices of collectives; default: all GPUs, two cores on cpu.",
+        "N",
+        readers.count(MOST_RANKS),
+    ),
+    "again": Flag("Measure anew what the journal has.", default=False, is_switch=True),
+    "from_journal": Flag("Measure nothing: make the profile of this journal.", "FILE"),
+}
 
-def calibrate(  # noqa: PLR0913  one parameter per flag
-    device: DEVICE = None,
-    out: OUT = None,
-    quick: QUICK = False,
-    sections: SECTIONS = None,
-    seconds: SECONDS = "600",
-    ranks: RANKS = None,
-    again: AGAIN = False,
-    from_journal: FROM_JOURNAL = None,
-    from_table: learning.FROM_TABLES = None,
-    from_log: learning.FROM_LOGS = None,
-    model: learning.MODEL = None,
-    gpus: options.GPUS = None,
-    cluster: options.CLUSTER = None,
-    strategy: learning.STRATEGY = None,
-    seq_length: learning.SEQ_LENGTH = None,
-    global_batch: learning.GLOBAL_BATCH = None,
-    runtime: learning.RUNTIME = None,
-    gpu: learning.GPU = None,
-    source: learning.SOURCE = None,
-    json: options.JSON = False,
+
+@command(MEASURE_FLAGS, learning.LEARN_FLAGS, {"json": JSON})
+def calibrate(
+    ctx: click.Context,
+    *,
+    out: str | None,
+    from_journal: str | None,
+    json: bool,
+    **values: Any,  # noqa: ANN401
 ) -> None:
     """Measure a device, or learn from measured iterations.
 
@@ -82,14 +63,12 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
     journal; the same command goes on after Ctrl-C, a crash or the end of its time. With --from or
     --from-log nothing is measured: a few factors are learned from iterations of your own cluster.
     """
-    if from_table or from_log:
-        logged = learning.OfLogs(model, gpus, cluster, strategy, seq_length, global_batch)
-        wanted = learning.Wanted(gpu, runtime, source)
-        learning.learn(from_table or (), from_log or (), logged, wanted, out=out, json=json)
+    if values["from_table"] or values["from_log"]:
+        learning.learn(values, out=out, json=json)
         return
-    from astrarium.calibrate.journal import read_journal
-    from astrarium.calibrate.profile import PARQUET, make_header, warnings_of, write_profile
-    from astrarium.calibrate.run import Outcome
+    from astrarium.calibrate.fit.profile import PARQUET, make_header, warnings_of, write_profile
+    from astrarium.calibrate.measure.journal import read_journal
+    from astrarium.calibrate.measure.run import Outcome
     from astrarium.cli import output
 
     path = Path(out or DEFAULT_OUT)
@@ -97,7 +76,7 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
     if from_journal is not None:
         contents, outcome = read_journal(Path(from_journal)), Outcome()
     else:
-        contents, outcome = _measure(path, device, quick, sections, seconds, ranks, again)
+        contents, outcome = _measure(ctx, path, values)
     header = make_header(contents)
     write_profile(path, header, contents.rows)
     warnings = warnings_of(header)
@@ -105,35 +84,26 @@ def calibrate(  # noqa: PLR0913  one parameter per flag
         file = {"file": str(path), "left": outcome.left, "warnings": warnings}
         output.print_json({**header, **file})
         return
-    from astrarium.report.calibration import calibration_report
+    from astrarium.report.runs.calibration import calibration_report
 
     output.show(lambda width: calibration_report(header, path.name, outcome.left, warnings, width))
 
 
 def _measure(
-    path: Path,
-    device: str | None,
-    quick: bool,
-    sections: str | None,
-    seconds: str,
-    ranks: str | None,
-    again: bool,
+    ctx: click.Context, path: Path, values: Mapping[str, Any]
 ) -> tuple[JournalContents, Outcome]:
-    """Read the flags and measure; Ctrl-C says how to go on."""
-    from astrarium.api import request
-    from astrarium.calibrate.sections import SECTIONS, check_sections
+    """Measure; Ctrl-C says how to go on."""
+    from astrarium.calibrate.measure.sections import SECTIONS, check_sections
     from astrarium.cli import output
-    from astrarium.units import parse_seconds
 
     journal = path.with_name(f"{path.name}.jsonl")
+    sections, device = values["sections"], values["device"]
     names = SECTIONS if sections is None else check_sections(_words(sections))
-    limit = request.parse(
-        "--seconds", seconds, lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
-    )
-    count = None if ranks is None else request.count("--ranks", ranks, MOST_RANKS)
     measuring = _measuring()
-    asked = measuring.MeasureRequest(journal, device, names, quick, limit, count)
-    if again:
+    asked = measuring.MeasureRequest(
+        journal, device, names, values["quick"], values["seconds"], values["ranks"]
+    )
+    if values["again"]:
         measuring.find_device(device)  # nothing is thrown away for a device that is not there
         journal.unlink(missing_ok=True)
     try:
@@ -141,7 +111,7 @@ def _measure(
             return measuring.calibrate(asked, lambda case, *done: show(case.section, *done))
     except KeyboardInterrupt:
         print(f"\nstopped; the same command goes on from {journal}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        ctx.exit(INTERRUPTED)
 
 
 def _words(text: str) -> list[str]:
@@ -153,10 +123,10 @@ def _measuring() -> Any:  # noqa: ANN401  the module
     from astrarium.errors import InputError
 
     try:
-        from astrarium.calibrate import measure
+        from astrarium.calibrate.measure import device
     except ImportError as error:
         raise InputError(
             f"measuring needs {error.name}, which is not installed; "
             "pip install 'astrarium[calibrate]'"
         ) from None
-    return measure
+    return device

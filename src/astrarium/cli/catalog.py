@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
+from astrarium.api import completion as complete
+from astrarium.api.flags import FLAGS, Flag
+from astrarium.cli.shell import JSON, SETTINGS, CommandGroup, command
 
-from astrarium.cli import options
-from astrarium.cli.shell import CommandGroup, ShellCommand
-
-catalog = typer.Typer(
-    cls=CommandGroup,
+catalog = CommandGroup(
+    "catalog",
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="GPUs, models, prices, instances and runtimes, with source and date.",
+    context_settings=SETTINGS,
 )
-
-GPU_NAME = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME", help="Show all about this type.", autocompletion=options.complete_gpu
-    ),
-]
+_NAMED = Flag("Show all about this type.", "NAME", is_argument=True)
+GPU = {"name": _NAMED._replace(complete=complete.complete_gpu)}
+OUTPUT = {"json": JSON}
 
 
-@catalog.command(cls=ShellCommand)
-def gpus(name: GPU_NAME = None, json: options.JSON = False) -> None:
+@command(GPU, OUTPUT, group=catalog)
+def gpus(_: click.Context, *, name: str | None, json: bool) -> None:
     """GPU types: peaks, memory, links, nodes."""
     from astrarium import catalog as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     if name is None:
         every = data.gpus()
@@ -48,22 +43,16 @@ def gpus(name: GPU_NAME = None, json: options.JSON = False) -> None:
     output.show(lambda width: report.gpu_report(gpu, data.instances(gpu.name), width))
 
 
-@catalog.command(cls=ShellCommand)
-def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="Show all about this model.",
-            autocompletion=options.complete_model,
-        ),
-    ] = None,
-    json: options.JSON = False,
-) -> None:
+@command(
+    {"name": _NAMED._replace(help="Show all about this model.", complete=complete.complete_model)},
+    OUTPUT,
+    group=catalog,
+)
+def models(_: click.Context, *, name: str | None, json: bool) -> None:
     """Models: parameters, family, published size."""
     from astrarium.catalog import models as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     if name is None:
         every = data.model_entries()
@@ -84,22 +73,32 @@ def models(
     output.show(lambda width: report.model_report(entry, built))
 
 
-@catalog.command(cls=ShellCommand)
+CLOUD = Flag("Only these clouds.", "CLOUD,...", complete=complete.complete_clouds)
+
+
+@command(
+    GPU,
+    {"cloud": CLOUD, "region": FLAGS["region"], "prices": FLAGS["prices"]},
+    OUTPUT,
+    group=catalog,
+)
 def prices(
-    name: GPU_NAME = None,
-    cloud: options.CLOUDS = None,
-    region: options.REGION = None,
-    files: options.PRICE_FILES = None,
-    json: options.JSON = False,
+    _: click.Context,
+    *,
+    name: str | None,
+    cloud: str | None,
+    region: str | None,
+    prices: tuple[str, ...] | None,
+    json: bool,
 ) -> None:
     """Prices per GPU and hour: least, most, age; with NAME every offer."""
     from astrarium import catalog as data
     from astrarium.api import money
     from astrarium.cli import output
-    from astrarium.report import prices as report
-    from astrarium.report.catalog import SCHEMA, gpu_named, instance_to_dict
+    from astrarium.report.catalog import prices as report
+    from astrarium.report.catalog.entries import SCHEMA, gpu_named, instance_to_dict
 
-    book, notes = money.book(cloud, region, files or ())
+    book, notes = money.book(cloud, region, prices or ())
     today = money.today()
     chosen = data.gpus() if name is None else (gpu_named(name),)
     if json:
@@ -118,22 +117,20 @@ def prices(
         output.show(lambda width: report.offers_report(gpu, book, instances, width, notes))
 
 
-@catalog.command(cls=ShellCommand)
-def runtimes(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="Show the constants of this runtime.",
-            autocompletion=options.complete_runtime,
-        ),
-    ] = None,
-    json: options.JSON = False,
-) -> None:
+@command(
+    {
+        "name": _NAMED._replace(
+            help="Show the constants of this runtime.", complete=complete.complete_runtime
+        )
+    },
+    OUTPUT,
+    group=catalog,
+)
+def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
     """Training programs: what each does that decides time and memory."""
     from astrarium.catalog import runtimes as data
     from astrarium.cli import output
-    from astrarium.report import runtimes as report
+    from astrarium.report.catalog import runtimes as report
 
     chosen = data.runtime_names() if name is None else (data.find_runtime(name).name,)
     if json:
@@ -145,22 +142,21 @@ def runtimes(
         output.show(lambda width: report.runtime_report(chosen[0]))
 
 
-@catalog.command(cls=ShellCommand)
-def instances(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
+@command(
+    {
+        "name": _NAMED._replace(
             help="Show all about this instance, or list those with a GPU type.",
-            autocompletion=options.complete_instance,
-        ),
-    ] = None,
-    json: options.JSON = False,
-) -> None:
+            complete=complete.complete_instance,
+        )
+    },
+    OUTPUT,
+    group=catalog,
+)
+def instances(_: click.Context, *, name: str | None, json: bool) -> None:
     """Nodes that can be rented or bought: GPUs, network, price."""
     from astrarium import catalog as data
     from astrarium.cli import output
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     chosen = report.instances_named(name)
     if json:

@@ -6,77 +6,49 @@ A launch script or configuration of another program in place of a plan is judged
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
-from astrarium.cli import options
-from astrarium.errors import InputError
+from astrarium.api.flags import CONFIG_FLAGS, Flag
+from astrarium.api.readers import rank as read_rank
+from astrarium.cli.plan import OUT, REPORT
+from astrarium.cli.shell import JSON, command, typed
+from astrarium.errors import InputError, flag
 
 # Flags that are about a configuration; a plan has all of it in its file.
-ONLY_FOR_CONFIGS = (
-    "model",
-    "gpus",
-    "cluster",
-    "seq_length",
-    "global_batch",
-    "tokens",
-    "precision",
-    "runtime",
-    "profile",
-    "market",
-    "region",
-    "prices",
-    "price",
-    "discount",
-    "power_price",
-    "power_utilisation",
-    "out",
-)
+ONLY_FOR_CONFIGS = ("model", *(name for name in CONFIG_FLAGS if name != "model"), "out")
+RANK = Flag("Which plan of PLAN; 1 is the best.", "K", read_rank, default=1)
+PLANS = {
+    "plan": Flag(
+        "A plan.json or its folder, a program.json; or a launch script or configuration.",
+        "PLAN",
+        required=True,
+        is_argument=True,
+    ),
+    "against": Flag("Compare with the best plan of this file.", "PLAN"),
+    "rank": RANK,
+}
 
 _STRATEGY = "is a strategy; `astrarium predict MODEL ... --strategy` takes it"
 
 
-def explain(  # noqa: PLR0913  one parameter per flag
-    ctx: typer.Context,
-    plan: Annotated[
-        str,
-        typer.Argument(
-            metavar="PLAN",
-            help="A plan.json or its folder, a program.json; or a launch script or configuration.",
-        ),
-    ],
-    against: Annotated[
-        str | None, typer.Option(metavar="PLAN", help="Compare with the best plan of this file.")
-    ] = None,
-    rank: Annotated[
-        str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")
-    ] = "1",
-    gpus: options.GPUS = None,
-    cluster: options.CLUSTER = None,
-    model: options.MODEL_OPTION = None,
-    seq_length: options.SEQ_LENGTH = None,
-    global_batch: options.STATED_GLOBAL_BATCH = None,
-    tokens: options.TOKENS = None,
-    precision: options.PRECISION = "bf16",
-    runtime: options.RUNTIME = "megatron",
-    profile: options.PROFILE = None,
-    market: options.MARKET = None,
-    region: options.REGION = None,
-    prices: options.PRICE_FILES = None,
-    price: options.PRICES = None,
-    discount: options.DISCOUNTS = None,
-    power_price: options.POWER_PRICE = None,
-    power_utilisation: options.POWER_UTILISATION = None,
-    json: options.JSON = False,
-    out: options.OUT = None,
-    report: options.REPORT = None,
+@command(PLANS, CONFIG_FLAGS, {"json": JSON, "out": OUT, "report": REPORT})
+def explain(
+    ctx: click.Context,
+    *,
+    plan: str,
+    against: str | None,
+    rank: int,
+    json: bool,
+    out: str | None,
+    report: str | None,
+    **values: Any,  # noqa: ANN401  of configurations
 ) -> None:
     """Where time, memory and money go; of a plan, or of what you launch with."""
     from pathlib import Path
 
     from astrarium.cli import programs
-    from astrarium.cli.shell import typed
     from astrarium.plans.files import is_plan
 
     if programs.is_program(plan):
@@ -88,24 +60,17 @@ def explain(  # noqa: PLR0913  one parameter per flag
 
         imported = read_config(plan, "the arguments")
         if imported is not None:
-            review.answer(ctx, imported)
+            review.answer(ctx, imported, values, json=json, out=out)
             return
         _check_for_plan(plan)
     if report is not None:
         _check_report(plan, against, report)
     _explain_plan(plan, against, rank, typed(ctx), json=json)
     if report is not None:
-        _write_report(ctx, plan, rank)
+        from astrarium.cli.planning import write_report
+        from astrarium.plans.files import load_document
 
-
-def _write_report(ctx: typer.Context, plan: str, rank: str) -> None:
-    from pathlib import Path
-
-    from astrarium.api import request
-    from astrarium.cli.planning import write_report
-    from astrarium.plans.files import load_document
-
-    write_report(ctx, load_document(Path(plan)), request.rank(rank))
+        write_report(ctx, load_document(Path(plan)), rank)
 
 
 def _check_report(plan: str, against: str | None, report: str) -> None:
@@ -142,11 +107,11 @@ def _check_for_plan(plan: str) -> None:
     )
 
 
-def _check_plan_flags(plan: str, typed: Collection[str]) -> None:
+def _check_plan_flags(plan: str, given: Collection[str]) -> None:
     """Refuse flags that mean nothing for a plan."""
-    given = [name for name in ONLY_FOR_CONFIGS if name in typed]
-    if given:
-        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+    useless = [flag(name) for name in ONLY_FOR_CONFIGS if name in given]
+    if useless:
+        flags = ", ".join(useless)
         raise InputError(
             f"{plan} is a plan, which is explained from itself alone; drop {flags}, or name a"
             " launch script or configuration"
@@ -154,27 +119,25 @@ def _check_plan_flags(plan: str, typed: Collection[str]) -> None:
 
 
 def _explain_plan(
-    plan: str, against: str | None, rank: str, typed: Collection[str], *, json: bool
+    plan: str, against: str | None, rank: int, given: Collection[str], *, json: bool
 ) -> None:
     from dataclasses import asdict
     from pathlib import Path
 
-    from astrarium.api import request
     from astrarium.cli import output
     from astrarium.plans.files import load_document, plan_of_rank
-    from astrarium.report.explain import compare
-    from astrarium.report.explain import explain as explained_plan
+    from astrarium.report.explain.terms import compare
+    from astrarium.report.explain.terms import explain as explained_plan
 
     document = load_document(Path(plan))
-    _check_plan_flags(plan, typed)
-    number = request.rank(rank)
-    chosen = plan_of_rank(document, number, plan)
+    _check_plan_flags(plan, given)
+    chosen = plan_of_rank(document, rank, plan)
     if against is None:
         explanation = explained_plan(chosen, document.cluster)
         if json:
             output.print_json(asdict(explanation))
             return
-        from astrarium.report.explanation import explanation_report
+        from astrarium.report.explain.text import explanation_report
 
         output.show(lambda width: explanation_report(document, explanation, width))
         return
@@ -183,6 +146,6 @@ def _explain_plan(
     if json:
         output.print_json(asdict(compared))
         return
-    from astrarium.report.explanation import comparison_report
+    from astrarium.report.explain.text import comparison_report
 
     output.show(lambda width: comparison_report(compared, (plan, against)))

@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+import click
 
-import typer
+from astrarium.api.completion import complete_target
+from astrarium.api.flags import Flag
+from astrarium.cli.explain import RANK
+from astrarium.cli.shell import JSON, command
 
-from astrarium.cli import options
-
-
-def complete_target(incomplete: str) -> list[str]:
-    from astrarium.export.target import target_names
-
-    return [name for name in target_names() if name.startswith(incomplete.lower())]
-
-
-PLAN: TypeAlias = Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json or its folder.")]
-TO: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="TARGET",
-        help="Software or launcher: megatron, bridge, torchtitan, torchtitan-0.2, deepspeed,"
+PLAN = Flag("A plan.json or its folder.", "PLAN", required=True, is_argument=True)
+FLAGS = {
+    "plan": PLAN,
+    "to": Flag(
+        "Software or launcher: megatron, bridge, torchtitan, torchtitan-0.2, deepspeed,"
         " accelerate, torchrun, slurm, kubernetes, skypilot, ray.",
-        autocompletion=complete_target,
+        "TARGET",
+        complete=complete_target,
+        required=True,
     ),
-]
-OUT: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="The folder to write.")]
-PROGRAM: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TARGET",
-        help="What a launcher starts; megatron by default.",
-        autocompletion=complete_target,
+    "out": Flag("The folder to write.", "DIR", required=True),
+    "program": Flag(
+        "What a launcher starts; megatron by default.", "TARGET", complete=complete_target
     ),
-]
-RANK: TypeAlias = Annotated[
-    str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")
-]
-FORCE: TypeAlias = Annotated[
-    bool, typer.Option("--force", help="Replace files of the same names in DIR.")
-]
-NEAREST: TypeAlias = Annotated[
-    bool,
-    typer.Option("--nearest", help="If it cannot be expressed, write the nearest that can."),
-]
+    "rank": RANK,
+    "force": Flag("Replace files of the same names in DIR.", default=False, is_switch=True),
+    "nearest": Flag(
+        "If it cannot be expressed, write the nearest that can.", default=False, is_switch=True
+    ),
+    "json": JSON,
+}
 
 
+@command(FLAGS)
 def export(
-    plan: PLAN,
-    to: TO,
-    out: OUT,
-    program: PROGRAM = None,
-    rank: RANK = "1",
-    force: FORCE = False,
-    nearest: NEAREST = False,
-    json: options.JSON = False,
+    _: click.Context,
+    *,
+    plan: str,
+    to: str,
+    out: str,
+    program: str | None,
+    rank: int,
+    force: bool,
+    nearest: bool,
+    json: bool,
 ) -> None:
     """Write a plan as configuration, launch script and README.
 
@@ -63,18 +52,17 @@ def export(
     from dataclasses import asdict
     from pathlib import Path
 
-    from astrarium.api import exporting, request
+    from astrarium.api import exporting
     from astrarium.cli import output
     from astrarium.export.result import lines
     from astrarium.export.target import find_target
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document
 
-    number = request.rank(rank)
     # A slip of the finger is told before a large plan is read.
     exporting.software_of(find_target(to), program)
     output.check_not_read("--out", Path(out) / PLAN_FILE, (plan, Path(plan) / PLAN_FILE))
-    place = load_document(Path(plan)), number, to, Path(out)
+    place = load_document(Path(plan)), rank, to, Path(out)
     try:
         with output.progress("exporting"):
             done = exporting.export(

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-import typer
+from typing import Any
 
-from astrarium.cli import options
+import click
+
+from astrarium.api.flags import FIT_FLAGS
+from astrarium.cli.shell import JSON, command, typed
 
 
-def fit(  # noqa: PLR0913  one parameter per flag
-    ctx: typer.Context,
-    model: options.OPTIONAL_MODEL = None,
-    gpus: options.GPUS = None,
-    cluster: options.CLUSTER = None,
-    strategy: options.OPTIONAL_STRATEGY = None,
-    seq_length: options.SEQ_LENGTH = None,
-    global_batch: options.OPTIONAL_GLOBAL_BATCH = None,
-    as_type: options.AS_TYPE = None,
-    precision: options.PRECISION = "bf16",
-    profile: options.PROFILE = None,
-    market: options.MARKET = None,
-    region: options.REGION = None,
-    prices: options.PRICE_FILES = None,
-    price: options.PRICES = None,
-    discount: options.DISCOUNTS = None,
-    power_price: options.POWER_PRICE = None,
-    power_utilisation: options.POWER_UTILISATION = None,
-    json: options.JSON = False,
-) -> None:
+@command(FIT_FLAGS, {"json": JSON})
+def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
     """Will it fit: bytes by cause, smallest count, cheapest change.
 
     The exit code is 1 if it does not fit.
     """
     from dataclasses import asdict
 
-    from astrarium.api import imports, money, request
+    from astrarium.api import imports, request
+    from astrarium.api.asked import AskedValues
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.cli import output
-    from astrarium.cli.shell import typed
-    from astrarium.report.fit import fit_document, fit_report
+    from astrarium.report.plan.fit import fit_document, fit_report
     from astrarium.search import fit as search
 
-    filled = imports.filled(ctx.params, typed(ctx))
-    asked = filled.read(money.terms(ctx.params))
+    given = AskedValues(**values, given=typed(ctx))
+    filled = imports.filled(given)
+    asked = filled.read()
     if filled.imported is not None:
         imports.check_accepted(filled.imported)
-    chosen = None if strategy is None else request.strategy(filled.imported or strategy, asked)
-    program = find_runtime(filled.runtime)
-    asked, tuning = request.tuned(request.under(asked, program), profile, program.name)
+    strategy = filled.imported or given.strategy
+    chosen = None if strategy is None else request.strategy(strategy, asked)
+    program = find_runtime(filled.asked.runtime)
+    asked, tuning = request.tuned(request.under(asked, program), given.profile, program.name)
     with output.progress("searching"):
         report = search.fit(asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning)
     document = fit_document(report, asked.cluster, filled.called(asked), asked.notes)
@@ -55,4 +42,4 @@ def fit(  # noqa: PLR0913  one parameter per flag
     else:
         output.show(lambda width: fit_report(document, width, chosen=chosen is not None))
     if not document.fits:
-        raise typer.Exit(1)
+        ctx.exit(1)

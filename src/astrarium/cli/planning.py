@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from astrarium.api import planning
+from astrarium.api.asked import PlanAsked
+from astrarium.api.flags import PLAN_FLAGS
 from astrarium.cli import output
+from astrarium.cli.shell import ARGUMENTS, typed
 from astrarium.errors import NoFeasiblePlanError
 
 if TYPE_CHECKING:
@@ -20,24 +23,23 @@ PLOT_FLAG = "--plot"
 REPORT_FLAG = "--report"
 
 
-def answer(ctx: typer.Context) -> None:
+def answer(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan what the flags ask for, and hand over what was found."""
-    flags = ctx.params
-    inputs = [flags[name] for name in ("model", "cluster", "profile", "compare")]
-    files = _checked_files(flags, [read for read in inputs if read])
-    question = planning.read(flags)
-    with output.progress("searching"), _refusal_as_json(question, flags["json"]):
+    inputs = [values[name] for name in ("model", "cluster", "profile", "compare")]
+    files = _checked_files(values, [read for read in inputs if read])
+    asked = PlanAsked(**{name: values[name] for name in PLAN_FLAGS}, given=typed(ctx))
+    question = planning.read(asked)
+    with output.progress("searching"), _refusal_as_json(question, values["json"]):
         planned = planning.search(question)
     changes = None
-    if flags["sensitivity"]:
+    if asked.sensitivity:
         with output.progress("looking for what would change the answer"):
             changes = planning.changes(question, planned)
     _hand_over(ctx, planning.document(question, planned, changes), files)
 
 
-def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str]) -> None:
+def _hand_over(ctx: click.Context, document: PlanDocument, files: Sequence[str]) -> None:
     """Write the document where its flags say, and print it as --json or as text."""
-    from astrarium.cli.shell import ARGUMENTS
     from astrarium.plans.document import PLAN_FILE, to_dict
 
     written = output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document))
@@ -45,11 +47,11 @@ def _hand_over(ctx: typer.Context, document: PlanDocument, files: Sequence[str])
     if ctx.params["json"]:
         output.print_json(to_dict(document))
         return
-    from astrarium.report import tables
+    from astrarium.report.plan import text
 
-    output.show(lambda width: tables.plan_report(document, width))
+    output.show(lambda width: text.plan_report(document, width))
     typed, runs = ctx.meta[ARGUMENTS], bool(document.plans[0].runtimes)
-    output.show(lambda width: tables.next_steps(typed, written, width, runs=runs, files=files))
+    output.show(lambda width: text.next_steps(typed, written, width, runs=runs, files=files))
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def _refusal_as_json(question: planning.Question, wanted: bool) -> Iterator[None
     except NoFeasiblePlanError as error:
         if wanted:
             from astrarium.plans.document import to_dict
-            from astrarium.report.build import document_without_plans
+            from astrarium.report.plan.document import document_without_plans
 
             asked, name = question.asked, question.reference
             why = asked.workload, asked.cluster, name, str(error), asked.notes
@@ -72,7 +74,7 @@ def _checked_files(flags: Mapping[str, Any], inputs: Sequence[str]) -> list[str]
     """The files of --front, --plot and --report, once it is known that they can be written."""
     files = [*(flags["front"] or ()), *(flags["plot"] or ())]
     if files:
-        from astrarium.report.front_files import PICTURES, check_front
+        from astrarium.report.front.files import PICTURES, check_front
 
         for flag, endings in ((FRONT_FLAG, ()), (PLOT_FLAG, PICTURES)):
             for file in flags[flag.removeprefix("--")] or ():
@@ -83,10 +85,10 @@ def _checked_files(flags: Mapping[str, Any], inputs: Sequence[str]) -> list[str]
     return files
 
 
-def _write_files(ctx: typer.Context, document: PlanDocument) -> None:
+def _write_files(ctx: click.Context, document: PlanDocument) -> None:
     for flag in (FRONT_FLAG, PLOT_FLAG):
         for file in ctx.params[flag.removeprefix("--")] or ():
-            from astrarium.report.front_files import write_front
+            from astrarium.report.front.files import write_front
 
             write_front(flag, file, document)
     if ctx.params["report"]:
@@ -95,16 +97,15 @@ def _write_files(ctx: typer.Context, document: PlanDocument) -> None:
 
 def check_report(file: str, inputs: Sequence[str]) -> str:
     """Refuse before any work a report that could not be written afterwards."""
-    from astrarium.report.html import ENDING, MARK
+    from astrarium.report.page.html import ENDING, MARK
 
     output.check_out(file, ENDING, MARK.encode(), inputs, REPORT_FLAG)
     return file
 
 
-def write_report(ctx: typer.Context, document: PlanDocument, rank: int = 1) -> None:
+def write_report(ctx: click.Context, document: PlanDocument, rank: int = 1) -> None:
     """Write the report that --report names, with a plan as the chosen one."""
-    from astrarium.cli.shell import ARGUMENTS
-    from astrarium.report.html import report_html
+    from astrarium.report.page.html import report_html
 
     with output.progress("writing the report"):
         text = report_html(document, ("astrarium", *ctx.meta[ARGUMENTS]), rank)

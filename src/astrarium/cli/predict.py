@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import typer
+from typing import Any
 
-from astrarium.cli import options
+import click
+
+from astrarium.api.flags import PREDICT_FLAGS
+from astrarium.cli.plan import OUT
+from astrarium.cli.shell import JSON, command, typed
 
 
-def predict(  # noqa: PLR0913  one parameter per flag
-    ctx: typer.Context,
-    strategy: options.STRATEGY,
-    model: options.OPTIONAL_MODEL = None,
-    global_batch: options.STATED_GLOBAL_BATCH = None,
-    gpus: options.GPUS = None,
-    cluster: options.CLUSTER = None,
-    seq_length: options.SEQ_LENGTH = None,
-    tokens: options.TOKENS = None,
-    as_type: options.AS_TYPE = None,
-    precision: options.PRECISION = "bf16",
-    runtime: options.RUNTIME = "megatron",
-    profile: options.PROFILE = None,
-    market: options.MARKET = None,
-    region: options.REGION = None,
-    prices: options.PRICE_FILES = None,
-    price: options.PRICES = None,
-    discount: options.DISCOUNTS = None,
-    power_price: options.POWER_PRICE = None,
-    power_utilisation: options.POWER_UTILISATION = None,
-    json: options.JSON = False,
-    out: options.OUT = None,
-) -> None:
+@command(PREDICT_FLAGS, {"json": JSON, "out": OUT})
+def predict(ctx: click.Context, *, json: bool, out: str | None, **values: Any) -> None:  # noqa: ANN401
     """One strategy: time, memory, money, and where they go."""
+    from astrarium.api.asked import AskedValues
     from astrarium.api.planning import prediction
     from astrarium.cli import output
-    from astrarium.cli.shell import typed
     from astrarium.plans.document import PLAN_FILE, to_dict
 
-    document = prediction(ctx.params, typed(ctx))
+    document = prediction(AskedValues(**values, given=typed(ctx)))
     output.write_document(out, PLAN_FILE, to_dict(document))
     if json:
         output.print_json(to_dict(document))
         return
-    from astrarium.report import tables
+    from astrarium.report.plan import text
 
-    output.show(lambda width: tables.prediction_report(document, width))
+    output.show(lambda width: text.prediction_report(document, width))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
-    from astrarium.spmd.document import ProgramDocument, SourcePart
+    from astrarium.spmd.program import ProgramDocument, SourcePart
 
 FAMILY: Final = "astrarium.program"
 BEGINNING_BYTES: Final = 128
@@ -18,8 +18,6 @@ NOT_EQUAL: Final = 1  # the exit code where the devices' losses or gradients are
 MOST_RANKS: Final = 4096
 MANIFEST: Final = "astrarium.json"  # of a checkpoint
 EARLIER: Final = "manifest.json"  # of an earlier release, which ranks refuse by name
-MOST_STEPS: Final = 1000
-MOST_SECONDS: Final = 86400.0
 # Flags of a command that say something of a program; all others are refused.
 EXPLAINED: Final = frozenset({"json"})
 ONLY_FOR_PROGRAMS: Final = frozenset({"checkpoint", "resume", "share_gpus"})
@@ -43,12 +41,12 @@ def explain(path: str, flags: Collection[str], *, json: bool) -> None:
     from pathlib import Path
 
     from astrarium.cli import output
-    from astrarium.spmd.files import load_program
+    from astrarium.spmd.program import load_program
 
     _check_flags(path, flags, EXPLAINED, "which is explained from itself alone")
     document = load_program(Path(path))
     if json:
-        from astrarium.spmd.document import to_text
+        from astrarium.spmd.program import to_text
 
         output.print_text(to_text(document))
         return
@@ -61,7 +59,7 @@ def _check_factory(path: str, source: SourcePart) -> None:
     """Notice before any process is started that the module is not there to be made."""
     from pathlib import Path
 
-    from astrarium.spmd.factory import NAMED_FACTORY, called
+    from astrarium.spmd.capture import NAMED_FACTORY, called
 
     name = called(source.factory, source.sizes)
     if source.factory == NAMED_FACTORY:
@@ -129,29 +127,25 @@ def _check_flags(path: str, given: Collection[str], taken: frozenset[str], why: 
         raise InputError(f"--{name.replace('_', '-')}: {path} is a program, {why}; leave it out")
 
 
-def run(path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
+def run(ctx: click.Context, path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
     """Train as a program says, one process for each of its ranks, beside a single process."""
     from dataclasses import asdict
     from pathlib import Path
 
-    from astrarium.api import request
+    from astrarium.api.readers import count
     from astrarium.cli import output
     from astrarium.runtime.job import Device
     from astrarium.runtime.spmd.job import ProgramSettings, check_ranks, run_program
-    from astrarium.spmd.files import load_program
-    from astrarium.units import parse_seconds
+    from astrarium.spmd.program import load_program
 
     _check_flags(path, given, RUN, "which has no use for it")
-    device = request.choice("--device", flags["device"] or "cpu", Device)
+    device, seconds = flags["device"] or Device.CPU, flags["timeout"]
     if flags["measure"]:
         _check_flags(path, given, MEASURED, "of which --measure times steps and keeps nothing")
         if device is Device.CUDA:
             raise InputError("--measure times programs on cores; leave --device cuda out")
-    seconds = request.parse(
-        "--timeout", flags["timeout"], lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
-    )
     settings = ProgramSettings(
-        steps=request.count("--steps", flags["steps"], MOST_STEPS),
+        steps=flags["steps"],
         load=flags["resume"],
         save=flags["checkpoint"],
         share_gpus=flags["share_gpus"],
@@ -159,7 +153,7 @@ def run(path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
     if settings.share_gpus and device is not Device.CUDA:
         raise InputError("--share-gpus: nothing is on a GPU here; give --device cuda as well")
     _check_checkpoints(flags["resume"], flags["checkpoint"])
-    ranks = request.count("--ranks", flags["ranks"], MOST_RANKS) if "ranks" in given else None
+    ranks = count(MOST_RANKS)("ranks", flags["ranks"]) if "ranks" in given else None
     document = load_program(Path(path))
     check_ranks(document, ranks, device, share_gpus=settings.share_gpus)
     _check_factory(path, document.source)
@@ -182,4 +176,4 @@ def run(path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
 
         output.show(lambda width: program_run_report(done, width))
     if not done.is_right:
-        raise typer.Exit(NOT_EQUAL)
+        ctx.exit(NOT_EQUAL)

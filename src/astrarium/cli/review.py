@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from astrarium.api import imports, money, request
+from astrarium.api import imports, request
+from astrarium.api.asked import AskedValues
 from astrarium.cli import output
 from astrarium.cli.shell import typed
 from astrarium.errors import InputError, NoFeasiblePlanError
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from astrarium.configs.imported import Imported
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import PlanDocument
-    from astrarium.report.fit import FitDocument
-    from astrarium.report.imported import ImportDocument
+    from astrarium.report.plan.fit import FitDocument
+    from astrarium.report.plan.imported import ImportDocument
     from astrarium.strategy.types import Strategy
 
 
@@ -40,47 +42,54 @@ class ReviewedConfig(Value, frozen=True):
     conflicts: tuple[str, ...]
 
 
-def answer(ctx: typer.Context, imported: Imported) -> None:
+def answer(
+    ctx: click.Context,
+    imported: Imported,
+    values: Mapping[str, Any],
+    *,
+    json: bool,
+    out: str | None,
+) -> None:
     """Judge a configuration; the exit code is 1 if it does not run."""
     for name in ("against", "rank", "report"):
         if name in typed(ctx):
             raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
-    case = _case(ctx, imported)
+    case = _case(AskedValues(**values, given=typed(ctx)), imported)
     with output.progress("searching"):
         document = _document(case)
     if document.answer is not None:
         from astrarium.plans.document import PLAN_FILE, to_dict
 
-        output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document.answer))
-    if ctx.params["json"]:
-        from astrarium.report.imported import import_to_dict
+        output.write_document(out, PLAN_FILE, to_dict(document.answer))
+    if json:
+        from astrarium.report.plan.imported import import_to_dict
 
         output.print_json(import_to_dict(document))
     else:
-        from astrarium.report.imported import import_report
+        from astrarium.report.plan.imported import import_report
 
         output.show(lambda width: import_report(document, width))
     if not document.runs:
-        raise typer.Exit(1)
+        ctx.exit(1)
 
 
-def _case(ctx: typer.Context, imported: Imported) -> ReviewedConfig:
+def _case(given: AskedValues, imported: Imported) -> ReviewedConfig:
     from astrarium.catalog.runtimes import find_runtime
 
-    filled = imports.completed(ctx.params, imported, typed(ctx))
-    if filled.gpus is None and filled.cluster is None:
+    filled = imports.completed(given, imported)
+    if filled.asked.gpus is None and filled.asked.cluster is None:
         count = imported.described.gpus or "N"
         raise InputError(
             f"{imported.source}: on which GPUs? Add --gpus TYPE:{count} such as h100:{count}"
         )
-    if filled.global_batch is None:
+    if filled.asked.global_batch is None:
         raise InputError(
             f"{imported.source} does not state the batch; add --global-batch SEQUENCES"
         )
-    asked = filled.read(money.terms(ctx.params))
-    runtime = find_runtime(filled.runtime)
+    asked = filled.read()
+    runtime = find_runtime(filled.asked.runtime)
     asked = request.under(asked, runtime)
-    asked, tuning = request.tuned(asked, ctx.params["profile"], runtime.name)
+    asked, tuning = request.tuned(asked, given.profile, runtime.name)
     asked = _with_order_of_pools(asked)
     strategy, conflicts = _strategy(imported, asked, runtime)
     return ReviewedConfig(
@@ -108,8 +117,8 @@ def _strategy(
 
 
 def _document(case: ReviewedConfig) -> ImportDocument:
-    from astrarium.report.build import cluster_part, workload_part
-    from astrarium.report.imported import SCHEMA, ImportDocument, faster_than, options_part
+    from astrarium.report.plan.document import cluster_part, workload_part
+    from astrarium.report.plan.imported import SCHEMA, ImportDocument, faster_than, options_part
 
     fit = _fit(case)
     answer, error = _answer(case)
@@ -148,7 +157,7 @@ def _notes(case: ReviewedConfig) -> tuple[str, ...]:
 
 
 def _fit(case: ReviewedConfig) -> FitDocument | None:
-    from astrarium.report.fit import fit_document
+    from astrarium.report.plan.fit import fit_document
     from astrarium.search.fit import fit
 
     if case.strategy is None:
@@ -163,8 +172,8 @@ def _fit(case: ReviewedConfig) -> FitDocument | None:
 def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
     """The best plan for the same GPUs and workload, with the configuration beside it."""
     from astrarium.cost.training_run import RunTerms
-    from astrarium.report.build import compare_part, document_of
-    from astrarium.report.imported import AS_IF_MENDED
+    from astrarium.report.plan.document import compare_part, document_of
+    from astrarium.report.plan.imported import AS_IF_MENDED
     from astrarium.search.comparison import OwnPlan, compared
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.planner import plan

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from astrarium.cli import options
+from astrarium.api import readers
+from astrarium.api.flags import FLAGS, Flag
+from astrarium.cli.explain import RANK
+from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,43 +25,50 @@ MOST_STEPS = 1000
 MOST_SECONDS = 86400.0
 NOT_EQUAL = 1  # the exit code where losses differ or are no numbers
 
-PLAN = Annotated[
-    str, typer.Argument(metavar="PLAN", help="A plan.json or its folder, or a program.json.")
-]
-RANK = Annotated[str, typer.Option(metavar="K", help="Which plan of PLAN; 1 is the best.")]
-DEVICE = Annotated[
-    str | None,
-    typer.Option(
-        metavar="cpu|cuda",
-        help="Where it runs (cpu); with as many GPUs as planned, in its own size.",
-        autocompletion=options.one_of("cpu", "cuda"),
+
+def _devices() -> Iterable[StrEnum]:
+    from astrarium.runtime.job import Device
+
+    return Device
+
+
+RUN_FLAGS = {
+    "plan": Flag(
+        "A plan.json or its folder, or a program.json.", "PLAN", required=True, is_argument=True
     ),
-]
-STEPS = Annotated[str, typer.Option(metavar="N", help="Iterations.")]
-RANKS = Annotated[str, typer.Option(metavar="MAX", help="Most processes at once.")]
-DRY = Annotated[
-    bool,
-    typer.Option(
-        "--dry", help="Build one rank of each sort of stage in full size on one GPU: its memory."
+    "rank": RANK._replace(read=readers.count(readers.MOST_PLANS)),
+    "device": Flag(
+        "Where it runs (cpu); with as many GPUs as planned, in its own size.",
+        read=readers.choice(_devices),
+        words=("cpu", "cuda"),
     ),
-]
-MEASURE = Annotated[
-    bool,
-    typer.Option(
-        "--measure", help="Time the plan as it is, on cores or a GPU, against its estimate."
+    "steps": Flag("Iterations.", "N", readers.count(MOST_STEPS), default=4),
+    # More than MOST_RANKS for programs, which are not scaled down.
+    "ranks": Flag("Most processes at once.", "MAX", default=8),
+    "timeout": Flag(
+        "The longest it may take.",
+        "SECONDS",
+        readers.duration(MOST_SECONDS, bare_unit="s"),
+        default=600,
     ),
-]
-CHECKPOINT = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Of a program: write its weights here at the end.")
-]
-RESUME = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Of a program: start from this checkpoint.")
-]
-SHARE_GPUS = Annotated[
-    bool,
-    typer.Option("--share-gpus", help="Of a program: more ranks than GPUs are here, over gloo."),
-]
-TIMEOUT = Annotated[str, typer.Option(metavar="SECONDS", help="The longest it may take.")]
+    "dry": Flag(
+        "Build one rank of each sort of stage in full size on one GPU: its memory.",
+        default=False,
+        is_switch=True,
+    ),
+    "measure": Flag(
+        "Time the plan as it is, on cores or a GPU, against its estimate.",
+        default=False,
+        is_switch=True,
+    ),
+    "profile": FLAGS["profile"],
+    "checkpoint": Flag("Of a program: write its weights here at the end.", "DIR"),
+    "resume": Flag("Of a program: start from this checkpoint.", "DIR"),
+    "share_gpus": Flag(
+        "Of a program: more ranks than GPUs are here, over gloo.", default=False, is_switch=True
+    ),
+    "json": JSON,
+}
 
 
 class RunMode(StrEnum):
@@ -79,21 +89,15 @@ TAKES = {
 }
 
 
-def run(  # noqa: PLR0913  one parameter per flag
-    ctx: typer.Context,
-    plan: PLAN,
-    rank: RANK = "1",
-    device: DEVICE = None,
-    steps: STEPS = "4",
-    ranks: RANKS = "8",
-    timeout: TIMEOUT = "600",
-    dry: DRY = False,
-    measure: MEASURE = False,
-    profile: options.PROFILE = None,
-    checkpoint: CHECKPOINT = None,
-    resume: RESUME = None,
-    share_gpus: SHARE_GPUS = False,
-    json: options.JSON = False,
+@command(RUN_FLAGS)
+def run(
+    ctx: click.Context,
+    *,
+    plan: str,
+    dry: bool,
+    measure: bool,
+    json: bool,
+    **values: Any,  # noqa: ANN401
 ) -> None:
     """Execute a plan with megatron-core, scaled down, or a program as it is.
 
@@ -102,44 +106,35 @@ def run(  # noqa: PLR0913  one parameter per flag
     """
     from pathlib import Path
 
-    from astrarium.api import request
     from astrarium.cli import programs
-    from astrarium.cli.shell import typed
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
     from astrarium.runtime.job import Device
     from astrarium.runtime.plan_run import RunLimits
-    from astrarium.units import parse_seconds
 
     if programs.is_program(plan):
-        programs.run(plan, ctx.params, typed(ctx))
+        programs.run(ctx, plan, {**values, "measure": measure, "json": json}, typed(ctx))
         return
     programs.check_not_typed(plan, typed(ctx))
-    where = request.choice("--device", device or ("cuda" if dry else "cpu"), Device)
+    where = values["device"] or (Device.CUDA if dry else Device.CPU)
     mode = _mode(where, dry=dry, measure=measure)
     _check_flags(mode, typed(ctx))
-    seconds = request.parse(
-        "--timeout", timeout, lambda text: parse_seconds(text, bare_unit="s"), MOST_SECONDS
-    )
-    limits = RunLimits(
-        request.count("--ranks", ranks, MOST_RANKS),
-        request.count("--steps", steps, MOST_STEPS),
-        seconds,
-    )
-    number = request.count("--rank", rank, request.MOST_PLANS)
-    job = job_of(load_document(Path(plan)), number, plan)
+    ranks, seconds = readers.count(MOST_RANKS)("ranks", values["ranks"]), values["timeout"]
+    limits = RunLimits(ranks, values["steps"], seconds)
+    job = job_of(load_document(Path(plan)), values["rank"], plan)
     if mode in (RunMode.DRY, RunMode.MEASURE_GPU):
         flag = "--dry" if mode is RunMode.DRY else "--measure --device cuda"
         _try_stages(job, where, seconds, flag=flag, json=json)
         return
     if mode is RunMode.MEASURE:
-        _measure(job, profile, seconds, json=json)
+        _measure(job, values["profile"], seconds, json=json)
         return
-    _compare(job, where, limits, json=json)
+    if not _compare(job, where, limits, json=json):
+        ctx.exit(NOT_EQUAL)
 
 
-def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> None:
-    """Train scaled down, beside a single process."""
+def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> bool:
+    """Train scaled down, beside a single process; whether the two are equal."""
     from dataclasses import asdict
 
     from astrarium.cli import output
@@ -150,11 +145,10 @@ def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> None
     if json:
         output.print_json(asdict(done))
     else:
-        from astrarium.report.execution import execution_report
+        from astrarium.report.runs.execution import execution_report
 
         output.show(lambda width: execution_report(done, width))
-    if not done.is_equal:
-        raise typer.Exit(NOT_EQUAL)
+    return done.is_equal
 
 
 def _mode(device: Device, *, dry: bool, measure: bool) -> RunMode:
@@ -187,7 +181,7 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, 
     if json:
         output.print_json(asdict(done))
         return
-    from astrarium.report.dry import dry_report
+    from astrarium.report.runs.dry import dry_report
 
     output.show(lambda width: dry_report(done, width))
 
@@ -205,7 +199,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     if json:
         output.print_json({**asdict(done), "error": done.error})
         return
-    from astrarium.report.execution import measured_report
+    from astrarium.report.runs.execution import measured_report
 
     output.show(lambda width: measured_report(done, width))
 
@@ -213,7 +207,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
 def _predictor(job: Job, profile: str) -> Callable[[Strategy], float]:
     """Seconds of an iteration of the plan's job under a strategy, by a profile."""
     from astrarium.api import request
-    from astrarium.calibrate.processor import with_measured_cores
+    from astrarium.calibrate.fit.processor import with_measured_cores
     from astrarium.search import planner
 
     used = request.used_profile(profile)

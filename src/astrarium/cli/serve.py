@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from astrarium.cli import options
+from astrarium.api import readers
+from astrarium.api.flags import Flag
+from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,46 +20,43 @@ MOST_SECONDS = 86400.0
 MOST_WAITING = 100_000
 SHORTEST_TOKEN = 16
 
-HOST: TypeAlias = Annotated[
-    str,
-    typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine with a token only."),
-]
-PORT: TypeAlias = Annotated[
-    str, typer.Option(metavar="PORT", help="If not given and taken, the next free one; 0: any.")
-]
-OPEN: TypeAlias = Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")]
-TOKEN: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT", help="Needed by whoever asks; made up where a host beyond needs one."
+FLAGS = {
+    "host": Flag(
+        "Where to listen; beyond this machine with a token only.", "ADDRESS", default="127.0.0.1"
     ),
-]
-SEARCH_SECONDS: TypeAlias = Annotated[
-    str, typer.Option(metavar="SECONDS", help="The longest a search may take.")
-]
-WAITING: TypeAlias = Annotated[
-    str, typer.Option(metavar="N", help="The most requests that wait for a search.")
-]
+    "port": Flag(
+        "If not given and taken, the next free one; 0: any.",
+        "PORT",
+        readers.count(MOST_PORT, allow_zero=True),
+        default=8000,
+    ),
+    "open": Flag("Open a browser.", default=False, is_switch=True, spellings=("--open/--no-open",)),
+    "token": Flag("Needed by whoever asks; made up where a host beyond needs one.", "TEXT"),
+    "search_seconds": Flag(
+        "The longest a search may take.",
+        "SECONDS",
+        readers.number("parse_number", MOST_SECONDS),
+        default=60,
+    ),
+    "most_waiting": Flag(
+        "The most requests that wait for a search.",
+        "N",
+        readers.count(MOST_WAITING),
+        default=256,
+    ),
+    "json": JSON,
+}
 
 
-def serve(
-    ctx: typer.Context,
-    host: HOST = "127.0.0.1",
-    port: PORT = "8000",
-    open_: OPEN = False,
-    token: TOKEN = None,
-    search_seconds: SEARCH_SECONDS = "60",
-    most_waiting: WAITING = "256",
-    json: options.JSON = False,
-) -> None:
+@command(FLAGS)
+def serve(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
     """Show plans on a web page on this machine; Ctrl-C ends it."""
     from contextlib import suppress
     from threading import Thread
 
     from astrarium.cli import output
-    from astrarium.cli.shell import typed
 
-    settings = _settings(ctx)
+    settings = _settings(values)
     try:
         from astrarium.web import jobs
 
@@ -75,7 +75,7 @@ def serve(
             output.print_json({"schema": "astrarium.serve/1", "address": where})
         else:
             output.show(lambda _: [f"Astrarium is at {where}   (Ctrl-C ends it)"])
-        if open_:
+        if values["open"]:
             import webbrowser
 
             Thread(target=webbrowser.open, args=(where,), daemon=True).start()
@@ -85,24 +85,17 @@ def serve(
         server.serve(settings, listening, started)
 
 
-def _settings(ctx: typer.Context) -> ServerSettings:
-    from functools import partial
-
-    from astrarium.api import request
-    from astrarium.units import parse_count, parse_number
+def _settings(values: Mapping[str, Any]) -> ServerSettings:
     from astrarium.web.settings import ServerSettings
 
-    flags = ctx.params
-    if not flags["host"].strip():
+    if not values["host"].strip():
         raise InputError("--host: the address is empty; 127.0.0.1 is this machine alone")
-    port = partial(parse_count, allow_zero=True)
-    seconds = flags["search_seconds"]
     return ServerSettings(
-        host=flags["host"],
-        port=request.parse("--port", flags["port"], port, MOST_PORT),
-        token=_checked(flags["token"]),
-        search_seconds=request.parse("--search-seconds", seconds, parse_number, MOST_SECONDS),
-        most_waiting=request.count("--most-waiting", flags["most_waiting"], MOST_WAITING),
+        host=values["host"],
+        port=values["port"],
+        token=_checked(values["token"]),
+        search_seconds=values["search_seconds"],
+        most_waiting=values["most_waiting"],
     ).with_token()
 
 

@@ -1,65 +1,133 @@
-"""What all commands share: values as typed, errors as one message and an exit code.
+"""What all commands share: flags from the table, errors as one message and an exit code.
 
-Flags are read as text and parsed by the package itself, which gives one kind of message for a
-flag and for a file, and knows units. typer would run each through pydantic, whose import alone
-takes a tenth of a second; `_AsTyped` stands in for that step.
+click hands every text on as it was typed; the readers of the table make values of them, which gives
+one kind of message for a flag and for a file.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
+from click.shell_completion import CompletionItem
 
+from astrarium.api.flags import Flag, read
+from astrarium.cli import INTERRUPTED
 from astrarium.errors import AstrariumError
 
 ARGUMENTS = "astrarium.arguments"  # where the context keeps the command line as typed
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+JSON = Flag("Print one JSON document instead of text.", default=False, is_switch=True)
 
 
-class _AsTyped:
-    """Hands a parameter's text on; has the interface of typer's converters."""
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ANN401
-        return () if value is None and (param.multiple or param.nargs == -1) else value
-
-
-_AS_TYPED = _AsTyped()
-
-
-def _as_typed(parameters: list[Any]) -> list[Any]:
-    for parameter in parameters:
-        parameter._runtime_param = _AS_TYPED
-    return parameters
-
-
-class ShellCommand(TyperCommand):
+class ShellCommand(click.Command):
     """A command whose errors for the user become a message on stderr and an exit code."""
 
-    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
-        return _as_typed(super().get_params(ctx))
-
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401
         try:
             return super().invoke(ctx)
         except AstrariumError as error:
             print(f"Error: {error}", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
+            raise click.exceptions.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-class CommandGroup(TyperGroup):
-    """A group of commands; remembers the command line for messages that repeat it."""
+class CommandGroup(click.Group):
+    """Commands in the order in which they were added."""
 
-    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
-        return _as_typed(super().get_params(ctx))
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            alike = get_close_matches(args[0], self.list_commands(ctx))
+            hint = f" Did you mean {', '.join(map(repr, alike))}?" if alike else ""
+            raise click.UsageError(f"{error.message}{hint}", ctx) from None
+
+
+class Commands(CommandGroup):
+    """A group whose commands are modules of a package, each loaded when it is asked for."""
+
+    def __init__(self, package: str, names: tuple[str, ...], **settings: Any) -> None:  # noqa: ANN401
+        super().__init__(**settings)
+        self._package, self._names = package, names
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._names)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        if name not in self._names:
+            return None
+        command: click.Command = getattr(import_module(f"{self._package}.{name}"), name)
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta.setdefault(ARGUMENTS, tuple(args))
         return super().parse_args(ctx, args)
 
 
-def typed(ctx: typer.Context) -> frozenset[str]:
+def command(
+    *tables: Mapping[str, Flag], group: click.Group | None = None
+) -> Callable[[Callable[..., None]], ShellCommand]:
+    """Make a command of a function that takes the context and the values of these flags."""
+    table = {name: one for part in tables for name, one in part.items()}
+
+    def made(function: Callable[..., None]) -> ShellCommand:
+        def callback(**given: Any) -> None:  # noqa: ANN401
+            function(click.get_current_context(), **read(table, given))
+
+        done = ShellCommand(
+            function.__name__,
+            callback=callback,
+            params=[_parameter(name, one) for name, one in table.items()],
+            help=function.__doc__,
+            context_settings=SETTINGS,
+        )
+        if group is not None:
+            group.add_command(done)
+        return done
+
+    return made
+
+
+def _parameter(name: str, flag: Flag) -> click.Parameter:
+    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem[str]]:
+        if flag.complete is None and not flag.words:
+            return [CompletionItem(typed, type="file")]
+        return [CompletionItem(value) for value in flag.completed(typed)]
+
+    common: dict[str, Any] = {
+        "help": flag.help,
+        "required": flag.required,
+        "metavar": flag.takes,
+        "type": click.UNPROCESSED,
+        "shell_complete": complete,
+    }
+    if flag.is_argument:
+        shown = flag.takes if flag.required else f"[{flag.takes}]"
+        nargs = -1 if flag.several else 1
+        return click.Argument([name], nargs=nargs, **{**common, "metavar": shown})
+    spellings = flag.spellings or ("--" + name.replace("_", "-"),)
+    if flag.is_switch:
+        # A default is worth saying where there is a way to say no.
+        default = {"default": flag.default, "show_default": "/" in spellings[0]}
+        return click.Option([*spellings, name], is_flag=True, help=flag.help, **default)
+    if flag.default is not None:
+        common |= {"default": flag.default, "show_default": True}
+    return click.Option([*spellings, name], multiple=flag.several, **common)
+
+
+def typed(ctx: click.Context) -> frozenset[str]:
     """The flags that were typed, and not left at their defaults."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return frozenset(name for name, one in sources.items() if one and one.name == "COMMANDLINE")

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+import click
 
-import typer
+from astrarium.api.flags import Flag
+from astrarium.cli.explain import RANK
+from astrarium.cli.export import PLAN
+from astrarium.cli.shell import JSON, command
 
-from astrarium.cli import options
-from astrarium.cli.export import PLAN, RANK
+FLAGS = {
+    "plan": PLAN,
+    "out": Flag(
+        "The trace to write, a .json file.", "FILE", required=True, spellings=("--out", "-o")
+    ),
+    "rank": RANK,
+    "every_rank": Flag(
+        "A track for every rank, not for every stage.", default=False, is_switch=True
+    ),
+    "json": JSON,
+}
 
-OUT: TypeAlias = Annotated[
-    str, typer.Option("--out", "-o", metavar="FILE", help="The trace to write, a .json file.")
-]
-EVERY_RANK: TypeAlias = Annotated[
-    bool, typer.Option("--every-rank", help="A track for every rank, not for every stage.")
-]
 
-
+@command(FLAGS)
 def trace(
-    plan: PLAN,
-    out: OUT,
-    rank: RANK = "1",
-    every_rank: EVERY_RANK = False,
-    json: options.JSON = False,
+    _: click.Context, *, plan: str, out: str, rank: int, every_rank: bool, json: bool
 ) -> None:
     """Write the predicted iteration of a plan as a trace.
 
@@ -31,16 +33,14 @@ def trace(
     from json import dumps
     from pathlib import Path
 
-    from astrarium.api import request
     from astrarium.cli import output
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document, plan_of_rank
-    from astrarium.report.trace import trace_of
+    from astrarium.report.timeline.trace import trace_of
 
-    number = request.rank(rank)
     output.check_out(out, ".json", b"traceEvents", (plan, Path(plan) / PLAN_FILE))
     document = load_document(Path(plan))
-    chosen = plan_of_rank(document, number, plan)
+    chosen = plan_of_rank(document, rank, plan)
     with output.progress("tracing"):
         made = trace_of(document, chosen, every_rank=every_rank)
         output.write_text(out, dumps(made, allow_nan=False))

@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from astrarium.cli import options
+from astrarium.api.flags import FLAGS, Flag
+from astrarium.api.readers import choice
+from astrarium.cli.shell import JSON, command
 
-GROUPS = ("source", "gpu", "model", "framework", "runtime")
-SCORES = ("stated", "all")
+if TYPE_CHECKING:
+    from astrarium.report.validation import Grouping
+    from astrarium.validate.metrics import Scoring
 
-TABLES: TypeAlias = Annotated[
-    list[str], typer.Argument(metavar="TABLE.csv...", help="Tables of measured iterations.")
-]
-BY: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(GROUPS),
-        help="What rows are grouped by.",
-        autocompletion=options.one_of(*GROUPS),
+
+def _groupings() -> Iterable[StrEnum]:
+    from astrarium.report.validation import Grouping
+
+    return Grouping
+
+
+def _scorings() -> Iterable[StrEnum]:
+    from astrarium.validate.metrics import Scoring
+
+    return Scoring
+
+
+VALIDATE_FLAGS = {
+    "tables": Flag(
+        "Tables of measured iterations.",
+        "TABLE.csv...",
+        several=True,
+        required=True,
+        is_argument=True,
     ),
-]
-SCORE: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(SCORES),
-        help="Score times where the strategy is stated, or also where parts are assumed.",
-        autocompletion=options.one_of(*SCORES),
+    "by": Flag(
+        "What rows are grouped by.",
+        read=choice(_groupings),
+        default="source",
+        words=("source", "gpu", "model", "framework", "runtime"),
     ),
-]
-OUT: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="FILE.csv", help="Write the rows with their predictions.")
-]
-PLOT: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="FILE.png|svg|html", help="Draw predicted over measured times."),
-]
+    "score": Flag(
+        "Score times where the strategy is stated, or also where parts are assumed.",
+        read=choice(_scorings),
+        default="stated",
+        words=("stated", "all"),
+    ),
+    "out": Flag("Write the rows with their predictions.", "FILE.csv"),
+    "plot": Flag("Draw predicted over measured times.", "FILE.png|svg|html"),
+    "profile": FLAGS["profile"],
+    "json": JSON,
+}
 
 
+@command(VALIDATE_FLAGS)
 def validate(
-    tables: TABLES,
-    by: BY = "source",
-    score: SCORE = "stated",
-    out: OUT = None,
-    plot: PLOT = None,
-    profile: options.PROFILE = None,
-    json: options.JSON = False,
+    _: click.Context,
+    *,
+    tables: tuple[str, ...],
+    by: Grouping,
+    score: Scoring,
+    out: str | None,
+    plot: str | None,
+    profile: str | None,
+    json: bool,
 ) -> None:
     """Predictions against measurements: errors by source, the rows behind them."""
     from dataclasses import asdict
@@ -54,12 +74,9 @@ def validate(
     from astrarium.api import request
     from astrarium.cli import output
     from astrarium.report import scatter, validation
-    from astrarium.validate.metrics import Scoring
     from astrarium.validate.predictions import predict_rows
     from astrarium.validate.table import read_table
 
-    grouping = request.choice("--by", by, validation.Grouping)
-    scoring = request.choice("--score", score, Scoring)
     if plot is not None:
         scatter.check_plot(plot)
     for flag, file in (("--out", out), ("--plot", plot)):
@@ -74,11 +91,11 @@ def validate(
     if tuned is not None and profile is not None:
         count = sum(p.plan is not None and tuned.concerns(p.scenario) for p in predictions)
         used = validation.UsedOn(profile, tuned.gpu, tuned.runtime, count)
-    document = validation.validation_document(read, predictions, grouping, scoring, used)
+    document = validation.validation_document(read, predictions, by, score, used)
     if out is not None:
         output.write_text(out, validation.predictions_csv(read, predictions))
     if plot is not None:
-        scatter.draw(plot, validation.scatter_points(predictions, scoring))
+        scatter.draw(plot, validation.scatter_points(predictions, score))
     if json:
         output.print_json(asdict(document))
     else:

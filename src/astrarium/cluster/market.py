@@ -21,7 +21,7 @@ from astrarium.catalog.provenance import sources
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import network_of_fabric
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
-from astrarium.errors import InputError
+from astrarium.errors import InputError, flag, refusal
 from astrarium.value import Value
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ def with_prices(
     here = [pool.gpu.name for pool in cluster.pools]
     for gpu in usd_per_gpu_hour:
         if gpu not in (*here, *elsewhere):
-            raise InputError(
-                f"{PRICE_FLAG}: {gpu} is none of the GPUs asked about ({', '.join(here)})"
-            )
+            raise refusal("price", f": {gpu} is none of the GPUs asked about ({', '.join(here)})")
     return replace(
         cluster,
         pools=tuple(
@@ -138,9 +136,11 @@ def with_power(cluster: Cluster, power: Power) -> Cluster:
     """The cluster with the power of machines whose price is zero."""
     if all(pool.usd_per_gpu_hour != 0 for pool in cluster.pools):
         names = ", ".join(pool.requested or pool.gpu.name for pool in cluster.pools)
-        raise InputError(
-            f"--power-price is for owned machines, whose price is zero, and {names} are rented;"
-            f" {PRICE_FLAG} {cluster.pools[0].requested or cluster.pools[0].gpu.name}=0 owns them"
+        first = cluster.pools[0].requested or cluster.pools[0].gpu.name
+        raise refusal(
+            "power_price",
+            f" is for owned machines, whose price is zero, and {names} are rented;"
+            f" {flag('price')} {first}=0 owns them",
         )
     return replace(
         cluster,

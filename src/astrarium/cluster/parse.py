@@ -6,42 +6,67 @@ Anything else needs a cluster file, because the text cannot say which machines h
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
 from astrarium import units
 from astrarium.catalog import Gpu, find_gpu
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.types import LARGEST_CLUSTER, Cluster, Pool, check_cluster
 from astrarium.errors import InputError
 
+# "h100:64,a100:32", or counts by type.
+GpusGiven: TypeAlias = str | Mapping[str, units.Amount] | Sequence[tuple[str, units.Amount]]
 
-def parse_gpus(text: str) -> Cluster:
-    """Read "TYPE:COUNT[,TYPE:COUNT...]"."""
+
+def parse_gpus(given: GpusGiven) -> Cluster:
+    """Read "TYPE:COUNT[,TYPE:COUNT...]", or the same as names and numbers."""
+    text = gpus_text(given)
     if not text.strip():
         raise InputError("no GPUs given; expected TYPE:COUNT[,TYPE:COUNT...] such as h100:64")
-    pools = [_pool(entry.strip(), text) for entry in text.split(",")]
+    pools = [_pool(*entry, text) for entry in _entries(given)]
     for index, pool in enumerate(pools):
         for other in pools[:index]:
             if other.gpu.name == pool.gpu.name:
                 total = other.num_gpus + pool.num_gpus
                 raise InputError(
                     f"{text}: {pool.gpu.name} appears twice; write the sum, "
-                    f"{_spelling(pool)}:{total}, or give the machines in a cluster file"
+                    f"{_type_as_given(pool)}:{total}, or give the machines in a cluster file"
                 )
     return check_cluster(Cluster(tuple(pools)))
 
 
-def _pool(entry: str, text: str) -> Pool:
+def gpus_text(given: GpusGiven) -> str:
+    """GPUs as they would be typed."""
+    return given if isinstance(given, str) else ",".join(entry for entry, _, _ in _entries(given))
+
+
+def _entries(given: GpusGiven) -> list[tuple[str, str, units.Amount]]:
+    """Each entry as it would be typed, its type and its count; "" where either is missing."""
+    if isinstance(given, str):
+        texts = [entry.strip() for entry in given.split(",")]
+        return [(text, *_divided(text)) for text in texts]
+    pairs = given.items() if isinstance(given, Mapping) else given
+    return [(f"{name}:{units.echo(count)}", name, count) for name, count in pairs]
+
+
+def _divided(entry: str) -> tuple[str, str]:
+    name, _, count = entry.partition(":")
+    return name.strip(), count.strip()
+
+
+def _pool(entry: str, name: str, amount: units.Amount, text: str) -> Pool:
     if not entry:
         raise InputError(f"{text}: an entry is empty; expected TYPE:COUNT[,TYPE:COUNT...]")
-    name, colon, count_text = (part.strip() for part in entry.partition(":"))
     if not name:
         raise InputError(f"{entry}: the GPU type is missing; expected TYPE:COUNT such as h100:64")
     gpu = find_gpu(name)
-    if not colon or not count_text:
+    if amount == "":
         raise InputError(
             f"{entry}: the number of GPUs is missing; write {name}:{gpu.gpus_per_node} "
             f"for one node of {gpu.name}"
         )
-    nodes, gpus_per_node = _machines(gpu, _count(entry, count_text), entry)
+    nodes, gpus_per_node = _machines(gpu, _count(entry, amount), entry)
     machines = Machines(rented_sizes=gpu.rented_sizes or (gpu.gpus_per_node,))
     return build_pool(
         gpu.name,
@@ -54,10 +79,10 @@ def _pool(entry: str, text: str) -> Pool:
     )
 
 
-def _count(entry: str, text: str) -> int:
-    """Read how many GPUs there are."""
+def _count(entry: str, amount: units.Amount) -> int:
+    """The number of GPUs."""
     try:
-        count = units.parse_count(text)
+        count = units.parse_count(amount)
     except InputError as error:
         raise InputError(f"{entry}: number of GPUs: {error}") from None
     if count > LARGEST_CLUSTER:
@@ -86,5 +111,5 @@ def _machines(gpu: Gpu, count: int, entry: str) -> tuple[int, int]:
     )
 
 
-def _spelling(pool: Pool) -> str:
+def _type_as_given(pool: Pool) -> str:
     return pool.requested or pool.gpu.name

@@ -1,6 +1,7 @@
 """What users already have: scripts, arguments and config files of training programs, and logs.
 
-`settings` is the common ground: names and texts, as a program prints or is given them, and what
-they say about model, strategy and workload. `megatron`, `torchtitan` and `nanotron` read settings;
-`script`, `arguments`, `deepspeed` and others read files. `detect.read_config` does all of it.
+`detect.read_config` reads any of them. `settings` is the common ground: names and texts, as a
+program prints or is given them, and what they say about model, strategy and workload. `megatron` is
+a package, as Megatron has arguments, YAML, overrides and rules; `shell` reads the scripts that
+start it. Other programs have a module each.
 """

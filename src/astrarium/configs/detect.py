@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from astrarium.configs.override_text import is_overrides
+from astrarium.configs.megatron.override_text import is_overrides
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ Reader: TypeAlias = "Callable[[Mapping[str, Any], str], Imported]"
 def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
     """The configuration of another program; None if this is a strategy or a plan of ours."""
     if _ARGUMENTS.match(reference):
-        from astrarium.configs.megatron_import import read_arguments
+        from astrarium.configs.megatron.importing import read_arguments
 
         return read_arguments(reference, flag)
     if "=" in reference:
         if is_overrides(reference):
-            from astrarium.configs.overrides import read_overrides
+            from astrarium.configs.megatron.overrides import read_overrides
 
             return read_overrides(reference, flag)
         if "," in reference or not Path(reference).is_file():
@@ -51,11 +51,11 @@ def _of_file(path: Path) -> Imported | None:
 
     source, text = str(path), read_text(path)
     if is_overrides(text) and not (_FLAG.search(text) or _SECTION.search(text)):
-        from astrarium.configs.overrides import read_overrides
+        from astrarium.configs.megatron.overrides import read_overrides
 
         return read_overrides(text, source)
     if language_of(text) == SHELL:
-        from astrarium.configs.megatron_import import read_launch_script
+        from astrarium.configs.megatron.importing import read_launch_script
 
         return read_launch_script(text, source)
     content = content_of(path)
@@ -115,7 +115,8 @@ def reader_of(content: Mapping[str, Any]) -> Reader | None:
     """Who reads a document with such keys; None for strategies, plans and what nobody knows."""
     if is_strategy(content):
         return None
-    from astrarium.configs import accelerate, deepspeed, overrides, torchtitan_file
+    from astrarium.configs import accelerate, deepspeed, torchtitan_file
+    from astrarium.configs.megatron import overrides
 
     if "parallelism" in content and "tokens" in content:
         from astrarium.configs.nanotron_file import read_nanotron

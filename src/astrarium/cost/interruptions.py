@@ -35,11 +35,11 @@ from astrarium.value import Value
 # looked at and not counted, have several interruptions a day.
 DEFAULT_INTERRUPTIONS_PER_HOUR = 0.10 / 24
 
-# Of any node of eight GPUs, spot or not: Llama 3 405B had 419 unexpected interruptions in 54 days on
-# 2,048 nodes ("The Llama 3 Herd of Models", arXiv 2407.21783, section 3.3.4): 1.6e-4 an hour. Others
-# have about as many: MegaScale over 100 in several weeks on more than 1,250 nodes (arXiv 2402.15627),
-# 1.2e-4 in four weeks; OPT-175B at least 35 restarts by hand, and 70 more by itself as it estimates,
-# in two months on 124 nodes (arXiv 2205.01068): 2e-4 to 6e-4.
+# Of any node of eight GPUs, spot or not: Llama 3 405B had 419 unexpected interruptions in 54 days
+# on 2,048 nodes ("The Llama 3 Herd of Models", arXiv 2407.21783, section 3.3.4): 1.6e-4 an hour.
+# Others have about as many: MegaScale over 100 in several weeks on more than 1,250 nodes (arXiv
+# 2402.15627), 1.2e-4 in four weeks; OPT-175B at least 35 restarts by hand, and 70 more by itself as
+# it estimates, in two months on 124 nodes (arXiv 2205.01068): 2e-4 to 6e-4.
 DEFAULT_FAILURES_PER_HOUR = 1.6e-4
 
 _NEWTON_STEPS = 6  # each doubles the digits that are right, from one on

@@ -32,7 +32,7 @@ from astrarium.cost.efficiency import (
     operator_model,
 )
 from astrarium.cost.tuning import Tuning
-from astrarium.errors import InputError
+from astrarium.errors import InputError, flag
 
 Laws = Mapping[str, tuple[float, ...]]
 
@@ -165,7 +165,8 @@ class LawModel(OperatorModel, frozen=True, dict=True):
             lacking = f"a profile with '{name}'" if self.laws else "a profile"
             raise InputError(
                 f"{self.gpu.name}: cores differ, and this one has no time without {lacking};"
-                " measure it with `astrarium calibrate --device cpu`, then give --profile"
+                f" measure it with `astrarium calibrate --device cpu`, then give {flag('profile')}",
+                "profile",
             )
         return law
 
@@ -211,7 +212,7 @@ def operators_of(gpu: Gpu, tuning: Tuning) -> OperatorModel:
 
 def law_model(gpu: Gpu, laws: Laws, relative_error: float) -> LawModel:
     """The operator model of a device with these laws; without any, no operator has a time."""
-    empty = Profile(gpu.name, ProfileSource.MEASURED, "", "", relative_error, {}, {}, 1.0)
+    empty = Profile(gpu.name, ProfileSource.MEASURED, "", "", relative_error, {}, 1.0)
     return LawModel(
         gpu=gpu,
         source=ProfileSource.MEASURED,

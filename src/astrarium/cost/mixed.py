@@ -361,6 +361,13 @@ class ClusterModel:
             )
         return self._links[pools]
 
+    def crossing_seconds(self, degrees: Degrees, pools: StageClass) -> Floats:
+        """A transfer between two stages of unlike classes that lie on these pools: (rows,)."""
+        shards = self.pools[0].shard_costs(degrees, degrees.gpus)
+        sent = shards.ends.boundary_bytes[shards.shard_of]
+        senders = degrees.stage_stride[:, None]
+        return send_seconds(self._fabric(pools), sent, np.True_, senders).min(axis=1)
+
     def _between(self, parts: Sequence[_Part]) -> tuple[Floats, Floats]:
         """Seconds of a hop, and of reducing a tied table, from one class to another."""
         layouts = parts[0].layouts

@@ -21,6 +21,7 @@ from astrarium.strategy.columns import SPLITS
 from astrarium.strategy.split import (
     chunk_bounds,
     layer_weights,
+    one_layer_each,
     product_weights,
     threshold_bounds,
 )
@@ -124,7 +125,9 @@ class StagePlanner:
     def bounds(self, pp: int, virtual: int, split: LayerSplit) -> Ints:
         key = (pp, virtual, split)
         if key not in self._bounds:
-            if self._products and virtual == 1 and split is LayerSplit.BALANCED:
+            if split is LayerSplit.FREE:
+                self._bounds[key] = one_layer_each(self.num_layers, pp * virtual)
+            elif self._products and virtual == 1 and split is LayerSplit.BALANCED:
                 self._bounds[key] = threshold_bounds(*self._products, pp)
             else:
                 self._bounds[key] = _chunk_bounds(self._weights_key, self.head_weight, *key)

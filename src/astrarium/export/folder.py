@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from astrarium.documents import write_atomic
-from astrarium.errors import InputError
+from astrarium.errors import InputError, flag
 from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.readme import readme
 from astrarium.export.rocm import on_rocm
@@ -97,14 +97,14 @@ def check_folder(out: str, *, force: bool) -> None:
     """Refuse a place where the files cannot go, before any work is done."""
     path = Path(out)
     if path.exists() and not path.is_dir():
-        raise InputError(f"--out {out}: is a file; name a folder")
+        raise InputError(f"{flag('out')} {out}: is a file; name a folder")
     held = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     if held and not force:
         more = len(held) - NAMES_SHOWN
         shown = ", ".join(held[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
         raise InputError(
-            f"--out {out}: the folder is not empty (it holds {shown}); name another one, or replace"
-            " files of the same names with --force"
+            f"{flag('out')} {out}: the folder is not empty (it holds {shown}); name another one, or"
+            f" replace files of the same names with {flag('force')}"
         )
 
 
@@ -150,5 +150,5 @@ def _explained(out: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"--out {out}: cannot be written: {error.strerror}; choose another place"
+            f"{flag('out')} {out}: cannot be written: {error.strerror}; choose another place"
         ) from None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from astrarium.errors import flag
 from astrarium.export.folder import Folder
 from astrarium.export.nearest import Nearest
 from astrarium.export.target import Refusal, Target
@@ -116,7 +117,7 @@ class Refused(Value, frozen=True):
         return (
             f"The nearest that it can{of_document}: {', '.join(self.nearest.changed)}. Predicted:"
             f" {format_seconds(seconds)} an iteration, {slower:.2f} times that of the refused plan."
-            " Add --nearest to export it."
+            f" Add {flag('nearest')} to export it."
         )
 
 

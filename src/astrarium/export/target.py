@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import field
 
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, did_you_mean, flag, with_flags
 from astrarium.export.features import Feature, asked_by
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.plans.job import Job
@@ -59,19 +59,19 @@ class Refusal(Value, frozen=True):
         return f"{self.asked}: {self.why}"
 
 
-# Each is a module of this package with a `TARGET`; only the one asked for is imported.
+# Each is a module with a `TARGET`; only the one asked for is imported.
 _MODULES: Final[Mapping[str, str]] = {
-    "megatron": "megatron",
-    "bridge": "bridge",
-    "torchtitan": "torchtitan",
-    "torchtitan-0.2": "torchtitan_toml",
-    "deepspeed": "deepspeed",
-    "accelerate": "accelerate",
-    "torchrun": "torchrun",
-    "slurm": "slurm",
-    "kubernetes": "kubernetes",
-    "skypilot": "skypilot",
-    "ray": "ray",
+    "megatron": "software.megatron",
+    "bridge": "software.bridge",
+    "torchtitan": "software.torchtitan",
+    "torchtitan-0.2": "software.torchtitan_toml",
+    "deepspeed": "software.deepspeed",
+    "accelerate": "software.accelerate",
+    "torchrun": "launchers.torchrun",
+    "slurm": "launchers.slurm",
+    "kubernetes": "launchers.kubernetes",
+    "skypilot": "launchers.skypilot",
+    "ray": "launchers.ray",
 }
 
 
@@ -83,7 +83,7 @@ def find_target(name: str) -> Target:
     """The target of this name."""
     if name.lower() not in _MODULES:
         hint = did_you_mean(name, target_names())
-        raise InputError(f"--to '{name}': expected one of {', '.join(_MODULES)}{hint}")
+        raise InputError(f"{flag('to')} '{name}': expected one of {', '.join(_MODULES)}{hint}")
     target: Target = import_module(f"astrarium.export.{_MODULES[name.lower()]}").TARGET
     return target
 
@@ -95,7 +95,7 @@ LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
 # Of training software that does not resume.
 _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
     Feature.SPOT: "what is written for it keeps no checkpoints, so that a run would begin anew"
-    " whenever nodes are taken away; plan with --spot never, or export to megatron",
+    " whenever nodes are taken away; plan with {spot} never, or export to megatron",
 }
 
 
@@ -104,7 +104,7 @@ def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     asked, lacks = asked_by(job), {**LACKED_BY_ALL, **target.lacks}
     if target.program and not target.resumes:
         lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}
-    found = [Refusal(f, asked[f], why) for f, why in lacks.items() if f in asked]
+    found = [Refusal(f, asked[f], with_flags(why)) for f, why in lacks.items() if f in asked]
     if nodes := target.nodes_refused(job):
         found.append(Refusal(Feature.NODES, asked[Feature.NODES], nodes))
     model = target.model_refused(job)

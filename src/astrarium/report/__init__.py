@@ -1,1 +1,5 @@
-"""A plan as people and programs read it: documents, tables, explanations. Never searches."""
+"""What people and programs read about a plan: documents, tables, explanations. Never searches.
+
+Each package holds one subject: `plan`, the `front` of time against money, `explain`, the `timeline`
+of an iteration, the HTML `page`, the `catalog`, measured `runs`. `tables` and `wording` are shared.
+"""

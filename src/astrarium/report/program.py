@@ -15,20 +15,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.report.bars import Bar
-from astrarium.report.grouped import grouped
-from astrarium.report.layout import (
-    GAP,
-    GIB,
-    Field,
-    fits,
-    listing,
-    natural_width,
-    new_table,
-    percent,
-    terms_table,
-    title,
-)
 from astrarium.report.program_parts import (
     CUT,
     ProgramPart,
@@ -42,18 +28,33 @@ from astrarium.report.program_parts import (
     work_of,
 )
 from astrarium.report.program_why import reason_words, size_words
-from astrarium.spmd.document import (
+from astrarium.report.tables import (
+    GAP,
+    GIB,
+    Bar,
+    Field,
+    fits,
+    grouped,
+    listing,
+    natural_width,
+    new_table,
+    percent,
+    terms_table,
+    title,
+)
+from astrarium.spmd.capture import called
+from astrarium.spmd.graph import PARAMETER
+from astrarium.spmd.program import (
     MEMORY_CAUSES,
     DeviceMemoryPart,
     DevicePart,
+    DeviceProgram,
+    Instruction,
     ProgramDocument,
     SynthesisPart,
     TriedPart,
     placement_text,
 )
-from astrarium.spmd.factory import called
-from astrarium.spmd.graph import PARAMETER
-from astrarium.spmd.program import DeviceProgram, Instruction
 from astrarium.units import format_count, format_seconds
 from astrarium.value import Value
 
@@ -105,7 +106,7 @@ def program_report(
 
 def next_steps(document: ProgramDocument, file: str, width: int) -> Iterator[RenderableType]:
     """What to do with a program that is written."""
-    from astrarium.report.tables import copyable
+    from astrarium.report.plan.text import copyable
 
     yield title("Explain and run it")
     yield Text(f"  {file} is written", style="dim")
@@ -115,7 +116,7 @@ def next_steps(document: ProgramDocument, file: str, width: int) -> Iterator[Ren
 
 def _ways_to_run(document: ProgramDocument, file: str, width: int) -> Iterator[RenderableType]:
     """On the devices that it is for; on cores only what they can train in a short time."""
-    from astrarium.report.tables import copyable
+    from astrarium.report.plan.text import copyable
 
     if all(pool.gpu.is_processor for pool in document.cluster.pools):
         yield copyable(["astrarium", "run", file, "--measure"], width)

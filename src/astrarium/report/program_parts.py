@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from astrarium.spmd.document import placement_text
-from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
-from astrarium.spmd.layout import PARTIAL
-from astrarium.spmd.program import DeviceProgram, How, Instruction
-from astrarium.spmd.rules import SEGMENT, MessageKind, ShardRule
+from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, SEGMENT, Graph
+from astrarium.spmd.program import DeviceProgram, How, Instruction, placement_text
+from astrarium.spmd.rules import PARTIAL, MessageKind, ShardRule
 from astrarium.value import Value
 
 OUTSIDE: Final = -1  # the block of a node that no layer repeats
@@ -23,7 +21,7 @@ HEADS: Final = "heads"
 CUT: Final = ", after cut "  # where an axis goes on with other pieces
 WHOLE: Final = "the whole graph"
 SHORT_NAMES: Final = {"scaled_dot_product_attention": "attention"}
-# Of the weights, as Megatron says; rules are named by the letters of `rules_products`.
+# Of the weights, as Megatron says; rules are named by the letters of `rules.products`.
 PRODUCT_WAYS: Final = {
     "linear": {"shard o": "columns", "shard i": "rows"},
     "addmm": {"shard j": "columns", "shard k": "rows"},

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.report.execution import loss_fields
-from astrarium.report.layout import Field, listing, title
+from astrarium.report.runs.execution import loss_fields
+from astrarium.report.tables import Field, listing, title
 from astrarium.runtime.spmd.job import ProgramRun
 from astrarium.runtime.spmd.timed import MeasuredProgram
 from astrarium.units import format_bytes, format_count, format_seconds

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from astrarium.report.program_parts import instructions_by_owner, parts_of, sent_bytes, work_of
-from astrarium.spmd.document import ReasonPart
-from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.program import DeviceProgram, Instruction, ReasonPart
 from astrarium.units import format_bytes, format_seconds
 
 MOST_WAYS: Final = 3  # named in a sentence

@@ -1,428 +1,276 @@
-"""Plans as text: header, best strategies, memory by stage, time by cause, what the search did.
-
-Functions return rich renderables for a given width and print nothing; nothing is cut off.
-"""
+"""The one table type of all reports, and what else they share: titles, bars, numbers in columns."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
-from rich.console import Group, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.plans.document import (
-    ClusterPart,
-    MemoryPart,
-    PlanDocument,
-    PlanPart,
-    PoolPart,
-    SearchPart,
-    WorkloadPart,
-)
-from astrarium.report.bars import Bar
-from astrarium.report.layout import GAP, dollars, gib, interval, new_table, percent, title
-from astrarium.report.stages import FULL_NAMES, memory_table
-from astrarium.report.words import (
-    gpus_words,
-    pipeline_words,
-    recompute_words,
-    rejection,
-    rule_words,
-    short_types,
-    strategy_words,
-    switches_words,
-    time_cause,
-    unit_price,
-    zero_words,
-)
-from astrarium.units import DAY, format_count, format_rate, format_seconds
+from astrarium.units import DAY, HOUR, MINUTE, format_count, format_seconds, format_usd
 from astrarium.value import Value
 
-SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
-REASONS_SHOWN = 3
-LEAST_GAP = 0.001  # that is told apart from none
-MANY_POOLS = 6  # beyond which only those in use are described
-KEY_HEADS = ("cloud", "type", "GPUs")  # columns that tell plans apart
-WORDS_WIDTH = 30  # what a column of words gets before its lines are broken
+GIB = 2**30
+HUNDRED = 100.0
+MILLION = 1e6
+GAP = 2  # blanks between columns
+WIDE = 100  # columns from which terms get bars
+PROSE_WIDTH = 24  # what a column of prose gets before its lines are broken
+INDENT = 2  # of the rows below the name of their group
+
+_BLOCKS = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
+_ASCII = ("#", ".")
+_SECONDS = {"days": DAY, "h": HOUR, "min": MINUTE, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
-class Column(Value, frozen=True):
-    """A column of the table of strategies: its head and the text of a plan."""
+def title(text: str) -> RenderableType:
+    return Padding(Text(text, style="bold"), (1, 0, 0, 0))
+
+
+def indented(part: RenderableType, style: str = "") -> RenderableType:
+    """A part two columns to the right; text is taken as it is, without markup."""
+    return Padding(Text(part, style) if isinstance(part, str) else part, (0, 0, 0, INDENT))
+
+
+def gib(size: float) -> str:
+    """GiB in a column: no fraction from a thousand on."""
+    return f"{size / GIB:,.1f}" if abs(size) < 999.95 * GIB else f"{size / GIB:,.0f}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def dollars(amount: float | None) -> str:
+    """An amount in a column: no cents from a hundred on, millions in short."""
+    if amount is None:
+        return "no price"
+    if amount >= MILLION:
+        return f"${format_count(amount)}"
+    return f"${amount:,.0f}" if amount >= HUNDRED else format_usd(amount)
+
+
+def interval(bounds: tuple[float, float], middle: float) -> str:
+    """Two durations in the unit in which `middle`, which lies between them, is written."""
+    unit = format_seconds(middle).rpartition(" ")[2]
+    low, high = (seconds / _SECONDS[unit] for seconds in bounds)
+    decimals = 0 if high >= HUNDRED else 1 if high >= 10 else 2
+    return f"{low:,.{decimals}f}-{high:,.{decimals}f} {unit}"
+
+
+def runs(numbers: Iterable[int]) -> str:
+    """Ascending numbers with those in a row joined: 1-3, 5."""
+    joined = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    ends = [(run[0][1], run[-1][1]) for run in (list(group) for _, group in joined)]
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ends)
+
+
+class Bar(Value, frozen=True):
+    """`share` of `width` characters is filled; at least one if the share is not zero.
+
+    It is readable without colours and in ASCII terminals.
+    """
+
+    share: float
+    width: int
+    style: str = "cyan"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        filled, empty = _ASCII if options.ascii_only else _BLOCKS
+        count = min(max(round(self.share * self.width), int(self.share > 0)), self.width)
+        yield Segment(filled * count, console.get_style(self.style))
+        yield Segment(empty * (self.width - count), console.get_style("dim"))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(self.width, self.width)
+
+
+class Field(Value, frozen=True):
+    """A column of a table: never broken, unless it is prose; the highest `drop` goes first."""
 
     head: str
-    text: Callable[[PlanPart], str]
-    left: bool = False  # words, which may take several lines; a number never does
+    cells: Sequence[str]
+    right: bool = False
+    prose: bool = False
+    drop: int = 0  # 0: stays however narrow it gets
+    style: str = ""
 
 
-def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
-    """Everything `astrarium plan` shows about its result."""
-    best, listed = document.plans[0], document.listed
-    used = {pool for plan in listed for pool in plan.pools}
-    yield header(document.workload, document.cluster, document.notes, used)
-    yield title("Best strategies" if len(listed) > 1 else "Best strategy")
-    experts = document.workload.has_experts
-    yield strategies_table(listed, document.cluster, width, experts=experts)
-    yield from pipelines(listed)
-    if document.compare is not None:
-        from astrarium.report.compare import compare_section
-
-        yield from compare_section(document, document.compare)
-    if len(document.pareto) > 1:  # otherwise there is nothing to choose, nor to import
-        from astrarium.report.front_table import front_section
-
-        yield from front_section(document, width)
-    if document.sensitivity is not None:
-        from astrarium.report.sensitivity import sensitivity_section
-
-        yield from sensitivity_section(document, document.sensitivity, width)
-    if best.run is not None:
-        from astrarium.report.run import run_section
-
-        yield title(f"The run of plan {best.rank}")
-        yield from run_section(best, best.run, document.cluster, width)
-    yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
-    yield memory_table(best, width)
-    yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
-    yield time_table(best, width)
-    if document.search is not None:
-        yield title("Search")
-        yield search_summary(document.search)
+def listing(fields: Sequence[Field], width: int) -> Iterator[RenderableType]:
+    """A table of the fields that the width has room for, and a line on those it has not."""
+    gap = GAP if fits(fields, width, GAP) else 1
+    kept = fitting(fields, width, gap)
+    yield table(kept, gap)
+    if len(kept) < len(fields):
+        names = ", ".join(field.head for field in fields if field not in kept)
+        needed = width_of(fields, GAP)
+        yield Text(f"not shown: {names}; {needed} columns have room for all, or --json", "dim")
 
 
-def prediction_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
-    """One strategy: whether it fits, time, money, memory and where the time goes."""
-    plan = document.plans[0]
-    yield header(document.workload, document.cluster, document.notes)
-    yield ""
-    yield verdict(plan)
-    words = strategy_words(plan.strategy, experts=document.workload.has_experts)
-    yield Padding(Text(words), (0, 0, 0, 2))
-    if plan.is_mixed:
-        yield Padding(Text(f"pipeline: {pipeline_words(plan)}"), (0, 0, 0, 2))
-    yield Padding(Text(f"switched on: {switches_words(plan.strategy)}"), (0, 0, 1, 2))
-    yield Padding(results_table(document.plans, width - 2), (0, 0, 0, 2))
-    yield title("Memory: GiB on each GPU of a stage")
-    yield memory_table(plan, width)
-    yield title(f"Where the {format_seconds(plan.iteration_seconds)} of an iteration go")
-    yield time_table(plan, width)
-
-
-def header(
-    workload: WorkloadPart,
-    cluster: ClusterPart,
-    notes: Sequence[str] = (),
-    used: Collection[str] = (),
-) -> RenderableType:
-    """Model, training, cluster and price, with what the user's names stand for.
-
-    Of very many pools only those in use are described.
-    """
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in facts(workload, cluster, notes, used):
-        grid.add_row(label, Text(text))
-    return grid
-
-
-def facts(
-    workload: WorkloadPart, cluster: ClusterPart, notes: Sequence[str], used: Collection[str]
-) -> Iterator[tuple[str, str]]:
-    """The lines of the header: what each is about, and its text."""
-    active = ""
-    if workload.active_parameters != workload.parameters:
-        active = f" ({format_count(workload.active_parameters)} active)"
-    yield (
-        "model",
-        f"{workload.model}: {format_count(workload.parameters)} parameters{active},"
-        f" {workload.layers} layers",
-    )
-    tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
-    yield (
-        "training",
-        f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
-        f" {workload.precision}, Adam{tokens}",
-    )
-    pools = cluster.pools
-    if used and len(pools) > MANY_POOLS:
-        yield "clusters", _many_words(pools)
-        pools = tuple(pool for pool in pools if pool.name in used)
-    for pool in pools:
-        yield "cluster", pool_words(pool)
-        yield "price", price_words(pool)
-    for note in notes:
-        yield "note", note
-
-
-def _many_words(pools: Sequence[PoolPart]) -> str:
-    types = len({pool.gpu for pool in pools})
-    clouds = list(dict.fromkeys(pool.cloud for pool in pools if pool.cloud))
-    of = f" of {', '.join(clouds)}" if clouds else ""
-    most = max(pool.gpus for pool in pools)
-    return (
-        f"{len(pools):,} offers{of}: {types} GPU types, up to {most:,} of each; here are those that"
-        " the plans below use"
-    )
-
-
-def pool_words(pool: PoolPart) -> str:
-    alias = "" if pool.gpu_as_given == pool.gpu else f' ("{pool.gpu_as_given}")'
-    nodes = f"{pool.nodes:,} node{'s' if pool.nodes > 1 else ''} of {pool.gpus_per_node}"
-    links = f"{pool.intra_node_link} {format_rate(pool.intra_node_bytes_per_second)} per GPU"
-    if pool.nodes > 1:
-        links += f", {pool.network} {format_rate(pool.inter_node_bytes_per_second)} per node"
-    return (
-        f"{pool.gpus:,} x {pool.gpu}{alias}, {gib(pool.memory_bytes_per_gpu)} GiB each;"
-        f" {nodes}; {links}"
-    )
-
-
-def price_words(pool: PoolPart) -> str:
-    if pool.usd_per_gpu_hour is None:
-        own = f"--price {pool.gpu_as_given}=USD, or usd_per_gpu_hour in a cluster file,"
-        return f"none known for {pool.gpu}; {own} sets one"
-    return f"{unit_price(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
-
-
-def verdict(plan: PlanPart) -> RenderableType:
-    """Whether a strategy fits, as a line that cannot be overlooked."""
-    stage = plan.fullest
-    if plan.fits:
-        free = f"stage {stage.stage} has {gib(stage.free_bytes)} GiB to spare"
-        return Text(f"FITS: {free}", style="bold green")
-    needs = f"{gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB on {stage.gpu}"
-    return Text(
-        f"DOES NOT FIT: stage {stage.stage} needs {needs}, {gib(-stage.free_bytes)} too much",
-        style="bold red",
-    )
-
-
-def strategies_table(
-    plans: Sequence[PlanPart], cluster: ClusterPart, width: int, *, experts: bool = False
-) -> RenderableType:
-    """The plans: what to set, and what it gives; in one table if the width allows."""
-    rank = Column("#", lambda p: str(p.rank))
-    what, gives = choices(plans, cluster, experts), results(plans)
-    together = [rank, *what, *gives]
-    if _natural_width(together, plans) <= width:
-        return _columns_table(together, plans)
-    # What tells plans apart stands in front of every part of what they set.
-    key = [rank, *(column for column in what if column.head in KEY_HEADS)]
-    set_ = [column for column in what if column.head not in KEY_HEADS]
-    return _tables(
-        [*_packed(key, set_, plans, width), *_packed([rank], gives, plans, width)], plans
-    )
-
-
-def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
-    """The order of GPU types along the pipelines that have several, with the layers of stages."""
-    mixed = [plan for plan in plans if plan.is_mixed]
-    if not mixed:
-        return
-    yield title("Pipelines: GPUs in order, and the layers of their stages")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for plan in mixed:
-        grid.add_row(str(plan.rank), Text(pipeline_words(plan)))
-    yield grid
-
-
-def results_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
-    """What plans give."""
-    return _tables(_packed([], results(plans), plans, width), plans)
-
-
-def _tables(groups: Sequence[Sequence[Column]], plans: Sequence[PlanPart]) -> RenderableType:
-    parts: list[RenderableType] = []
-    for columns in groups:
-        parts += [_columns_table(columns, plans), ""]
-    return Group(*parts[:-1])
-
-
-def _packed(
-    first: Sequence[Column], columns: Sequence[Column], plans: Sequence[PlanPart], width: int
-) -> list[list[Column]]:
-    """Columns in groups that fit the width, each after the columns of `first`."""
-    groups = [[*first]]
-    for column in columns:
-        group = groups[-1]
-        if len(group) > len(first) and _natural_width([*group, column], plans) > width:
-            groups.append([*first])
-        groups[-1].append(column)
-    return groups
-
-
-def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Column]:
-    """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
-
-    Models with experts always show etp, also where it is 1: runtimes default to tp.
-    """
-    columns = [
-        Column("tp", lambda p: str(p.strategy.tp)),
-        Column("pp", lambda p: str(p.strategy.pp)),
-        Column("vpp", lambda p: str(p.strategy.virtual_stages)),
-        Column("cp", lambda p: str(p.strategy.cp)),
-        Column("ep", lambda p: str(p.strategy.ep)),
-        Column("dp", lambda p: f"{p.strategy.dp:,}"),
-        Column("micro", lambda p: str(p.strategy.micro_batch)),
-        Column("recompute", lambda p: recompute_words(p.strategy.recompute), left=True),
-        Column("ZeRO", lambda p: zero_words(p.strategy)),
-    ]
-    if experts or any(plan.strategy.etp > 1 for plan in plans):
-        columns.insert(5, Column("etp", lambda p: str(p.strategy.etp)))
-    if len({plan.precision for plan in plans}) > 1:
-        columns.append(Column("format", lambda p: p.precision))
-    if any(plan.is_mixed for plan in plans):
-        types = short_types(pool.gpu for pool in cluster.pools)
-        columns.insert(0, Column("GPUs", lambda p: gpus_words(p.gpus, types), left=True))
-        return columns
-    if any(plan.num_gpus != cluster.gpus for plan in plans):
-        columns.insert(0, Column("GPUs", lambda p: f"{p.num_gpus:,}"))
-    if len(cluster.pools) > 1:
-        columns.insert(0, Column("type", lambda p: ", ".join(p.gpus), left=True))
-    clouds = {pool.name: pool.cloud for pool in cluster.pools if pool.cloud}
-    if len(set(clouds.values())) > 1:
-        columns.insert(0, Column("cloud", lambda p: ", ".join(clouds[n] for n in p.pools)))
-    return columns
-
-
-def results(plans: Sequence[PlanPart]) -> list[Column]:
-    """What a plan gives; the run's length and price only where tokens were stated."""
-    columns = [
-        Column("iteration", lambda p: format_seconds(p.iteration_seconds)),
-        Column("likely", lambda p: interval(p.interval_seconds, p.iteration_seconds)),
-        Column("tokens/s", lambda p: format_count(p.tokens_per_second)),
-        Column("MFU", lambda p: percent(p.mfu)),
-        Column("memory GiB", lambda p: _peak(p.fullest)),
-        Column("$/h", lambda p: dollars(p.usd_per_hour)),
-    ]
-    if all(plan.train_seconds is not None for plan in plans):
-        columns.append(Column("days", lambda p: f"{(p.train_seconds or 0) / DAY:,.1f}"))
-        columns.append(Column("in all", lambda p: dollars(p.usd_total)))
-    return columns
-
-
-def _peak(stage: MemoryPart) -> str:
-    return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
-
-
-def _natural_width(columns: Sequence[Column], plans: Sequence[PlanPart]) -> int:
-    """Characters that a table needs if no number is to be broken."""
-    return sum(_widths(columns, plans)) + GAP * (len(columns) - 1)
-
-
-def _widths(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Iterator[int]:
-    for column in columns:
-        widest = max(map(len, [column.head, *map(column.text, plans)]))
-        yield min(widest, WORDS_WIDTH) if column.left else widest
-
-
-def _columns_table(columns: Sequence[Column], plans: Sequence[PlanPart]) -> Table:
-    table = new_table(GAP)
-    for column in columns:
-        justify: Literal["left", "right"] = "left" if column.left else "right"
-        table.add_column(column.head, justify=justify, no_wrap=not column.left)
-    for plan in plans:
-        style = "bold" if plan is plans[0] and len(plans) > 1 else None
-        table.add_row(*(Text(column.text(plan)) for column in columns), style=style)
-    return table
-
-
-def time_table(plan: PlanPart, width: int) -> RenderableType:
-    """The causes of an iteration's time, largest first; small ones summed up."""
-    total = plan.iteration_seconds
-    ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
-    large = [(time_cause(key).title, s) for key, s in ranked if s / total >= SMALL_SHARE]
-    rest = [(time_cause(key).title, s) for key, s in ranked if 0 < s / total < SMALL_SHARE]
-    if len(rest) > 1:
-        rest = [(f"{len(rest)} smaller causes", sum(seconds for _, seconds in rest))]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(no_wrap=True)
-    for name, seconds in [*large, *rest]:
-        share = seconds / total
-        bar = Bar(share, 40 if width >= FULL_NAMES else 20)
-        grid.add_row(f"  {name}", format_seconds(seconds), percent(share), bar)
-    return grid
-
-
-def search_summary(search: SearchPart) -> RenderableType:
-    """How many strategies there are, and why all but the listed fell out."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for key, count in search.rejected.items():
-        grid.add_row(f"    {count:,}", rejection(key))
-    lines = [Padding(Text(line), (0, 0, 0, 2)) for line in (search_words(search), *reasons(search))]
-    return Group(lines[0], grid, *lines[1:])
-
-
-def search_words(search: SearchPart) -> str:
-    """How much was looked at, and whether the best is proved to be that."""
-    proof = "proved optimal under the cost model"
-    if not search.optimal:
-        gap = "less than 0.1 %" if search.bound_gap < LEAST_GAP else percent(search.bound_gap)
-        proof = f"not proved optimal: at most {gap} from the best"
-    return (
-        f"{search.space:,} strategies considered in {format_seconds(search.seconds)},"
-        f" {search.evaluated:,} priced; {proof}"
-    )
-
-
-def reasons(search: SearchPart) -> Iterator[str]:
-    """A line on the rules that dropped most, where any did."""
-    if not search.reasons:
-        return
-    ranked = sorted(search.reasons.items(), key=lambda item: -item[1])
-    shown = [f"{rule_words(rule)} {count:,}" for rule, count in ranked[:REASONS_SHOWN]]
-    more = len(ranked) - len(shown)
-    others = f", and {more} more rule{'s' if more > 1 else ''}" if more > 0 else ""
-    yield f"rules that dropped most: {', '.join(shown)}{others}"
-
-
-def next_steps(
-    arguments: Sequence[str],
-    written: Path | None,
-    width: int,
+def table(
+    fields: Sequence[Field],
+    gap: int = GAP,
     *,
-    runs: bool = True,
-    files: Sequence[str] = (),
+    styles: Sequence[str] = (),
+    bars: Sequence[Bar] = (),
+    scale: str = "",
+) -> Table:
+    """All fields; each row may have a style, and a bar behind its cells, under the head `scale`."""
+    made = new_table(gap)
+    for field in fields:
+        made.add_column(
+            _head(field, gap),
+            justify="right" if field.right else "left",
+            style=field.style,
+            no_wrap=not field.prose,
+            # Prose without blanks is broken; a number that must be cut shows that it is.
+            overflow="fold" if field.prose else "ellipsis",
+        )
+    if bars:
+        made.add_column(scale, no_wrap=True)
+    for row, cells in enumerate(zip(*(field.cells for field in fields), strict=True)):
+        style = styles[row] if styles else None
+        made.add_row(*map(Text, cells), *bars[row : row + 1], style=style)
+    return made
+
+
+def fitting(fields: Sequence[Field], width: int, gap: int = GAP) -> list[Field]:
+    """The fields that a width has room for; those that may be dropped go first."""
+    kept = list(fields)
+    while not fits(kept, width, gap) and any(field.drop for field in kept):
+        kept.remove(max(kept, key=lambda field: field.drop))
+    return kept
+
+
+def fits(fields: Sequence[Field], width: int, gap: int = 1) -> bool:
+    """Whether a table shows all fields, none of them cut."""
+    return width_of(fields, gap) <= width
+
+
+def width_of(fields: Sequence[Field], gap: int = GAP) -> int:
+    """Characters that a table needs if nothing but prose is to be broken."""
+    widths = [
+        min(max(map(len, [*_head(field, gap).split("\n"), *field.cells])), limit)
+        for field in fields
+        for limit in [PROSE_WIDTH if field.prose else 10**6]
+    ]
+    return sum(widths) + gap * (len(fields) - 1)
+
+
+def _head(field: Field, gap: int) -> str:
+    return field.head if gap == GAP else field.head.replace(" ", "\n")
+
+
+def natural_width(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> int:
+    """Characters that a table needs if nothing is to be broken."""
+    columns = zip(heads, *rows, strict=True)
+    return sum(max(map(len, column)) for column in columns) + gap * (len(heads) - 1)
+
+
+def new_table(gap: int = GAP) -> Table:
+    """A table without frame, `gap` (at least 1) blanks between columns."""
+    return Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, gap - 1, 0, 0),
+        header_style="dim",
+    )
+
+
+def labelled(
+    rows: Iterable[tuple[str, str | Text]], *, gap: int = GAP, right: bool = False, style: str = ""
+) -> Table:
+    """Short labels, each with a text beside it that may take several lines."""
+    grid = Table.grid(padding=(0, gap))
+    grid.add_column(justify="right" if right else "left", style=style, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in rows:
+        grid.add_row(label, Text(text) if isinstance(text, str) else text)
+    return grid
+
+
+def shares_table(rows: Sequence[tuple[str, float]], total: float, bar: int) -> Table:
+    """Seconds by cause, with their shares of a total as numbers and as bars."""
+    grid = Table.grid(padding=(0, GAP))
+    for column in range(4):
+        grid.add_column(justify="right" if column in (1, 2) else "left", no_wrap=True)
+    for name, seconds in rows:
+        share = seconds / total
+        grid.add_row(f"  {name}", format_seconds(seconds), percent(share), Bar(share, bar))
+    return grid
+
+
+def terms_table(rows: Sequence[tuple[str, str, float, str]], width: int) -> RenderableType:
+    """Terms with amount, share and meaning."""
+    grid = Table.grid(padding=(0, GAP))
+    grid.add_column(overflow="fold", min_width=12)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    if width >= WIDE:
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold", style="dim")
+    for name, amount, share, meaning in rows:
+        bars = [Bar(share, 12)] if width >= WIDE else []
+        grid.add_row(indented(name), amount, percent(share), *bars, Text(meaning))
+    return grid
+
+
+def grouped(
+    head: str, names: Sequence[str], times: Sequence[int], fields: Sequence[Field], width: int
 ) -> Iterator[RenderableType]:
-    """What to do with the winner.
+    """A table of groups: their names in a column where there is room, else in lines of their own.
 
-    `runs` tells whether there is software to export it for; `files` have been written besides the
-    document.
+    `names`, and the number of `times` that there is such a group, are given for every row.
     """
-    folder = "DIR" if written is None else str(written.parent)
-    yield title(f"Keep{', explain and export' if runs else ' and explain'} the best plan")
-    for file in files:
-        yield Text(f"  {file} is written", style="dim")
-    if written is None:
-        yield copyable(["astrarium", *arguments, "--out", folder], width)
-    else:
-        yield Text(f"  {written} is written", style="dim")
-    plan = f"{folder}/plan.json" if written is None else str(written)
-    yield copyable(["astrarium", "explain", plan], width)
-    if not runs:
+    groups = [list(rows) for _, rows in groupby(range(len(names)), key=lambda row: names[row])]
+    begins = {rows[0] for rows in groups}
+    once = [name if row in begins else "" for row, name in enumerate(names)]
+    several = [f"x {n}" if row in begins and n > 1 else "" for row, n in enumerate(times)]
+    flat = [Field(head, once), *([Field("", several, right=True)] if any(several) else ()), *fields]
+    if fits(flat, width):
+        yield from listing(flat, width)
         return
-    to = ["--to", "megatron", "--out", f"{folder}/megatron"]
-    yield copyable(["astrarium", "export", plan, *to], width)
+    widths = column_widths(fields, width - INDENT)
+    yield indented(_rows(fields, widths, (), head=True))
+    for rows in groups:
+        count = several[rows[0]]
+        yield Text(f"{names[rows[0]]}  {count}" if count else names[rows[0]])
+        yield indented(_rows(fields, widths, rows, head=False))
 
 
-def copyable(words: Sequence[str], width: int) -> Text:
-    """A command that can be copied, broken with backslashes where the line ends."""
-    lines = ["  "]
-    for word in (shlex.quote(word) for word in words):
-        if len(lines[-1]) + len(word) + len(" \\") > width and lines[-1].strip():
-            lines[-1] += "\\"
-            lines.append("      ")
-        lines[-1] += word + " "
-    return Text("\n".join(lines), style="cyan", no_wrap=True, overflow="ignore")
+def column_widths(fields: Sequence[Field], width: int) -> list[int]:
+    """Widths that fit: the widest text is broken first, numbers and words never are."""
+    widths = [max(map(len, (field.head, *field.cells))) for field in fields]
+    least = [
+        own if field.right else max(len(word) for cell in (field.head, *field.cells)
+                                    for word in cell.split() or [""])
+        for field, own in zip(fields, widths, strict=True)
+    ]  # fmt: skip
+    room = width - GAP * (len(fields) - 1)
+    while sum(widths) > room:
+        can = [i for i in range(len(fields)) if widths[i] > least[i]]
+        if not can:
+            break
+        widths[max(can, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _rows(
+    fields: Sequence[Field], widths: Sequence[int], rows: Sequence[int], *, head: bool
+) -> Table:
+    table = new_table()
+    table.show_header = head
+    for field, width in zip(fields, widths, strict=True):
+        table.add_column(
+            field.head, justify="right" if field.right else "left", width=width, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(field.cells[row]) for field in fields))
+    return table

@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from astrarium.plans.parts import strategy_part
-from astrarium.report.layout import Field, listing, new_table, title
-from astrarium.report.words import strategy_words
+from astrarium.report.tables import Field, listing, new_table, title
+from astrarium.report.wording import strategy_words
 from astrarium.validate.metrics import (
     LEAST_MFU,
     Metrics,

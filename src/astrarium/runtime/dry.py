@@ -22,7 +22,7 @@ from astrarium.plans.job import Job
 from astrarium.runtime.execute import Progress, run_jobs, versions, visible_gpus
 from astrarium.runtime.job import Device, RankResult, TrainingJob
 from astrarium.runtime.launch import LateError, RankError
-from astrarium.runtime.scaled import as_planned
+from astrarium.runtime.scaled.job import as_planned
 from astrarium.search.pace import StageSeconds
 from astrarium.search.plan import StageMemory
 from astrarium.search.planner import predict

@@ -28,7 +28,7 @@ from typing import Any
 
 from astrarium.errors import AstrariumError
 
-WORKER = (sys.executable, "-P", "-m", "astrarium.runtime.worker")
+WORKER = (sys.executable, "-P", "-m", "astrarium.runtime.megatron.worker")
 PACKAGES = Path(__file__).parents[2]  # where ranks find the code that we are
 TAIL_LINES = 12  # of a rank's error that are shown
 GRACE_SECONDS = 0.5  # after the first failure: which rank failed before it?

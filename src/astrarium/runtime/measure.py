@@ -14,13 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from astrarium.calibrate.cores import physical_cores
+from astrarium.calibrate.measure.cores import physical_cores
 from astrarium.cluster import Cluster
 from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import Progress, run_jobs, step_seconds, versions
 from astrarium.runtime.job import Device, TrainingJob
-from astrarium.runtime.scaled import as_planned
+from astrarium.runtime.scaled.job import as_planned
 from astrarium.runtime.slowed import slowed
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.strategy.types import Strategy

@@ -21,7 +21,7 @@ from astrarium.runtime.execute import (
     visible_gpus,
 )
 from astrarium.runtime.job import Device, RankResult
-from astrarium.runtime.scaled import ScaledJob, as_planned, scaled
+from astrarium.runtime.scaled.job import ScaledJob, as_planned, scaled
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.value import Value
 

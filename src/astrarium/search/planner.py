@@ -19,7 +19,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.errors import InputError, NoFeasiblePlanError, flag, refusal
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
@@ -204,9 +204,11 @@ def _gap(results: Sequence[SearchResult]) -> float:
 
 def _check_types(cluster: Cluster, mode: Mode, most_types: int | None) -> None:
     if mode is Mode.EXACT and most_types is not None and most_types < len(cluster.pools):
-        raise InputError(
-            f"--mix {most_types} leaves some of the {len(cluster.pools)} pools out, and --mode"
-            " exact uses all; add --mode up-to"
+        mode_flag = flag("mode")
+        raise refusal(
+            "mix",
+            f" {most_types} leaves some of the {len(cluster.pools)} pools out, and {mode_flag}"
+            f" exact uses all; add {mode_flag} up-to",
         )
 
 
@@ -259,15 +261,18 @@ def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Lim
     if len(makers) > 1 and mode is Mode.EXACT:
         raise InputError(
             f"GPUs of {' and '.join(makers)} have no library in common to send messages with, so"
-            " one job cannot use all of them; --mode up-to picks the best of either"
+            f" one job cannot use all of them; {flag('mode')} up-to picks the best of either",
+            "mode",
         )
     if workload.tokens is None and (limits.budget_usd or limits.deadline_seconds):
-        raise InputError("a budget or deadline needs --tokens: how long is the training run?")
+        needs = f"a budget or deadline needs {flag('tokens')}: how long is the training run?"
+        raise InputError(needs, "tokens")
     unpriced = [pool.gpu.name for pool in cluster.pools if pool.usd_per_gpu_hour is None]
     if limits.budget_usd is not None and unpriced:
         raise InputError(
             f"no price is known for {', '.join(unpriced)}, so a budget cannot be kept;"
-            f" --price {unpriced[0]}=USD sets one, or usd_per_gpu_hour in a cluster file"
+            f" {flag('price')} {unpriced[0]}=USD sets one, or usd_per_gpu_hour in a cluster file",
+            "price",
         )
 
 
@@ -325,11 +330,13 @@ def _why_nothing(
         rooms = pools_without_room(runnable(workload, *cluster.pools), cluster)
         if rooms:
             lacking_there = "; ".join(room.text for room in rooms)
-            return f"not all GPUs can be used: {lacking_there}; --mode up-to leaves them out"
+            leave = f"{flag('mode')} up-to leaves them out"
+            return f"not all GPUs can be used: {lacking_there}; {leave}"
         if rejected[Rejection.MEMORY] or rejected[Rejection.SLOWER]:
             return (
                 f"{workload.model.name} does not fit on all {cluster.num_gpus} GPUs at once: no"
-                " pipeline over them has room for every stage; --mode up-to may leave some out"
+                f" pipeline over them has room for every stage; {flag('mode')} up-to may leave some"
+                " out"
             )
     if rejected[Rejection.MEMORY]:
         lacking = [
@@ -370,12 +377,13 @@ def _why_no_space(workload: Workload, cluster: Cluster) -> str:
         return (
             f"no pipeline lies over all {gpus} GPUs of {len(cluster.pools)} pools: stages are equal"
             f" blocks of tp x cp x dp GPUs, dp divides the global batch of {batch}, and"
-            f" {layers} layers make at most {layers} stages; --mode up-to may leave GPUs out"
+            f" {layers} layers make at most {layers} stages; {flag('mode')} up-to may leave GPUs"
+            " out"
         )
     return (
         f"no split of {gpus} GPUs divides a global batch of {batch}: dp must divide both"
-        f" (what tp, pp and cp leave of the GPUs, and the batch); change --global-batch to a"
-        f" multiple of a power of two, or the number of GPUs"
+        f" (what tp, pp and cp leave of the GPUs, and the batch); change {flag('global_batch')} to"
+        f" a multiple of a power of two, or the number of GPUs"
     )
 
 
@@ -386,7 +394,7 @@ def _smallest_that_fits(
     if count is None:
         return "; no number of these GPUs is enough: a larger type is needed"
     if count <= pool.num_gpus and mode is Mode.EXACT:
-        return f"; it would fit {count} GPUs (--mode up-to finds such counts)"
+        return f"; it would fit {count} GPUs ({flag('mode')} up-to finds such counts)"
     return f"; the smallest number of them that fits is {count}"
 
 

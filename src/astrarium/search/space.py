@@ -22,7 +22,7 @@ import numpy as np
 from astrarium.arrays import Bools, Ints, distinct
 from astrarium.cluster import Pool
 from astrarium.cost.stages import StagePlanner
-from astrarium.errors import InputError
+from astrarium.errors import InputError, flag
 from astrarium.model.blocks import Block, Module
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import (
@@ -38,6 +38,7 @@ from astrarium.value import Value
 OVERLAP_SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
 ZERO_STAGES = (0, 1, 2, 3)
 OFFLOAD = (False, True)
+ENDS = 2  # chunks that hold no layer: one with the embedding alone, one with the head alone
 OPTION_ORDER = tuple(field.name for field in fields(Options))
 
 
@@ -112,7 +113,8 @@ class Space:
             raise InputError(
                 f"a batch of {batch:,} and sequences of {self.workload.seq_length:,} can be divided"
                 f" in {int(repeats.sum()):,} ways, more than {MOST_GRIDS:,}; choose numbers with"
-                " fewer divisors (powers of two), fewer GPUs, or --mode exact"
+                f" fewer divisors (powers of two), fewer GPUs, or {flag('mode')} exact",
+                "mode",
             )
         crossed = {name: np.repeat(values, repeats) for name, values in rows.items()}
         every = [sizes[int(dp)] for dp in rows["dp"]]
@@ -188,25 +190,31 @@ class Space:
         return (gpus <= self.pool.num_gpus) & whole
 
     def most_chunks(self, pp: Ints) -> Ints:
-        """Chunks of a rank at most, if each holds a layer."""
-        return np.asarray(np.where(pp > 1, np.maximum(self.planner.num_layers // pp, 1), 1))
+        """Chunks of a rank at most: each holds a layer, the embedding or the head."""
+        most = (self.planner.num_layers + ENDS) // pp
+        return np.asarray(np.where(pp > 1, np.maximum(most, 1), 1))
 
     def layouts(self, pp: int) -> tuple[Layout, ...]:
-        """Every number of virtual stages that leaves each chunk a layer; both splits if unlike."""
+        """Every number of virtual stages, with both splits if they are unlike."""
         if pp not in self._layouts:
             found = []
-            layers = self.planner.num_layers
             for virtual in range(1, int(self.most_chunks(np.array(pp))) + 1):
-                even = layers % (pp * virtual) == 0
-                splits = [LayerSplit.EVEN] if even else []
-                redundant = not self.equal_splits and self.planner.is_redundant(pp, virtual)
-                if pp > 1 and not redundant:
-                    splits.append(LayerSplit.BALANCED)
-                for split in splits:
+                for split in self._splits(pp, virtual):
                     chunk = self.planner.max_chunk_layers(pp, virtual, split)
                     found.append(Layout(virtual, split, chunk))
             self._layouts[pp] = tuple(found)
         return self._layouts[pp]
+
+    def _splits(self, pp: int, virtual: int) -> list[LayerSplit]:
+        """Ways to deal the layers that are compared first."""
+        layers, chunks = self.planner.num_layers, pp * virtual
+        if chunks > layers:
+            return [] if self.equal_splits or virtual == 1 else [LayerSplit.FREE]
+        splits = [] if layers % chunks else [LayerSplit.EVEN]
+        redundant = not self.equal_splits and self.planner.is_redundant(pp, virtual)
+        if pp > 1 and not redundant:
+            splits.append(LayerSplit.BALANCED)
+        return splits
 
     def options(self, chunk_layers: int) -> Options:
         """Every option for chunks of at most so many layers, in a fixed order."""

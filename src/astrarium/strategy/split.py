@@ -61,6 +61,14 @@ def chunk_bounds(
     return _interleaved(weights, head_weight, pp, virtual)
 
 
+def one_layer_each(layers: int, chunks: int) -> Ints:
+    """Bounds of one or two chunks more than layers.
+
+    The head has the last chunk for itself; of two, the embedding has the first one.
+    """
+    return np.clip(np.arange(chunks + 1) - (chunks - layers - 1), 0, layers)
+
+
 def product_weights(model: Model) -> tuple[Floats, float]:
     """What layers and the head weigh by the entries of their matrices; attention left out."""
     entries = [

@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS
 from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about
 from astrarium.value import Value
 from astrarium.web import reading
 from astrarium.web.progress import Reporter, Tell, progress
 from astrarium.web.reading import Body, field_of
-from astrarium.web.table import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS
 
 if TYPE_CHECKING:
+    from astrarium.api.asked import PlanAsked
     from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
 
 JSON_TYPE: Final = "application/json"
@@ -77,35 +78,39 @@ def _catalog(body: Body, tell: Tell | None) -> Answer:
 
 def learn(body: Body) -> None:
     """Keep the answer to a question that everybody asks first."""
-    _learned[_key(reading.flags_of(body, PLAN_FLAGS))] = _plan(body, None)
+    _learned[_key(_plan_asked(body))] = _plan(body, None)
 
 
 _learned: Final[dict[str, Answer]] = {}
 
 
-def _key(flags: Mapping[str, Any]) -> str:
+def _plan_asked(body: Body) -> PlanAsked:
+    from astrarium.api.asked import PlanAsked
+
+    return reading.asked_by(body, PlanAsked, PLAN_FLAGS)
+
+
+def _key(asked: PlanAsked) -> str:
     """The same for all that ask the same; files that were sent are not looked into."""
-    sent = any(isinstance(value, Mapping) for value in flags.values()) or flags["cluster"]
-    return "" if sent else json.dumps(flags, sort_keys=True)
+    sent = not isinstance(asked.model, str) or asked.cluster is not None
+    return "" if sent else repr(replace(asked, given=frozenset()))
 
 
 def _plan(body: Body, tell: Tell | None) -> Answer:
     from astrarium.api import planning
     from astrarium.plans.document import to_dict
 
-    flags = reading.flags_of(body, PLAN_FLAGS)
-    known = _learned.get(_key(flags))
+    asked = _plan_asked(body)
+    known = _learned.get(_key(asked))
     if known is not None:
         return known
-    if flags["global_batch"] is None:
-        raise InputError("Missing option '--global-batch'")
-    question = planning.read(flags)
+    question = planning.read(asked)
     try:
         planned = planning.search(question, Reporter(question, tell) if tell else None)
     except NoFeasiblePlanError as error:
         return problem(NOTHING_FEASIBLE, str(error), None, {"document": _without(question, error)})
     changes = None
-    if flags["sensitivity"]:
+    if asked.sensitivity:
         if tell:
             tell("progress", progress(planned.seconds, "sensitivity", 0, 1))
         changes = planning.changes(question, planned)
@@ -114,7 +119,7 @@ def _plan(body: Body, tell: Tell | None) -> Answer:
 
 def _without(question: Any, error: NoFeasiblePlanError) -> dict[str, Any]:  # noqa: ANN401
     from astrarium.plans.document import to_dict
-    from astrarium.report.build import document_without_plans
+    from astrarium.report.plan.document import document_without_plans
 
     asked = question.asked
     why = asked.workload, asked.cluster, question.reference, str(error), asked.notes
@@ -123,40 +128,35 @@ def _without(question: Any, error: NoFeasiblePlanError) -> dict[str, Any]:  # no
 
 def _predict(body: Body, tell: Tell | None) -> Answer:
     from astrarium.api import planning
+    from astrarium.api.asked import AskedValues
     from astrarium.plans.document import to_dict
 
-    flags = reading.flags_of(body, PREDICT_FLAGS)
-    if flags["strategy"] is None:
-        raise InputError("Missing option '--strategy'")
-    typed = [name for name, value in body.items() if value is not None]
-    return Answer(OK, encoded(to_dict(planning.prediction(flags, typed))))
+    asked = reading.asked_by(body, AskedValues, PREDICT_FLAGS)
+    return Answer(OK, encoded(to_dict(planning.prediction(asked))))
 
 
 def _why_not(body: Body, tell: Tell | None) -> Answer:
     from astrarium.api import planning
+    from astrarium.api.asked import PlanAsked
     from astrarium.plans.document import to_dict
 
     try:
-        flags = reading.flags_of(body, WHY_NOT_FLAGS)
+        asked = reading.asked_by(body, PlanAsked, WHY_NOT_FLAGS)
     except InputError as error:
-        if error.part != "strategy":
+        if error.part != "strategy" or body.get("strategy") is None:
             raise
         return Answer(OK, encoded({"document": None, "broken": [str(error)]}))
-    for name in ("strategy", "global_batch"):
-        if flags[name] is None:
-            raise InputError(f"Missing option '--{name.replace('_', '-')}'")
-    document, broken = planning.why_not(flags)
+    document, broken = planning.why_not(asked)
     shown = None if document is None else to_dict(document)
     return Answer(OK, encoded({"document": shown, "broken": broken}))
 
 
 def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, PlanPart]:
     """The document of a request, and the plan that it is about."""
-    from astrarium.api import request
+    from astrarium.api import readers
     from astrarium.plans.files import document_of_content, plan_of_rank
 
-    with about("rank"):
-        rank = request.rank(reading.text(body.get("rank", 1)))
+    rank = readers.rank("rank", body.get("rank", 1))
     with about(where):
         document = document_of_content(body["document"], "document")
         _check_model(document.workload)
@@ -176,14 +176,14 @@ def _check_model(workload: WorkloadPart) -> None:
 
 
 def _explain(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.report.explain import explain
+    from astrarium.report.explain.terms import explain
 
     document, plan = _chosen(body)
     return Answer(OK, encoded(asdict(explain(plan, document.cluster))))
 
 
 def _compare(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.report.explain import compare
+    from astrarium.report.explain.terms import compare
 
     first, second = (_chosen(body[name], name) for name in ("first", "second"))
     return Answer(OK, encoded(asdict(compare(first, second))))
@@ -192,13 +192,13 @@ def _compare(body: Body, tell: Tell | None) -> Answer:
 def _timeline(body: Body, tell: Tell | None) -> Answer:
     import msgspec
 
-    from astrarium.report.timeline_document import timeline_document
+    from astrarium.report.timeline.columns import timeline_document
 
     return compressed(Answer(OK, msgspec.json.encode(timeline_document(_chosen(body)[1]))), body)
 
 
 def _trace(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.report.trace import trace_of
+    from astrarium.report.timeline.trace import trace_of
 
     every_rank = body.get("every_rank", False)
     return compressed(Answer(OK, encoded(trace_of(*_chosen(body), every_rank=every_rank))), body)

@@ -100,7 +100,7 @@ def catalog() -> dict[str, Any]:
     from astrarium.catalog.models import model_entries
     from astrarium.catalog.prices import cloud_names
     from astrarium.catalog.runtimes import find_runtime, runtime_names
-    from astrarium.report import catalog as report
+    from astrarium.report.catalog import entries as report
 
     runtimes = [find_runtime(name) for name in runtime_names()]
     return {
@@ -119,7 +119,7 @@ def catalog() -> dict[str, Any]:
 def _model(entry: Any) -> dict[str, Any]:  # noqa: ANN401
     """An entry with what its config makes; one of the user's that makes nothing has no layers."""
     from astrarium.model import model_of_entry
-    from astrarium.report.catalog import model_to_dict
+    from astrarium.report.catalog.entries import model_to_dict
 
     listed = model_to_dict(entry)
     try:

@@ -1,7 +1,7 @@
 """Requests: the flags of the command line as JSON, by their names.
 
-The models are made of `table`, the list of all flags. Values stay texts or numbers here: what is
-wrong with them is said by the very code that reads the command line.
+The models are made of the table of flags. Values stay texts or numbers here: what is wrong with
+them is said by the readers of the table, as on the command line.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic import create_model as make
 
-from astrarium.errors import did_you_mean
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS, Flag
+from astrarium.errors import did_you_mean, flag
 from astrarium.web.answers import REFUSED, Answer, problem
-from astrarium.web.table import FILES, PLAN_FLAGS, PREDICT_FLAGS, SEVERAL, WHY_NOT_FLAGS, WORDS
 
 Amount = StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=2000)]
 Texts = Annotated[list[Amount], Field(max_length=1000)]
@@ -48,26 +48,24 @@ class RequestBody(BaseModel):
     ] = None
 
 
-def _model(name: str, flags: Mapping[str, object], told: str) -> type[BaseModel]:
-    fields: dict[str, Any] = {}
-    for flag, default in flags.items():
-        if flag in FILES or flag in RequestBody.model_fields:
-            continue
-        kind: Any = Amount
-        if flag == "sensitivity":
-            kind = StrictBool
-        elif flag == "strategy":
-            kind = Amount | Mapped
-        elif flag == "gpus" or flag in SEVERAL:
-            kind = Amount | Mapped if flag == "gpus" else Amount | Texts | Mapped
-        words = WORDS.get(flag)
-        extra: Any = {"examples": list(words)} if words else None
-        about = f"As --{flag.replace('_', '-')}."
-        fields[flag] = (
-            Annotated[kind | None, Field(description=about, json_schema_extra=extra)],
-            default,
-        )
+def _model(name: str, table: Mapping[str, Flag], told: str) -> type[BaseModel]:
+    fields: dict[str, Any] = {
+        name: (_field(name, one), one.default)
+        for name, one in table.items()
+        if not one.is_file and name not in RequestBody.model_fields
+    }
     return make(name, __base__=RequestBody, __doc__=told, **fields)
+
+
+def _field(name: str, one: Flag) -> Any:  # noqa: ANN401  a type
+    kind: Any = StrictBool if one.is_switch else Amount
+    if one.several:
+        kind |= Texts
+    if one.several or one.is_table:
+        kind |= Mapped
+    extra: Any = {"examples": list(one.words)} if one.words else None
+    described = Field(description=f"As {flag(name)}.", json_schema_extra=extra)
+    return Annotated[kind | None, described]
 
 
 PlanRequest: Final = _model("PlanRequest", PLAN_FLAGS, "The flags of `astrarium plan`.")
@@ -117,12 +115,12 @@ def complaint(errors: Sequence[Any]) -> Answer:
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
     name = name.removeprefix(".")
     if first["type"] == "extra_forbidden" and len(key) == 1:
-        flag = str(key[0])
-        hint = did_you_mean(flag, sorted({*PLAN_FLAGS, *PREDICT_FLAGS} - {*FILES}))
-        message = f"unknown flag '{flag}'{hint}"
-        if flag in FILES:
-            message = f"--{flag.replace('_', '-')} names a file, and the server reads none"
-        return problem(REFUSED, message, flag)
+        name, known = str(key[0]), {**PLAN_FLAGS, **PREDICT_FLAGS}
+        hint = did_you_mean(name, sorted(one for one in known if not known[one].is_file))
+        message = f"unknown flag '{name}'{hint}"
+        if name in known and known[name].is_file:
+            message = f"{flag(name)} names a file, and the server reads none"
+        return problem(REFUSED, message, name)
     message = str(first["msg"])
     return problem(REFUSED, f"{name}: {message}" if name else message, name or None)
 

@@ -9,8 +9,8 @@ from fastapi.openapi.utils import get_openapi
 
 from astrarium.export.result import NearestPart, RefusalPart
 from astrarium.plans.document import PlanDocument
-from astrarium.report.explain import Explanation, PlanComparison
-from astrarium.report.timeline_document import TimelineDocument
+from astrarium.report.explain.terms import Explanation, PlanComparison
+from astrarium.report.timeline.columns import TimelineDocument
 from astrarium.web.catalog import Catalog
 from astrarium.web.responses import REFERENCE
 

@@ -14,11 +14,10 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from astrarium.errors import InputError
 from astrarium.runtime.spmd.alone import ModuleAlone
-from astrarium.runtime.spmd.boxes import stored_boxes
-from astrarium.runtime.spmd.checkpoint import MANIFEST, SCHEMA, Reader, load, reassemble
-from astrarium.runtime.spmd.collectives import Peers
-from astrarium.runtime.spmd.pieces import Piece
-from astrarium.runtime.spmd.training import Recipe
+from astrarium.runtime.spmd.execute import Peers, Piece
+from astrarium.runtime.spmd.train import Reader, Recipe
+from astrarium.runtime.spmd.train.boxes import stored_boxes
+from astrarium.runtime.spmd.train.checkpoint import MANIFEST, SCHEMA, load, reassemble
 from astrarium.spmd.graph import PARAMETER, Node
 
 # GPT-2's loss is computed in single precision; a large epsilon keeps Adam from dividing by the

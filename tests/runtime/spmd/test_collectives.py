@@ -8,9 +8,10 @@ from spmd_exchanges import moved, there_and_back, whole
 from spmd_ranks import Ranks
 from torch import Tensor
 
-from astrarium.runtime.spmd.collectives import Parts, Peers, Route
-from astrarium.spmd.layout import Holding, TensorLayout
+from astrarium.runtime.spmd.execute import Parts, Peers
+from astrarium.runtime.spmd.execute.collectives import Route
 from astrarium.spmd.program import How
+from astrarium.spmd.rules import Holding, TensorLayout
 
 ROUTES = [(a, b) for a in Holding for b in Holding if a != b or a is Holding.SHARD]
 # How values and gradients of each layout make up the whole.

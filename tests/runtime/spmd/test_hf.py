@@ -15,7 +15,7 @@ from astrarium.model import load_model
 from astrarium.runtime.spmd.hf import make
 from astrarium.spmd.capture import capture
 from astrarium.spmd.graph import PARAMETER
-from astrarium.spmd.rules_layers import EXPERTS
+from astrarium.spmd.rules import EXPERTS
 
 BATCH, LENGTH, WORDS = 8, 128, 4096
 CONFIGS: dict[str, dict[str, Any]] = {

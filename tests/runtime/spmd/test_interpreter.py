@@ -13,8 +13,8 @@ from spmd_training import gradients, module_gradients, training_on
 
 from astrarium.errors import InputError
 from astrarium.runtime.spmd.alone import ModuleAlone
-from astrarium.runtime.spmd.collectives import Peers
-from astrarium.runtime.spmd.training import Recipe
+from astrarium.runtime.spmd.execute import Peers
+from astrarium.runtime.spmd.train import Recipe
 
 MESHES = [(2,), (3,), (4,)]
 
@@ -74,7 +74,7 @@ def test_dropout_is_that_of_the_module(ranks: Ranks, name: str) -> None:
 
 
 def test_values_are_forgotten_after_their_last_use() -> None:
-    from astrarium.runtime.spmd.actions import Gradients
+    from astrarium.runtime.spmd.execute import Gradients
 
     one = example("mlp")
     program = on_one_rank(drawn_program(one.graph, (2,), Random(1)))

@@ -19,7 +19,6 @@ from astrarium.errors import InputError
 from astrarium.report.program_run import verdict
 from astrarium.runtime.job import Device
 from astrarium.runtime.launch import PACKAGES, RankError
-from astrarium.runtime.spmd.checkpoint import reassemble
 from astrarium.runtime.spmd.job import (
     Difference,
     ProgramRun,
@@ -30,11 +29,10 @@ from astrarium.runtime.spmd.job import (
     run_program,
     run_programs,
 )
-from astrarium.spmd.capture import capture, load_factory
-from astrarium.spmd.devices import devices_of
-from astrarium.spmd.document import ProgramDocument, SourcePart, SynthesisPart, document_of
-from astrarium.spmd.files import save_program
-from astrarium.spmd.fused import taken_apart
+from astrarium.runtime.spmd.train.checkpoint import reassemble
+from astrarium.spmd.capture import capture, load_factory, taken_apart
+from astrarium.spmd.price import devices_of, document_of
+from astrarium.spmd.program import ProgramDocument, SourcePart, SynthesisPart, save_program
 
 SECONDS = 240.0
 

@@ -14,13 +14,13 @@ from spmd_training import gradients
 from torch import Tensor, nn
 
 from astrarium.runtime.spmd.alone import ModuleAlone
-from astrarium.runtime.spmd.along import norm
-from astrarium.runtime.spmd.context import OperatorRun
 from astrarium.runtime.spmd.model import MadeModule
-from astrarium.runtime.spmd.training import Recipe
-from astrarium.spmd.axes import Axes, Division
+from astrarium.runtime.spmd.operators.along import norm
+from astrarium.runtime.spmd.operators.context import OperatorRun
+from astrarium.runtime.spmd.train import Recipe
 from astrarium.spmd.capture import capture
 from astrarium.spmd.graph import INPUT, Graph, Node, Ref
+from astrarium.spmd.rules import Axes, Division
 
 BATCH, LENGTH, WIDTH = 6, 5, 4
 

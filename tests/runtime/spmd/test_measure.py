@@ -6,13 +6,18 @@ import spmd_cpu
 from hypothesis import given
 from hypothesis import strategies as st
 from spmd_examples import example
+from spmd_measured import (
+    MESSAGE_BYTES,
+    line_through,
+    measured_laws,
+    measured_messages,
+    measured_operators,
+    whole_program,
+)
 
 from astrarium.cost.tuning import Tuning
-from astrarium.runtime.spmd.measure import line_through, measured_operators, whole_program
-from astrarium.runtime.spmd.messages import MESSAGE_BYTES, measured_laws, measured_messages
-from astrarium.spmd.compute import operator_key
-from astrarium.spmd.devices import devices_of
-from astrarium.spmd.messages import Mailbox, MessageRequest
+from astrarium.spmd.price import devices_of, operator_key
+from astrarium.spmd.price.messages import Mailbox, MessageRequest
 from astrarium.spmd.rules import MessageKind, rules_of
 
 LAWS = {"linear": (1e-6, 1e-11, 0.0), "residual_forward": (1e-6, 1e-10), "update": (1e-5, 1e-9)}
@@ -93,7 +98,7 @@ def test_synthesis_takes_what_was_measured() -> None:
 
 
 def test_messages_between_ranks_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astrarium.runtime.spmd.messages.cores_for", lambda ranks: [0] * ranks)
+    monkeypatch.setattr("spmd_measured.cores_for", lambda ranks: [0] * ranks)
     found = measured_messages((1.0, 0.5), seconds=0.01)
     assert found.keys() == {"send", "all_reduce", "all_gather", "reduce_scatter"}
     assert all(call + byte > 0.0 for call, byte in found.values())

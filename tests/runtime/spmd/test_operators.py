@@ -12,8 +12,9 @@ from spmd_simulated import Device, Trial, devices_of, drawn_division, on_all
 from torch import Tensor
 
 from astrarium.runtime.spmd.operators import run_local
-from astrarium.spmd.local import local_pieces, local_shape
-from astrarium.spmd.rule import ShardRule
+from astrarium.spmd.rules import local_pieces
+from astrarium.spmd.rules.local import local_shape
+from astrarium.spmd.rules.rule import ShardRule
 
 ROWS = 4096
 

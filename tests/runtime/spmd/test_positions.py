@@ -7,18 +7,11 @@ import pytest
 import torch
 from spmd_simulated import devices_of
 
-from astrarium.runtime.spmd.context import OperatorRun
-from astrarium.runtime.spmd.positions import (
-    dropped,
-    kept,
-    key_of,
-    normal_of,
-    numbers_of,
-    places,
-    uniform_of,
-)
-from astrarium.spmd.axes import Axes, Division
+from astrarium.runtime.spmd.operators import dropped, key_of, numbers_of
+from astrarium.runtime.spmd.operators.context import OperatorRun
+from astrarium.runtime.spmd.operators.positions import kept, normal_of, places, uniform_of
 from astrarium.spmd.graph import INPUT, Graph, Node, Ref
+from astrarium.spmd.rules import Axes, Division
 
 
 def drawn(

@@ -17,10 +17,10 @@ from spmd_trainer import BATCH, Asked, Net, batch_of, grouped, made, program_of,
 from torch import nn
 
 from astrarium.errors import InputError
-from astrarium.runtime.spmd.collectives import Peers
-from astrarium.runtime.spmd.starting import check_module, meet
-from astrarium.runtime.spmd.trainer import Trainer
-from astrarium.spmd.document import SourcePart
+from astrarium.runtime.spmd.execute import Peers
+from astrarium.runtime.spmd.train import Trainer
+from astrarium.runtime.spmd.train.starting import check_module, meet
+from astrarium.spmd.program import SourcePart
 
 ROWS = 27
 NOWHERE = SourcePart("nowhere.py:make", BATCH)

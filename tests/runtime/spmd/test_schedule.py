@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from astrarium.runtime.spmd.actions import Action, Convert, Pass
-from astrarium.runtime.spmd.collectives import Peers, Route
-from astrarium.runtime.spmd.schedule import Sum, buckets_of, prefetched
-from astrarium.spmd import messages
-from astrarium.spmd.layout import COPIED, REPLICATE
+from astrarium.runtime.spmd.execute import Pass, Peers
+from astrarium.runtime.spmd.execute.actions import Action, Convert
+from astrarium.runtime.spmd.execute.collectives import Route
+from astrarium.runtime.spmd.execute.schedule import Sum, buckets_of, prefetched
+from astrarium.spmd.price import messages
+from astrarium.spmd.rules import COPIED, REPLICATE
 
 
 @dataclass(frozen=True)

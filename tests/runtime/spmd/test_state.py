@@ -15,11 +15,11 @@ from spmd_training import stepped
 from torch import Tensor, nn
 
 from astrarium.runtime.spmd.alone import ModuleAlone
-from astrarium.runtime.spmd.checkpoint import reassemble
 from astrarium.runtime.spmd.model import MadeModule
-from astrarium.runtime.spmd.training import Recipe
+from astrarium.runtime.spmd.train import Recipe
+from astrarium.runtime.spmd.train.checkpoint import reassemble
 from astrarium.spmd.capture import capture
-from astrarium.spmd.segments import cut
+from astrarium.spmd.graph import cut
 
 RECIPE = Recipe("sgd", 0.1)
 

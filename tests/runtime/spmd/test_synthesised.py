@@ -21,13 +21,10 @@ from spmd_synthesised import (
 )
 from spmd_training import gradients
 
-from astrarium.spmd.axes import Division
-from astrarium.spmd.conversions import is_possible
-from astrarium.spmd.effort import Effort
-from astrarium.spmd.graph import Graph
-from astrarium.spmd.layout import Placement
+from astrarium.spmd.graph import SEGMENT, Graph, cut
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.segments import SEGMENT, cut
+from astrarium.spmd.rules import Division, Placement, is_possible
+from astrarium.spmd.solve import Effort
 from astrarium.spmd.synthesis import synthesize
 
 BATCH = 7

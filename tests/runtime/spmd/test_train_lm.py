@@ -19,13 +19,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 import astrarium
 from astrarium.runtime.launch import PACKAGES
 from astrarium.runtime.spmd.alone import drawn_by_position
-from astrarium.runtime.spmd.checkpoint import Reader
-from astrarium.runtime.spmd.collectives import Peers
-from astrarium.runtime.spmd.interpreter import Interpreter
-from astrarium.runtime.spmd.pieces import RankPlace
-from astrarium.runtime.spmd.positions import key_of
-from astrarium.runtime.spmd.rows import RankRows, read_in_pieces
-from astrarium.spmd.factory import load_factory
+from astrarium.runtime.spmd.execute import Interpreter, Peers, RankPlace
+from astrarium.runtime.spmd.operators import key_of
+from astrarium.runtime.spmd.train import Reader
+from astrarium.runtime.spmd.train.rows import RankRows, read_in_pieces
+from astrarium.spmd.capture.factory import load_factory
 
 FACTORY = f"{EXAMPLES / 'language_model.py'}:make"
 TEXT = EXAMPLES.parent / "docs/commands.md"

@@ -25,9 +25,9 @@ from spmd_trainer import (
 )
 
 from astrarium.errors import InputError
-from astrarium.runtime.spmd.autocast import under_autocast
-from astrarium.runtime.spmd.optimizers import check_elementwise
-from astrarium.runtime.spmd.trainer import HowTrained
+from astrarium.runtime.spmd.train import HowTrained
+from astrarium.runtime.spmd.train.autocast import under_autocast
+from astrarium.runtime.spmd.train.optimizers import check_elementwise
 from astrarium.spmd.capture import capture
 
 BATCHES = [batch_of(seed) for seed in range(6)]

@@ -11,7 +11,7 @@ from spmd_training import trained
 
 from astrarium.errors import InputError
 from astrarium.runtime.spmd.alone import ModuleAlone
-from astrarium.runtime.spmd.training import Recipe
+from astrarium.runtime.spmd.train import Recipe
 
 RECIPES = {
     "adam": Recipe("adam", 1e-2),

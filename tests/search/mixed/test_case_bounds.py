@@ -16,7 +16,7 @@ from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
 from astrarium.search.mixed.kept_plans import KeptPlans
-from astrarium.search.mixed.nodes import PendingBundle, PlacedRow
+from astrarium.search.mixed.nodes import GpuChoice, PendingBundle, PlacedRow
 from astrarium.search.mixed.search import PartitionSearch
 from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective
@@ -79,7 +79,8 @@ def test_no_plan_is_faster_than_bounds_allow(gpus: str, batch: int, *, exact: bo
         opened = PlacedRow(mine[0], node.gpus)
         if all(len(of) == 1 for of in bundle.classes):
             counts = np.array([node.gpus]) / mine[0].block
-            assert mine[0].may_have(counts, told.rows.worst_seconds).all()
+            choice = GpuChoice(mine[:1], np.array([mine[0].bound]), ())
+            assert choice.may_have(counts, told.rows.worst_seconds).all()
         index, options, _ = told._permitted([opened])
         bounds = told._case_bounds([opened], index, options)
         assert bounds[like(bundle.options, row, options)].min() <= told.plans.limit

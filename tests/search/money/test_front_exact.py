@@ -20,7 +20,7 @@ from astrarium.errors import NoFeasiblePlanError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.plans.document import to_dict
-from astrarium.report.build import document_of
+from astrarium.report.plan.document import document_of
 from astrarium.search.money.frontier import money_of, rank_key
 from astrarium.search.money.prospects import Prospects
 from astrarium.search.money.runs import Runs

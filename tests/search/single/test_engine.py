@@ -70,7 +70,9 @@ class Case:
     objective: Objective = Objective.THROUGHPUT
     tuning: Tuning = NEUTRAL
     rented_sizes: tuple[int, ...] | None = None
-    gap: float = 0.0  # left at most: pipelines whose layers might be dealt so that they win
+    # Left at most: pipelines whose layers might be dealt so that they win; smaller gains, of chunks
+    # that hold the embedding or the head alone, are not looked for.
+    gap: float = open_layouts.SMALL_GAIN
 
 
 CASES = {
@@ -99,7 +101,7 @@ def assert_no_worse(result: SearchResult, best: dict[Group, float]) -> None:
         ]
         assert found.score <= named[place] * (1 + ROUNDING)
         if one.split is LayerSplit.FREE:
-            assert found.score < own
+            assert found.score <= own * (1 + ROUNDING)
         else:
             assert found.score == pytest.approx(own, rel=ROUNDING)
     assert result.optimal == (result.bound_gap == 0.0)
@@ -184,7 +186,8 @@ def test_no_dealing_of_layers_is_beyond_the_gap(
     best, least = result.found[0].score, min(every.values())
     assert best * (1 - result.bound_gap) <= least * (1 + ROUNDING)
     assert least * (1 - ROUNDING) <= best <= least * (1 + within)
-    assert best < min(named.values())  # layers are dealt as no name says
+    # Layers are dealt as no name says: `named` has one layer in each chunk but those of the ends.
+    assert best < min(of for key, of in named.items() if key[1] * key[-1] <= layers)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -232,8 +235,8 @@ def test_found_strategies_pass_every_rule_and_fit(
 ) -> None:
     pool = pool_of("h100:16", 14 * GB)
     result = searched(workload, pool, top=20, rules=user_rules(rules))
-    assert {found.strategy.virtual_stages for found in result.found} >= {1, 2}
-    assert (LayerSplit.FREE in {found.strategy.split for found in result.found}) == bool(rules)
+    several = [found.strategy for found in result.found if found.strategy.virtual_stages > 1]
+    assert {LayerSplit.FREE} < {strategy.split for strategy in several}
     model = CostModel(workload, pool)
     for found in result.found:
         assert why_refused(workload, [pool], found.strategy) == ()

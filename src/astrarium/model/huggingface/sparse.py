@@ -18,7 +18,7 @@ from astrarium.model.huggingface.common import (
     same_window,
 )
 from astrarium.model.huggingface.config import Config
-from astrarium.model.huggingface.defaults import DBRX_ATTENTION, DBRX_EXPERTS
+from astrarium.model.huggingface.defaults import PARTS
 from astrarium.model.huggingface.dense import (
     LAYER_NORM_VECTORS,
     with_attention_bias,
@@ -175,8 +175,8 @@ def phimoe(config: Config) -> Shape:
 
 def dbrx(config: Config) -> Shape:
     """Attention and experts are described in sections of their own."""
-    attention = config.section("attn_config", DBRX_ATTENTION)
-    inner = config.section("ffn_config", DBRX_EXPERTS)
+    attention = config.section("attn_config", PARTS["dbrx.attn_config"])
+    inner = config.section("ffn_config", PARTS["dbrx.ffn_config"])
     kv_heads = attention.count("num_key_value_heads")
     shape = base(config)
     if shape.heads % kv_heads:

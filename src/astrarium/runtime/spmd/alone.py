@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from astrarium.runtime.spmd.job import Difference
 from astrarium.runtime.spmd.model import Batches, MadeModule
-from astrarium.runtime.spmd.positions import (
+from astrarium.runtime.spmd.operators import (
     attention_of,
     chosen_of,
     dropped,
@@ -28,8 +28,8 @@ from astrarium.runtime.spmd.positions import (
     likelihood,
     numbers_of,
 )
-from astrarium.runtime.spmd.training import Recipe
-from astrarium.spmd.outputs import loss_of
+from astrarium.runtime.spmd.train import Recipe
+from astrarium.spmd.capture import loss_of
 
 DRAWN: Final = ("rand", "rand_like", "randn", "randn_like", "bernoulli")
 KEYS: Final = ("AutogradCPU", "AutogradCUDA")  # of tensors that the module computes with
@@ -63,7 +63,7 @@ class ModuleAlone:
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint."""
-        from astrarium.runtime.spmd.checkpoint import Reader, set_groups
+        from astrarium.runtime.spmd.train import Reader, set_groups
 
         reader = Reader(folder)
         self._module.load_state_dict(reader.state_dict())

@@ -20,8 +20,8 @@ from astrarium.runtime.job import Device
 from astrarium.runtime.launch import Answer, Beside, launch
 
 if TYPE_CHECKING:
-    from astrarium.spmd.document import ProgramDocument
     from astrarium.spmd.graph import Graph
+    from astrarium.spmd.program import ProgramDocument
 
 SCHEMA: Final = "astrarium.program-run/2"
 PROGRAM_FILE: Final = "program-{number}.json"  # in the folder of a run
@@ -217,7 +217,7 @@ def run_programs(
 
     import msgspec
 
-    from astrarium.spmd.document import to_text
+    from astrarium.spmd.program import to_text
 
     settings = replace(settings, programs=len(documents))
     total, done = len(documents) * settings.steps * settings.rounds, 0
@@ -261,7 +261,7 @@ def _run_of(
     settings: ProgramSettings,
     reports: Sequence[RankReport],
 ) -> ProgramRun:
-    from astrarium.spmd.factory import called
+    from astrarium.spmd.capture import called
 
     seconds = step_seconds(reports)
     return ProgramRun(

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from astrarium.errors import InputError
-from astrarium.spmd.document import SourcePart
-from astrarium.spmd.factory import load_factory
+from astrarium.spmd.capture import load_factory
 from astrarium.spmd.graph import CONSTANT, INPUT, PARAMETER, Graph
+from astrarium.spmd.program import SourcePart
 
 HELD: Final = (PARAMETER, CONSTANT)
 Batches = Sequence[Mapping[str, Tensor]]  # whole inputs by name, one mapping per micro-batch

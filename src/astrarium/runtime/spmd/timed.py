@@ -15,7 +15,7 @@ from astrarium.runtime.slowed import slowed
 from astrarium.runtime.spmd.job import ProgramSettings, run_programs, step_seconds
 
 if TYPE_CHECKING:
-    from astrarium.spmd.document import ProgramDocument
+    from astrarium.spmd.program import ProgramDocument
 
 SCHEMA: Final = "astrarium.measured-program/1"
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from astrarium.calibrate.cores import stay_on
+from astrarium.calibrate.measure.cores import stay_on
 from astrarium.errors import InputError
 from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
 from astrarium.runtime.execute import TOLERANCE
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from astrarium.runtime.spmd.alone import Trained
     from astrarium.runtime.spmd.model import MadeModule
-    from astrarium.runtime.spmd.training import Step
-    from astrarium.spmd.document import ProgramDocument
+    from astrarium.runtime.spmd.train import Step
+    from astrarium.spmd.program import ProgramDocument
 
 NEGLIGIBLE = 1e-3  # of the largest number of all gradients, or of all buffers
 
@@ -84,7 +84,7 @@ def main() -> None:
 def _task_of_folder(folder: Path) -> RankTask:
     import msgspec
 
-    from astrarium.spmd.files import load_program
+    from astrarium.spmd.program import load_program
 
     settings = msgspec.json.decode((folder / SETTINGS_FILE).read_bytes(), type=ProgramSettings)
     documents = tuple(
@@ -100,7 +100,7 @@ def _task_of_folder(folder: Path) -> RankTask:
 
 def _task_of_flags() -> RankTask:
     """For torchrun: the program and settings are named on the command line."""
-    from astrarium.spmd.files import load_program
+    from astrarium.spmd.program import load_program
 
     usual = ProgramSettings()
     parser = argparse.ArgumentParser(prog="astrarium.runtime.spmd.worker")
@@ -129,7 +129,7 @@ def _work(task: RankTask, answers: TextIO) -> None:
     import torch
     from torch import distributed
 
-    from astrarium.runtime.spmd.starting import device_of
+    from astrarium.runtime.spmd.train import device_of
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     for document in task.documents:
@@ -178,10 +178,9 @@ class _Run:
     def __init__(
         self, document: ProgramDocument, number: int, task: RankTask, device: torch.device
     ) -> None:
+        from astrarium.runtime.spmd.execute import take_place
         from astrarium.runtime.spmd.model import make_model
-        from astrarium.runtime.spmd.pieces import take_place
-        from astrarium.runtime.spmd.trainer import HowTrained, Trainer
-        from astrarium.runtime.spmd.training import Recipe
+        from astrarium.runtime.spmd.train import HowTrained, Recipe, Trainer
 
         self.document, self.number, self.settings = document, number, task.settings
         program, settings, source = document.program, task.settings, document.source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -50,6 +50,7 @@ class Refined(Value, frozen=True):
     bound: Floats
     figures: Sequence[LayerFigures]
     place: Ints  # of every row among the figures
+    crossing: Floats  # (rows, pools): seconds of a link that a pool in use costs (`crossings`)
     ramps: Ramps | None = None  # of these very rows, where they are known
 
     def take(self, rows: Ints) -> Refined:
@@ -70,7 +71,7 @@ class Refined(Value, frozen=True):
         return [Row(self, at, *values) for at, values in enumerate(each)]
 
 
-_COLUMNS = ("virtual", "chunk_layers", "speed", "layer", "work", "bound", "place")
+_COLUMNS = ("virtual", "chunk_layers", "speed", "layer", "work", "bound", "place", "crossing")
 
 
 class Row(Value, frozen=True):
@@ -90,15 +91,9 @@ class Row(Value, frozen=True):
     def speed(self) -> Floats:
         return np.asarray(self.table.speed[self.at])
 
-    def may_have(self, counts: Floats, worst: float) -> Bools:
-        """Whether so many stages on each pool can be fast enough: (choices,)."""
-        ramps = self.table.ramps
-        if ramps is None or self.num_stages == 1 or not np.isfinite(worst):
-            return np.ones(len(counts), bool)
-        ramps = ramps.take(np.full(len(counts), self.at))
-        low = np.minimum(self.batches / (counts * self.speed).sum(axis=1), worst)
-        total = np.full(len(counts), worst)
-        return np.isfinite(ramps.least_passes(counts, low, total, total, STEPS_OF_CHOICE))
+    @property
+    def crossing(self) -> Floats:
+        return np.asarray(self.table.crossing[self.at])
 
     @property
     def hop(self) -> Floats:
@@ -157,23 +152,64 @@ def least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
     )
 
 
-class GpuChoice(Value, frozen=True):
-    """Stages of the first, fastest, pools are chosen."""
+class Choice(Value, frozen=True):
+    """Rows that differ in their chunks alone, with their bounds on the GPUs chosen so far."""
 
-    row: Row
-    stages: Key
-    bound: float
+    rows: Sequence[Row]
+    bounds: Floats
+    chosen: Key  # of the first, fastest, pools
+
+    @property
+    def row(self) -> Row:
+        """Any of them."""
+        return self.rows[0]
+
+    def each(self, values: Floats) -> Floats:
+        """What is the same for all rows, (numbers, ...), one row after another."""
+        return np.tile(values, (len(self.rows), *(1,) * (values.ndim - 1)))
+
+    def virtual(self, times: int) -> Ints:
+        return np.repeat([row.virtual for row in self.rows], times)
+
+    def may_have(self, counts: Floats, worst: float) -> Bools:
+        """Whether so many stages on each pool can be fast enough: (rows x numbers,)."""
+        row, every = self.row, self.each(counts)
+        ramps = row.table.ramps
+        if ramps is None or row.num_stages == 1 or not np.isfinite(worst):
+            return np.ones(len(every), bool)
+        ramps = ramps.take(np.repeat([row.at for row in self.rows], len(counts)))
+        low = np.minimum(row.batches / (every * row.speed).sum(axis=1), worst)
+        total = np.full(len(every), worst)
+        return np.isfinite(ramps.least_passes(every, low, total, total, STEPS_OF_CHOICE))
+
+    def branches(
+        self, numbers: Ints, bounds: Floats, limit: float
+    ) -> Iterator[tuple[float, Choice]]:
+        """The next pool with each of some numbers, and the rows that can still be within a limit.
+
+        bounds: (rows x numbers,).
+        """
+        by_row = np.maximum(bounds.reshape(len(self.rows), -1), self.bounds[:, None])
+        for number, of_rows in zip(numbers.tolist(), by_row.T, strict=True):
+            left = np.flatnonzero(of_rows <= limit)
+            if len(left):
+                rows = [self.rows[i] for i in left.tolist()]
+                chosen = (*self.chosen, number)
+                yield (
+                    float(of_rows[left].min()),
+                    replace(self, rows=rows, bounds=of_rows[left], chosen=chosen),
+                )
+
+
+class GpuChoice(Choice, frozen=True):
+    """Numbers of stages are chosen."""
 
     def visit(self, search: Visitor) -> None:
         search.branch(self)
 
 
-class StraddledChoice(Value, frozen=True):
-    """Slots (`straddling`) of the first, fastest, pools are chosen; some block will straddle."""
-
-    row: Row
-    slots: Key
-    bound: float
+class StraddledChoice(Choice, frozen=True):
+    """Slots (`straddling`) are chosen; some block will straddle."""
 
     def visit(self, search: Visitor) -> None:
         search.branch_straddled(self)

@@ -14,6 +14,7 @@ from astrarium.arrays import Bools, Floats, Ints, distinct, distinct_rows, rank_
 from astrarium.cost.layouts import slowest_of
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
+from astrarium.search.mixed.crossings import crossing_in_use, least_of_one_stage
 from astrarium.search.mixed.kept_plans import TIMES, KeptPlans
 from astrarium.search.mixed.layer_room import (
     LayerFigures,
@@ -114,7 +115,10 @@ class ShardParts(Value, frozen=True):
 
 
 class RowBounds:
-    """Bounds of degrees, coarse ones of all and finer ones of those worth it."""
+    """Bounds of degrees, coarse ones of all and finer ones of those worth it.
+
+    several: plans on a single pool are known, only others are asked for.
+    """
 
     def __init__(
         self,
@@ -123,8 +127,11 @@ class RowBounds:
         rules: MixedRules,
         plans: KeptPlans,
         state: State,
+        *,
+        several: bool,
     ) -> None:
         self.model, self.space, self.rules, self.plans = model, space, rules, plans
+        self._several = several
         self.cluster, self.objective, self.state = model.cluster, plans.objective, state
         kinds = np.array(model.workload.model.kind_of_layer)
         number = len(model.workload.model.kinds)
@@ -291,10 +298,8 @@ class RowBounds:
 
     def _most_chunks(self, degrees: Degrees) -> Ints:
         """Chunks per rank, at most."""
-        several = (degrees.pp > 1) & (degrees.num_micro_batches % degrees.pp == 0)
-        layers = self.space.planner.num_layers
-        most = np.where(several & (len(self.numbers) == 1), layers // degrees.pp, 1)
-        return np.maximum(most, 1)
+        several = degrees.num_micro_batches % degrees.pp == 0
+        return np.where(several, self.space.most_chunks(degrees.pp), 1)
 
     def promising(self, rows: RowTable, number: int) -> Ints:
         """Rows that are likely to be good: the whole ramp counted, all GPUs of some pools used.
@@ -335,6 +340,7 @@ class RowBounds:
         index: Ints,
         virtual: Ints,
         figures: Sequence[LayerFigures],
+        crossing: Floats,
         ramps: Ramps | None,
     ) -> Floats:
         """Scores that layouts have at least."""
@@ -357,6 +363,7 @@ class RowBounds:
         ramp = interleaved_bound(ordered, batches, virtual, (virtual * stages - 1) * hop)
         waits = hop if self.rules.single_chunks_wait else 0.0
         whole = rows.work[index] @ self.numbers
+        links = self._least_of_crossings(degrees, virtual, crossing)
         best = np.full(len(index), np.inf)
         for of_layers in figures:
             longest = least_longest(
@@ -371,6 +378,7 @@ class RowBounds:
             single = pipeline_bound(longest, speed, taken, batches, waits)
             passes = np.where(virtual > 1, np.maximum(batches * longest, ramp), single)
             passes = np.maximum(passes, self._least_of_links(degrees, virtual, of_layers))
+            passes = np.maximum(passes, links)
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
         if ramps is not None:
@@ -379,9 +387,11 @@ class RowBounds:
                 *(of.least_after(-(-self.space.planner.num_layers // stages)) for of in figures)
             )
             best = np.maximum(best, least + after)
-        score = self._scores_of_rows(degrees, speed, best)
         # Figures know the sharding of pipelines; a single stage may shard more and need less.
-        return np.where(stages > 1, np.maximum(score, rows.bound[index]), rows.bound[index])
+        alone = np.flatnonzero(stages == 1)
+        sizes_of_pools = self.space.arrangements.sizes
+        best[alone] = least_of_one_stage(self.model, degrees.take(alone), sizes_of_pools)
+        return np.maximum(self._scores_of_rows(degrees, speed, best), rows.bound[index])
 
     def ramps(
         self, degrees: Degrees, virtual: Ints, layer: Floats, figures: Sequence[LayerFigures]
@@ -424,6 +434,15 @@ class RowBounds:
         hop = least_crossing(np.moveaxis(figures.hop, 1, 0), every, every)
         batches, waits = degrees.num_micro_batches, self.rules.single_chunks_wait
         return crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
+
+    def _least_of_crossings(self, degrees: Degrees, virtual: Ints, crossing: Floats) -> Floats:
+        """With the pools that are in use for sure, on whatever nodes."""
+        sizes, gpus = self.space.arrangements.sizes, degrees.gpus
+        fewest = 1 + (self._several | (gpus > max(sizes)))
+        hop = crossing_in_use(crossing, np.minimum(fewest, len(sizes)), sizes, gpus)
+        batches, waits = degrees.num_micro_batches, self.rules.single_chunks_wait
+        found = crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
+        return np.where(degrees.pp > 1, found, 0.0)
 
     def figures(self, degrees: Degrees, work: Floats) -> tuple[LayerFigures, ...]:
         """Of layers on every pool, whatever part of it is used; without and with offload."""

@@ -20,6 +20,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from math import factorial
 from typing import Any
 
@@ -28,11 +29,13 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.search.mixed.case_bounds import CaseBounds
+from astrarium.search.mixed.crossings import least_crossings
 from astrarium.search.mixed.finish import MOST_GAIN, NEAR, OF_EACH_SHAPE, Finish, Near
 from astrarium.search.mixed.kept_plans import KeptPlans
 from astrarium.search.mixed.nodes import (
     FEW_CASES,
     Cases,
+    Choice,
     GpuChoice,
     Key,
     PendingBundle,
@@ -100,7 +103,6 @@ class PartitionSearch:
         self.cluster = model.cluster
         self._rules = MixedRules(model.workload, model.cluster, space, runtime_rules, user_rules)
         self.state = State()
-        self.rows = RowBounds(model, space, self._rules, self.plans, self.state)
         self._queue: list[tuple[float, int, Any]] = []
         self._waiting: dict[Key, list[tuple[float, int, PlacedRow]]] = defaultdict(list)
         self.dealt: list[tuple[PendingBundle, list[tuple[int, int]]]] = []
@@ -110,6 +112,9 @@ class PartitionSearch:
         # for rules about splits, not with all ways to deal them.
         alike = len(model.workload.model.kinds) == 1
         self._knows_single_pools = alike and not space.exact and not user_rules
+        self.rows = RowBounds(
+            model, space, self._rules, self.plans, self.state, several=self._knows_single_pools
+        )
         self._alone = len(model.cluster.pools) == 1
         gpus = model.cluster.num_gpus
         each = next((work for most, work in MOST_WORK if gpus <= most), MOST_WORK_OF_MANY_GPUS)
@@ -197,7 +202,8 @@ class PartitionSearch:
         figures = self.rows.figures(rows.degrees.take(distinct), rows.work[distinct])
         degrees, of_each = rows.degrees.take(index), [f.take(of_row) for f in figures]
         ramps = self.rows.ramps(degrees, virtual, rows.layer[index], of_each)
-        bounds = self.rows.refined(rows, index, virtual, of_each, ramps)
+        crossing = least_crossings(self.model, rows.degrees.take(distinct))[of_row]
+        bounds = self.rows.refined(rows, index, virtual, of_each, crossing, ramps)
         refined = Refined(
             degrees,
             virtual,
@@ -208,12 +214,14 @@ class PartitionSearch:
             bounds,
             figures,
             of_row,
+            crossing,
             ramps,
         )
         found = [row for row in refined.rows() if row.bound <= self.plans.limit]
         for row in found:
             self._least_in_any_order = min(self._least_in_any_order, row.bound)
-            self._choose_gpus(row)
+        for _, alike in groupby(found, key=lambda row: index[row.at]):
+            self._choose_gpus(list(alike))
         return found
 
     def _dive(self, rows: Sequence[Row]) -> None:
@@ -269,15 +277,17 @@ class PartitionSearch:
 
     # Choices of GPUs
 
-    def _choose_gpus(self, row: Row) -> None:
-        arrangements = self.space.arrangements
+    def _choose_gpus(self, rows: Sequence[Row]) -> None:
+        """Of rows that differ in their chunks alone."""
+        arrangements, row = self.space.arrangements, rows[0]
+        bounds = np.array([row.bound for row in rows])
         if self.space.exact:
-            self._wait(row.bound, PlacedRow(row, arrangements.sizes))
+            self._wait_all(GpuChoice(rows, bounds, ()), arrangements.sizes)
             return
         if row.num_stages > 1:
-            self._enter(row.bound, GpuChoice(row, (), row.bound))
+            self._enter(float(bounds.min()), GpuChoice(rows, bounds, ()))
         if arrangements.straddling.occurs(row.tp_cp, row.block):
-            self._enter(row.bound, StraddledChoice(row, (), row.bound))
+            self._enter(float(bounds.min()), StraddledChoice(rows, bounds, ()))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
         if bound <= self.plans.limit:
@@ -287,13 +297,12 @@ class PartitionSearch:
     def branch(self, choice: GpuChoice) -> None:
         """Stages of the next pool, fastest first; with all pools chosen, the cases."""
         self.state.choices += 1
-        row, stages = choice.row, choice.stages
+        row, stages = choice.row, choice.chosen
         order = row.fastest_first
         if len(stages) == len(order):
             of_pools = by_pool(order, stages)
             if self.space.arrangements.is_first(of_pools):
-                gpus = tuple(count * row.block for count in of_pools)
-                self._wait(choice.bound, PlacedRow(row, gpus))
+                self._wait_all(choice, tuple(count * row.block for count in of_pools))
             return
         numbers = self.space.arrangements.stage_counts(row.block)
         left = row.num_stages - sum(stages)
@@ -301,12 +310,13 @@ class PartitionSearch:
         room = sum(int(numbers[pool][-1]) for pool in rest)
         counts = numbers[order[len(stages)]]
         counts = counts[(left - room <= counts) & (counts <= left)]
-        for count, bound in zip(counts.tolist(), self._choice_bounds(choice, counts), strict=True):
-            self._enter(bound, GpuChoice(row, (*stages, count), bound))
+        bounds = self._choice_bounds(choice, counts)
+        for bound, branch in choice.branches(counts, bounds, self.plans.limit):
+            self._enter(bound, branch)
 
-    def _choice_bounds(self, choice: GpuChoice, counts: Ints) -> list[float]:
+    def _choice_bounds(self, choice: GpuChoice, counts: Ints) -> Floats:
         """With the fastest, or the cheapest, of what the other pools could add."""
-        row, stages = choice.row, choice.stages
+        row, stages = choice.row, choice.chosen
         order, numbers = row.fastest_first, self.space.arrangements.stage_counts(row.block)
         prices = self.plans.prices
         taken = np.zeros((len(counts), len(order)))
@@ -318,56 +328,53 @@ class PartitionSearch:
         used = taken > 0
         possible = used.copy()
         possible[:, rest] = (left > 0)[:, None]
-        links = crossing_bound(
-            least_crossing(row.hop[None], used, possible),
-            *(np.asarray(number) for number in (row.num_stages, row.batches, row.virtual)),
-            single_waits=self._rules.single_chunks_wait,
-        )
+        slowest = least_crossing(row.hop[None], used, possible)
         for pool in rest:
             added = np.minimum(left, int(numbers[pool][-1]))
             taken[:, pool], left = added, left - added
-        return self._bounds_of_stages(choice, taken, hourly, links)
+        return self._bounds_of_stages(choice, taken, hourly, slowest)
 
     def _bounds_of_stages(
-        self,
-        choice: GpuChoice | StraddledChoice,
-        taken: Floats,
-        hourly: Floats,
-        links: Floats | float = 0.0,
-    ) -> list[float]:
-        """With so many stages at the speed of each pool; `hourly` as if a stage were one GPU.
+        self, choice: Choice, counts: Floats, hourly: Floats, slowest: Floats
+    ) -> Floats:
+        """With so many stages at the speed of each pool: (rows x numbers,).
 
-        links: seconds that transfers alone take.
+        hourly: as if a stage were one GPU; slowest: a link that cannot be avoided.
         """
-        row = choice.row
-        batches, virtual = np.array(row.batches), np.array(row.virtual)
+        row, virtual = choice.row, choice.virtual(len(counts))
+        batches, stages, taken = np.array(row.batches), row.num_stages, choice.each(counts)
         done = interleaved_speed(row.speed, taken, batches, virtual, float(row.hop.min()))
-        seconds = np.maximum(row.batches / done, links)
-        bound = self.plans.score(seconds, row.num_stages * row.block, hourly * row.block)
-        bound = np.where(row.may_have(taken, self.rows.worst_seconds), bound, np.inf)
-        return np.maximum(bound, choice.bound).tolist()
+        seconds = row.batches / done
+        if stages > 1:
+            waits = self._rules.single_chunks_wait
+            numbers = np.array(stages), batches, virtual
+            links = crossing_bound(choice.each(slowest), *numbers, single_waits=waits)
+            seconds = np.maximum(seconds, links)
+        hourly = choice.each(hourly) * row.block
+        bound = self.plans.score(seconds, stages * row.block, hourly)
+        return np.where(choice.may_have(counts, self.rows.worst_seconds), bound, np.inf)
 
     def branch_straddled(self, choice: StraddledChoice) -> None:
         """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
         self.state.straddled += 1
         row, order = choice.row, choice.row.fastest_first
-        if len(choice.slots) == len(order):
-            self._lay_straddled(choice, by_pool(order, choice.slots))
+        if len(choice.chosen) == len(order):
+            self._lay_straddled(choice, by_pool(order, choice.chosen))
             return
         slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
-        tried = slots[order[len(choice.slots)]]
-        rest = [int(slots[pool].max()) for pool in order[len(choice.slots) + 1 :]]
+        tried = slots[order[len(choice.chosen)]]
+        rest = [int(slots[pool].max()) for pool in order[len(choice.chosen) + 1 :]]
         # Parts of blocks of so many pools make at least one block, and fewer than there are pools.
-        parts = sum(chosen % 2 for chosen in choice.slots) + tried % 2
-        parts = parts + sum(bool((slots[p] % 2).any()) for p in order[len(choice.slots) + 1 :])
-        left = row.num_stages - sum(chosen // 2 for chosen in choice.slots) - tried // 2
+        parts = sum(chosen % 2 for chosen in choice.chosen) + tried % 2
+        parts = parts + sum(bool((slots[p] % 2).any()) for p in order[len(choice.chosen) + 1 :])
+        left = row.num_stages - sum(chosen // 2 for chosen in choice.chosen) - tried // 2
         fits = (left >= 1) & (left - sum(most // 2 for most in rest) <= parts - 1)
         tried = tried[fits]
         bounds = self._straddled_bounds(choice, tried)
-        for chosen, bound in zip(tried.tolist(), bounds, strict=True):
-            self._enter(bound, StraddledChoice(row, (*choice.slots, chosen), bound))
+        for bound, branch in choice.branches(tried, bounds, self.plans.limit):
+            self._enter(bound, branch)
 
-    def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> list[float]:
+    def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> Floats:
         """With the fastest of what the other pools could add.
 
         Of all stages those that lie within the fastest pools are at most the whole blocks of all
@@ -379,20 +386,22 @@ class PartitionSearch:
         left = np.full(len(tried), row.num_stages)
         earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
         hourly = np.full(len(tried), row.num_stages * self.plans.prices.min())
+        slowest = np.zeros(len(tried))  # link that a pool in use cannot do without
         for place, pool in enumerate(order):
-            if place < len(choice.slots):
-                chosen = np.full(len(tried), choice.slots[place])
-            elif place == len(choice.slots):
+            if place < len(choice.chosen):
+                chosen = np.full(len(tried), choice.chosen[place])
+            elif place == len(choice.chosen):
                 chosen = tried
             else:
                 taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
                 left = left - taken[:, pool]
                 continue
+            slowest = np.where(chosen > 0, np.maximum(slowest, row.crossing[pool]), slowest)
             hourly += chosen // 2 * (self.plans.prices[pool] - self.plans.prices.min())
             taken[:, pool] = np.minimum(left, chosen // 2 + earlier * (chosen % 2))
             left = left - taken[:, pool]
             earlier = earlier | (chosen % 2 == 1)
-        return self._bounds_of_stages(choice, taken, hourly)
+        return self._bounds_of_stages(choice, taken, hourly, slowest)
 
     def _lay_straddled(self, choice: StraddledChoice, slots: Key) -> None:
         arrangements, row = self.space.arrangements, choice.row
@@ -402,10 +411,10 @@ class PartitionSearch:
             row.tp_cp, row.block, slots, row.num_stages, self._preferred(row)
         )
         if not complete:
-            self.state.given_up = min(self.state.given_up, choice.bound)
+            self.state.given_up = min(self.state.given_up, float(choice.bounds.min()))
         for gpus in found:
             if arrangements.is_first(gpus):
-                self._wait(choice.bound, PlacedRow(row, gpus))
+                self._wait_all(choice, gpus)
 
     def _preferred(self, row: Row) -> tuple[int, ...]:
         """Of GPUs that would do the same."""
@@ -414,6 +423,10 @@ class PartitionSearch:
         return row.fastest_first
 
     # Cases
+
+    def _wait_all(self, choice: Choice, gpus: Key) -> None:
+        for bound, row in zip(choice.bounds.tolist(), choice.rows, strict=True):
+            self._wait(bound, PlacedRow(row, gpus))
 
     def _wait(self, bound: float, opened: PlacedRow) -> None:
         """To be opened, with others on the same GPUs if there are."""

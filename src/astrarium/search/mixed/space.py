@@ -2,8 +2,7 @@
 
 Degrees are those for which an arrangement exists. A layout is an arrangement and a number of
 virtual stages; its layers are dealt freely, so the split is solved for and not counted. Options
-are the same for all stages. Some numbers of virtual stages are looked at, not all; models whose
-layers are not equal have one chunk per rank.
+are the same for all stages. Models whose layers are not equal have one chunk per rank.
 """
 
 from __future__ import annotations
@@ -20,10 +19,6 @@ from astrarium.search.space import Layout, Space, divisors
 from astrarium.search.split.arrangements import Arrangements
 from astrarium.strategy.columns import Degrees
 from astrarium.strategy.types import LayerSplit
-
-# Between two of these there is little to gain: of stages with many layers each, chunks of nearly
-# the same sizes; of stages with few, chunks of one layer or two.
-VIRTUAL_STAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 class MixedSpace(Space):
@@ -83,14 +78,17 @@ class MixedSpace(Space):
             found["etp"] = distinct(np.concatenate(per_node))
         return found
 
+    def most_chunks(self, pp: Ints) -> Ints:
+        alike = len(self.workload.model.kinds) == 1
+        return super().most_chunks(pp) if alike else np.ones_like(pp)
+
     def layouts(self, pp: int) -> tuple[Layout, ...]:
         """Numbers of virtual stages; `chunk_layers` is the most that a chunk can hold."""
         if pp not in self._layouts:
-            layers = self.planner.num_layers
-            alike = len(self.workload.model.kinds) == 1
-            most = layers // pp if pp > 1 and alike else 1
-            numbers = [number for number in VIRTUAL_STAGES if number <= most]
+            numbers = range(1, int(self.most_chunks(np.array(pp))) + 1)
+            spare = [self.planner.num_layers - (pp - 1) * v for v in numbers]
             self._layouts[pp] = tuple(
-                Layout(v, LayerSplit.FREE, -(-(layers - (pp - 1) * v) // v)) for v in numbers
+                Layout(v, LayerSplit.FREE, max(-(-layers // v), 1))
+                for v, layers in zip(numbers, spare, strict=True)
             )
         return self._layouts[pp]

@@ -12,7 +12,7 @@ from typing import Final
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.uncertainty import chance_within
-from astrarium.errors import NoFeasiblePlanError
+from astrarium.errors import NoFeasiblePlanError, flag
 from astrarium.search.formats import runnable
 from astrarium.search.money.archive import Archive, Point
 from astrarium.search.money.runs import Runs
@@ -182,8 +182,8 @@ def check_headway(plans: Sequence[Plan]) -> None:
         best = max(runs, key=lambda run: run.goodput)
         raise NoFeasiblePlanError(
             f"{best.interruptions_per_hour:,.3g} interruptions an hour leave a run no headway: less"
-            f" than {LEAST_GOODPUT:.1%} of its time is of use; --spot mix or never, fewer"
-            " --interruptions, or a faster --storage-bandwidth"
+            f" than {LEAST_GOODPUT:.1%} of its time is of use; {flag('spot')} mix or never,"
+            f" fewer {flag('interruptions')}, or a faster {flag('storage_bandwidth')}"
         )
 
 
@@ -196,13 +196,13 @@ def nearest(front: Sequence[Plan], limits: Limits) -> str:
     if dear is not None and in_time:
         cheapest = in_time[-1]
         within = "" if late is None else "within the deadline "
-        parts.append(f"{within}the cheapest run takes {_words(cheapest)}; --budget")
+        parts.append(f"{within}the cheapest run takes {_words(cheapest)}; {flag('budget')}")
         parts[-1] += f" {_rounded_up(cheapest.usd_total or 0.0)} would do"
         parts[-1] += _chance(cheapest, dear / (cheapest.usd_total or dear))
     if late is not None and paid_for:
         fastest = paid_for[0]
         within = "" if dear is None else "within the budget "
-        parts.append(f"{within}the fastest run takes {_words(fastest)}; --deadline")
+        parts.append(f"{within}the fastest run takes {_words(fastest)}; {flag('deadline')}")
         parts[-1] += f" {_rounded_up(time_of(fastest) / DAY)} would do"
         parts[-1] += _chance(fastest, late / time_of(fastest))
     if not parts:

@@ -472,7 +472,7 @@ class Search:
         """The strategy of one row; its stages are written out if its split has no name."""
         plain = strategy_of_row(layouts, rows, options, at)
         code = int(layouts.split[rows[at]])
-        if code < len(SPLITS):
+        if plain.split is not LayerSplit.FREE:
             return plain
         from astrarium.search.single.redealing import with_cuts
 

@@ -17,7 +17,7 @@ from astrarium.cost.layouts import Layouts
 from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.cost.replay import executed_totals, is_executed
-from astrarium.cost.schedule import in_flight_at_peak
+from astrarium.cost.schedule import in_flight_if_alike
 from astrarium.cost.step import total_seconds
 from astrarium.search.split.arrangements import Arrangement
 from astrarium.search.split.dealing import Ring, dealt, evenly_filled, fillings, seconds_of
@@ -543,6 +543,7 @@ def _executed(layouts: Layouts, options: Options, least: Floats, most: float) ->
     return found
 
 
+@cache
 def in_flight_of_layers(
     pp: int, virtual: int, batches: int, most_layers: int, redone: int = 0
 ) -> Floats:
@@ -553,23 +554,16 @@ def in_flight_of_layers(
     if virtual == 1:
         held = np.minimum(pp - np.arange(pp), batches).astype(float)
         return np.repeat(held[:, None], most_layers + 1, axis=1)
-    found = np.zeros((pp, most_layers + 1))
-    for layers in range(1, most_layers + 1):
-        found[:, layers] = _in_flight_of_chunks(pp, virtual, min(batches, 2 * pp), layers, redone)
-    return found
-
-
-@cache
-def _in_flight_of_chunks(pp: int, virtual: int, batches: int, layers: int, redone: int) -> Floats:
-    sizes = np.repeat(_chunks(np.array([layers]), virtual), pp, axis=1)
+    sizes = _chunks(np.arange(1, most_layers + 1), virtual).T
     kept = np.maximum(sizes - redone, 0)
-    if not redone or not kept.any():
-        return (in_flight_at_peak(sizes, batches) * sizes).sum(axis=0) / layers
     # Layers that are kept whole lie in the larger chunks, the last ones, of which fewer
     # micro-batches are in flight; those that are redone lie in all chunks alike.
-    held = in_flight_at_peak(kept, batches)
-    of_kept = (held * kept).sum(axis=0) / kept.sum(axis=0)
-    return np.minimum(of_kept, held.mean(axis=0))
+    some = bool(redone) & kept.any(axis=1, keepdims=True)
+    weights = np.where(some, kept, sizes)
+    held = in_flight_if_alike(pp, weights, min(batches, 2 * pp))
+    of_each = np.einsum("wvp,wv->wp", held, weights) / weights.sum(axis=1, keepdims=True)
+    least = np.where(some, np.minimum(of_each, held.mean(axis=1)), of_each)
+    return np.concatenate([np.zeros((pp, 1)), least.T], axis=1)
 
 
 def _chunks(sizes: Ints, virtual: int) -> Ints:

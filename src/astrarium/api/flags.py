@@ -1,0 +1,405 @@
+"""The table of flags: what each is called, means, takes and defaults to, once for all who ask.
+
+The command line, the functions of the package, the web form and the REST API are filled from it.
+`astrarium.api.asked` holds the values that were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from astrarium.api import completion as complete
+from astrarium.api import readers
+from astrarium.api.readers import Reader
+
+
+class Flag(NamedTuple):
+    """What can be given under one name."""
+
+    help: str
+    metavar: str = ""
+    read: Reader = readers.as_given
+    default: Any = None  # as it could be given; None: nothing
+    words: tuple[str, ...] = ()  # where it is one of a few
+    complete: Callable[[str], list[str]] | None = None
+    several: bool = False  # may be repeated
+    is_switch: bool = False  # takes no value
+    is_table: bool = False  # may also be names with values
+    is_file: bool = False  # names a file, or makes sense with one only: the server reads none
+    required: bool = False
+    # Of the command line alone: its spellings, where they are not made of the name.
+    spellings: tuple[str, ...] = ()
+    is_argument: bool = False  # without a name, by its place
+    # Of Python alone: how a bare number is read, where its argument names another unit.
+    read_argument: Reader | None = None
+
+    @property
+    def takes(self) -> str:
+        """What stands for the value in a help text."""
+        return self.metavar or "|".join(self.words)
+
+    def completed(self, incomplete: str) -> list[str]:
+        found = self.complete or complete.one_of(*self.words)
+        return found(incomplete)
+
+
+# Arguments of Python that say their unit, or that there may be several; others are called alike.
+KEYWORDS: Final[Mapping[str, str]] = {
+    "budget": "budget_usd",
+    "deadline": "deadline_seconds",
+    "rule": "rules",
+    "set": "sizes",
+}
+
+
+def as_keyword(name: str) -> str:
+    """What the argument of a flag is called."""
+    return KEYWORDS.get(name, name)
+
+
+def _objectives() -> Iterable[StrEnum]:
+    from astrarium.search.outcome import Objective
+
+    return [one for one in Objective if one is not Objective.GPUS]
+
+
+def _modes() -> Iterable[StrEnum]:
+    from astrarium.search.outcome import Mode
+
+    return Mode
+
+
+def _precisions() -> Iterable[StrEnum]:
+    from astrarium.model.workload import Precision
+
+    return [one for one in Precision if one is not Precision.FP32]
+
+
+def _spots() -> Iterable[StrEnum]:
+    from astrarium.cost.training_run import Spot
+
+    return Spot
+
+
+_MODEL = "Catalog name, a config.json or its folder, or a model file."
+_STRATEGY = (
+    "Strategy file, plan.json, pairs such as tp=8,pp=4,recompute=full, or what you launch with:"
+    " a Megatron-LM script, a DeepSpeed, torchtitan or accelerate file."
+)
+_TOKENS = readers.count(readers.MOST_TOKENS)
+_GPUS = "TYPE:N[,TYPE:N...]"
+_PAIRS = "FILE|k=v,..."
+
+FLAGS: Final[Mapping[str, Flag]] = {
+    "model": Flag(_MODEL, "MODEL", complete=complete.complete_model, is_argument=True),
+    "global_batch": Flag(
+        "Sequences in an iteration.", "SEQUENCES", readers.count(readers.MOST_GLOBAL_BATCH)
+    ),
+    "strategy": Flag(_STRATEGY, _PAIRS, readers.text_or_table, is_table=True),
+    "gpus": Flag(
+        "GPUs that are available, such as h100:64.",
+        _GPUS,
+        readers.gpus,
+        complete=complete.complete_gpus,
+        is_table=True,
+    ),
+    "cluster": Flag("Cluster file, in place of --gpus.", "FILE"),
+    "seq_length": Flag(
+        "Tokens in a sequence; default: the model's most, up to 8192.",
+        "TOKENS",
+        readers.count(readers.MOST_SEQ_LENGTH),
+    ),
+    "tokens": Flag("Length of the run, such as 2T: gives days and dollars.", "TOKENS", _TOKENS),
+    "objective": Flag(
+        "What is best.",
+        read=readers.choice(_objectives),
+        default="throughput",
+        words=("throughput", "cost", "time"),
+    ),
+    "budget": Flag(
+        "The most the run may cost, such as 200k.",
+        "USD",
+        readers.number("parse_usd", readers.MOST_USD),
+    ),
+    "deadline": Flag(
+        "The longest the run may take.",
+        "DAYS",
+        readers.duration(bare_unit="days"),
+        read_argument=readers.duration(bare_unit="s"),
+    ),
+    "mode": Flag(
+        "Use all GPUs, or fewer where that is better.",
+        read=readers.choice(_modes),
+        default="exact",
+        words=("exact", "up-to"),
+    ),
+    "as_type": Flag(
+        "Read MODEL, a config.json, as this model_type.",
+        "TYPE",
+        readers.text,
+        is_file=True,
+        spellings=("--as",),
+    ),
+    "precision": Flag(
+        "Number format of matrix products.",
+        read=readers.choice(_precisions),
+        default="bf16",
+        words=("bf16", "fp16", "fp8"),
+    ),
+    "runtime": Flag(
+        "Software that runs it; `astrarium catalog runtimes` lists them.",
+        "NAME",
+        readers.text,
+        default="megatron",
+        complete=complete.complete_runtime,
+    ),
+    "rule": Flag(
+        "Drop strategies, e.g. '$tp > 8'; repeatable.", "EXPR", readers.texts, several=True
+    ),
+    "top": Flag("How many plans to list.", "K", readers.count(readers.MOST_PLANS), default=5),
+    "profile": Flag(
+        "Profile of the cluster, written by `astrarium calibrate`.",
+        "FILE",
+        readers.text,
+        is_file=True,
+    ),
+    "market": Flag(
+        "Prices and instances of these clouds; without --gpus: all they offer.",
+        "CLOUD,...|all",
+        readers.text,
+        complete=complete.complete_clouds,
+    ),
+    "region": Flag(
+        "Only offers of these regions.",
+        read=readers.text,
+        words=("us", "europe", "asia", "other"),
+    ),
+    "max_gpus": Flag("Of each type, with --market alone; default: 1024.", "N", readers.max_gpus),
+    "mix": Flag(
+        "Most pools in one job; default: all, or 1 with --market alone.",
+        "N",
+        readers.count(readers.MOST_POOLS),
+    ),
+    "prices": Flag(
+        "Own prices: CSV, YAML, or SkyPilot's ~/.sky/catalogs; repeatable.",
+        "FILE",
+        readers.texts,
+        several=True,
+        is_file=True,
+    ),
+    "price": Flag("Price of a GPU and hour; repeatable.", "TYPE=USD", readers.prices, several=True),
+    "discount": Flag(
+        "Off on-demand prices, for reserved or committed use; repeatable.",
+        "[CLOUD=]PERCENT",
+        readers.discounts,
+        several=True,
+    ),
+    "power_price": Flag(
+        "Per kWh, for owned machines (--price TYPE=0).",
+        "USD",
+        readers.number("parse_usd", readers.MOST_USD, allow_zero=True),
+    ),
+    "power_utilisation": Flag(
+        "Of the boards' power that is drawn; default: 90.", "PERCENT", readers.share_or_all
+    ),
+    "epochs": Flag(
+        "Passes over --dataset-tokens, in place of --tokens.",
+        "NUMBER",
+        readers.number("parse_number", readers.MOST_EPOCHS),
+    ),
+    "dataset_tokens": Flag("Tokens of the dataset, for --epochs.", "TOKENS", _TOKENS),
+    "rampup_batch": Flag(
+        "Let the batch grow to --global-batch, as Megatron's --rampup-batch-size does.",
+        "START,INCREMENT,SAMPLES",
+        readers.ramp,
+    ),
+    "eval_every": Flag("Evaluate after every N iterations.", "N", _TOKENS),
+    "eval_iterations": Flag("Batches of an evaluation; default: 100, as Megatron's.", "M", _TOKENS),
+    "spot": Flag(
+        "Rent spot nodes: none, all, or as many as is best.",
+        read=readers.choice(_spots),
+        default="never",
+        words=("never", "always", "mix"),
+    ),
+    "interruptions": Flag(
+        "Interruptions of a spot node an hour, or such as 10%/day; repeatable.",
+        "[TYPE=]RATE",
+        readers.interruptions,
+        several=True,
+    ),
+    "failures": Flag(
+        "Breakdowns of any node an hour, or such as 1%/day; default: 0.00016.",
+        "RATE",
+        readers.number("parse_per_hour", readers.MOST_INTERRUPTIONS_PER_HOUR, allow_zero=True),
+    ),
+    "checkpoint_every": Flag(
+        "Work between checkpoints, such as 30min; default: best.", "TIME", readers.duration()
+    ),
+    "storage_bandwidth": Flag(
+        "Of checkpoints, all nodes together or each; default: 1GB/s/node.",
+        "RATE[/node]",
+        readers.storage,
+    ),
+    "restart_time": Flag(
+        "From an interruption to full speed; default: 10 min, and loading the checkpoint.",
+        "TIME",
+        readers.duration(allow_zero=True),
+    ),
+    "co2": Flag(
+        "Kilograms of CO2 a kWh: gives the run's.",
+        "KG",
+        readers.number("parse_number", readers.MOST_CO2, allow_zero=True),
+    ),
+    "compare": Flag(
+        f"What you have, to see what is saved. {_STRATEGY}", _PAIRS, readers.text, is_file=True
+    ),
+    "compare_gpus": Flag(
+        "GPUs that you have; default: those of a plan.json, or of --gpus.",
+        _GPUS,
+        readers.gpus,
+        complete=complete.complete_gpus,
+        is_file=True,
+    ),
+    "sensitivity": Flag(
+        "Which price or network, changed by how much, changes the answer.",
+        default=False,
+        is_switch=True,
+    ),
+}
+
+_CONFIG_BATCH = "Sequences in an iteration; default: what a configuration says."
+_CONFIG_MODEL = f"{_MODEL} Not needed where --strategy is a configuration that states the model."
+PRICES: Final = (
+    "profile",
+    "market",
+    "region",
+    "prices",
+    "price",
+    "discount",
+    "power_price",
+    "power_utilisation",
+)
+
+
+def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
+    """These flags in this order, with what one question says or asks otherwise of them."""
+    return {name: FLAGS[name]._replace(**changes.get(name, {})) for name in names}
+
+
+NEEDED: Final = {"required": True}
+PLAN_FLAGS: Final = flags(
+    *(name for name in FLAGS if name not in ("strategy", "runtime")),
+    model=NEEDED,
+    global_batch=NEEDED,
+)
+# One strategy, as if it were an answer.
+WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
+PREDICT_FLAGS: Final = flags(
+    *("strategy", "model", "global_batch", "gpus", "cluster", "seq_length", "tokens"),
+    *("as_type", "precision", "runtime", *PRICES),
+    strategy=NEEDED,
+    model={"help": _CONFIG_MODEL},
+    global_batch={"help": _CONFIG_BATCH},
+)
+FIT_FLAGS: Final = flags(
+    *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "as_type"),
+    *("precision", *PRICES),
+    model={"help": _CONFIG_MODEL},
+    strategy={"help": f"{_STRATEGY} Default: any that fits."},
+    global_batch={"help": "Sequences in an iteration; default: 1024."},
+)
+# `astrarium explain` of what one launches with.
+CONFIG_FLAGS: Final = flags(
+    *("gpus", "cluster", "model", "seq_length", "global_batch", "tokens", "precision", "runtime"),
+    *PRICES,
+    model={"help": "The model, where a configuration does not state it.", "is_argument": False},
+    global_batch={"help": _CONFIG_BATCH},
+)
+
+
+def _meshes() -> Iterable[StrEnum]:
+    from astrarium.api.synthesis import Mesh
+
+    return Mesh
+
+
+def _optimizers() -> Iterable[StrEnum]:
+    from astrarium.api.synthesis import Optimizer
+
+    return Optimizer
+
+
+def _micro_batches(name: str, given: Any) -> int | None:  # noqa: ANN401
+    """A number, or none: as many as are best."""
+    return None if given == "auto" else readers.count(MOST_MICRO_BATCHES)(name, given)
+
+
+MOST_BATCH: Final = 2**24
+MOST_MICRO_BATCHES: Final = 2**16
+MOST_BYTES: Final = 2**50
+SYNTHESIZE_FLAGS: Final = {
+    "model": Flag(
+        "FILE.py:FUNCTION that makes a torch module and its inputs, such as"
+        " examples/bert.py:make; or a name of `astrarium catalog models`, or a config.json.",
+        "MODEL",
+        required=True,
+        is_argument=True,
+    ),
+    "batch": Flag(
+        "Samples in a step, on all devices.", "N", readers.count(MOST_BATCH), required=True
+    ),
+    **flags("gpus", "cluster"),
+    "memory": Flag(
+        "Most of each device, such as 15GiB; default: all it has.",
+        "SIZE",
+        readers.number("parse_bytes", MOST_BYTES),
+        read_argument=readers.number("parse_bytes", MOST_BYTES, bare_unit="B"),
+    ),
+    "micro_batches": Flag(
+        "Parts of the batch, one after the other; auto: more than one where memory is short.",
+        "auto|K",
+        _micro_batches,
+        default="auto",
+    ),
+    "mesh": Flag(
+        "All devices beside each other, or nodes and devices inside them; auto: the faster.",
+        read=readers.choice(_meshes),
+        default="auto",
+        words=("auto", "flat", "nodes"),
+    ),
+    "set": Flag("Argument of the factory; repeatable.", "NAME=VALUE", several=True),
+    "optimizer": Flag(
+        "What updates the weights.",
+        read=readers.choice(_optimizers),
+        default="adam",
+        words=("adam", "sgd"),
+    ),
+    "allow_replicate": Flag(
+        "Operator without a rule that every device may repeat; repeatable.",
+        "OP",
+        readers.texts,
+        several=True,
+    ),
+    **flags("profile"),
+}
+
+
+def read(
+    table: Mapping[str, Flag], given: Mapping[str, Any], *, from_python: bool = False
+) -> dict[str, Any]:
+    """The values of all flags of a table: as they were given, or their defaults."""
+    return dict(_values(table, given, from_python))
+
+
+def _values(
+    table: Mapping[str, Flag], given: Mapping[str, Any], from_python: bool
+) -> Iterator[tuple[str, Any]]:
+    for name, one in table.items():
+        value = given.get(name)
+        reader = (from_python and one.read_argument) or one.read
+        if value is None or (one.several and not value):
+            yield name, None if one.default is None else reader(name, one.default)
+        else:
+            yield name, reader(name, value)

@@ -1,0 +1,225 @@
+"""Readers: from what was given for a flag (a text, or from Python and JSON a number) to its value.
+
+A reader takes the name of the flag, for its messages, and what was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from astrarium.errors import InputError, did_you_mean, flag, refusal
+
+if TYPE_CHECKING:
+    from astrarium.cluster.parse import GpusGiven
+    from astrarium.cost.checkpoints import Storage
+    from astrarium.cost.training_run import Ramp
+
+Given: TypeAlias = Any  # what was given: it is a reader that finds out whether it can be used
+Reader: TypeAlias = Callable[[str, Given], Any]
+Choice = TypeVar("Choice", bound=StrEnum)
+
+# Far above anything trained; a larger number is a typing error.
+MOST_SEQ_LENGTH = 2**27
+MOST_GLOBAL_BATCH = 2**27
+MOST_TOKENS = 10**18
+MOST_USD = 1e15
+MOST_SECONDS = 100 * 365 * 86400.0
+MOST_PLANS = 100
+MOST_POOLS = 1000
+MOST_EPOCHS = 1e6
+MOST_INTERRUPTIONS_PER_HOUR = 1000.0
+MOST_BANDWIDTH = 1e18
+MOST_CO2 = 100.0
+PER_NODE = "/node"
+
+
+def as_given(_: str, given: Given) -> Given:
+    return given
+
+
+def text(_: str, given: Given) -> str:
+    """A name, an address or a path."""
+    return fspath(given) if isinstance(given, PathLike) else str(given)
+
+
+def text_or_table(name: str, given: Given) -> str | Mapping[str, Any]:
+    return given if isinstance(given, Mapping) else text(name, given)
+
+
+def gpus(_: str, given: Given) -> GpusGiven:
+    """What `astrarium.cluster.parse_gpus` takes."""
+    return str(given) if isinstance(given, int | float) else given
+
+
+def texts(_: str, given: Given) -> tuple[str, ...]:
+    """What a repeated flag has; one text alone is one."""
+    return tuple(map(str, entries(given)))
+
+
+def entries(given: Given) -> list[Any]:
+    """What a repeated flag has: texts, or names with their amounts."""
+    if isinstance(given, Mapping):
+        return list(given.items())
+    return [given] if isinstance(given, str | int | float) else list(given)
+
+
+def number(parser: str, most: float, **settings: Any) -> Reader:  # noqa: ANN401
+    """Reads a quantity with a parser of `astrarium.units`."""
+
+    def read(name: str, given: Given) -> Any:  # noqa: ANN401
+        from astrarium import units
+
+        try:
+            value = getattr(units, parser)(given, **settings)
+        except InputError as error:
+            raise refusal(name, f" {error}") from None
+        if value > most:
+            raise refusal(name, f" '{units.echo(given)}': too large; the most is {most:,.0f}")
+        return value
+
+    return read
+
+
+def count(most: int, *, allow_zero: bool = False) -> Reader:
+    return number("parse_count", most, allow_zero=allow_zero)
+
+
+def duration(
+    most: float = MOST_SECONDS, *, bare_unit: str | None = None, allow_zero: bool = False
+) -> Reader:
+    """Reads seconds; a bare number is in `bare_unit`, or refused."""
+    return number("parse_seconds", most, bare_unit=bare_unit, allow_zero=allow_zero)
+
+
+def choice(words: Callable[[], Iterable[Choice]]) -> Reader:
+    """Reads one of a few words, whatever its case."""
+
+    def read(name: str, given: Given) -> Choice:
+        known = {word.value: word for word in words()}
+        if str(given).lower() in known:
+            return known[str(given).lower()]
+        hint = did_you_mean(str(given), known)
+        raise refusal(name, f" '{given}': expected one of {', '.join(known)}{hint}")
+
+    return read
+
+
+def rank(name: str, given: Given) -> int:
+    """Which plan of a document."""
+    try:
+        return count(MOST_PLANS)(name, given)
+    except InputError:
+        says = f" '{given}': expected the number of a plan such as 1, the best"
+        raise refusal(name, says) from None
+
+
+def prices(name: str, given: Given) -> dict[str, float]:
+    """Dollars of a GPU and hour, by full name of the type."""
+    from astrarium.catalog import find_gpu
+    from astrarium.units import parse_usd
+
+    found = {}
+    for entry in entries(given):
+        gpu, amount = entry if isinstance(entry, tuple) else _before_first(str(entry))
+        if not gpu or amount == "":
+            says = f" '{spelled(entry)}': expected TYPE=USD per GPU and hour, e.g. h100=2.5"
+            raise refusal(name, says)
+        try:
+            found[find_gpu(gpu).name] = parse_usd(amount, allow_zero=True)
+        except InputError as error:
+            raise refusal(name, f" {spelled(entry)}: {error}") from None
+    return found
+
+
+def discounts(name: str, given: Given) -> dict[str, float]:
+    """Shares that come off, by cloud."""
+    from astrarium.catalog.book import EVERY_CLOUD
+
+    found = {}
+    for entry in entries(given):
+        cloud, percent = entry if isinstance(entry, tuple) else _before_last(entry)
+        if cloud is not None and not cloud.strip():
+            raise refusal(name, f" {entry}: the cloud is missing; write aws=30, or 30")
+        found[EVERY_CLOUD if cloud is None else cloud.strip()] = share(name, percent)
+    return found
+
+
+def interruptions(name: str, given: Given) -> dict[str, float]:
+    """Interruptions of a node an hour, by full name of the GPU type; "" stands for all others."""
+    from astrarium.catalog import find_gpu
+
+    rate = number("parse_per_hour", MOST_INTERRUPTIONS_PER_HOUR, allow_zero=True)
+    found = {}
+    for entry in entries(given):
+        gpu, often = entry if isinstance(entry, tuple) else _before_last(entry)
+        # The rate first: it is the part that is always there.
+        value = rate(name, often)
+        found["" if gpu is None else find_gpu(gpu).name] = value
+    return found
+
+
+def share(name: str, given: Given) -> float:
+    """A percentage below 100 as a share."""
+    from astrarium.catalog.price_files import parse_percent
+
+    try:
+        return parse_percent(given)
+    except InputError as error:
+        raise refusal(name, f" {error}") from None
+
+
+def share_or_all(name: str, given: Given) -> float:
+    return 1.0 if str(given).strip(" %") == "100" else share(name, given)
+
+
+def storage(name: str, given: Given) -> Storage:
+    """RATE of all nodes together, or RATE/node."""
+    from astrarium.cost.checkpoints import Storage
+
+    rate = str(given).removesuffix(PER_NODE)
+    bandwidth = number("parse_bandwidth", MOST_BANDWIDTH)(name, rate)
+    if rate != str(given):
+        return Storage(per_node=bandwidth)
+    return Storage(per_node=bandwidth, shared=bandwidth)
+
+
+def ramp(name: str, given: Given) -> Ramp:
+    from astrarium.cost.training_run import Ramp
+
+    numbers = list(given) if isinstance(given, list | tuple) else str(given).split(",")
+    if len(numbers) != len(("START", "INCREMENT", "SAMPLES")):
+        raise refusal(name, f" '{given}': expected START,INCREMENT,SAMPLES such as 16,16,6M")
+    return Ramp(*(count(MOST_TOKENS)(name, part) for part in numbers))
+
+
+def max_gpus(name: str, given: Given) -> int:
+    from astrarium.cluster import LARGEST_CLUSTER
+
+    return count(LARGEST_CLUSTER)(name, given)
+
+
+def _before_first(text: str) -> tuple[str, str]:
+    name, _, amount = (part.strip() for part in text.partition("="))
+    return name, amount
+
+
+def _before_last(entry: Given) -> tuple[str | None, Given]:
+    """The name of [NAME=]AMOUNT, and the amount."""
+    if not isinstance(entry, str):
+        return None, entry
+    name, equals, amount = entry.rpartition("=")
+    return (name if equals else None), amount
+
+
+def spelled(entry: Given) -> str:
+    """An entry of a repeated flag as it would be typed."""
+    from astrarium.units import echo
+
+    return f"{entry[0]}={echo(entry[1])}" if isinstance(entry, tuple) else str(entry)
+
+
+def both_given(first: str, second: str) -> InputError:
+    return refusal(first, f" and {flag(second)} are both given; keep one")

@@ -1,0 +1,313 @@
+"""The profile of a device: one Parquet file with all rows and a JSON header.
+
+The header stands in the file's key-value metadata: which device, driver and libraries, when, which
+sections, what failed, and the fitted factors. Everything is checked when it is written and again
+when it is read; a file that is damaged or of another kind is refused with the reason.
+
+Planning wants the header alone, and at once: it is read from the end of the file without pyarrow,
+whose import takes as long as a plan. Rows are read and written with pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from astrarium.calibrate.fit.factors import BOUNDS, DeviceFit, fit_rows
+from astrarium.calibrate.fit.laws import RUNTIME, CoreFit
+from astrarium.calibrate.measure.cases import IDENTITY, TEXTS, TIMES
+from astrarium.calibrate.measure.journal import JournalContents
+from astrarium.documents import write_atomic_bytes
+from astrarium.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA: Final = "astrarium.profile/1"
+METADATA_KEY: Final = b"astrarium"
+CHECKSUM: Final = "checksum"
+# Parquet: the mark at both ends, and in the footer (Thrift's compact protocol) the mark of a text
+# field that follows the one before, and how many bytes the size of a text may have.
+PARQUET: Final = b"PAR1"
+_TEXT_FIELD: Final = b"\x18"
+_LONGEST_SIZE: Final = 5
+_LEAST_BYTES: Final = 12
+_DIGITS: Final = 4
+_NEEDED: Final = ("median_us", "min_us", "max_us", "host_us")
+_HEADER: Final = {
+    "device": dict,
+    "versions": dict,
+    "date": str,
+    "sections": dict,
+    "failed": list,
+    "operators": dict,
+    "links": dict,
+    "host": dict,
+}
+_INSTALL: Final = "pip install 'astrarium[calibrate]'"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """What the header of a profile file says."""
+
+    path: Path
+    header: Mapping[str, Any]
+
+    @property
+    def device(self) -> str:
+        return str(self.header["device"].get("name", "unknown"))
+
+    @property
+    def gpu(self) -> str | None:
+        """The device's name in the catalog, if it has one."""
+        return self.header.get("gpu")
+
+    @property
+    def tuning(self) -> dict[str, Any]:
+        """Fields of `astrarium.cost.tuning.Tuning` that this profile teaches."""
+        operators, links = (
+            {name: entry["ratio"] for name, entry in self.header[part].items() if usable(entry)}
+            for part in ("operators", "links")
+        )
+        origin = f"{self.path.name}: {self.device}, {self.header['date']}"
+        core = self.core
+        if core is not None:
+            laws, messages = (
+                {name: tuple(law) for name, law in core[part].items()}
+                for part in ("laws", "messages")
+            )
+            return {
+                "origin": origin,
+                "laws": laws,
+                "messages": messages,
+                "law_error": core["relative_error"],
+                "host": core["host"],
+                "runtime": RUNTIME,
+            }
+        return {"origin": origin, "operators": operators, **links}
+
+    @property
+    def core(self) -> Mapping[str, Any] | None:
+        """What the profile of a processor says of one core; None for other devices."""
+        return self.header.get("core")
+
+    @property
+    def host(self) -> Mapping[str, float]:
+        """Seconds of the host: launch_seconds, layer_forward_seconds and the like."""
+        return self.header["host"]
+
+
+def usable(entry: Mapping[str, Any]) -> bool:
+    """Whether a class's factor is to be used: not if its cases are out of bounds."""
+    return not entry.get("bounded", False)
+
+
+def warnings_of(header: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a profile that can be used all the same."""
+    low, high = BOUNDS
+    return [
+        f"{name}: measured times are {entry['median']:.3g} x the modelled ones, outside"
+        f" {low:.2g} to {high:g}: something else was measured; this class is not used"
+        for name, entry in {**header["operators"], **header["links"]}.items()
+        if not usable(entry)
+    ]
+
+
+def make_header(contents: JournalContents) -> dict[str, Any]:
+    """The header for what a journal holds, factors fitted."""
+    rows = contents.rows
+    if not rows:
+        raise InputError("nothing has been measured yet; there is no profile to write")
+    given = contents.header
+    fit = fit_rows(rows, given["device"])
+    failed = [*contents.failed, *contents.given_up]
+    return {
+        "schema": SCHEMA,
+        "device": given["device"],
+        "gpu": fit.gpu,
+        "versions": given.get("versions", {}),
+        "date": str(given.get("date", "")),
+        "scale": given.get("scale"),
+        "sections": dict(Counter(row["section"] for row in rows)),
+        "failed": failed,
+        **_fit_columns(fit),
+    }
+
+
+def _fit_columns(fit: DeviceFit) -> dict[str, Any]:
+    made_up, link = fit.specification, fit.intra_link
+    return {
+        "specification": None if made_up is None else _rounded(asdict(made_up)),
+        "operators": {name: _rounded(asdict(entry)) for name, entry in fit.operators.items()},
+        "links": {} if link is None else {"intra_link": _rounded(asdict(link))},
+        "host": _rounded(fit.host),
+        **({} if fit.core is None else {"core": _core_columns(fit.core)}),
+    }
+
+
+def _core_columns(core: CoreFit) -> dict[str, Any]:
+    """The core of a processor as JSON."""
+    laws, messages = (
+        {name: [_digits(each) for each in law] for name, law in of.items()}
+        for of in (core.laws, core.messages)
+    )
+    figures = {name: _digits(getattr(core, name)) for name in ("relative_error", "flops", "host")}
+    return {"laws": laws, "messages": messages, **figures}
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {
+        name: value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
+        for name, value in values.items()
+    }
+
+
+def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Write a profile, whole or not at all."""
+    pa = _pyarrow()
+    import pyarrow.parquet
+
+    check_rows(str(path), rows)
+    table = pa.table(
+        {name: pa.array([row.get(name) for row in rows], _kind(pa, name)) for name in _columns()}
+    )
+    text = json.dumps({**header, CHECKSUM: _checksum(header)}, allow_nan=False)
+    table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
+    content = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(table, content, compression="zstd", write_page_checksum=True)
+    write_atomic_bytes(path, content.getvalue().to_pybytes())
+
+
+def read_profile(path: Path) -> DeviceProfile:
+    """Read and check the header of a profile."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); `astrarium calibrate` makes a profile"
+        ) from None
+    return DeviceProfile(path, _checked_header(path, _header_text(path, data)))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read and check the measurements of a profile."""
+    read_profile(path)
+    pa = _pyarrow()
+    import pyarrow.parquet
+
+    try:
+        rows = pyarrow.parquet.read_table(path, page_checksum_verification=True).to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _unusable(path, f"its rows are damaged ({_first_line(error)})") from None
+    missing = [name for name in _columns() if rows and name not in rows[0]]
+    if missing:
+        raise _unusable(path, f"the column {missing[0]} is missing")
+    check_rows(str(path), rows)
+    return rows
+
+
+def _header_text(path: Path, data: bytes) -> bytes:
+    """Find our header in the footer of a Parquet file.
+
+    The file ends with its footer, the footer's length and the mark; in the footer, a key is a
+    field mark, a length and the text, and its value another field mark, a length and the text.
+    """
+    mark, tail = data[:4], data[-8:]
+    if mark != PARQUET or tail[4:] != PARQUET or len(data) < _LEAST_BYTES:
+        raise _unusable(path, "it is no Parquet file, or its end is missing")
+    length = int.from_bytes(tail[:4], "little")
+    footer = data[-8 - length : -8]
+    _, found, rest = footer.partition(_TEXT_FIELD + bytes([len(METADATA_KEY)]) + METADATA_KEY)
+    if not found or rest[:1] != _TEXT_FIELD:
+        raise _unusable(path, "it has no header of ours, so another program wrote it")
+    size, start = 0, 1
+    for start, byte in enumerate(rest[1 : 1 + _LONGEST_SIZE], start=2):
+        size |= (byte & 0x7F) << 7 * (start - 2)  # seven bits a byte, the lowest first
+        if byte < 0x80:  # the last byte lacks the highest bit
+            break
+    return rest[start : start + size]
+
+
+def _checked_header(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except ValueError:
+        raise _unusable(path, "its header is damaged") from None
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+        found = header.get("schema") if isinstance(header, dict) else None
+        raise _unusable(path, f"its header has schema {found!r}, not {SCHEMA!r}")
+    if header.pop(CHECKSUM, None) != _checksum(header):
+        raise _unusable(path, "its header was changed or damaged after it was written")
+    for name, kind in _HEADER.items():
+        if not isinstance(header.get(name), kind):
+            raise _unusable(path, f"its header has no usable '{name}'")
+    fits = [*header["operators"].values(), *header["links"].values()]
+    ratios = [entry.get("ratio") if isinstance(entry, dict) else None for entry in fits]
+    if not all(_is_time(number) for number in (*ratios, *header["host"].values())):
+        raise _unusable(path, "its header has a factor that is no positive number")
+    return header
+
+
+def _checksum(header: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
+
+
+def check_rows(place: str, rows: Iterable[Row]) -> None:
+    """Refuse times that cannot be: missing, NaN, infinite, zero or negative."""
+    for index, row in enumerate(rows, start=1):
+        if not isinstance(row.get("operator"), str):
+            raise InputError(f"{place}: row {index} names no operator; measure it again")
+        for name in _NEEDED:
+            if not _is_time(row.get(name)):
+                raise InputError(
+                    f"{place}: row {index} ({row['operator']}): {name} is {row.get(name)}, not a "
+                    "positive number of microseconds; measure it again"
+                )
+
+
+def _is_time(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0.0
+    )
+
+
+def _columns() -> tuple[str, ...]:
+    return (*IDENTITY, *TIMES)
+
+
+def _kind(pa: Any, name: str) -> pa.DataType:  # noqa: ANN401  the module
+    if name in TEXTS:
+        return pa.string()
+    return pa.float64() if name in TIMES else pa.int64()
+
+
+def _unusable(path: Path, reason: str) -> InputError:
+    return InputError(f"{path}: not a usable profile: {reason}; `astrarium calibrate` writes one")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _pyarrow() -> Any:  # noqa: ANN401  the module
+    try:
+        import pyarrow
+    except ImportError:
+        raise InputError(f"profiles need pyarrow, which is not installed; {_INSTALL}") from None
+    return pyarrow

@@ -1,0 +1,198 @@
+"""The profile of a cluster: learned factors in a file, `astrarium.tuning/1`.
+
+The file says what was learned from which runs, so that it can be read and judged; `factors` is
+what the cost model takes. A file is checked whole before anything of it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from astrarium import __version__, documents
+from astrarium.calibrate.learn.checks import (
+    MOST_RESERVE_SHARE,
+    PLAUSIBLE_COMPUTE,
+    PLAUSIBLE_LINK,
+    SetAside,
+)
+from astrarium.calibrate.learn.factors import Errors, Learned
+from astrarium.catalog import find_gpu
+from astrarium.catalog.runtimes import find_runtime, runtime_names
+from astrarium.cost.tuning import Operators, Tuning
+from astrarium.errors import InputError
+
+SCHEMA: Final = "astrarium.tuning/1"
+MOST_SECONDS: Final = 3600.0
+
+
+class Factors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Time ratios, and what is added in seconds and bytes."""
+
+    compute: float = 1.0
+    intra_link: float = 1.0
+    inter_link: float = 1.0
+    attention: float = 1.0
+    host: float = 1.0
+    step_seconds: float = 0.0
+    memory_bytes: float = 0.0
+
+
+class LearnedFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One factor before and after learning; `deviation` is of the logarithm, or in the unit."""
+
+    name: str
+    before: float
+    after: float
+    deviation: float
+    unit: str
+    meaning: str
+
+
+class ErrorPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Mean absolute errors as shares; `left_out`: of each run under factors of the others."""
+
+    rows: int
+    before: float
+    after: float
+    left_out: float | None
+
+
+class SetAsidePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run that was given and not learned from."""
+
+    label: str
+    reason: str
+
+
+class ClusterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What runs of one GPU type under one runtime taught."""
+
+    schema: str
+    date: str
+    astrarium: str
+    gpu: str
+    runtime: str
+    origin: tuple[str, ...]
+    factors: Factors
+    learned: tuple[LearnedFactor, ...] = ()
+    time_error: ErrorPart | None = None
+    memory_error: ErrorPart | None = None
+    set_aside: tuple[SetAsidePart, ...] = ()
+
+    @property
+    def tuning(self) -> Tuning:
+        f = self.factors
+        return Tuning(
+            origin=", ".join(self.origin),
+            compute=f.compute,
+            intra_link=f.intra_link,
+            inter_link=f.inter_link,
+            step_seconds=f.step_seconds,
+            host=f.host,
+            memory_bytes=f.memory_bytes,
+            operators={Operators.ATTENTION.value: f.attention},
+        )
+
+
+def profile_of(
+    learned: Learned, origin: Sequence[str], also_aside: Sequence[SetAside] = ()
+) -> ClusterProfile:
+    """The profile of what was learned today."""
+    tuning = learned.tuning
+    return ClusterProfile(
+        schema=SCHEMA,
+        date=date.today().isoformat(),
+        astrarium=__version__,
+        gpu=learned.gpu,
+        runtime=learned.runtime,
+        origin=tuple(origin),
+        factors=Factors(
+            compute=tuning.compute,
+            intra_link=tuning.intra_link,
+            inter_link=tuning.inter_link,
+            attention=tuning.of(Operators.ATTENTION),
+            step_seconds=tuning.step_seconds,
+            host=tuning.host,
+            memory_bytes=tuning.memory_bytes,
+        ),
+        learned=tuple(
+            LearnedFactor(
+                factor.kind.name,
+                factor.before,
+                factor.after,
+                factor.deviation,
+                factor.kind.unit,
+                factor.kind.meaning,
+            )
+            for factor in learned.factors
+        ),
+        time_error=_error_part(learned.time),
+        memory_error=_error_part(learned.memory),
+        set_aside=tuple(
+            SetAsidePart(aside.label, aside.reason) for aside in (*also_aside, *learned.set_aside)
+        ),
+    )
+
+
+def to_dict(profile: ClusterProfile) -> dict[str, Any]:
+    """The profile as its file has it."""
+    return msgspec.to_builtins(profile)
+
+
+def load_profile(path: Path) -> ClusterProfile:
+    """Read a profile; InputError names the place of what is damaged, foreign or impossible."""
+    content = documents.read(path)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        found = f"its schema is {schema!r}" if schema else "it states no schema"
+        raise InputError(
+            f"{path}: not a profile of a cluster ({found}, expected '{SCHEMA}'); `astrarium"
+            " calibrate --from TABLE.csv` writes one"
+        )
+    profile = documents.load(path, ClusterProfile)
+    _check(path, profile)
+    return profile
+
+
+def _check(path: Path, profile: ClusterProfile) -> None:
+    try:
+        gpu = find_gpu(profile.gpu)
+    except InputError as error:
+        line = documents.line_of(path, "gpu")
+        raise InputError(f"{path}:{line}: gpu: {error}") from None
+    if profile.runtime not in runtime_names():
+        known = ", ".join(runtime_names())
+        raise InputError(f"{path}: runtime: unknown '{profile.runtime}'; known: {known}")
+    limits = {
+        "compute": PLAUSIBLE_COMPUTE,
+        "intra_link": PLAUSIBLE_LINK,
+        "inter_link": PLAUSIBLE_LINK,
+        "attention": PLAUSIBLE_LINK,
+        "step_seconds": (0.0, MOST_SECONDS),
+        "host": PLAUSIBLE_LINK,
+        # No less than nothing is reserved, and no more than learning itself takes for true.
+        "memory_bytes": (
+            -find_runtime(profile.runtime).reserved_bytes,
+            MOST_RESERVE_SHARE * gpu.memory_bytes,
+        ),
+    }
+    for name, (low, high) in limits.items():
+        value = getattr(profile.factors, name)
+        if not (isfinite(value) and low <= value <= high):
+            line = documents.line_of(path, "factors", name)
+            raise InputError(
+                f"{path}:{line}: factors.{name}: {value:g} is outside {low:g} to {high:g};"
+                " learn the profile anew"
+            )
+
+
+def _error_part(errors: Errors | None) -> ErrorPart | None:
+    if errors is None:
+        return None
+    return ErrorPart(errors.rows, errors.before, errors.after, errors.left_out)

@@ -1,0 +1,224 @@
+"""Operators of megatron-core on one core through torch; see `cases_processor`.
+
+Written after what its unfused modules call, one torch operator after another. Results are new
+tensors, as in training, and inputs rotate through more memory than a core's own caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as functional
+
+from astrarium.calibrate.measure.bench import Bench, Call
+from astrarium.calibrate.measure.cases import Case
+from astrarium.calibrate.measure.cases_processor import (
+    ATTENTION,
+    LINEAR,
+    LOOKUP,
+    LOSS,
+    NOTHING,
+    POINTWISE,
+    PREFIX,
+    UPDATE,
+)
+from astrarium.calibrate.measure.kernels_matrix import numbers
+from astrarium.calibrate.measure.kernels_memory import StableEntropy
+
+ROTATED_BYTES: Final = 16 << 20
+MOST_SETS: Final = 8
+HEAD_WIDTH: Final = 64
+CLIPPED: Final = 0.9999
+
+Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _layer_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return functional.layer_norm(x, (x.shape[-1],), w, w)
+
+
+def _rms_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return functional.rms_norm(x, (x.shape[-1],), w)
+
+
+def _swiglu(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    gate, up = torch.chunk(x, 2, dim=-1)
+    return functional.silu(gate) * (up + 0.0)
+
+
+def _gelu(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x)
+
+
+def _rotary(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    heads = x.view(x.shape[0], 1, -1, HEAD_WIDTH)
+    angles = w[:HEAD_WIDTH].detach().expand(x.shape[0], 1, 1, HEAD_WIDTH).contiguous()
+    cosine, sine = (torch.cos(angles) * 1.0).to(x.dtype), (torch.sin(angles) * 1.0).to(x.dtype)
+    turned, rest = heads[..., :HEAD_WIDTH], heads[..., HEAD_WIDTH:]
+    first, second = torch.chunk(turned, 2, dim=-1)
+    turned = turned * cosine + torch.cat((-second, first), dim=-1) * sine
+    return torch.cat((turned, rest), dim=-1).view(x.shape)
+
+
+def _residual(x: torch.Tensor, _: torch.Tensor, skipped: torch.Tensor) -> torch.Tensor:
+    return skipped + x
+
+
+def _bias(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return x + w
+
+
+def _query_copy(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    return x.view(x.shape[0], 2, -1).transpose(0, 1).contiguous()
+
+
+FORWARD: Final[dict[str, Function]] = {
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "swiglu": _swiglu,
+    "gelu": _gelu,
+    "rotary": _rotary,
+    "residual": _residual,
+    "bias": _bias,
+    "query_copy": _query_copy,
+}
+LEARNED: Final = ("layer_norm", "rms_norm")  # with a gradient of their weight
+
+
+def _joined(x: torch.Tensor, w: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    parts = (x.shape[-1] // 2, x.shape[-1] // 4, x.shape[-1] // 4)
+    return torch.cat(x.split(parts, dim=-1), dim=-1)
+
+
+# What only the backward pass does, as a plain call.
+ALONE: Final[dict[str, Function]] = {
+    "bias_gradient": lambda x, w, other: x.sum(dim=0),
+    "qkv_gradient": _joined,
+    "accumulate": lambda x, w, other: other.add_(x),
+    # Of an addition, the backward pass sums up the gradients of both ways.
+    "residual": lambda x, w, other: x + other,
+}
+
+
+def prepare_pointwise(bench: Bench, case: Case) -> Call:
+    name, (rows, width) = case.operator.removeprefix(PREFIX), numbers(case, "m", "n")
+    sets = _sets(rows * width)
+    alone = case.shape["role"] == "backward" and name in ALONE
+    x = [bench.take(rows, width).detach().requires_grad_(not alone) for _ in range(sets)]
+    other = [bench.place(rows, width).zero_() for _ in range(sets)]
+    w = bench.take(width).detach().requires_grad_(name in LEARNED)
+    function = ALONE[name] if alone else FORWARD[name]
+
+    def run(i: int) -> torch.Tensor:
+        return function(x[i % sets], w, other[i % sets])
+
+    if alone or case.shape["role"] == "forward":
+        return run
+    results = [run(i) for i in range(sets)]
+    gradient = torch.randn_like(results[0])
+    learned = (w,) if name in LEARNED else ()
+    return lambda i: torch.autograd.grad(
+        results[i % sets], (x[i % sets], *learned), gradient, retain_graph=True
+    )
+
+
+def prepare_nothing(bench: Bench, case: Case) -> Call:
+    """What a call of autograd takes by itself: rows of backward passes are less by this."""
+    x = bench.take(1).detach().requires_grad_()
+    out, gradient = x.view(1, 1), torch.ones(1, 1)
+    return lambda i: torch.autograd.grad(out, x, gradient, retain_graph=True)
+
+
+def prepare_linear(bench: Bench, case: Case) -> Call:
+    m, n, k = numbers(case, "m", "n", "k")
+    sets = _sets(m * n + n * k + m * k)
+    x, w, y = ([bench.take(*shape) for _ in range(sets)] for shape in ((m, k), (n, k), (m, n)))
+    calls: dict[str, Call] = {
+        "forward": lambda i: torch.matmul(x[i % sets], w[i % sets].t()),
+        "dgrad": lambda i: y[i % sets].matmul(w[i % sets]),
+        "wgrad": lambda i: y[i % sets].t().matmul(x[i % sets]),
+    }
+    return calls[str(case.shape["role"])]
+
+
+def prepare_attention(bench: Bench, case: Case) -> Call:
+    """torch's own kernel, which does not store the scores; heads come and go in rows of tokens."""
+    batch, heads, kv_heads, length, dim = numbers(
+        case, "batch", "heads", "kv_heads", "q_length", "key_dim"
+    )
+    q, k, v = (
+        bench.take(length, batch, count, dim).detach().requires_grad_()
+        for count in (heads, kv_heads, kv_heads)
+    )
+
+    def forward(_: int) -> torch.Tensor:
+        queries, keys, values = (part.permute(1, 2, 0, 3) for part in (q, k, v))
+        out = functional.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, enable_gqa=heads != kv_heads
+        )
+        return out.permute(2, 0, 1, 3).reshape(length, batch, -1)
+
+    if case.shape["role"] == "forward":
+        return forward
+    out = forward(0)
+    gradient = torch.randn_like(out)
+    return lambda i: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+
+
+def prepare_loss(bench: Bench, case: Case) -> Call:
+    rows, vocabulary = numbers(case, "m", "n")
+    logits = bench.take(rows, vocabulary).detach().requires_grad_()
+    target = torch.randint(vocabulary, (rows,))
+    if case.shape["role"] == "forward":
+        return lambda i: StableEntropy.apply(logits.clone(), target)
+    gradient = torch.ones(rows)
+    return lambda i: torch.autograd.grad(
+        StableEntropy.apply(logits.clone(), target), logits, gradient
+    )
+
+
+def prepare_lookup(bench: Bench, case: Case) -> Call:
+    rows, vocabulary, width = numbers(case, "m", "n", "k")
+    table = bench.take(vocabulary, width).detach().requires_grad_()
+    index = torch.randint(vocabulary, (rows,))
+    out = functional.embedding(index, table)
+    if case.shape["role"] == "forward":
+        return lambda i: functional.embedding(index, table).contiguous()
+    gradient = torch.randn_like(out)
+    return lambda i: torch.autograd.grad(out, table, gradient, retain_graph=True)
+
+
+def prepare_update(bench: Bench, case: Case) -> Call:
+    """Gradients set to zero, their norm, clipping, Adam tensor by tensor."""
+    groups, parameters = numbers(case, "groups", "parameters")
+    weights = [torch.randn(parameters).requires_grad_() for _ in range(groups)]
+    gradients = torch.randn(groups, parameters)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+    adam = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0.1)
+
+    def update(_: int) -> None:
+        gradients.mul_(1.0)
+        torch.norm(torch.tensor([torch.norm(w.grad) for w in weights])).item()
+        for weight in weights:
+            weight.grad.copy_(weight.grad * CLIPPED)
+        adam.step()
+
+    return update
+
+
+def _sets(elements: int) -> int:
+    return max(1, min(MOST_SETS, ROTATED_BYTES // (4 * elements)))
+
+
+PREPARE: Final[dict[str, Any]] = {
+    NOTHING: prepare_nothing,
+    LINEAR: prepare_linear,
+    ATTENTION: prepare_attention,
+    LOSS: prepare_loss,
+    LOOKUP: prepare_lookup,
+    UPDATE: prepare_update,
+    **{PREFIX + name: prepare_pointwise for name in POINTWISE},
+}

@@ -1,0 +1,255 @@
+"""From options of Megatron-LM to what they mean: a launch script, arguments, YAML, overrides."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from astrarium.configs.imported import AsIf, Imported, Unknown, Used
+from astrarium.configs.megatron.arguments import Arguments, Given, parse_arguments
+from astrarium.configs.megatron.conflicts import (
+    NO_MICRO_BATCH,
+    conflicts_of,
+    environment_notes,
+    layer_conflicts,
+    world_conflict,
+)
+from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
+from astrarium.configs.settings import Settings
+from astrarium.configs.shell.expansion import marked
+from astrarium.configs.shell.launch import Launch, read_launch
+from astrarium.errors import InputError
+from astrarium.strategy.options import (
+    Option,
+    Treatment,
+    megatron_options,
+    megatron_version,
+)
+
+# Options that plans never have, but whose meaning is read: they say in another way what a
+# strategy says.
+READ: Final = {
+    "account_for_embedding_in_pipeline_split": "stages",
+    "account_for_loss_in_pipeline_split": "stages",
+    "decoder_first_pipeline_num_layers": "stages",
+    "decoder_last_pipeline_num_layers": "stages",
+    "num_layers_per_virtual_pipeline_stage": "virtual_stages",
+    "use_torch_fsdp2": "zero_stage",
+    "transformer_impl": "runtime",
+}
+# Options that mean something only beside another one: how their names begin, and that one.
+_ONLY_WITH: Final = {
+    "moe_": "num_experts",
+    "tp_comm_": "tp_comm_overlap",
+    "megatron_fsdp_": "use_megatron_fsdp",
+    "fsdp_": "use_megatron_fsdp",
+    "mamba_": "is_hybrid_model",
+    "muon_": "is_muon",
+    "cp_comm_type": "is_context_parallel",
+    "create_attention_mask_in_dataloader": "is_masked",
+}
+_VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+_OF_EXPERTS: Final = "num_experts"
+
+
+def read_launch_script(text: str, source: str) -> Imported:
+    """A shell script that starts Megatron-LM, or its options alone."""
+    launch = read_launch(text, source)
+    return _imported(parse_arguments(launch.arguments), source, launch)
+
+
+def read_arguments(text: str, source: str) -> Imported:
+    """An argument string, as it would stand behind pretrain_gpt.py; no shell reads it."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"{source}: {str(error).lower()} in the arguments") from None
+    words = [_VARIABLE.sub(lambda found: marked(found[1]), word) for word in words]
+    return _imported(parse_arguments(words), source, Launch((), None, {}, (), is_script=False))
+
+
+def of_settings(
+    values: Mapping[str, str], source: str, unknown: Sequence[Unknown], recipe: str = ""
+) -> Imported:
+    """Settings by their names in Megatron's namespace; a recipe's if a program is named.
+
+    What a recipe sets itself is not known: then nothing is said about what is left out.
+    """
+    by_dest = {option.dest: option for option in megatron_options()}
+    arguments = Arguments(unknown=list(unknown))
+    for dest, value in values.items():
+        option = by_dest.get(dest)
+        if option is None:
+            arguments.older[dest] = value
+            continue
+        arguments.given[dest] = Given(option, option.flags[0], _values_for(option, value), value)
+    return _imported(arguments, source, Launch((), None, {}, (), is_script=False), recipe)
+
+
+def _values_for(option: Option, value: str) -> tuple[str, ...]:
+    if option.takes.is_flag:
+        return ()
+    return tuple(value.split(", ")) if option.many is not None else (value,)
+
+
+def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "") -> Imported:
+    unset = arguments.unset()
+    if unset:
+        raise InputError(f"{source}: {'; '.join(unset)}")
+    values = {**DEFAULTS, **arguments.settings()}
+    settings = Settings(values)
+    found = _overruled(values, settings)
+    settings = Settings(values)
+    conflicts = [*arguments.complaints, *conflicts_of(settings)]
+    if launch.gpus is not None:
+        conflicts += [text for text in [world_conflict(settings, launch.gpus)] if text]
+    described = describe_megatron(settings if not conflicts else _plain(values), "configuration")
+    described.gpus = launch.gpus
+    if recipe:
+        described.runtime = "megatron-bridge"
+        conflicts = [text for text in conflicts if text != NO_MICRO_BATCH]
+        found.append("what the recipe itself sets is not known; Megatron's defaults are taken")
+    if launch.is_script:
+        found += environment_notes(settings, launch.environment)
+
+    def strategy_of(layers: int, _: int | None = None) -> dict[str, Any]:
+        whole = {"num_layers": str(layers), **values}
+        against = [] if "num_layers" in values else layer_conflicts(Settings(whole))
+        if against:
+            raise InputError(f"{source}: {'; '.join(against)}")
+        experts = _experts_of_recipe(settings) if recipe else {}
+        return {"split": "even", **describe_megatron(Settings(whole)).strategy, **experts}
+
+    return Imported(
+        source=source,
+        program=recipe or f"Megatron-LM {megatron_version()}",
+        described=described,
+        strategy_of=strategy_of,
+        used=tuple(_used(arguments, values)),
+        neutral=tuple(
+            one.flag
+            for one in arguments.given.values()
+            if one.option.treatment is Treatment.NEUTRAL
+        ),
+        as_if=tuple(_as_if(arguments, settings, whole=not recipe)),
+        unknown=tuple(arguments.unknown),
+        conflicts=tuple(conflicts),
+        notes=(*launch.notes, *(f"{source}: {note}" for note in (*arguments.notes, *found))),
+    )
+
+
+def _experts_of_recipe(s: Settings) -> dict[str, Any]:
+    """A recipe has experts if it says how to divide them.
+
+    Where the stages of a replica are neighbours, models without experts need the option as well.
+    """
+    etp = s.count("expert_tensor_parallel_size")
+    return {} if etp is None or s.flag("use_tp_pp_dp_mapping") else {"etp": etp}
+
+
+def _plain(values: Mapping[str, str]) -> Settings:
+    """The settings without those that cut the pipeline: they may contradict each other."""
+    cutting = ("pipeline_model_parallel_layout", *(k for k, v in READ.items() if v == "stages"))
+    return Settings({name: value for name, value in values.items() if name not in cutting})
+
+
+def _overruled(values: dict[str, str], s: Settings) -> list[str]:
+    """What Megatron changes before it checks its options; the settings are changed as it does."""
+    out = []
+    if s.flag("sequence_parallel") and (s.count("tensor_model_parallel_size") or 1) == 1:
+        values["sequence_parallel"] = "False"
+        out.append("--sequence-parallel without tp: Megatron switches it off with a warning")
+    if s.flag("recompute_activations"):
+        if s.text("recompute_granularity") not in ("", "selective"):
+            out.append("--recompute-activations: Megatron makes the granularity selective")
+        values["recompute_granularity"] = "selective"
+    return out
+
+
+def _used(arguments: Arguments, values: Mapping[str, str]) -> list[Used]:
+    out = []
+    for dest, one in arguments.given.items():
+        option = one.option
+        decides = option.field if option.treatment is not Treatment.FIXED else READ.get(dest)
+        if option.treatment is Treatment.FIXED and decides is None:
+            if _same(option, one):
+                decides = "as modelled"
+            else:
+                continue
+        if decides:
+            out.append(Used(one.flag, " ".join(one.values) or values[dest], decides))
+    return out
+
+
+def _as_if(arguments: Arguments, s: Settings, *, whole: bool) -> list[AsIf]:
+    """Options whose value is not the one that is modelled, given or (of the whole) by default."""
+    out = []
+    for option in megatron_options():
+        one = arguments.given.get(option.dest)
+        if option.treatment is not Treatment.FIXED or option.dest in READ:
+            continue
+        if not _matters(option.dest, s):
+            continue
+        if one is not None and not _same(option, one):
+            given = " ".join(one.values) or _shown(one.setting == "True")
+            out.append(AsIf(option.flags[0], given, _shown(option.value), option.why))
+        elif one is None and whole and option.differs_from_default and not _implied(option, s):
+            given = f"{_shown(option.default)} by default"
+            out.append(AsIf(option.flags[0], given, _shown(option.value), option.why))
+    return out + (_workload_as_if(s) if whole else [])
+
+
+def _workload_as_if(s: Settings) -> list[AsIf]:
+    out = []
+    if not (s.flag("bf16") or s.flag("fp16")):
+        why = "training in 32 bits is not modelled"
+        out.append(AsIf("--bf16", "not given", "bf16", why))
+    if s.text("optimizer") not in ("", "adam"):
+        why = "its states and its step are those of Adam"
+        out.append(AsIf("--optimizer", s.text("optimizer"), "adam", why))
+    if "fp4" in s:
+        out.append(AsIf("--fp4-format", s.text("fp4"), "none", "4-bit products are not modelled"))
+    if s.flag("use_torch_fsdp2"):
+        why = "it shards the same, and is predicted with Megatron-FSDP's overlap"
+        out.append(AsIf("--use-torch-fsdp2", "on", "--use-megatron-fsdp", why))
+    return out
+
+
+def _matters(dest: str, s: Settings) -> bool:
+    """Whether what an option belongs to is in use."""
+    facts = {
+        "is_context_parallel": (s.count("context_parallel_size") or 1) > 1,
+        "is_muon": "muon" in s.text("optimizer"),
+        "is_masked": s.text("transformer_impl") == "local",
+        _OF_EXPERTS: bool(s.count(_OF_EXPERTS)),
+    }
+    for begin, needed in _ONLY_WITH.items():
+        if dest.startswith(begin):
+            return facts.get(needed, s.flag(needed))
+    return True
+
+
+def _implied(option: Option, s: Settings) -> bool:
+    """Whether Megatron gives an option the modelled value because of another one."""
+    return option.dest == "accumulate_allreduce_grads_in_fp32" and s.flag("bf16")
+
+
+def _same(option: Option, one: Given) -> bool:
+    modelled = option.value
+    if option.takes.is_flag:
+        return one.setting == str(bool(modelled))
+    if isinstance(modelled, int | float) and not isinstance(modelled, bool):
+        try:
+            return float(one.values[0]) == modelled
+        except (ValueError, IndexError):
+            return False
+    expected = [str(part) for part in modelled] if isinstance(modelled, list) else [str(modelled)]
+    return modelled is not None and set(one.values) <= set(expected)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "not given" if value is None or value == [] else str(value)

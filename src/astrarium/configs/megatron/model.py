@@ -1,0 +1,128 @@
+"""The model that Megatron's settings describe.
+
+Names are those of Megatron's namespace (`hidden_size`), as a log prints them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from astrarium.configs.megatron.layer_pattern import layer_pattern
+from astrarium.configs.settings import Settings
+from astrarium.errors import InputError
+from astrarium.model.build import Experts, Latent, Shape, query_key_norms
+
+# Settings that change what a layer is beyond what they state in full.
+_NEEDS_MODEL: Final = {
+    "mtp_num_layers": "multi-token prediction",
+    "hybrid_override_pattern": "layers of several kinds",
+    "hybrid_layer_pattern": "layers of several kinds",
+    "experimental_attention_variant": "another sort of attention",
+    "linear_attention_freq": "another sort of attention",
+    "heterogeneous_layers_config_path": "layers of several kinds",
+    "window_attn_skip_freq": "windows in some layers",
+    "encoder_num_layers": "an encoder",
+    "attention_output_gate": "gated attention",
+}
+_LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+_OFF: Final = ("False", "1", "0")
+MOST_LAYERS: Final = 10_000
+LAYER_NORM_VECTORS: Final = 2
+
+
+def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
+    """The shape that the settings state, or None and why not."""
+    for name, what in _NEEDS_MODEL.items():
+        if name in s and (s.text(name) not in _OFF or name == "mtp_num_layers"):
+            return None, f"{what} ({name}) cannot be rebuilt from a {where}"
+    hidden, layers = s.count("hidden_size"), s.count("num_layers")
+    heads = s.count("num_attention_heads")
+    if not (hidden and layers and heads) or layers > MOST_LAYERS:
+        return None, f"the {where} does not state the model (hidden_size, num_layers, heads)"
+    try:
+        with_experts = expert_layers(s, layers)
+    except InputError as error:
+        return None, str(error)
+    head_dim = s.count("kv_channels") or hidden // heads
+    grouped = s.flag("group_query_attention")
+    ffn = s.count("ffn_hidden_size") or default_ffn(hidden, gated=s.flag("swiglu"))
+    length = s.count("max_position_embeddings", "seq_length", "encoder_seq_length") or 0
+    learned = has_position_table(s)
+    vectors = 1 if s.text("normalization") == "RMSNorm" else LAYER_NORM_VECTORS
+    shape = Shape(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=(s.count("num_query_groups") or heads) if grouped else heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        vocab=s.count("vocab_size_before_padding", "vocab_size", "padded_vocab_size") or 0,
+        max_seq_length=length,
+        gated=s.flag("swiglu") or s.flag("quick_geglu"),
+        qkv_bias=s.flag("add_bias_linear") or s.flag("add_qkv_bias"),
+        out_bias=s.flag("add_bias_linear"),
+        mlp_bias=s.flag("add_bias_linear"),
+        norm_vectors=vectors,
+        rotary_dim=0 if learned else head_dim,
+        windows=_windows(s, layers),
+        experts=_experts(s, ffn),
+        expert_layers=with_experts,
+        tied=not s.flag("untie_embeddings_and_output_weights"),
+        embedding_parameters=hidden * length if learned else 0,
+    )
+    if s.flag("multi_latent_attention"):
+        if not all(name in s for name in _LATENT):
+            what = f"latent attention (multi_latent_attention) without {', '.join(_LATENT)}"
+            return None, f"{what} cannot be rebuilt from a {where}"
+        return _with_latent(s, shape), ""
+    if s.flag("qk_layernorm"):
+        norms = query_key_norms(heads, shape.kv_heads, head_dim, vectors=vectors)
+        shape = replace(shape, head_norms=norms)
+    return shape, ""
+
+
+def has_position_table(s: Settings) -> bool:
+    """Whether positions are learned; `--use-rotary-position-embeddings` is an older spelling."""
+    rotary = s.flag("use_rotary_position_embeddings")
+    return not rotary and s.text("position_embedding_type") in ("", "learned_absolute")
+
+
+def default_ffn(hidden: int, *, gated: bool) -> int:
+    """Megatron's width where none is stated: 4 h, or 2/3 of it in multiples of 64 if gated."""
+    return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+
+
+def _windows(s: Settings, layers: int) -> tuple[int | None, ...]:
+    """`(4095,0)` looks back at so many tokens, beside the token itself."""
+    numbers = re.findall(r"-?\d+", s.text("window_size"))
+    back = int(numbers[0]) if numbers else -1
+    return (back + 1,) * layers if back > 0 else ()
+
+
+def _with_latent(s: Settings, shape: Shape) -> Shape:
+    kv_rank, nope, rope, value = (s.count(name) or 0 for name in _LATENT)
+    bias = s.flag("add_bias_linear")
+    latent = Latent(s.count("q_lora_rank"), kv_rank, nope, rope, value, bias)
+    return replace(shape, latent=latent, rotary_dim=rope)
+
+
+def _experts(s: Settings, ffn: int) -> Experts | None:
+    count = s.count("num_experts")
+    if not count:
+        return None
+    return Experts(
+        count=count,
+        per_token=s.count("moe_router_topk") or 2,
+        ffn=s.count("moe_ffn_hidden_size") or ffn,
+        shared_ffn=s.count("moe_shared_expert_intermediate_size") or 0,
+        shared_gate=s.flag("moe_shared_expert_gate"),
+    )
+
+
+def expert_layers(s: Settings, layers: int) -> tuple[bool, ...]:
+    """Which layers have experts: every n-th, or a pattern such as ([0]*3+[1]*58)."""
+    if not s.count("num_experts"):
+        return ()
+    return layer_pattern(s.text("moe_layer_freq") or "1", layers, "moe_layer_freq")

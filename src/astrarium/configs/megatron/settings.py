@@ -1,0 +1,184 @@
+"""Megatron's settings: what its log prints, what a script gives, what its YAML holds.
+
+Names are those of Megatron's namespace. What a log states is all there is; what a script leaves
+out has Megatron's default (`DEFAULTS`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from astrarium.configs.megatron.model import shape_of
+from astrarium.configs.pipeline import (
+    counted_chunks,
+    ends_chunks,
+    layout_chunks,
+    stages_of,
+)
+from astrarium.configs.settings import Described, Settings
+from astrarium.model.workload import Precision
+
+# Of the options read here: what Megatron 0.19.2 takes where they are not given.
+DEFAULTS: Final = {
+    "tensor_model_parallel_size": "1",
+    "pipeline_model_parallel_size": "1",
+    "context_parallel_size": "1",
+    "expert_model_parallel_size": "1",
+    "overlap_p2p_comm": "True",
+    "transformer_impl": "transformer_engine",
+    "data_parallel_sharding_strategy": "optim_grads_params",
+    "normalization": "LayerNorm",
+    "position_embedding_type": "learned_absolute",
+    "add_bias_linear": "True",
+    "moe_router_topk": "2",
+    "num_query_groups": "1",
+    "kv_lora_rank": "32",
+    "qk_head_dim": "128",
+    "qk_pos_emb_head_dim": "64",
+    "v_head_dim": "128",
+}
+SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def describe_megatron(settings: Settings, where: str = "log") -> Described:
+    s = settings
+    shape, why = shape_of(s, where)
+    return Described(
+        runtime=_runtime(s),
+        shape=shape,
+        why_no_shape=why,
+        gpus=s.count("world_size"),
+        seq_length=s.count("seq_length", "encoder_seq_length"),
+        global_batch=s.count("global_batch_size"),
+        batch_of_replica=s.count("micro_batch_size"),
+        tokens=_tokens(s),
+        iterations=s.count("train_iters"),
+        precision=_precision(s),
+        strategy=_strategy(s) if s.count("tensor_model_parallel_size") else {},
+    )
+
+
+def _runtime(s: Settings) -> str:
+    if s.flag("deepspeed"):
+        return "deepspeed"
+    implementation = s.text("transformer_impl")
+    if implementation:
+        return "megatron" if implementation == "transformer_engine" else "megatron-local"
+    return "megatron-local" if s.flag("use_flash_attn") else "megatron-2021"
+
+
+def _precision(s: Settings) -> Precision:
+    if "fp8" in s and s.text("fp8") != "False":
+        return Precision.FP8
+    return Precision.FP16 if s.flag("fp16") else Precision.BF16
+
+
+def _tokens(s: Settings) -> int | None:
+    """Length of the run, where it is stated in iterations or samples."""
+    length = s.count("seq_length", "encoder_seq_length")
+    batch, iterations = s.count("global_batch_size"), s.count("train_iters")
+    samples = s.count("train_samples")
+    if iterations and batch:
+        samples = iterations * batch
+    return samples * length if samples and length else None
+
+
+def _strategy(s: Settings) -> dict[str, Any]:
+    zero = zero_stage(s)
+    virtual = virtual_stages(s)
+    out: dict[str, Any] = {
+        "tp": s.count("tensor_model_parallel_size") or 1,
+        "pp": s.count("pipeline_model_parallel_size") or 1,
+        "cp": s.count("context_parallel_size") or 1,
+        "ep": s.count("expert_model_parallel_size") or 1,
+        "micro_batch": s.count("micro_batch_size") or 1,
+        "virtual_stages": virtual,
+        "sequence_parallel": s.flag("sequence_parallel"),
+        "zero_stage": zero,
+        "recompute": _recompute(s),
+        "overlap": {
+            "grad_reduce": s.flag("overlap_grad_reduce"),
+            "param_gather": s.flag("overlap_param_gather"),
+            "p2p": s.flag("overlap_p2p_comm") and virtual > 1,
+            "tp": s.flag("tp_comm_overlap"),
+        },
+    }
+    if _shards_by_fsdp(s):  # it never waits with either
+        out["overlap"]["grad_reduce"] |= zero >= SHARDING["optim_grads"]
+        out["overlap"]["param_gather"] |= zero == SHARDING["optim_grads_params"]
+    if s.count("num_experts"):
+        out["etp"] = s.count("expert_tensor_parallel_size") or out["tp"]
+    if s.flag("optimizer_cpu_offload"):
+        out["offload_optimizer"] = True
+    if s.flag("use_tp_pp_dp_mapping"):
+        out["pipeline_inside"] = True
+    chunks = uneven_chunks(s)
+    if chunks:
+        out |= {"split": "free", "stages": stages_of(chunks)}
+    return out
+
+
+def _shards_by_fsdp(s: Settings) -> bool:
+    names = ("use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp")
+    return any(s.flag(name) for name in names)
+
+
+def uneven_chunks(s: Settings) -> list[int]:
+    """Layers of every chunk, where stages are told apart; empty where all are alike."""
+    if "pipeline_model_parallel_layout" in s:
+        return layout_chunks(s.text("pipeline_model_parallel_layout"))
+    layers, pp = s.count("num_layers"), s.count("pipeline_model_parallel_size") or 1
+    virtual = virtual_stages(s)
+    if not layers or pp == 1:
+        return []
+    first, last = (s.count(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
+    if first is not None or last is not None:
+        return ends_chunks(layers, pp, virtual, first, last)
+    embedding = s.flag("account_for_embedding_in_pipeline_split")
+    loss = s.flag("account_for_loss_in_pipeline_split")
+    if embedding or loss:
+        return counted_chunks(layers, pp, virtual, embedding=embedding, loss=loss)
+    return []
+
+
+def virtual_stages(s: Settings) -> int:
+    """Chunks of every pipeline rank, however they are asked for."""
+    pp = s.count("pipeline_model_parallel_size") or 1
+    if "pipeline_model_parallel_layout" in s:
+        return max(len(layout_chunks(s.text("pipeline_model_parallel_layout"))) // pp, 1)
+    stated = s.count("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank")
+    per_stage, layers = s.count("num_layers_per_virtual_pipeline_stage"), s.count("num_layers")
+    if stated or not (per_stage and layers):
+        return stated or 1
+    counted = ("embedding", "loss")
+    layers += sum(s.flag(f"account_for_{end}_in_pipeline_split") for end in counted)
+    return max(layers // (pp * per_stage), 1)
+
+
+def zero_stage(s: Settings) -> int:
+    """What data-parallel ranks share."""
+    if s.flag("deepspeed"):
+        return s.count("zero_stage") or 0
+    if s.flag("use_torch_fsdp2"):
+        return 3
+    if s.flag("use_megatron_fsdp") or s.flag("use_custom_fsdp"):
+        return SHARDING.get(s.text("data_parallel_sharding_strategy"), 3)
+    return 1 if s.flag("use_distributed_optimizer") else 0
+
+
+def _recompute(s: Settings) -> dict[str, Any]:
+    granularity = s.text("recompute_granularity")
+    if s.flag("checkpoint_activations") or s.text("activations_checkpoint_method"):
+        granularity = "full"  # the names before 2022
+    elif s.flag("recompute_activations") or s.flag("moe_layer_recompute"):
+        granularity = granularity or "selective"
+    if granularity == "full":
+        method = s.text("recompute_method") or s.text("activations_checkpoint_method")
+        layers = s.count("recompute_num_layers", "activations_checkpoint_num_layers") or 1
+        return {"granularity": "full", "method": method or "uniform", "layers": layers}
+    if granularity == "selective":
+        names = s.text("recompute_modules").strip("[]").replace("'", "").replace('"', "")
+        modules = [name.strip() for name in names.split(",") if name.strip()]
+        modules += ["moe"] * (s.flag("moe_layer_recompute") and "moe" not in modules)
+        return {"granularity": "selective", "modules": modules or ["core_attn"]}
+    return {"granularity": "none"}

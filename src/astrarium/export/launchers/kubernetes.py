@@ -1,0 +1,287 @@
+"""Kubernetes: a JobSet with one replicated job for each block of nodes, in the order of ranks.
+
+Where all nodes are alike there is a TrainJob beside it, for clusters with Kubeflow Trainer. The
+files that the program reads go into a ConfigMap, which kustomize makes of the folder. A pod is a
+node: its number is the block's first plus its index in the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from astrarium.export.launchers import torchrun
+from astrarium.export.launchers.node_blocks import (
+    POOL_LABEL,
+    RENTS_NOTHING,
+    NodeBlock,
+    blocks,
+    job_name,
+    pool_labels,
+    pool_notes,
+    usual_values,
+    variable_notes,
+    yaml_text,
+)
+from astrarium.export.program import Files, LaunchFiles, RankProgram
+from astrarium.export.target import Target
+from astrarium.plans.job import Job
+
+JOBSET_FILE: Final = "jobset.yaml"
+TRAINJOB_FILE: Final = "trainjob.yaml"
+KUSTOMIZE_FILE: Final = "kustomization.yaml"
+IMAGE: Final = "training:latest"
+TRAINER: Final = "Kubeflow Trainer v1alpha1"
+RUNTIME: Final = "torch-distributed"  # that Kubeflow Trainer ships
+RUNTIME_JOB: Final = "node"  # the names of its replicated job and container
+PLAN_FOLDER, RUN_FOLDER, SHARED_MEMORY = "/plan", "/run/plan", "/dev/shm"
+SCRIPT_MODE: Final = 0o755
+GPU_RESOURCES: Final[Mapping[str, str]] = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
+PRODUCT_LABELS: Final[Mapping[str, str]] = {
+    "NVIDIA": "nvidia.com/gpu.product",
+    "AMD": "amd.com/gpu.product-name",
+}
+# What NVIDIA's feature discovery calls them: the names of nvidia-smi with hyphens. AMD's node
+# labeller has the names of rocm-smi with underscores.
+PRODUCTS: Final[Mapping[str, str]] = {
+    "A100-PCIe-40GB": "NVIDIA-A100-PCIE-40GB",
+    "A100-PCIe-80GB": "NVIDIA-A100-80GB-PCIe",
+    "A100-SXM4-40GB": "NVIDIA-A100-SXM4-40GB",
+    "A100-SXM4-80GB": "NVIDIA-A100-SXM4-80GB",
+    "A10-24GB": "NVIDIA-A10",
+    "A10G-24GB": "NVIDIA-A10G",
+    "A40-48GB": "NVIDIA-A40",
+    "B200-SXM6-180GB": "NVIDIA-B200",
+    "H100-NVL-94GB": "NVIDIA-H100-NVL",
+    "H100-PCIe-80GB": "NVIDIA-H100-PCIe",
+    "H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3",
+    "H200-SXM5-141GB": "NVIDIA-H200",
+    "L4-24GB": "NVIDIA-L4",
+    "L40-48GB": "NVIDIA-L40",
+    "L40S-48GB": "NVIDIA-L40S",
+    "MI300X-192GB": "AMD_Instinct_MI300X_OAM",
+    "T4-16GB": "Tesla-T4",
+    "V100-PCIe-16GB": "Tesla-V100-PCIE-16GB",
+    "V100-SXM2-16GB": "Tesla-V100-SXM2-16GB",
+    "V100-SXM2-32GB": "Tesla-V100-SXM2-32GB",
+}
+
+Yaml = dict[str, Any]
+
+
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
+    """Manifests beside launch.sh."""
+    start = {torchrun.SCRIPT: torchrun.script(job, program)}
+    read = {**program.files, **start}
+    software = f"{TARGET.label}, {program.software}"
+    trainer = f"{TRAINER}, {program.software}"
+    files = {
+        **start,
+        JOBSET_FILE: yaml_text(job, software, [jobset(job, program)]),
+        KUSTOMIZE_FILE: yaml_text(job, software, [_kustomization(job, read)]),
+    }
+    if len(job.nodes) == 1:
+        files[TRAINJOB_FILE] = yaml_text(job, trainer, [trainjob(job, program)])
+    return LaunchFiles(files, "kubectl apply -k .", "", tuple(_notes(job, program)))
+
+
+def jobset(job: Job, program: RankProgram) -> Yaml:
+    """The JobSet as data."""
+    name = job_name(job)
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {
+            "network": {
+                "enableDNSHostnames": True,
+                "subdomain": name,
+                "publishNotReadyAddresses": True,
+            },
+            "replicatedJobs": [_replicated_job(job, program, block) for block in blocks(job)],
+        },
+    }
+
+
+def _replicated_job(job: Job, program: RankProgram, block: NodeBlock) -> Yaml:
+    nodes = block.group.nodes
+    pod: Yaml = {
+        "restartPolicy": "Never",
+        "nodeSelector": _selector(job, block),
+        "containers": [_container(job, program, block)],
+        "volumes": _volumes(job, program),
+    }
+    return {
+        "name": block.name,
+        "replicas": 1,
+        "template": {
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": nodes,
+                "parallelism": nodes,
+                "backoffLimit": 0,
+                "template": {"spec": pod},
+            }
+        },
+    }
+
+
+def _container(job: Job, program: RankProgram, block: NodeBlock) -> Yaml:
+    name, first = job_name(job), blocks(job)[0].name
+    address = f"{name}-{first}-0-0.{name}"  # set, job, index of the job, index of the pod
+    environment = {
+        "FIRST_NODE": str(block.first),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(torchrun.PORT),
+        **usual_values(program),
+    }
+    return {
+        "name": "training",
+        "image": IMAGE,
+        "command": _command("declare -ix NODE_RANK=FIRST_NODE+JOB_COMPLETION_INDEX"),
+        "env": _env(environment),
+        "resources": _resources(block),
+        "volumeMounts": _mounts(),
+    }
+
+
+def trainjob(job: Job, program: RankProgram) -> Yaml:
+    """The same for Kubeflow Trainer, whose runtime gives every node its number."""
+    (block,) = blocks(job)
+    number = "export NODE_RANK=$PET_NODE_RANK MASTER_ADDR=$PET_MASTER_ADDR"
+    patched = {
+        "name": RUNTIME_JOB,
+        "template": {
+            "spec": {
+                "template": {
+                    "spec": {
+                        "nodeSelector": _selector(job, block),
+                        "containers": [{"name": RUNTIME_JOB, "volumeMounts": _mounts()}],
+                        "volumes": _volumes(job, program),
+                    }
+                }
+            }
+        },
+    }
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": job_name(job)},
+        "spec": {
+            "runtimeRef": {"name": RUNTIME},
+            "trainer": {
+                "image": IMAGE,
+                "numNodes": block.group.nodes,
+                "numProcPerNode": block.group.gpus_per_node,
+                "command": _command(f"{number} MASTER_PORT=$PET_MASTER_PORT"),
+                "env": _env(usual_values(program)),
+                "resourcesPerNode": _resources(block),
+            },
+            "runtimePatches": [
+                {
+                    "manager": "astrarium",
+                    "trainingRuntimeSpec": {
+                        "template": {"spec": {"replicatedJobs": [patched]}},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _command(numbered: str) -> list[str]:
+    """Work on a copy: a ConfigMap cannot be written to, and programs may write beside it."""
+    copied = f"cp -rL {PLAN_FOLDER}/. {RUN_FOLDER}"
+    return ["bash", "-ec", f"{copied}\n{numbered}\nexec {RUN_FOLDER}/{torchrun.SCRIPT}\n"]
+
+
+def _env(values: Mapping[str, str]) -> list[Yaml]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _resources(block: NodeBlock) -> Yaml:
+    resource = GPU_RESOURCES.get(block.group.pool.gpu.vendor, GPU_RESOURCES["NVIDIA"])
+    return {"limits": {resource: block.group.gpus_per_node}}
+
+
+def _selector(job: Job, block: NodeBlock) -> dict[str, str]:
+    product = PRODUCT_LABELS.get(block.group.pool.gpu.vendor, PRODUCT_LABELS["NVIDIA"])
+    pool = _pools(job).get(block.pool)
+    return {product: _product(block.gpu), **({POOL_LABEL: pool} if pool else {})}
+
+
+def _product(gpu: str) -> str:
+    return PRODUCTS.get(gpu, re.sub(r"[^\w.]+", "-", gpu))
+
+
+def _pools(job: Job) -> dict[str, str]:
+    return pool_labels(job, _product)
+
+
+def _mounts() -> list[Yaml]:
+    return [
+        {"name": "plan", "mountPath": PLAN_FOLDER},
+        {"name": "run", "mountPath": RUN_FOLDER},
+        {"name": "shared-memory", "mountPath": SHARED_MEMORY},
+    ]
+
+
+def _volumes(job: Job, program: RankProgram) -> list[Yaml]:
+    names = (*program.files, torchrun.SCRIPT)
+    items = [{"key": _key(name), "path": name} for name in names]
+    config = {"name": job_name(job), "defaultMode": SCRIPT_MODE, "items": items}
+    return [
+        {"name": "plan", "configMap": config},
+        {"name": "run", "emptyDir": {}},
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+    ]
+
+
+def _key(name: str) -> str:
+    """The key of a file in a ConfigMap, where folders do not exist."""
+    return name.replace("/", "..")
+
+
+def _kustomization(job: Job, read: Files) -> Yaml:
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [JOBSET_FILE],
+        "generatorOptions": {"disableNameSuffixHash": True},
+        "configMapGenerator": [
+            {"name": job_name(job), "files": [f"{_key(name)}={name}" for name in read]}
+        ],
+    }
+
+
+def _notes(job: Job, program: RankProgram) -> Iterator[str]:
+    yield (
+        f"`{IMAGE}` stands for an image that holds what is needed below: write yours in its place"
+        f" in {JOBSET_FILE}. The cluster needs JobSet."
+    )
+    if len(job.nodes) == 1:
+        yield (
+            f"With Kubeflow Trainer and its runtime `{RUNTIME}`, {TRAINJOB_FILE} does the same:"
+            f" name it in {KUSTOMIZE_FILE} in place of {JOBSET_FILE}."
+        )
+    wanted = ", ".join(f"`{_product(gpu)}`" for gpu in job.gpu_types)
+    yield (
+        f"Pods find their nodes by the product labels {wanted}: compare them with"
+        " `kubectl get nodes --show-labels`. A pod whose label no node has stays pending."
+    )
+    yield from pool_notes(
+        _pools(job), f"Give them to your nodes: `kubectl label nodes NODE {POOL_LABEL}=LABEL`."
+    )
+    yield from variable_notes(program, JOBSET_FILE)
+    yield (
+        "Networks with RDMA need further resources and annotations, which differ from cluster to"
+        " cluster."
+    )
+    yield from torchrun.node_notes(job)
+    yield from torchrun.mixed_notes(job)
+
+
+TARGET = Target(
+    name="kubernetes", title="JobSet", version="v1alpha2", launch=launch, lacks=RENTS_NOTHING
+)

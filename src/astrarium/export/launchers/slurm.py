@@ -1,0 +1,117 @@
+"""Slurm: a batch script whose job runs launch.sh on every node.
+
+Nodes of several sorts make a heterogeneous job: one component for each block, in the order of
+ranks. srun numbers its tasks over all components in that order, so the number of a task is that of
+its node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from astrarium.export.header import commented, header_lines
+from astrarium.export.launchers import torchrun
+from astrarium.export.launchers.node_blocks import (
+    RENTS_NOTHING,
+    NodeBlock,
+    blocks,
+    family,
+    job_name,
+    pool_labels,
+    pool_notes,
+)
+from astrarium.export.program import LaunchFiles, RankProgram
+from astrarium.export.target import Target
+from astrarium.plans.job import Job
+
+SCRIPT: Final = "job.sbatch"
+
+
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
+    """The batch script beside launch.sh."""
+    files = {torchrun.SCRIPT: torchrun.script(job, program), SCRIPT: script(job, program)}
+    variables = "".join(f"{name}=<{name.lower()}> " for name in program.variables)
+    return LaunchFiles(
+        files,
+        f"{variables}sbatch {SCRIPT}",
+        "on a login node, where all nodes see the folder",
+        tuple(_notes(job)),
+    )
+
+
+def script(job: Job, program: RankProgram) -> str:
+    """The text of the batch script."""
+    parts = [
+        "#!/usr/bin/env bash\n"
+        + commented(header_lines(job, f"{TARGET.title}, {program.software}")),
+        "#SBATCH hetjob\n".join("".join(_component(job, block)) for block in blocks(job)),
+        "set -euo pipefail\n" + 'cd "$SLURM_SUBMIT_DIR"\n',
+        torchrun.variables_asked(program) + "".join(_master(job)),
+        "".join(_start(job)),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _component(job: Job, block: NodeBlock) -> Iterator[str]:
+    if len(job.nodes) > 1:
+        yield f"# {block.words}\n"
+    if block.first == 0:
+        yield f"#SBATCH --job-name={job_name(job)}\n#SBATCH --output=%x-%j.log\n"
+    yield f"#SBATCH --nodes={block.group.nodes}\n#SBATCH --ntasks-per-node=1\n"
+    gpus = f"{_gres(job, block.gpu)}:{block.group.gpus_per_node}"
+    yield f"#SBATCH --gpus-per-node={gpus}\n#SBATCH --exclusive\n"
+    if feature := _features(job).get(block.pool):
+        yield f"#SBATCH --constraint={feature}\n"
+    yield "##SBATCH --partition=NAME\n##SBATCH --account=NAME\n##SBATCH --time=DAYS-HOURS\n"
+
+
+def _gres(job: Job, gpu: str) -> str:
+    """What a GPU type is asked for as; in full where the short name does not tell types apart."""
+    short = family(gpu)
+    alike = sum(family(other) == short for other in job.gpu_types) > 1
+    return gpu.lower() if alike else short
+
+
+def _features(job: Job) -> dict[str, str]:
+    return pool_labels(job, lambda gpu: _gres(job, gpu))
+
+
+def _master(job: Job) -> Iterator[str]:
+    if job.num_nodes == 1:
+        return
+    nodes = "SLURM_JOB_NODELIST" + ("_HET_GROUP_0" if len(job.nodes) > 1 else "")
+    yield f'mapfile -t hosts < <(scontrol show hostnames "${nodes}")\n'
+    port = f'MASTER_PORT="${{MASTER_PORT:-{torchrun.PORT}}}"'
+    yield f'export MASTER_ADDR="${{hosts[0]}}" {port}\n'
+
+
+def _start(job: Job) -> Iterator[str]:
+    several = len(job.nodes) > 1
+    groups = f" --het-group=0-{len(job.nodes) - 1}" if several else ""
+    if several:
+        yield "# Tasks are numbered component by component: this is the order of the pipeline.\n"
+    yield f"srun{groups} --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=1 \\\n"
+    yield f'  bash -c \'NODE_RANK="$SLURM_PROCID" exec ./{torchrun.SCRIPT} "$@"\' launch "$@"\n'
+
+
+def _notes(job: Job) -> Iterator[str]:
+    yield (
+        f"Lines of {SCRIPT} that begin with `##SBATCH` are off: where your site asks for a"
+        " partition, an account or a time, take one `#` away and fill them in."
+    )
+    types = ", ".join(f"`{_gres(job, gpu)}`" for gpu in job.gpu_types)
+    yield (
+        f"The GPUs are asked for as {types}. If yours have other names, which"
+        " `sinfo -o '%P %G'` shows, write those; Slurm refuses names it does not know."
+    )
+    yield from pool_notes(
+        _features(job),
+        f"They stand in {SCRIPT} as --constraint: write features of your nodes in their place,"
+        " which `sinfo -o '%N %f'` shows, or a partition for each.",
+    )
+    yield from torchrun.node_notes(job)
+    yield from torchrun.mixed_notes(job)
+
+
+TARGET = Target(name="slurm", title="Slurm", version="", launch=launch, lacks=RENTS_NOTHING)

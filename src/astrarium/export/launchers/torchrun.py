@@ -1,0 +1,177 @@
+"""torchrun: a shell script that every node runs, told its number by NODE_RANK.
+
+Other launchers can run the same script: it takes NODE_RANK, MASTER_ADDR and MASTER_PORT from the
+environment and knows the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from astrarium.export.header import commented, header_lines
+from astrarium.export.launchers.checkpoints import CHECKPOINTS, iterations_between
+from astrarium.export.program import Data, LaunchFiles, RankProgram
+from astrarium.export.target import Target
+from astrarium.plans.job import Job
+
+SCRIPT: Final = "launch.sh"
+PORT: Final = 29500
+OVERRIDE: Final = re.compile(r"[A-Za-z_][\w.]*=")
+
+
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
+    """The script and how to call it."""
+    alone = job.num_nodes == 1
+    numbers = "" if alone else "NODE_RANK=<number of this node> MASTER_ADDR=<address of node 0> "
+    variables = "".join(f"{name}=<{name.lower()}> " for name in program.variables)
+    last = job.num_nodes - 1
+    where = "" if alone else f"on every node, numbered from 0 to {last}"
+    notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job, program))
+    return LaunchFiles(
+        {SCRIPT: script(job, program)}, f"{variables}{numbers}./{SCRIPT}", where, tuple(notes)
+    )
+
+
+def script(job: Job, program: RankProgram) -> str:
+    """The text of launch.sh."""
+    parts = [
+        "#!/usr/bin/env bash\n" + commented(header_lines(job, program.software)),
+        "set -euo pipefail\n" + 'cd "$(dirname "${BASH_SOURCE[0]}")"\n',
+        variables_asked(program),
+        "".join(_nodes(job)),
+        "".join(f"export {name}={shlex.quote(v)}\n" for name, v in program.environment.items()),
+        f"arguments=(\n{_lines(program.arguments)})\n",
+        f"checkpoints=({' '.join(program.checkpoints)})\n" if program.checkpoints else "",
+        "".join(_data(program.data)),
+        _start(job, program),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def variables_asked(program: RankProgram) -> str:
+    """Lines of a shell that stop where a variable is not set."""
+    return "".join(
+        f': "${{{name}:?set it to {meaning}}}"\n' for name, meaning in program.variables.items()
+    )
+
+
+def _nodes(job: Job) -> Iterator[str]:
+    """The number of this node, how many there are, and the processes on each."""
+    if job.num_nodes == 1:
+        yield f"nodes=1\nprocesses={job.nodes[0].gpus_per_node}\n"
+        return
+    yield commented(tuple(node_notes(job)))
+    last = job.num_nodes - 1
+    yield f': "${{NODE_RANK:?set it to the number of this node, 0 to {last}}}"\n'
+    yield ': "${MASTER_ADDR:?set it to the address of the node with NODE_RANK 0}"\n'
+    yield f"nodes={job.num_nodes}\n"
+    counts = [(group.nodes, group.gpus_per_node) for group in job.nodes]
+    if len({count for _, count in counts}) == 1:
+        yield f"processes={counts[0][1]}\n"
+        return
+    first, word = 0, "if"
+    for number, count in counts:
+        first += number
+        yield f"{word} (( NODE_RANK < {first} )); then processes={count}\n"
+        word = "elif"
+    yield "fi\n"
+
+
+def node_notes(job: Job) -> Iterator[str]:
+    """Which nodes are which: the order of nodes is that of the pipeline."""
+    if job.num_nodes == 1:
+        return
+    if len(job.nodes) == 1:
+        group = job.nodes[0]
+        yield (
+            f"NODE_RANK 0 to {group.nodes - 1}: nodes with {group.gpus_per_node} x"
+            f" {group.pool.gpu.name}; neighbours in the network should be neighbours in number."
+        )
+        return
+    node, rank = 0, 0
+    for group in job.nodes:
+        last = node + group.nodes - 1
+        which = f"{node} to {last}" if last > node else f"{node}"
+        stages = _stages(job, rank, rank + group.gpus)
+        yield (
+            f"NODE_RANK {which}: pool {group.pool.name}, {group.gpus_per_node} x"
+            f" {group.pool.gpu.name} each, ranks {rank} to {rank + group.gpus - 1}{stages}."
+        )
+        node, rank = last + 1, rank + group.gpus
+
+
+def _stages(job: Job, first: int, last: int) -> str:
+    """The pipeline stages on a run of ranks, where stages are runs of ranks themselves."""
+    strategy = job.strategy
+    if strategy.pipeline_inside or strategy.pp == 1:
+        return ""
+    each = strategy.tp * strategy.cp * strategy.dp
+    begin, end = first // each, (last - 1) // each
+    return f", stages {begin} to {end}" if end > begin else f", stage {begin}"
+
+
+def mixed_notes(job: Job) -> Iterator[str]:
+    if len(job.gpu_types) > 1:
+        yield (
+            f"NCCL between {' and '.join(job.gpu_types)} is not something its makers promise: try a"
+            " collective over all nodes first."
+        )
+
+
+def spot_notes(job: Job, program: RankProgram) -> Iterator[str]:
+    """How to live with nodes that are taken away."""
+    run = job.plan.run
+    if run is None or not program.checkpoints:
+        return
+    spot = " and ".join(f"{count} x {gpu}" for gpu, count in run.spot_gpus.items() if count)
+    counted = ", as the plan counts" if run.checkpoint_interval_seconds else ""
+    yield (
+        f"The plan has {spot} as spot, which may be taken away: a checkpoint is written to"
+        f" {CHECKPOINTS} after every {iterations_between(job)} iterations{counted}, and every start"
+        " goes on from the last one there."
+    )
+
+
+def _data(data: Data) -> Iterator[str]:
+    if not data.variable:
+        yield f"data=(\n{_lines(data.generated)})\n" if data.generated else "data=()\n"
+        return
+    yield f"# {data.otherwise}, unless {data.variable} names your own.\n"
+    yield f'if [[ -n "${{{data.variable}:-}}" ]]; then\n'
+    yield f"  data=({' '.join(data.own)})\n"
+    yield f"else\n  data=({' '.join(map(shlex.quote, data.generated))})\n"
+    yield "fi\n"
+
+
+def _start(job: Job, program: RankProgram) -> str:
+    words = ["exec torchrun", '--nnodes="$nodes"', '--nproc-per-node="$processes"']
+    if job.num_nodes > 1:
+        port = f'--master-port="${{MASTER_PORT:-{PORT}}}"'
+        words += ['--node-rank="$NODE_RANK"', '--master-addr="$MASTER_ADDR"', port]
+    else:
+        words += ["--standalone"]
+    kept = '"${checkpoints[@]}" ' if program.checkpoints else ""
+    given = f'"${{arguments[@]}}" {kept}${{data[@]+"${{data[@]}}"}} "$@"'
+    return " \\\n  ".join([" ".join(words), program.script, given]) + "\n"
+
+
+def _lines(arguments: Sequence[str]) -> str:
+    """One flag with its values, or one `key=value`, a line."""
+    return "".join(f"  {line}\n" for line in _flags(arguments))
+
+
+def _flags(arguments: Iterable[str]) -> list[str]:
+    lines: list[str] = []
+    for word in arguments:
+        quoted = shlex.quote(word)
+        if word.startswith("--") or OVERRIDE.match(word) or not lines:
+            lines.append(quoted)
+        else:
+            lines[-1] += f" {quoted}"
+    return lines
+
+
+TARGET = Target(name="torchrun", title="torchrun", version="", launch=launch)

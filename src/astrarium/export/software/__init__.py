@@ -1,0 +1,1 @@
+"""Training software: one module with a `TARGET` each, found by `export.target`."""

@@ -1,0 +1,204 @@
+"""Hugging Face Accelerate: its YAML, and a script that trains a model of Transformers with it.
+
+Plans are written as FSDP2 with a `parallelism_config`, which is Accelerate's own, or as plain DDP
+where replicas share nothing. Its `megatron_lm_config` is not used: it hands a few of Megatron's
+options on, without uneven stages; the target megatron writes all of them.
+
+`accelerate launch` turns the YAML into environment variables. They are part of the program, so that
+other launchers, which start the script with torchrun, give it the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from astrarium.export.features import Feature
+from astrarium.export.header import commented, header_lines
+from astrarium.export.launchers.node_blocks import yaml_text
+from astrarium.export.launchers.torchrun import PORT, node_notes
+from astrarium.export.program import LaunchFiles, RankProgram
+from astrarium.export.software.causal_models import (
+    KERNELS,
+    NO_RUN_OF_ITS_OWN,
+    RUNTIME,
+    SCRIPT,
+    TRANSFORMERS,
+    causal_refused,
+    layer_class,
+    script_notes,
+    training_files,
+)
+from astrarium.export.software.other_runtime import estimate_note
+from astrarium.export.target import Target
+from astrarium.plans.job import Job
+from astrarium.strategy.types import Granularity
+
+VERSION: Final = "1.15.0"
+FILE: Final = "accelerate.yaml"
+LAUNCH: Final = "launch.sh"
+
+_LACKS: Final[Mapping[Feature, str]] = {
+    Feature.PIPELINE: "it has no pipelines of its own; Megatron-LM can be exported to directly",
+    Feature.TENSOR_PARALLEL: "its tensor parallelism is that of checkpoints loaded by Transformers,"
+    " and this release does not join it with FSDP for models of current ones",
+    Feature.EXPERT_PARALLEL: "its meshes have no axis for experts",
+    Feature.ZERO_0_SPLIT: "context parallelism shards parameters there",
+    Feature.ZERO_1: "FSDP2 also shards gradients; zero_stage 2 keeps weights whole and shards the"
+    " rest",
+    Feature.RECOMPUTE_MODULES: "layers are recomputed whole",
+    Feature.RECOMPUTE_GROUPS: "layers are recomputed one by one",
+    Feature.RECOMPUTE_SOME: "every layer is recomputed, or none",
+    Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
+    Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
+    Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
+    Feature.FP8: "its fp8 is that of other libraries, with scaling unlike what was predicted",
+    Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
+    **NO_RUN_OF_ITS_OWN,
+}
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """The content of the YAML file."""
+    sharded = _is_sharded(job)
+    kind = "FSDP" if sharded else "MULTI_GPU" if job.world_size > 1 else "NO"
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind,
+        "mixed_precision": str(job.workload.precision),
+        "num_machines": job.num_nodes,
+        "num_processes": job.world_size,
+        "machine_rank": 0,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "main_training_function": "main",
+        "use_cpu": False,
+        **({"fsdp_config": _fsdp(job), "parallelism_config": _degrees(job)} if sharded else {}),
+    }
+
+
+def _is_sharded(job: Job) -> bool:
+    return job.strategy.dp * job.strategy.cp > 1 and job.strategy.zero_stage > 0
+
+
+def _recomputes(job: Job) -> bool:
+    return job.strategy.recompute.granularity is Granularity.FULL
+
+
+def _fsdp(job: Job) -> dict[str, Any]:
+    return {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": job.strategy.zero_stage == 3,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_transformer_layer_cls_to_wrap": layer_class(job),
+        "fsdp_activation_checkpointing": _recomputes(job),
+        "fsdp_offload_params": False,
+        "fsdp_cpu_ram_efficient_loading": False,
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    }
+
+
+def _degrees(job: Job) -> dict[str, Any]:
+    """Degrees; keys and values travel round the ring, as the plan has it."""
+    cp = job.strategy.cp
+    degrees: dict[str, Any] = {
+        "dp_replicate_size": 1,
+        "dp_shard_size": job.strategy.dp,
+        "tp_size": 1,
+        "cp_size": cp,
+        **({"cp_backend": "torch", "cp_comm_strategy": "alltoall"} if cp > 1 else {}),
+    }
+    return {f"parallelism_config_{name}": value for name, value in degrees.items()}
+
+
+def environment(job: Job) -> dict[str, str]:
+    """What `accelerate launch` would set."""
+    words = {"ACCELERATE_MIXED_PRECISION": str(job.workload.precision)}
+    if _is_sharded(job):
+        words |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
+        named = _fsdp(job) | _degrees(job)
+        words |= {_RENAMED.get(key, key.upper()): _word(value) for key, value in named.items()}
+    return words
+
+
+_RENAMED: Final = {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP"}
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def text(job: Job) -> str:
+    """The YAML file."""
+    return yaml_text(job, TARGET.label, [settings(job)])
+
+
+def program(job: Job) -> RankProgram:
+    """What every process runs."""
+    constants = {
+        # Under FSDP2 it is the wrapper that recomputes.
+        "RECOMPUTE": _recomputes(job) and not _is_sharded(job),
+        # Otherwise whole gradients would be kept from micro-batch to micro-batch.
+        "SYNC_EACH_BATCH": _is_sharded(job),
+    }
+    return RankProgram(
+        software=TARGET.label,
+        script=SCRIPT,
+        files={
+            FILE: text(job),
+            **training_files(job, TARGET.label, "train_accelerate.txt", constants),
+        },
+        environment=environment(job),
+        needs=(
+            f"Accelerate {VERSION} (`pip install accelerate=={VERSION}`) and Transformers"
+            f" {TRANSFORMERS}, on every node",
+        ),
+        notes=(
+            estimate_note(job, RUNTIME, KERNELS),
+            "How many micro-batches there are, and that gradients are reduced after each, the"
+            f" script says: the YAML has no words for it. `{SCRIPT}` builds the whole model in the"
+            " host memory of every process.",
+            *script_notes(job),
+        ),
+    )
+
+
+def launch(job: Job, program: RankProgram) -> LaunchFiles:
+    """`accelerate launch` on every node."""
+    alone = job.num_nodes == 1
+    last = job.num_nodes - 1
+    words = [f"exec accelerate launch --config_file {FILE}"]
+    checks = ""
+    if not alone:
+        checks = (
+            f': "${{NODE_RANK:?set it to the number of this node, 0 to {last}}}"\n'
+            ': "${MASTER_ADDR:?set it to the address of the node with NODE_RANK 0}"\n\n'
+        )
+        words += [
+            '--machine_rank "$NODE_RANK"',
+            '--main_process_ip "$MASTER_ADDR"',
+            f'--main_process_port "${{MASTER_PORT:-{PORT}}}"',
+        ]
+    script = (
+        "#!/usr/bin/env bash\n"
+        + commented(header_lines(job, program.software))
+        + '\nset -euo pipefail\ncd "$(dirname "${BASH_SOURCE[0]}")"\n\n'
+        + checks
+        + " \\\n  ".join([*words, f'{program.script} "$@"'])
+        + "\n"
+    )
+    numbers = "" if alone else "NODE_RANK=<number of this node> MASTER_ADDR=<address of node 0> "
+    where = "" if alone else f"on every node, numbered from 0 to {last}"
+    return LaunchFiles({LAUNCH: script}, f"{numbers}./{LAUNCH}", where, tuple(node_notes(job)))
+
+
+TARGET = Target(
+    name="accelerate",
+    title="Accelerate",
+    version=VERSION,
+    runtime=RUNTIME,
+    program=program,
+    launch=launch,
+    lacks=_LACKS,
+    model_refused=causal_refused,
+)

@@ -1,0 +1,316 @@
+"""Megatron-Bridge: a recipe of its own for the model, and overrides that make it the plan.
+
+A recipe brings the model from Hugging Face and a tuned strategy; every key of that strategy is
+overridden, so that nothing of it is left. Models without a recipe are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from astrarium.catalog.models import ModelEntry, model_entries
+from astrarium.errors import flag
+from astrarium.export.features import layers_of_stages
+from astrarium.export.header import commented, header_lines
+from astrarium.export.program import Data, RankProgram
+from astrarium.export.rocm import BRIDGE_OFF, on_amd
+from astrarium.export.run_length import (
+    TRIAL_ITERATIONS,
+    evaluation_of,
+    is_trial,
+    iterations,
+    ramp_of,
+)
+from astrarium.export.software.megatron import (
+    LACKS,
+    SHARDING,
+    VOCABULARY_MULTIPLE,
+    environment,
+    layout,
+)
+from astrarium.export.software.trained_facts import trained_facts, unlike
+from astrarium.export.target import Target
+from astrarium.model import model_of_entry
+from astrarium.model.blocks import Model
+from astrarium.model.workload import Precision
+from astrarium.plans.job import Job
+from astrarium.strategy.types import Granularity
+
+VERSION: Final = "0.6.2"
+SOFTWARE: Final = f"Megatron-Bridge {VERSION}"
+OVERRIDES: Final = "overrides.txt"
+WARM_UP: Final = 100  # one iteration in so many, at the start
+
+# Names of the catalog -> recipes of `megatron.bridge.recipes`.
+RECIPES: Final[Mapping[str, str]] = {
+    "Llama-2-7B": "llama2_7b_pretrain_2gpu_h100_bf16_config",
+    "Llama-3-8B": "llama3_8b_pretrain_2gpu_h100_bf16_config",
+    "Llama-3-70B": "llama3_70b_pretrain_32gpu_h100_bf16_config",
+    "Llama-3.1-8B": "llama31_8b_pretrain_2gpu_h100_bf16_config",
+    "Llama-3.1-70B": "llama31_70b_pretrain_32gpu_h100_bf16_config",
+    "Llama-3.1-405B": "llama31_405b_pretrain_256gpu_h100_bf16_config",
+    "Llama-3.2-1B": "llama32_1b_pretrain_1gpu_h100_bf16_config",
+    "Llama-3.2-3B": "llama32_3b_pretrain_1gpu_h100_bf16_config",
+    "Qwen2-0.5B": "qwen2_500m_pretrain_1gpu_h100_bf16_config",
+    "Qwen2-1.5B": "qwen2_1p5b_pretrain_1gpu_h100_bf16_config",
+    "Qwen2-7B": "qwen2_7b_pretrain_2gpu_h100_bf16_config",
+    "Qwen2-72B": "qwen2_72b_pretrain_32gpu_h100_bf16_config",
+    "Qwen2.5-0.5B": "qwen25_500m_pretrain_1gpu_h100_bf16_config",
+    "Qwen2.5-1.5B": "qwen25_1p5b_pretrain_1gpu_h100_bf16_config",
+    "Qwen2.5-7B": "qwen25_7b_pretrain_2gpu_h100_bf16_config",
+    "Qwen2.5-14B": "qwen25_14b_pretrain_4gpu_h100_bf16_config",
+    "Qwen2.5-32B": "qwen25_32b_pretrain_16gpu_h100_bf16_config",
+    "Qwen2.5-72B": "qwen25_72b_pretrain_32gpu_h100_bf16_config",
+    "Qwen3-0.6B": "qwen3_600m_pretrain_1gpu_h100_bf16_config",
+    "Qwen3-1.7B": "qwen3_1p7b_pretrain_1gpu_h100_bf16_config",
+    "Qwen3-4B": "qwen3_4b_pretrain_2gpu_h100_bf16_config",
+    "Qwen3-8B": "qwen3_8b_pretrain_4gpu_h100_bf16_config",
+    "Qwen3-14B": "qwen3_14b_pretrain_8gpu_h100_bf16_config",
+    "Qwen3-32B": "qwen3_32b_pretrain_16gpu_h100_bf16_config",
+    "Qwen3-30B-A3B": "qwen3_30b_a3b_pretrain_8gpu_h100_bf16_config",
+    "Qwen3-235B-A22B": "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config",
+    "DeepSeek-V2-Lite": "deepseek_v2_lite_pretrain_8gpu_h100_bf16_config",
+    "DeepSeek-V2": "deepseek_v2_pretrain_128gpu_h100_bf16_config",
+    "DeepSeek-V3 / R1": "deepseek_v3_pretrain_1024gpu_h100_bf16_config",
+    "Kimi-K2": "kimi_k2_pretrain_512gpu_h100_bf16_config",
+    "GLM-4.5": "glm45_355b_pretrain_128gpu_h100_bf16_config",
+    "GLM-4.5-Air": "glm45_air_106b_pretrain_32gpu_h100_bf16_config",
+    "gpt-oss-20b": "gpt_oss_20b_pretrain_16gpu_h100_bf16_config",
+    "gpt-oss-120b": "gpt_oss_120b_pretrain_64gpu_h100_bf16_config",
+    "Gemma-2-2B": "gemma2_2b_pretrain_2gpu_h100_bf16_config",
+    "Gemma-2-9B": "gemma2_9b_pretrain_8gpu_h100_bf16_config",
+    "Gemma-2-27B": "gemma2_27b_pretrain_16gpu_h100_bf16_config",
+    "Gemma-3-1B": "gemma3_1b_pretrain_1gpu_h100_bf16_config",
+}
+MIXED_PRECISION: Final[Mapping[Precision, str]] = {
+    Precision.BF16: "bf16_mixed",
+    Precision.FP16: "fp16_mixed",
+    Precision.FP8: "bf16_with_fp8_current_scaling_mixed",
+}
+# What recipes may have switched on that the cost model does not know of, or off that it counts on.
+FIXED: Final[Mapping[str, object]] = {
+    "comm_overlap": None,
+    "model.hidden_dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.cross_entropy_loss_fusion": False,
+    "model.cuda_graph_impl": "none",
+    "model.fine_grained_activation_offloading": False,
+    "model.mtp_num_layers": None,
+    "model.num_layers_in_first_pipeline_stage": None,
+    "model.num_layers_in_last_pipeline_stage": None,
+    "model.account_for_embedding_in_pipeline_split": False,
+    "model.account_for_loss_in_pipeline_split": False,
+    "model.cp_comm_type": "p2p",
+    "ddp.grad_reduce_in_fp32": True,
+    "ddp.average_in_collective": False,
+}
+FIXED_FOR_EXPERTS: Final[Mapping[str, object]] = {
+    "model.moe_grouped_gemm": True,
+    "model.moe_permute_fusion": True,
+    "model.moe_token_dispatcher_type": "alltoall",
+    "model.moe_router_dtype": "fp32",
+    "model.moe_router_fusion": False,
+    "model.moe_router_force_load_balancing": False,
+    "model.moe_router_padding_for_fp8": False,
+    "model.moe_shared_expert_overlap": False,
+    "model.overlap_moe_expert_parallel_comm": False,
+    "model.delay_wgrad_compute": False,
+}
+
+
+def recipe_of(job: Job) -> str:
+    """The recipe of the model, found by what it is; "" if there is none.
+
+    Some models differ only in what they were trained on; then the name decides.
+    """
+    alike = [entry.name for entry in _as_large(job.model) if not _differences(job.model, entry)]
+    names = sorted(alike, key=lambda name: name != job.model.name)
+    return RECIPES[names[0]] if names else ""
+
+
+def _as_large(model: Model) -> list[ModelEntry]:
+    """Models with a recipe, of the same family and number of parameters."""
+    return [
+        entry
+        for entry in model_entries()
+        if entry.name in RECIPES
+        and (entry.family, entry.parameters) == (model.family, model.parameters)
+    ]
+
+
+def _differences(model: Model, entry: ModelEntry) -> tuple[str, ...]:
+    """What another model would be trained by the recipe of this entry."""
+    published = model_of_entry(entry)
+    if (published.blocks, published.head) != (model.blocks, model.head):
+        return ("its layers are other ones",)
+    planned, offered = trained_facts(model.config or {}), trained_facts(entry.config)
+    return tuple(unlike(planned or {}, offered or {}).values())
+
+
+def model_refused(job: Job) -> str:
+    """Why there is no recipe for the model; "" if there is one."""
+    if recipe_of(job):
+        return ""
+    near = [
+        f"{one.name} has {', '.join(_differences(job.model, one))}" for one in _as_large(job.model)
+    ]
+    beside = f" ({near[0]})" if near else ""
+    return (
+        f"Megatron-Bridge {VERSION} has no recipe for it{beside}; {flag('to')} megatron writes the"
+        " model out option by option"
+    )
+
+
+def overrides(job: Job) -> dict[str, object]:
+    """Every key of a configuration that the plan decides."""
+    return {
+        **dict(_degrees(job)),
+        **dict(_recompute(job)),
+        **dict(_sharing(job)),
+        **dict(_overlap(job)),
+        **FIXED,
+        **(FIXED_FOR_EXPERTS if job.model.max_experts else {}),
+        **(BRIDGE_OFF if on_amd(job) else {}),
+        **dict(_run(job)),
+    }
+
+
+def _degrees(job: Job) -> Iterator[tuple[str, object]]:
+    strategy = job.strategy
+    layers = layers_of_stages(strategy)
+    chunks = strategy.virtual_stages if strategy.virtual_stages > 1 else None
+    yield "model.tensor_model_parallel_size", strategy.tp
+    yield "model.pipeline_model_parallel_size", strategy.pp
+    yield "model.virtual_pipeline_model_parallel_size", chunks
+    uneven = len(set(layers)) > 1
+    yield "model.pipeline_model_parallel_layout", layout(layers) if uneven else None
+    yield "model.context_parallel_size", strategy.cp
+    yield "model.sequence_parallel", strategy.sequence_parallel
+    if job.model.max_experts:
+        yield "model.expert_model_parallel_size", strategy.ep
+        yield "model.expert_tensor_parallel_size", strategy.etp
+    elif strategy.pipeline_inside and strategy.cp > 1:
+        yield "model.expert_tensor_parallel_size", strategy.tp * strategy.cp
+    yield "dist.use_tp_pp_dp_mapping", strategy.pipeline_inside
+    yield "train.micro_batch_size", strategy.micro_batch
+    yield "train.global_batch_size", job.workload.global_batch
+
+
+def _recompute(job: Job) -> Iterator[tuple[str, object]]:
+    recompute = job.strategy.recompute
+    used = recompute.granularity is not Granularity.NONE
+    full = recompute.granularity is Granularity.FULL
+    selective = recompute.granularity is Granularity.SELECTIVE
+    yield "model.recompute_granularity", recompute.granularity.value if used else None
+    yield "model.recompute_method", recompute.method.value if full else None
+    yield "model.recompute_num_layers", recompute.layers if full else None
+    modules = [module.value for module in recompute.modules]
+    yield "model.recompute_modules", modules if selective else None
+
+
+def _sharing(job: Job) -> Iterator[tuple[str, object]]:
+    strategy = job.strategy
+    shards = strategy.zero_stage in SHARDING
+    yield "ddp.use_distributed_optimizer", strategy.zero_stage > 0
+    yield "optimizer.use_distributed_optimizer", strategy.zero_stage > 0
+    yield "ddp.use_megatron_fsdp", shards
+    yield "ddp.data_parallel_sharding_strategy", SHARDING.get(strategy.zero_stage, "no_shard")
+    yield "checkpoint.ckpt_format", "fsdp_dtensor" if shards else "torch_dist"
+    if shards:
+        yield "model.init_model_with_meta_device", True
+    yield "optimizer.optimizer_cpu_offload", strategy.offload_optimizer
+    if strategy.offload_optimizer:
+        yield "optimizer.optimizer_offload_fraction", 1.0
+    yield "optimizer.use_precision_aware_optimizer", strategy.offload_optimizer
+
+
+def _overlap(job: Job) -> Iterator[tuple[str, object]]:
+    overlap, strategy = job.strategy.overlap, job.strategy
+    gathers = overlap.param_gather and strategy.zero_stage > 0
+    behind = overlap.p2p and strategy.virtual_stages > 1
+    yield "ddp.overlap_grad_reduce", overlap.grad_reduce
+    yield "ddp.overlap_param_gather", gathers
+    yield "optimizer.overlap_param_gather", gathers
+    yield "model.overlap_p2p_comm", behind
+    yield "model.batch_p2p_comm", not behind
+    yield "model.tp_comm_overlap", overlap.tp and strategy.sequence_parallel
+
+
+def _run(job: Job) -> Iterator[tuple[str, object]]:
+    count, ramp, evaluation = iterations(job), ramp_of(job), evaluation_of(job)
+    yield "mixed_precision", MIXED_PRECISION[job.workload.precision]
+    yield "model.seq_length", job.workload.seq_length
+    yield "dataset.seq_length", job.workload.seq_length
+    yield "model.vocab_size", job.model.vocab
+    yield "model.should_pad_vocab", True
+    yield "model.make_vocab_size_divisible_by", VOCABULARY_MULTIPLE
+    yield "tokenizer.vocab_size", job.model.vocab
+    # Its batch grows only where iterations are counted, not samples.
+    yield "train.train_iters", count
+    if ramp is not None:
+        yield "train.rampup_batch_size", [ramp.start, ramp.increment, ramp.samples]
+    yield "validation.eval_iters", evaluation.iterations if evaluation else 0
+    if evaluation is not None:
+        yield "validation.eval_interval", evaluation.every
+    yield "scheduler.lr_warmup_iters", count // WARM_UP
+    yield "logger.log_interval", 10
+
+
+def word(key: str, value: object) -> str:
+    """An override as the command line takes it; text with signs of the grammar is quoted."""
+    return f"{key}={_text(value)}"
+
+
+def _text(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    plain = str(value)
+    return f"'{plain}'" if any(sign in plain for sign in "|*,=") else plain
+
+
+def program(job: Job) -> RankProgram:
+    """What every process runs."""
+    said = [word(key, value) for key, value in overrides(job).items()]
+    header = commented(header_lines(job, SOFTWARE))
+    return RankProgram(
+        software=SOFTWARE,
+        script='"$BRIDGE_PATH"/scripts/training/run_recipe.py',
+        arguments=("--recipe", recipe_of(job), *said),
+        data=Data(
+            ("--dataset", "llm-pretrain-mock"),
+            "DATA_PATH",
+            ("--dataset llm-pretrain", '"dataset.blend=[[$DATA_PATH],null]"'),
+        ),
+        files={OVERRIDES: header + "".join(f"{line}\n" for line in said)},
+        environment=environment(job),
+        variables={"BRIDGE_PATH": f"a checkout of Megatron-Bridge, tag v{VERSION}"},
+        needs=(
+            f"Megatron-Bridge {VERSION} with Transformer Engine, the same on every node.",
+            "Access to the model's config on Hugging Face, which the recipe reads.",
+        ),
+        notes=tuple(_notes(job)),
+    )
+
+
+def _notes(job: Job) -> Iterator[str]:
+    yield (
+        f"The recipe is {recipe_of(job)}; {OVERRIDES} lists what the plan changes in it. What the"
+        " overrides do not name, such as the learning rate, is the recipe's."
+    )
+    yield "The model is the published one of Hugging Face, which has the plan's sizes and numerics."
+    yield "Without DATA_PATH it trains on random tokens."
+    if is_trial(job):
+        yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
+
+
+TARGET = Target(
+    name="bridge",
+    title="Megatron-Bridge",
+    version=VERSION,
+    program=program,
+    lacks=LACKS,
+    model_refused=model_refused,
+)

@@ -1,0 +1,148 @@
+"""DeepSpeed: its JSON, and a script that trains a model of Transformers with it.
+
+What the JSON cannot say is lacking. Tensor parallelism is AutoTP, expert parallelism AutoEP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from astrarium.export.features import Feature
+from astrarium.export.program import RankProgram
+from astrarium.export.software.causal_models import (
+    KERNELS,
+    NO_RUN_OF_ITS_OWN,
+    RUNTIME,
+    SCRIPT,
+    TRANSFORMERS,
+    causal_refused,
+    script_notes,
+    training_files,
+)
+from astrarium.export.software.other_runtime import estimate_note
+from astrarium.export.target import Target
+from astrarium.model.workload import Precision
+from astrarium.plans.job import Job
+from astrarium.strategy.types import Granularity
+
+VERSION: Final = "0.19.8"
+FILE: Final = "ds_config.json"
+# Models whose experts AutoEP finds.
+EXPERT_TYPES: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
+
+_ADAM: Final = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+
+_COMPILER: Final = ("a C++ compiler: the optimizer in host memory is built at the first start",)
+
+_LACKS: Final[Mapping[Feature, str]] = {
+    Feature.PIPELINE: "pipelines are made in code (PipelineModule), which splits layers by weight;"
+    " the JSON has no words for them",
+    Feature.SEQUENCE_PARALLEL: "AutoTP keeps activations whole between its layers",
+    Feature.CONTEXT_PARALLEL: "its sequence parallelism (Ulysses) exchanges heads instead of keys"
+    " and values, and is set up in code",
+    Feature.EXPERT_TENSOR_BESIDE: "AutoEP with AutoTP needs sequence parallelism of the plan, which"
+    " AutoTP lacks",
+    Feature.KV_HEADS_COPIED: "AutoTP leaves ranks beyond the key/value heads without attention",
+    Feature.RECOMPUTE_MODULES: "models of Transformers are recomputed by whole layers",
+    Feature.RECOMPUTE_GROUPS: "models of Transformers are recomputed layer by layer",
+    Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",
+    Feature.FP8: "it trains in bf16 or fp16",
+    **NO_RUN_OF_ITS_OWN,
+}
+
+
+def model_refused(job: Job) -> str:
+    """Why the model cannot be trained, "" if it can."""
+    why = causal_refused(job)
+    if why or job.strategy.ep == 1 or job.config["model_type"] in EXPERT_TYPES:
+        return why
+    return (
+        f"AutoEP finds the experts of {', '.join(EXPERT_TYPES)} only, and ep is {job.strategy.ep}"
+    )
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """The content of the JSON file."""
+    s = job.strategy
+    zero: dict[str, Any] = {
+        "stage": s.zero_stage,
+        "overlap_comm": s.overlap.grad_reduce,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+    }
+    written: dict[str, Any] = {
+        # With AutoTP the parser counts ranks, not replicas, and would refuse the true number.
+        **({"train_batch_size": job.workload.global_batch} if s.tp == 1 else {}),
+        "train_micro_batch_size_per_gpu": s.micro_batch,
+        "gradient_accumulation_steps": s.num_micro_batches,
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": job.workload.precision is Precision.BF16},
+        "fp16": {"enabled": job.workload.precision is Precision.FP16},
+        "zero_optimization": zero,
+        "optimizer": {"type": "AdamW", "params": _ADAM},
+    }
+    if s.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    else:
+        written["optimizer"]["params"] = {**_ADAM, "torch_adam": True}  # nothing to compile
+    if s.zero_stage:
+        written["data_types"] = {"grad_accum_dtype": "fp32"}
+    if s.tp > 1:
+        written["tensor_parallel"] = {"autotp_size": s.tp}
+    if s.ep > 1:
+        written["expert_parallel"] = {"enabled": True, "autoep_size": s.ep}
+    return written
+
+
+def _gradients(job: Job) -> str:
+    """How gradients are summed and reduced, where that is unlike the plan."""
+    if job.strategy.zero_stage == 0:
+        return (
+            "Without ZeRO it sums the gradients of micro-batches in 16 bits and reduces them after"
+            " the last one; the plan counts on 32 bits and on overlap."
+        )
+    if job.strategy.zero_stage == 1:
+        return (
+            "With stage 1 and sums in 32 bits it reduces gradients after the last micro-batch: no"
+            " overlap, whatever the plan says of it."
+        )
+    return "Gradients of micro-batches are summed in 32 bits, as the plan has it."
+
+
+def program(job: Job) -> RankProgram:
+    """What every process runs."""
+    recompute = job.strategy.recompute.granularity is Granularity.FULL
+    files = {
+        FILE: json.dumps(settings(job), indent=2) + "\n",
+        **training_files(job, TARGET.label, "train_deepspeed.txt", {"RECOMPUTE": recompute}),
+    }
+    return RankProgram(
+        software=TARGET.label,
+        script=SCRIPT,
+        files=files,
+        needs=(
+            f"DeepSpeed {VERSION} (`pip install deepspeed=={VERSION}`) and Transformers"
+            f" {TRANSFORMERS}, on every node",
+            *(_COMPILER if job.strategy.offload_optimizer else ()),
+        ),
+        notes=(
+            estimate_note(job, RUNTIME, KERNELS),
+            f"`{FILE}` holds all that the plan decides but recomputation, which is the model's: the"
+            " script switches it on. The learning rate is not part of the plan.",
+            _gradients(job),
+            *script_notes(job),
+        ),
+    )
+
+
+TARGET = Target(
+    name="deepspeed",
+    title="DeepSpeed",
+    version=VERSION,
+    runtime=RUNTIME,
+    program=program,
+    lacks=_LACKS,
+    model_refused=model_refused,
+)

@@ -1,0 +1,310 @@
+"""Megatron-LM: the options of `pretrain_gpt.py` for a plan, started by torchrun.
+
+The strategy, what the cost model takes for granted (options whose value differs from Megatron's
+default, `strategy/data/megatron_options.json`), the model, and a training run that works as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from astrarium.export.features import Feature, layers_of_stages
+from astrarium.export.launchers.checkpoints import (
+    CHECKPOINTS,
+    checkpoint_variables,
+    has_spot,
+    iterations_between,
+)
+from astrarium.export.program import Data, RankProgram
+from astrarium.export.rocm import MEGATRON_OFF, on_amd
+from astrarium.export.run_length import (
+    TRIAL_ITERATIONS,
+    evaluation_of,
+    is_trial,
+    iterations,
+    ramp_of,
+    samples,
+)
+from astrarium.export.software.megatron_model import model_flags, model_refused
+from astrarium.export.software.megatron_rebuilt import Flags
+from astrarium.export.target import Target
+from astrarium.model.workload import Precision
+from astrarium.plans.job import Job
+from astrarium.strategy.options import Option, Treatment, megatron_options
+from astrarium.strategy.types import Granularity
+
+VERSION: Final = "0.19.2"
+SOFTWARE: Final = f"Megatron-LM {VERSION}"
+VOCABULARY_MULTIPLE: Final = 128  # of the padded vocabulary, on each tensor-parallel rank
+SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
+NEEDS_NO_SINGLE_QUEUE: Final = "Blackwell"
+CUDA_QUEUES: Final = "8"  # CUDA's own default; Megatron-FSDP refuses 1
+
+# Of models with experts, or of Megatron-FSDP; the others hold for every plan.
+_ONLY_WITH: Final[Mapping[str, str]] = {
+    "moe_router_dtype": "experts",
+    "moe_token_dispatcher_type": "experts",
+    "moe_permute_fusion": "experts",
+    "megatron_fsdp_main_grads_dtype": "fsdp",
+}
+# Common values for a run from scratch; no part of the plan, and the last one given wins.
+OPTIMISER: Final[Flags] = {
+    "optimizer": "adam",
+    "lr": 3e-4,
+    "min-lr": 3e-5,
+    "lr-decay-style": "cosine",
+    "lr-warmup-fraction": 0.01,
+    "weight-decay": 0.1,
+    "adam-beta1": 0.9,
+    "adam-beta2": 0.95,
+    "clip-grad": 1.0,
+    "init-method-std": 0.02,
+}
+LOGGING: Final[Flags] = {"log-interval": 10, "log-throughput": True}
+
+
+def flags(job: Job) -> Flags:
+    """All options of a plan but those of the data."""
+    return {
+        **dict(strategy_flags(job)),
+        **dict(precision_flags(job)),
+        **dict(fixed_flags(job)),
+        **model_flags(job),
+        "make-vocab-size-divisible-by": VOCABULARY_MULTIPLE,
+        **dict(run_flags(job)),
+        **OPTIMISER,
+        **LOGGING,
+    }
+
+
+def strategy_flags(job: Job) -> Iterator[tuple[str, object]]:
+    """Degrees, batch, the split into stages, recomputation and what is shared or overlapped."""
+    strategy = job.strategy
+    yield "tensor-model-parallel-size", strategy.tp
+    yield "pipeline-model-parallel-size", strategy.pp
+    yield "context-parallel-size", strategy.cp
+    if job.model.max_experts:
+        yield "expert-model-parallel-size", strategy.ep
+        yield "expert-tensor-parallel-size", strategy.etp
+    elif strategy.pipeline_inside and strategy.cp > 1:
+        # Megatron lays out ranks for experts that are not there, with as many replicas.
+        yield "expert-tensor-parallel-size", strategy.tp * strategy.cp
+    if strategy.sequence_parallel:
+        yield "sequence-parallel", True
+    if strategy.pipeline_inside:
+        yield "use-tp-pp-dp-mapping", True
+    yield "micro-batch-size", strategy.micro_batch
+    yield "global-batch-size", job.workload.global_batch
+    yield from _stages(job)
+    yield from _recompute(job)
+    yield from _sharing(job)
+    yield from _overlap(job)
+
+
+def _stages(job: Job) -> Iterator[tuple[str, object]]:
+    strategy = job.strategy
+    layers = layers_of_stages(strategy)
+    if len(set(layers)) > 1:
+        yield "pipeline-model-parallel-layout", layout(layers)
+    elif strategy.virtual_stages > 1:
+        yield "num-virtual-stages-per-pipeline-rank", strategy.virtual_stages
+    if strategy.virtual_stages > 1 and not strategy.overlap.p2p:
+        yield "no-overlap-p2p-communication", True
+
+
+def layout(layers: Iterable[int]) -> str:
+    """Stages as Megatron's layout: the embedding first, the loss last, a letter for each layer.
+
+    Stages without layers are empty: E|t|t||L.
+    """
+    stages = [f"t*{count}" if count > 1 else "t" * count for count in layers]
+    return "E" + "|".join(stages) + "L"
+
+
+def _recompute(job: Job) -> Iterator[tuple[str, object]]:
+    recompute = job.strategy.recompute
+    if recompute.granularity is Granularity.NONE:
+        return
+    yield "recompute-granularity", recompute.granularity.value
+    if recompute.granularity is Granularity.SELECTIVE:
+        yield "recompute-modules", [module.value for module in recompute.modules]
+        return
+    yield "recompute-method", recompute.method.value
+    yield "recompute-num-layers", recompute.layers
+
+
+def _sharing(job: Job) -> Iterator[tuple[str, object]]:
+    """What data-parallel ranks share, and what goes to host memory."""
+    strategy = job.strategy
+    if strategy.zero_stage:
+        yield "use-distributed-optimizer", True
+    if strategy.zero_stage in SHARDING:
+        yield "use-megatron-fsdp", True
+        yield "data-parallel-sharding-strategy", SHARDING[strategy.zero_stage]
+        yield "ckpt-format", "fsdp_dtensor"
+        yield "init-model-with-meta-device", True
+    if strategy.offload_optimizer:
+        yield "optimizer-cpu-offload", True
+        yield "optimizer-offload-fraction", 1.0
+        yield "use-precision-aware-optimizer", True
+
+
+def _overlap(job: Job) -> Iterator[tuple[str, object]]:
+    overlap, strategy = job.strategy.overlap, job.strategy
+    if overlap.grad_reduce:
+        yield "overlap-grad-reduce", True
+    if overlap.param_gather and strategy.zero_stage:
+        yield "overlap-param-gather", True
+    if overlap.tp and strategy.tp > 1 and strategy.sequence_parallel:
+        yield "tp-comm-overlap", True
+
+
+def precision_flags(job: Job) -> Iterator[tuple[str, object]]:
+    """The format of matrix products; fp8 scales each tensor by its present values."""
+    precision = job.workload.precision
+    yield "fp16" if precision is Precision.FP16 else "bf16", True
+    if precision is Precision.FP8:
+        yield "fp8-format", "hybrid"
+        yield "fp8-recipe", "tensorwise"
+
+
+def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
+    """What the cost model takes for granted where Megatron's default is another."""
+    present = {"experts": bool(job.model.max_experts), "fsdp": job.strategy.zero_stage in SHARDING}
+    for option in megatron_options():
+        if option.treatment is not Treatment.FIXED or not option.differs_from_default:
+            continue
+        if present.get(_ONLY_WITH.get(option.dest, ""), True):
+            yield option.flags[0].removeprefix("--"), _value(option)
+    if job.model.max_experts:
+        yield "moe-grouped-gemm", True
+    if on_amd(job):
+        yield from ((switch, True) for switch in MEGATRON_OFF)
+
+
+def _value(option: Option) -> object:
+    """A switch stands for its value, true or false."""
+    return True if isinstance(option.value, bool) else option.value
+
+
+def run_flags(job: Job) -> Iterator[tuple[str, object]]:
+    """How long it trains, on which batches, and when it is evaluated."""
+    ramp, evaluation = ramp_of(job), evaluation_of(job)
+    if ramp is None:
+        yield "train-iters", iterations(job)
+    else:
+        yield "rampup-batch-size", [ramp.start, ramp.increment, ramp.samples]
+        yield "train-samples", samples(job)
+    if evaluation is None:
+        yield "eval-iters", 0
+    else:
+        yield "eval-interval", evaluation.every
+        yield "eval-iters", evaluation.iterations
+
+
+def words(options: Flags) -> tuple[str, ...]:
+    """Options as words of a command line."""
+    return tuple(word for name, value in options.items() for word in _words(name, value))
+
+
+def _words(name: str, value: object) -> Iterator[str]:
+    yield f"--{name}"
+    if value is True:
+        return
+    yield from map(_text, value if isinstance(value, list) else [value])
+
+
+def _text(value: object) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def padded_vocabulary(job: Job) -> int:
+    """The vocabulary as Megatron pads it."""
+    multiple = VOCABULARY_MULTIPLE * job.strategy.tp
+    return -(-job.model.vocab // multiple) * multiple
+
+
+def data_of(job: Job) -> Data:
+    """Random tokens, or the user's files with their tokenizer and the same padded vocabulary."""
+    own = (
+        "--data-path $DATA_PATH",
+        '--split "${DATA_SPLIT:-99,1,0}"',
+        "--tokenizer-type HuggingFaceTokenizer",
+        '--tokenizer-model "${TOKENIZER_MODEL:?name a tokenizer of Hugging Face}"',
+        f"--padded-vocab-size {padded_vocabulary(job)}",
+    )
+    mock = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size")
+    return Data((*mock, str(job.model.vocab)), "DATA_PATH", own)
+
+
+def environment(job: Job) -> Mapping[str, str]:
+    """What Megatron's validation asks of the environment."""
+    strategy = job.strategy
+    if strategy.zero_stage in SHARDING:
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": CUDA_QUEUES}
+    names = [group.pool.gpu.architecture for group in job.nodes]
+    older = not all(name.startswith(NEEDS_NO_SINGLE_QUEUE) for name in names)
+    split = strategy.tp > 1 or strategy.cp > 1
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if split and older else {}
+
+
+def checkpoints(job: Job) -> tuple[str, ...]:
+    """Options that go on after nodes were taken away; an empty folder starts from scratch."""
+    if not has_spot(job):
+        return ()
+    folder = f'"${CHECKPOINTS}"'
+    often = f"--save-interval {iterations_between(job)}"
+    return (f"--save {folder}", f"--load {folder}", often)
+
+
+def program(job: Job) -> RankProgram:
+    """What every process runs."""
+    return RankProgram(
+        software=SOFTWARE,
+        script='"$MEGATRON_PATH"/pretrain_gpt.py',
+        arguments=words(flags(job)),
+        data=data_of(job),
+        checkpoints=checkpoints(job),
+        environment=environment(job),
+        variables={
+            "MEGATRON_PATH": f"a checkout of Megatron-LM, tag core_v{VERSION}",
+            **checkpoint_variables(job),
+        },
+        needs=(
+            f"Megatron-LM, tag core_v{VERSION}, with PyTorch, Transformer Engine and Apex as its"
+            " own documentation asks, the same on every node.",
+        ),
+        notes=tuple(_notes(job)),
+    )
+
+
+def _notes(job: Job) -> Iterator[str]:
+    yield (
+        "Without DATA_PATH it trains on random tokens. DATA_PATH takes files as Megatron's"
+        " tools/preprocess_data.py makes them; TOKENIZER_MODEL then names their tokenizer."
+    )
+    yield (
+        "Learning rate and the like are common values and no part of the plan. What is added to"
+        " the command overrides: `./launch.sh --lr 1e-4 --save DIR --save-interval 1000`."
+    )
+    if is_trial(job):
+        yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
+    if job.strategy.zero_stage in SHARDING and (job.strategy.tp > 1 or job.strategy.cp > 1):
+        yield (
+            "Megatron warns that tensor or context parallelism and Megatron-FSDP ask for unlike"
+            " values of CUDA_DEVICE_MAX_CONNECTIONS; FSDP's is set, as it must be."
+        )
+
+
+LACKS: Final[Mapping[Feature, str]] = {}
+
+TARGET = Target(
+    name="megatron",
+    title="Megatron-LM",
+    version=VERSION,
+    program=program,
+    lacks=LACKS,
+    model_refused=model_refused,
+    resumes=True,
+)

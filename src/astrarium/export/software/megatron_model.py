@@ -1,0 +1,367 @@
+"""The model as options of Megatron-LM: what `pretrain_gpt.py` builds, and why it cannot.
+
+Sizes are read off the model's own blocks, the rest from its config. `model_refused` names what
+Megatron has no option for; what it lets through is built again from the options
+(`megatron_rebuilt`) and must come out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from astrarium.export.software.megatron_facts import (
+    FAMILIES,
+    NO_LIMIT,
+    ModelFamily,
+    Rope,
+    Router,
+    Values,
+    activation_of,
+    normalization_of,
+    read,
+    rope_of,
+    text_values,
+)
+from astrarium.export.software.megatron_rebuilt import Flags, difference
+from astrarium.model.blocks import Block, Linear, Model
+from astrarium.model.build import PRE_NORMS, Architecture
+from astrarium.plans.job import Job
+
+GELUS: Final = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+# (activation, gated) -> options; anything else has none.
+ACTIVATIONS: Final[Mapping[tuple[str, bool], Flags]] = {
+    ("silu", True): {"swiglu": True},
+    ("relu2", False): {"squared-relu": True},
+    ("quick_gelu", True): {
+        "quick-geglu": True,
+        "glu-linear-offset": 1.0,
+        "activation-func-clamp-value": 7.0,
+    },
+    **{(name, False): {} for name in GELUS},
+}
+# Megatron's own figures for stretched positions, which no option changes.
+LLAMA3_SCALING: Final = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+MLA_YARN: Final = {
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 4096,
+}
+
+_ARCHITECTURES: Final[Mapping[str, str]] = {
+    Architecture.ENCODER: "pretrain_gpt.py builds decoders, and this is an encoder",
+    Architecture.ENCODER_DECODER: "pretrain_gpt.py builds decoders, and this has an encoder too",
+    Architecture.VISION_ENCODER: "pretrain_gpt.py builds language models, and this reads images",
+    Architecture.MULTIMODAL: "pretrain_gpt.py builds language models, and this reads images too",
+    Architecture.CUSTOM: (
+        "a model file does not say which activation, positions and norms there are; give the"
+        " config.json of a decoder"
+    ),
+}
+_FAMILIES: Final[Mapping[str, str]] = {
+    "gemma": "Megatron gates with SiLU, not GELU, and does not scale the embedding",
+    "gemma2": "Megatron has no norms behind the sublayers and no soft caps on logits",
+    "gemma3_text": "Megatron has no norms behind the sublayers and does not scale the embedding",
+    "olmo2": "Megatron has its norms in front of the sublayers, not behind them",
+    "opt": "Megatron has no ReLU, and its position table does not begin at the third row",
+    "bloom": "Megatron has no linear biases on attention scores (ALiBi)",
+    "phimoe": "Megatron's output layer has no bias, and its router does not sample",
+    "dbrx": "Megatron's layer norms have a shift, and it does not clip queries, keys and values",
+    "llama4_text": (
+        "Megatron has no attention in chunks, and norms of queries and keys in all layers or none"
+    ),
+}
+
+
+def model_refused(job: Job) -> str:
+    """Why Megatron-LM cannot build the model; "" if it can."""
+    return _refused(job.model, job.workload.seq_length)
+
+
+def _refused(model: Model, seq_length: int) -> str:
+    named = _ARCHITECTURES.get(model.architecture) or _FAMILIES.get(model.family)
+    if named:
+        return named
+    found = next((why for when, why in _STRUCTURE if when(model, seq_length)), "")
+    return found or difference(model, seq_length, dict(flags_of(model, seq_length)))
+
+
+def _values(model: Model) -> Values:
+    return text_values(model.config or {})
+
+
+def _blocks(model: Model) -> tuple[Block, ...]:
+    return tuple(block for block in model.kinds if isinstance(block, Block))
+
+
+def _linear(model: Model, name: str) -> Linear | None:
+    every = (linear for block in _blocks(model) for linear in block.linears)
+    return next((linear for linear in every if linear.name == name), None)
+
+
+def _has(model: Model, name: str) -> bool:
+    return _linear(model, name) is not None
+
+
+def _biased(model: Model, *names: str) -> bool:
+    linears = (_linear(model, name) for name in names)
+    return any(linear.bias for linear in linears if linear)
+
+
+def _windows(model: Model, seq_length: int) -> list[int | None]:
+    """The window of each layer, where it is shorter than the sequence."""
+    every = [block.attentions[0].window for block in model.blocks if isinstance(block, Block)]
+    return [window if window and window < seq_length else None for window in every]
+
+
+def _activation(model: Model) -> tuple[str, bool]:
+    return activation_of(_values(model), FAMILIES[model.family]), _blocks(model)[0].gated
+
+
+def _learned_positions(model: Model) -> bool:
+    return model.embedding.other_parameters > 0
+
+
+def _rope(model: Model) -> Rope:
+    return rope_of(_values(model), FAMILIES[model.family])
+
+
+def _is_latent(model: Model) -> bool:
+    return _has(model, "kv_up")
+
+
+def _unknown_scaling(model: Model) -> bool:
+    rope = _rope(model)
+    if not rope.kind or _learned_positions(model):
+        return False
+    if _is_latent(model):
+        return rope.kind != "yarn" or not _agrees(rope.scaling, MLA_YARN)
+    if rope.kind == "llama3":
+        return not _agrees(rope.scaling, LLAMA3_SCALING)
+    return rope.kind != "yarn" and not (rope.kind == "linear" and _factor(rope).is_integer())
+
+
+def _agrees(given: Values, fixed: Values) -> bool:
+    return all(float(given.get(key, value)) == value for key, value in fixed.items())
+
+
+def _factor(rope: Rope) -> float:
+    return float(rope.scaling.get("factor", 1.0))
+
+
+# Asked in this order; the first that holds is told.
+_STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
+    (
+        lambda m, s: any(block.parallel_residual for block in _blocks(m)),
+        "Megatron puts attention and feed-forward part one behind the other, not side by side",
+    ),
+    (
+        lambda m, s: any(
+            [n.name for n in block.norms[: len(PRE_NORMS)]] != list(PRE_NORMS)
+            or any(n.name.endswith("post_norm") for n in block.norms)
+            for block in _blocks(m)
+        ),
+        "Megatron has one norm in front of each sublayer, and none behind",
+    ),
+    (lambda m, s: _has(m, "position"), "Megatron has no relative positions as in Transformer-XL"),
+    (lambda m, s: m.head.bias, "Megatron's output layer has no bias"),
+    (
+        lambda m, s: m.family not in FAMILIES,
+        "it is not known how models of this type are written for Megatron",
+    ),
+    (
+        lambda m, s: _activation(m) not in ACTIVATIONS,
+        "its activation has no option in Megatron (there are SwiGLU, squared ReLU and GELU)",
+    ),
+    (
+        lambda m, s: _biased(m, "proj") and not _biased(m, "fc2", "expert_fc2"),
+        "Megatron has biases on queries, keys and values, or on all weights, and this has them on"
+        " attention only",
+    ),
+    (
+        lambda m, s: len({w for w in _windows(m, s) if w}) > 1,
+        "Megatron has one window for all layers that have one",
+    ),
+    (
+        lambda m, s: _learned_positions(m) and m.max_seq_length < s,
+        "its table of positions is shorter than the sequences",
+    ),
+    (
+        lambda m, s: _unknown_scaling(m),
+        "no option of Megatron stretches rotary positions in this way",
+    ),
+)
+
+
+def model_flags(job: Job) -> Flags:
+    """The options that describe the model."""
+    return dict(flags_of(job.model, job.workload.seq_length))
+
+
+def flags_of(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
+    """Options of a model that Megatron can build."""
+    values, family = _values(model), FAMILIES[model.family]
+    block = _blocks(model)[0]
+    attention = block.attentions[0]
+    norm = normalization_of(values, family)
+    yield "num-layers", model.num_layers
+    yield "hidden-size", model.hidden
+    yield "ffn-hidden-size", _ffn(model)
+    yield "num-attention-heads", attention.heads
+    if _is_latent(model):
+        yield from _latent(model)
+    else:
+        yield "kv-channels", attention.key_dim
+        if attention.kv_heads != attention.heads:
+            yield "group-query-attention", True
+            yield "num-query-groups", attention.kv_heads
+    yield "seq-length", seq_length
+    yield "max-position-embeddings", max(model.max_seq_length, seq_length)
+    yield from _positions(model)
+    yield "normalization", norm
+    yield "norm-epsilon", float(read(values, family.epsilon))
+    if family.zero_centered:
+        yield "apply-layernorm-1p", True
+    if any(n.per_head for n in block.norms) or _is_latent(model):
+        yield "qk-layernorm", True
+    yield from ACTIVATIONS[_activation(model)].items()
+    if not _biased(model, "fc2", "expert_fc2"):
+        yield "disable-bias-linear", True
+        if _biased(model, "qkv"):
+            yield "add-qkv-bias", True
+    if family.sinks:
+        yield "softmax-type", "learnable"
+    yield from _local(model, seq_length)
+    if not model.head.tied:
+        yield "untie-embeddings-and-output-weights", True
+    yield from _experts(model, values, family)
+
+
+def _ffn(model: Model) -> int:
+    dense = _linear(model, "fc2") or _linear(model, "expert_fc2")
+    return dense.inputs if dense else 0
+
+
+def _latent(model: Model) -> Iterator[tuple[str, object]]:
+    down, up = _linear(model, "kv_down"), _linear(model, "kv_up")
+    queries = _linear(model, "q_down")
+    attention = _blocks(model)[0].attentions[0]
+    if down is None or up is None:
+        return
+    rope_dim = down.outputs - up.inputs
+    yield "multi-latent-attention", True
+    if queries:
+        yield "q-lora-rank", queries.outputs
+    yield "kv-lora-rank", up.inputs
+    yield "qk-head-dim", attention.key_dim - rope_dim
+    yield "qk-pos-emb-head-dim", rope_dim
+    yield "v-head-dim", attention.value_dim
+
+
+def _positions(model: Model) -> Iterator[tuple[str, object]]:
+    attention = _blocks(model)[0].attentions[0]
+    if not attention.rotary_dim:
+        kind = "learned_absolute" if _learned_positions(model) else "none"
+        yield "position-embedding-type", kind
+        return
+    rope = _rope(model)
+    plain_yarn = rope.kind == "yarn" and not _is_latent(model)
+    yield "position-embedding-type", "yarn" if plain_yarn else "rope"
+    yield "rotary-base", round(rope.theta)
+    if _is_latent(model):
+        # Latent attention fuses rotary positions only in this form; a factor of 1 changes nothing.
+        yield "rope-type", "yarn"
+    elif attention.rotary_dim != attention.key_dim:
+        yield "rotary-percent", attention.rotary_dim / attention.key_dim
+    yield from _stretched(rope, latent=_is_latent(model))
+
+
+def _stretched(rope: Rope, *, latent: bool) -> Iterator[tuple[str, object]]:
+    """How rotary positions are stretched beyond the length they were made for."""
+    given = rope.scaling
+    if rope.kind == "llama3":
+        yield "use-rope-scaling", True
+        yield "rope-scaling-factor", _factor(rope)
+    elif rope.kind == "linear":
+        yield "rotary-seq-len-interpolation-factor", int(_factor(rope))
+    elif rope.kind == "yarn":
+        yield "rotary-scaling-factor", _factor(rope)
+        yield "mscale", float(given.get("mscale", 1.0))
+        yield "mscale-all-dim", float(given.get("mscale_all_dim", 0.0))
+        if not latent:
+            length = given.get("original_max_position_embeddings", 4096)
+            yield "yarn-original-max-position-embeddings", int(length)
+            yield "yarn-beta-fast", float(given.get("beta_fast", 32.0))
+            yield "yarn-beta-slow", float(given.get("beta_slow", 1.0))
+            if given.get("truncate") is False:
+                yield "no-yarn-correction-range-round-to-int", True
+
+
+def _local(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
+    """Layers that see a window of earlier tokens; the token itself is one of them."""
+    windows = _windows(model, seq_length)
+    longest = next((window for window in windows if window), None)
+    if longest is None:
+        return
+    yield "window-size", f"{longest - 1},0"
+    if None in windows:
+        yield "window-attn-skip-freq", pattern([bool(window) for window in windows])
+
+
+def _experts(model: Model, values: Values, family: ModelFamily) -> Iterator[tuple[str, object]]:
+    inner, router = _linear(model, "expert_fc2"), family.router
+    if inner is None or router is None:
+        return
+    moe = next(block for block in _blocks(model) if block.experts)
+    yield "num-experts", moe.experts
+    yield "moe-router-topk", moe.experts_per_token
+    yield "moe-ffn-hidden-size", inner.inputs
+    sparse = [bool(block.experts) for block in model.blocks if isinstance(block, Block)]
+    if not all(sparse):
+        yield "moe-layer-freq", pattern(sparse)
+    shared = _linear(model, "shared_fc2")
+    if shared:
+        yield "moe-shared-expert-intermediate-size", shared.inputs
+    if _has(model, "shared_gate"):
+        yield "moe-shared-expert-gate", True
+    yield from _routed(values, router)
+
+
+def _routed(values: Values, router: Router) -> Iterator[tuple[str, object]]:
+    scaling = float(read(values, router.scaling))
+    before = router.score == "softmax" and not read(values, router.normalised)
+    yield "moe-router-score-function", router.score
+    if before:
+        yield "moe-router-pre-softmax", True
+    if scaling != 1.0:
+        yield "moe-router-topk-scaling-factor", scaling
+    if router.has_bias:
+        yield "moe-router-enable-expert-bias", True
+    groups = read(values, router.groups)
+    if groups > NO_LIMIT and read(values, router.choice) != "greedy":
+        yield "moe-router-num-groups", groups
+        yield "moe-router-group-topk", read(values, router.group_topk)
+    yield "moe-router-load-balancing-type", router.balancing
+    yield "moe-aux-loss-coeff", float(read(values, router.coefficient))
+
+
+def pattern(layers: list[bool]) -> str:
+    """Layers as Megatron's list expression: ([0]*3+[1]*58)."""
+    runs: list[tuple[int, int]] = []
+    for layer in map(int, layers):
+        if runs and runs[-1][0] == layer:
+            runs[-1] = (layer, runs[-1][1] + 1)
+        else:
+            runs.append((layer, 1))
+    half = len(runs) // 2
+    if half > 1 and len(runs) % 2 == 0 and runs == runs[:2] * half:
+        return f"({_joined(runs[:2])})*{half}"
+    return f"({_joined(runs)})"
+
+
+def _joined(runs: list[tuple[int, int]]) -> str:
+    return "+".join(f"[{value}]*{count}" for value, count in runs)

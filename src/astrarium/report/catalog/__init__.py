@@ -1,0 +1,1 @@
+"""The catalog as documents and tables: `entries`, `prices` and training programs (`runtimes`)."""

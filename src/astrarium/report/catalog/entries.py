@@ -1,0 +1,323 @@
+"""The catalog as documents and tables: GPU types, models, instances, prices, with provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from astrarium.catalog import (
+    Figure,
+    Gpu,
+    Instance,
+    describe_gpu,
+    describe_instance,
+    find_gpu,
+    find_instance,
+    gpus,
+    instances,
+    sources,
+)
+from astrarium.catalog.models import ModelEntry, find_model_entry, model_names
+from astrarium.errors import InputError
+from astrarium.model import Model
+from astrarium.report.tables import Field, gib, indented, labelled, listing, runs, table, title
+from astrarium.report.wording import unit_price
+from astrarium.units import format_count, format_usd
+
+SCHEMA = "astrarium.catalog/1"
+NAMES_OFFERED = 8
+
+
+def gpu_to_dict(gpu: Gpu) -> dict[str, Any]:
+    """What the catalog says about a GPU type; SI units in the names."""
+    return {
+        "name": gpu.name,
+        "aliases": list(gpu.aliases),
+        "vendor": gpu.vendor,
+        "architecture": gpu.architecture,
+        "form_factor": gpu.form_factor,
+        "release_year": gpu.release_year,
+        "memory_bytes": gpu.memory_bytes,
+        "memory_bytes_per_second": gpu.memory_bandwidth,
+        "peak_flops_per_second": dict(gpu.peak_flops),
+        "gpus_per_node": gpu.gpus_per_node,
+        "nvlink_domain": gpu.nvlink_domain,
+        "link_bytes_per_second": gpu.link_bandwidth,
+        "inter_node_bytes_per_second": gpu.inter_node_bandwidth,
+        **price_to_dict(gpu),
+        "doubts": gpu.doubts,
+    }
+
+
+def price_to_dict(gpu: Gpu) -> dict[str, Any]:
+    figures = {figure.name: figure for figure in describe_gpu(gpu)}
+    figure = figures.get("usd_per_gpu_hour")
+    return {
+        "usd_per_gpu_hour": gpu.usd_per_gpu_hour,
+        "spot_usd_per_gpu_hour": gpu.spot_usd_per_gpu_hour,
+        "price_date": figure.date if figure else "",
+        "price_sources": list(figure.sources) if figure else [],
+    }
+
+
+def model_to_dict(entry: ModelEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "parameters": entry.parameters,
+        "active_parameters": entry.active_parameters,
+        "family": entry.family,
+        "aliases": list(entry.aliases),
+        "published": entry.published,
+        "source": entry.source,
+        "date": entry.date,
+        "method": entry.method,
+        "note": entry.note,
+        "doubts": entry.doubts,
+    }
+
+
+def built_model_to_dict(entry: ModelEntry, model: Model) -> dict[str, Any]:
+    """An entry with what its config makes."""
+    return {
+        **model_to_dict(entry),
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "layers": model.num_layers,
+        "hidden": model.hidden,
+        "vocab": model.vocab,
+        "experts": model.max_experts,
+        "max_seq_length": model.max_seq_length,
+        "config": dict(entry.config),
+    }
+
+
+def instance_to_dict(instance: Instance) -> dict[str, Any]:
+    return {
+        "name": instance.name,
+        "cloud": instance.cloud,
+        "gpu": instance.gpu,
+        "gpus_per_node": instance.gpus_per_node,
+        "inter_node_bytes_per_second": instance.inter_node_bandwidth,
+        "fabric": instance.fabric,
+        "availability": instance.availability,
+        "usd_per_hour": instance.usd_per_hour,
+        "spot_usd_per_hour": instance.spot_usd_per_hour,
+        "price_dates": list(instance.price_dates or ()),
+        "doubts": instance.doubts,
+    }
+
+
+def figures_to_list(figures: Sequence[Figure]) -> list[dict[str, Any]]:
+    return [asdict(figure) for figure in figures]
+
+
+def gpus_table(types: Sequence[Gpu], width: int) -> Iterator[RenderableType]:
+    peaks = [gpu.peak_flops.get("bf16") for gpu in types]
+    fields = (
+        Field("name", [gpu.name for gpu in types]),
+        Field("alias", [gpu.aliases[0] if gpu.aliases else "" for gpu in types]),
+        Field("GiB", [gib(gpu.memory_bytes) for gpu in types], right=True),
+        Field("bf16 TFLOP/s", [f"{p / 1e12:,.0f}" if p else "-" for p in peaks], right=True),
+        Field("TB/s", [f"{gpu.memory_bandwidth / 1e12:.2f}" for gpu in types], right=True),
+        Field("node", [str(gpu.gpus_per_node) for gpu in types], right=True),
+        Field("$/h", [unit_price(gpu.usd_per_gpu_hour) for gpu in types], right=True),
+        Field("spot", [unit_price(gpu.spot_usd_per_gpu_hour) for gpu in types], right=True, drop=1),
+    )
+    yield from listing(fields, width)
+
+
+def models_table(entries: Sequence[ModelEntry], width: int) -> Iterator[RenderableType]:
+    totals, active = ([_count(n) for n in column] for column in _sizes(entries))
+    fields = (
+        Field("name", [entry.name for entry in entries]),
+        Field("family", [entry.family for entry in entries], drop=1),
+        Field("parameters", totals, right=True),
+        Field("active", active, right=True),
+        Field("published", [entry.published for entry in entries], prose=True),
+    )
+    yield from listing(fields, width)
+
+
+def _sizes(entries: Sequence[ModelEntry]) -> tuple[list[int | None], list[int | None]]:
+    return [e.parameters for e in entries], [e.active_parameters for e in entries]
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else format_count(number)
+
+
+def gpu_named(name: str) -> Gpu:
+    """The GPU type of a name; for a part of names, the names that have it."""
+    try:
+        return find_gpu(name)
+    except InputError:
+        _offer_containing("gpus", name, [gpu.name for gpu in gpus()])
+        raise
+
+
+def model_named(name: str) -> ModelEntry:
+    """The model of a name; for a part of names, the names that have it."""
+    try:
+        return find_model_entry(name)
+    except InputError:
+        _offer_containing("models", name, model_names())
+        raise
+
+
+def _offer_containing(command: str, part: str, names: Sequence[str]) -> None:
+    """Refuse a part of names with those that have it, the ones it begins first."""
+    wanted, listed = part.strip().lower(), f"`astrarium catalog {command}` lists all"
+    having = [name for name in names if wanted in name.lower()]
+    if not wanted or not having:
+        return
+    if len(having) == 1:
+        raise InputError(f"'{part}' is no full name (did you mean '{having[0]}'?); {listed}")
+    having.sort(key=lambda name: not name.lower().startswith(wanted))
+    shown, more = having[:NAMES_OFFERED], len(having) - NAMES_OFFERED
+    rest = f" and {more} more" if more > 0 else ""
+    raise InputError(
+        f"'{part}' is no full name; {command} with it: {', '.join(shown)}{rest}; {listed}"
+    )
+
+
+def instances_named(name: str | None) -> tuple[Instance, ...]:
+    """The instance of a name, or all with a GPU type, or all."""
+    if name is None:
+        return instances()
+    try:
+        return (find_instance(name),)
+    except InputError:
+        try:
+            return instances(name)
+        except InputError:
+            pass
+        raise
+
+
+def instances_report(chosen: Sequence[Instance], width: int) -> Iterator[RenderableType]:
+    """One instance in full, several as a table."""
+    if len(chosen) == 1:
+        yield from instance_report(chosen[0])
+    else:
+        yield from instances_table(chosen, width)
+
+
+def instances_table(offers: Sequence[Instance], width: int) -> Iterator[RenderableType]:
+    """Instances; what limits one is told below the table, under the number beside its name."""
+    limits = list(dict.fromkeys(offer.availability for offer in offers if offer.availability))
+    rates = [offer.inter_node_bandwidth for offer in offers]
+    fields = (
+        Field("name", [marked(offer, limits) for offer in offers]),
+        Field("cloud", [offer.cloud for offer in offers]),
+        Field("n", [str(offer.gpus_per_node) for offer in offers], right=True),
+        Field("GPU", [offer.gpu for offer in offers], prose=True),
+        Field(
+            "network GB/s",
+            ["-" if r is None else f"{r / 1e9:,.4g}" for r in rates],
+            right=True,
+            drop=2,
+        ),
+        Field("$/h", [usd(offer.usd_per_hour) for offer in offers], right=True),
+        Field("spot", [usd(offer.spot_usd_per_hour) for offer in offers], right=True, drop=3),
+    )
+    yield from listing(fields, width)
+    if limits:
+        yield numbered(limits)
+
+
+def marked(offer: Instance, limits: Sequence[str]) -> str:
+    if not offer.availability:
+        return offer.name
+    return f"{offer.name} ({limits.index(offer.availability) + 1})"
+
+
+def gpu_report(gpu: Gpu, offers: Sequence[Instance], width: int) -> Iterator[RenderableType]:
+    """All that is known about a GPU type, and where it can be rented."""
+    yield Text(f"{gpu.name} (also {', '.join(gpu.aliases)})" if gpu.aliases else gpu.name, "bold")
+    yield ""
+    yield from figures_report(describe_gpu(gpu), gpu.doubts_by_figure.get("*", ""))
+    if offers:
+        yield title(f"Instances with it ({len(offers)})")
+        yield from instances_table(offers, width)
+
+
+def instance_report(instance: Instance) -> Iterator[RenderableType]:
+    yield Text(f"{instance.name} ({instance.cloud})", "bold")
+    yield ""
+    yield from figures_report(describe_instance(instance), instance.doubts_by_figure.get("*", ""))
+
+
+def figures_report(figures: Sequence[Figure], doubt: str) -> Iterator[RenderableType]:
+    """Figures under the keys that override them, then doubts, then the sources by number."""
+    cited = list(dict.fromkeys(code for figure in figures for code in figure.sources))
+    numbers = [sorted(cited.index(code) + 1 for code in figure.sources) for figure in figures]
+    yield table(
+        [
+            Field("figure", [figure.name for figure in figures]),
+            Field("value", [_value(figure) for figure in figures], prose=True),
+            Field("date", [figure.date for figure in figures], prose=True),
+            Field("sources", [runs(of_figure) for of_figure in numbers], prose=True),
+        ]
+    )
+    doubts = [f"{figure.name}: {figure.doubt}" for figure in figures if figure.doubt]
+    if doubt or doubts:
+        yield title("Doubts (?)")
+        yield from map(indented, [doubt, *doubts] if doubt else doubts)
+    yield title("Sources")
+    yield numbered([source_line(code) for code in cited])
+    yield Text("\nKeys in [gpus.NAME] or [instances.NAME] of astrarium.toml override.", "dim")
+
+
+def model_report(entry: ModelEntry, model: Model) -> Iterator[RenderableType]:
+    """A model as built from its config, beside what its catalog entry states."""
+    yield Text(
+        f"{entry.name} (also {', '.join(entry.aliases)})" if entry.aliases else entry.name, "bold"
+    )
+    facts = {
+        "parameters": f"{model.parameters:,}",
+        "active": f"{model.active_parameters:,}" if model.max_experts else "",
+        "published": entry.published,
+        "family": entry.family,
+        "layers": f"{model.num_layers} ({_kinds(model)})",
+        "hidden": f"{model.hidden:,}",
+        "vocabulary": f"{model.vocab:,}",
+        "experts": f"{model.max_experts}" if model.max_experts else "",
+        "sequence": f"up to {model.max_seq_length:,} tokens" if model.max_seq_length else "",
+        "counted by": entry.method,
+        "source": ", ".join(part for part in (entry.source, entry.date) if part),
+        "note": entry.note,
+        "doubts": entry.doubts,
+    }
+    known = [(label, text) for label, text in facts.items() if text]
+    yield indented(labelled(known, style="dim"))
+
+
+def _kinds(model: Model) -> str:
+    """How many layers of each kind there are."""
+    counts = [model.kind_of_layer.count(kind) for kind in range(len(model.kinds))]
+    if len(counts) == 1:
+        return "all alike"
+    return ", ".join(f"{n} {k.name}" for n, k in zip(counts, model.kinds, strict=True))
+
+
+def numbered(lines: Sequence[str]) -> RenderableType:
+    return labelled([(f"{number:4}", line) for number, line in enumerate(lines, 1)], gap=1)
+
+
+def source_line(code: str) -> str:
+    known = sources().get(code)
+    if known is None:
+        return code
+    return ", ".join(part for part in (known.title, known.date, known.url) if part)
+
+
+def _value(figure: Figure) -> str:
+    return f"{figure.value_text} {figure.unit}".rstrip() + (" (?)" if figure.doubt else "")
+
+
+def usd(amount: float | None) -> str:
+    return "-" if amount is None else format_usd(amount)

@@ -1,0 +1,272 @@
+"""Why a plan costs what it costs, from its document alone: terms, what binds, comparisons.
+
+Nothing is estimated again. Shares and differences are taken between numbers of the documents;
+the meanings and remedies are those of `astrarium.report.wording`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from astrarium.plans.document import MEMORY_KEYS, ClusterPart, PlanDocument, PlanPart, WorkloadPart
+from astrarium.report.explain.contributions import (
+    Loss,
+    PoolShare,
+    SlowestLink,
+    losses,
+    pool_shares,
+    slowest_link,
+)
+from astrarium.report.wording import (
+    MEMORY_CAUSES,
+    TimeKind,
+    layers_words,
+    pipeline_words,
+    recompute_words,
+    remedy,
+    time_cause,
+    unit_price,
+    zero_words,
+)
+from astrarium.units import format_bytes, format_rate, format_seconds
+from astrarium.value import Value
+
+SCHEMA = "astrarium.explanation/1"
+REMEDIES_SHOWN = 3
+WORTH_A_REMEDY = 0.01  # causes below this share of the iteration are not worth advice
+
+
+class TimeTerm(Value, frozen=True):
+    cause: str
+    title: str
+    meaning: str
+    kind: TimeKind
+    seconds: float
+    share: float
+
+
+class MemoryTerm(Value, frozen=True):
+    """A cause of memory on the fullest stage."""
+
+    cause: str
+    title: str
+    meaning: str
+    bytes: float
+    share: float
+
+
+class Explanation(Value, frozen=True):
+    """`pools`, `slowest_link` and `losses` are there where stages differ in GPUs or layers."""
+
+    schema: str
+    plan: PlanPart
+    time: tuple[TimeTerm, ...]
+    memory: tuple[MemoryTerm, ...]
+    binds: tuple[str, ...]
+    remedies: tuple[str, ...]
+    pools: tuple[PoolShare, ...]
+    slowest_link: SlowestLink | None
+    losses: tuple[Loss, ...]
+
+
+class PlanDifference(Value, frozen=True):
+    """One quantity of two plans; `change` is second over first minus one, None if undefined."""
+
+    name: str
+    first: float
+    second: float
+    change: float | None
+
+
+class PlanComparison(Value, frozen=True):
+    """Choices are texts, by name; only those that differ. Times are seconds, memory bytes."""
+
+    schema: str
+    first: PlanPart
+    second: PlanPart
+    workloads: tuple[WorkloadPart, WorkloadPart]
+    context: Mapping[str, tuple[str, str]]
+    choices: Mapping[str, tuple[str, str]]
+    results: tuple[PlanDifference, ...]
+    time: tuple[PlanDifference, ...]
+    memory: tuple[PlanDifference, ...]
+
+
+def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
+    """The terms of a plan, what binds it, and what would change it."""
+    time = time_terms(plan)
+    unlike = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
+    return Explanation(
+        SCHEMA,
+        plan,
+        time,
+        memory_terms(plan),
+        tuple(_binds(plan, time)),
+        _remedies(plan, time),
+        pool_shares(plan, cluster),
+        slowest_link(plan, cluster) if unlike else None,
+        losses(plan) if unlike else (),
+    )
+
+
+def time_terms(plan: PlanPart) -> tuple[TimeTerm, ...]:
+    """The causes of the iteration's time that are not zero, largest first."""
+    ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
+    return tuple(
+        TimeTerm(
+            key,
+            time_cause(key).title,
+            time_cause(key).meaning,
+            time_cause(key).kind,
+            seconds,
+            seconds / plan.iteration_seconds,
+        )
+        for key, seconds in ranked
+        if seconds > 0
+    )
+
+
+def memory_terms(plan: PlanPart) -> tuple[MemoryTerm, ...]:
+    """The causes of memory on the fullest stage, largest first."""
+    stage = plan.fullest
+    terms = (MemoryTerm(key, *MEMORY_CAUSES[key], getattr(stage, key), 0.0) for key in MEMORY_KEYS)
+    return tuple(
+        MemoryTerm(t.cause, t.title, t.meaning, t.bytes, t.bytes / stage.capacity_bytes)
+        for t in sorted(terms, key=lambda term: -term.bytes)
+    )
+
+
+def _binds(plan: PlanPart, time: tuple[TimeTerm, ...]) -> Iterator[str]:
+    """What the iteration is spent on by kind, its largest single overhead, the memory left."""
+    kinds = {kind: sum(term.share for term in time if term.kind is kind) for kind in TimeKind}
+    first = max(kinds, key=lambda kind: kinds[kind])
+    others = ", ".join(f"{kind} {_percent(kinds[kind])}" for kind in TimeKind if kind is not first)
+    yield f"{first} binds: {_percent(kinds[first])} of the iteration; {others}"
+    overheads = [term for term in time if time_cause(term.cause).remedy]
+    if overheads:
+        largest = overheads[0]
+        yield (
+            f"the largest overhead is the {largest.title}:"
+            f" {format_seconds(largest.seconds)}, {_percent(largest.share)}"
+        )
+    stage = plan.fullest
+    room = format_bytes(abs(stage.free_bytes))
+    left = f"{room} free" if plan.fits else f"{room} too much: the plan does not fit"
+    yield f"memory: stage {stage.stage} is the fullest, {_percent(stage.share)} used, {left}"
+
+
+def _remedies(plan: PlanPart, time: tuple[TimeTerm, ...]) -> tuple[str, ...]:
+    """What would make the largest overheads smaller."""
+    advice = [
+        f"{term.title}: {remedy(term.cause, plan.strategy)}"
+        for term in time
+        if term.share >= WORTH_A_REMEDY and remedy(term.cause, plan.strategy)
+    ]
+    return tuple(advice[:REMEDIES_SHOWN])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def compare(
+    first: tuple[PlanDocument, PlanPart], second: tuple[PlanDocument, PlanPart]
+) -> PlanComparison:
+    """Two plans side by side: what was asked, what is set differently, what comes of it."""
+    (one_document, one), (two_document, two) = first, second
+    return PlanComparison(
+        "astrarium.comparison/1",
+        one,
+        two,
+        (one_document.workload, two_document.workload),
+        _unlike(_context(one_document), _context(two_document)),
+        _unlike(_choices(one), _choices(two)),
+        tuple(_differences(_results(one), _results(two))),
+        tuple(_differences(*_with_all_causes(one.breakdown_seconds, two.breakdown_seconds))),
+        tuple(_differences(_memory(one), _memory(two))),
+    )
+
+
+def _context(document: PlanDocument) -> dict[str, str]:
+    """All that was asked for: the workload, the cluster, the goal of the search."""
+    workload, pools, search = document.workload, document.cluster.pools, document.search
+    tokens = workload.tokens
+    return {
+        "model": workload.model,
+        "parameters": f"{workload.parameters:,}",
+        "active parameters": f"{workload.active_parameters:,}",
+        "layers": f"{workload.layers:,}",
+        "sequence length": f"{workload.seq_length:,}",
+        "global batch": f"{workload.global_batch:,}",
+        "tokens": "not stated" if tokens is None else f"{tokens:,}",
+        "precision": workload.precision,
+        "cluster": "; ".join(f"{pool.gpus:,} x {pool.gpu}" for pool in pools),
+        "nodes": "; ".join(f"{pool.nodes:,} of {pool.gpus_per_node}" for pool in pools),
+        "link in a node": "; ".join(
+            f"{pool.intra_node_link} {format_rate(pool.intra_node_bytes_per_second)}"
+            for pool in pools
+        ),
+        "network": "; ".join(
+            f"{pool.network} {format_rate(pool.inter_node_bytes_per_second)}" for pool in pools
+        ),
+        "price per GPU": "; ".join(unit_price(pool.usd_per_gpu_hour) for pool in pools),
+        "objective": "none" if search is None else search.objective,
+        "mode": "none" if search is None else search.mode,
+    }
+
+
+def _choices(plan: PlanPart) -> dict[str, str]:
+    strategy = plan.strategy
+    degrees = ("tp", "pp", "virtual_stages", "cp", "ep", "etp", "dp", "micro_batch")
+    more = ("num_micro_batches", "sequence_parallel", "pipeline_inside", "split")
+    overlap = ("grad_reduce", "param_gather", "p2p", "tp")
+    return {
+        "GPUs": ", ".join(f"{count:,} x {name}" for name, count in plan.gpus.items()),
+        **{name: str(getattr(strategy, name)) for name in (*degrees, *more)},
+        "layers of stages": layers_words(strategy).rpartition(": ")[2] or "alike",
+        "pipeline": pipeline_words(plan) if plan.is_mixed else "one type",
+        "ZeRO": zero_words(strategy),
+        "recompute": recompute_words(strategy.recompute),
+        **{f"overlap {name}": str(getattr(strategy.overlap, name)) for name in overlap},
+        "schedule": strategy.schedule.value,
+    }
+
+
+def _unlike(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+
+
+def _results(plan: PlanPart) -> dict[str, float]:
+    named = {
+        "iteration_seconds": plan.iteration_seconds,
+        "tokens_per_second": plan.tokens_per_second,
+        "mfu": plan.mfu,
+        "peak_bytes": plan.fullest.peak_bytes,
+        "usd_per_hour": plan.usd_per_hour,
+        "train_seconds": plan.train_seconds,
+        "usd_total": plan.usd_total,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _memory(plan: PlanPart) -> dict[str, float]:
+    return {key: getattr(plan.fullest, key) for key in MEMORY_KEYS}
+
+
+def _with_all_causes(
+    first: Mapping[str, float], second: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Both with the causes of either; what one does not have takes no time."""
+    none = dict.fromkeys((*first, *second), 0.0)
+    return {**none, **first}, {**none, **second}
+
+
+def _differences(
+    first: Mapping[str, float], second: Mapping[str, float]
+) -> Iterator[PlanDifference]:
+    """Quantities that both have and that are not zero in both."""
+    for name, value in first.items():
+        other = second.get(name)
+        if other is None or value == other == 0:
+            continue
+        yield PlanDifference(name, value, other, other / value - 1 if value else None)

@@ -1,0 +1,189 @@
+"""The front of time against money: its points in order, what marks them, and its two axes.
+
+A front is read from a document and never searched for. Its times are those of the whole run, or of
+an iteration where no tokens were given; where prices are not known, GPUs stand for the money.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
+from astrarium.report.front.axes import ChartAxis, Quantity, axis_of, count, duration, money
+from astrarium.report.tables import dollars
+from astrarium.report.wording import short_types
+from astrarium.units import HOUR, format_seconds
+from astrarium.value import Value
+
+
+class PointKind(StrEnum):
+    """How a point relates to the chosen one, which is the best plan of the document."""
+
+    CHOSEN = "chosen"
+    TIED = "near-tie of the chosen"
+    OTHER = "other plan"
+
+
+class PlottedPoint(Value, frozen=True):
+    """A point of a front.
+
+    `cost` is in US dollars, or in GPUs where prices are not known. `like` is the rank of the plan
+    that the prediction does not tell it from, if one stands for both; `likes` is how many points
+    it stands for in that way.
+    """
+
+    part: ParetoPart
+    plan: PlanPart
+    index: int  # in `pareto`
+    seconds: float
+    cost: float
+    kind: PointKind
+    ends: tuple[str, ...]  # of the front that it is: fastest, cheapest
+    like: int | None
+    likes: int
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        chosen = (PointKind.CHOSEN.value,) if self.kind is PointKind.CHOSEN else ()
+        return (*chosen, *self.ends)
+
+
+class PlottedFront(Value, frozen=True):
+    """Points from the fastest to the slowest, and the limits of the run where they apply."""
+
+    points: tuple[PlottedPoint, ...]
+    whole_run: bool  # whether times and money are of the run; else of an iteration
+    priced: bool
+    budget_usd: float | None
+    deadline_seconds: float | None
+    types: Mapping[str, str]  # GPU types in short
+
+    @property
+    def chosen(self) -> PlottedPoint | None:
+        """The point of the best plan; a plan with an equal that is cheaper is on no front."""
+        return next((point for point in self.points if point.kind is PointKind.CHOSEN), None)
+
+    def axes(self, most_ticks: tuple[int, int]) -> tuple[ChartAxis, ChartAxis]:
+        """Time and money, with at most so many ticks on each."""
+        times = [point.seconds for point in self.points]
+        costs = [point.cost for point in self.points]
+        return (
+            axis_of(self._time(max(times)), times, self.deadline_seconds, most_ticks[0]),
+            axis_of(self._cost(), costs, self.budget_usd, most_ticks[1]),
+        )
+
+    def _time(self, longest: float) -> Quantity:
+        return duration("time of the run" if self.whole_run else "time of an iteration", longest)
+
+    def _cost(self) -> Quantity:
+        if not self.priced:
+            return count("GPUs, as no prices are known")
+        return money("money for the run" if self.whole_run else "money for an iteration")
+
+    def cost_words(self, cost: float) -> str:
+        if not self.priced:
+            return f"{cost:,.0f} GPUs"
+        # Iterations cost little: cents alone would make unlike amounts look alike.
+        return f"${cost:.3g}" if 0 < cost < 1 else dollars(cost)
+
+    def limit_words(self) -> dict[str, str]:
+        """The limits that were given, by name, in words."""
+        words = {}
+        if self.budget_usd is not None:
+            words["budget"] = dollars(self.budget_usd)
+        if self.deadline_seconds is not None:
+            words["deadline"] = format_seconds(self.deadline_seconds)
+        return words
+
+
+def gpus_of(gpus: Mapping[str, int], types: Mapping[str, str]) -> str:
+    """GPUs by type: 64 x H100 + 16 x A100."""
+    return " + ".join(f"{number:,} x {types[name]}" for name, number in gpus.items())
+
+
+def front_of(document: PlanDocument) -> PlottedFront:
+    """The front of a document, the chosen plan being its first."""
+    parts = document.pareto
+    plans = [document.plans[part.plan] for part in parts]
+    whole_run = all(part.train_seconds is not None for part in parts)
+    seconds = [_seconds(part, plan, whole_run) for part, plan in zip(parts, plans, strict=True)]
+    hourly = [_usd_per_hour(part, plan) for part, plan in zip(parts, plans, strict=True)]
+    priced = None not in hourly
+    costs = [
+        _cost(part, time, price) if priced else float(sum(part.gpus.values()))
+        for part, time, price in zip(parts, seconds, hourly, strict=True)
+    ]
+    order = sorted(range(len(parts)), key=lambda i: (seconds[i], costs[i]))
+    chosen = next((i for i in order if parts[i].plan == 0), None)
+    leaders = _leaders(parts, order if chosen is None else [chosen, *order])
+    followers = Counter(leader for other, leader in leaders.items() if other != leader)
+    ends = _ends(order, costs, "cheapest" if priced else "fewest GPUs")
+    search = document.search
+    return PlottedFront(
+        points=tuple(
+            PlottedPoint(
+                part=parts[i],
+                plan=plans[i],
+                index=i,
+                seconds=seconds[i],
+                cost=costs[i],
+                kind=_kind(i, chosen, parts),
+                ends=ends.get(i, ()),
+                like=None if leaders[i] == i else plans[leaders[i]].rank,
+                likes=followers[i],
+            )
+            for i in order
+        ),
+        whole_run=whole_run,
+        priced=priced,
+        budget_usd=search.budget_usd if search and whole_run and priced else None,
+        deadline_seconds=search.deadline_seconds if search and whole_run else None,
+        types=short_types(dict.fromkeys(name for part in parts for name in part.gpus)),
+    )
+
+
+def _seconds(part: ParetoPart, plan: PlanPart, whole_run: bool) -> float:
+    return (part.train_seconds or 0.0) if whole_run else plan.iteration_seconds
+
+
+def _usd_per_hour(part: ParetoPart, plan: PlanPart) -> float | None:
+    return plan.usd_per_hour if part.usd_per_hour is None else part.usd_per_hour
+
+
+def _cost(part: ParetoPart, seconds: float, usd_per_hour: float | None) -> float:
+    return seconds / HOUR * (usd_per_hour or 0.0) if part.usd_total is None else part.usd_total
+
+
+def _kind(index: int, chosen: int | None, parts: Sequence[ParetoPart]) -> PointKind:
+    if index == chosen:
+        return PointKind.CHOSEN
+    return (
+        PointKind.TIED
+        if chosen is not None and index in parts[chosen].tied_with
+        else PointKind.OTHER
+    )
+
+
+def _leaders(parts: Sequence[ParetoPart], order: Sequence[int]) -> dict[int, int]:
+    """For every point the one that stands for it: the first in order that it is tied with.
+
+    Ties are no equivalence (a, b and b, c may be tied where a, c are not), so a group is all that
+    is tied with its leader, not all that a chain of ties leads to.
+    """
+    leaders: dict[int, int] = {}
+    for index in order:
+        if index not in leaders:
+            leaders[index] = index
+            for other in parts[index].tied_with:
+                leaders.setdefault(other, index)
+    return leaders
+
+
+def _ends(order: Sequence[int], costs: Sequence[float], least: str) -> dict[int, tuple[str, ...]]:
+    if len(order) < 2:  # the only one is no end
+        return {}
+    ends: dict[int, tuple[str, ...]] = {order[0]: ("fastest",)}
+    cheapest = min(order, key=lambda i: costs[i])
+    return ends | {cheapest: (*ends.get(cheapest, ()), least)}

@@ -1,0 +1,1 @@
+"""A plan as one HTML file: `html`. Inside, `data` is what its pictures draw."""

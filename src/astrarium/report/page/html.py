@@ -1,0 +1,315 @@
+"""A plan as one HTML file, to be mailed around: pictures where scripts run, tables everywhere.
+
+Nothing is loaded from elsewhere: the script that draws, the styles and the data are in the file,
+and its own policy forbids requests. All text of the document is escaped.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from io import StringIO
+from typing import Final
+
+from rich.console import Console, RenderableType
+
+from astrarium.plans.document import MEMORY_KEYS, PlanDocument, PlanPart
+from astrarium.report.front.points import front_of
+from astrarium.report.front.table import fields, thinned
+from astrarium.report.page.data import caption, embedded
+from astrarium.report.plan.text import choices, facts, reasons, results, search_words
+from astrarium.report.tables import Field, gib, percent, title
+from astrarium.report.wording import (
+    MEMORY_CAUSES,
+    gpus_words,
+    layers_of_stages,
+    link_words,
+    rejection,
+    short_types,
+    stage_gpus,
+    time_cause,
+)
+from astrarium.strategy.types import Reach
+from astrarium.units import format_seconds
+
+ENDING: Final = ".html"
+MARK: Final = '<meta name="generator" content="Astrarium report">'  # near the begin of every report
+MOST_BYTES: Final = 4_000_000
+MOST_ROWS: Final = 100  # of a table of plans or points
+TEXT_WIDTH: Final = 100  # characters of what is shown as on a terminal
+ONLY_DRAWN: Final = (
+    "The timeline is only drawn; the table of stages below has the seconds of their passes, and"
+    " `astrarium trace` writes it for Perfetto."
+)
+# No request leaves the file, whatever is in it; its own script and styles are inside.
+POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+
+
+def report_html(document: PlanDocument, command: Sequence[str], rank: int = 1) -> str:
+    """The report on a document with the plan of a rank as the chosen one.
+
+    `command` is the command line that made it.
+    """
+    chosen = document.plans[rank - 1]
+    tables = "\n".join(_body(document, chosen))
+    frame = _frame(document, chosen)
+    fixed = len((frame + tables + _asset("report.js") + _asset("report.css")).encode())
+    data = embedded(document, rank, MOST_BYTES - fixed - len(shlex.join(command)) * 6 - 10_000)
+    left_out = [f"Left out, to keep this file small: {words}." for words in data.left_out]
+    return "\n".join(
+        [
+            frame,
+            tables,
+            *_notes("Notes", [*document.notes, *left_out]),
+            *_search(document),
+            *_section("Command", f"<pre><code>{escape(_lines(command))}</code></pre>"),
+            "</main>",
+            f'<script type="application/json" id="data">{data.text}</script>',
+            f"<script>{_asset('report.js')}</script>",
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def _frame(document: PlanDocument, chosen: PlanPart) -> str:
+    workload = document.workload
+    gpus = gpus_words(chosen.gpus, short_types(chosen.gpus))
+    title = escape(f"{workload.model} on {gpus}")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+{MARK}
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{_asset("report.css")}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<noscript><p class="faint">The pictures of this file need JavaScript. Without it, the tables have
+the same figures.</p></noscript>"""
+
+
+@cache
+def _asset(name: str) -> str:
+    """A built file of the page's, which may not end the element that it stands in."""
+    text = (files("astrarium") / "web" / "static" / name).read_text(encoding="utf-8")
+    return text.replace("</script", "<\\/script").replace("</style", "<\\/style").strip()
+
+
+def _body(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
+    used = {pool for plan in document.listed for pool in plan.pools}
+    given = facts(document.workload, document.cluster, (), used)
+    limits = front_of(document).limit_words().items() if document.pareto else ()
+    yield from _section("Inputs", _facts([*given, *limits]))
+    yield from _section("Plans", _plans(document, chosen), *_more(len(document.listed), "plans"))
+    if document.pareto:
+        yield from _front(document)
+    words = caption(chosen, experts=document.workload.has_experts)
+    yield f"""<section id="chosen"><h2>Plan <span data-rank>{chosen.rank}</span></h2>
+<p class="caption" data-caption>{escape(words)}</p></section>"""
+    time, memory = _times(chosen), _memory(chosen)
+    yield '<div class="pair">'
+    yield from _picture("breakdown", "Where the time of an iteration goes", time)
+    yield from _picture("memory", "Memory of each stage", memory)
+    yield "</div>"
+    yield from _picture("timeline", "Timeline of an iteration", "", ONLY_DRAWN)
+    yield from _picture("topology", "Which GPUs hold which stage", _stages(chosen))
+    yield from _texts(document, chosen)
+
+
+def _section(title: str, *parts: str) -> Iterator[str]:
+    yield f"<section><h2>{escape(title)}</h2>"
+    yield from parts
+    yield "</section>"
+
+
+def _picture(name: str, title: str, table: str, without: str = "") -> Iterator[str]:
+    """A place that the script draws in, above the same as a table; open where no script runs.
+
+    `without` is said there in place of a table.
+    """
+    yield f'<section><h2>{escape(title)}</h2><div data-picture="{name}"></div>'
+    if table:
+        yield f"<details open data-table><summary>As a table</summary>{table}</details>"
+    if without:
+        yield f'<noscript><p class="faint">{escape(without)}</p></noscript>'
+    yield "</section>"
+
+
+def _facts(lines: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in lines)
+    return f"<dl>{rows}</dl>"
+
+
+def _table(columns: Sequence[Field], ranks: Sequence[int] = (), chosen: int = 0) -> str:
+    """A table; rows that stand for plans name their ranks."""
+    heads = "".join(f"<th{_kind(column)}>{escape(column.head)}</th>" for column in columns)
+    body = []
+    for index, row in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        cells = zip(columns, row, strict=True)
+        inside = "".join(f"<td{_kind(column)}>{escape(text)}</td>" for column, text in cells)
+        rank = ranks[index] if ranks else 0
+        mark = (
+            f' data-plan="{rank}"' + (' class="chosen"' if rank == chosen else "") if rank else ""
+        )
+        body.append(f"<tr{mark}>{inside}</tr>")
+    return (
+        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>\n<tbody>'
+        + "\n".join(body)
+        + "</tbody></table></div>"
+    )
+
+
+def _kind(column: Field) -> str:
+    return ' class="number"' if column.right else ""
+
+
+def _plans(document: PlanDocument, chosen: PlanPart) -> str:
+    plans = document.listed[:MOST_ROWS]
+    if chosen not in plans:
+        plans = (*plans, chosen)
+    experts = document.workload.has_experts
+    ranks = [plan.rank for plan in plans]
+    number = Field("#", [str(rank) for rank in ranks], right=True)
+    columns = [number, *choices(plans, document.cluster, experts), *results(plans)]
+    return _table(columns, ranks, chosen.rank)
+
+
+def _more(number: int, what: str) -> Iterator[str]:
+    if number > MOST_ROWS:
+        yield f'<p class="faint">{MOST_ROWS} of {number:,} {what} are in the table.</p>'
+
+
+def _front(document: PlanDocument) -> Iterator[str]:
+    front = front_of(document)
+    columns = fields(front, thinned(front, MOST_ROWS))
+    title = f"Time against {'money' if front.priced else 'GPUs'}"
+    table = _table(columns) + "".join(_more(len(front.points), "points"))
+    yield from _picture("front", title, table)
+
+
+def _times(plan: PlanPart) -> str:
+    ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
+    spent = [(time_cause(key), seconds) for key, seconds in ranked if seconds > 0]
+    total = plan.iteration_seconds
+    return _table(
+        [
+            Field("cause", [cause.title for cause, _ in spent]),
+            Field("time", [format_seconds(seconds) for _, seconds in spent], right=True),
+            Field("share", [percent(seconds / total) for _, seconds in spent], right=True),
+            Field("meaning", [cause.meaning for cause, _ in spent]),
+        ]
+    )
+
+
+def _memory(plan: PlanPart) -> str:
+    """GiB on each GPU of every stage."""
+    types = stage_gpus(plan)
+    sizes = {MEMORY_CAUSES[key][0]: key for key in MEMORY_KEYS}
+    sizes |= {"peak": "peak_bytes", "of GiB": "capacity_bytes"}
+    return _table(
+        [
+            Field("stage", [str(stage.stage) for stage in plan.memory], right=True),
+            Field("GPU", [types.get(stage.stage, stage.gpu) for stage in plan.memory]),
+            *(
+                Field(head, [gib(getattr(stage, key)) for stage in plan.memory], right=True)
+                for head, key in sizes.items()
+            ),
+        ]
+    )
+
+
+def _stages(plan: PlanPart) -> str:
+    if not plan.stage_seconds:
+        return ""
+    layers, types, stages = layers_of_stages(plan), stage_gpus(plan), plan.stage_seconds
+    sends = [
+        (format_seconds(s.send_seconds), link_words(s.link, s.link_pools))
+        if s.link is not Reach.NOWHERE
+        else ("", "")
+        for s in stages
+    ]
+    return _table(
+        [
+            Field("stage", [str(s.stage) for s in stages], right=True),
+            Field("GPUs", [types.get(s.stage, s.gpu) for s in stages]),
+            Field("layers", [str(layers.get(s.stage, "")) for s in stages], right=True),
+            Field("forward", [format_seconds(s.forward_seconds) for s in stages], right=True),
+            Field("backward", [format_seconds(s.backward_seconds) for s in stages], right=True),
+            Field("busy", [percent(s.busy_share) for s in stages], right=True),
+            Field("send", [seconds for seconds, _ in sends], right=True),
+            Field("to the next stage", [link for _, link in sends]),
+        ]
+    )
+
+
+def _texts(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
+    """What is shown as on a terminal: the comparison, what would change the answer, the run."""
+    if document.compare is not None:
+        from astrarium.report.plan.compare import compare_section
+
+        yield from _terminal(compare_section(document, document.compare))
+    if document.sensitivity is not None:
+        from astrarium.report.plan.sensitivity import sensitivity_section
+
+        changes = sensitivity_section(document, document.sensitivity, TEXT_WIDTH)
+        yield from _terminal(changes)
+    if chosen.run is not None:
+        from astrarium.report.plan.run import run_section
+
+        lines = run_section(chosen, chosen.run, document.cluster, TEXT_WIDTH)
+        yield from _terminal([title(f"The run of plan {chosen.rank}"), *lines])
+
+
+def _terminal(parts: Iterable[RenderableType]) -> Iterator[str]:
+    """A section of the text of `astrarium plan`, the first line of which is its title."""
+    text = StringIO()
+    console = Console(
+        file=text, width=TEXT_WIDTH, color_system=None, highlight=False, markup=False, emoji=False
+    )
+    for part in parts:
+        console.print(part)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    title, _, rest = "\n".join(lines).strip("\n").partition("\n")
+    yield from _section(title, f"<pre>{escape(rest)}</pre>")
+
+
+def _notes(title: str, notes: Sequence[str]) -> Iterator[str]:
+    if notes:
+        items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+        yield from _section(title, f"<ul>{items}</ul>")
+
+
+def _search(document: PlanDocument) -> Iterator[str]:
+    search = document.search
+    if search is None:
+        return
+    counts = [f"{count:,}" for count in search.rejected.values()]
+    columns = [
+        Field("strategies", counts, right=True),
+        Field("", [*map(rejection, search.rejected)]),
+    ]
+    yield from _section(
+        "Search",
+        f"<p>{escape(search_words(search))}</p>",
+        _table(columns) if counts else "",
+        *(f'<p class="faint">{escape(line)}</p>' for line in reasons(search)),
+    )
+
+
+def _lines(command: Sequence[str]) -> str:
+    """A command line, broken before its options."""
+    lines: list[str] = []
+    for word in map(shlex.quote, command):
+        if not lines or word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n  ".join(lines)

@@ -1,0 +1,166 @@
+"""The user's own plan beside the answer, and in words what the answer saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from astrarium.plans.document import ClusterPart, ComparePart, PlanDocument, PlanPart
+from astrarium.report.front.points import gpus_of
+from astrarium.report.tables import HUNDRED, Field, dollars, gib, indented, percent, table, title
+from astrarium.report.wording import pipeline_words, short_types, strategy_words
+from astrarium.units import HOUR, format_count, format_seconds
+from astrarium.value import Value
+
+NOTHING = 5e-4  # a share that is written as 0.0 %
+
+
+class ComparedQuantity(Value, frozen=True):
+    """Something that both plans take: how much, and how that is written."""
+
+    name: str
+    of: Callable[[PlanPart], float | None]
+    words: Callable[[float], str]
+    saved: float | None
+
+
+def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[RenderableType]:
+    """Yours and plan 1 side by side; a plan that cannot run says why instead."""
+    answer, own = document.plans[0], compare.plan
+    yield title("Beside what you have")
+    for note in compare.notes:
+        yield indented(f"note: {note}", "dim")
+    if own is None:
+        yield indented(f"yours does not run: {compare.refused}", "bold red")
+        return
+    yield _table(document, own, answer, compare)
+    if not own.fits:
+        yield Text(f"yours does not fit: {lacking_words(own)}", "bold red")
+        return
+    yield Text(saved_words(own, answer, compare))
+    if _told_apart(own, answer):
+        return
+    yield Text("the prediction does not tell the times of the two apart", "dim")
+
+
+def _table(
+    document: PlanDocument, own: PlanPart, answer: PlanPart, compare: ComparePart
+) -> RenderableType:
+    both = (own, answer)
+    experts = document.workload.has_experts
+    types = short_types(dict.fromkeys(name for plan in both for name in plan.gpus))
+    rows = [("GPUs", *(gpus_of(plan.gpus, types) for plan in both), "")]
+    clouds = [_cloud(own, compare.cluster), _cloud(answer, document.cluster)]
+    if any(clouds):
+        rows.append(("cloud", *clouds, ""))
+    strategies = [strategy_words(plan.strategy, experts=experts) for plan in both]
+    rows.append(("strategy", *strategies, ""))
+    stages = [pipeline_words(plan) for plan in both]
+    if strategies[0] == strategies[1] and stages[0] != stages[1]:
+        rows.append(("stages", *stages, ""))
+    rows.append(("tokens/s", *(format_count(plan.tokens_per_second) for plan in both), ""))
+    for quantity in _quantities(own, compare):
+        amounts = [quantity.of(plan) for plan in both]
+        cells = ["not known" if n is None else quantity.words(n) for n in amounts]
+        rows.append((quantity.name, *cells, _saved_cell(quantity, amounts[0])))
+    heads = ("", "yours", f"plan {answer.rank}", f"plan {answer.rank} saves")
+    columns = zip(heads, zip(*rows, strict=True), strict=True)
+    return table([Field(head, cells, prose=True) for head, cells in columns])
+
+
+def _cloud(plan: PlanPart, cluster: ClusterPart) -> str:
+    """Whose offers a plan is paid for with; blank where prices are nobody's in particular."""
+    used = [pool.cloud for pool in cluster.pools if pool.name in plan.pools and pool.cloud]
+    return ", ".join(dict.fromkeys(used))
+
+
+def _saved_cell(quantity: ComparedQuantity, own: float | None) -> str:
+    if quantity.saved is None or not own:
+        return ""
+    share = quantity.saved / own
+    if abs(share) < NOTHING:
+        return "nothing"
+    sign = "" if quantity.saved > 0 else "-"
+    return f"{sign}{quantity.words(abs(quantity.saved))} ({percent(share)})"
+
+
+def _quantities(own: PlanPart, compare: ComparePart) -> tuple[ComparedQuantity, ...]:
+    """What is compared: of the run or, where its length is not known, of an iteration."""
+    if own.train_seconds is None:
+        return (
+            ComparedQuantity("iteration", _iteration, format_seconds, compare.saved_seconds),
+            ComparedQuantity("its money", _iteration_usd, _small_dollars, compare.saved_usd),
+        )
+    return (
+        ComparedQuantity("time", lambda p: p.train_seconds, format_seconds, compare.saved_seconds),
+        ComparedQuantity("money", lambda p: p.usd_total, dollars, compare.saved_usd),
+        ComparedQuantity(
+            "energy", lambda p: p.run.kwh if p.run else None, _energy, compare.saved_kwh
+        ),
+    )
+
+
+def _iteration(plan: PlanPart) -> float:
+    return plan.iteration_seconds
+
+
+def _iteration_usd(plan: PlanPart) -> float | None:
+    price = plan.usd_per_hour
+    return None if price is None else plan.iteration_seconds / HOUR * price
+
+
+def _small_dollars(amount: float) -> str:
+    """Iterations cost little: cents alone would make unlike amounts look alike."""
+    return f"${amount:.3g}" if 0 < amount < HUNDRED else dollars(amount)
+
+
+def _energy(kwh: float) -> str:
+    return f"{format_count(kwh)} kWh"
+
+
+def saved_words(own: PlanPart, answer: PlanPart, compare: ComparePart) -> str:
+    """What the answer saves, and what it takes more."""
+    less: list[str] = []
+    more: list[str] = []
+    for quantity in _quantities(own, compare):
+        before = quantity.of(own)
+        if quantity.saved is None or not before or abs(quantity.saved / before) < NOTHING:
+            continue
+        share = percent(abs(quantity.saved) / before)
+        side = less if quantity.saved > 0 else more
+        side.append(f"{quantity.words(abs(quantity.saved))} ({share})")
+    which = "an iteration of " if own.train_seconds is None else ""
+    subject = f"{which}plan {answer.rank}"
+    if not less and not more:
+        return f"{subject} saves nothing: yours is as good"
+    if not more:
+        return f"{subject} saves {_listed(less)}"
+    if not less:
+        return f"{subject} takes {_listed(more)} more than yours"
+    return f"{subject} saves {_listed(less)}, and takes {_listed(more)} more"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def lacking_words(plan: PlanPart) -> str:
+    """By how much the fullest stage does not fit."""
+    stage = plan.fullest
+    return (
+        f"stage {stage.stage} needs {gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB on"
+        f" {stage.gpu}, {gib(-stage.free_bytes)} too much"
+    )
+
+
+def _told_apart(own: PlanPart, answer: PlanPart) -> bool:
+    """Whether one of the runs lies outside the interval of the other, as in a front's ties."""
+    seconds = [plan.train_seconds or plan.iteration_seconds for plan in (own, answer)]
+
+    def within(plan: PlanPart, of: float, other: float) -> bool:
+        low, high = (bound / plan.iteration_seconds * of for bound in plan.interval_seconds)
+        return low <= other <= high
+
+    return not (within(own, *seconds) and within(answer, *reversed(seconds)))

@@ -1,0 +1,397 @@
+"""From what the search returns to the parts of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date, time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astrarium.catalog import describe_gpu, sources
+from astrarium.catalog.provenance import STALE_AFTER_DAYS
+from astrarium.catalog.regions import ANY_REGION
+from astrarium.cluster import Cluster, Pool
+from astrarium.cluster.types import CLUSTER_FILE
+from astrarium.model.workload import Workload
+from astrarium.plans.document import (
+    SCHEMA,
+    AlonePart,
+    ClusterPart,
+    ComparePart,
+    EvaluationPart,
+    LinkPart,
+    ParetoPart,
+    PlanDocument,
+    PlanPart,
+    PoolPart,
+    RampPart,
+    SearchPart,
+    SensitivityPart,
+    WorkloadPart,
+)
+from astrarium.plans.pareto import pareto_of, pareto_part, with_ties
+from astrarium.plans.parts import plan_part, strategy_part
+from astrarium.report.plan.measured import measured_notes
+from astrarium.report.wording import strategy_words
+from astrarium.search.formats import runnable
+from astrarium.search.money import money_of, time_of
+from astrarium.search.outcome import Limits
+from astrarium.search.plan import Plan
+from astrarium.search.planner import Planned
+from astrarium.units import HOUR, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from astrarium.cost.training_run import RunTerms
+    from astrarium.search.comparison import OwnPlan
+    from astrarium.search.money.sensitivity import Change
+
+OWN_RANK = 0  # of the user's own plan, which is none of those found
+MOST_LEFT_OUT = 6  # pools that are named one by one
+LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
+
+
+def document_of(
+    planned: Planned,
+    *,
+    reference: str,
+    objective: str,
+    mode: str,
+    limits: Limits | None = None,
+    notes: Sequence[str] = (),
+    compare: ComparePart | None = None,
+    changes: Sequence[Change] | None = None,
+) -> PlanDocument:
+    """The document of a search."""
+    limits = limits or Limits()
+    search = SearchPart(
+        objective=objective,
+        mode=mode,
+        seconds=planned.seconds,
+        space=planned.space,
+        evaluated=planned.evaluated,
+        rejected={cause.value: count for cause, count in planned.rejected.most_common()},
+        reasons=dict(planned.reasons.most_common()),
+        optimal=planned.optimal,
+        bound_gap=planned.bound_gap,
+        budget_usd=limits.budget_usd,
+        deadline_seconds=limits.deadline_seconds,
+        listed=len(planned.plans),
+        faster_alone=_alone_part(planned.faster_alone),
+    )
+    every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
+    plans = tuple(plan_part(plan, rank, limits) for rank, plan in enumerate(every, start=1))
+    found = (
+        *format_notes(planned.workload, planned.cluster, planned.plans[0]),
+        *measured_notes(planned.workload.model, planned.plans[0]),
+        *left_out_notes(planned),
+        *alone_notes(planned),
+        *idle_notes(planned),
+        *room_notes(plans),
+        *runtime_notes(plans),
+    )
+    return PlanDocument(
+        SCHEMA,
+        workload_part(_computed(planned.workload, planned.plans), reference),
+        cluster_part(planned.cluster),
+        search,
+        plans,
+        _front(planned, every, plans),
+        (*notes, *found),
+        compare=compare,
+        sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
+    )
+
+
+def _alone_part(plan: Plan | None) -> AlonePart | None:
+    if plan is None:
+        return None
+    strategy = strategy_part(plan.strategy)
+    return AlonePart(_pool_of(plan), plan.strategy.gpus, plan.iteration_seconds, strategy)
+
+
+def _pool_of(plan: Plan) -> str:
+    """The name of the one pool that a plan lies on."""
+    return next(iter(plan.strategy.gpus_of_pools()))
+
+
+def with_run_terms(document: PlanDocument, terms: RunTerms) -> PlanDocument:
+    """The document that says how the batch grows and when the model is evaluated."""
+    if document.search is None:
+        return document
+    ramp, evaluation = terms.ramp, terms.evaluation
+    search = replace(
+        document.search,
+        rampup_batch=None if ramp is None else RampPart(**asdict(ramp)),
+        evaluation=None if evaluation is None else EvaluationPart(**asdict(evaluation)),
+    )
+    return replace(document, search=search)
+
+
+def document_without_plans(
+    workload: Workload, cluster: Cluster, reference: str, error: str, notes: Sequence[str] = ()
+) -> PlanDocument:
+    """The document of a search that found nothing."""
+    return PlanDocument(
+        SCHEMA,
+        workload_part(workload, reference),
+        cluster_part(cluster),
+        search=None,
+        plans=(),
+        notes=tuple(notes),
+        error=error,
+    )
+
+
+def sensitivity_part(change: Change) -> SensitivityPart:
+    return SensitivityPart(
+        what=change.what,
+        pool=change.pool,
+        factor=change.factor,
+        value_now=change.value,
+        value_then=None if change.factor is None else change.factor * change.value,
+        gpus_then=dict(change.gpus_then),
+        unchanged_to=change.unchanged_to,
+    )
+
+
+def compare_part(own: OwnPlan, answer: Plan, notes: Sequence[str] = ()) -> ComparePart:
+    """What the user has beside the answer."""
+    plan = own.plan
+    runs = plan is not None and plan.fits
+
+    def saved(of: Callable[[Plan], float | None]) -> float | None:
+        before, now = (of(plan) if plan and runs else None), of(answer)
+        return None if before is None or now is None else before - now
+
+    return ComparePart(
+        cluster_part(own.cluster),
+        None if plan is None else plan_part(plan, OWN_RANK),
+        own.refused,
+        saved(time_of),
+        saved(_usd_of),
+        saved(_kwh_of),
+        tuple(notes),
+    )
+
+
+def _usd_of(plan: Plan) -> float | None:
+    return None if plan.usd_per_hour is None else money_of(plan) / HOUR
+
+
+def _kwh_of(plan: Plan) -> float | None:
+    return None if plan.run is None else plan.run.kwh
+
+
+def _front(
+    planned: Planned, every: Sequence[Plan], plans: Sequence[PlanPart]
+) -> tuple[ParetoPart, ...]:
+    """The front that was searched for; without one, that of the plans listed."""
+    if not planned.front:
+        return pareto_of(plans)
+    clouds = {
+        pool.name: (pool.gpu.name, pool.cloud) for pool in planned.cluster.pools if pool.cloud
+    }
+    places = [every.index(plan) for plan in planned.front]
+    return with_ties([pareto_part(plans[place], place, clouds) for place in places])
+
+
+def document_of_prediction(
+    workload: Workload, cluster: Cluster, plan: Plan, reference: str, notes: Sequence[str] = ()
+) -> PlanDocument:
+    """The document of one strategy that the user chose."""
+    plans = (plan_part(plan, 1),)
+    found = (
+        *format_notes(workload, cluster, plan),
+        *measured_notes(workload.model, plan),
+        *room_notes(plans),
+        *runtime_notes(plans),
+    )
+    return PlanDocument(
+        SCHEMA,
+        workload_part(_computed(workload, [plan]), reference),
+        cluster_part(cluster),
+        None,
+        plans,
+        pareto_of(plans),
+        (*notes, *found),
+    )
+
+
+def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
+    """The workload in the number format of its plans, unless some have the one asked for."""
+    used = [plan.precision for plan in plans]
+    return workload if workload.precision in used else replace(workload, precision=used[0])
+
+
+def format_notes(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[str, ...]:
+    """The pools that keep the others of the best plan from the number format asked for."""
+    asked, used = workload.precision, plan.strategy.gpus_of_pools()
+    pools = [pool for pool in cluster.pools if used[pool.name]]
+    lacking = [pool for pool in pools if asked.value not in pool.gpu.peak_flops]
+    if plan.precision is asked or len(lacking) == len(pools):
+        return ()
+    which = " and ".join(_of_pool(pool, used[pool.name]) for pool in lacking)
+    return (f"plan 1 computes in {plan.precision} on all its GPUs: {which} have no {asked}",)
+
+
+def _of_pool(pool: Pool, gpus: int) -> str:
+    named = "" if pool.name == pool.gpu.name else f" of {pool.name}"
+    return f"{gpus:,} x {pool.gpu.name}{named}"
+
+
+def alone_notes(planned: Planned) -> tuple[str, ...]:
+    """That one pool by itself would be faster than all that have to be used, and how."""
+    alone, best = planned.faster_alone, planned.plans[0]
+    if alone is None:
+        return ()
+    pool = _of_pool(planned.cluster.pool(_pool_of(alone)), alone.strategy.gpus)
+    experts = planned.workload.model.max_experts > 0
+    words = strategy_words(strategy_part(alone.strategy), experts=experts)
+    return (
+        f"{pool} alone take {format_seconds(alone.iteration_seconds)} an iteration ({words}), all"
+        f" GPUs together {format_seconds(best.iteration_seconds)}; --mode up-to leaves GPUs out",
+    )
+
+
+def idle_notes(planned: Planned) -> tuple[str, ...]:
+    """GPUs that are paid for and not used, as instances are rented whole."""
+    used = planned.plans[0].strategy.gpus_of_pools()
+    notes = []
+    for pool in planned.cluster.pools:
+        billed = int(pool.billed_gpus(np.array(used[pool.name])))
+        if billed > used[pool.name]:
+            notes.append(
+                f"plan 1 uses {used[pool.name]:,} of {billed:,} x {pool.gpu.name} that are paid"
+                " for: instances are rented whole"
+            )
+    return tuple(notes)
+
+
+def left_out_notes(planned: Planned) -> tuple[str, ...]:
+    """The pools that the best plan does without, and why if it must."""
+    used = planned.plans[0].strategy.gpus_of_pools()
+    if len(planned.cluster.pools) == 1:
+        return ()
+    left = [pool for pool in planned.cluster.pools if used[pool.name] < pool.num_gpus]
+    if len(left) > MOST_LEFT_OUT:
+        total = len(planned.cluster.pools)
+        return (f"plan 1 leaves out GPUs of {len(left)} of {total} pools",)
+    unused = tuple(pool for pool in left if not used[pool.name])
+    workload = runnable(planned.workload, *planned.cluster.pools)
+    why = _why_unused(workload, unused) if unused else {}
+    notes = []
+    for pool in left:
+        idle = _of_pool(pool, pool.num_gpus - used[pool.name])
+        notes.append(f"plan 1 leaves out {idle}{why.get(pool.name, '')}")
+    return tuple(notes)
+
+
+def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
+    from astrarium.search.room import pools_without_room
+
+    rooms = pools_without_room(workload, Cluster(pools))
+    return {room.pool.name: f": {room.text}" for room in rooms}
+
+
+def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
+    """A warning if the best plan nearly fills a GPU, and the next plan that does not."""
+    best = plans[0].fullest
+    if not LITTLE_ROOM < best.share <= 1:
+        return ()
+    note = (
+        f"little room: plan {plans[0].rank} leaves {format_bytes(best.free_bytes)} of"
+        f" {format_bytes(best.capacity_bytes)} free on stage {best.stage}"
+    )
+    alike = (plan for plan in plans if plan.gpus == plans[0].gpus)
+    roomier = next((plan for plan in alike if plan.fullest.share <= LITTLE_ROOM), None)
+    if roomier is None:
+        return (note,)
+    slower = roomier.iteration_seconds / plans[0].iteration_seconds - 1
+    free = format_bytes(roomier.fullest.free_bytes)
+    return (f"{note}; plan {roomier.rank} leaves {free} and takes {100 * slower:.1f} % longer",)
+
+
+def runtime_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
+    """What the best plan asks of software that nobody has written, and the best that runs."""
+    best = plans[0]
+    if best.runtimes:
+        return ()
+    note = f"no known software runs plan {best.rank}; Megatron: {', '.join(best.megatron_lacks)}"
+    runs = next((plan for plan in plans if plan.runtimes), None)
+    if runs is None:
+        return (note,)
+    slower = runs.iteration_seconds / best.iteration_seconds - 1
+    return (f"{note}; plan {runs.rank} runs there and takes {100 * slower:.1f} % longer",)
+
+
+def workload_part(workload: Workload, reference: str) -> WorkloadPart:
+    return WorkloadPart(
+        model=workload.model.name,
+        model_as_given=reference,
+        parameters=workload.model.parameters,
+        active_parameters=workload.model.active_parameters,
+        layers=workload.model.num_layers,
+        seq_length=workload.seq_length,
+        global_batch=workload.global_batch,
+        tokens=workload.tokens,
+        precision=workload.precision.value,
+        model_config=_plain(workload.model.config),
+    )
+
+
+def _plain(config: Mapping[str, object] | None) -> dict[str, Any] | None:
+    """A config as JSON can hold it: keys are texts, and so are dates, which YAML reads."""
+    return None if config is None else {str(key): _value(one) for key, one in config.items()}
+
+
+def _value(value: object) -> Any:  # noqa: ANN401  whatever JSON can hold
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, list | tuple):
+        return [_value(one) for one in value]
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+def cluster_part(cluster: Cluster) -> ClusterPart:
+    document = cluster.to_dict()
+    pools = tuple(
+        PoolPart(**entry, price_source=price_source(pool))
+        for entry, pool in zip(document["pools"], cluster.pools, strict=True)
+    )
+    links = tuple(
+        LinkPart((link.between[0], link.between[1]), link.bandwidth, link.latency)
+        for link in cluster.links
+    )
+    return ClusterPart(document["gpus"], pools, links)
+
+
+def price_source(pool: Pool) -> str:
+    """Where the on-demand price of a pool comes from, with its date."""
+    if pool.usd_per_gpu_hour is None:
+        return ""
+    if pool.price_origin:
+        return _offer_words(pool)
+    if pool.usd_per_gpu_hour != pool.gpu.usd_per_gpu_hour:
+        return CLUSTER_FILE
+    figure = next(f for f in describe_gpu(pool.gpu) if f.name == "usd_per_gpu_hour")
+    known = sources()
+    titles = [known[code].title.partition(":")[0] for code in figure.sources if code in known]
+    if not titles:
+        return ", ".join(figure.sources)
+    others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+    left_out = pool.gpu.price_offers_left_out
+    older = f"; {left_out} offers older than {STALE_AFTER_DAYS} days left out" if left_out else ""
+    return f"median over clouds; {titles[0]}{others}, {figure.date}{older}"
+
+
+def _offer_words(pool: Pool) -> str:
+    """The offer that a price is of, and who says so."""
+    title = pool.price_origin
+    if title in sources():
+        title = sources()[title].title.partition(":")[0]
+    offer = " ".join(part for part in (pool.cloud, pool.instance) if part)
+    place = "" if pool.region in ("", ANY_REGION) else pool.region
+    said = ", ".join(part for part in (title, pool.price_date) if part)
+    return "; ".join(part for part in (", ".join(p for p in (offer, place) if p), said) if part)

@@ -1,0 +1,151 @@
+"""What a user's configuration means: the document `astrarium.import/1`, and the same as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from astrarium.configs.imported import AsIf, Imported, Unknown, Used
+from astrarium.plans.document import ClusterPart, PlanDocument, WorkloadPart, to_dict
+from astrarium.report.explain.text import bullets, money_words, plan_lines
+from astrarium.report.plan.compare import compare_section
+from astrarium.report.plan.fit import FitDocument, changes_section
+from astrarium.report.plan.stages import memory_table
+from astrarium.report.plan.text import header, verdict
+from astrarium.report.tables import indented, labelled, title
+from astrarium.value import Value
+
+SCHEMA = "astrarium.import/1"
+AS_MODELLED = "as modelled"
+AS_IF_MENDED = "yours does not run; it is predicted as if what stands against it were mended"
+
+
+class OptionsPart(Value, frozen=True):
+    """What became of every option."""
+
+    used: tuple[Used, ...]
+    neutral: tuple[str, ...]
+    as_if: tuple[AsIf, ...]
+    unknown: tuple[Unknown, ...]
+
+
+class ImportDocument(Value, frozen=True):
+    """A configuration, judged.
+
+    `conflicts` say why it would not start. `fit` is the document of whether it fits: once they
+    are mended, if it has any; null if it cannot be predicted even so. `answer` is the plan
+    document of a search with the same GPUs and workload, in whose `compare` the configuration
+    stands beside plan 1 (null if there is no plan at all: `error`). `faster` is how many times as
+    fast plan 1 is.
+    """
+
+    schema: str
+    source: str
+    program: str
+    runtime: str
+    workload: WorkloadPart
+    cluster: ClusterPart
+    options: OptionsPart
+    conflicts: tuple[str, ...]
+    runs: bool
+    fit: FitDocument | None
+    answer: PlanDocument | None
+    faster: float | None
+    error: str
+    notes: tuple[str, ...]
+
+
+def options_part(imported: Imported) -> OptionsPart:
+    return OptionsPart(imported.used, imported.neutral, imported.as_if, imported.unknown)
+
+
+def faster_than(fit: FitDocument | None, answer: PlanDocument | None) -> float | None:
+    """How many times as fast plan 1 is; None against what does not run."""
+    if fit is None or fit.plan is None or not fit.fits or answer is None:
+        return None
+    return fit.plan.iteration_seconds / answer.plans[0].iteration_seconds
+
+
+def import_to_dict(document: ImportDocument) -> dict[str, Any]:
+    """The document as plain data, ready for JSON."""
+    data = asdict(document)
+    data["answer"] = None if document.answer is None else to_dict(document.answer)
+    return data
+
+
+def import_report(document: ImportDocument, width: int) -> Iterator[RenderableType]:
+    """What was read, whether it runs, what it takes, and what a better plan gains."""
+    yield header(document.workload, document.cluster, document.notes)
+    yield title(f"{document.source}, read for {document.program}")
+    yield from _options(document.options)
+    yield from _judgement(document, width)
+    if document.answer is None:
+        yield title("A better plan")
+        yield indented(f"there is none: {document.error}")
+        return
+    compare = document.answer.compare
+    if compare is not None:
+        yield from compare_section(document.answer, compare)
+    yield from _gain(document)
+
+
+def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]:
+    """Whether it starts and fits, and what it takes."""
+    if document.conflicts:
+        yield title("Would it run?")
+        program = document.program.rpartition(" ")[0]
+        yield Text(f"WOULD NOT START: {program} would refuse it", style="bold red")
+        yield from bullets(document.conflicts)
+    if document.fit is None or document.fit.plan is None:
+        return
+    plan = document.fit.plan
+    yield title("If that were mended" if document.conflicts else "Would it run?")
+    of_a_fork = [one.option for one in document.options.unknown if one.of_a_fork]
+    if of_a_fork:
+        words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"
+        yield Text(words, style="yellow")
+    if plan.fits:
+        yield verdict(plan)  # otherwise the first of the lines
+    yield from plan_lines(plan, document.workload)
+    yield indented(money_words(plan))
+    yield title("Memory: GiB on each GPU of a stage")
+    yield memory_table(plan, width)
+    if not plan.fits:
+        yield from changes_section(document.fit, plan)
+
+
+def _gain(document: ImportDocument) -> Iterator[RenderableType]:
+    if document.faster is None:
+        return
+    words = f"plan 1 is {document.faster:.2f} times as fast"
+    if document.faster < 1:
+        words = "nothing better was found: yours is the faster one"
+    yield Text(words, style="bold")
+
+
+def _options(options: OptionsPart) -> Iterator[RenderableType]:
+    """Four lists, the short ones in full sentences."""
+    deciding = [one for one in options.used if one.sets != AS_MODELLED]
+    same = [one for one in options.used if one.sets == AS_MODELLED]
+    lists = {
+        "  decide": [_written(one) for one in deciding],
+        "  as modelled": [one.option for one in same],
+        "  change nothing": options.neutral,
+    }
+    unknown = [Text(f"{one.option}: {one.says}", style="yellow") for one in options.unknown]
+    yield labelled(
+        [
+            *((label, ", ".join(words)) for label, words in lists.items() if words),
+            *(("  as if", one.text) for one in options.as_if),
+            *(("  unknown", text) for text in unknown),
+        ],
+        style="dim",
+    )
+
+
+def _written(one: Used) -> str:
+    return one.option if one.value in ("True", "False", "") else f"{one.option} {one.value}"

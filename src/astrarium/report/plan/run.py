@@ -1,0 +1,85 @@
+"""The whole run of a plan: how long, what for, what is lost, and the energy it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import RenderableType
+
+from astrarium.cost.uncertainty import chance_within
+from astrarium.plans.document import ClusterPart, PlanPart, RunPart
+from astrarium.report.tables import WIDE, dollars, indented, percent, shares_table
+from astrarium.report.wording import unit_price
+from astrarium.units import HOUR, format_count, format_seconds
+
+FULL_BAR, SHORT_BAR = 40, 20
+
+CAUSES: Final = {
+    "train": "iterations",
+    "ramp": "ramp of the batch",
+    "evaluation": "evaluations",
+    "checkpoints": "checkpoints",
+    "lost": "done again after interruptions",
+    "restarts": "restarts",
+}
+FAILURE: Final = ("a failure", "--failures")  # of machines on demand
+
+
+def run_section(
+    plan: PlanPart, run: RunPart, cluster: ClusterPart, width: int
+) -> Iterator[RenderableType]:
+    """What is known of the run, causes with their shares if there are several."""
+    yield indented(run_words(plan, run))
+    for line in _assumptions(plan, run, cluster):
+        yield indented(line)
+    if sum(seconds > 0 for seconds in run.breakdown_seconds.values()) > 1:
+        yield _causes(run, width)
+
+
+def run_words(plan: PlanPart, run: RunPart) -> str:
+    words = [format_seconds(sum(run.breakdown_seconds.values()))]
+    if plan.usd_total is not None:
+        words.append(dollars(plan.usd_total))
+    words.append(f"{format_count(run.kwh)} kWh")
+    if run.co2_kilograms is not None:
+        words.append(f"{format_count(run.co2_kilograms)} kg of CO2")
+    if run.goodput < 1:
+        words.append(f"goodput {percent(run.goodput)} of {format_count(plan.tokens_per_second)}/s")
+    return ", ".join(words)
+
+
+def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator[str]:
+    if run.spot_gpus:
+        prices = {
+            pool.gpu: unit_price(pool.spot_usd_per_gpu_hour)
+            for pool in cluster.pools
+            if pool.name in plan.pools
+        }
+        spot = " + ".join(
+            f"{count:,} x {name} at {prices[name]} per GPU and hour"
+            for name, count in run.spot_gpus.items()
+        )
+        others = plan.num_gpus - sum(run.spot_gpus.values())
+        yield f"spot: {spot}" + (f"; {others:,} are on demand" if others else "")
+    if run.interruptions_per_hour > 0:
+        between = format_seconds(HOUR / run.interruptions_per_hour)
+        what, flag = ("an interruption", "--interruptions") if run.spot_gpus else FAILURE
+        yield f"{what} every {between} is assumed ({flag} sets the rate)"
+    for limit, chance in (("deadline", run.deadline_chance), ("budget", run.budget_chance)):
+        if chance is not None and chance < _at_upper_end(plan):
+            yield f"the {limit} lies within what is likely: kept with a chance of {percent(chance)}"
+    if run.checkpoint_interval_seconds is not None:
+        yield f"a checkpoint after every {format_seconds(run.checkpoint_interval_seconds)} of work"
+
+
+def _at_upper_end(plan: PlanPart) -> float:
+    """The chance of a limit at the upper end of the likely interval."""
+    ends = plan.interval_seconds
+    return chance_within(ends[1], plan.iteration_seconds, ends)
+
+
+def _causes(run: RunPart, width: int) -> RenderableType:
+    total = sum(run.breakdown_seconds.values())
+    spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
+    return shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)

@@ -1,0 +1,383 @@
+"""Plans as text: header, best strategies, memory by stage, time by cause, what the search did.
+
+Functions return rich renderables for a given width and print nothing; nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from astrarium.plans.document import (
+    ClusterPart,
+    MemoryPart,
+    PlanDocument,
+    PlanPart,
+    PoolPart,
+    SearchPart,
+    WorkloadPart,
+)
+from astrarium.report.plan.stages import FULL_NAMES, memory_table
+from astrarium.report.tables import (
+    GAP,
+    Field,
+    dollars,
+    fits,
+    gib,
+    indented,
+    interval,
+    labelled,
+    percent,
+    shares_table,
+    table,
+    title,
+)
+from astrarium.report.wording import (
+    gpus_words,
+    pipeline_words,
+    recompute_words,
+    rejection,
+    rule_words,
+    short_types,
+    strategy_words,
+    switches_words,
+    time_cause,
+    unit_price,
+    zero_words,
+)
+from astrarium.units import DAY, format_count, format_rate, format_seconds
+
+SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
+REASONS_SHOWN = 3
+LEAST_GAP = 0.001  # that is told apart from none
+MANY_POOLS = 6  # beyond which only those in use are described
+KEY_HEADS = ("cloud", "type", "GPUs")  # columns that tell plans apart
+
+
+def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
+    """Everything `astrarium plan` shows about its result."""
+    best, listed = document.plans[0], document.listed
+    used = {pool for plan in listed for pool in plan.pools}
+    yield header(document.workload, document.cluster, document.notes, used)
+    yield title("Best strategies" if len(listed) > 1 else "Best strategy")
+    experts = document.workload.has_experts
+    yield strategies_table(listed, document.cluster, width, experts=experts)
+    yield from pipelines(listed)
+    if document.compare is not None:
+        from astrarium.report.plan.compare import compare_section
+
+        yield from compare_section(document, document.compare)
+    if len(document.pareto) > 1:  # otherwise there is nothing to choose, nor to import
+        from astrarium.report.front.table import front_section
+
+        yield from front_section(document, width)
+    if document.sensitivity is not None:
+        from astrarium.report.plan.sensitivity import sensitivity_section
+
+        yield from sensitivity_section(document, document.sensitivity, width)
+    if best.run is not None:
+        from astrarium.report.plan.run import run_section
+
+        yield title(f"The run of plan {best.rank}")
+        yield from run_section(best, best.run, document.cluster, width)
+    yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
+    yield memory_table(best, width)
+    yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
+    yield time_table(best, width)
+    if document.search is not None:
+        yield title("Search")
+        yield search_summary(document.search)
+
+
+def prediction_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
+    """One strategy: whether it fits, time, money, memory and where the time goes."""
+    plan = document.plans[0]
+    yield header(document.workload, document.cluster, document.notes)
+    yield ""
+    yield verdict(plan)
+    words = strategy_words(plan.strategy, experts=document.workload.has_experts)
+    yield indented(words)
+    if plan.is_mixed:
+        yield indented(f"pipeline: {pipeline_words(plan)}")
+    yield indented(f"switched on: {switches_words(plan.strategy)}")
+    yield ""
+    yield indented(results_table(document.plans, width - 2))
+    yield title("Memory: GiB on each GPU of a stage")
+    yield memory_table(plan, width)
+    yield title(f"Where the {format_seconds(plan.iteration_seconds)} of an iteration go")
+    yield time_table(plan, width)
+
+
+def header(
+    workload: WorkloadPart,
+    cluster: ClusterPart,
+    notes: Sequence[str] = (),
+    used: Collection[str] = (),
+) -> RenderableType:
+    """Model, training, cluster and price, with what the user's names stand for.
+
+    Of very many pools only those in use are described.
+    """
+    return labelled(facts(workload, cluster, notes, used), style="dim")
+
+
+def facts(
+    workload: WorkloadPart, cluster: ClusterPart, notes: Sequence[str], used: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """The lines of the header: what each is about, and its text."""
+    active = ""
+    if workload.active_parameters != workload.parameters:
+        active = f" ({format_count(workload.active_parameters)} active)"
+    yield (
+        "model",
+        f"{workload.model}: {format_count(workload.parameters)} parameters{active},"
+        f" {workload.layers} layers",
+    )
+    tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
+    yield (
+        "training",
+        f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
+        f" {workload.precision}, Adam{tokens}",
+    )
+    pools = cluster.pools
+    if used and len(pools) > MANY_POOLS:
+        yield "clusters", _many_words(pools)
+        pools = tuple(pool for pool in pools if pool.name in used)
+    for pool in pools:
+        yield "cluster", pool_words(pool)
+        yield "price", price_words(pool)
+    for note in notes:
+        yield "note", note
+
+
+def _many_words(pools: Sequence[PoolPart]) -> str:
+    types = len({pool.gpu for pool in pools})
+    clouds = list(dict.fromkeys(pool.cloud for pool in pools if pool.cloud))
+    of = f" of {', '.join(clouds)}" if clouds else ""
+    most = max(pool.gpus for pool in pools)
+    return (
+        f"{len(pools):,} offers{of}: {types} GPU types, up to {most:,} of each; here are those that"
+        " the plans below use"
+    )
+
+
+def pool_words(pool: PoolPart) -> str:
+    alias = "" if pool.gpu_as_given == pool.gpu else f' ("{pool.gpu_as_given}")'
+    nodes = f"{pool.nodes:,} node{'s' if pool.nodes > 1 else ''} of {pool.gpus_per_node}"
+    links = f"{pool.intra_node_link} {format_rate(pool.intra_node_bytes_per_second)} per GPU"
+    if pool.nodes > 1:
+        links += f", {pool.network} {format_rate(pool.inter_node_bytes_per_second)} per node"
+    return (
+        f"{pool.gpus:,} x {pool.gpu}{alias}, {gib(pool.memory_bytes_per_gpu)} GiB each;"
+        f" {nodes}; {links}"
+    )
+
+
+def price_words(pool: PoolPart) -> str:
+    if pool.usd_per_gpu_hour is None:
+        own = f"--price {pool.gpu_as_given}=USD, or usd_per_gpu_hour in a cluster file,"
+        return f"none known for {pool.gpu}; {own} sets one"
+    return f"{unit_price(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
+
+
+def verdict(plan: PlanPart) -> RenderableType:
+    """Whether a strategy fits, as a line that cannot be overlooked."""
+    stage = plan.fullest
+    if plan.fits:
+        free = f"stage {stage.stage} has {gib(stage.free_bytes)} GiB to spare"
+        return Text(f"FITS: {free}", style="bold green")
+    needs = f"{gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB on {stage.gpu}"
+    return Text(
+        f"DOES NOT FIT: stage {stage.stage} needs {needs}, {gib(-stage.free_bytes)} too much",
+        style="bold red",
+    )
+
+
+def strategies_table(
+    plans: Sequence[PlanPart], cluster: ClusterPart, width: int, *, experts: bool = False
+) -> RenderableType:
+    """The plans: what to set, and what it gives; in one table if the width allows."""
+    rank = Field("#", [str(plan.rank) for plan in plans], right=True)
+    what, gives = choices(plans, cluster, experts), results(plans)
+    together = [rank, *what, *gives]
+    if fits(together, width, GAP):
+        return _tables([together])
+    # What tells plans apart stands in front of every part of what they set.
+    key = [rank, *(field for field in what if field.head in KEY_HEADS)]
+    others = [field for field in what if field.head not in KEY_HEADS]
+    return _tables([*_packed(key, others, width), *_packed([rank], gives, width)])
+
+
+def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
+    """The order of GPU types along the pipelines that have several, with the layers of stages."""
+    mixed = [plan for plan in plans if plan.is_mixed]
+    if not mixed:
+        return
+    yield title("Pipelines: GPUs in order, and the layers of their stages")
+    yield labelled([(str(plan.rank), pipeline_words(plan)) for plan in mixed], right=True)
+
+
+def results_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
+    """What plans give."""
+    return _tables(_packed([], results(plans), width))
+
+
+def _tables(groups: Sequence[Sequence[Field]]) -> RenderableType:
+    """Tables below each other; of several plans the first is in bold."""
+    parts: list[RenderableType] = []
+    for fields in groups:
+        rows = len(fields[0].cells)
+        parts += [table(fields, styles=["bold"] * (rows > 1) + [""] * (rows - 1)), ""]
+    return Group(*parts[:-1])
+
+
+def _packed(first: Sequence[Field], fields: Sequence[Field], width: int) -> list[list[Field]]:
+    """Fields in groups that fit the width, each after the fields of `first`."""
+    groups = [[*first]]
+    for field in fields:
+        if len(groups[-1]) > len(first) and not fits([*groups[-1], field], width, GAP):
+            groups.append([*first])
+        groups[-1].append(field)
+    return groups
+
+
+def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Field]:
+    """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
+
+    Models with experts always show etp, also where it is 1: runtimes default to tp.
+    """
+
+    def of(head: str, text: Callable[[PlanPart], str], *, prose: bool = False) -> Field:
+        return Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
+
+    fields = [
+        of("tp", lambda p: str(p.strategy.tp)),
+        of("pp", lambda p: str(p.strategy.pp)),
+        of("vpp", lambda p: str(p.strategy.virtual_stages)),
+        of("cp", lambda p: str(p.strategy.cp)),
+        of("ep", lambda p: str(p.strategy.ep)),
+        of("dp", lambda p: f"{p.strategy.dp:,}"),
+        of("micro", lambda p: str(p.strategy.micro_batch)),
+        of("recompute", lambda p: recompute_words(p.strategy.recompute), prose=True),
+        of("ZeRO", lambda p: zero_words(p.strategy)),
+    ]
+    if experts or any(plan.strategy.etp > 1 for plan in plans):
+        fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
+    if len({plan.precision for plan in plans}) > 1:
+        fields.append(of("format", lambda p: p.precision))
+    if any(plan.is_mixed for plan in plans):
+        types = short_types(pool.gpu for pool in cluster.pools)
+        return [of("GPUs", lambda p: gpus_words(p.gpus, types), prose=True), *fields]
+    if any(plan.num_gpus != cluster.gpus for plan in plans):
+        fields.insert(0, of("GPUs", lambda p: f"{p.num_gpus:,}"))
+    if len(cluster.pools) > 1:
+        fields.insert(0, of("type", lambda p: ", ".join(p.gpus), prose=True))
+    clouds = {pool.name: pool.cloud for pool in cluster.pools if pool.cloud}
+    if len(set(clouds.values())) > 1:
+        fields.insert(0, of("cloud", lambda p: ", ".join(clouds[n] for n in p.pools)))
+    return fields
+
+
+def results(plans: Sequence[PlanPart]) -> list[Field]:
+    """What a plan gives; the run's length and price only where tokens were stated."""
+    texts: dict[str, Callable[[PlanPart], str]] = {
+        "iteration": lambda p: format_seconds(p.iteration_seconds),
+        "likely": lambda p: interval(p.interval_seconds, p.iteration_seconds),
+        "tokens/s": lambda p: format_count(p.tokens_per_second),
+        "MFU": lambda p: percent(p.mfu),
+        "memory GiB": lambda p: _peak(p.fullest),
+        "$/h": lambda p: dollars(p.usd_per_hour),
+    }
+    if all(plan.train_seconds is not None for plan in plans):
+        texts["days"] = lambda p: f"{(p.train_seconds or 0) / DAY:,.1f}"
+        texts["in all"] = lambda p: dollars(p.usd_total)
+    return [Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()]
+
+
+def _peak(stage: MemoryPart) -> str:
+    return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
+
+
+def time_table(plan: PlanPart, width: int) -> RenderableType:
+    """The causes of an iteration's time, largest first; small ones summed up."""
+    total = plan.iteration_seconds
+    ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
+    large = [(time_cause(key).title, s) for key, s in ranked if s / total >= SMALL_SHARE]
+    rest = [(time_cause(key).title, s) for key, s in ranked if 0 < s / total < SMALL_SHARE]
+    if len(rest) > 1:
+        rest = [(f"{len(rest)} smaller causes", sum(seconds for _, seconds in rest))]
+    return shares_table([*large, *rest], total, 40 if width >= FULL_NAMES else 20)
+
+
+def search_summary(search: SearchPart) -> RenderableType:
+    """How many strategies there are, and why all but the listed fell out."""
+    rows = [(f"    {count:,}", rejection(key)) for key, count in search.rejected.items()]
+    below = map(indented, reasons(search))
+    return Group(indented(search_words(search)), labelled(rows, right=True), *below)
+
+
+def search_words(search: SearchPart) -> str:
+    """How much was looked at, and whether the best is proved to be that."""
+    proof = "proved optimal under the cost model"
+    if not search.optimal:
+        gap = "less than 0.1 %" if search.bound_gap < LEAST_GAP else percent(search.bound_gap)
+        proof = f"not proved optimal: at most {gap} from the best"
+    return (
+        f"{search.space:,} strategies considered in {format_seconds(search.seconds)},"
+        f" {search.evaluated:,} priced; {proof}"
+    )
+
+
+def reasons(search: SearchPart) -> Iterator[str]:
+    """A line on the rules that dropped most, where any did."""
+    if not search.reasons:
+        return
+    ranked = sorted(search.reasons.items(), key=lambda item: -item[1])
+    shown = [f"{rule_words(rule)} {count:,}" for rule, count in ranked[:REASONS_SHOWN]]
+    more = len(ranked) - len(shown)
+    others = f", and {more} more rule{'s' if more > 1 else ''}" if more > 0 else ""
+    yield f"rules that dropped most: {', '.join(shown)}{others}"
+
+
+def next_steps(
+    arguments: Sequence[str],
+    written: Path | None,
+    width: int,
+    *,
+    runs: bool = True,
+    files: Sequence[str] = (),
+) -> Iterator[RenderableType]:
+    """What to do with the winner.
+
+    `runs` tells whether there is software to export it for; `files` have been written besides the
+    document.
+    """
+    folder = "DIR" if written is None else str(written.parent)
+    yield title(f"Keep{', explain and export' if runs else ' and explain'} the best plan")
+    for file in files:
+        yield Text(f"  {file} is written", style="dim")
+    if written is None:
+        yield copyable(["astrarium", *arguments, "--out", folder], width)
+    else:
+        yield Text(f"  {written} is written", style="dim")
+    plan = f"{folder}/plan.json" if written is None else str(written)
+    yield copyable(["astrarium", "explain", plan], width)
+    if not runs:
+        return
+    to = ["--to", "megatron", "--out", f"{folder}/megatron"]
+    yield copyable(["astrarium", "export", plan, *to], width)
+
+
+def copyable(words: Sequence[str], width: int) -> Text:
+    """A command that can be copied, broken with backslashes where the line ends."""
+    lines = ["  "]
+    for word in (shlex.quote(word) for word in words):
+        if len(lines[-1]) + len(word) + len(" \\") > width and lines[-1].strip():
+            lines[-1] += "\\"
+            lines.append("      ")
+        lines[-1] += word + " "
+    return Text("\n".join(lines), style="cyan", no_wrap=True, overflow="ignore")

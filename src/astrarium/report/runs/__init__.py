@@ -1,0 +1,1 @@
+"""What was measured, as text: a `calibration`, `learned` factors, a `dry` run, an `execution`."""

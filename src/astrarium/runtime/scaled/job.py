@@ -1,0 +1,261 @@
+"""A plan made small enough for a few processes, with the structure of its strategy.
+
+Every way of dividing the work that the plan uses is used here too, as far as the processes go:
+axes stay above one, stages keep the order of their sizes and the pools they lie on, what is
+recomputed or shared stays so. Width, depth, experts, vocabulary, sequence and batch shrink. What
+changes is listed (`Change`), and what runs otherwise than planned is said in words. Nothing here
+is about speed: seconds of a small model tell nothing of a large one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from astrarium.model.blocks import Model
+from astrarium.model.build import Architecture, Shape, assemble
+from astrarium.model.workload import Workload
+from astrarium.runtime.job import TrainingJob
+from astrarium.runtime.scaled.shapes import shape_of
+from astrarium.runtime.scaled.small_model import small_seq_length, small_shape
+from astrarium.runtime.scaled.small_stages import (
+    PipelineCut,
+    SmallCut,
+    cut_of,
+    distinct_pools,
+    small_cut,
+)
+from astrarium.strategy.split import chunk_bounds, layer_weights
+from astrarium.strategy.types import (
+    Granularity,
+    LayerSplit,
+    Method,
+    Recompute,
+    RecomputeModule,
+    Stage,
+    Strategy,
+)
+from astrarium.value import Value
+
+SMALL_DEGREE = 2  # what an axis above one becomes
+MOST_SEQUENCES = 2  # of a micro-batch
+VOCAB_MULTIPLE = 128  # Megatron pads the token table to multiples of this for every tp rank
+# How degrees are given up, one after another, until the processes suffice.
+GIVEN_UP = (("cp", 1), ("dp", 1), ("pp", SMALL_DEGREE), ("tp", 1), ("pp", 1))
+# Recomputed by kernels of TransformerEngine alone.
+NOT_RECOMPUTED = frozenset({RecomputeModule.MOE_ACT})
+
+
+class ScaledSize(Value, frozen=True):
+    """What was scaled: its name, what the plan says, what is run."""
+
+    what: str
+    planned: str
+    run: str
+
+
+class ScaledJob(Value, frozen=True):
+    """A job, what was changed to get it, and what runs otherwise than planned."""
+
+    job: TrainingJob
+    changes: tuple[ScaledSize, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def model(self) -> Model:
+        """The small model as the planner sees it."""
+        return assemble(self.job.name, "scaled", Architecture.DECODER, self.job.shape)
+
+    @property
+    def workload(self) -> Workload:
+        return Workload(self.model, self.job.seq_length, self.job.strategy.sequences)
+
+
+def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) -> ScaledJob:
+    """The job that at most `most_ranks` processes do in the place of a plan."""
+    shape = shape_of(workload.model)
+    cut = _planned_cut(workload, strategy)
+    degrees = _degrees(strategy, cut, most_ranks)
+    small = _options(strategy, degrees, latent=shape.latent is not None)
+    sparse = shape.expert_layers or (False,) * shape.layers
+    extra = _extra_layers(small, unlike=len(set(sparse)) > 1)
+    chosen = small_cut(cut, small.pp, small.virtual_stages, extra)
+    small = _with_stages(small, strategy, cut, chosen)
+    kinds = tuple(sparse[layer] for layers in chosen.layers for layer in layers)
+    tiny = small_shape(shape, small, kinds)
+    job = TrainingJob(workload.model.name, tiny, small_seq_length(small), small, steps)
+    before = TrainingJob(workload.model.name, shape, workload.seq_length, strategy)
+    changes = tuple(_changes(before, job, cut))
+    return ScaledJob(job, changes, tuple(_notes(shape, strategy, job)))
+
+
+def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
+    """The plan in its own size, for as many GPUs as it asks for."""
+    shape = shape_of(workload.model)
+    padded = -(-shape.vocab // (VOCAB_MULTIPLE * strategy.tp)) * VOCAB_MULTIPLE * strategy.tp
+    run = replace(
+        strategy,
+        zero_stage=min(strategy.zero_stage, 1),
+        recompute=_recompute(strategy.recompute, strategy.recompute.layers),
+        offload_optimizer=False,
+        overlap=replace(strategy.overlap, tp=False),
+    )
+    sizes = replace(shape, vocab=padded, max_seq_length=workload.seq_length)
+    job = TrainingJob(
+        workload.model.name, sizes, workload.seq_length, run, steps, same_weights=False
+    )
+    return ScaledJob(job, (), tuple(_notes(shape, strategy, job)))
+
+
+def _planned_cut(workload: Workload, strategy: Strategy) -> PipelineCut:
+    if strategy.stages:
+        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+        return cut_of(strategy, [*(s.first_layer for s in ordered), workload.model.num_layers])
+    weights, head = layer_weights(workload.model, workload.seq_length, "")
+    bounds = chunk_bounds(weights, head, strategy.pp, strategy.virtual_stages, strategy.split)
+    return cut_of(strategy, bounds.tolist())
+
+
+def _degrees(strategy: Strategy, cut: PipelineCut, most: int) -> Strategy:
+    """Small degrees whose product is at most `most`; every pool keeps a stage if it can."""
+    small = {axis: min(getattr(strategy, axis), SMALL_DEGREE) for axis in ("tp", "dp", "cp")}
+    small["pp"] = min(strategy.pp, max(SMALL_DEGREE, distinct_pools(cut)))
+    for axis, value in GIVEN_UP:
+        if prod(small.values()) > most:
+            small[axis] = min(small[axis], value)
+    block = small["tp"] * small["dp"] * small["cp"]
+    for etp, ep in ((2, 2), (1, 2), (2, 1), (1, 1)):
+        if etp <= strategy.etp and ep <= strategy.ep and block % (etp * ep) == 0:
+            break
+    return replace(
+        strategy, tp=small["tp"], pp=small["pp"], dp=small["dp"], cp=small["cp"], ep=ep, etp=etp
+    )
+
+
+def _options(strategy: Strategy, degrees: Strategy, *, latent: bool) -> Strategy:
+    pp, dp, tp = degrees.pp, degrees.dp, degrees.tp
+    virtual = min(strategy.virtual_stages, SMALL_DEGREE) if pp > 1 else 1
+    sequence = (strategy.sequence_parallel or latent) and tp > 1
+    overlap = replace(
+        strategy.overlap,
+        p2p=virtual > 1 and (strategy.overlap.p2p or pp == SMALL_DEGREE),
+        tp=False,
+    )
+    small = replace(
+        degrees,
+        virtual_stages=virtual,
+        sequence_parallel=sequence,
+        pipeline_inside=strategy.pipeline_inside and pp > 1 and dp > 1,
+        micro_batch=min(strategy.micro_batch, MOST_SEQUENCES),
+        zero_stage=min(strategy.zero_stage, 1),
+        recompute=_recompute(strategy.recompute, 1),
+        offload_optimizer=False,
+        overlap=overlap,
+        stages=(),
+    )
+    return replace(small, num_micro_batches=_micro_batches(strategy, small))
+
+
+def _micro_batches(strategy: Strategy, small: Strategy) -> int:
+    """Few, but enough for all phases of the schedule that the plan's own go through."""
+    planned = strategy.num_micro_batches
+    if small.virtual_stages > 1:
+        rounds = min(planned // strategy.pp, 2)
+        return rounds * small.pp
+    return min(planned, small.pp + 1)
+
+
+def _recompute(recompute: Recompute, layers: int) -> Recompute:
+    if recompute.granularity is Granularity.SELECTIVE:
+        modules = tuple(one for one in recompute.modules if one not in NOT_RECOMPUTED)
+        return replace(recompute, modules=modules) if modules else Recompute()
+    if recompute.granularity is Granularity.FULL:
+        return replace(recompute, layers=layers)
+    return recompute
+
+
+def _extra_layers(small: Strategy, *, unlike: bool) -> int:
+    """One more layer a chunk, where layers are unlike, or only the first computed again."""
+    return int(unlike or small.pp == 1 or small.recompute.method is Method.BLOCK)
+
+
+def _with_stages(
+    small: Strategy, planned: Strategy, cut: PipelineCut, chosen: SmallCut
+) -> Strategy:
+    """The small stages, each on the pools of the stage that it stands for."""
+    gpus = {stage.rank: stage.gpu for stage in planned.stages}
+    block = small.tp * small.dp * small.cp
+    stages, first = [], 0
+    for number, layers in enumerate(chosen.layers):
+        chunk, place = divmod(number, small.pp)
+        rank = chosen.ranks[place]
+        last = first + len(layers)
+        pools = _shares(cut.pools[rank], block)
+        stages.append(Stage(gpus.get(rank, ""), first, last, block, place, chunk, pools))
+        first = last
+    even = len({len(layers) for layers in chosen.layers}) == 1
+    split = LayerSplit.EVEN if even else LayerSplit.FREE
+    return replace(small, stages=tuple(stages), split=split)
+
+
+def _shares(pools: tuple[str, ...], block: int) -> tuple[tuple[str, int], ...]:
+    """Processes of a stage by pool; of two pools, as many as there are processes."""
+    kept = pools[:block]
+    return tuple(
+        (name, block // len(kept) + (i < block % len(kept))) for i, name in enumerate(kept)
+    )
+
+
+def _changes(before: TrainingJob, after: TrainingJob, cut: PipelineCut) -> Iterator[ScaledSize]:
+    for what in ("tp", "pp", "dp", "cp", "ep", "etp", "virtual_stages"):
+        yield from _change(what, getattr(before.strategy, what), getattr(after.strategy, what))
+    sizes = " ".join(map(str, cut.sizes)), " ".join(map(str, after.chunk_sizes))
+    yield from _change("layers of stages", *sizes)
+    for what in ("micro_batch", "num_micro_batches", "zero_stage", "offload_optimizer"):
+        yield from _change(what, getattr(before.strategy, what), getattr(after.strategy, what))
+    for what in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
+        yield from _change(what, getattr(before.shape, what), getattr(after.shape, what))
+    for what in ("count", "per_token", "ffn", "shared_ffn"):
+        pair = (getattr(job.shape.experts, what, 0) for job in (before, after))
+        yield from _change("experts" if what == "count" else f"experts {what}", *pair)
+    again = [job.strategy.recompute.layers for job in (before, after)]
+    yield from _change("recompute layers", *again)
+    yield from _change("seq_length", before.seq_length, after.seq_length)
+
+
+def _change(what: str, planned: object, run: object) -> Iterator[ScaledSize]:
+    if planned != run:
+        yield ScaledSize(what.replace("_", " "), str(planned), str(run))
+
+
+def _notes(shape: Shape, planned: Strategy, job: TrainingJob) -> Iterator[str]:
+    """What runs otherwise than planned, beyond its size."""
+    small = job.strategy
+    lost = [
+        axis
+        for axis in ("tp", "pp", "dp", "cp", "ep", "etp", "virtual_stages")
+        if getattr(planned, axis) > 1 == getattr(small, axis)
+    ]
+    if lost:
+        yield f"{', '.join(lost)} became 1: there are too few processes; give more with --ranks"
+    if planned.zero_stage > 1:
+        yield f"ZeRO {planned.zero_stage} is Megatron-FSDP's: run as ZeRO 1"
+    if planned.offload_optimizer:
+        yield "the optimizer is not moved to the host's memory"
+    if planned.overlap.tp and small.tp > 1:
+        yield "overlap of tp communication is TransformerEngine's: left out"
+    if small.overlap.p2p != planned.overlap.p2p and small.virtual_stages > 1:
+        yield "messages between stages overlap: interleaving on two ranks needs it"
+    if set(planned.recompute.modules) & NOT_RECOMPUTED:
+        yield "moe_act is not recomputed: that needs TransformerEngine's experts"
+    if small.sequence_parallel and not planned.sequence_parallel:
+        yield "sequence parallelism is on: latent attention loses gradients under tp without it"
+    if any(window and window < job.seq_length for window in shape.windows):
+        yield "local attention sees everything: megatron-core leaves windows to TransformerEngine"
+    elif any(shape.windows):
+        yield "local attention sees everything: sequences are shorter than its windows"
+    if shape.out_bias != shape.mlp_bias:
+        yield "the bias behind attention goes with those of the feed-forward part in megatron-core"
+    if job.shape.experts is None and shape.experts is not None:
+        yield "no layer with experts was chosen"

@@ -1,0 +1,334 @@
+"""Instructions of a program made ready for one rank: what each does forward and backward.
+
+A value in one of its layouts is a register. All that depends on the program and the rank alone is
+found once, before the first step (`interpreter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from astrarium.errors import InputError
+from astrarium.runtime.spmd.execute.collectives import Parts, Peers, Pending, Route, repartition
+from astrarium.runtime.spmd.operators import Context, run_local
+from astrarium.spmd.graph import Node
+from astrarium.spmd.rules import ShardRule
+
+Value = Any  # a tensor; several of operators with several results
+Shape = tuple[int, ...]
+MOST_EXCHANGES: Final = 2  # under way at a time: each holds what it sends until it has come
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Letter:
+    """Gradients under way to registers, each in its shape, one behind the other."""
+
+    pending: Pending
+    to: tuple[tuple[int, Shape], ...]
+
+
+@dataclass
+class Gradients:
+    """Gradients by register (and number of the result) as they come in, added up over readers."""
+
+    found: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    own: set[tuple[int, int]] = field(default_factory=set)  # those that nobody else holds
+    coming: dict[int, list[Letter]] = field(default_factory=dict)  # by register
+    exchanges: list[Letter] = field(default_factory=list)  # of them: of one gradient each
+    sent: set[int] = field(default_factory=set)  # buckets of sums that are under way or done
+
+    def add(self, register: int, gradient: Tensor | None, result: int = 0) -> None:
+        if gradient is None:
+            return
+        slot = (register, result)
+        known = self.found.get(slot)
+        if known is None:
+            self.found[slot] = gradient
+        elif slot in self.own:
+            known += gradient
+        else:
+            self.found[slot] = known + gradient
+            self.own.add(slot)
+
+    def expect(self, letter: Letter) -> None:
+        """Add what comes when it is asked for: at the same moment of the pass on every rank."""
+        for register, _ in letter.to:
+            self.coming.setdefault(register, []).append(letter)
+
+    def exchange(self, pending: Pending, register: int, shape: Shape) -> None:
+        """Expect one gradient; few are under way at a time, for they take memory."""
+        if not pending.works:
+            self.add(register, pending.wait())
+            return
+        letter = Letter(pending, ((register, shape),))
+        self.expect(letter)
+        self.exchanges.append(letter)
+        if len(self.exchanges) > MOST_EXCHANGES:
+            self._open(self.exchanges[0])
+
+    def _open(self, letter: Letter) -> None:
+        for register, _ in letter.to:
+            self.coming[register].remove(letter)
+        if letter in self.exchanges:
+            self.exchanges.remove(letter)
+        pieces = letter.pending.wait().view(-1).split([prod(shape) for _, shape in letter.to])
+        for (register, shape), piece in zip(letter.to, pieces, strict=True):
+            self.add(register, piece.view(shape))
+
+    def take(self, register: int, result: int = 0) -> Tensor | None:
+        """All that came in and is under way for a register; then it is gone from here."""
+        for letter in tuple(self.coming.get(register, ())):
+            self._open(letter)
+        self.own.discard((register, result))
+        return self.found.pop((register, result), None)
+
+
+@dataclass
+class Pass:
+    """One forward and backward pass: the values there are, and what the way back will need."""
+
+    sources: Mapping[int, Tensor]  # this rank's pieces, by node
+    context: Context
+    anchor: Tensor  # has a gradient that nobody asks for
+    gradients: Gradients
+    values: dict[int, Value] = field(default_factory=dict)  # by register; some are still under way
+    kept: dict[int, Any] = field(default_factory=dict)  # by register that was made
+    state: dict[str, Tensor] = field(default_factory=dict)  # new values of buffers, by name
+
+    def value(self, register: int) -> Value:
+        """What a register holds, waited for if it is under way."""
+        found = self.values[register]
+        if isinstance(found, Pending):
+            found = self.values[register] = found.wait()
+        return found
+
+
+class Action(Protocol):
+    """An instruction, made ready: makes register `gives` from registers `reads`."""
+
+    @property
+    def gives(self) -> int: ...
+    @property
+    def reads(self) -> tuple[int, ...]: ...
+    def forward(self, run: Pass) -> None: ...
+    def backward(self, run: Pass) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A source: this rank's piece of it is there already."""
+
+    gives: int
+    node: int
+    reads: tuple[int, ...] = ()
+
+    def forward(self, run: Pass) -> None:
+        run.values[self.gives] = run.sources[self.node]
+
+    def backward(self, run: Pass) -> None:
+        """The gradient stays where the optimizer finds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One of the results of an operator that has several."""
+
+    gives: int
+    reads: tuple[int, ...]
+    number: int
+
+    def forward(self, run: Pass) -> None:
+        run.values[self.gives] = self.result([run.value(self.reads[0])], run)
+
+    def result(self, inputs: list[Value], run: Pass) -> Value:
+        return inputs[0][self.number]
+
+    def backward(self, run: Pass) -> None:
+        run.gradients.add(self.reads[0], run.gradients.take(self.gives), self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The loss, handed on; the other values are those of buffers in the next pass."""
+
+    gives: int
+    reads: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def forward(self, run: Pass) -> None:
+        loss, *values = (run.value(register) for register in self.reads)
+        run.values[self.gives] = loss
+        run.state.update(zip(self.names, values, strict=True))
+
+    def backward(self, run: Pass) -> None:
+        run.gradients.add(self.reads[0], run.gradients.take(self.gives))
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """A value from one layout to another, its gradient back.
+
+    Both are sent here and waited for where they are read.
+    """
+
+    gives: int
+    reads: tuple[int, ...]
+    route: Route
+    shapes: tuple[Shape, Shape]  # of this rank's pieces, before and after
+    has_gradient: bool
+
+    def forward(self, run: Pass) -> None:
+        before = run.value(self.reads[0])
+        pending = self.route.start(before)
+        run.values[self.gives] = pending if pending.works else pending.wait()
+        if self.has_gradient:
+            run.kept[self.gives] = self.shapes[1], before.dtype, before.device
+
+    def backward(self, run: Pass) -> None:
+        if self.has_gradient:
+            pending = self.route.start_back(_gradient(run, self.gives))
+            run.gradients.exchange(pending, self.reads[0], self.shapes[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """The boundary of two segments: the same layout, divided by other ratios."""
+
+    gives: int
+    reads: tuple[int, ...]
+    moves: tuple[tuple[Parts, Parts, Peers], ...]
+    has_gradient: bool
+
+    def forward(self, run: Pass) -> None:
+        value = run.value(self.reads[0])
+        for before, after, peers in self.moves:
+            value = repartition(value, before, after, peers)
+        run.values[self.gives] = value
+        if self.has_gradient:
+            run.kept[self.gives] = _like(value)
+
+    def backward(self, run: Pass) -> None:
+        if not self.has_gradient:
+            return
+        gradient = _gradient(run, self.gives)
+        for before, after, peers in reversed(self.moves):
+            gradient = repartition(gradient, after, before, peers)
+        run.gradients.add(self.reads[0], gradient)
+
+
+Like = tuple[Shape, torch.dtype, torch.device]
+
+
+def _like(x: Tensor) -> Like:
+    return tuple(x.shape), x.dtype, x.device
+
+
+def _zeros(like: Like) -> Tensor:
+    shape, dtype, device = like
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _gradient(run: Pass, register: int) -> Tensor:
+    """The gradient of an exchanged value: where this rank has none, others may have one."""
+    like = run.kept.pop(register)
+    gradient = run.gradients.take(register)
+    return _zeros(like) if gradient is None else gradient
+
+
+class Enter(torch.autograd.Function):  # type: ignore[misc]
+    """Tensors whose gradients are asked for.
+
+    Leaves would do too, but autograd keeps those alive until the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, *values: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> None:  # noqa: ANN401
+        raise AssertionError("gradients are taken before they come here")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the backward pass needs of a computed node."""
+
+    edges: tuple[tuple[int, GradientEdge, Like], ...]  # results that have a gradient
+    entered: tuple[GradientEdge, ...]  # inputs that want one
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """An operator on this rank's pieces."""
+
+    gives: int
+    reads: tuple[int, ...]
+    node: Node
+    rules: tuple[ShardRule, ...]
+    shape: Shape  # of this rank's result
+    wanted: tuple[int, ...]  # inputs whose gradients are asked for
+    sends: bool  # messages in its backward pass: other ranks wait for this one
+
+    def forward(self, run: Pass) -> None:
+        inputs = [run.value(register) for register in self.reads]
+        if not self.wanted:
+            run.values[self.gives] = self.result(inputs, run)
+            return
+        entered = Enter.apply(run.anchor, *(inputs[index] for index in self.wanted))
+        for index, tensor in zip(self.wanted, entered, strict=True):
+            inputs[index] = tensor
+        result = self.result(inputs, run)
+        is_single = isinstance(result, Tensor)
+        results = (result,) if is_single else tuple(result)
+        run.kept[self.gives] = _Kept(
+            tuple(
+                (number, get_gradient_edge(tensor), _like(tensor))
+                for number, tensor in enumerate(results)
+                if tensor.requires_grad
+            ),
+            # The results keep these alive, so they need no token of their own.
+            tuple(GradientEdge(tensor.grad_fn, tensor.output_nr) for tensor in entered),
+        )
+        free = tuple(tensor.detach() for tensor in results)
+        run.values[self.gives] = free[0] if is_single else free
+
+    def result(self, inputs: list[Value], run: Pass) -> Value:
+        """What the operator gives for the values of its inputs."""
+        try:
+            with nullcontext() if self.wanted else torch.no_grad():
+                return run_local(self.node, self.rules, inputs, self.shape, run.context)
+        except Exception as error:
+            words = (str(error).strip().splitlines() or [""])[0]
+            where = f", {self.node.source}" if self.node.source else ""
+            raise InputError(
+                f"node {self.node.name} ({self.node.op}{where}) cannot be computed:"
+                f" {type(error).__name__}: {words}; where the program's file was edited, write it"
+                " again with `astrarium synthesize`"
+            ) from error
+
+    def backward(self, run: Pass) -> None:
+        if not self.wanted:
+            return
+        kept: _Kept = run.kept.pop(self.gives)
+        edges, given = [], []
+        for result, edge, like in kept.edges:
+            gradient = run.gradients.take(self.gives, result)
+            if gradient is None and self.sends:
+                gradient = _zeros(like)
+            if gradient is not None:
+                edges.append(edge)
+                given.append(gradient)
+        if not edges:
+            return
+        found = torch.autograd.grad(edges, kept.entered, given, allow_unused=True)
+        for index, gradient in zip(self.wanted, found, strict=True):
+            run.gradients.add(self.reads[index], gradient)

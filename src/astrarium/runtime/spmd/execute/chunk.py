@@ -1,0 +1,114 @@
+"""Operators in a row, without messages in between, as one autograd graph.
+
+One call of autograd for many operators costs a rank no more than the module alone would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from astrarium.runtime.spmd.execute.actions import Compute, Enter, Pass, Pick, Value
+
+Inside = Compute | Pick
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the backward pass needs of a chunk."""
+
+    results: tuple[tuple[int, int, GradientEdge], ...]  # register, number of the result
+    entered: tuple[GradientEdge, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Operators that nothing is sent between, made ready to run together."""
+
+    inside: tuple[Inside, ...]
+    forget: tuple[tuple[int, ...], ...]  # registers inside that nothing reads after each of them
+    reads: tuple[int, ...]  # from outside
+    entered: tuple[int, ...]  # of them: those whose gradients are asked for
+    results: tuple[int, ...]  # registers that are read outside
+
+    @property
+    def gives(self) -> int:
+        return self.results[-1]
+
+    def forward(self, run: Pass) -> None:
+        values: dict[int, Value] = {register: run.value(register) for register in self.reads}
+        edges: tuple[GradientEdge, ...] = ()
+        if self.entered:
+            tensors = Enter.apply(run.anchor, *(values[register] for register in self.entered))
+            values.update(zip(self.entered, tensors, strict=True))
+            # The results keep these alive, so they need no token of their own.
+            edges = tuple(GradientEdge(tensor.grad_fn, tensor.output_nr) for tensor in tensors)
+        for action, unused in zip(self.inside, self.forget, strict=True):
+            values[action.gives] = action.result([values[r] for r in action.reads], run)
+            for register in unused:
+                del values[register]
+        found = []
+        for register in self.results:
+            for number, tensor in enumerate(_several(values[register])):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    found.append((register, number, get_gradient_edge(tensor)))
+            run.values[register] = _free(values[register])
+        run.kept[self.gives] = _Kept(tuple(found), edges)
+
+    def backward(self, run: Pass) -> None:
+        kept: _Kept = run.kept.pop(self.gives)
+        edges, given = [], []
+        for register, number, edge in kept.results:
+            gradient = run.gradients.take(register, number)
+            if gradient is not None:
+                edges.append(edge)
+                given.append(gradient)
+        if not edges or not kept.entered:
+            return
+        found = torch.autograd.grad(edges, kept.entered, given, allow_unused=True)
+        for register, gradient in zip(self.entered, found, strict=True):
+            run.gradients.add(register, gradient)
+
+
+def _several(value: Value) -> tuple[Tensor, ...]:
+    return (value,) if isinstance(value, Tensor) else tuple(value)
+
+
+def _free(value: Value) -> Value:
+    """The same values without their graph."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return tuple(tensor.detach() for tensor in value)
+
+
+def chunk_of(inside: Sequence[Inside], read_outside: Iterable[int]) -> Inside | Chunk:
+    """Operators as one; `read_outside` are registers that anything else reads."""
+    made = {action.gives for action in inside}
+    results = tuple(sorted(made & set(read_outside)))
+    if len(inside) == 1 or not results:
+        return inside[0]
+    reads = dict.fromkeys(r for action in inside for r in action.reads if r not in made)
+    entered = dict.fromkeys(
+        register
+        for action in inside
+        if isinstance(action, Compute)
+        for register in (action.reads[index] for index in action.wanted)
+        if register not in made
+    )
+    forget = tuple(_forgotten(inside, {*results}))
+    return Chunk(tuple(inside), forget, tuple(reads), tuple(entered), results)
+
+
+def _forgotten(inside: Sequence[Inside], results: set[int]) -> Iterator[tuple[int, ...]]:
+    last = {
+        register: number
+        for number, action in enumerate(inside)
+        for register in (action.gives, *action.reads)
+        if register not in results
+    }
+    for number in range(len(inside)):
+        yield tuple(register for register, at in last.items() if at == number)

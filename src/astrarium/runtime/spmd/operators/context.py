@@ -1,0 +1,125 @@
+"""What an operator can ask of the device that runs it: where it is, and what others have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from astrarium.spmd.graph import Graph, Node, Ref
+from astrarium.spmd.rules import (
+    REPLICATE,
+    Axes,
+    Division,
+    Piece,
+    Placement,
+    ShardRule,
+    local_pieces,
+    ranks_along,
+)
+
+
+class Context(Protocol):
+    """A device in a run of a program. Levels of the mesh are numbered from the outermost."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def axes(self) -> Axes: ...
+    @property
+    def divisions(self) -> tuple[Division, ...]: ...
+    @property
+    def rank(self) -> int:
+        """Its number in the mesh."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def step(self) -> int:
+        """Which random numbers are to be drawn: differs between steps and micro-batches."""
+        ...
+
+    def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
+        """The sum, or the largest of each element, of what the devices of a level have."""
+        ...
+
+    def all_gather(self, x: Tensor, dim: int, sizes: Sequence[int], level: int) -> Tensor:
+        """All pieces along a dimension; `sizes` are those of the devices of the level."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRun:
+    """One operator on one device: all that a local version needs."""
+
+    node: Node
+    rules: tuple[ShardRule, ...]
+    inputs: tuple[Any, ...]
+    shape: tuple[int, ...]  # of the local result
+    context: Context
+
+    @property
+    def index(self) -> int:
+        return self.context.graph.index_of[self.node.name]
+
+    def levels(self, local: str) -> tuple[int, ...]:
+        """The levels that run it in a local version."""
+        return tuple(level for level, rule in enumerate(self.rules) if rule.local == local)
+
+    def whole_input(self, which: int) -> tuple[int, ...]:
+        """The shape of an input before it was divided."""
+        return self.context.graph.nodes[self.node.inputs[which]].shape
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """The piece of the result that is this device's."""
+        placement = tuple(rule.gives for rule in self.rules)
+        return self._pieces(self.index, self.node.shape, placement)
+
+    def input_pieces(self, which: int) -> tuple[Piece, ...]:
+        """The piece of an input that is this device's."""
+        placement = tuple(rule.needs[which] for rule in self.rules)
+        node = self.node.inputs[which]
+        return self._pieces(node, self.whole_input(which), placement)
+
+    def _pieces(self, node: int, shape: tuple[int, ...], placement: Placement) -> tuple[Piece, ...]:
+        here = self.context
+        return local_pieces(shape, node, placement, here.axes, here.divisions, here.rank)
+
+    def sizes_along(self, which: int, level: int, whole: Sequence[int] = ()) -> tuple[int, ...]:
+        """How long the devices of a level have an input along the dimension it divides.
+
+        `whole` are levels whose pieces have been put together before.
+        """
+        here, node = self.context, self.node.inputs[which]
+        placement = tuple(
+            REPLICATE if k in whole else rule.needs[which] for k, rule in enumerate(self.rules)
+        )
+        dim, shape = placement[level].dim, self.whole_input(which)
+        sizes = []
+        for rank in ranks_along(here.rank, level, here.divisions):
+            start, stop = local_pieces(shape, node, placement, here.axes, here.divisions, rank)[dim]
+            sizes.append(stop - start)
+        return tuple(sizes)
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """As torch takes them, with tensors in place of references."""
+        given = iter(self.inputs)
+
+        def real(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
+            if isinstance(value, Ref):
+                return next(given)
+            if isinstance(value, list | tuple):
+                return [real(item) for item in value]
+            if isinstance(value, str) and value.startswith("torch."):
+                name = value.removeprefix("torch.")
+                return self.context.device if name == "device" else getattr(torch, name)
+            return value
+
+        args = [real(value) for value in self.node.args]
+        return args, {key: real(value) for key, value in self.node.kwargs}

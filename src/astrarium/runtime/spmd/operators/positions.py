@@ -1,0 +1,227 @@
+"""Random numbers that do not depend on who computes what: of dropout, and drawn for themselves.
+
+What an element gets follows from the seed, the step, which drawing of the module it is, and the
+element's place in the whole tensor alone. So all layouts, and the module on one device, drop the
+same elements and draw the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from astrarium.runtime.spmd.operators.context import OperatorRun
+from astrarium.spmd.rules import Piece, operator_name
+
+# Odd multipliers of well-mixing hash functions ("lowbias32"), as signed numbers of 32 bits.
+FIRST_MIX: Final = 0x21F0AAAD
+SECOND_MIX: Final = 0xD35A2D97 - 2**32
+GOLDEN: Final = 0x9E3779B97F4A7C15
+WORD: Final = 2**64 - 1
+MOST_BITS: Final = 24  # of a uniform number
+BITS: Final = {torch.bfloat16: 8, torch.float16: 11}  # that these formats hold
+
+
+def key_of(*numbers: int) -> int:
+    """A number of 64 bits that is another for every list of numbers (splitmix64)."""
+    key = 0
+    for number in numbers:
+        key = (key + number + 1) * GOLDEN & WORD
+        key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9 & WORD
+        key = (key ^ (key >> 27)) * 0x94D049BB133111EB & WORD
+        key ^= key >> 31
+    return key
+
+
+def _signed(number: int) -> int:
+    return (number & 0xFFFFFFFF) - 2**32 * (number >> 31 & 1)
+
+
+def places(
+    shape: Sequence[int],
+    pieces: Sequence[Piece],
+    device: torch.device,
+    factor: int = 1,
+    offset: int = 0,
+) -> Tensor:
+    """The number of each element of a piece in the whole tensor, by `factor`, plus `offset`.
+
+    Modulo 2**32: so both are applied to each dimension before they are put together.
+    """
+    found = torch.full((), _signed(offset), dtype=torch.int32, device=device)
+    for dim, (start, stop) in enumerate(pieces):
+        stride = _signed(math.prod(shape[dim + 1 :]) * factor)
+        along = torch.arange(start, stop, device=device) * stride
+        found = found.unsqueeze(-1) + along.to(torch.int32)
+    return found
+
+
+def _key(run: OperatorRun, which: int = 0) -> int:
+    """The key of one of the drawings of a node."""
+    return key_of(key_of(run.context.seed, run.context.step), run.node.draw + which)
+
+
+def kept(
+    run: OperatorRun, shape: Sequence[int], pieces: Sequence[Piece], chance: float, which: int = 0
+) -> Tensor:
+    """Which elements of a piece are not dropped."""
+    return kept_of(_key(run, which), shape, pieces, chance, run.context.device)
+
+
+def _mixed(key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torch.device) -> Tensor:
+    """A number of 32 bits for each element of a piece, evenly spread, by the key."""
+    mixed = places(shape, pieces, device, key >> 32 | 1, key)
+    # A shift carries the sign along; it is masked away, or the highest bits would cancel out.
+    high = mixed >> 16
+    mixed.bitwise_xor_(high.bitwise_and_(0xFFFF)).mul_(FIRST_MIX)
+    torch.bitwise_right_shift(mixed, 15, out=high)
+    return mixed.bitwise_xor_(high.bitwise_and_(0x1FFFF)).mul_(SECOND_MIX)
+
+
+def kept_of(
+    key: int, shape: Sequence[int], pieces: Sequence[Piece], chance: float, device: torch.device
+) -> Tensor:
+    """Which elements of a piece are not dropped by the numbers of a key."""
+    mixed = _mixed(key, shape, pieces, device)
+    threshold = round(chance * 2**32) - 2**31
+    return mixed >= threshold if threshold < 2**31 else torch.zeros_like(mixed, dtype=torch.bool)
+
+
+def uniform_of(
+    key: int,
+    shape: Sequence[int],
+    pieces: Sequence[Piece],
+    device: torch.device,
+    bits: int = MOST_BITS,
+) -> Tensor:
+    """Numbers from 0 to below 1, of so many bits."""
+    # The lowest bits have seen all of the mixing; the highest are the sign.
+    high = (_mixed(key, shape, pieces, device) >> (32 - bits)).bitwise_and_((1 << bits) - 1)
+    return high.to(torch.float64) * 2.0**-bits
+
+
+def normal_of(
+    key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torch.device
+) -> Tensor:
+    """Normal numbers, of two uniform ones each (Box and Muller)."""
+    length = uniform_of(key, shape, pieces, device)
+    angle = uniform_of(key_of(key, 1), shape, pieces, device)
+    return torch.sqrt(-2.0 * torch.log1p(-length)) * torch.cos(2.0 * math.pi * angle)
+
+
+def numbers_of(
+    name: str,
+    key: int,
+    shape: Sequence[int],
+    pieces: Sequence[Piece],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor:
+    """What an operator that draws numbers draws, in a format: none is rounded up to 1."""
+    if "randn" in name:
+        return normal_of(key, shape, pieces, device).to(dtype)
+    bits = BITS.get(dtype, MOST_BITS)
+    return uniform_of(key, shape, pieces, device, bits).to(dtype)
+
+
+def drawn(run: OperatorRun) -> Tensor:
+    """The piece that this device has of numbers that are drawn."""
+    name = operator_name(run.node.op)
+    key, shape, device = _key(run), run.node.shape, run.context.device
+    dtype = getattr(torch, run.node.dtype)
+    if name == "bernoulli":
+        likely = likelihood(run.node.op, *run.arguments())
+        return chosen_of(key, shape, run.pieces(), likely, device).to(dtype)
+    return numbers_of(name, key, shape, run.pieces(), device, dtype)
+
+
+def likelihood(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | float:
+    """With which probability `bernoulli` chooses: those of its input, or one that it is told."""
+    if op.endswith(".default"):
+        probabilities: Tensor = args[0]
+        return probabilities
+    given: Tensor | float = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    return given
+
+
+def chosen_of(
+    key: int,
+    shape: Sequence[int],
+    pieces: Sequence[Piece],
+    likely: Tensor | float,
+    device: torch.device,
+) -> Tensor:
+    """Which elements are chosen, each with a probability; those that dropout would keep."""
+    if isinstance(likely, Tensor):
+        return uniform_of(key, shape, pieces, device) < likely
+    return kept_of(key, shape, pieces, 1.0 - likely, device)
+
+
+def dropped(x: Tensor, mask: Tensor, chance: float) -> Tensor:
+    """Zeros where the mask is false; the others make up for them."""
+    scale = 1.0 / (1.0 - chance) if chance < 1.0 else 0.0
+    if x.device.type == "cpu":  # where products of unlike types take six times as long
+        return x * mask.to(x.dtype).mul_(scale)
+    # The same product in one kernel, which keeps no more than the mask for the way back.
+    return torch.ops.aten.native_dropout_backward(x, mask, scale)
+
+
+def dropout(run: OperatorRun) -> Tensor:
+    """Drop elements of the piece that this device has."""
+    (x, chance, training), _ = run.arguments()
+    if not training or chance == 0.0:
+        return x
+    return dropped(x, kept(run, run.node.shape, run.pieces(), chance), chance)
+
+
+def channel_dropout(run: OperatorRun) -> Tensor:
+    """Drop whole channels."""
+    (x, chance, training), _ = run.arguments()
+    if not training or chance == 0.0:
+        return x
+    shape, space = run.node.shape[:2], (1,) * (len(run.node.shape) - 2)
+    mask = kept(run, shape, run.pieces()[:2], chance)
+    return dropped(x, mask.view(*mask.shape, *space), chance)
+
+
+def attention(run: OperatorRun) -> Tensor:
+    """Attention that drops weights of the piece that this device has."""
+    args, kwargs = run.arguments()
+    chance = args[4] if len(args) > 4 else kwargs["dropout_p"]
+
+    def mask(scores: Tensor) -> Tensor:
+        others = scores.shape[-1]
+        shape = (*run.node.shape[:-1], others)
+        return kept(run, shape, (*run.pieces()[:-1], (0, others)), chance)
+
+    return attention_of(args, kwargs, mask)
+
+
+def attention_of(
+    args: Sequence[Any], kwargs: Mapping[str, Any], mask_of: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Attention with dropout of its weights, which the fast forms of it draw for themselves.
+
+    Arguments are those of torch's operator; `mask_of` gives the weights that are not dropped.
+    """
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key, value = given["query"], given["key"], given["value"]
+    if given.get("enable_gqa"):
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (x.repeat_interleave(groups, -3) for x in (key, value))
+    scale = given.get("scale") or query.shape[-1] ** -0.5
+    scores = (query * scale) @ key.transpose(-2, -1)
+    mask = given.get("attn_mask")
+    if given.get("is_causal"):
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, -math.inf)
+    elif mask is not None:
+        scores = scores + mask
+    weights = torch.ops.aten._safe_softmax.default(scores, -1)
+    return dropped(weights, mask_of(scores), given["dropout_p"]) @ value

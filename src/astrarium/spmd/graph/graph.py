@@ -1,0 +1,272 @@
+"""What a training step computes, operator by operator, for one device: the program to divide.
+
+A graph is a list of nodes in an order in which they can be computed. Its last node is the loss.
+Nodes are operators of ATen as `torch.export` writes them before it takes them apart, or sources:
+inputs of a step, parameters, and constants. Nothing here needs torch.
+
+Values of torch in arguments are written as strings: "torch.float32", "torch.channels_last".
+"torch.device" stands for the device that runs the node, whichever it is. A constant with a
+`target` is a buffer, frozen parameter or attribute of the module; without one, its values are its
+only argument, as nested lists.
+
+Where a step changes buffers, the last node is `keep`: it hands the loss on and keeps the new values
+that it reads, for the next step, under the names among its arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import cached_property
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+
+from astrarium.value import Value
+
+INPUT: Final = "input"
+PARAMETER: Final = "parameter"
+CONSTANT: Final = "constant"  # buffers and tensors that the module holds, never trained
+GETITEM: Final = "getitem"  # one of several results
+SEGMENT: Final = "segment"  # an identity after which axes may be divided in another way
+KEEP: Final = "keep"  # the loss, with the values that buffers have afterwards
+SOURCES: Final = (INPUT, PARAMETER, CONSTANT)
+_HELD: Final = (PARAMETER, CONSTANT)
+
+# Operators whose result differs from call to call, so that devices cannot each compute their own.
+RANDOM: Final = frozenset(
+    f"aten.{name}" for name in (
+        "alpha_dropout.default", "bernoulli.default", "bernoulli.Tensor", "bernoulli.p",
+        "dropout.default", "exponential.default", "feature_dropout.default", "multinomial.default",
+        "native_dropout.default", "normal.Tensor_Tensor", "normal.Tensor_float",
+        "normal.float_Tensor", "normal.float_float", "normal_functional.default",
+        "poisson.default", "rand.default", "rand_like.default", "randint.default", "randint.low",
+        "randint_like.default", "randint_like.low_dtype", "randn.default", "randn_like.default",
+        "randperm.default", "rrelu.default", "uniform.default",
+    )
+)  # fmt: skip
+
+ATTENTION: Final = "aten.scaled_dot_product_attention."
+# Of these, which are run with numbers drawn by position: they drop elements,
+DROPPING: Final = (ATTENTION, "aten.dropout.", "aten.native_dropout.", "aten.feature_dropout.")
+# give the numbers themselves,
+DRAWING: Final = (
+    "aten.rand.", "aten.rand_like.", "aten.randn.", "aten.randn_like.", "aten.bernoulli.",
+)  # fmt: skip
+# or drop elements between layers that they hold.
+RECURRENT: Final = ("aten.lstm.", "aten.gru.", "aten.rnn_tanh.", "aten.rnn_relu.")
+
+DTYPE_BYTES: Final = {
+    "float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2,
+    "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+class Ref(Value, frozen=True):
+    """In the arguments of a node: the value of another node, or one of its several values."""
+
+    node: int
+
+
+class Node(Value, frozen=True):
+    """One operator or source. Operators with several results are read through `getitem` nodes."""
+
+    name: str  # unique in the graph
+    op: str  # one of SOURCES, GETITEM, or an operator such as "aten.linear.default"
+    shape: tuple[int, ...]  # of the result; of the first where there are several
+    dtype: str
+    args: tuple[Any, ...] = ()  # as torch takes them; Ref where a node's value goes, lists as lists
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    needs_gradient: bool = False  # whether a gradient flows back into its value
+    target: str = ""  # of a source: the name in the state dict, or of the input
+    source: str = ""  # where it comes from: "layer.3.attention, modeling_bert.py:211"
+    path: str = ""  # module path without the line: "bert.encoder.layer.3.attention.self.query"
+    draw: int = 0  # of one that draws numbers: which drawing of the module is its first, from 1
+    computed_in: str = ""  # the number format that inputs are cast to; empty: they stay
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Nodes whose values it reads, in the order of the arguments, as often as it reads them."""
+        found: list[int] = []
+        for value in (*self.args, *(value for _, value in self.kwargs)):
+            _collect(value, found)
+        return tuple(found)
+
+    @property
+    def is_source(self) -> bool:
+        return self.op in SOURCES
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape in the state dict: that of a parameter may be another while it is used."""
+        return tuple(self.args[0]) if self.op == PARAMETER and self.args else self.shape
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+def _collect(value: Any, found: list[int]) -> None:  # noqa: ANN401  whatever torch takes
+    if isinstance(value, Ref):
+        found.append(value.node)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _collect(item, found)
+
+
+def chance(node: Node) -> float:
+    """That an element is dropped: 0 of operators that drop none, and outside of training."""
+    if not node.op.startswith(DROPPING):
+        return 0.0
+    named = dict(node.kwargs)
+    if node.op.startswith(ATTENTION):
+        place = 4  # after query, key, value and mask
+        given = node.args[place] if len(node.args) > place else named.get("dropout_p")
+        return float(given or 0.0)
+    given, training = (*node.args[1:], named.get("p"), named.get("train"))[:2]
+    return float(given) if training else 0.0
+
+
+def draws(node: Node) -> int:
+    """How many times a node draws numbers by position; a single number is never drawn so."""
+    if node.op.startswith(DRAWING):
+        return int(node.shape != ())
+    if node.op.startswith(RECURRENT):
+        layers, dropped, training = node.args[4:7]
+        return layers - 1 if training and dropped else 0
+    return int(chance(node) > 0)
+
+
+def kept_state(made: Node, loss: Ref, new: Mapping[str, Ref]) -> Node:
+    """The node that hands on a loss, made by `made`, and keeps new values of buffers by name."""
+    args = (loss, list(new.values()), list(new))
+    return Node(KEEP, KEEP, (), made.dtype, args)
+
+
+class Graph(Value, frozen=True, dict=True):
+    """Nodes in order; `inputs[i]` are the nodes that node i reads."""
+
+    nodes: tuple[Node, ...]
+    name: str = ""
+    # Block of each node: equal numbers for nodes of one repeated layer, -1 outside of all.
+    blocks: tuple[int, ...] = ()
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(node.inputs for node in self.nodes)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Nodes that read each node, in order, each once."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for index, inputs in enumerate(self.inputs):
+            for node in dict.fromkeys(inputs):
+                found[node].append(index)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def index_of(self) -> dict[str, int]:
+        """Where the node of each name stands."""
+        return {node.name: index for index, node in enumerate(self.nodes)}
+
+    @cached_property
+    def of_parameters(self) -> frozenset[str]:
+        """Names of operators that read parameters and constants alone, directly or not."""
+        found: set[str] = set()
+        for node, inputs in zip(self.nodes, self.inputs, strict=True):
+            read = [self.nodes[other] for other in inputs]
+            if not node.is_source and all(n.op in _HELD or n.name in found for n in read):
+                found.add(node.name)
+        return frozenset(found)
+
+    @cached_property
+    def usual_dtype(self) -> str:
+        """The number format of most operators that gradients flow through."""
+        counts = Counter(n.dtype for n in self.nodes if n.needs_gradient and not n.is_source)
+        return max(counts, key=counts.__getitem__, default="float32")
+
+    @property
+    def loss(self) -> int:
+        return len(self.nodes) - 1
+
+    @cached_property
+    def state(self) -> tuple[str, ...]:
+        """Names of the buffers that a step changes."""
+        last = self.nodes[-1]
+        return tuple(last.args[2]) if last.op == KEEP else ()
+
+    @cached_property
+    def constant(self) -> tuple[bool, ...]:
+        """Whether each node depends on constants alone: every device can compute it by itself."""
+        found: list[bool] = []
+        for node, inputs in zip(self.nodes, self.inputs, strict=True):
+            found.append(
+                node.op not in (INPUT, PARAMETER)
+                and node.op not in RANDOM
+                and all(found[index] for index in inputs)
+            )
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it; `from_dict` reads it."""
+        return {
+            "name": self.name,
+            "nodes": [_node_to_dict(node) for node in self.nodes],
+            "blocks": list(self.blocks),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Graph:
+        """Read what `to_dict` wrote."""
+        nodes = tuple(_node_from_dict(node) for node in data["nodes"])
+        return Graph(nodes, data["name"], tuple(data["blocks"]))
+
+
+_DEFAULTS: Final = {item.name: item.default for item in fields(Node) if item.default is not MISSING}
+
+
+def _node_to_dict(node: Node) -> dict[str, Any]:
+    """Fields at their defaults are left out: a deep model has thousands of nodes."""
+    written: dict[str, Any] = {}
+    for item in fields(node):
+        value = getattr(node, item.name)
+        if item.name == "kwargs":
+            value = {key: _encode(part) for key, part in value}
+        elif item.name in ("args", "shape"):
+            value = [_encode(part) for part in value]
+        if item.name not in _DEFAULTS or value not in (_DEFAULTS[item.name], [], {}):
+            written[item.name] = value
+    return written
+
+
+def _node_from_dict(data: Mapping[str, Any]) -> Node:
+    read = dict(data)
+    read["shape"] = tuple(data["shape"])
+    read["args"] = tuple(_decode(value) for value in data.get("args", ()))
+    read["kwargs"] = tuple((key, _decode(value)) for key, value in data.get("kwargs", {}).items())
+    return msgspec.convert(read, Node)
+
+
+def _encode(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
+    if isinstance(value, Ref):
+        return {"ref": value.node}
+    if isinstance(value, list | tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, float) and not isfinite(value):
+        return {"float": str(value)}  # JSON has no word for it
+    return value
+
+
+def _decode(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
+    if isinstance(value, dict):
+        return Ref(int(value["ref"])) if "ref" in value else float(value["float"])
+    return [_decode(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,159 @@
+"""Bytes of a program: what parameters take, and what operators keep for the backward pass.
+
+Autograd keeps operands and results by the operator (`_KEEPS`). A view keeps nothing of its own
+but its base alive. A value is counted once, in the layout it was computed in, and once for each
+converted copy, if anything that reads it keeps it. Two sides are left out of that: a value that
+is `partial` is gone once it is added up, unless its reader keeps it as it is; and a copy that
+shares the memory of what it was made of (`replicate` to `copied`, a slice) adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
+from astrarium.spmd.price.work import LocalCall, Size, is_view, operator_name, words
+from astrarium.value import Value
+
+# Optimizer state of a parameter in fp32, beside its value and its gradient.
+STATE_BYTES: Final = {"adam": 8.0, "adamw": 8.0, "sgd": 0.0}
+
+INPUTS: Final = "inputs"  # operands, as many as have to do with a gradient
+FIRST: Final = "first"
+OUTPUT: Final = "output"
+NOTHING: Final = "nothing"
+
+# What an operator keeps of its operands and result; the default is all operands.
+_KEEPS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        words(
+            "add sub rsub add_ sub_ neg clone sum mean cat stack to _to_copy type_as float"
+            " masked_fill index_add scatter_add where div_scalar pad constant_pad_nd roll"
+            " dropout repeat repeat_interleave cumsum index_select gather index embedding topk"
+            " feature_dropout im2col pixel_shuffle pixel_unshuffle select_scatter slice_scatter"
+            " unfold upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d"
+            " upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
+        ),
+        (NOTHING,),
+    ),
+    **dict.fromkeys(
+        words(
+            "relu tanh sigmoid exp sqrt rsqrt softmax _softmax log_softmax _log_softmax reciprocal"
+            " relu_"
+        ),
+        (OUTPUT,),
+    ),
+    **dict.fromkeys(
+        words(
+            "layer_norm native_layer_norm rms_norm group_norm batch_norm gelu silu pow max_pool2d"
+            " avg_pool2d adaptive_avg_pool2d abs log leaky_relu elu instance_norm"
+        ),
+        (FIRST,),
+    ),
+    "scaled_dot_product_attention": (INPUTS, OUTPUT),
+    "cross_entropy_loss": (NOTHING,),
+    "nll_loss_nd": (NOTHING,),
+}
+
+_STORED_SCORES: Final = 2.0  # beside the mask: after the softmax, and what is left of that
+_BY_NUMBER: Final = frozenset(("mul", "div", "mul_", "div_"))
+
+
+def keeps(name: str) -> tuple[str, ...]:
+    """What the operator of this name keeps."""
+    return _KEEPS.get(name, (INPUTS,))
+
+
+def extra_kept_bytes(call: LocalCall, on_processor: Size = 0.0) -> Size:
+    """Bytes that an operator keeps beside operands and result: masks, statistics, a softmax.
+
+    Attention that drops some of its scores stores them: those after the softmax, what was dropped,
+    what is left. `on_processor`: 1 for cores of a processor, which store masks as numbers.
+    """
+    if not any(call.gradients):
+        return 0.0
+    name, first = operator_name(call.node.op), call.inputs[0]
+    width = first.shape[-1] if first.shape else 1.0
+    if name == "dropout":  # which elements were dropped, if any are
+        probability = float(call.argument(1, "p", 0.0) or 0.0)
+        width = 1.0 + on_processor * (DTYPE_BYTES[first.dtype] - 1.0)
+        return first.elements * width if probability > 0.0 else 0.0
+    if name in ("layer_norm", "native_layer_norm"):
+        return 2.0 * DTYPE_BYTES["float32"] * _over(first.elements, width)
+    if name == "rms_norm":
+        return DTYPE_BYTES["float32"] * _over(first.elements, width)
+    if name == "scaled_dot_product_attention":  # one statistic for each query
+        rows = _over(first.elements, width)
+        drops = float(call.argument(4, "dropout_p", 0.0) or 0.0) > 0.0
+        mask = 1.0 + on_processor * (DTYPE_BYTES[first.dtype] - 1.0)
+        stored = _STORED_SCORES * DTYPE_BYTES[first.dtype] + mask if drops else 0.0
+        return DTYPE_BYTES["float32"] * rows + stored * rows * call.inputs[1].shape[-2]
+    if name == "cross_entropy_loss":  # the logarithm of the softmax
+        return first.bytes
+    if name == "max_pool2d":
+        return DTYPE_BYTES["int64"] * call.output.elements
+    return 0.0
+
+
+def _over(elements: Size, width: Size) -> Size:
+    return elements / np.maximum(width, 1.0)
+
+
+class Kept(Value, frozen=True):
+    """Which values stay until the backward pass has used them."""
+
+    value: tuple[bool, ...]  # by node: its value, in whatever layout
+    by_reader: tuple[tuple[bool, ...], ...]  # by node: which of its inputs it keeps itself
+    output: tuple[bool, ...]  # by node: whether it keeps its own result
+
+
+def kept_values(graph: Graph) -> Kept:
+    """What operators keep, followed through views to the memory that they look at."""
+    count = len(graph.nodes)
+    by_reader = [kept_inputs(graph, index) for index in range(count)]
+    output = [
+        node.needs_gradient and not node.is_source and OUTPUT in keeps(operator_name(node.op))
+        for node in graph.nodes
+    ]
+    value = list(output)
+    for index in reversed(range(count)):
+        view = is_view(graph, index)
+        for read, kept in zip(graph.inputs[index], by_reader[index], strict=True):
+            value[read] |= kept or (view and value[index])
+    return Kept(tuple(value), tuple(by_reader), tuple(output))
+
+
+def kept_inputs(graph: Graph, index: int) -> tuple[bool, ...]:
+    """Which inputs an operator keeps for its backward pass."""
+    node, read = graph.nodes[index], graph.inputs[index]
+    none = (False,) * len(read)
+    if node.is_source or not node.needs_gradient or is_view(graph, index):
+        return none
+    what = keeps(operator_name(node.op))
+    if FIRST in what:
+        return (True, *none[1:])
+    if INPUTS not in what:
+        return none
+    # An operand is kept for the gradients of the others: a lone product needs both of them.
+    wanted = [graph.nodes[i].needs_gradient for i in read]
+    if len(read) == 1:  # products with a number keep nothing
+        return (operator_name(node.op) not in _BY_NUMBER,)
+    return tuple(
+        any(wanted[:i] + wanted[i + 1 :]) and not _is_bias(graph, index, i)
+        for i in range(len(read))
+    )
+
+
+def _is_bias(graph: Graph, index: int, position: int) -> bool:
+    """Whether an operand is only added: the third of a product, the first of addmm."""
+    name = operator_name(graph.nodes[index].op)
+    added = {"linear": 2, "addmm": 0, "baddbmm": 0}
+    return (2 if name.startswith("conv") else added.get(name)) == position
+
+
+def is_parameter(graph: Graph, index: int) -> bool:
+    """Whether a node is trained."""
+    return graph.nodes[index].op == PARAMETER

@@ -1,0 +1,468 @@
+"""FLOPs and bytes of every operator and pass, from the shapes that a device sees.
+
+An operator is a list of terms: matrix products, attention, kernels bound by memory. Sizes are
+numbers or arrays (one entry for each device), whole or not; nothing here knows of devices or
+seconds. Backward terms are there only for gradients that are needed, each on its own.
+
+Most operators are data: what is read and written, in whole tensors. Operators that no table
+names are taken as one kernel that reads its inputs and writes its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from astrarium.arrays import Floats
+from astrarium.cost.efficiency import GemmRole, Pointwise
+from astrarium.cost.kernels import BACKWARD_PRODUCTS
+from astrarium.spmd.graph import DTYPE_BYTES, SEGMENT, Graph, Node, Ref
+from astrarium.value import Value
+
+Size: TypeAlias = Floats | float
+Shape: TypeAlias = tuple[Size, ...]
+
+GEMM: Final = "gemm"  # sizes: batch, m, n, k
+ATTENTION: Final = "attention"  # batch, heads, kv heads, queries, keys, key and value width
+STREAM: Final = "stream"  # bytes read and written
+
+
+class Kernel(Value, frozen=True):
+    """What terms have in common that are priced by one call of the operator model."""
+
+    kind: str  # one of the above, or the value of a `Pointwise`
+    dtype: str = "float32"
+    backward: bool = False
+    role: GemmRole = GemmRole.FORWARD
+    causal: bool = False
+
+
+class Term(Value, frozen=True):
+    """One kernel of an operator."""
+
+    kernel: Kernel
+    sizes: tuple[Size, ...]
+    # Of a parameter's gradient: with sufficient factors it is computed from whole operands.
+    of_weight: bool = False
+
+    @property
+    def flops(self) -> Size:
+        """Of its matrix products; other kernels count as memory traffic."""
+        if self.kernel.kind == GEMM:
+            return 2.0 * _product(self.sizes)
+        if self.kernel.kind == ATTENTION:
+            batch, heads, _, queries, keys, key_width, value_width = self.sizes
+            visible = keys - np.minimum(queries, keys) / 2.0 if self.kernel.causal else keys
+            passes = BACKWARD_PRODUCTS if self.kernel.backward else 1.0
+            return 2.0 * passes * batch * heads * queries * visible * (key_width + value_width)
+        return 0.0
+
+    @property
+    def moved_bytes(self) -> Size:
+        """Bytes read and written at least."""
+        element = DTYPE_BYTES[self.kernel.dtype]
+        if self.kernel.kind == GEMM:
+            batch, m, n, k = self.sizes
+            return element * batch * (m * k + n * k + m * n)
+        if self.kernel.kind == ATTENTION:
+            batch, heads, kv_heads, queries, keys, key_width, value_width = self.sizes
+            widths = key_width + value_width
+            passes = 2.0 if self.kernel.backward else 1.0
+            return passes * element * batch * (heads * queries + kv_heads * keys) * widths
+        if self.kernel.kind == STREAM:
+            return self.sizes[0]
+        return 2.0 * element * self.sizes[0]
+
+
+class Tensor(Value, frozen=True, dict=True):
+    """A value as one device has it."""
+
+    shape: Shape
+    dtype: str
+
+    @cached_property
+    def elements(self) -> Size:
+        return _product(self.shape)
+
+    @cached_property
+    def bytes(self) -> Size:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+class LocalCall(Value, frozen=True):
+    """An operator with its operands as one device has them, and whose gradients are needed."""
+
+    node: Node
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    gradients: tuple[bool, ...]  # of each input
+    copies: bool = False  # of a reshape: the result cannot be a view
+
+    def argument(self, position: int, name: str, default: Any) -> Any:  # noqa: ANN401
+        """An argument that is no tensor, as torch takes it."""
+        if position < len(self.node.args):
+            return self.node.args[position]
+        return dict(self.node.kwargs).get(name, default)
+
+
+@lru_cache(maxsize=4096)
+def operator_name(op: str) -> str:
+    """The operator without library and overload: "linear" of "aten.linear.default"."""
+    parts = op.split(".")
+    return parts[1] if len(parts) > 1 else op
+
+
+def words(text: str) -> frozenset[str]:
+    """The names of a list that is written as one text."""
+    return frozenset(text.split())
+
+
+# Results that are other views of their input: nothing is computed or kept.
+VIEWS: Final = words(
+    "alias as_strided chunk detach diagonal expand expand_as flatten getitem keep movedim narrow"
+    " permute reshape select segment slice split split_with_sizes squeeze swapaxes swapdims t"
+    " transpose unbind unflatten unsqueeze unsafe_chunk unsafe_split view view_as lift_fresh_copy"
+    " contiguous numpy_T mT _unsafe_view _reshape_alias"
+)
+# Of these, whose backward pass writes a tensor of the input's size with the gradient inside.
+_PARTS: Final = words("select slice narrow diagonal chunk split split_with_sizes unbind")
+_WIDENS: Final = words("expand expand_as")
+_TURNS: Final = words("permute transpose t swapaxes swapdims movedim numpy_T mT expand")
+_MAY_COPY: Final = words("reshape contiguous flatten")
+# Nothing is read: tensors made from shapes alone.
+_MADE: Final = words(
+    "arange zeros ones full zeros_like ones_like full_like empty empty_like rand rand_like randn"
+    " randn_like new_empty new_full new_ones new_zeros"
+)
+# The gradient of an input is that of the result, or a sum of it.
+_PASSES_GRADIENT: Final = words("add sub rsub add_ sub_ clone")
+_POINTWISE: Final = {
+    "layer_norm": Pointwise.LAYER_NORM,
+    "native_layer_norm": Pointwise.LAYER_NORM,
+    "rms_norm": Pointwise.RMS_NORM,
+    "gelu": Pointwise.GELU,
+}
+
+
+def terms_of(call: LocalCall) -> list[Term]:
+    """The kernels of an operator, forward and backward."""
+    name = operator_name(call.node.op)
+    if call.node.is_source or name == SEGMENT:
+        return []
+    if name in VIEWS and not call.copies:
+        return _view_terms(call, name)
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special(call)
+    if name in _POINTWISE:
+        return _pointwise_terms(call, _POINTWISE[name])
+    return _memory_terms(call, name)
+
+
+def call_of(
+    graph: Graph, index: int, inputs: Sequence[Shape] | None = None, output: Shape | None = None
+) -> LocalCall:
+    """A node's operator on these shapes; on its own if none are given."""
+    node = graph.nodes[index]
+    read = [graph.nodes[i] for i in graph.inputs[index]]
+    shapes = [one.shape for one in read] if inputs is None else inputs
+    tensors = [Tensor(shape, one.dtype) for shape, one in zip(shapes, read, strict=True)]
+    wanted = tuple(node.needs_gradient and one.needs_gradient for one in read)
+    result = Tensor(node.shape if output is None else output, node.dtype)
+    copies = makes_copy(graph, index)
+    return LocalCall(node, tuple(tensors), result, wanted, copies)
+
+
+def makes_copy(graph: Graph, index: int) -> bool:
+    """Whether a reshape has to copy: what it reads was turned round and never put in order.
+
+    Kernels of attention write their result so that heads turned back lie in order.
+    """
+    node = graph.nodes[index]
+    if operator_name(node.op) not in _MAY_COPY or not graph.inputs[index]:
+        return False
+    read = graph.inputs[index][0]
+    if operator_name(graph.nodes[read].op) not in _TURNS:
+        return False
+    turned = graph.nodes[graph.inputs[read][0]]
+    return operator_name(turned.op) != "scaled_dot_product_attention"
+
+
+def is_view(graph: Graph, index: int) -> bool:
+    """Whether a node's value shares the memory of its first input."""
+    return operator_name(graph.nodes[index].op) in VIEWS and not makes_copy(graph, index)
+
+
+class NodeWork(Value, frozen=True):
+    """What one node computes and moves on a single device."""
+
+    forward_flops: float
+    backward_flops: float
+    forward_bytes: float
+    backward_bytes: float
+
+
+def node_work(graph: Graph, index: int) -> NodeWork:
+    """FLOPs and bytes of a node, for reports."""
+    sums = {(False, 0): 0.0, (True, 0): 0.0, (False, 1): 0.0, (True, 1): 0.0}
+    for term in terms_of(call_of(graph, index)):
+        sums[term.kernel.backward, 0] += float(term.flops)
+        sums[term.kernel.backward, 1] += float(term.moved_bytes)
+    return NodeWork(sums[False, 0], sums[True, 0], sums[False, 1], sums[True, 1])
+
+
+def _product(sizes: Sequence[Size]) -> Size:
+    total: Size = 1.0
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def stream(num_bytes: Size, *, backward: bool = False, of_weight: bool = False) -> Term:
+    """A kernel that reads and writes so many bytes."""
+    return Term(Kernel(STREAM, backward=backward), (num_bytes,), of_weight)
+
+
+def _products(
+    call: LocalCall,
+    sizes: tuple[Size, Size, Size, Size],
+    left: int,
+    right: int,
+) -> list[Term]:
+    """A product of two inputs and the products of their gradients; `right` is the weight."""
+    batch, m, n, k = sizes
+    dtype = call.output.dtype
+    weight = len(call.inputs[right].shape) <= 2 or (np.ndim(batch) == 0 and batch == 1.0)
+    terms = [Term(Kernel(GEMM, dtype), sizes)]
+    if not weight:  # both are activations: no gradient is accumulated
+        wanted = {left: (batch, m, k, n), right: (batch, n, k, m)}
+        terms += [
+            Term(Kernel(GEMM, dtype, backward=True), swapped)
+            for one, swapped in wanted.items()
+            if call.gradients[one]
+        ]
+        return terms
+    roles = {left: GemmRole.DGRAD, right: GemmRole.WGRAD}
+    terms += [
+        Term(Kernel(GEMM, dtype, True, role), sizes, of_weight=one == right)
+        for one, role in roles.items()
+        if call.gradients[one]
+    ]
+    return terms
+
+
+def _bias_terms(call: LocalCall, position: int) -> list[Term]:
+    """The sum over tokens that is a bias's gradient; adding it is part of the product."""
+    if position >= len(call.inputs) or not call.gradients[position]:
+        return []
+    kernel = Kernel(Pointwise.BIAS_GRADIENT.value, call.output.dtype, backward=True)
+    return [Term(kernel, (call.output.elements,), of_weight=True)]
+
+
+def _linear(call: LocalCall) -> list[Term]:
+    x, weight = call.inputs[:2]
+    sizes = (1.0, _product(x.shape[:-1]), weight.shape[0], weight.shape[1])
+    return _products(call, sizes, 0, 1) + _bias_terms(call, 2)
+
+
+def _addmm(call: LocalCall) -> list[Term]:
+    _, x, weight = call.inputs[:3]
+    sizes = (1.0, x.shape[0], weight.shape[1], weight.shape[0])
+    return _products(call, sizes, 1, 2) + _bias_terms(call, 0)
+
+
+def _matmul(call: LocalCall) -> list[Term]:
+    left, right = call.inputs[-2:]
+    first = len(call.inputs) - 2
+    k = left.shape[-1]
+    n = right.shape[-1] if len(right.shape) > 1 else 1.0
+    sizes: tuple[Size, Size, Size, Size]
+    if len(right.shape) <= 2:
+        sizes = (1.0, _product(left.shape[:-1]), n, k)
+    else:
+        rows = left.shape[-2] if len(left.shape) > 1 else 1.0
+        sizes = (_product(call.output.shape) / _at_least_one(rows * n), rows, n, k)
+    return _products(call, sizes, first, first + 1)
+
+
+def _at_least_one(size: Size) -> Size:
+    """For divisions: an empty piece has an empty result, whatever it is divided by."""
+    return np.maximum(size, 1.0)
+
+
+def _einsum(call: LocalCall) -> list[Term]:
+    """Letters of both operands and the result: batch; of one and the result: rows, columns."""
+    equation = str(call.node.args[0]).replace(" ", "")
+    sources, _, result = equation.partition("->")
+    letters = sources.split(",")
+    if len(letters) != 2 or "." in equation:
+        return _memory_terms(call, "einsum")
+    size: dict[str, Size] = {}
+    for names, tensor in zip(letters, call.inputs, strict=True):
+        size |= dict(zip(names, tensor.shape, strict=True))
+    left, right = map(set, letters)
+    kept = set(result)
+    sizes = (
+        _product([size[x] for x in left & right & kept]),
+        _product([size[x] for x in (left - right) & kept]),
+        _product([size[x] for x in (right - left) & kept]),
+        _product([size[x] for x in (left & right) - kept]),
+    )
+    return _products(call, sizes, 0, 1)
+
+
+def _transposed(call: LocalCall) -> list[Term]:
+    """Every pixel of the input is multiplied by a kernel for each channel of the result."""
+    x, weight = call.inputs[:2]
+    places = x.shape[0] * _product(x.shape[2:])
+    columns = _product(weight.shape[1:])
+    return _products(call, (1.0, places, columns, x.shape[1]), 0, 1) + _bias_terms(call, 2)
+
+
+def _convolution(call: LocalCall) -> list[Term]:
+    """As a product without ever writing the unfolded input."""
+    weight, out = call.inputs[1], call.output
+    places = out.shape[0] * _product(out.shape[2:])
+    groups = call.inputs[0].shape[1] / _at_least_one(weight.shape[1])
+    columns = weight.shape[0] / _at_least_one(groups)
+    depth = _product(weight.shape[1:])
+    batch = 1.0 if np.all(np.asarray(groups) <= 1.0) else groups
+    n = weight.shape[0] if np.ndim(batch) == 0 and batch == 1.0 else columns
+    kernel = Kernel(GEMM, call.output.dtype)
+    sizes = (batch, places, n, depth)
+    roles = {0: GemmRole.DGRAD, 1: GemmRole.WGRAD}
+    terms = [Term(kernel, sizes)]
+    terms += [
+        Term(replace(kernel, backward=True, role=role), sizes, of_weight=one == 1)
+        for one, role in roles.items()
+        if call.gradients[one]
+    ]
+    return terms + _bias_terms(call, 2)
+
+
+def _experts(call: LocalCall) -> list[Term]:
+    """A product for each expert that is here, of the rows that it gets if all get as many."""
+    x, matrices = call.inputs[:2]
+    first, last = matrices.shape[1:]
+    inner, outer = (first, last) if call.node.args[4] else (last, first)
+    sizes = (matrices.shape[0], x.shape[0] / float(call.node.args[3]), outer, inner)
+    return _products(call, sizes, 0, 1)
+
+
+def _recurrent(call: LocalCall) -> list[Term]:
+    """A product with every matrix for every step of every sequence."""
+    x = call.inputs[0]
+    steps = x.shape[0] * x.shape[1]
+    terms = []
+    for position, matrix in enumerate(call.inputs):
+        if len(matrix.shape) == 2:
+            terms += _products(call, (1.0, steps, *matrix.shape), 0, position)
+    return terms
+
+
+def _attention(call: LocalCall) -> list[Term]:
+    query, key, value = call.inputs[:3]
+    lead = _product(query.shape[:-3]) if len(query.shape) > 3 else 1.0
+    sizes = (
+        lead,
+        query.shape[-3] if len(query.shape) > 2 else 1.0,
+        key.shape[-3] if len(key.shape) > 2 else 1.0,
+        query.shape[-2],
+        key.shape[-2],
+        query.shape[-1],
+        value.shape[-1],
+    )
+    causal = bool(call.argument(5, "is_causal", False))
+    terms = [Term(Kernel(ATTENTION, query.dtype, causal=causal), sizes)]
+    if any(call.gradients[:3]):
+        terms.append(Term(Kernel(ATTENTION, query.dtype, backward=True, causal=causal), sizes))
+    return terms
+
+
+def _embedding(call: LocalCall) -> list[Term]:
+    """Rows looked up; backward a gradient of the table's size is filled and added to."""
+    weight = call.inputs[0]
+    kind = Pointwise.EMBEDDING.value
+    terms = [Term(Kernel(kind, weight.dtype), (call.output.elements,))]
+    if call.gradients[0]:
+        terms.append(Term(Kernel(kind, weight.dtype, backward=True), (call.output.elements,)))
+        terms.append(stream(weight.bytes, backward=True))
+    return terms
+
+
+def _cross_entropy(call: LocalCall) -> list[Term]:
+    """A softmax that is kept, and its difference to the targets."""
+    logits = call.inputs[0]
+    terms = [stream(3.0 * logits.bytes)]
+    if call.gradients[0]:
+        terms.append(stream(3.0 * logits.bytes, backward=True))
+    return terms
+
+
+def _pointwise_terms(call: LocalCall, kind: Pointwise) -> list[Term]:
+    count = call.inputs[0].elements
+    terms = [Term(Kernel(kind.value, call.inputs[0].dtype), (count,))]
+    if any(call.gradients):
+        kernel = Kernel(kind.value, call.inputs[0].dtype, backward=True)
+        terms.append(Term(kernel, (count,)))
+    return terms
+
+
+def _view_terms(call: LocalCall, name: str) -> list[Term]:
+    """Views are free; the gradient of a part is written into one of the whole."""
+    if not call.inputs or not call.gradients[0]:
+        return []
+    if name in _PARTS:
+        return [stream(call.inputs[0].bytes + call.output.bytes, backward=True)]
+    if name in _WIDENS:
+        return [stream(call.inputs[0].bytes + call.output.bytes, backward=True)]
+    return []
+
+
+def _memory_terms(call: LocalCall, name: str) -> list[Term]:
+    """One kernel forward, one for each gradient: tensors read and written once."""
+    read = 0.0 if name in _MADE else sum(tensor.bytes for tensor in call.inputs)
+    terms = [stream(read + call.output.bytes)]
+    for tensor, wanted in zip(call.inputs, call.gradients, strict=True):
+        if not wanted:
+            continue
+        if name in _PASSES_GRADIENT:
+            if len(tensor.shape) < len(call.output.shape):  # summed over what it was spread to
+                terms.append(stream(call.output.bytes + tensor.bytes, backward=True))
+            continue
+        terms.append(stream(call.output.bytes + 2.0 * tensor.bytes, backward=True))
+    return terms
+
+
+_SPECIAL: Final[Mapping[str, Callable[[LocalCall], list[Term]]]] = {
+    "linear": _linear,
+    "addmm": _addmm,
+    "matmul": _matmul,
+    "mm": _matmul,
+    "bmm": _matmul,
+    "baddbmm": _matmul,
+    "einsum": _einsum,
+    "convolution": _convolution,
+    "conv1d": _convolution,
+    "conv2d": _convolution,
+    "conv3d": _convolution,
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    "experts": _experts,
+    "scaled_dot_product_attention": _attention,
+    "embedding": _embedding,
+    "cross_entropy_loss": _cross_entropy,
+}
+
+
+def refs_hidden(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
+    """Arguments with their tensors taken out: what makes operators of equal shapes differ."""
+    if isinstance(value, Ref):
+        return Ref
+    if isinstance(value, list | tuple):
+        return tuple(refs_hidden(item) for item in value)
+    return value

@@ -1,0 +1,22 @@
+"""Synthesised programs, their documents and files."""
+
+from astrarium.spmd.program.document import MEMORY_CAUSES as MEMORY_CAUSES
+from astrarium.spmd.program.document import DeviceMemoryPart as DeviceMemoryPart
+from astrarium.spmd.program.document import DevicePart as DevicePart
+from astrarium.spmd.program.document import ProgramDocument as ProgramDocument
+from astrarium.spmd.program.document import ReasonPart as ReasonPart
+from astrarium.spmd.program.document import SourcePart as SourcePart
+from astrarium.spmd.program.document import SynthesisPart as SynthesisPart
+from astrarium.spmd.program.document import TriedPart as TriedPart
+from astrarium.spmd.program.document import placement_text as placement_text
+from astrarium.spmd.program.document import to_dict as to_dict
+from astrarium.spmd.program.document import to_text as to_text
+from astrarium.spmd.program.evaluation import evaluating as evaluating
+from astrarium.spmd.program.evaluation import other_in_evaluation as other_in_evaluation
+from astrarium.spmd.program.files import load_program as load_program
+from astrarium.spmd.program.files import save_program as save_program
+from astrarium.spmd.program.program import SCHEMA as SCHEMA
+from astrarium.spmd.program.program import Conversion as Conversion
+from astrarium.spmd.program.program import DeviceProgram as DeviceProgram
+from astrarium.spmd.program.program import How as How
+from astrarium.spmd.program.program import Instruction as Instruction

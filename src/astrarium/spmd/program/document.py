@@ -1,0 +1,250 @@
+"""The program document, schema `astrarium.program/3`: what `astrarium synthesize` writes.
+
+Everything that is shown or run comes from it: the graph, how its axes are divided, the
+instructions, and what was predicted of them. Placements are written as layouts joined by "/", the
+outermost level first; what is left out has its usual value; one number in place of a list of bytes
+is that of every device. `files` reads documents with checks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import msgspec
+
+from astrarium.cluster import Cluster
+from astrarium.spmd.program.program import SCHEMA, Conversion, DeviceProgram, How, Instruction
+from astrarium.spmd.rules import Placement, parse_layout
+from astrarium.value import Value
+
+PROGRAM_FILE: Final = "program.json"
+CHECKSUM: Final = "checksum"  # the key of the file that holds it
+LEVELS: Final = "/"  # between the layouts of a placement
+MEMORY_CAUSES: Final = ("parameters", "gradients", "optimizer", "activations", "transient")
+
+
+class SourcePart(Value, frozen=True):
+    """What is trained: the factory of the module, and what it was called with."""
+
+    factory: str
+    batch: int
+    sizes: dict[str, Any] = msgspec.field(default_factory=dict)
+    seed: int = 0
+    optimizer: str = "adam"
+    allow_replicate: tuple[str, ...] = ()  # operators without a rule that every device repeats
+
+
+class DevicePart(Value, frozen=True):
+    """One process of the program; `node` counts machines over all pools."""
+
+    rank: int
+    pool: str
+    gpu: str
+    node: int
+
+
+class DeviceMemoryPart(Value, frozen=True):
+    """Bytes of a device; the causes add up to the peak. `transient` comes and goes in a step."""
+
+    rank: int
+    peak_bytes: float
+    capacity_bytes: float
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    transient: float
+
+    @property
+    def share(self) -> float:
+        return self.peak_bytes / self.capacity_bytes
+
+
+class TriedPart(Value, frozen=True):
+    """One arrangement of devices and number of micro-batches that was searched."""
+
+    mesh: str
+    micro_batches: int
+    seconds: float | None  # of the best program found; None: none was found that fits
+    bound_gap: float = 0.0
+    searched: bool = True  # else the effort was spent before
+
+
+class SynthesisPart(Value, frozen=True):
+    """What the synthesis did, in all that was tried.
+
+    No program that fits, with the same ratios, takes less than `1 - bound_gap` of this one's time.
+    """
+
+    seconds: float
+    rounds: int
+    expanded: int
+    optimal: bool
+    bound_gap: float
+    tried: tuple[TriedPart, ...] = ()
+
+
+class ReasonPart(Value, frozen=True):
+    """A part of the model beside the same part of the fastest fixed way (`against`)."""
+
+    part: str
+    against: str
+    seconds: float
+    against_seconds: float
+    sent_bytes: float  # of whole tensors, both passes
+    against_sent_bytes: float
+    kept_bytes: float  # to the end of the step, on the device that keeps most
+    against_kept_bytes: float
+    ways: tuple[str, ...]  # how the operators that take longest are divided
+
+
+class ProgramDocument(Value, frozen=True, dict=True):
+    """A program with all that it refers to, and what else was tried (`baselines`, seconds)."""
+
+    source: SourcePart
+    cluster: Cluster
+    devices: tuple[DevicePart, ...]
+    program: DeviceProgram
+    breakdown_seconds: dict[str, float]
+    memory: tuple[DeviceMemoryPart, ...]
+    search: SynthesisPart
+    baselines: dict[str, float] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reasons: tuple[ReasonPart, ...] = ()
+    # Of a step in which gradients are sent while others are computed; 0: unknown.
+    expected_seconds: float = 0.0
+
+    @property
+    def ranks(self) -> int:
+        return len(self.devices)
+
+
+def to_dict(document: ProgramDocument) -> dict[str, Any]:
+    """The document as plain data, ready for JSON, with a checksum of its content."""
+    content = _content(document)
+    return {"schema": SCHEMA, CHECKSUM: checksum_of(content), **content}
+
+
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """A checksum of plain data: spaces and the order of keys do not count."""
+    text = msgspec.json.encode(content, order="sorted")
+    return f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+
+def _content(document: ProgramDocument) -> dict[str, Any]:
+    program = document.program
+    divisions = [division.granules.tolist() for division in program.divisions]
+    names = program.axes.names or ("",) * program.axes.count
+    return {
+        "source": asdict(document.source),
+        "cluster": document.cluster.to_dict(),
+        "mesh": list(program.mesh),
+        "devices": [asdict(device) for device in document.devices],
+        "iteration_seconds": float(program.seconds),
+        "expected_seconds": float(document.expected_seconds),
+        "breakdown_seconds": {k: float(v) for k, v in document.breakdown_seconds.items()},
+        "baselines": {k: float(v) for k, v in document.baselines.items()},
+        "search": asdict(document.search),
+        "memory": [_whole_numbers(asdict(part)) for part in document.memory],
+        "bytes": [_number(size) for size in program.bytes],
+        "micro_batches": program.micro_batches,
+        "notes": list(document.notes),
+        "reasons": [_whole_sizes(asdict(reason)) for reason in document.reasons],
+        "axes": [
+            {"name": name, "granules": granules, "pieces": [rows[axis] for rows in divisions]}
+            for axis, (name, granules) in enumerate(zip(names, program.axes.granules, strict=True))
+        ],
+        "axis_of": [list(axes) for axes in program.axes.of],
+        "graph": program.graph.to_dict(),
+        "instructions": [instruction_to_dict(one) for one in program.instructions],
+    }
+
+
+def to_text(document: ProgramDocument) -> str:
+    """The file: one line for each node, axis, device and instruction, always the same bytes."""
+    return "".join(_lines(to_dict(document))) + "\n"
+
+
+def placement_text(placement: Placement) -> str:
+    return LEVELS.join(map(str, placement))
+
+
+def parse_placement(text: str) -> Placement:
+    """Read what `placement_text` wrote; ValueError if it is none."""
+    return tuple(parse_layout(layout) for layout in text.split(LEVELS))
+
+
+def instruction_to_dict(one: Instruction) -> dict[str, Any]:
+    data: dict[str, Any] = {"node": one.node, "gives": placement_text(one.gives)}
+    if one.needs:
+        data["needs"] = [placement_text(placement) for placement in one.needs]
+    if one.rules:
+        data["rules"] = [_rule_to_dict(one, level) for level in range(len(one.rules))]
+    if one.conversion is not None:
+        data["conversion"] = _conversion_to_dict(one.conversion)
+    if one.seconds:
+        data["seconds"] = float(one.seconds)
+    if one.bytes:
+        sizes = [_number(size) for size in one.bytes]
+        data["bytes"] = sizes[0] if len(set(sizes)) == 1 else sizes
+    return data
+
+
+def _rule_to_dict(one: Instruction, level: int) -> dict[str, Any]:
+    """The rule of a level; its layouts only where the instruction's are others."""
+    rule = one.rules[level]
+    data: dict[str, Any] = {"name": rule.name}
+    if rule.needs != tuple(placement[level] for placement in one.needs):
+        data["needs"] = [str(layout) for layout in rule.needs]
+    if rule.gives != one.gives[level]:
+        data["gives"] = str(rule.gives)
+    if rule.local:
+        data["local"] = rule.local
+    if rule.messages:
+        data["messages"] = [asdict(message) for message in rule.messages]
+    if rule.gradient_of_whole:
+        data["gradient_of_whole"] = True
+    return data
+
+
+def _conversion_to_dict(conversion: Conversion) -> dict[str, Any]:
+    data = asdict(conversion)
+    return {key: value for key, value in data.items() if value != How.PLAIN}
+
+
+def _whole_sizes(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: _number(value) if key.endswith("_bytes") else value for key, value in data.items()}
+
+
+def _whole_numbers(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: _number(value) for key, value in data.items()}
+
+
+def _number(value: float) -> int | float:
+    """Bytes are whole, mostly: without a fraction they are shorter, and read as the same number."""
+    number = float(value)
+    return int(number) if number.is_integer() else number
+
+
+def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """JSON with a line for each key, and for each entry of the long lists of mappings."""
+    inner = indent + "  "
+    yield "{\n"
+    for position, (key, value) in enumerate(data.items()):
+        yield f"{',' * (position > 0)}{chr(10) * (position > 0)}{inner}{_json(key)}: "
+        if isinstance(value, list) and value and isinstance(value[0], dict | list):
+            entries = f",\n{inner}  ".join(map(_json, value))
+            yield f"[\n{inner}  {entries}\n{inner}]"
+        elif key == "graph":
+            yield from _lines(value, inner)
+        else:
+            yield _json(value)
+    yield f"\n{indent}}}"
+
+
+def _json(value: Any) -> str:  # noqa: ANN401
+    return json.dumps(value, allow_nan=False)

@@ -1,0 +1,128 @@
+"""Steps of the search: from the layouts that are there before a place to those after it.
+
+A state is a position and, for every value that is still to be read, the number of the set of its
+layouts. The moves of a place depend on the values it reads alone, so equal places share them:
+one layer's moves are worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+from astrarium.spmd.solve.parts import Part, PartNetwork
+from astrarium.spmd.solve.ways import Price, Way
+from astrarium.value import Value
+
+State = tuple[int, ...]
+
+
+class Move(NamedTuple):
+    """An option of a part with the conversions before it, and the sets that it leaves."""
+
+    price: Price
+    option: int
+    ways: tuple[Way, ...]  # by read value
+    leaves: tuple[int, ...]  # of values read that stay, then of values made
+
+
+class MoveStage(Value, frozen=True):
+    """What a position of the search has to do with: places in states before and after."""
+
+    live: tuple[int, ...]  # values in the state before it
+    reads: tuple[int, ...]  # where the values read are in the state
+    stays: tuple[bool, ...]  # by value read
+    after: tuple[int, ...]  # where the next state comes from: the state, then what a move leaves
+
+
+class Moves:
+    """The moves of a network."""
+
+    def __init__(self, network: PartNetwork) -> None:
+        self.network = network
+        self.components = network.places[0].part.prices.shape[1]
+        self.stages = _stages(network)
+        self._known: dict[tuple[int, tuple[bool, ...], State], tuple[Move, ...]] = {}
+        self.listed = 0  # moves that were looked at for that
+
+    def of(self, position: int, state: State) -> tuple[Move, ...]:
+        """The moves from a state."""
+        part = self.network.places[position].part
+        stage = self.stages[position]
+        entry = tuple(state[index] for index in stage.reads)
+        key = (id(part), stage.stays, entry)
+        found = self._known.get(key)
+        if found is None:
+            every = [*_all_moves(part, stage.stays, entry)]
+            self.listed += len(every)
+            found = self._known[key] = _sensible(every)
+        return found
+
+    def live(self, position: int) -> tuple[int, ...]:
+        """The values in states of a position; behind the last place there are none."""
+        return self.stages[position].live if position < len(self.stages) else ()
+
+    def after(self, position: int, state: State, move: Move) -> State:
+        """The state that a move leads to."""
+        both = state + move.leaves
+        return tuple(both[index] for index in self.stages[position].after)
+
+
+def _stages(network: PartNetwork) -> tuple[MoveStage, ...]:
+    last: dict[int, int] = {}
+    for position, place in enumerate(network.places):
+        last.update(dict.fromkeys(place.reads, position))
+    stages = []
+    live: tuple[int, ...] = ()
+    for position, place in enumerate(network.places):
+        stays = tuple(last[value] > position for value in place.reads)
+        left = (*(v for v, stay in zip(place.reads, stays, strict=True) if stay), *place.makes)
+        source = {value: index for index, value in enumerate(live) if last[value] > position}
+        source |= {value: len(live) + index for index, value in enumerate(left)}
+        following = tuple(source)
+        stages.append(
+            MoveStage(
+                live,
+                tuple(live.index(value) for value in place.reads),
+                stays,
+                tuple(source[value] for value in following),
+            )
+        )
+        live = following
+    return tuple(stages)
+
+
+def _all_moves(part: Part, stays: tuple[bool, ...], entry: State) -> Iterator[Move]:
+    find = [
+        ways.extensions if stay else ways.covers
+        for ways, stay in zip(part.reads, stays, strict=True)
+    ]
+    needs, gives, prices = part.needs.tolist(), part.gives.tolist(), part.prices.tolist()
+    for option in range(part.size):
+        lists = [f(there, need) for f, there, need in zip(find, entry, needs[option], strict=True)]
+        for ways in product(*lists):
+            price = prices[option]
+            for way in ways:
+                price = [a + b for a, b in zip(price, way.price, strict=True)]
+            kept = tuple(way.after for way, stay in zip(ways, stays, strict=True) if stay)
+            yield Move(tuple(price), option, ways, (*kept, *gives[option]))
+
+
+def _sensible(moves: list[Move]) -> tuple[Move, ...]:
+    """For equal results: without moves that another matches in every component of the price."""
+    by_result: dict[tuple[int, ...], list[Move]] = {}
+    for move in moves:
+        by_result.setdefault(move.leaves, []).append(move)
+    kept: list[Move] = []
+    for group in by_result.values():
+        group.sort(key=lambda move: move.price)
+        if len(group[0].price) == 1:
+            kept.append(group[0])
+            continue
+        best: list[Move] = []
+        for move in group:
+            if not any(all(a <= b for a, b in zip(k.price, move.price, strict=True)) for k in best):
+                best.append(move)
+        kept += best
+    return tuple(kept)

@@ -1,0 +1,47 @@
+"""Where nothing fits: the least that would suffice, by the leanest program found.
+
+With the same limit for every device, even pieces need least on the fullest of them. So the leanest
+program is looked for at even pieces, seconds left out; what it needs on a device, with all that
+comes and goes, is enough. It is found, not proven to be the least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+
+from astrarium.spmd.graph import Graph
+from astrarium.spmd.price import Devices, MemoryUse, price_program
+from astrarium.spmd.rules import Division, by_weight
+from astrarium.spmd.solve import CountedPrices, Effort, Solution, cheapest
+from astrarium.spmd.synthesis.build import build_problem, unpriced_program
+from astrarium.spmd.synthesis.synthesis import main_axes, task_of
+
+STEPS: Final = 100_000  # of one search for a leanest program
+
+
+def leanest(
+    graph: Graph,
+    devices: Devices,
+    micro_batches: int,
+    optimizer: str,
+    allow_replicate: Collection[str] = (),
+) -> MemoryUse:
+    """Memory of the leanest program found, with even pieces; transient memory is not minimised."""
+    task = main_axes(task_of(graph, devices, allow_replicate))
+    even = by_weight(task.axes, [np.ones(size) for size in devices.mesh])
+    divisions: tuple[Division, ...] = even
+    problem = build_problem(
+        graph, task.rules, task.axes, divisions, devices, micro_batches, optimizer
+    )
+    classes = tuple(range(len(devices.operators)))
+    weights = (0.0, *(1.0 for _ in classes))
+    found = cheapest(problem, CountedPrices(classes, weights), Effort(STEPS))
+    assert found is not None  # whole tensors on every device are a program
+    solution = Solution(found.steps, 0.0, (), 0.0, found.expanded, optimal=False)
+    program = unpriced_program(
+        problem, solution, graph, task.axes, divisions, devices, micro_batches
+    )
+    return price_program(program, devices, divisions, optimizer).memory

@@ -1,0 +1,586 @@
+"""The program for a graph on devices: the search and the choice of ratios in turn, until no gain.
+
+Each round searches the best program for the ratios there are, then the best ratios for that
+program. It starts from ratios by speed and from even ones; where a program does not fit, from
+ratios by memory, too. Every program is kept with the ratios it was priced with, in whole granules,
+and the fastest that fits is the answer.
+
+Rounds divide the axes that matter most, the batch and those of parameters; then all axes (the
+tokens of a sequence, the places of an expert) are searched at the ratios found, and if that gains,
+rounds go on with all of them.
+
+Every search has a part of the effort that is left, so the work as a whole is bounded: where it does
+not last, the answer is the best program so far.
+
+What is proven: `bound` is of a search over all rules at the ratios of the answer. No program is
+faster *with those ratios*; other ratios are tried by linear programming around the programs found,
+which proves nothing about all pairs of program and ratios.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.spmd.graph import Graph, cut, parts_of
+from astrarium.spmd.price import (
+    Devices,
+    MeasuredOperators,
+    MemoryUse,
+    Priced,
+    ProgramPrice,
+    price_program,
+    with_price,
+)
+from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.rules import (
+    Axes,
+    Division,
+    ShardRule,
+    by_weight,
+    find_axes,
+    rules_of,
+    whole_granules,
+)
+from astrarium.spmd.solve import Effort, NoRoomError, SearchProblem, Solution, solve
+from astrarium.spmd.synthesis.baselines import (
+    Place,
+    ProgramSpace,
+    Ratios,
+    Rules,
+    restricted,
+    silenced,
+)
+from astrarium.spmd.synthesis.build import build_problem, unpriced_program
+from astrarium.spmd.synthesis.lines import kinds_of, lines_of
+from astrarium.spmd.synthesis.ratios import Lines, best_parts, best_shares, dealt_out
+from astrarium.spmd.synthesis.ties import tied_axes
+from astrarium.value import Value
+
+ROUNDS: Final = 6  # of each start; two are usual
+SAME: Final = 1e-9  # relative difference of times of one program, summed up in another order
+GAIN: Final = 1e-4  # of a step's time: less is no gain
+CUT_GAIN: Final = 5e-3  # what cuts must promise, were they free, before they are tried
+ATTEMPTS: Final = 8  # to find a program that leaves room for what comes and goes
+SHARES: Final = 2  # a search may take one of so many of the effort that is left
+LEAST_STEPS: Final = 30_000  # of a search, however little is left
+WIDER_STEPS: Final = 100_000  # of a search over all axes, where there is a program already
+STEPS_OF_A_CHOICE: Final = 5  # of a search: what takes as long as its price
+NEARLY_FULL: Final = 0.9  # of a device's memory: less in it may let ratios be others
+PHASES: Final = ("rules", "prices", "search", "ratios")
+
+
+class Synthesis(Value, frozen=True, dict=True):
+    """A program, and how it was found."""
+
+    program: DeviceProgram
+    rounds: int  # searches
+    expanded: int  # states of all searches
+    optimal: bool  # no program is faster with the ratios of this one
+    bound: float  # seconds: no program with the ratios of this one is faster; 0: none is known
+    seconds: dict[str, float]  # of the work done, by phase
+    limited: bool = False  # by memory: with more of it, or less in it, a program may be faster
+
+    @property
+    def bound_gap(self) -> float:
+        """How much of a step might be saved with the same ratios, at most."""
+        return max(0.0, 1.0 - self.bound / self.program.seconds) if self.program.seconds else 0.0
+
+
+class Task(Value, frozen=True, dict=True):
+    """What is to be divided, on what; everything that does not change from round to round."""
+
+    graph: Graph
+    devices: Devices
+    rules: Rules
+    axes: Axes
+    groups: Ints  # the variable that stands for each axis
+    micro_batches: int = 1
+    optimizer: str = "adam"
+    measured: MeasuredOperators | None = None
+    space: ProgramSpace | None = None  # what programs are narrowed down to
+    narrowed: bool = False  # to main axes: then a search proves nothing about all programs
+
+    @property
+    def free(self) -> bool:
+        """Whether ratios are chosen."""
+        return self.space is None or self.space.ratios is Ratios.FREE
+
+
+class _Candidate(Value, frozen=True, dict=True):
+    """A program with the price that belongs to its divisions."""
+
+    program: DeviceProgram  # without predictions: they are in the price
+    price: ProgramPrice
+
+    @property
+    def seconds(self) -> float:
+        return self.price.seconds
+
+    def fits(self, devices: Devices) -> bool:
+        return bool(np.all(self.price.memory.peak <= devices.room))
+
+
+@dataclass
+class _Found:
+    """The best program so far, and a record of the work."""
+
+    effort: Effort = field(default_factory=Effort)
+    best: _Candidate | None = None
+    bound: float = 0.0
+    optimal: bool = False
+    limited: bool = False
+    rounds: int = 0
+    expanded: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    no_room: NoRoomError | None = None
+    searched: set[tuple[bool, tuple[bytes, ...]]] = field(default_factory=set)  # divisions
+    divided: set[tuple[Instruction, ...]] = field(default_factory=set)  # programs
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - start
+
+    def offer(self, one: _Candidate, devices: Devices, solution: Solution | None) -> None:
+        """Keep a program if it fits and is faster; `solution`: what its search says of it."""
+        if not one.fits(devices):
+            self.no_room = self.no_room or lack_of(one.price.memory, devices)
+            return
+        if self.best is not None:
+            longer = one.seconds - self.best.seconds
+            proves = solution is not None and not self.bound
+            if longer > 0 and not (proves and longer <= SAME * self.best.seconds):
+                return
+        self.best = one
+        self.limited = bool(np.any(one.price.memory.peak > NEARLY_FULL * devices.room))
+        self.bound = min(solution.bound, one.seconds) if solution else 0.0
+        self.optimal = solution.optimal if solution else False
+
+    def learn(self, divisions: tuple[bytes, ...], solution: Solution) -> None:
+        """Take over a search's bound, if it was at the ratios of the best program."""
+        if self.best is not None and _key(self.best.program.divisions) == divisions:
+            self.bound = max(self.bound, min(solution.bound, self.best.seconds))
+
+
+def synthesize(  # noqa: PLR0913  what a user can say
+    graph: Graph,
+    devices: Devices,
+    *,
+    micro_batches: int = 1,
+    optimizer: str = "adam",
+    measured: MeasuredOperators | None = None,
+    allow_replicate: Collection[str] = (),
+    space: ProgramSpace | None = None,
+    candidates: Sequence[DeviceProgram] = (),
+    cuts: bool = True,
+    effort: Effort | None = None,
+) -> Synthesis:
+    """The fastest program found for a graph of one micro-batch, within an effort.
+
+    `space` narrows the programs down to a baseline's. `candidates` are programs of the same graph
+    that the answer must not be slower than; their ratios are starts, too.
+    """
+    found = _Found(effort or Effort())
+    with found.timed("rules"):
+        task = task_of(graph, devices, allow_replicate, space)
+    task = replace(task, micro_batches=micro_batches, optimizer=optimizer, measured=measured)
+    if space is not None and not space.memory:
+        task = replace(task, devices=without_limits(devices))
+    for program in candidates:
+        found.offer(_candidate(task, program, program.divisions), task.devices, None)
+    main = main_axes(task)
+    for divisions in _starts(task, space, candidates):
+        _alternate(main, divisions, found)
+        for by_memory in () if found.best else _starts_by_memory(task):
+            _alternate(main, by_memory, found)
+    _with_all_axes(task, main, found)
+    if found.best is None:
+        raise found.no_room or AssertionError("a search ended without a program or a reason")
+    if cuts and task.free and len(kinds_of(devices, 0).members) > 1:
+        _with_cuts(task, found, allow_replicate)
+    program = with_price(found.best.program, found.best.price)
+    return Synthesis(
+        program,
+        found.rounds,
+        found.expanded,
+        found.optimal,
+        found.bound,
+        found.seconds,
+        found.limited,
+    )
+
+
+def task_of(
+    graph: Graph,
+    devices: Devices,
+    allow_replicate: Collection[str] = (),
+    space: ProgramSpace | None = None,
+) -> Task:
+    """Rules and axes of a graph."""
+    rules: Rules = tuple(rules_of(graph, node, allow_replicate) for node in graph.nodes)
+    axes = find_axes(graph, rules)
+    if space is not None:
+        rules = restricted(space, graph, axes, rules)
+    return Task(graph, devices, rules, axes, tied_axes(graph, axes), space=space)
+
+
+def main_axes(task: Task) -> Task:
+    """The task with the rules that divide the batch or dimensions of parameters alone."""
+    if task.space is not None:
+        return task
+    narrow = ProgramSpace("main axes", _along_main_axes, Ratios.FREE)
+    rules = restricted(narrow, task.graph, task.axes, task.rules)
+    return task if rules == task.rules else replace(task, rules=rules, narrowed=True)
+
+
+def _along_main_axes(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
+    return [rule for rule in rules if place.divided(node, rule) <= place.batch | place.trained]
+
+
+def without_limits(devices: Devices) -> Devices:
+    """The same devices with memory without end."""
+    endless = tuple(replace(device, room=float("inf")) for device in devices.devices)
+    return replace(devices, devices=endless)
+
+
+def _placed(devices: Devices, by_device: Floats) -> list[Floats]:
+    """A figure of devices by place of every level: what the places hold of it together."""
+    return [
+        np.bincount(devices.coordinates[level], by_device, minlength=size).astype(np.float64)
+        for level, size in enumerate(devices.mesh)
+    ]
+
+
+def _starts(
+    task: Task, space: ProgramSpace | None, candidates: Sequence[DeviceProgram]
+) -> list[tuple[Division, ...]]:
+    """By speed and even, or the ones that a space asks for."""
+    even = np.ones(task.devices.count)
+    speed = task.devices.speed(task.graph.usual_dtype)
+    weights = {
+        Ratios.FREE: (speed, even),
+        Ratios.SPEED: (speed,),
+        Ratios.EVEN: (even,),
+    }[space.ratios if space else Ratios.FREE]
+    starts = [by_weight(task.axes, _placed(task.devices, each)) for each in weights]
+    starts += [_divisions_for(task, program) for program in candidates]
+    return _distinct(starts)
+
+
+def _starts_by_memory(task: Task) -> list[tuple[Division, ...]]:
+    room = task.devices.room
+    if not task.free or not np.all(np.isfinite(room)):
+        return []
+    return [by_weight(task.axes, _placed(task.devices, room))]
+
+
+def _distinct(starts: Sequence[tuple[Division, ...]]) -> list[tuple[Division, ...]]:
+    return list({_key(start): start for start in starts}.values())
+
+
+def _key(divisions: Sequence[Division]) -> tuple[bytes, ...]:
+    return tuple(division.granules.tobytes() for division in divisions)
+
+
+def _alternate(
+    task: Task, divisions: tuple[Division, ...], found: _Found, before: float = np.inf
+) -> None:
+    """Search and choose ratios in turn, until neither gains; `before`: seconds to start from."""
+    for _ in range(ROUNDS):
+        key = _key(divisions)
+        is_over = found.effort.spent and (found.searched or found.best)
+        if (task.narrowed, key) in found.searched or is_over:
+            return
+        found.searched.add((task.narrowed, key))
+        try:
+            here, solution = _searched(task, divisions, found)
+        except NoRoomError as error:
+            found.no_room = found.no_room or error
+            fitting = _made_to_fit(task, divisions, error, found)
+            if fitting is None:
+                return
+            divisions = fitting.program.divisions
+            continue
+        found.offer(here, task.devices, None if task.narrowed else solution)
+        found.limited |= found.best is here and solution.limited
+        if not task.narrowed:
+            found.learn(key, solution)
+        form = tuple(map(_bare, here.program.instructions))
+        if not task.free or here.seconds > before * (1 - GAIN) or form in found.divided:
+            return
+        found.divided.add(form)
+        with found.timed("ratios"):
+            better = _other_ratios(task, here)
+        if better is None or (
+            here.fits(task.devices) and better.seconds > here.seconds * (1 - GAIN)
+        ):
+            return
+        found.offer(better, task.devices, None)
+        if task.narrowed:  # the search that follows is over all axes
+            return
+        divisions, before = better.program.divisions, better.seconds
+
+
+def _made_to_fit(
+    task: Task, divisions: tuple[Division, ...], error: NoRoomError, found: _Found
+) -> _Candidate | None:
+    """The leanest program with ratios by which it fits; None if it does not."""
+    if error.leanest is None or not task.free:
+        return None
+    with found.timed("ratios"):
+        program = unpriced_program(
+            _problem(task, divisions),
+            error.leanest,
+            task.graph,
+            task.axes,
+            divisions,
+            task.devices,
+            task.micro_batches,
+        )
+        fitting = _other_ratios(task, _candidate(task, program, divisions))
+    if fitting is not None:
+        found.offer(fitting, task.devices, None)
+    return fitting
+
+
+def _with_all_axes(task: Task, main: Task, found: _Found) -> None:
+    """Search all rules at the ratios found, or where nothing fitted, from the starts."""
+    if main is not task and found.best is None:
+        for divisions in (*_starts(task, None, ()), *_starts_by_memory(task)):
+            _alternate(task, divisions, found)
+    elif main is not task and found.best is not None:
+        # What is no faster is not worth other ratios, nor another search.
+        before = found.best.seconds * (1 + 2 * GAIN)
+        _alternate(task, _divisions_for(task, found.best.program), found, before)
+    _with_bound(task, found)
+
+
+def _with_bound(task: Task, found: _Found) -> None:
+    """A bound where no search gave one: without memory's limit it is shorter, its bound holds."""
+    best = found.best
+    if best is None or found.bound or best.program.graph is not task.graph:
+        return
+    endless = replace(task, devices=without_limits(task.devices))
+    _, solution = _searched(endless, best.program.divisions, found)
+    found.bound = min(solution.bound, best.seconds)
+    found.optimal = found.bound >= best.seconds * (1 - SAME)
+
+
+def _bare(one: Instruction) -> Instruction:
+    """An instruction without what was predicted of it."""
+    return replace(one, seconds=0.0, bytes=(), conversion=None)
+
+
+def _searched(
+    task: Task, divisions: tuple[Division, ...], found: _Found
+) -> tuple[_Candidate, Solution]:
+    """The best program for a division, and what is known of it.
+
+    The search counts what is kept to the end of a step; of what comes and goes, only as much as no
+    program can avoid. Where the program found takes more than that, and so too much, it is looked
+    for again with that much set aside: then the first search's bound is all that is proven. If
+    nothing is found so, it is the first program, which may fit with other ratios.
+    """
+    with found.timed("prices"):
+        problem = _problem(task, divisions)
+    found.effort.spend(STEPS_OF_A_CHOICE * sum(map(len, problem.choices)))
+    first, solution = here, latest = _solved(task, divisions, problem, found)
+    for _ in range(ATTEMPTS):
+        if here.fits(task.devices) or found.effort.spent:
+            break
+        left = task.devices.least_by_class(task.devices.room - here.price.memory.transient)
+        problem = replace(problem, room=tuple(map(min, problem.room, left)))
+        try:
+            here, latest = _solved(task, divisions, problem, found)
+        except NoRoomError:
+            break
+    if here is first:
+        return first, solution
+    if not here.fits(task.devices):
+        return first, replace(solution, optimal=False)
+    reached = solution.bound >= latest.seconds * (1 - SAME)
+    return here, replace(latest, bound=solution.bound, optimal=reached)
+
+
+def _solved(
+    task: Task, divisions: tuple[Division, ...], problem: SearchProblem[Priced], found: _Found
+) -> tuple[_Candidate, Solution]:
+    with found.timed("search"), found.effort.portion(_steps(task, found)) as effort:
+        solution = solve(problem, effort)
+    found.rounds += 1
+    found.expanded += solution.expanded
+    with found.timed("prices"):
+        program = unpriced_program(
+            problem,
+            solution,
+            task.graph,
+            task.axes,
+            divisions,
+            task.devices,
+            task.micro_batches,
+        )
+        return _candidate(task, program, divisions), solution
+
+
+def _steps(task: Task, found: _Found) -> float:
+    """How many steps a search may take."""
+    most = max(found.effort.left / SHARES, LEAST_STEPS)
+    is_wider = found.best is not None and task.space is None and not task.narrowed
+    return min(most, WIDER_STEPS) if is_wider else most
+
+
+def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Priced]:
+    problem = build_problem(
+        task.graph,
+        task.rules,
+        task.axes,
+        divisions,
+        task.devices,
+        task.micro_batches,
+        task.optimizer,
+        task.measured,
+    )
+    if task.space is None:
+        return problem
+    return silenced(task.space, task.graph, task.axes, problem)
+
+
+def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
+    """Where a program is too large, with all that comes and goes, and by how much."""
+    peak = memory.peak
+    worst = int(np.argmax(peak / devices.room))
+    device_class, room = int(devices.class_of[worst]), float(devices.room[worst])
+    return NoRoomError(device_class, float(peak[worst]), room, proven=False)
+
+
+def _candidate(task: Task, program: DeviceProgram, divisions: tuple[Division, ...]) -> _Candidate:
+    price = price_program(program, task.devices, divisions, task.optimizer, task.measured)
+    return _Candidate(replace(program, divisions=divisions), price)
+
+
+def _other_ratios(task: Task, now: _Candidate) -> _Candidate | None:
+    """The program with the ratios that suit it best, one level after another."""
+    best = None
+    for level in range(task.devices.levels):
+        kinds = kinds_of(task.devices, level)
+        if len(kinds.members) == 1:
+            continue
+        now = best or now
+        lines = lines_of(now.program, now.price, task.devices, task.groups, level)
+        division = _divided(lines, now.program, level, task.groups, kinds.of)
+        if division is None:
+            continue
+        divisions = tuple(
+            division if one == level else each for one, each in enumerate(now.program.divisions)
+        )
+        other = _candidate(task, now.program, divisions)
+        slower = now.fits(task.devices) and other.seconds >= now.seconds
+        if other.fits(task.devices) and not slower:
+            best = other
+    return best
+
+
+def _divided(
+    lines: Lines, program: DeviceProgram, level: int, groups: Ints, kinds: Ints
+) -> Division | None:
+    """Whole granules for the axes that prices depend on; the others stay as they are."""
+    narrow, used = _used(lines)
+    if not len(used):
+        return None
+    shares = best_shares(narrow)
+    parts = best_parts(narrow, shares) if shares is not None else None
+    if parts is None:
+        return None
+    dealt = dealt_out(narrow, parts)  # places in the order of kinds
+    order = np.argsort(kinds, kind="stable")
+    granules = program.divisions[level].granules.copy()
+    row_of = {int(group): row for row, group in enumerate(used)}
+    for axis, group in enumerate(groups.tolist()):
+        if group in row_of:
+            granules[axis, order] = dealt[row_of[group]]
+    return Division(granules)
+
+
+def _used(lines: Lines) -> tuple[Lines, Ints]:
+    """Without the axes that nothing depends on, and which ones are left."""
+    used = np.flatnonzero(np.any(lines.slopes != 0, axis=(0, 2)) | np.any(lines.bytes_slopes, 1))
+    left = replace(
+        lines,
+        granules=lines.granules[used],
+        slopes=lines.slopes[:, used],
+        bytes_slopes=lines.bytes_slopes[used],
+    )
+    return left, used
+
+
+def _with_cuts(task: Task, found: _Found, allow_replicate: Collection[str]) -> None:
+    """Try ratios by part of the model where, with free cuts, they would gain enough."""
+    best = found.best
+    parts = parts_of(task.graph)
+    if best is None or max(parts) == 0 or best.program.graph is not task.graph:
+        return
+    with found.timed("ratios"):
+        gain = _gain_of_free_cuts(task, best, parts)
+    if gain < CUT_GAIN:
+        return
+    with found.timed("rules"):
+        divided = task_of(cut(task.graph, parts), task.devices, allow_replicate, task.space)
+    divided = replace(
+        divided,
+        micro_batches=task.micro_batches,
+        optimizer=task.optimizer,
+        measured=task.measured,
+    )
+    main = main_axes(divided)
+    _alternate(main, _divisions_for(divided, best.program), found)
+    if found.best is not best:
+        _with_all_axes(divided, main, found)
+
+
+def _gain_of_free_cuts(task: Task, best: _Candidate, parts: tuple[int, ...]) -> float:
+    """Part of a step's time that ratios by part would save if cuts cost nothing."""
+    seconds = []
+    for by_part in (None, parts):
+        lines = lines_of(best.program, best.price, task.devices, task.groups, parts=by_part)
+        lines = _used(lines)[0]
+        shares = best_shares(lines)
+        seconds.append(lines.seconds(shares) if shares is not None else np.inf)
+    return 1.0 - seconds[1] / seconds[0] if np.isfinite(seconds[0]) else 0.0
+
+
+def _divisions_for(task: Task, program: DeviceProgram) -> tuple[Division, ...]:
+    """The divisions of a program of the same module for the axes of a task.
+
+    Where one of their graphs has cuts, axes are found by the names of nodes: both sides of a cut
+    are as the one axis, one axis is as the last side.
+    """
+    if program.graph is task.graph:
+        return program.divisions
+    number = {node.name: index for index, node in enumerate(program.graph.nodes)}
+    old = [0] * task.axes.count
+    for index, node in enumerate(task.graph.nodes):
+        source = index if node.name in number else task.graph.inputs[index][0]
+        before = program.axes.of[number[task.graph.nodes[source].name]]
+        for axis, model in zip(task.axes.of[index], before, strict=True):
+            old[axis] = model
+    return tuple(
+        Division(
+            np.stack(
+                [
+                    whole_granules(division.granules[model].astype(np.float64), granules)
+                    for model, granules in zip(old, task.axes.granules, strict=True)
+                ]
+            )
+        )
+        for division in program.divisions
+    )
