@@ -202,7 +202,7 @@ def test_a_device_whose_products_are_slower_is_slower_by_as_much() -> None:
 
 
 def test_messages_that_are_sent_again_count_as_messages() -> None:
-    """Layers that are redone send theirs three times instead of twice; the head's are not redone."""
+    """Redone layers send theirs three times instead of twice; the head's are not redone."""
     pool = pool_of("l40s:8")
     plain, again = (
         plan_of(pool, tp=8, recompute=how, overlap_tp=False).breakdown_seconds

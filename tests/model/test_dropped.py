@@ -67,7 +67,7 @@ def test_what_cannot_be_read_as_another_type_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**LLAMA, "model_type": "novel"}))
     with pytest.raises(InputError, match=r"--as lama: unknown type \(did you mean 'llama'\?\)"):
         load_as(str(path), "lama")
-    with pytest.raises(InputError, match="'llama-2-7b' is no config.json"):
+    with pytest.raises(InputError, match=r"'llama-2-7b' is no config\.json"):
         load_as("llama-2-7b", "llama")
     path.write_text(json.dumps({"layers": []}))
     with pytest.raises(InputError, match="is a model file"):

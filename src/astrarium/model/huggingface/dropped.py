@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-_OFF: Final = (None, False, 0, "", [], {})
+_OFF: Final[tuple[object, ...]] = (None, False, 0, "", [], {})
 
 # What each key stands for, in words that end "is not counted".
 MEANINGS: Final[Mapping[str, str]] = {

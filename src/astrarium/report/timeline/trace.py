@@ -77,8 +77,8 @@ def _check_size(of_stages: Sequence[Entry], stages: Sequence[StagePart]) -> None
     if size > MOST_BYTES:
         raise InputError(
             f"--every-rank: a trace of {ranks:,} ranks takes about {format_bytes(size)}, and"
-            f" viewers open at most {format_bytes(MOST_BYTES)}; leave --every-rank out: a track for every"
-            " stage shows the same, as the ranks of a stage are alike"
+            f" viewers open at most {format_bytes(MOST_BYTES)}; leave --every-rank out: a track for"
+            " every stage shows the same, as the ranks of a stage are alike"
         )
 
 

@@ -181,11 +181,8 @@ class LabelSearch:
         for _ in range(_SPREADING_MOVES):
             moved = np.concatenate([[known], self._moved(known)])
             uneven = self._unevenness(moved)
-            moved = moved[
-                np.argsort(uneven, kind="stable")[
-                    : int((uneven < uneven[0] * (1 - ROUNDING)).sum())
-                ]
-            ]
+            better = int((uneven < uneven[0] * (1 - ROUNDING)).sum())
+            moved = moved[np.argsort(uneven, kind="stable")[:better]]
             if not len(moved):
                 break
             seconds = np.add(*seconds_of_splits(self.data, moved, self.place))
