@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Gpus = str | Mapping[str, int]  # "h100:64,a100:32", or {"h100": 64, "a100": 32}
 Objective = Literal["throughput", "cost", "time"]
 Mode = Literal["exact", "up-to"]
+Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
 
 
@@ -85,6 +86,9 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     precision: Precision = "bf16",
     rules: Sequence[str] = (),
     top: Amount = 5,
+    prefer: Prefer = "recommended",
+    fit_chance: Amount | None = None,
+    memory_margin: Amount | None = None,
     **terms: Unpack[RunFlags],
 ) -> Plans:
     """The best strategies for a model on GPUs; as `astrarium plan`.

@@ -65,6 +65,12 @@ def _objectives() -> Iterable[StrEnum]:
     return [one for one in Objective if one is not Objective.GPUS]
 
 
+def _preferences() -> Iterable[StrEnum]:
+    from astrarium.search.outcome import Prefer
+
+    return Prefer
+
+
 def _modes() -> Iterable[StrEnum]:
     from astrarium.search.outcome import Mode
 
@@ -159,6 +165,20 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "Drop strategies, e.g. '$tp > 8'; repeatable.", "EXPR", readers.texts, several=True
     ),
     "top": Flag("How many plans to list.", "K", readers.count(readers.MOST_PLANS), default=5),
+    "prefer": Flag(
+        "Of plans that cannot be told apart, the simplest with room, or the fastest.",
+        read=readers.choice(_preferences),
+        default="recommended",
+        words=("recommended", "fastest"),
+    ),
+    "fit_chance": Flag(
+        "Least chance that a plan fits in memory; default: 95.", "PERCENT", readers.share
+    ),
+    "memory_margin": Flag(
+        "Memory of each GPU to leave free, such as 4GiB, in place of --fit-chance.",
+        "SIZE",
+        readers.number("parse_bytes", readers.MOST_MEMORY, allow_zero=True),
+    ),
     "profile": Flag(
         "Profile of the cluster, written by `astrarium calibrate`.",
         "FILE",

@@ -234,6 +234,7 @@ class PlanPart(Value, frozen=True):
     runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
     megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
     run: RunPart | None = None  # null without a number of tokens, or in older files
+    fit_chance: float | None = None  # that no GPU runs out of memory; null in older files
 
     @property
     def pools(self) -> dict[str, int]:
@@ -311,11 +312,27 @@ class SensitivityPart(Value, frozen=True):
     unchanged_to: float | None = None
 
 
+class ChoicePart(Value, frozen=True):
+    """Which plan to start, by rank: of the near-tie, the simplest with room in memory.
+
+    `near_tie` are the listed plans that cannot be told from the fastest; `chance` is that the
+    fastest is really faster than the recommended, `slower` what the prediction says. `fastest` is
+    null if it is not listed.
+    """
+
+    recommended: int
+    fastest: int | None
+    near_tie: tuple[int, ...]
+    slower: float
+    chance: float
+    why: tuple[str, ...]  # what the recommended plan does without
+
+
 class PlanDocument(Value, frozen=True):
     """`search` is null when a single strategy was predicted; `notes` are for the reader.
 
     Without any plan `error` says why, and nothing is known of the search. `compare` and
-    `sensitivity` are there where they were asked for.
+    `sensitivity` are there where they were asked for, `choice` where a plan is recommended.
     """
 
     schema: str
@@ -328,6 +345,7 @@ class PlanDocument(Value, frozen=True):
     error: str | None = None
     compare: ComparePart | None = None
     sensitivity: tuple[SensitivityPart, ...] | None = None
+    choice: ChoicePart | None = None  # null with --prefer fastest, or where money decides
 
     @property
     def listed(self) -> tuple[PlanPart, ...]:
@@ -338,7 +356,7 @@ class PlanDocument(Value, frozen=True):
 def to_dict(document: PlanDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
     data: dict[str, Any] = msgspec.to_builtins(document)  # twenty times as fast as `asdict`
-    for key in [key for key in ("error", "compare", "sensitivity") if data[key] is None]:
+    for key in [key for key in ("error", "compare", "sensitivity", "choice") if data[key] is None]:
         del data[key]
     return data
 

@@ -51,6 +51,7 @@ def plan_part(plan: Plan, rank: int, limits: Limits | None = None) -> PlanPart:
         runtimes=plan.runtimes,
         megatron_lacks=plan.megatron_lacks,
         run=None if plan.run is None else run_part(plan, plan.run, limits or Limits()),
+        fit_chance=plan.fit_chance,
     )
 
 

@@ -116,7 +116,7 @@ TIME_CAUSES: Mapping[str, TimeCause] = {
         "host",
         "what the program does between kernels, for each micro-batch and iteration",
         TimeKind.WAITING,
-        "a larger micro-batch, a larger batch to spread it over",
+        "CUDA graphs, a larger micro-batch, a larger batch to spread it over",
     ),
 }
 

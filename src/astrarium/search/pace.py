@@ -10,7 +10,7 @@ from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import Pipelines
 from astrarium.cost.replay import chunk_passes
-from astrarium.cost.step import after_parts, pass_seconds, rank_parts
+from astrarium.cost.step import after_parts, rank_parts
 from astrarium.strategy.columns import Options
 from astrarium.strategy.placement import Parts
 from astrarium.strategy.types import Reach
@@ -54,7 +54,7 @@ def stage_seconds(
     """Of every row of the pipelines, its stages."""
     layouts = pipelines.layouts
     rows = np.arange(len(placed))
-    forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
+    _, (forward, backward) = rank_parts(layouts, rows, options)
     after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
     whole = pipelines.model_seconds(options)
     several = np.flatnonzero(layouts.virtual > 1)

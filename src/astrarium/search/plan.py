@@ -12,12 +12,13 @@ import numpy as np
 
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
+from astrarium.cost.chances import fit_chance
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, memory_of
 from astrarium.cost.mixed import ClusterModel, StageClass
 from astrarium.cost.replay import is_executed, replayed_seconds
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
-from astrarium.cost.uncertainty import interval_ratios
+from astrarium.cost.uncertainty import doubts_of, interval_ratios
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
@@ -85,6 +86,7 @@ class Plan(Value, frozen=True):
     train_seconds: float | None
     runtimes: tuple[str, ...]  # that can execute it
     megatron_lacks: tuple[str, ...]  # what it would need that Megatron does not have
+    fit_chance: float  # that no GPU runs out of memory
     run: Run | None = None  # None without a number of tokens
 
     @property
@@ -202,7 +204,10 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
     seconds = priced.seconds
     lacking = _no_place_for_inputs(model, priced.strategy)
     experts = workload.model.max_experts > 0
-    ratios = [interval_ratios(m.ops, m.runtime.name, experts=experts) for m, _ in used]
+    ratios = [
+        interval_ratios(doubts_of(m.ops, priced.breakdown, experts=experts), m.runtime.name)
+        for m, _ in used
+    ]
     low, high = min(ratio[0] for ratio in ratios), max(ratio[1] for ratio in ratios)
     iterations = workload.iterations
     train_seconds = None if iterations is None else iterations * seconds
@@ -230,6 +235,15 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         train_seconds=train_seconds,
         runtimes=() if lacking else (model.pools[0].runtime.name,),
         megatron_lacks=lacking,
+        fit_chance=min(
+            fit_chance(
+                stage.peak_bytes,
+                stage.capacity_bytes,
+                model.pools[0].runtime.name,
+                experts=experts,
+            )
+            for stage in priced.memory
+        ),
     )
 
 

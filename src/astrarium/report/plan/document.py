@@ -18,6 +18,7 @@ from astrarium.model.workload import Workload
 from astrarium.plans.document import (
     SCHEMA,
     AlonePart,
+    ChoicePart,
     ClusterPart,
     ComparePart,
     EvaluationPart,
@@ -40,6 +41,7 @@ from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned
+from astrarium.search.recommended import is_tied
 from astrarium.units import HOUR, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -101,6 +103,23 @@ def document_of(
         (*notes, *found),
         compare=compare,
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
+        choice=_choice_part(planned),
+    )
+
+
+def _choice_part(planned: Planned) -> ChoicePart | None:
+    found = planned.recommendation
+    if found is None:
+        return None
+    ranks = {id(plan): rank for rank, plan in enumerate(planned.plans, start=1)}
+    tied = [plan for plan in planned.plans if is_tied(found.fastest, plan)]
+    return ChoicePart(
+        recommended=1,
+        fastest=ranks.get(id(found.fastest)),
+        near_tie=tuple(ranks[id(plan)] for plan in tied),
+        slower=found.slower,
+        chance=found.chance,
+        why=found.why,
     )
 
 

@@ -146,7 +146,7 @@ def _priced(
 ) -> Redealt | None:
     layouts = model.layouts(degrees, virtual, codes, model.shard_costs(degrees), all_ranks=True)
     peak = memory_of(layouts, np.arange(len(codes)), options).by_rank.max(axis=1)
-    fits = np.flatnonzero(peak <= model.pool.gpu.memory_bytes)
+    fits = np.flatnonzero(peak <= model.pool.usable_bytes)
     if not len(fits):
         return None
     least = total_seconds(layouts, fits, options.take(fits))
