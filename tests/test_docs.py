@@ -30,7 +30,7 @@ from astrarium.strategy.validity import COLUMNS, megatron_rules
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in pages()}
 COMMANDS = PAGES["docs/commands.md"]
 REFRESH = "run `python tests/doc_examples.py` if the new output is meant"
-TYPE_WORDS = {int: "number", bool: "true/false", str: "text"}
+TYPE_WORDS = {int: "number", float: "number", bool: "true/false", str: "text"}
 
 each_page = pytest.mark.parametrize("page", PAGES)
 

@@ -25,10 +25,14 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from astrarium.catalog.gpus import gpus
 from astrarium.catalog.prices import (
     INSTANCE_COLUMNS,
+    RATE_CARD,
     REGION_COLUMNS,
     Offer,
+    default_offers,
+    is_stale,
     median_price,
     merged,
     rented_sizes,
@@ -193,30 +197,50 @@ def _drop(text: str, key: str) -> str:
     return re.sub(rf',\s*"{key}": {value}|"{key}": {value},\s*', "", text, count=1)
 
 
-def figures_of(offers: Sequence[Offer], kind: str) -> dict[str, dict[str, Sourced]]:
+def figures_of(
+    offers: Sequence[Offer], kind: str, nodes: Mapping[str, int]
+) -> dict[str, dict[str, Sourced]]:
     """By GPU type, or by instance: what its entry says about prices, and from where."""
     groups: defaultdict[str, list[Offer]] = defaultdict(list)
     for offer in offers:
         groups[getattr(offer, kind)].append(offer)
+    newest = date.fromisoformat(max(offer.date for offer in offers))
     found: dict[str, dict[str, Sourced]] = {}
     for name, own in groups.items():
-        days = [offer.date for offer in own]
-        figures: dict[str, Sourced] = {"price_dates": ([min(days), max(days)], [])}
-        size, unit = (1, "usd_per_gpu_hour") if kind == "gpu" else (own[0].gpus, "usd_per_hour")
-        for spot in (False, True):
-            price = median_price(own, spot=spot)
-            priced = [o for o in own if (o.spot_usd_per_hour if spot else o.usd_per_hour)]
-            figure = None if price is None else float(f"{price * size:g}")
-            figures[f"spot_{unit}" if spot else unit] = (figure, _sources(priced))
         if kind == "instance":
-            figures["price_regions"] = (sum(offer.regions for offer in own), [])
-        else:
-            figures["price_clouds"] = (len({offer.cloud for offer in own}), [])
-            sizes = list(rented_sizes(own))
-            if sizes:
-                figures["rented_sizes"] = (sizes, _sources(own))
-        found[name] = figures
+            found[name] = _prices(own, own[0].gpus, "usd_per_hour")
+            found[name]["price_regions"] = (sum(offer.regions for offer in own), [])
+        elif name in nodes:
+            found[name] = _of_type(own, nodes[name], newest)
     return found
+
+
+def _of_type(own: Sequence[Offer], node: int, newest: date) -> dict[str, Sourced]:
+    """The default price, and which offers it is of."""
+    chosen = default_offers(own, node, newest)
+    most = max(offer.gpus for offer in chosen)
+    whole = most >= node or any(RATE_CARD in offer.marks for offer in chosen)
+    figures = _prices(chosen, 1, "usd_per_gpu_hour")
+    figures["price_clouds"] = (len({offer.cloud for offer in chosen}), [])
+    figures["price_good_for"] = (None if whole else most, [])
+    stale = [is_stale(offer.date, newest) for offer in own]
+    figures["price_offers_left_out"] = (None if all(stale) else sum(stale) or None, [])
+    sizes = list(rented_sizes(own))
+    if sizes:
+        figures["rented_sizes"] = (sizes, _sources(own))
+    return figures
+
+
+def _prices(own: Sequence[Offer], size: int, unit: str) -> dict[str, Sourced]:
+    """The medians of some offers, for so many GPUs, with their dates."""
+    days = [offer.date for offer in own]
+    figures: dict[str, Sourced] = {"price_dates": ([min(days), max(days)], [])}
+    for spot in (False, True):
+        price = median_price(own, spot=spot)
+        priced = [o for o in own if (o.spot_usd_per_hour if spot else o.usd_per_hour)]
+        figure = None if price is None else float(f"{price * size:g}")
+        figures[f"spot_{unit}" if spot else unit] = (figure, _sources(priced))
+    return figures
 
 
 def _sources(offers: Sequence[Offer]) -> list[str]:
@@ -238,9 +262,10 @@ def compiled(path: Path) -> tuple[list[Offer], Counter[str]]:
 def main(path: Path) -> None:
     offers, left_out = compiled(path)
     (DATA / "prices.json").write_text(book_text(offers, left_out), encoding="utf-8")
+    nodes = {gpu.name: gpu.gpus_per_node for gpu in gpus()}
     for file, kind in (("gpus.json", "gpu"), ("instances.json", "instance")):
         text = (DATA / file).read_text(encoding="utf-8")
-        renewed = with_prices(text, figures_of(offers, kind))
+        renewed = with_prices(text, figures_of(offers, kind, nodes))
         (DATA / file).write_text(renewed, encoding="utf-8")
     print(f"{len(offers)} offers; rows left out: {dict(left_out)}")
 

@@ -233,7 +233,7 @@ def test_files_have_units_and_records_are_si() -> None:
     assert h100.measured_matmul_flops["bf16"] == pytest.approx(794.5e12)
     assert h100.link_bandwidth == 450e9
     assert h100.inter_node_bandwidth == 400e9  # 3200 Gb/s per node
-    assert h100.usd_per_gpu_hour == 3.995
+    assert h100.usd_per_gpu_hour == 3.99
     assert (h100.gpus_per_node, h100.nvlink_domain) == (8, 8)
 
 
@@ -293,3 +293,16 @@ def test_a_core_is_found_but_not_listed() -> None:
 def test_a_share_is_a_part(share: str) -> None:
     with pytest.raises(InputError, match="above 0 and at most 100"):
         find_gpu(f"cpu@{share}%")
+
+
+def test_a_module_of_two_devices_is_two_devices() -> None:
+    mi250x, mi210 = find_gpu("mi250x"), find_gpu("mi210")
+    assert mi250x.gpus_per_node == 8
+    assert mi250x.memory_bytes == pytest.approx(64 * 2**30, rel=0.001)
+    assert mi250x.peak_flops["bf16"] == pytest.approx(mi210.peak_flops["bf16"], rel=0.06)
+    assert mi250x.memory_bandwidth == pytest.approx(mi210.memory_bandwidth, rel=0.01)
+
+
+@each_gpu
+def test_compute_capability_belongs_to_nvidia(gpu: Gpu) -> None:
+    assert (gpu.compute_capability > 0) == (gpu.vendor == "NVIDIA")

@@ -113,5 +113,5 @@ def test_most_training_types_can_be_rented_somewhere() -> None:
     rented = {instance.gpu for instance in instances()}
     nvlinked = {gpu.name for gpu in gpus() if gpu.gpus_per_node == 8 and gpu.nvlink_domain == 8}
     known_without = {"P100-SXM2-16GB", "A800-SXM4-80GB", "H800-SXM5-80GB", "H20-SXM5-96GB"}
-    amd_without = {"MI325X-256GB", "MI350X-288GB", "MI355X-288GB"}
+    amd_without = {"MI250X-64GB", "MI325X-256GB", "MI350X-288GB", "MI355X-288GB"}
     assert nvlinked - rented == known_without | amd_without

@@ -16,10 +16,12 @@ from compile_prices import (
 
 from astrarium.catalog import find_gpu, gpus, instances, sources
 from astrarium.catalog.prices import (
+    RATE_CARD,
     STALE_AFTER_DAYS,
     Offer,
     age_days,
     cloud_names,
+    default_offers,
     find_cloud,
     is_stale,
     median_price,
@@ -88,13 +90,23 @@ def test_stale_prices_stay_only_where_a_cloud_has_no_newer_one() -> None:
 @pytest.mark.parametrize("name", BUILT_IN_GPUS)
 def test_default_prices_of_types_are_medians_of_the_book(name: str) -> None:
     gpu, own = find_gpu(name), offers(name)
-    assert gpu.usd_per_gpu_hour == median_price(own)
-    assert gpu.spot_usd_per_gpu_hour == median_price(own, spot=True)
     assert gpu.rented_sizes == rented_sizes(own)
-    days = [offer.date for offer in own]
+    newest = date.fromisoformat(max(offer.date for offer in offers()))
+    chosen = default_offers(own, gpu.gpus_per_node, newest)
+    assert gpu.usd_per_gpu_hour == median_price(chosen)
+    assert gpu.spot_usd_per_gpu_hour == median_price(chosen, spot=True)
+    days = [offer.date for offer in chosen]
     assert gpu.price_dates == ((min(days), max(days)) if own else None)
-    if own:
-        assert BUILT_IN_GPUS[name]["price_clouds"] == len({offer.cloud for offer in own})
+    if not own:
+        return
+    assert BUILT_IN_GPUS[name]["price_clouds"] == len({offer.cloud for offer in chosen})
+    stale = [offer for offer in own if is_stale(offer.date, newest)]
+    assert gpu.price_offers_left_out == (0 if len(stale) == len(own) else len(stale))
+    assert len(stale) == len(own) or not set(stale) & set(chosen)
+    if gpu.price_good_for is None:
+        assert all(o.gpus >= gpu.gpus_per_node or RATE_CARD in o.marks for o in chosen)
+    else:
+        assert gpu.price_good_for == max(offer.gpus for offer in chosen) < gpu.gpus_per_node
 
 
 def test_prices_of_instances_are_medians_of_the_book() -> None:

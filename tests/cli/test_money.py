@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from astrarium.cost.energy import PowerTerms
+
 Run = Callable[..., Result]
 
 
@@ -43,10 +45,31 @@ def test_whole_instances_are_paid(plan: Run) -> None:
     assert two["plans"][0]["usd_per_hour"] == pytest.approx(8 * pool["usd_per_gpu_hour"])
 
 
-def test_nodes_of_smaller_instances_are_told(plan: Run) -> None:
+def test_smaller_instances_are_no_price_of_nodes(plan: Run) -> None:
     document = planned(plan, "--market", "hyperbolic", gpus="h100:64")
-    assert document["plans"][0]["usd_per_hour"] == pytest.approx(64 * 1.29)
+    assert document["plans"][0]["usd_per_hour"] is None
     assert any("instances of at most 3 GPUs" in note for note in document["notes"])
+
+
+def test_a_type_without_a_price_of_its_nodes_wins_no_front(plan: Run) -> None:
+    """GH200 won at $2.29, the price of one GPU, on the network of a supercomputer's nodes."""
+    document = planned(plan, "--mode", "up-to", "--objective", "cost", gpus="h100:16,gh200:16")
+    assert {name for found in document["plans"] for name in found["gpus"]} == {"H100-SXM5-80GB"}
+    assert any("GH200-96GB" in note and "left out" in note for note in document["notes"])
+
+
+def test_old_prices_are_left_out_of_the_default_and_it_is_said(plan: Run) -> None:
+    assert "offers older than 180 days left out" in only_pool(planned(plan))["price_source"]
+
+
+@pytest.mark.parametrize("how", ["mix", "always"])
+@pytest.mark.parametrize("objective", ["cost", "throughput"])
+def test_another_cloud_takes_no_spot_price_away(plan: Run, how: str, objective: str) -> None:
+    """lambda is cheaper on demand and has no spot price; aws has one."""
+    flags = ("--spot", how, "--objective", objective)
+    alone = planned(plan, "--market", "aws", *flags)["plans"][0]
+    both = planned(plan, "--market", "aws,lambda", *flags)["plans"][0]
+    assert both["usd_total"] <= alone["usd_total"]
 
 
 def test_a_stated_price_wins_over_everything(plan: Run) -> None:
@@ -83,8 +106,13 @@ def test_own_spot_prices_leave_the_others(
 
 def test_owned_machines_cost_their_power(plan: Run) -> None:
     owned = ("--price", "h100=0", "--power-price", "0.2", "--power-utilisation", "50")
-    pool = only_pool(planned(plan, *owned))
-    assert pool["usd_per_gpu_hour"] == pytest.approx(0.7 * 0.5 * 0.2)
+    document = planned(plan, *owned)
+    pool, (best,) = only_pool(document), document["plans"]
+    drawn = 0.7 * PowerTerms(utilisation=0.5).of_tdp
+    assert pool["usd_per_gpu_hour"] == pytest.approx(drawn * 0.2)
+    assert best["usd_total"] == pytest.approx(best["run"]["kwh"] * 0.2), "one power for both"
+    usual = planned(plan, "--price", "h100=0", "--power-price", "0.2")["plans"][0]
+    assert usual["usd_total"] == pytest.approx(usual["run"]["kwh"] * 0.2)
     free = planned(plan, "--price", "h100=0")
     assert free["plans"][0]["usd_total"] == 0
 
@@ -194,3 +222,37 @@ def test_the_day_of_the_environment_is_checked(plan: Run, monkeypatch: pytest.Mo
     result = plan()
     assert result.exit_code == 2
     assert "SOURCE_DATE_EPOCH is 'soon'" in result.stderr
+
+
+def test_machines_on_demand_fail_too(plan: Run) -> None:
+    run = planned(plan, "--tokens", "1T")["plans"][0]["run"]
+    assert run["interruptions_per_hour"] == pytest.approx(1.6e-4)
+    assert run["checkpoint_interval_seconds"] > 0
+    assert all(run["breakdown_seconds"][cause] > 0 for cause in ("checkpoints", "lost", "restarts"))
+    never = planned(plan, "--tokens", "1T", "--failures", "0")["plans"][0]
+    assert never["run"]["goodput"] == 1
+    assert never["run"]["checkpoint_interval_seconds"] is None
+
+
+def test_a_strange_failure_rate_is_refused(plan: Run) -> None:
+    result = plan("--tokens", "1T", "--failures", "often")
+    assert result.exit_code != 0
+    assert "--failures" in result.stderr
+
+
+def test_a_limit_within_what_is_likely_is_answered_with_its_chance(plan: Run) -> None:
+    free = planned(plan)["plans"][0]
+    assert free["run"]["deadline_chance"] is None
+    day, usd = free["train_seconds"] / 86_400, free["usd_total"]
+    near = planned(plan, "--deadline", str(1.02 * day), "--budget", str(1.02 * usd))
+    chances = [near["plans"][0]["run"][f"{limit}_chance"] for limit in ("deadline", "budget")]
+    assert all(0.2 < chance < 0.9 for chance in chances)
+    assert chances[0] == pytest.approx(chances[1], rel=1e-6)
+    far = planned(plan, "--deadline", str(3 * day))["plans"][0]["run"]
+    assert far["deadline_chance"] > 0.95
+    shown = plan("--tokens", "10B", "--deadline", str(1.02 * day)).stdout
+    assert "the deadline lies within what is likely: kept with a chance of" in " ".join(
+        shown.split()
+    )
+    refused = plan("--tokens", "10B", "--deadline", str(0.99 * day))
+    assert "kept with a chance of" in " ".join(refused.stderr.split())

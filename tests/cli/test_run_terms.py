@@ -13,7 +13,7 @@ from astrarium.api.flags import PLAN_FLAGS
 from astrarium.cli.plan import plan
 from astrarium.cluster import parse_gpus
 from astrarium.cost.checkpoints import Storage
-from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR
+from astrarium.cost.interruptions import DEFAULT_FAILURES_PER_HOUR, DEFAULT_INTERRUPTIONS_PER_HOUR
 from astrarium.cost.training_run import Evaluation, Ramp, RunTerms, Spot
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
@@ -36,7 +36,7 @@ def test_without_flags_there_are_defaults() -> None:
     terms, tokens = terms_of()
     assert terms == RunTerms()
     assert tokens is None
-    assert (terms.spot, terms.failures_per_hour) == (Spot.NEVER, 0.0)
+    assert (terms.spot, terms.failures_per_hour) == (Spot.NEVER, DEFAULT_FAILURES_PER_HOUR)
     assert terms.interruptions_of("H100-SXM5-80GB") == DEFAULT_INTERRUPTIONS_PER_HOUR
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astrarium.cluster import Cluster, LinkKind, Network, load_cluster
+from astrarium.cluster import Cluster, LinkKind, Network, load_cluster, parse_gpus
 from astrarium.errors import InputError
 
 YAML = """
@@ -166,6 +166,22 @@ def test_complaints_beyond_the_schema_name_the_line(tmp_path: Path) -> None:
     path.write_text("pools:\n  - {gpu: h100, nodes: 2}\n  - {gpu: h1000, nodes: 2}\n")
     with pytest.raises(InputError, match=r"mixed\.yaml:3: pools\[1\]: unknown GPU type 'h1000'"):
         load_cluster(path)
+
+
+def test_consumer_cards_have_no_peer_access_unless_said(tmp_path: Path) -> None:
+    said = "pools: [{gpu: rtx-4090, nodes: 1, gpus_per_node: 8, peer_access: true}]"
+    assert parse_gpus("rtx-4090:8").pools[0].link is LinkKind.PCIE_HOST
+    assert load(tmp_path, said).pools[0].link is LinkKind.PCIE
+    assert parse_gpus("l40s:8").pools[0].link is LinkKind.PCIE
+    bridged = "pools: [{gpu: rtx-3090, nodes: 1, gpus_per_node: 2}]"  # over NVLink they have it
+    assert load(tmp_path, bridged).pools[0].link is LinkKind.NVLINK3
+
+
+def test_a_node_whose_instance_has_infiniband_is_not_on_tcp(tmp_path: Path) -> None:
+    assert parse_gpus("v100:16").pools[0].network is Network.INFINIBAND  # ND40rs_v2, 100 Gb/s
+    assert parse_gpus("v100-16gb:16").pools[0].network is Network.TCP  # p3.16xlarge
+    slower = "pools: [{gpu: v100, nodes: 2, inter_node: 25 Gb/s}]"
+    assert load(tmp_path, slower).pools[0].network is Network.TCP
 
 
 def test_gpus_without_peer_access_go_through_the_host(tmp_path: Path) -> None:

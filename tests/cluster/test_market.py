@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
-from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,9 @@ from astrarium.catalog.prices import Offer
 from astrarium.cluster import Cluster, Network, Pool, load_cluster, parse_gpus
 from astrarium.cluster.market import (
     Power,
-    joined_notes,
     market_pools,
     priced,
+    refused_notes,
     stale_notes,
     unpriced_notes,
     with_discount,
@@ -63,53 +62,50 @@ def test_a_part_of_a_node_is_rented_as_the_instance_that_costs_least() -> None:
     assert (pool.usd_per_gpu_hour, pool.rented_sizes) == (2.0, (8,))
 
 
-def test_smaller_instances_are_taken_where_there_are_no_larger_ones() -> None:
-    (pool,) = priced(parse_gpus("h100:16"), Book((offer("a", 4, 12.0),), TODAY)).pools
-    assert (pool.usd_per_gpu_hour, pool.rented_sizes, pool.gpus_per_node) == (3.0, (4,), 8)
-
-
-def test_a_node_of_smaller_instances_is_the_cheapest_that_makes_it_up() -> None:
-    book = Book((offer("a", 1, 2.0), offer("a", 3, 5.0), offer("b", 2, 9.0)), TODAY)
-    (pool,) = priced(parse_gpus("h100:16"), book).pools
-    assert (pool.cloud, pool.instance) == ("a", "2 x a-3 + 2 x a-1")
-    assert pool.usd_per_gpu_hour == pytest.approx(14 / 8)
-    assert pool.billed_gpus(np.array([3, 5, 8, 16])).tolist() == [3, 6, 8, 16]
-
-
-def test_links_between_smaller_instances_are_said_to_be_assumed() -> None:
-    book = book_of(TODAY, clouds=["hyperbolic"])
-    cluster = priced(parse_gpus("h100:64"), book)
-    (pool,) = cluster.pools
-    assert pool.usd_per_gpu_hour == pytest.approx(1.29)
-    assert pool.billed_gpus(np.array([64, 8, 7, 2])).tolist() == [64, 8, 7, 2]
-    assert joined_notes(cluster, book) == (
-        "hyperbolic rents H100-SXM5-80GB in instances of at most 3 GPUs; the links between them"
-        " are assumed to be those of nodes of 8",
+def test_smaller_instances_are_no_price_of_nodes() -> None:
+    book = Book((offer("a", 4, 12.0),), TODAY)
+    cluster = priced(parse_gpus("h100:16"), book)
+    assert cluster.pools[0].usd_per_gpu_hour is None
+    assert unpriced_notes(cluster, book) == (
+        "a rents H100-SXM5-80GB in instances of at most 4 GPUs, which are no price of nodes of 8;"
+        " --price h100=USD sets one",
     )
-    assert joined_notes(priced(parse_gpus("h100:2"), book), book) == ()
-    assert joined_notes(with_prices(cluster, {H100: 1.0}), book) == ()
-    whole = book_of(TODAY, clouds=["aws"])
-    assert joined_notes(priced(parse_gpus("h100:64"), whole), whole) == ()
+    assert priced(parse_gpus("h100:4"), book).pools[0].usd_per_gpu_hour == 3.0
 
 
-@given(st.dictionaries(st.integers(1, 7), st.integers(0, 40), min_size=1), st.integers(1, 8))
-def test_smaller_instances_cost_what_the_best_of_all_ways_costs(
-    usd: dict[int, int], used: int
+def test_a_price_comes_with_the_network_of_its_offer() -> None:
+    """What is known of lambda's eight H100 says nothing about the network between such nodes."""
+    book = book_of(TODAY, clouds=["lambda"])
+    several, one = (priced(parse_gpus(f"h100:{count}"), book) for count in (64, 8))
+    assert several.pools[0].usd_per_gpu_hour is None
+    assert "network between instances that lambda rents" in unpriced_notes(several, book)[0]
+    assert one.pools[0].cloud == "lambda"
+    (pool,) = priced(parse_gpus("h100:64"), book_of(TODAY, clouds=["lambda", "aws"])).pools
+    assert (pool.cloud, pool.network) == ("aws", Network.EFA)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "usd"), [("gh200:1", 2.29), ("gh200:4", None), ("gh200:64", None)]
+)
+def test_the_price_of_one_gpu_is_not_that_of_a_supercomputers_nodes(
+    gpus: str, usd: float | None
 ) -> None:
-    book = Book(tuple(offer("a", gpus, float(price)) for gpus, price in usd.items()), TODAY)
-    (pool,) = priced(parse_gpus("h100:16"), book).pools
-    ways = (
-        way
-        for n in range(1, 9)
-        for way in combinations_with_replacement(usd, n)
-        if sum(way) >= 8 and sum(way) - min(way) < 8
-    )
-    least = min(sum(usd[gpus] for gpus in way) for way in ways)
-    (billed,) = pool.billed_gpus(np.array([8]))
-    assert pool.usd_per_gpu_hour is not None
-    assert pool.usd_per_gpu_hour * billed == pytest.approx(least)
-    (part,) = pool.billed_gpus(np.array([used]))
-    assert used <= part <= billed
+    cluster = parse_gpus(gpus)
+    assert cluster.pools[0].usd_per_gpu_hour == usd
+    notes = refused_notes(cluster)
+    assert bool(notes) is (usd is None)
+    assert all("GH200-96GB in instances of at most 1 GPU" in note for note in notes)
+    assert refused_notes(parse_gpus("a800:8")) == ()  # nobody rents it out
+
+
+def test_what_is_cheapest_may_be_said() -> None:
+    spot = offer("a", 8, 20.0, spot_usd_per_hour=4.0)
+    book = Book((spot, offer("b", 8, 10.0)), TODAY)
+    (usual,) = priced(parse_gpus("h100:8"), book).pools
+    (taken,) = priced(
+        parse_gpus("h100:8"), book, lambda pool: (pool.spot_usd_per_gpu_hour or 9.0,)
+    ).pools
+    assert (usual.cloud, taken.cloud) == ("b", "a")
 
 
 def test_rates_per_gpu_are_good_for_whole_nodes() -> None:
@@ -183,16 +179,17 @@ def test_discounts_and_power() -> None:
     owned = with_prices(parse_gpus("h100:8,a100:8"), {H100: 0.0})
     hot, rented = with_power(owned, Power(0.2, 0.5)).pools
     assert hot.usd_per_gpu_hour == pytest.approx(0.7 * 0.5 * 0.2)
+    assert hot.billed_gpus(np.array([3, 8])).tolist() == [3, 8], "power is drawn by what is used"
     assert rented == owned.pools[1]
     with pytest.raises(InputError, match=r"owned machines.*--price h100=0 owns them"):
-        with_power(parse_gpus("h100:8"), Power(0.2))
+        with_power(parse_gpus("h100:8"), Power(0.2, 1.0))
 
 
 def test_stale_prices_are_named_with_their_date() -> None:
     vast = priced(parse_gpus("h100:8"), book_of(TODAY, clouds=["vast"]))
     (note,) = stale_notes(vast, TODAY)
     assert "H100-SXM5-80GB at vast is stale: of 2025-10-27, 385 days old" in note
-    (default,) = stale_notes(parse_gpus("k80:8"), TODAY)
+    (default,) = stale_notes(parse_gpus("k80:4"), TODAY)
     assert "K80-12GB is stale: of 2024-08-19" in default
     assert stale_notes(parse_gpus("h100:8"), TODAY) == ()
     assert stale_notes(with_prices(parse_gpus("k80:8"), {"K80-12GB": 1.0}), TODAY) == ()

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
+from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster, Link, LinkKind, Network, Pool, parse_gpus
+from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import link_profile, network_profile, overlap_profile
 from astrarium.cost.collectives import (
     ALL_TO_ALL_NETWORK_EFFICIENCY,
@@ -46,6 +48,8 @@ Operation = Callable[[Fabric, ArrayLike, Group], Floats]
 
 SWITCHED = ("h100:1024", "a100:1024", "b200:1024", "gb200:576", "l40s:64", "t4:32")
 POOLS = {text: parse_gpus(text).pools[0] for text in (*SWITCHED, "v100:64", "mi300x:64")}
+
+PCIE_GPUS = ("rtx-4090", "l40s", "t4", "h100-pcie")
 
 operations = st.sampled_from(list(OPERATIONS.values()))
 fabrics = st.sampled_from([fabric_of(pool) for pool in POOLS.values()])
@@ -522,3 +526,16 @@ def test_lines_that_move_bytes_faster_come_later(kind: LinkKind) -> None:
     for operation in link_profile(kind).operations.values():
         rates = [line.efficiency for line in operation.lines]
         assert rates == sorted(rates)
+
+
+@given(operations, sizes, st.integers(2, 8), st.sampled_from(PCIE_GPUS))
+def test_without_peer_access_nothing_is_faster(
+    operation: Operation, data: float, ranks: int, gpu: str
+) -> None:
+    with_access, without = (
+        fabric_of(build_pool("node", find_gpu(gpu), 1, 8, gpu, machines=Machines(peer_access=said)))
+        for said in (True, False)
+    )
+    group = Group(np.array(ranks), np.array(ranks))
+    assert operation(with_access, data, group) <= operation(without, data, group)
+    assert send_seconds(with_access, data, False) <= send_seconds(without, data, False)

@@ -19,6 +19,7 @@ from astrarium.cost.checkpoints import (
     protection,
 )
 from astrarium.cost.interruptions import (
+    DEFAULT_FAILURES_PER_HOUR,
     Overheads,
     Rental,
     best_interval,
@@ -281,3 +282,30 @@ def test_asynchronous_checkpoints_rest_less_but_lose_what_is_not_yet_written() -
     assert gaps.sum() / (kept.sum() * interval) == pytest.approx(expected, rel=AGREEMENT)
     together = protected(1 / mean, 1e9, protection(400e9, 1, restart_seconds=restart)).stretch
     assert expected < together
+
+
+def test_the_default_failure_rate_is_that_of_published_runs() -> None:
+    llama_3 = 419 / (54 * 24 * 2048)
+    megascale = 100 / (28 * 24 * 1250)
+    opt = 35 / (61 * 24 * 124), 105 / (61 * 24 * 124)
+    assert llama_3 == pytest.approx(DEFAULT_FAILURES_PER_HOUR, rel=0.02)
+    assert megascale < DEFAULT_FAILURES_PER_HOUR < opt[0] < opt[1]
+
+
+def test_runs_that_are_too_short_for_checkpoints_save_none() -> None:
+    rate, safe = DEFAULT_FAILURES_PER_HOUR / HOUR, Protection(100.0, 600.0)
+    assert interval_of(rate, HOUR, safe) == np.inf
+    assert protected(rate, HOUR, safe).checkpoints == 0
+    assert protected(rate, HOUR, safe).stretch < 1.0002
+    month = protected(rate, 30 * 24 * HOUR, safe)
+    assert month.checkpoints > 0
+    assert interval_of(rate, 30 * 24 * HOUR, safe) < 24 * HOUR
+
+
+@given(rates, some_seconds, seconds)
+def test_saving_is_never_worse_than_not_saving(
+    rate: float, checkpoint: float, restart: float
+) -> None:
+    work = np.geomspace(1.0, 1e7, 50)
+    best = protected(rate, work, Protection(checkpoint, restart)).stretch
+    assert (best <= overheads(rate, work, 0.0, restart).stretch * (1 + ROUNDING)).all()

@@ -232,3 +232,24 @@ def test_a_device_whose_products_are_slower_is_slower_by_as_much() -> None:
         p.breakdown_seconds["forward"] + p.breakdown_seconds["backward"] for p in (plain, slower)
     ]
     assert both[1] == pytest.approx(1.3 * both[0], rel=0.01)
+
+
+def test_messages_that_are_sent_again_count_as_messages() -> None:
+    """Redone layers send theirs three times instead of twice; the head's are not redone."""
+    pool = pool_of("l40s:8")
+    plain, again = (
+        plan_of(pool, tp=8, recompute=how, overlap_tp=False).breakdown_seconds
+        for how in ("none", "full")
+    )
+    assert 1.3 < again["tp_communication"] / plain["tp_communication"] < 1.5
+    assert 0 < again["recompute"] <= again["forward"] * (1 + 1e-9)
+
+
+def test_experts_that_are_redone_send_their_tokens_again() -> None:
+    workload = Workload(load_model("mixtral-8x7b"), 4096, 64)
+    pool = pool_of("h100:16")
+    recompute = {"recompute": "selective", "recompute_modules": ["moe"]}
+    plain, again = (
+        plan_of(pool, workload, ep=8, **how).breakdown_seconds for how in ({}, recompute)
+    )
+    assert again["ep_communication"] == pytest.approx(1.5 * plain["ep_communication"], rel=0.05)

@@ -23,7 +23,7 @@ from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.step import SECONDS_CAUSES
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.cost.uncertainty import Doubts, deviations, doubts_of, interval_ratios
+from astrarium.cost.uncertainty import Doubts, chance_within, deviations, doubts_of, interval_ratios
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.plan import estimate
@@ -171,3 +171,21 @@ def test_a_damaged_file_is_named(
         read_intervals(path)
     assert str(path) in str(caught.value)
     assert "fit_intervals.py" in str(caught.value)
+
+
+@given(st.floats(1.0, 1e6), st.floats(0.5, 0.99), st.floats(1.01, 3.0))
+def test_the_interval_holds_four_times_in_five(
+    predicted: float, below: float, above: float
+) -> None:
+    ends = (below * predicted, above * predicted)
+    inside = chance_within(ends[1], predicted, ends) - chance_within(ends[0], predicted, ends)
+    assert inside == pytest.approx(0.8)
+    just_below, just_above = (chance_within(predicted * f, predicted, ends) for f in (1 - 1e-9, 1))
+    assert just_below == pytest.approx(just_above, abs=1e-6)
+    tried = [chance_within(predicted * f, predicted, ends) for f in np.geomspace(0.2, 5, 30)]
+    assert tried == sorted(tried)
+    assert 0 <= tried[0] <= tried[-1] <= 1
+
+
+def test_certain_predictions_have_no_chances_between() -> None:
+    assert [chance_within(limit, 2.0, (2.0, 2.0)) for limit in (0.0, 1.0, 2.0)] == [0.0, 0.0, 1.0]

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from exported_plans import job
+from exported_plans import document, job
 
 from astrarium.errors import InputError
 from astrarium.export.folder import folder_of, reduced, write_folder
 from astrarium.export.target import find_target, refusals, target_names
 from astrarium.plans.files import load_document
-from astrarium.plans.job import job_of
+from astrarium.plans.job import Job, job_of
 
 FILES = {"launch.sh": "#!/bin/sh\n", "config/model.json": "{}\n"}
 
@@ -117,3 +117,30 @@ def test_what_does_not_fit_is_said_first() -> None:
     assert "does NOT fit" in folder_of(full, megatron, megatron).files["launch.sh"]
     fits = folder_of(one, megatron, megatron)
     assert not any("FIT" in text for text in (*fits.launch.notes, *fits.files.values()))
+
+
+def on(gpus: str) -> Job:
+    strategy = {"tp": 2, "dp": 8, "zero_stage": 3, "overlap_tp": False}
+    return job_of(document("llama-3.1-8b", gpus, strategy))
+
+
+@pytest.mark.parametrize("name", ["megatron", "bridge", "torchtitan"])
+def test_exports_for_amd_name_rocm_builds_and_leave_out_what_they_lack(name: str) -> None:
+    target = find_target(name)
+    plain, amd = (folder_of(on(gpus), target, target) for gpus in ("h100:16", "mi300x:16"))
+    assert "ROCm" not in plain.files["README.md"]
+    assert "PyTorch for ROCm" in amd.files["README.md"]
+    assert "github.com/ROCm/TransformerEngine" in amd.files["README.md"]
+    script = amd.files["launch.sh"]
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in script
+    assert "tp-comm-overlap" not in script
+    if name == "megatron":
+        assert "--no-gradient-accumulation-fusion" in script
+    if name == "bridge":
+        assert "model.tp_comm_overlap=false" in script
+        assert "model.gradient_accumulation_fusion=false" in script
+
+
+def test_nodes_of_amd_are_chosen_by_the_name_of_their_labeller() -> None:
+    folder = folder_of(on("mi300x:16"), find_target("kubernetes"), find_target("megatron"))
+    assert "amd.com/gpu.product-name: AMD_Instinct_MI300X_OAM" in folder.files["jobset.yaml"]

@@ -260,3 +260,14 @@ def test_the_price_of_a_gpu_agrees_with_that_of_all(document: PlanDocument) -> N
     pool = replace(document.cluster.pools[0], usd_per_gpu_hour=3.995)
     assert plan_text.price_words(pool).startswith("$3.995 per GPU")
     assert plan_text.price_words(replace(pool, usd_per_gpu_hour=4.0)).startswith("$4.00 per GPU")
+
+
+def test_narrow_tables_keep_what_tells_plans_apart(document: PlanDocument) -> None:
+    fewer = [replace(plan, gpus={"H100-SXM5-80GB": 32}) for plan in document.plans]
+    mixed = replace(document.cluster, pools=document.cluster.pools * 2, gpus=128)
+    shown = text([plan_text.strategies_table(fewer, mixed, 60)])
+    heads = [line for line in shown.splitlines() if line.startswith("#")]
+    of_choices = [line for line in heads if "iteration" not in line and "$/h" not in line]
+    assert "ZeRO" in " ".join(of_choices)
+    assert len(of_choices) > 1
+    assert all(line.split()[:3] == ["#", "type", "GPUs"] for line in of_choices)

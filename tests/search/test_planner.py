@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from small import pool_of, small_model, small_translator
 
+from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster, parse_gpus
+from astrarium.cluster.build import Machines, build_pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import least_bytes, least_bytes_of_degrees, memory_of
 from astrarium.cost.training_run import RunTerms, Spot
@@ -17,7 +19,7 @@ from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.fit import fit
 from astrarium.search.formats import runnable
-from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.outcome import Limits, Mode, Objective, Rejection
 from astrarium.search.planner import leanest, plan, predict, smallest_count
 from astrarium.search.refusals import why_refused, with_permitted_overlap
 from astrarium.search.rules import user_rules
@@ -246,3 +248,43 @@ def test_the_cheapest_plan_of_unequal_layers_has_their_best_cuts() -> None:
 
     of_each = [cheapest(gpus, Mode.EXACT) for gpus in (1, 2, 4)]
     assert cheapest(4, Mode.UP_TO) == pytest.approx(min(of_each), rel=1e-9)
+
+
+@pytest.mark.parametrize("gpu", ["rtx-4090", "l40s", "v100", "a100"])
+def test_a_node_without_peer_access_is_never_faster(gpu: str) -> None:
+    """8 RTX 4090 fell from 59.0 to 32.3 s: a rate that did not fall with the ranks."""
+    with_access, without = (
+        plan(WORKLOAD, Cluster((build_pool("node", find_gpu(gpu), 1, 8, gpu, machines=machines),)))
+        for machines in (Machines(peer_access=True), Machines(peer_access=False))
+    )
+    assert with_access.plans[0].iteration_seconds <= without.plans[0].iteration_seconds
+
+
+@pytest.mark.parametrize(("gpu", "name"), [("v100", "V100-SXM2-32GB"), ("t4", "T4-16GB")])
+def test_context_parallelism_needs_compute_capability_8(gpu: str, name: str) -> None:
+    strategy = read_strategy("cp=2,micro_batch=1", gpus=8, global_batch=16, layers=8).strategy
+    old, new = (parse_gpus(f"{kind}:8").pools for kind in (gpu, "a100"))
+    (words,) = why_refused(WORKLOAD, old, strategy)
+    assert words.startswith(
+        f"context parallelism (cp 2) needs compute capability 8.0 or more, {name}"
+    )
+    assert not why_refused(WORKLOAD, new, strategy)
+    planned = plan(replace(WORKLOAD, seq_length=16384), parse_gpus(f"{gpu}:8"), top=50)
+    assert all(found.strategy.cp == 1 for found in planned.plans)
+
+
+@pytest.mark.parametrize(("gpu", "runs"), [("h100", True), ("l40s", False), ("mi300x", False)])
+def test_overlap_of_tensor_parallelism_needs_nvlink(gpu: str, runs: bool) -> None:
+    given = read_strategy("tp=2,overlap_tp=true", gpus=8, global_batch=16, layers=8)
+    pools = parse_gpus(f"{gpu}:8").pools
+    refused = why_refused(WORKLOAD, pools, given.strategy)
+    assert any("NVLink" in words for words in refused) is not runs
+    assert with_permitted_overlap(WORKLOAD, pools, given.strategy, ()).overlap.tp is runs
+
+
+@pytest.mark.parametrize("gpus", ["h100:8", "h100:8,a100:8"])
+def test_what_was_priced_is_what_is_left_of_the_space(gpus: str) -> None:
+    found = plan(WORKLOAD, parse_gpus(gpus))
+    causes = (Rejection.SLOWER, Rejection.BUDGET, Rejection.DEADLINE)
+    priced = sum(found.rejected[cause] for cause in causes)
+    assert found.evaluated == priced + len(found.plans)

@@ -71,6 +71,8 @@ VALID: Mapping[str, Any] = {
     "nodes": 8,
     "gpus_per_node": 8,
     "nvlink_domain": 8,
+    "nvlink": True,
+    "compute_capability": 9.0,
     "memory_bytes": 80 * 2**30,
 }
 MOE: Mapping[str, Any] = {
@@ -155,6 +157,8 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     ),
     "offload_without_fsdp": (FSDP, {"offload_optimizer": True}),
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
+    "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
+    "cp_needs_ampere": (VALID, {"compute_capability": 7.5}),
     "tp_overlap_domain": (VALID, {"nvlink_domain": 1}),
     "tp_overlap_without_mla": (VALID, {"mla": True}),
     "full_recompute_needs_method": (VALID, {**FULL, "recompute_method": None}),

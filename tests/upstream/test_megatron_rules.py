@@ -39,6 +39,8 @@ DENSE: Final[Mapping[str, Any]] = {
     "nodes": 1,
     "gpus_per_node": 8,
     "nvlink_domain": 8,
+    "nvlink": True,
+    "compute_capability": 9.0,
     "memory_bytes": 1,
 }
 EXPERTS: Final = {**DENSE, "experts": 8, "topk": 2, "moe_ffn": 256, "ffn": 0}
@@ -153,6 +155,14 @@ CASES: Final = (
     case("sequence_parallel_needs_tp", unseen=SILENT, sequence_parallel=True),
     case("sequence_by_tp", unseen=MODULES, **SEQUENCE_TP2, seq_length=511),
     case("sequence_by_cp", "multiple of 2 * context-parallel-size", cp=2, seq_length=510),
+    case(
+        "cp_needs_ampere",
+        unseen="asserted by Transformer Engine",
+        cp=2,
+        dp=1,
+        num_micro_batches=8,
+        compute_capability=7.5,
+    ),
     case("window_with_cp", unseen="asserted by Transformer Engine", cp=2, sliding_window=True),
     case("interleaving_needs_pipeline", "greater than 1", virtual_stages=2, overlap_p2p=True),
     case("interleaving_on_two_stages", "greater than 2", virtual_stages=2, pp=2),
@@ -189,6 +199,11 @@ CASES: Final = (
     ),
     case("offload_without_fsdp", unseen=FSDP, **FSDP_PARTS, offload_optimizer=True),
     case("tp_overlap_needs_sequence_parallel", "sequence parallelism", tp=2, overlap_tp=True),
+    case(
+        "tp_overlap_needs_nvlink",
+        unseen="asserted by Transformer Engine",
+        **{**SEQUENCE_TP2, "overlap_tp": True, "nvlink": False},
+    ),
     case(
         "tp_overlap_domain",
         unseen="asserted by Transformer Engine",

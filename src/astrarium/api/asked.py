@@ -52,6 +52,7 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     precision: Precision
     profile: str | None
     tokens: int | None = None
+    as_type: str | None = None  # model_type that a config.json is read as
     runtime: str = "megatron"
     strategy: str | Mapping[str, Any] | None = None
     given: frozenset[str] = frozenset()  # the flags that were given, and not left at their defaults
@@ -77,6 +78,7 @@ class PlanAsked(AskedValues, frozen=True, kw_only=True):
     eval_iterations: int | None
     spot: Spot
     interruptions: Mapping[str, float] | None  # an hour, by type
+    failures: float | None  # of any node an hour
     checkpoint_every: float | None  # seconds
     storage_bandwidth: Storage | None
     restart_time: float | None  # seconds

@@ -38,6 +38,7 @@ Precision = Literal["bf16", "fp16", "fp8"]
 class PriceTerms(TypedDict, total=False):
     """What GPUs cost, and what is known about their speed; see the flags of the same names."""
 
+    as_type: str  # model_type that the model, a config.json, is read as
     profile: StrPath  # of the cluster, written by `astrarium calibrate`
     market: str  # "aws,gcp" or "all": prices and instances of these clouds
     region: str  # us, europe, asia or other
@@ -60,6 +61,7 @@ class RunFlags(PriceTerms, total=False):
     eval_iterations: Amount
     spot: Literal["never", "always", "mix"]
     interruptions: Sequence[str]  # of a spot node an hour: "0.01" or "h100=10%/day"
+    failures: Amount  # of any node an hour: "0.0002" or "1%/day"
     checkpoint_every: str  # "30min"
     storage_bandwidth: str  # "2GB/s/node"
     restart_time: str  # "10min"

@@ -115,6 +115,13 @@ FLAGS: Final[Mapping[str, Flag]] = {
         default="exact",
         words=("exact", "up-to"),
     ),
+    "as_type": Flag(
+        "Read MODEL, a config.json, as this model_type.",
+        "TYPE",
+        readers.text,
+        is_file=True,
+        spellings=("--as",),
+    ),
     "precision": Flag(
         "Number format of matrix products.",
         read=readers.choice("model.workload:Precision", without=("fp32",)),
@@ -189,7 +196,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         readers.number("parse_usd", readers.MOST_USD, allow_zero=True),
     ),
     "power_utilisation": Flag(
-        "Of the boards' power that is drawn; default: 100.", "PERCENT", readers.share_or_all
+        "Of the boards' power that is drawn; default: 90.", "PERCENT", readers.share_or_all
     ),
     "epochs": Flag(
         "Passes over --dataset-tokens, in place of --tokens.",
@@ -215,6 +222,11 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "[TYPE=]RATE",
         readers.interruptions,
         several=True,
+    ),
+    "failures": Flag(
+        "Breakdowns of any node an hour, or such as 1%/day; default: 0.00016.",
+        "RATE",
+        readers.number("parse_per_hour", readers.MOST_INTERRUPTIONS_PER_HOUR, allow_zero=True),
     ),
     "checkpoint_every": Flag(
         "Work between checkpoints, such as 30min; default: best.", "TIME", readers.duration()
@@ -276,13 +288,14 @@ PLAN_FLAGS: Final = flags(
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
 PREDICT_FLAGS: Final = flags(
     *("strategy", "model", "global_batch", "gpus", "cluster", "seq_length", "tokens"),
-    *("precision", "runtime", *PRICES),
+    *("as_type", "precision", "runtime", *PRICES),
     strategy=NEEDED,
     model={"help": _CONFIG_MODEL},
     global_batch={"help": _CONFIG_BATCH},
 )
 FIT_FLAGS: Final = flags(
-    *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "precision", *PRICES),
+    *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "as_type"),
+    *("precision", *PRICES),
     model={"help": _CONFIG_MODEL},
     strategy={"help": f"{_STRATEGY} Default: any that fits."},
     global_batch={"help": "Sequences in an iteration; default: 1024."},

@@ -13,7 +13,11 @@ from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.catalog.book import Book
-    from astrarium.cluster import Cluster
+    from astrarium.cluster import Cluster, Pool
+    from astrarium.cluster.market import Dearness
+    from astrarium.cost.energy import PowerTerms
+    from astrarium.cost.training_run import RunTerms
+    from astrarium.model.workload import Workload
 
 TODAY_VARIABLE = "SOURCE_DATE_EPOCH"  # seconds; as for reproducible builds
 DEFAULT_MOST_GPUS = 1024
@@ -27,6 +31,7 @@ class MoneyTerms(Value, frozen=True):
     money_decides: bool = False  # the cheapest, or a budget: types without a price are no use
     may_choose: bool = False  # GPUs, where none are asked for
     elsewhere: frozenset[str] = frozenset()  # GPU types of another cluster at the same terms
+    dearness: Dearness | None = None  # what is cheapest; None: on demand
 
 
 NO_TERMS = MoneyTerms(PriceFlags())
@@ -96,11 +101,12 @@ def priced(cluster: Cluster, terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...
     given = terms.flags
     _check_alone(given)
     notes: tuple[str, ...] = ()
+    offered: Book | None = None
     if given.uses_book:
         built_in = given.market is not None
         files = given.prices or ()
         offered, notes = book(given.market, given.region, files, given.discount, built_in=built_in)
-        here = market.priced(cluster, offered)
+        here = market.priced(cluster, offered, terms.dearness)
         # Without --market, files say what they know and defaults the rest.
         cluster = here if built_in else _defaults_for_others(here, _at_default(cluster, given))
         cluster = market.with_own_spot(cluster, offered)
@@ -108,27 +114,62 @@ def priced(cluster: Cluster, terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...
         cluster = market.with_discount(cluster, _only_discount(given.discount))
     if given.price:
         cluster = market.with_prices(cluster, given.price, terms.elsewhere)
-    if given.uses_book:
-        notes = (*notes, *market.joined_notes(cluster, offered))
     if given.discount:
         notes = (*notes, *market.undiscounted_notes(cluster))
     owned = any(pool.usd_per_gpu_hour == 0 for pool in cluster.pools)
     if given.power_price is not None and (owned or not terms.elsewhere):
-        share = market.FULL_POWER if given.power_utilisation is None else given.power_utilisation
-        cluster = market.with_power(cluster, market.Power(given.power_price, share))
-    return concluded(cluster, terms, notes)
+        power = market.Power(given.power_price, power_terms(given.power_utilisation).of_tdp)
+        cluster = market.with_power(cluster, power)
+    return concluded(cluster, terms, notes, offered)
+
+
+def power_terms(utilisation: float | None) -> PowerTerms:
+    """What is drawn for each watt of the boards."""
+    from astrarium.cost.energy import PowerTerms
+
+    return PowerTerms() if utilisation is None else PowerTerms(utilisation=utilisation)
+
+
+def offers_spot(cluster: Cluster, given: PriceFlags) -> bool:
+    """Whether a cloud of the book has a spot price for one of the types."""
+    built_in = given.market is not None
+    offered, _ = book(given.market, given.region, given.prices or (), built_in=built_in)
+    names = {pool.gpu.name for pool in cluster.pools}
+    return any(o.spot_usd_per_hour is not None for name in names for o in offered.usable(name))
+
+
+def on_spot(workload: Workload, run: RunTerms, *, cheapest: bool) -> Dearness:
+    """What a pool costs for its work where nodes may be spot, interruptions included.
+
+    The cheapest way to pay for it counts, or the fastest, and then the other.
+    """
+    import numpy as np
+
+    from astrarium.cluster import Cluster
+    from astrarium.search.money import Runs
+
+    def dearness(pool: Pool) -> tuple[float, float]:
+        ways = Runs(workload, Cluster((pool,)), run).ways_of_pool(0, np.array([pool.num_gpus]))
+        usd = (ways.stretch * ways.hourly)[0]
+        least, fastest = float(usd.min()), float(usd[ways.stretch[0].argmin()])
+        return (least, fastest) if cheapest else (fastest, least)
+
+    return dearness
 
 
 def concluded(
-    cluster: Cluster, terms: MoneyTerms, notes: Sequence[str] = ()
+    cluster: Cluster, terms: MoneyTerms, notes: Sequence[str] = (), offered: Book | None = None
 ) -> tuple[Cluster, tuple[str, ...]]:
     """Notes on missing and stale prices; without the types that have none, if money decides."""
     from astrarium.cluster import market
 
     left_out: tuple[str, ...] = ()
     if terms.money_decides:
-        cluster, left_out = market.without_unpriced(cluster)
-    missing = market.unpriced_notes(cluster) if terms.money_decides or terms.flags.uses_book else ()
+        cluster, left_out = market.without_unpriced(cluster, offered)
+    if terms.money_decides or terms.flags.uses_book:
+        missing = market.unpriced_notes(cluster, offered)
+    else:
+        missing = market.refused_notes(cluster)
     return cluster, (*notes, *left_out, *missing, *market.stale_notes(cluster, today()))
 
 

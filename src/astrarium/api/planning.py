@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from astrarium.api import comparison, request
+from astrarium.api import comparison, money, request
 from astrarium.api.money import MoneyTerms
 from astrarium.api.readers import both_given
 from astrarium.errors import InputError, about, flag, refusal
@@ -46,7 +46,8 @@ class Question(Value, frozen=True):
 
 def read(given: PlanAsked) -> Question:
     """The question; whatever is wrong with it is found here, before the search."""
-    from astrarium.search.outcome import Limits, Mode
+    from astrarium.cost.training_run import Spot
+    from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.rules import user_rules
 
     market_alone = given.gpus is None and given.cluster is None and given.market is not None
@@ -69,7 +70,15 @@ def read(given: PlanAsked) -> Question:
     if given.sensitivity:
         _check_open(how, asked)
     run = request.run_terms(given, asked.workload)
-    on_spot = request.spot_notes(run, asked.cluster)
+    from_book = given.uses_book and not market_alone
+    if run.spot is not Spot.NEVER and from_book:
+        # The offer that is cheapest on demand may have no spot price, or a dear one.
+        by_money = given.objective is Objective.COST or given.budget is not None
+        cheapest = by_money or run.spot is Spot.ALWAYS
+        terms = replace(terms, dearness=money.on_spot(asked.workload, run, cheapest=cheapest))
+        asked = replace(asked, cluster=request.read(stated, terms).cluster)
+    offered = from_book and money.offers_spot(asked.cluster, given)
+    on_spot = request.spot_notes(run, asked.cluster, offered=offered)
     asked = replace(asked, notes=(*asked.notes, *on_spot))
     asked, tuning = request.tuned(asked, given.profile, request.DEFAULT_RUNTIME)
     asked, of_cores = request.rules_of_cores(asked)

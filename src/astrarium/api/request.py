@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astrarium.api.asked import AskedValues, ClusterGiven, ModelGiven, PlanAsked
-from astrarium.api.money import NO_TERMS, MoneyTerms
+from astrarium.api.money import NO_TERMS, MoneyTerms, power_terms
 from astrarium.api.readers import both_given
 from astrarium.errors import InputError, about, flag, refusal
 from astrarium.value import Value
@@ -53,11 +53,18 @@ class Request(Value, frozen=True):
     notes: tuple[str, ...]
 
 
-def model(given: ModelGiven) -> Model:
-    """A model that was built, or is built of what it is called or of the content of a file."""
-    from astrarium.model import Model, load_model
-    from astrarium.model.load import model_of_config
+def model(given: ModelGiven, as_type: str | None = None) -> Model:
+    """A model that was built, or is built of what it is called or of the content of a file.
 
+    `as_type` reads a config.json as one of another type.
+    """
+    from astrarium.model import Model, load_model
+    from astrarium.model.load import load_as, model_of_config
+
+    if as_type is not None:
+        if not isinstance(given, str | Path):
+            raise InputError(f"--as {as_type} goes with a config.json; name it as MODEL")
+        return load_as(str(given), as_type)
     if isinstance(given, Model):
         return given
     if isinstance(given, Mapping):
@@ -106,7 +113,7 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     notes += on_prices
     assert asked.model is not None
     with about("model"):
-        loaded = model(asked.model)
+        loaded = model(asked.model, asked.as_type)
     length = asked.seq_length
     if length is None:
         length, why = default_length(loaded)
@@ -116,6 +123,7 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
             f"--seq-length {length:,} is beyond the {loaded.max_seq_length:,} tokens that"
             f" {loaded.name} is made for"
         )
+    notes += loaded.left_out
     if loaded.later_inputs:
         layer, _ = loaded.later_inputs[0]
         notes.append(
@@ -206,6 +214,8 @@ def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
         evaluation=_evaluation(asked.eval_every, asked.eval_iterations),
         co2_kilograms_per_kwh=asked.co2,
     )
+    if asked.failures is not None:
+        terms = replace(terms, failures_per_hour=asked.failures)
     if workload.tokens is None and terms != RunTerms():
         raise InputError(
             "spot, checkpoints, evaluations, the ramp of the batch and CO2 are those of a whole"
@@ -219,7 +229,7 @@ def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
             "interruptions",
             f" {rate} are those of spot nodes; add {flag('spot')} always or mix",
         )
-    return terms
+    return replace(terms, power=power_terms(asked.power_utilisation))
 
 
 def rules_of_cores(asked: Request) -> tuple[Request, tuple[str, ...]]:
@@ -230,8 +240,11 @@ def rules_of_cores(asked: Request) -> tuple[Request, tuple[str, ...]]:
     return replace(asked, notes=(*asked.notes, note)), tuple(NOT_ON_CORES)
 
 
-def spot_notes(terms: RunTerms, pools: Cluster) -> tuple[str, ...]:
-    """Which GPUs cannot be spot for lack of a price; refused where all should be."""
+def spot_notes(terms: RunTerms, pools: Cluster, *, offered: bool = False) -> tuple[str, ...]:
+    """Which GPUs cannot be spot for lack of a price; refused where all should be.
+
+    Not where a spot price was `offered`: then the offers without one are cheaper.
+    """
     from astrarium.cost.training_run import Spot
 
     if terms.spot is Spot.NEVER:
@@ -241,7 +254,7 @@ def spot_notes(terms: RunTerms, pools: Cluster) -> tuple[str, ...]:
     if strangers:
         raise refusal("interruptions", f" {strangers[0]}=...: no pool has this type")
     lacking = [pool for pool in pools.pools if pool.spot_usd_per_gpu_hour is None]
-    if len(lacking) == len(pools.pools):
+    if len(lacking) == len(pools.pools) and not offered:
         raise refusal(
             "spot",
             f" {terms.spot}: no spot price is known for {', '.join(names)}; give one in a price"

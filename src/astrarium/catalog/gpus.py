@@ -62,12 +62,16 @@ class Gpu:
     nvlink_domain: int  # GPUs that reach each other at link_bandwidth; 1: no such link
     inter_node_bandwidth: float  # per node and direction
     inter_node_instance: str  # the instance that has it; "" if assumed
-    usd_per_gpu_hour: float | None  # median over clouds
+    usd_per_gpu_hour: float | None  # median over clouds; see `price_good_for`
     spot_usd_per_gpu_hour: float | None
     price_dates: PriceDates | None
     rented_sizes: tuple[int, ...]  # GPUs of the instances that are offered; () if none is known
     sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
     doubts_by_figure: Mapping[str, str] = field(hash=False)
+    price_good_for: int | None = None  # GPUs, where the price is that of less than a node
+    price_offers_left_out: int = 0  # older than those whose median the price is
+    compute_capability: float = 0.0  # of NVIDIA's devices; 0: another maker's, or not known
+    peer_access: bool = True  # over PCIe; links of their own always have it
     share: float = 1.0  # of its time that the job has
 
     @property
@@ -170,6 +174,7 @@ def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
     values: dict[str, object] = {
         "vendor": gpu.vendor,
         "architecture": gpu.architecture,
+        "compute_capability": gpu.compute_capability or None,
         "form_factor": gpu.form_factor,
         "release_year": gpu.release_year,
         "memory_gib": gpu.memory_bytes,
@@ -182,6 +187,7 @@ def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
         "link_to_peer_gbytes_per_s": gpu.link_bandwidth_to_peer,
         "pcie_type": gpu.pcie_type,
         "pcie_gbytes_per_s": gpu.pcie_bandwidth,
+        "peer_access": "yes" if gpu.peer_access else "no",
         "gpus_per_node": gpu.gpus_per_node,
         "nvlink_domain": gpu.nvlink_domain,
         "inter_node_gbits_per_s": gpu.inter_node_bandwidth,
@@ -244,4 +250,8 @@ def _gpu(record: Record) -> Gpu:
         rented_sizes=record.counts("rented_sizes"),
         sources=record.sources,
         doubts_by_figure=record.doubts,
+        price_good_for=record.optional_count("price_good_for"),
+        price_offers_left_out=record.optional_count("price_offers_left_out") or 0,
+        compute_capability=record.optional("compute_capability") or 0.0,
+        peer_access=bool(record.values.get("peer_access", True)),
     )

@@ -22,12 +22,12 @@ from statistics import median
 from typing import Any, Final, cast
 
 from astrarium.catalog.gpus import find_gpu
+from astrarium.catalog.provenance import STALE_AFTER_DAYS as STALE_AFTER_DAYS
 from astrarium.catalog.records import read_table
 from astrarium.catalog.regions import ANY_REGION
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
-STALE_AFTER_DAYS: Final = 180
 OWN_CLOUD: Final = "own"  # of prices of the user that name no cloud
 RATE_CARD: Final = "rate-card"
 DISCOUNT: Final = "discount"
@@ -156,6 +156,19 @@ def median_price(among: Iterable[Offer], *, spot: bool = False) -> float | None:
     if not of_cloud:
         return None
     return float(f"{median(map(median, of_cloud.values())):.{_DIGITS}g}")
+
+
+def default_offers(among: Sequence[Offer], node: int, newest: date) -> tuple[Offer, ...]:
+    """Those whose median is the default price of a type with so many GPUs in a node.
+
+    Stale ones count only if there are no others. Of those left whole nodes count, as the price of
+    one GPU does not buy the links of a node; where no cloud rents one, smaller instances, whose
+    price is then good for as many GPUs only.
+    """
+    priced = [offer for offer in among if offer.usd_per_hour is not None]
+    left = [offer for offer in priced if not is_stale(offer.date, newest)] or priced
+    whole = [offer for offer in left if offer.gpus >= node or RATE_CARD in offer.marks]
+    return tuple(whole or left)
 
 
 def merged(among: Iterable[Offer]) -> list[Offer]:

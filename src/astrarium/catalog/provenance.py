@@ -18,6 +18,8 @@ PriceDates: TypeAlias = tuple[str, str]
 
 _DIGITS_SHOWN: Final = 6
 
+STALE_AFTER_DAYS: Final = 180  # prices that are older are not to be relied on
+
 
 class Source(Value, frozen=True):
     """A document, or the reason why there is none."""

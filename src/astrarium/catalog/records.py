@@ -19,6 +19,8 @@ from astrarium.value import Value
 ALL: Final = "*"  # in sources and doubts: every figure without an entry of its own
 
 _PROVENANCE: Final = frozenset({"sources", "doubts"})
+# What goes with a price of the book, and is not true of a price that the user states.
+_OF_PRICE: Final = ("price_good_for", "price_offers_left_out")
 _DATA: Final = Path(__file__).parent / "data"
 
 
@@ -174,9 +176,10 @@ def _overlay(record: Record, entry: Entry) -> Record:
     """Let the user's figures replace the record's; their source is the user's file."""
     given = {key: value for key, value in entry.values.items() if key != "like"}
     origin = (str(entry.file),)
+    stated = _OF_PRICE if "usd_per_gpu_hour" in given else ()
     return Record(
         name=record.name,
-        values={**record.values, **given},
+        values={**{k: v for k, v in record.values.items() if k not in stated}, **given},
         sources={ALL: origin, **record.sources, **dict.fromkeys(given, origin)},
         doubts={key: text for key, text in record.doubts.items() if key not in given},
     )

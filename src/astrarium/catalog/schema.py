@@ -30,6 +30,7 @@ class GpuEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     aliases: Texts = UNSET
     vendor: Text = UNSET
     architecture: Text = UNSET
+    compute_capability: Figure = UNSET
     form_factor: Text = UNSET
     release_year: Count = UNSET
     memory_gib: Figure = UNSET
@@ -48,6 +49,7 @@ class GpuEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     link_to_peer_gbytes_per_s: Figure = UNSET
     pcie_type: Text = UNSET
     pcie_gbytes_per_s: Figure = UNSET
+    peer_access: bool | UnsetType = UNSET
     gpus_per_node: Count = UNSET
     nvlink_domain: Count = UNSET
     inter_node_gbits_per_s: Figure = UNSET

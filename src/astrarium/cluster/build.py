@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from astrarium.catalog import Gpu
+from astrarium.catalog import Gpu, find_instance
 from astrarium.cluster.interconnect import (
     PCIE,
     LinkKind,
@@ -17,6 +17,7 @@ from astrarium.cluster.interconnect import (
     default_network,
     link_kind,
     link_profile,
+    network_of_fabric,
     network_profile,
 )
 from astrarium.cluster.types import Pool
@@ -55,16 +56,14 @@ def build_pool(
 ) -> Pool:
     """Return the pool with every figure filled in; `node_size` if the pool is part of a node."""
     given = machines or Machines()
-    kind = link_kind(gpu, node_size or gpus_per_node)
-    if given.peer_access is False:
-        kind = LinkKind.PCIE_HOST
+    kind = _link(gpu, node_size or gpus_per_node, given.peer_access)
     intra = _first(
         given.intra_node_bandwidth,
         gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth,
     )
     inter = _first(given.inter_node_bandwidth, gpu.inter_node_bandwidth)
-    usual = Network.GLOO if gpu.is_processor else default_network(inter)
-    network = given.network or usual
+    network = given.network or _usual_network(gpu, inter)
+    priced = gpu.price_good_for is None or nodes * gpus_per_node <= gpu.price_good_for
     return Pool(
         name=name,
         gpu=gpu,
@@ -77,11 +76,43 @@ def build_pool(
         inter_node_latency=_first(given.inter_node_latency, network_profile(network).latency),
         link=kind,
         network=network,
-        usd_per_gpu_hour=_first(given.usd_per_gpu_hour, gpu.usd_per_gpu_hour),
-        spot_usd_per_gpu_hour=_first(given.spot_usd_per_gpu_hour, gpu.spot_usd_per_gpu_hour),
+        usd_per_gpu_hour=_first(given.usd_per_gpu_hour, gpu.usd_per_gpu_hour if priced else None),
+        spot_usd_per_gpu_hour=_first(
+            given.spot_usd_per_gpu_hour, gpu.spot_usd_per_gpu_hour if priced else None
+        ),
         requested="" if requested == gpu.name else requested,
         rented_sizes=given.rented_sizes,
     )
+
+
+def _link(gpu: Gpu, gpus_per_node: int, peer_access: bool | None) -> LinkKind:
+    """Return what joins the GPUs of a node; links of their own have peer access unless denied."""
+    kind = link_kind(gpu, gpus_per_node)
+    denied = peer_access is False
+    if kind is LinkKind.PCIE and peer_access is None:
+        denied = not gpu.peer_access
+    return LinkKind.PCIE_HOST if denied else kind
+
+
+def _usual_network(gpu: Gpu, inter_node_bandwidth: float) -> Network:
+    """Return the usual network at a rate; that of the type's own instance where it has this rate.
+
+    At high rates the instance does not count: most clusters of such a type have InfiniBand.
+    """
+    if gpu.is_processor:
+        return Network.GLOO
+    usual = default_network(inter_node_bandwidth)
+    if usual is not Network.TCP or inter_node_bandwidth != gpu.inter_node_bandwidth:
+        return usual
+    return network_of_fabric(_fabric(gpu.inter_node_instance)) or usual
+
+
+def _fabric(instance: str) -> str:
+    """What the catalog calls the network of an instance; "" if it does not know the instance."""
+    try:
+        return find_instance(instance).fabric if instance else ""
+    except InputError:
+        return ""
 
 
 def _domain(gpu: Gpu, gpus_per_node: int, given: int | None) -> int:

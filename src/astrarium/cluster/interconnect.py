@@ -44,6 +44,7 @@ class LinkKind(StrEnum):
     GLOO = "gloo"  # processes on the cores of one machine
 
 
+NVLINK: Final = (LinkKind.NVLINK2, LinkKind.NVLINK3, LinkKind.NVLINK4, LinkKind.NVLINK5)
 PCIE: Final = (LinkKind.PCIE, LinkKind.PCIE_HOST)
 TO_ANY_PEER: Final = (*PCIE, LinkKind.GLOO)  # one peer can have the whole rate
 
@@ -59,6 +60,17 @@ class Network(StrEnum):
     SLINGSHOT = "slingshot"
     TCP = "tcp"
     GLOO = "gloo"  # processes on the cores of one machine, of which each counts as a node
+
+
+# By what the catalog calls the fabric of an instance; the first that fits counts.
+_FABRICS: Final = (
+    (r"EFA v1", Network.EFA_V1),
+    (r"EFA", Network.EFA),
+    (r"TCPXO?", Network.TCPXO),
+    (r"InfiniBand", Network.INFINIBAND),
+    (r"RoCE", Network.ROCE),
+    (r"TCP|ENA|Ethernet|gVNIC|internet", Network.TCP),
+)
 
 
 class Collective(StrEnum):
@@ -134,6 +146,12 @@ def link_kind(gpu: Gpu, gpus_per_node: int) -> LinkKind:
 def default_network(inter_node_bandwidth: float) -> Network:
     """Return the usual network at this rate per node."""
     return Network.TCP if inter_node_bandwidth <= TCP_UP_TO else Network.INFINIBAND
+
+
+def network_of_fabric(fabric: str) -> Network | None:
+    """Return the network that the catalog describes in words; None if it is not known."""
+    found = (network for pattern, network in _FABRICS if re.search(pattern, fabric))
+    return next(found, None)
 
 
 @cache

@@ -8,19 +8,18 @@ instances of its type: many offers are single machines.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
 from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, is_stale, rented_sizes
+from astrarium.catalog.provenance import sources
 from astrarium.cluster.build import Machines, build_pool
-from astrarium.cluster.interconnect import Network
+from astrarium.cluster.interconnect import network_of_fabric
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
 from astrarium.errors import InputError, flag, refusal
 from astrarium.value import Value
@@ -28,43 +27,44 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.catalog.book import Book
 
+Dearness: TypeAlias = Callable[[Pool], tuple[float, ...]]  # what a pool costs, in any unit
+
 PRICE_FLAG: Final = "--price"
 # A smaller instance counts as one of a pool's sizes if its GPUs cost at most so much more.
 DEARER_SIZES: Final = 1.02
 ROUNDED: Final = 1 + 1e-6  # prices of instances, over those of their GPUs
-FULL_POWER: Final = 1.0
 MOST_STALE: Final = 4  # prices that are named one by one
-
-_NETWORKS: Final = (
-    (r"EFA v1", Network.EFA_V1),
-    (r"EFA", Network.EFA),
-    (r"TCPXO?", Network.TCPXO),
-    (r"InfiniBand", Network.INFINIBAND),
-    (r"RoCE", Network.ROCE),
-    (r"TCP|ENA|Ethernet|gVNIC|internet", Network.TCP),
-)
 
 
 class Power(Value, frozen=True):
-    """What owned machines cost: the board's power, the share of it that is drawn, the price."""
+    """What owned machines cost: the price of power, and how much is drawn for a board's watt.
+
+    The rest of the node and the cooling of the hall are in it (`cost.energy`), as in the energy of
+    a run.
+    """
 
     usd_per_kwh: float
-    utilisation: float = FULL_POWER
+    of_tdp: float
 
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:
-        return gpu.tdp_watts / 1000 * self.utilisation * self.usd_per_kwh
+        return self._kilowatts(gpu) * self.usd_per_kwh
 
     def words(self, gpu: Gpu) -> str:
-        drawn = f"{100 * self.utilisation:g} % of {gpu.tdp_watts:g} W"
+        drawn = f"{self._kilowatts(gpu):.3g} kW a GPU, node and cooling included,"
         return f"owned; {drawn} at ${self.usd_per_kwh:g} per kWh"
 
+    def _kilowatts(self, gpu: Gpu) -> float:
+        return gpu.tdp_watts / 1000 * self.of_tdp
 
-def priced(cluster: Cluster, book: Book) -> Cluster:
+
+def priced(cluster: Cluster, book: Book, dearness: Dearness | None = None) -> Cluster:
     """The cluster at the cheapest offers of a book; a pool without one has no price.
 
-    Prices that a cluster file states stay, and so do its machines and links.
+    `dearness` says what is cheapest; by default it is the on-demand price of a node. Prices that a
+    cluster file states stay, and so do its machines and links.
     """
-    return replace(cluster, pools=tuple(_priced_pool(pool, book) for pool in cluster.pools))
+    pools = tuple(_priced_pool(pool, book, dearness) for pool in cluster.pools)
+    return replace(cluster, pools=pools)
 
 
 def with_own_spot(cluster: Cluster, book: Book) -> Cluster:
@@ -149,6 +149,7 @@ def with_power(cluster: Cluster, power: Power) -> Cluster:
                 pool,
                 usd_per_gpu_hour=power.usd_per_gpu_hour(pool.gpu),
                 price_origin=power.words(pool.gpu),
+                rented_sizes=tuple(range(1, pool.gpus_per_node + 1)),
             )
             if pool.usd_per_gpu_hour == 0
             else pool
@@ -203,41 +204,57 @@ def price_day(pool: Pool) -> str:
     return pool.gpu.price_dates[1] if pool.gpu.price_dates else ""
 
 
-def without_unpriced(cluster: Cluster) -> tuple[Cluster, tuple[str, ...]]:
+def without_unpriced(cluster: Cluster, book: Book | None = None) -> tuple[Cluster, tuple[str, ...]]:
     """The pools that have a price, if any has one, and notes on the others."""
     unpriced = [pool for pool in cluster.pools if pool.usd_per_gpu_hour is None]
     if not unpriced or len(unpriced) == len(cluster.pools):
         return cluster, ()
     kept = tuple(pool for pool in cluster.pools if pool.usd_per_gpu_hour is not None)
-    notes = tuple(f"{_unpriced(pool)}: left out" for pool in unpriced)
+    notes = tuple(f"{_unpriced(pool, book)}: left out" for pool in unpriced)
     return cluster.part(kept), notes
 
 
-def joined_notes(cluster: Cluster, book: Book) -> tuple[str, ...]:
-    """What is assumed where nodes are made up of smaller instances."""
-    notes = []
-    for pool in cluster.pools:
-        usable, node = book.usable(pool.gpu.name), pool.gpus_per_node
-        # The machines of a cluster file, which has no sizes to rent, are as it says.
-        if pool.cloud and pool.rented_sizes and not _whole(usable, node):
-            place = (pool.cloud, pool.region)
-            most = max(offer.gpus for offer in usable if (offer.cloud, offer.region) == place)
-            notes.append(
-                f"{pool.cloud} rents {pool.gpu.name} in instances of at most {most}"
-                f" GPU{'s' if most > 1 else ''}; the links between them are assumed to be those of"
-                f" nodes of {node}"
-            )
-    return tuple(notes)
-
-
-def unpriced_notes(cluster: Cluster) -> tuple[str, ...]:
+def unpriced_notes(cluster: Cluster, book: Book | None = None) -> tuple[str, ...]:
     """What is asked for where a price is missing."""
-    return tuple(_unpriced(pool) for pool in cluster.pools if pool.usd_per_gpu_hour is None)
+    return tuple(_unpriced(pool, book) for pool in cluster.pools if pool.usd_per_gpu_hour is None)
 
 
-def _unpriced(pool: Pool) -> str:
+def refused_notes(cluster: Cluster) -> tuple[str, ...]:
+    """Which default prices are not taken, as they are those of other machines."""
+    return tuple(
+        _unpriced(pool)
+        for pool in cluster.pools
+        if pool.usd_per_gpu_hour is None and pool.gpu.price_good_for is not None
+    )
+
+
+def _unpriced(pool: Pool, book: Book | None = None) -> str:
     name = pool.requested or pool.gpu.name
-    return f"no price is known for {pool.gpu.name}; {PRICE_FLAG} {name}=USD sets one"
+    why = _of_other_machines(pool, book) or f"no price is known for {pool.gpu.name}"
+    return f"{why}; {PRICE_FLAG} {name}=USD sets one"
+
+
+def _of_other_machines(pool: Pool, book: Book | None) -> str:
+    """Why there are prices of the type, but none of what is asked for; "" if there are none."""
+    name, node = pool.gpu.name, pool.gpus_per_node
+    if book is None:
+        if pool.gpu.price_good_for is None:
+            return ""
+        most, who = pool.gpu.price_good_for, "clouds rent"
+    else:
+        usable = book.usable(name)
+        if not usable:
+            return ""
+        most = max(offer.gpus for offer in usable)
+        clouds = list(dict.fromkeys(offer.cloud for offer in usable))
+        who = f"{clouds[0]} rents" if len(clouds) == 1 else f"{', '.join(clouds)} rent"
+        if _whole(usable, node):
+            return (
+                f"the network between instances that {who} with {name} is not known, so that they"
+                f" have no price as {pool.nodes} nodes"
+            )
+    gpus = f"{most} GPU{'s' if most > 1 else ''}"
+    return f"{who} {name} in instances of at most {gpus}, which are no price of nodes of {node}"
 
 
 def _without_offer(pool: Pool, price: float | None, origin: str) -> Pool:
@@ -253,16 +270,36 @@ def _without_offer(pool: Pool, price: float | None, origin: str) -> Pool:
     )
 
 
-def _priced_pool(pool: Pool, book: Book) -> Pool:
+def _priced_pool(pool: Pool, book: Book, dearness: Dearness | None) -> Pool:
     if pool.price_origin == CLUSTER_FILE:
         return pool
-    usable = book.usable(pool.gpu.name)
-    if not usable:
+    choices = [_at_offer(pool, offer, book) for offer in _nodes_on_offer(pool, book)]
+    if not choices:
         return _without_offer(pool, None, "")
+    return choices[0] if dearness is None else min(choices, key=dearness)
+
+
+def _nodes_on_offer(pool: Pool, book: Book) -> list[Offer]:
+    """Offers that are machines such as those of a pool, the cheapest first.
+
+    They are whole nodes: smaller instances are not joined like the GPUs of a node. Several nodes
+    have a network between them, which the catalog has to know; what the user's own prices and
+    cluster files are about, they know themselves.
+    """
     node = pool.gpus_per_node
-    best = min(_nodes_on_offer(usable, node), key=lambda offer: _order(offer, node))
+    whole = _whole(book.usable(pool.gpu.name), node)
+    if pool.nodes > 1 and pool.rented_sizes:
+        whole = [offer for offer in whole if _network_is_known(offer, node)]
+    return sorted(whole, key=lambda offer: _order(offer, node))
+
+
+def _network_is_known(offer: Offer, node: int) -> bool:
+    return offer.source not in sources() or _links(offer, node).inter_node_bandwidth is not None
+
+
+def _at_offer(pool: Pool, best: Offer, book: Book) -> Pool:
+    node = pool.gpus_per_node
     if pool.rented_sizes:  # not of a cluster file, whose machines are as they are
-        links = _links(best, node)
         pool = build_pool(
             pool.name,
             pool.gpu,
@@ -270,56 +307,15 @@ def _priced_pool(pool: Pool, book: Book) -> Pool:
             node,
             pool.requested or pool.gpu.name,
             node_size=pool.gpu.gpus_per_node,
-            machines=replace(links, rented_sizes=_sizes(best, usable, node)),
+            machines=replace(
+                _links(best, node), rented_sizes=_sizes(best, book.usable(pool.gpu.name))
+            ),
         )
     return _with_offer(pool, best)
 
 
-def _nodes_on_offer(usable: Sequence[Offer], node: int) -> Sequence[Offer]:
-    """Whole nodes; only where there are none, instances that make up one together.
-
-    Smaller instances are not joined like the GPUs of a node.
-    """
-    whole = _whole(usable, node)
-    places = dict.fromkeys((offer.cloud, offer.region) for offer in usable)
-    return whole or [
-        _together([offer for offer in usable if (offer.cloud, offer.region) == place], node)
-        for place in places
-    ]
-
-
 def _whole(usable: Sequence[Offer], node: int) -> list[Offer]:
     return [offer for offer in usable if offer.gpus >= node or RATE_CARD in offer.marks]
-
-
-def _together(offers: Sequence[Offer], node: int) -> Offer:
-    """The cheapest instances of one place that add up to these GPUs, as one offer."""
-
-    def cost(parts: tuple[Offer, ...]) -> tuple[float, int, int]:
-        usd = sum(part.usd_per_hour or 0.0 for part in parts)
-        return round(usd, 6), sum(part.gpus for part in parts), len(parts)
-
-    least: list[tuple[Offer, ...]] = [()]
-    for gpus in range(1, node + 1):
-        least.append(min(((*least[max(gpus - o.gpus, 0)], o) for o in offers), key=cost))
-    parts = sorted(least[node], key=lambda part: (-part.gpus, part.instance))
-    spot = [part.spot_usd_per_hour for part in parts if part.spot_usd_per_hour is not None]
-    return replace(
-        parts[0],
-        instance=_listed([part.instance for part in parts]),
-        gpus=sum(part.gpus for part in parts),
-        usd_per_hour=sum(part.usd_per_hour or 0.0 for part in parts),
-        spot_usd_per_hour=sum(spot) if len(spot) == len(parts) else None,
-        date=min((part.date for part in parts if part.date), default=""),
-    )
-
-
-def _listed(instances: Sequence[str]) -> str:
-    """Instances with their numbers."""
-    counts = Counter(instances)
-    if len(counts) == 1:
-        return instances[0]
-    return " + ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())
 
 
 def _order(offer: Offer, node: int) -> tuple[object, ...]:
@@ -353,30 +349,17 @@ def _with_offer(pool: Pool, offer: Offer) -> Pool:
     )
 
 
-def _sizes(best: Offer, usable: Sequence[Offer], node: int) -> tuple[int, ...]:
-    """Instances of the same cloud and region whose GPUs cost no more, as far as that is known.
-
-    Where they are smaller than a node, what they add up to is rented like one.
-    """
+def _sizes(best: Offer, usable: Sequence[Offer]) -> tuple[int, ...]:
+    """Instances of the same cloud and region whose GPUs cost no more, as far as that is known."""
     if RATE_CARD in best.marks:
         return _usual_sizes(best)
     rate = best.usd_per_gpu_hour or 0.0
-    alike = [
+    return rented_sizes(
         offer
         for offer in usable
         if (offer.cloud, offer.region) == (best.cloud, best.region)
         and (offer.usd_per_gpu_hour or 0.0) <= rate * DEARER_SIZES
-    ]
-    sizes = rented_sizes(alike)
-    if _whole(usable, node):
-        return sizes
-    sums = {0}
-    for gpus in range(1, node):
-        sums |= {gpus for size in sizes if gpus - size in sums}
-    joined = (*sorted(sums - {0}), best.gpus)
-    counts = np.arange(1, node + 1)
-    same = np.array_equal(billed_gpus(counts, node, sizes), billed_gpus(counts, node, joined))
-    return sizes if same else joined
+    )
 
 
 def _pools_of_cloud(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> list[Pool]:
@@ -408,7 +391,7 @@ def _market_pool(
 ) -> Pool:
     links = _links(best, node)
     nodes = max(most_gpus // node, 1) if links.inter_node_bandwidth else 1
-    machines = replace(links, rented_sizes=_sizes(best, own, node))
+    machines = replace(links, rented_sizes=_sizes(best, own))
     return _with_offer(build_pool(name, gpu, nodes, node, gpu.name, machines=machines), best)
 
 
@@ -417,10 +400,11 @@ def _links(offer: Offer, node: int) -> Machines:
     instance = _instance(offer)
     if instance is None or instance.gpus_per_node != node:
         return Machines()
+    inter = instance.inter_node_bandwidth
     return Machines(
         intra_node_bandwidth=instance.intra_node_bandwidth,
-        inter_node_bandwidth=instance.inter_node_bandwidth,
-        network=_network(instance),
+        inter_node_bandwidth=inter,
+        network=network_of_fabric(instance.fabric) if inter else None,
     )
 
 
@@ -430,10 +414,3 @@ def _instance(offer: Offer) -> Instance | None:
     except InputError:
         return None
     return instance if instance.gpu == offer.gpu else None
-
-
-def _network(instance: Instance) -> Network | None:
-    if instance.inter_node_bandwidth is None:
-        return None
-    found = (network for pattern, network in _NETWORKS if re.search(pattern, instance.fabric))
-    return next(found, None)

@@ -35,12 +35,17 @@ class PowerTerms(Value, frozen=True):
     node_overhead: float = NODE_OVERHEAD
     pue: float = PUE
 
+    @property
+    def of_tdp(self) -> float:
+        """Watts that are paid for, for each watt of a GPU's TDP."""
+        return self.utilisation * self.node_overhead * self.pue
+
 
 def kilowatts(gpus: ArrayLike, tdp_watts: ArrayLike, terms: PowerTerms | None = None) -> Floats:
     """Power of clusters; the last axis has the pools, whose GPUs and TDP are given."""
     used = terms or PowerTerms()
     watts = (np.asarray(gpus) * np.asarray(tdp_watts, float)).sum(axis=-1)
-    return watts * (used.utilisation * used.node_overhead * used.pue / WATTS_PER_KILOWATT)
+    return watts * (used.of_tdp / WATTS_PER_KILOWATT)
 
 
 def kilowatt_hours(power_kilowatts: ArrayLike, seconds: ArrayLike) -> Floats:
@@ -50,8 +55,3 @@ def kilowatt_hours(power_kilowatts: ArrayLike, seconds: ArrayLike) -> Floats:
 def co2_kilograms(kwh: ArrayLike, kilograms_per_kwh: float) -> Floats:
     """Emissions of the energy alone; making the machines is not in it."""
     return np.asarray(kwh, float) * kilograms_per_kwh
-
-
-def power_usd(kwh: ArrayLike, usd_per_kwh: float) -> Floats:
-    """The price of the energy, for machines that are owned: rent has it included."""
-    return np.asarray(kwh, float) * usd_per_kwh

@@ -71,6 +71,7 @@ class RankSeconds(Value, frozen=True):
     sent_forward: Floats  # of all these messages, what the forward pass sends
     sent_forward_overlapped: Floats
     again: Floats  # the whole forward pass of the rank's layers, if it were redone
+    messages_again: Floats  # of which messages
     launch: Floats  # what the host takes to launch all of it
     launch_again: Floats
 
@@ -426,8 +427,9 @@ class CostModel:
         message = ends.first(e.embedding_message) + ends.last(e.head_message_forward)
         back = ends.last(e.head_message_backward)
         further = c.cp_forward + c.ep_forward
+        forward, messages = dealt(c.forward), dealt(c.tp_forward + c.cp_forward + c.ep_forward)
         return RankSeconds(
-            forward=dealt(c.forward) + ends.first(e.embedding_forward) + ends.last(e.head_forward),
+            forward=forward + ends.first(e.embedding_forward) + ends.last(e.head_forward),
             backward=dealt(c.backward)
             + ends.first(e.embedding_backward)
             + ends.last(e.head_backward),
@@ -437,9 +439,10 @@ class CostModel:
             + back,
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
-            sent_forward=dealt(c.tp_forward + further) + message,
+            sent_forward=messages + message,
             sent_forward_overlapped=dealt(c.tp_forward_overlapped + further) + message,
-            again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
+            again=forward + messages,
+            messages_again=messages,
             launch=self._launches(shards, dealt, ends)
             + dealt(np.ones_like(c.forward)) * further_launches[:, None],
             launch_again=dealt(c.launch_again),
@@ -561,6 +564,7 @@ def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
         forward=seconds.forward * pace,
         backward=seconds.backward * pace,
         again=seconds.again * pace,
+        messages_again=seconds.messages_again * pace,
         launch=seconds.launch * host,
         launch_again=seconds.launch_again * host,
     )

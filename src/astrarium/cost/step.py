@@ -22,8 +22,14 @@ from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
 from astrarium.cost.layouts import CostModel, EndSeconds, Layouts, RankSeconds, sum_over_modules
 from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import beside
-from astrarium.strategy.columns import GRANULARITIES, METHODS, RECOMPUTE_COLUMNS, Options
-from astrarium.strategy.types import Granularity, Method
+from astrarium.strategy.columns import (
+    GRANULARITIES,
+    METHODS,
+    RECOMPUTE_COLUMNS,
+    Options,
+    module_mask,
+)
+from astrarium.strategy.types import Granularity, Method, RecomputeModule
 from astrarium.value import Value
 
 # An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
@@ -36,6 +42,7 @@ MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 
 # backward pass would then lengthen the forward one.
 FORWARD_LAUNCHES = 1 / 3
 _FULL = GRANULARITIES.index(Granularity.FULL)
+_EXPERTS_AGAIN = module_mask([RecomputeModule.MOE])
 _UNIFORM, _BLOCK = METHODS.index(Method.UNIFORM), METHODS.index(Method.BLOCK)
 
 
@@ -75,6 +82,7 @@ def seconds_of(layouts: Layouts, rows: Ints, options: Options) -> Seconds:
     pipeline, still = _pipeline(layouts, rows, options, passes)
     after = after_parts(layouts, rows, options)
     last = np.argmax(_total_after(layouts, rows, after), axis=1)
+    causes = _with_redone_messages(layouts, rows, options, causes)
     work = {name: _at_rank(part, slowest) * micro_batches for name, part in causes.items()}
     work["host"] += _at_rank(after.pop("host"), last)
     ends = {name: _at_rank(part, last) for name, part in after.items()}
@@ -86,6 +94,31 @@ def seconds_of(layouts: Layouts, rows: Ints, options: Options) -> Seconds:
         pipeline_communication=pipeline - still,
         **ends,
     )
+
+
+def _with_redone_messages(
+    layouts: Layouts, rows: Ints, options: Options, parts: dict[str, Floats]
+) -> dict[str, Floats]:
+    """The same seconds, with messages that are sent again among the others of their kind.
+
+    Whole layers send all of their forward pass again, redone experts their tokens: half of both
+    passes.
+    """
+    on_rank = layouts.on_rank
+    kinds = {f"{kind}_communication": getattr(on_rank, kind)[rows] for kind in ("tp", "cp", "ep")}
+    every = sum(kinds.values(), np.zeros_like(parts["forward"]))
+    sent = _redone_share(layouts, rows, options) * on_rank.messages_again[rows]
+    again = {
+        name: np.divide(sent * seconds, every, out=np.zeros_like(every), where=every > 0)
+        for name, seconds in kinds.items()
+    }
+    experts = (options.recompute_modules & _EXPERTS_AGAIN > 0) & (options.granularity != _FULL)
+    again["ep_communication"] += np.where(experts[:, None], kinds["ep_communication"] / 2, 0.0)
+    redone = sum(again.values(), np.zeros_like(every))
+    fits = np.divide(parts["recompute"], redone, out=np.ones_like(redone), where=redone > 0)
+    share = np.minimum(fits, 1.0)
+    moved = {name: parts[name] + seconds * share for name, seconds in again.items()}
+    return parts | moved | {"recompute": parts["recompute"] - redone * share}
 
 
 def total_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:

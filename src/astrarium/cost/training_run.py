@@ -18,7 +18,12 @@ from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.checkpoints import Protection, Storage
-from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR, protected
+from astrarium.cost.energy import PowerTerms
+from astrarium.cost.interruptions import (
+    DEFAULT_FAILURES_PER_HOUR,
+    DEFAULT_INTERRUPTIONS_PER_HOUR,
+    protected,
+)
 from astrarium.errors import InputError
 from astrarium.model.workload import Evaluation as Evaluation
 from astrarium.model.workload import Ramp as Ramp
@@ -94,18 +99,19 @@ class RunTerms(Value, frozen=True):
     """What is known of a run beside its workload and its cluster; all of it has defaults.
 
     `interruptions_per_hour` are those of one spot node, by GPU type, with "" for all others.
-    `failures_per_hour` are the breakdowns of any node; none by default.
+    `failures_per_hour` are the breakdowns of any node.
     """
 
     spot: Spot = Spot.NEVER
     interruptions_per_hour: Mapping[str, float] = field(default_factory=dict)
-    failures_per_hour: float = 0.0
+    failures_per_hour: float = DEFAULT_FAILURES_PER_HOUR
     checkpoint_interval_seconds: float | None = None  # none: the best
     storage: Storage = field(default_factory=Storage)
     restart_seconds: float | None = None  # none: the default, and loading the checkpoint
     ramp: Ramp | None = None
     evaluation: Evaluation | None = None
     co2_kilograms_per_kwh: float | None = None
+    power: PowerTerms = field(default_factory=PowerTerms)
 
     def interruptions_of(self, gpu: str) -> float:
         """Interruptions an hour of a spot node with this GPU type."""

@@ -9,6 +9,7 @@ network, a broken node.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import erf, log, sqrt
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,8 @@ MESSAGES: Final = (
     "gradient_reduction",
     "parameter_gather",
 )
+
+_HOLDS_FOUR_IN_FIVE = 1.2815515655446004  # deviations of a normal distribution
 
 
 class Doubts(Value, frozen=True):
@@ -71,6 +74,23 @@ def interval_ratios(doubts: Doubts, runtime: str) -> tuple[float, float]:
     fit = intervals()
     step, spread = float(deviations(fit.terms, doubts)), fit.spread_of(runtime)
     return float(np.exp(-spread.faster * step)), float(np.exp(spread.slower * step))
+
+
+def chance_within(limit: float, predicted: float, interval: tuple[float, float]) -> float:
+    """The chance that what is predicted turns out to be no more than a limit.
+
+    The interval holds four times in five. The logarithm of the ratio to the prediction is taken to
+    be normal on either side of it, with the deviation that the interval gives that side; the
+    density has no step between them, so the wider side is the likelier.
+    """
+    low, high = (abs(log(end / predicted)) / _HOLDS_FOUR_IN_FIVE for end in interval)
+    if limit <= 0.0 or low + high == 0.0:
+        return float(0.0 < predicted <= limit)
+    x = log(limit / predicted)
+    side = low if x < 0 else high
+    beyond = 1.0 - erf(abs(x) / (side * sqrt(2.0))) if side else 0.0
+    share = beyond * side / (low + high)
+    return share if x < 0 else 1.0 - share
 
 
 def is_specified(ops: OperatorModel) -> bool:

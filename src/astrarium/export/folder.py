@@ -18,6 +18,7 @@ from astrarium.documents import write_atomic
 from astrarium.errors import InputError, flag
 from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.readme import readme
+from astrarium.export.rocm import on_rocm
 from astrarium.export.target import Target, find_target
 from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
 from astrarium.plans.job import Job
@@ -43,7 +44,7 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
         raise InputError(
             f"{software.name} starts programs and is none: name training software, such as megatron"
         )
-    program = software.program(job)
+    program = on_rocm(job, software.program(job))
     start = target.launch or find_target("torchrun").launch
     assert start is not None  # launchers have one
     launch = start(job, program)

@@ -337,6 +337,7 @@ class Model:
     head: Head
     carried: tuple[Carried, ...] = ()
     config: Mapping[str, object] | None = field(default=None, compare=False, repr=False)
+    left_out: tuple[str, ...] = field(default=(), compare=False)  # of the config, a note for each
 
     @cached_property
     def vocab(self) -> int:

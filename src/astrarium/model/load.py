@@ -14,7 +14,7 @@ from pathlib import Path
 from astrarium.catalog.models import ModelEntry, find_model_entry, is_model_name
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
-from astrarium.model.huggingface import from_config
+from astrarium.model.huggingface import as_type, from_config
 
 CONFIG_FILE = "config.json"
 SUFFIXES = (".json", ".yaml", ".yml", ".toml")
@@ -35,6 +35,27 @@ def load_model(reference: str) -> Model:
             f"{_hub_hint(reference)}"
         )
     return model_of_entry(find_model_entry(reference))
+
+
+def load_as(reference: str, kind: str) -> Model:
+    """The model of a config.json, or of the folder of one, read as if it were of another type."""
+    from astrarium import documents
+
+    path = Path(os.path.expanduser(reference))
+    name = path.resolve().name if path.is_dir() else path.stem
+    path = path / CONFIG_FILE if path.is_dir() else path
+    if not path.is_file():
+        raise InputError(
+            f"--as {kind}: '{reference}' is no config.json, and only such a file is read as another"
+            " type; leave --as out"
+        )
+    values = documents.read(path)
+    if not isinstance(values, Mapping):
+        raise InputError(f"{path}: expected a mapping with 'model_type', got a list")
+    stated = values.get("model_type")
+    model = _build(as_type(values, kind, str(path)), name, str(path), path)
+    note = f"--as {kind}: {path} says model_type {stated!r} and is read as {kind}; check its size"
+    return replace(model, left_out=(f"{note}: {model.parameters:,} parameters", *model.left_out))
 
 
 def model_of_entry(entry: ModelEntry) -> Model:

@@ -100,6 +100,8 @@ class RunPart(Value, frozen=True):
     checkpoint_interval_seconds: float | None
     kwh: float
     co2_kilograms: float | None
+    deadline_chance: float | None = None  # that the run keeps it; null without a deadline
+    budget_chance: float | None = None
 
 
 class PlanPart(Value, frozen=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from astrarium.cost.uncertainty import chance_within
 from astrarium.plans.document import PlanPart, RunPart
+from astrarium.search.outcome import Limits
 from astrarium.search.plan import Plan, Run
 
 
-def plan_part(plan: Plan, rank: int) -> PlanPart:
+def plan_part(plan: Plan, rank: int, limits: Limits | None = None) -> PlanPart:
+    """A plan; `limits` are those whose chances are stated."""
     return PlanPart(
         rank=rank,
         gpus=dict(plan.gpus),
@@ -26,12 +29,18 @@ def plan_part(plan: Plan, rank: int) -> PlanPart:
         precision=plan.precision.value,
         runtimes=plan.runtimes,
         megatron_lacks=plan.megatron_lacks,
-        run=None if plan.run is None else run_part(plan.run),
+        run=None if plan.run is None else run_part(plan, plan.run, limits or Limits()),
         fit_chance=plan.fit_chance,
     )
 
 
-def run_part(run: Run) -> RunPart:
+def run_part(plan: Plan, run: Run, limits: Limits) -> RunPart:
+    def chance(limit: float | None, predicted: float | None) -> float | None:
+        if limit is None or not predicted:
+            return None
+        seconds = plan.iteration_seconds
+        return chance_within(limit / predicted * seconds, seconds, plan.interval_seconds)
+
     return RunPart(
         breakdown_seconds=dict(run.seconds),
         goodput=run.goodput,
@@ -40,4 +49,6 @@ def run_part(run: Run) -> RunPart:
         checkpoint_interval_seconds=run.checkpoint_interval_seconds,
         kwh=run.kwh,
         co2_kilograms=run.co2_kilograms,
+        deadline_chance=chance(limits.deadline_seconds, plan.train_seconds),
+        budget_chance=chance(limits.budget_usd, plan.usd_total),
     )

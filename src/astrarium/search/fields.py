@@ -15,6 +15,7 @@ import numpy as np
 
 from astrarium.arrays import Ints
 from astrarium.cluster import Pool
+from astrarium.cluster.interconnect import NVLINK
 from astrarium.model.blocks import Block, Module
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import (
@@ -142,6 +143,8 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "gpu": pool.gpu.name,
         "gpus_per_node": pool.gpus_per_node,
         "nvlink_domain": pool.nvlink_domain,
+        "nvlink": pool.link in NVLINK,
+        "compute_capability": pool.gpu.compute_capability,
         "memory_bytes": pool.gpu.memory_bytes,
     }
 

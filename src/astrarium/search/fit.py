@@ -8,10 +8,12 @@ from dataclasses import replace
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
+from astrarium.search.money import Runs
 from astrarium.search.outcome import Mode, Objective
 from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.planner import leanest, plan, smallest_count
@@ -83,7 +85,8 @@ def fit(
     reasons = why_refused(workload, cluster.pools, strategy) if runtime.megatron_rules else ()
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    asked = estimate(model, [strategy])[0]
+    runs = Runs(workload, cluster, RunTerms(), tuning)
+    asked = runs.priced(estimate(model, [strategy])[0], [0] * len(cluster.pools))
     changes = () if asked.fits else _helpful_changes(model, strategy, runtime)
     return FitReport(workload, asked, fewest, changes)
 

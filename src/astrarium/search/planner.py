@@ -64,6 +64,14 @@ from astrarium.units import format_bytes
 from astrarium.value import Value
 
 SHOWN_REASONS = 3
+# Why strategies fall out before their time is known.
+UNPRICED = (
+    Rejection.RUNTIME,
+    Rejection.RULE,
+    Rejection.MEMORY,
+    Rejection.BOUND,
+    Rejection.DOMINATED,
+)
 NOTHING = KeptFree()
 
 
@@ -137,13 +145,14 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     rejected = sum((result.rejected for result in results), Counter())
     first = shown if choice is None else [choice.plan, *(p for p in shown if p != choice.plan)]
     rejected[Rejection.SLOWER] += max(len(found) - searched.of_front - len(first[:top]), 0)
+    space = sum(result.space for result in results)
     return Planned(
         workload=workload,
         cluster=cluster,
         plans=tuple(first[:top]),
         seconds=time.perf_counter() - begin,
-        space=sum(result.space for result in results),
-        evaluated=sum(result.evaluated for result in results),
+        space=space,
+        evaluated=space - sum(rejected[cause] for cause in UNPRICED),
         rejected=rejected,
         reasons=sum((result.reasons for result in results), Counter()),
         optimal=all(result.optimal for result in results),

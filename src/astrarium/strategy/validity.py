@@ -167,7 +167,11 @@ COLUMNS: Final[Mapping[str, ColumnInfo]] = {
     "gpus": _count("GPUs the strategy uses: the world size"),
     "nodes": _count("nodes the strategy uses"),
     "gpus_per_node": _count("GPUs in a node"),
-    "nvlink_domain": _count("GPUs that reach each other over NVLink"),
+    "nvlink_domain": _count("GPUs that reach each other over NVLink, or the GPUs of a node"),
+    "nvlink": _flag("NVLink joins the GPUs of a domain"),
+    "compute_capability": ColumnInfo(
+        float, "compute capability of the GPU; 0 if it is not NVIDIA's or not known"
+    ),
     "memory_bytes": _count("memory of one GPU"),
 }
 

@@ -119,8 +119,8 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 CAPTURING_GPUS: Final = r"gb\d00"
 CAPTURED: Final = r"cuda ?graphs"
 DROPPING: Final = r"token ?drop|\b25\.0\d\b"
-# Its recipes under FSDP (use_megatron_fsdp, pipelines of one stage) move what some layers keep to the
-# host (cpu_offloading_num_layers): 40 of 80 for Llama-3-70B. The share of others is a guess.
+# Its recipes under FSDP (use_megatron_fsdp, pipelines of one stage) move what some layers keep to
+# the host (cpu_offloading_num_layers): 40 of 80 for Llama-3-70B. The share of others is a guess.
 FSDP_ON_HOST: Final = 0.75
 SHARDS_ALL: Final = r"fsdp|zero[- ]?(stage[- ]?)?3|optim_grads_params"
 UNCAPTURED: Final = ("router_launch_seconds", "expert_launch_seconds")

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import brute_force, pool_of, small_model
 
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Cluster, Pool
+from astrarium.cost.checkpoints import checkpoint_bytes, protection
+from astrarium.cost.interruptions import DEFAULT_FAILURES_PER_HOUR, protected
 from astrarium.cost.training_run import RunTerms, Spot
 from astrarium.errors import NoFeasiblePlanError
 from astrarium.model.workload import Workload
@@ -148,6 +151,14 @@ def test_a_mix_of_spot_is_never_dearer_than_all_or_nothing(
     assert cheapest(Spot.MIX) <= min(cheapest(Spot.NEVER), cheapest(Spot.ALWAYS)) * SAME
 
 
+def _with_failures(pool: Pool, gpus: int, work: float) -> float:
+    """The whole run, as machines on demand fail, too."""
+    nodes = -(-gpus // pool.gpus_per_node)
+    safe = protection(checkpoint_bytes(WORKLOAD.model, find_runtime()), nodes)
+    often = DEFAULT_FAILURES_PER_HOUR * nodes / HOUR
+    return float(work * protected(often, work, safe).stretch)
+
+
 @cache
 def every_plan() -> tuple[tuple[float, float], ...]:
     """Time and money of the run of every plan on either pool."""
@@ -157,7 +168,7 @@ def every_plan() -> tuple[tuple[float, float], ...]:
         for (tp, pp, dp, cp, *_), seconds in best.items():
             gpus = prod((tp, pp, dp, cp))
             billed = gpus if gpus == 1 else 2 * -(-gpus // 2)
-            run = ITERATIONS * seconds
+            run = _with_failures(pool, gpus, ITERATIONS * seconds)
             points.append((run, run / HOUR * billed * (pool.usd_per_gpu_hour or 0.0)))
     return tuple(points)
 

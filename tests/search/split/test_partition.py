@@ -289,3 +289,24 @@ def test_no_split_is_below_the_bottleneck(overlap_p2p: bool) -> None:
 def test_bottleneck_of_even_stages_is_reached() -> None:
     bound = bottleneck(even(4, 12, 16), np.full(4, 3.0), np.zeros(4))
     assert bound == pytest.approx((16 + 3) * 9.0, rel=ROUNDING)
+
+
+def test_stages_that_do_not_decide_hold_as_many_layers_each() -> None:
+    """One slow stage decides the time; the layers of the others could lie in many ways."""
+    layers, stages = 10, 4
+    start, count = np.indices((layers + 1, layers + 1))
+    runs = np.where((count > 0) & (start + count <= layers), count, np.inf)
+    seconds = np.stack([4.0 * runs, 1.0 * runs])
+    problem = SplitProblem(
+        forward=seconds,
+        backward=2 * seconds,
+        after=np.zeros_like(seconds),
+        table_of_stage=np.array([1, 1, 1, 0]),
+        most_layers=np.full((stages, layers + 1), layers),
+        hop=np.zeros(stages),
+        num_micro_batches=16,
+        overlap_p2p=False,
+    )
+    found = best_split(problem)
+    assert found is not None
+    assert np.diff(found.bounds).tolist() == [3, 3, 3, 1]

@@ -14,6 +14,7 @@ from astrarium.errors import flag
 from astrarium.export.features import layers_of_stages
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, RankProgram
+from astrarium.export.rocm import BRIDGE_OFF, on_amd
 from astrarium.export.run_length import (
     TRIAL_ITERATIONS,
     evaluation_of,
@@ -170,6 +171,7 @@ def overrides(job: Job) -> dict[str, object]:
         **dict(_overlap(job)),
         **FIXED,
         **(FIXED_FOR_EXPERTS if job.model.max_experts else {}),
+        **(BRIDGE_OFF if on_amd(job) else {}),
         **dict(_run(job)),
     }
 

@@ -17,6 +17,7 @@ from astrarium.export.launchers.checkpoints import (
     iterations_between,
 )
 from astrarium.export.program import Data, RankProgram
+from astrarium.export.rocm import MEGATRON_OFF, on_amd
 from astrarium.export.run_length import (
     TRIAL_ITERATIONS,
     evaluation_of,
@@ -178,6 +179,8 @@ def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
             yield option.flags[0].removeprefix("--"), _value(option)
     if job.model.max_experts:
         yield "moe-grouped-gemm", True
+    if on_amd(job):
+        yield from ((switch, True) for switch in MEGATRON_OFF)
 
 
 def _value(option: Option) -> object:

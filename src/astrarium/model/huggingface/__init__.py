@@ -8,9 +8,10 @@ defaults and an adapter, and name both here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from astrarium.errors import did_you_mean
+from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.huggingface import (
@@ -24,6 +25,7 @@ from astrarium.model.huggingface import (
 )
 from astrarium.model.huggingface.config import Config, ConfigSource
 from astrarium.model.huggingface.defaults import DEFAULTS
+from astrarium.model.huggingface.dropped import dropped
 
 Adapter = Callable[[str, str, Config], Model]
 
@@ -87,6 +89,13 @@ ADAPTERS: Mapping[str, Adapter] = {
 TEXT_PARTS: Mapping[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
 
 
+MULTIMODAL = frozenset({"llava", "gemma3", "llama4", "qwen2_vl", "qwen2_5_vl", "mllama"})
+WAY_OUT = (
+    "Way out: --as llama reads the config as a Llama's, or state the layers in a model file"
+    " (docs/commands.md)"
+)
+
+
 def from_config(
     values: Mapping[str, object], name: str, label: str, path: Path | None = None
 ) -> Model:
@@ -98,14 +107,28 @@ def from_config(
         raise source.failure("model_type", f"missing; expected one of {', '.join(known)}")
     if not isinstance(model_type, str) or model_type not in known:
         hint = did_you_mean(str(model_type), known)
-        what = f"unsupported type {model_type!r}{hint}; supported: {', '.join(known)}"
+        what = f"unsupported type {model_type!r}{hint}; supported: {', '.join(known)}. {WAY_OUT}"
         raise source.failure("model_type", what)
     if model_type in TEXT_PARTS and not _tower_is_stated(values):
         model_type = TEXT_PARTS[model_type]
         config = Config(values, {}, source).section("text_config", DEFAULTS[model_type])
     else:
         config = Config(values, DEFAULTS[model_type], source)
-    return ADAPTERS[model_type](name, model_type, config)
+    model = ADAPTERS[model_type](name, model_type, config)
+    seen = config.read | ({"vision_config"} if model_type in MULTIMODAL else set())
+    return replace(model, left_out=tuple(dropped(config.values, seen)))
+
+
+def as_type(values: Mapping[str, object], kind: str, label: str) -> dict[str, object]:
+    """The config as if it were of another type; `label` goes into errors."""
+    if kind not in ADAPTERS:
+        known = sorted(ADAPTERS)
+        raise InputError(
+            f"--as {kind}: unknown type{did_you_mean(kind, known)}; known are {', '.join(known)}"
+        )
+    if "model_type" not in values and "layers" in values:
+        raise InputError(f"--as {kind}: {label} is a model file, which states its layers itself")
+    return {**values, "model_type": kind}
 
 
 def _tower_is_stated(values: Mapping[str, object]) -> bool:

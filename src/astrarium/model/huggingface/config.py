@@ -90,6 +90,7 @@ class Config:
         self, values: Mapping[str, object], defaults: Mapping[str, object], source: ConfigSource
     ) -> None:
         self.source = source
+        self.read = set[str]()  # keys that were asked for
         self._spelling: dict[str, str] = {}
         self._values = dict(defaults)
         for name, others in ALIASES.items():
@@ -118,7 +119,13 @@ class Config:
         return self.source.failure(self._spelling.get(key, key), what)
 
     def get(self, key: str) -> object:
+        self.read.add(key)
         return self._values.get(key)
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        """All that is stated or default, under one spelling."""
+        return self._values
 
     def count(self, key: str, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
         """Return a whole number that must be there."""

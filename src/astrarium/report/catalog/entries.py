@@ -212,10 +212,15 @@ def instances_table(offers: Sequence[Instance], width: int) -> Iterator[Renderab
     rates = [offer.inter_node_bandwidth for offer in offers]
     fields = (
         Field("name", [marked(offer, limits) for offer in offers]),
-        Field("cloud", [offer.cloud for offer in offers], drop=2),
+        Field("cloud", [offer.cloud for offer in offers]),
         Field("n", [str(offer.gpus_per_node) for offer in offers], right=True),
-        Field("GPU", [offer.gpu for offer in offers]),
-        Field("network GB/s", ["-" if r is None else f"{r / 1e9:,.4g}" for r in rates], right=True),
+        Field("GPU", [offer.gpu for offer in offers], prose=True),
+        Field(
+            "network GB/s",
+            ["-" if r is None else f"{r / 1e9:,.4g}" for r in rates],
+            right=True,
+            drop=2,
+        ),
         Field("$/h", [usd(offer.usd_per_hour) for offer in offers], right=True),
         Field("spot", [usd(offer.spot_usd_per_hour) for offer in offers], right=True, drop=3),
     )

@@ -80,7 +80,7 @@ def fields(front: PlottedFront, points: Sequence[PlottedPoint]) -> list[Field]:
         Field("likely", _cells(points, _likely), right=True, drop=5),
         Field("money", _cells(points, lambda p: front.cost_words(p.cost)), right=True),
         Field("GPUs", _cells(points, lambda p: gpus_of(p.part.gpus, front.types)), prose=True),
-        Field("cloud", _cells(points, _cloud), drop=4),
+        Field("cloud", _cells(points, _cloud)),
         Field("spot", _cells(points, _spot), right=True, drop=2),
         Field("goodput", _cells(points, _goodput), right=True, drop=3),
         Field("/".join(degrees), _cells(points, lambda p: _degrees(p, degrees)), drop=1),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astrarium.catalog import describe_gpu, sources
+from astrarium.catalog.provenance import STALE_AFTER_DAYS
 from astrarium.catalog.regions import ANY_REGION
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
@@ -80,7 +81,7 @@ def document_of(
         faster_alone=_alone_part(planned.faster_alone),
     )
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
-    plans = tuple(plan_part(plan, rank) for rank, plan in enumerate(every, start=1))
+    plans = tuple(plan_part(plan, rank, limits) for rank, plan in enumerate(every, start=1))
     found = (
         *format_notes(planned.workload, planned.cluster, planned.plans[0]),
         *measured_notes(planned.workload.model, planned.plans[0]),
@@ -391,7 +392,9 @@ def price_source(pool: Pool) -> str:
     if not titles:
         return ", ".join(figure.sources)
     others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-    return f"median over clouds; {titles[0]}{others}, {figure.date}"
+    left_out = pool.gpu.price_offers_left_out
+    older = f"; {left_out} offers older than {STALE_AFTER_DAYS} days left out" if left_out else ""
+    return f"median over clouds; {titles[0]}{others}, {figure.date}{older}"
 
 
 def _offer_words(pool: Pool) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import RenderableType
 
+from astrarium.cost.uncertainty import chance_within
 from astrarium.plans.document import ClusterPart, PlanPart, RunPart
 from astrarium.report.tables import WIDE, dollars, indented, percent, shares_table
 from astrarium.report.wording import unit_price
@@ -22,6 +23,7 @@ CAUSES: Final = {
     "lost": "done again after interruptions",
     "restarts": "restarts",
 }
+FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 
 def run_section(
@@ -62,9 +64,19 @@ def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator
         yield f"spot: {spot}" + (f"; {others:,} are on demand" if others else "")
     if run.interruptions_per_hour > 0:
         between = format_seconds(HOUR / run.interruptions_per_hour)
-        yield f"an interruption every {between} is assumed (--interruptions sets the rate)"
+        what, flag = ("an interruption", "--interruptions") if run.spot_gpus else FAILURE
+        yield f"{what} every {between} is assumed ({flag} sets the rate)"
+    for limit, chance in (("deadline", run.deadline_chance), ("budget", run.budget_chance)):
+        if chance is not None and chance < _at_upper_end(plan):
+            yield f"the {limit} lies within what is likely: kept with a chance of {percent(chance)}"
     if run.checkpoint_interval_seconds is not None:
         yield f"a checkpoint after every {format_seconds(run.checkpoint_interval_seconds)} of work"
+
+
+def _at_upper_end(plan: PlanPart) -> float:
+    """The chance of a limit at the upper end of the likely interval."""
+    ends = plan.interval_seconds
+    return chance_within(ends[1], plan.iteration_seconds, ends)
 
 
 def _causes(run: RunPart, width: int) -> RenderableType:

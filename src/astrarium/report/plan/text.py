@@ -56,6 +56,7 @@ REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
+KEY_HEADS = ("cloud", "type", "GPUs")  # columns that tell plans apart
 
 
 def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
@@ -209,7 +210,10 @@ def strategies_table(
     together = [rank, *what, *gives]
     if fits(together, width, GAP):
         return _tables([together])
-    return _tables([*_packed([rank], what, width), *_packed([rank], gives, width)])
+    # What tells plans apart stands in front of every part of what they set.
+    key = [rank, *(field for field in what if field.head in KEY_HEADS)]
+    others = [field for field in what if field.head not in KEY_HEADS]
+    return _tables([*_packed(key, others, width), *_packed([rank], gives, width)])
 
 
 def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:

@@ -8,14 +8,18 @@ before the last has arrived, which events of a thread may not. Moments are micro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from json import dumps
 from typing import Any, Final
 
+from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument, PlanPart
 from astrarium.report.tables import GIB
 from astrarium.report.timeline.events import Event, EventKind, PlanTimeline, timeline_of
 from astrarium.strategy.types import Stage
+from astrarium.units import format_bytes
 
 MICROSECONDS: Final = 1e6
+MOST_BYTES: Final = 256 * 2**20  # viewers take several times as much memory
 PASSES, AFTER = 0, 1
 THREADS: Final = {PASSES: "passes", AFTER: "gradients, update, weights"}
 # Names of Chrome's palette, so that both viewers draw passes alike in every trace.
@@ -37,8 +41,10 @@ Entry = dict[str, Any]
 
 def trace_of(document: PlanDocument, plan: PlanPart, *, every_rank: bool = False) -> Entry:
     """The trace of a plan; with a process for every rank instead of every stage if asked."""
-    timeline = timeline_of(plan)
     stages = _stages(plan)
+    if every_rank:
+        _check_size(trace_of(document, plan)["traceEvents"], stages)
+    timeline = timeline_of(plan)
     ranks = [stage.devices if every_rank else 1 for stage in stages]
     entries: list[Entry] = []
     first = 0
@@ -63,6 +69,18 @@ def trace_of(document: PlanDocument, plan: PlanPart, *, every_rank: bool = False
             "iteration_seconds": plan.iteration_seconds,
         },
     }
+
+
+def _check_size(of_stages: Sequence[Entry], stages: Sequence[Stage]) -> None:
+    """Refuse what no viewer opens, by what the trace of the stages takes."""
+    ranks = sum(stage.devices for stage in stages)
+    size = sum(len(dumps(entry)) * stages[entry["pid"]].devices for entry in of_stages)
+    if size > MOST_BYTES:
+        raise InputError(
+            f"--every-rank: a trace of {ranks:,} ranks takes about {format_bytes(size)}, and"
+            f" viewers open at most {format_bytes(MOST_BYTES)}; leave --every-rank out: a track for"
+            " every stage shows the same, as the ranks of a stage are alike"
+        )
 
 
 def _stages(plan: PlanPart) -> list[Stage]:

@@ -23,7 +23,17 @@ from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleS
 from astrarium.strategy.columns import SPLITS, Degrees, Options
 from astrarium.strategy.types import LayerSplit
 
-POOL_FIELDS = frozenset({"gpu", "gpus_per_node", "nvlink_domain", "memory_bytes", "nodes"})
+POOL_FIELDS = frozenset(
+    {
+        "gpu",
+        "gpus_per_node",
+        "nvlink_domain",
+        "nvlink",
+        "compute_capability",
+        "memory_bytes",
+        "nodes",
+    }
+)
 _FREE = SPLITS.index(LayerSplit.FREE)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.uncertainty import chance_within
 from astrarium.errors import NoFeasiblePlanError, flag
 from astrarium.search.formats import runnable
 from astrarium.search.money.archive import Archive, Point
@@ -197,11 +198,13 @@ def nearest(front: Sequence[Plan], limits: Limits) -> str:
         within = "" if late is None else "within the deadline "
         parts.append(f"{within}the cheapest run takes {_words(cheapest)}; {flag('budget')}")
         parts[-1] += f" {_rounded_up(cheapest.usd_total or 0.0)} would do"
+        parts[-1] += _chance(cheapest, dear / (cheapest.usd_total or dear))
     if late is not None and paid_for:
         fastest = paid_for[0]
         within = "" if dear is None else "within the budget "
         parts.append(f"{within}the fastest run takes {_words(fastest)}; {flag('deadline')}")
         parts[-1] += f" {_rounded_up(time_of(fastest) / DAY)} would do"
+        parts[-1] += _chance(fastest, late / time_of(fastest))
     if not parts:
         parts.append(f"the fastest run takes {_words(front[0])}")
         parts.append(f"the cheapest takes {_words(front[-1])}")
@@ -211,6 +214,15 @@ def nearest(front: Sequence[Plan], limits: Limits) -> str:
 def _words(plan: Plan) -> str:
     gpus = " + ".join(f"{count:,} x {name}" for name, count in plan.gpus.items())
     return f"{format_seconds(time_of(plan))} and {format_usd(plan.usd_total or 0.0)} on {gpus}"
+
+
+def _chance(plan: Plan, share: float) -> str:
+    """Of a limit that is this share of what a plan takes, if it lies within what is likely."""
+    seconds, (least, most) = plan.iteration_seconds, plan.interval_seconds
+    if share * seconds < least:
+        return ""
+    chance = chance_within(share * seconds, seconds, (least, most))
+    return f" (what you gave is kept with a chance of {100 * chance:.0f} %)"
 
 
 def _rounded_up(amount: float) -> str:

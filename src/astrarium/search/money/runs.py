@@ -186,7 +186,7 @@ class Runs:
         safe = self._protection(int(rental.nodes.sum()), plan.iteration_seconds)
         rate = rental.rate(spot_nodes)
         seconds = run_seconds(work, rate, safe)
-        power = kilowatts(gpus, [pool.gpu.tdp_watts for pool in self._pools])
+        power = kilowatts(gpus, [p.gpu.tdp_watts for p in self._pools], terms.power)
         kwh = float(kilowatt_hours(power, seconds.total))
         factor = terms.co2_kilograms_per_kwh
         interval = float(interval_of(rate, seconds.work, safe))

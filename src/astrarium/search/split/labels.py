@@ -36,6 +36,7 @@ _LOW, _HIGH = -1e300, 1e300
 # Moves of a layer tried at once, and how many are made at most.
 _SHIFTS = 512
 _MOVES = 12
+_SPREADING_MOVES = 100
 
 _FIRST = np.ones(1, np.bool_)
 
@@ -158,23 +159,52 @@ class LabelSearch:
         """Move a layer from one stage to another as long as that helps."""
         if self.known is None or len(self.place) < 2:
             return
-        shifts = _shifts(len(self.place))
-        most, width = self.data.most_layers, self.data.forward.shape[2]
-        stage = np.arange(len(most))
         for _ in range(_MOVES):
-            known, before = np.array(self.known), self.upper
-            moved = known + shifts
-            count = np.diff(moved, axis=1)
-            fits = ((count > 0) & (count < width)).all(axis=1)
-            moved, count = moved[fits], count[fits]
-            moved = moved[(count <= most[stage, moved[:, :-1]]).all(axis=1)]
+            moved = self._moved(self.known)
             if not len(moved):
                 return
             seconds = np.add(*seconds_of_splits(self.data, moved, self.place))
             best = int(seconds.argmin())
-            if seconds[best] >= before * (1 - ROUNDING):
+            if seconds[best] >= self.upper * (1 - ROUNDING):
                 return
             self.upper, self.known = float(seconds[best]), moved[best].tolist()
+
+    def spread(self) -> None:
+        """Move layers as long as that makes stages more alike and costs no time.
+
+        What a stage holds matters only for those that decide the time; the others are to be as even
+        as can be, by the sum of the squares of their turns.
+        """
+        if self.known is None or len(self.place) < 2:
+            return
+        known = self.known
+        for _ in range(_SPREADING_MOVES):
+            moved = np.concatenate([[known], self._moved(known)])
+            uneven = self._unevenness(moved)
+            better = int((uneven < uneven[0] * (1 - ROUNDING)).sum())
+            moved = moved[np.argsort(uneven, kind="stable")[:better]]
+            if not len(moved):
+                break
+            seconds = np.add(*seconds_of_splits(self.data, moved, self.place))
+            alike = np.flatnonzero(seconds <= self.upper * (1 + ROUNDING))
+            if not len(alike):
+                break
+            known = moved[alike[0]].tolist()
+        self.known = known
+
+    def _unevenness(self, splits: Ints) -> Floats:
+        key = self.data.table_of_stage, splits[:, :-1], np.diff(splits, axis=1)
+        turns: Floats = self.data.forward[key] + self.data.backward[key]
+        return np.asarray(np.square(turns).sum(axis=1))
+
+    def _moved(self, split: list[int]) -> Ints:
+        """Splits with a layer of one stage at another, as far as stages have room."""
+        most, width = self.data.most_layers, self.data.forward.shape[2]
+        moved = np.array(split) + _shifts(len(self.place))
+        count = np.diff(moved, axis=1)
+        fits = ((count > 0) & (count < width)).all(axis=1)
+        moved, count = moved[fits], count[fits]
+        return moved[(count <= most[np.arange(len(most)), moved[:, :-1]]).all(axis=1)]
 
     def run(self) -> None:
         zero, low = np.zeros(1), np.full(1, _LOW)

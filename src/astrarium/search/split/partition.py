@@ -13,9 +13,9 @@ The result is the exact minimum, to rounding. Where more labels are left than `s
 (dozens of stages, fewer micro-batches than stages), the least promising are given up, and
 `lower_bound` says what these would at least have taken.
 
-Ties: splits are looked at in a fixed order, and a later one is taken only if it is faster. The
-first one gives each stage in turn the fewest layers with which its bound is least. A different
-`upper` may lead to another one of several fastest splits.
+Ties: splits are looked at in a fixed order, and a later one is taken only if it is faster; then
+layers are moved where that makes stages more alike and costs no time. A different `upper` may lead
+to another one of several fastest splits.
 """
 
 from __future__ import annotations
@@ -76,4 +76,5 @@ def _solved(bounds: Bounds, position: int, least: float, upper: float) -> LayerC
         search.run()
     if search.known is None:
         return None
+    search.spread()
     return LayerCuts(tuple(search.known), search.upper, min(search.upper, search.given_up))
