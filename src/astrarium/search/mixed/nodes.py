@@ -195,8 +195,9 @@ class Choice(Value, frozen=True):
             if len(left):
                 rows = [self.rows[i] for i in left.tolist()]
                 chosen = (*self.chosen, number)
-                yield float(of_rows[left].min()), replace(
-                    self, rows=rows, bounds=of_rows[left], chosen=chosen
+                yield (
+                    float(of_rows[left].min()),
+                    replace(self, rows=rows, bounds=of_rows[left], chosen=chosen),
                 )
 
 

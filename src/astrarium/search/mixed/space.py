@@ -20,6 +20,7 @@ from astrarium.search.split.arrangements import Arrangements
 from astrarium.strategy.columns import Degrees
 from astrarium.strategy.types import LayerSplit
 
+
 class MixedSpace(Space):
     """All strategies of a workload on a cluster whose pools are in canonical order."""
 
