@@ -14,7 +14,6 @@ from astrarium.cost.energy import (
     co2_kilograms,
     kilowatt_hours,
     kilowatts,
-    power_usd,
 )
 from astrarium.cost.interruptions import protected
 from astrarium.cost.training_run import (
@@ -181,4 +180,3 @@ def test_energy_of_several_pools_and_what_follows_from_it() -> None:
     kwh = kilowatt_hours(power, [3600.0, 86400.0])
     assert kwh == pytest.approx([8.4, 432.0])
     assert co2_kilograms(kwh, 0.4) == pytest.approx([3.36, 172.8])
-    assert power_usd(kwh, 0.1) == pytest.approx([0.84, 43.2])

@@ -246,3 +246,16 @@ def test_the_cheapest_plan_of_unequal_layers_has_their_best_cuts() -> None:
 
     of_each = [cheapest(gpus, Mode.EXACT) for gpus in (1, 2, 4)]
     assert cheapest(4, Mode.UP_TO) == pytest.approx(min(of_each), rel=1e-9)
+
+
+def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:
+    """126 layers in 128 chunks: Megatron's layout `E|t|...|t|L`."""
+    workload = Workload(load_model("llama-3.1-405b"), seq_length=8192, global_batch=1024)
+    planned = plan(workload, parse_gpus("h100:1024"), top=1)
+    best = planned.plans[0]
+    assert (best.strategy.pp, best.strategy.virtual_stages) == (16, 8)
+    held = [stage.last_layer - stage.first_layer for stage in best.strategy.stages]
+    assert held == [0, *[1] * 126, 0]
+    assert best.iteration_seconds < 38.03  # what balanced chunks take
+    again = predict(workload, parse_gpus("h100:1024"), best.strategy)
+    assert again.iteration_seconds == best.iteration_seconds

@@ -50,8 +50,3 @@ def kilowatt_hours(power_kilowatts: ArrayLike, seconds: ArrayLike) -> Floats:
 def co2_kilograms(kwh: ArrayLike, kilograms_per_kwh: float) -> Floats:
     """Emissions of the energy alone; making the machines is not in it."""
     return np.asarray(kwh, float) * kilograms_per_kwh
-
-
-def power_usd(kwh: ArrayLike, usd_per_kwh: float) -> Floats:
-    """The price of the energy, for machines that are owned: rent has it included."""
-    return np.asarray(kwh, float) * usd_per_kwh

@@ -87,12 +87,17 @@ def assert_exact(job: Workload, pool: Pool, front: tuple[Plan, ...]) -> None:
         assert point.iteration_seconds >= exactly.iteration_seconds * (1 - SMALL_GAIN)
 
 
-@pytest.mark.parametrize("gpus", ["h100:16", "a100:12", "l4:8"])
-@pytest.mark.parametrize(("layers", "batch"), [(5, 8), (7, 16), (9, 12)])
-def test_points_are_exact_where_layers_are_not_alike(gpus: str, layers: int, batch: int) -> None:
-    pool = replace(pool_of(gpus, 9 * GIB), usd_per_gpu_hour=2.0, rented_sizes=())
-    pool = replace(pool, nodes=pool.num_gpus // 4, gpus_per_node=4, nvlink_domain=4)
-    job = workload(layers, batch, experts=4)
+@pytest.mark.parametrize(
+    ("gpu", "gib", "layers", "batch", "experts"),
+    [("a100", 3, 11, 8, 2), ("h100", 9, 7, 16, 4), ("l4", 4, 6, 6, 4)],
+)
+def test_points_are_exact_where_layers_are_not_alike(
+    gpu: str, gib: float, layers: int, batch: int, experts: int
+) -> None:
+    """Degrees chosen by even and balanced cuts alone are 8 % slower in the first case."""
+    pool = replace(pool_of(f"{gpu}:8", gib * GIB), usd_per_gpu_hour=2.0, rented_sizes=())
+    pool = replace(pool, nodes=3, gpus_per_node=4, nvlink_domain=4)
+    job = workload(layers, batch, experts=experts, seq_length=4096)
     front = asked(job, (pool,)).front
     assert front
     assert_exact(job, pool, front)
