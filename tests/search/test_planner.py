@@ -259,3 +259,12 @@ def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:
     assert best.iteration_seconds < 38.03  # what balanced chunks take
     again = predict(workload, parse_gpus("h100:1024"), best.strategy)
     assert again.iteration_seconds == best.iteration_seconds
+
+
+def test_virtual_stages_of_unequal_layers_are_cut_anew() -> None:
+    """Balanced chunks take 6.75 s."""
+    workload = Workload(load_model("gpt-oss-20b"), seq_length=4096, global_batch=128)
+    best = plan(workload, parse_gpus("l40s:32"), top=1).plans[0]
+    assert (best.strategy.virtual_stages, best.strategy.split) == (2, LayerSplit.FREE)
+    assert best.fits
+    assert best.iteration_seconds < 6.75 * 0.97
