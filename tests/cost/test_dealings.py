@@ -288,3 +288,14 @@ def test_ranks_that_hold_more_layers_redo_no_more() -> None:
     assert 0.8 * seconds < least <= seconds * (1 + ROUNDING)
     (within,) = least_seconds(at_first, one, options, most, limit=seconds)
     assert least < within <= seconds * (1 + ROUNDING)
+
+
+def test_sizes_of_chunks_shorten_the_ramp_below_the_share_of_backward_passes() -> None:
+    """A ramp of b / (f + b) of the even one is no bound, though nearly so for longer pipelines."""
+    pp, virtual, batches, backward = 2, 2, 8, 2.0
+    sizes = np.array([[[0.96, 1.08], [1.08, 0.88]]])
+    links = np.zeros((1, pp))
+    seconds = simulated_seconds(sizes, backward * sizes, links, batches, overlap_p2p=True)
+    turn = (1 + backward) * sizes.sum() / pp
+    ramp = (seconds.reshape(-1)[0] / turn - batches) / ((pp - 1) / virtual)
+    assert 0.63 < ramp < 0.65 < backward / (1 + backward)

@@ -23,10 +23,10 @@ from astrarium.cost.interruptions import (
     Overheads,
     Rental,
     best_interval,
+    greedy_mixes,
     interval_of,
     overheads,
     protected,
-    spot_choices,
 )
 from astrarium.model import load_model
 from astrarium.units import HOUR
@@ -192,39 +192,6 @@ def test_hopeless_runs_take_forever_without_warnings() -> None:
     assert 0 < best_interval(1e300, 60.0) <= 1e-299
 
 
-def one_pool(nodes: int, *, spot: float = 8.0, per_hour: float = 0.01) -> Rental:
-    return Rental(
-        np.array([nodes]), np.array([20.0]), np.array([spot]), np.array([per_hour]), np.zeros(1)
-    )
-
-
-def test_choices_run_from_no_spot_to_all() -> None:
-    rental, how, work = one_pool(16), Protection(100.0, 900.0), 30 * 86400.0
-    found = spot_choices(work, rental, how)
-    assert found.spot_nodes[:, 0].tolist() == list(range(17))
-    assert found.seconds[0] == work
-    assert found.usd[0] == pytest.approx(16 * 20 * work / HOUR)
-    assert (np.diff(found.seconds) > 0).all()
-    for count in (1, 7, 16):
-        stretch = protected(count * 0.01 / HOUR, work, how).stretch
-        assert found.seconds[count] == pytest.approx(work * stretch)
-        hourly = 20 * (16 - count) + 8 * count
-        assert found.usd[count] == pytest.approx(work * stretch / HOUR * hourly)
-        assert found.goodput[count] == pytest.approx(1 / stretch)
-
-
-def test_each_mix_has_a_deadline_that_it_is_the_cheapest_for() -> None:
-    """Where spot pays, every further spot node makes the run cheaper and longer."""
-    found = spot_choices(30 * 86400.0, one_pool(32, per_hour=0.002), Protection(20.0, 600.0))
-    assert (np.diff(found.seconds) > 0).all()
-    assert (np.diff(found.usd) < 0).all()
-
-
-def test_spot_nodes_that_are_taken_away_too_often_do_not_pay() -> None:
-    found = spot_choices(30 * 86400.0, one_pool(64, per_hour=0.1), Protection(300.0, 1800.0))
-    assert found.usd.argmin() == 0
-
-
 def test_pools_give_spot_nodes_in_the_order_of_what_they_save() -> None:
     """The second saves most an interruption, the third has no spot nodes, the last costs more."""
     rental = Rental(
@@ -234,8 +201,8 @@ def test_pools_give_spot_nodes_in_the_order_of_what_they_save() -> None:
         interruptions_per_hour=np.array([0.1, 0.01, 0.01, 0.01]),
         failures_per_hour=np.array([0.0, 0.0, 0.002, 0.0]),
     )
-    found = spot_choices(86400.0, rental, Protection(10.0, 60.0))
-    assert found.spot_nodes.tolist() == [
+    mixes = greedy_mixes(rental)
+    assert mixes.tolist() == [
         [0, 0, 0, 0],
         [0, 1, 0, 0],
         [0, 2, 0, 0],
@@ -244,14 +211,8 @@ def test_pools_give_spot_nodes_in_the_order_of_what_they_save() -> None:
         [2, 3, 0, 0],
         [2, 3, 0, 1],
     ]
-    assert found.usd_per_hour.tolist() == pytest.approx([110, 106, 102, 98, 93, 88, 89])
-    assert rental.rate(found.spot_nodes[0]) * HOUR == pytest.approx(0.01)
-
-
-def test_owned_machines_cost_nothing_even_if_they_never_finish() -> None:
-    rental = Rental(np.array([1]), np.zeros(1), np.full(1, np.nan), np.zeros(1), np.full(1, 1e9))
-    found = spot_choices(86400.0, rental, Protection(10.0, 60.0))
-    assert (found.seconds.tolist(), found.usd.tolist()) == ([np.inf], [0.0])
+    assert rental.usd_per_hour(mixes) == pytest.approx([110, 106, 102, 98, 93, 88, 89])
+    assert rental.rate(mixes[0]) * HOUR == pytest.approx(0.01)
 
 
 def test_checkpoints_hold_weights_and_optimizer() -> None:

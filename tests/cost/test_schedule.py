@@ -19,6 +19,7 @@ from astrarium.arrays import Floats
 from astrarium.cost.schedule import (
     Stages,
     in_flight_at_peak,
+    in_flight_if_alike,
     pipeline_seconds,
     ragged_stages,
 )
@@ -369,3 +370,15 @@ def test_chunks_held_at_the_peak(pp: int, virtual: int, groups: int, data: st.Da
     held = in_flight_at_peak(weight, batches)
     peak = timeline.peak_weight(weight.T.astype(float))
     assert (held * weight).sum(axis=0).tolist() == peak.tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stages_that_are_alike_are_looked_at_together(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pp, virtual = int(rng.integers(2, 7)), int(rng.integers(2, 6))
+    batches = pp * int(rng.integers(1, 4))
+    weights = rng.integers(0, 4, (8, virtual))
+    weights[0] = 2  # all chunks weigh the same
+    found = in_flight_if_alike(pp, weights, batches)
+    for way, held in zip(weights, found, strict=True):
+        assert held.tolist() == in_flight_at_peak(np.repeat(way[:, None], pp, 1), batches).tolist()

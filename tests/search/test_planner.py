@@ -288,3 +288,25 @@ def test_what_was_priced_is_what_is_left_of_the_space(gpus: str) -> None:
     causes = (Rejection.SLOWER, Rejection.BUDGET, Rejection.DEADLINE)
     priced = sum(found.rejected[cause] for cause in causes)
     assert found.evaluated == priced + len(found.plans)
+
+
+def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:
+    """126 layers in 128 chunks: Megatron's layout `E|t|...|t|L`."""
+    workload = Workload(load_model("llama-3.1-405b"), seq_length=8192, global_batch=1024)
+    planned = plan(workload, parse_gpus("h100:1024"), top=1)
+    best = planned.plans[0]
+    assert (best.strategy.pp, best.strategy.virtual_stages) == (16, 8)
+    held = [stage.last_layer - stage.first_layer for stage in best.strategy.stages]
+    assert held == [0, *[1] * 126, 0]
+    assert best.iteration_seconds < 38.03  # what balanced chunks take
+    again = predict(workload, parse_gpus("h100:1024"), best.strategy)
+    assert again.iteration_seconds == best.iteration_seconds
+
+
+def test_virtual_stages_of_unequal_layers_are_cut_anew() -> None:
+    """Balanced chunks take 6.75 s."""
+    workload = Workload(load_model("gpt-oss-20b"), seq_length=4096, global_batch=128)
+    best = plan(workload, parse_gpus("l40s:32"), top=1).plans[0]
+    assert (best.strategy.virtual_stages, best.strategy.split) == (2, LayerSplit.FREE)
+    assert best.fits
+    assert best.iteration_seconds < 6.75 * 0.97

@@ -210,33 +210,6 @@ class Rental(Value, frozen=True):
         return np.divide(saved, risk, out=free, where=risk > 0)
 
 
-class SpotChoices(Value, frozen=True):
-    """Ways to mix on-demand and spot nodes, from none to as many as there are on offer."""
-
-    spot_nodes: Ints  # (choices, pools)
-    seconds: Floats
-    usd: Floats
-    usd_per_hour: Floats
-    goodput: Floats
-
-
-def spot_choices(work_seconds: float, rental: Rental, protection: Protection) -> SpotChoices:
-    """Time and money of a run for every number of spot nodes.
-
-    Each choice has the spot nodes that save most for the interruptions they bring; with one pool
-    these are all choices there are. All nodes are paid for all the time, those that wait for a
-    replacement included.
-    """
-    spot_nodes = greedy_mixes(rental)
-    costs = protected(rental.rate(spot_nodes), work_seconds, protection)
-    seconds = work_seconds * costs.stretch
-    usd_per_hour = rental.usd_per_hour(spot_nodes)
-    usd = np.multiply(
-        seconds / HOUR, usd_per_hour, out=np.zeros_like(seconds), where=usd_per_hour > 0
-    )
-    return SpotChoices(spot_nodes, seconds, usd, usd_per_hour, costs.goodput)
-
-
 def greedy_mixes(rental: Rental) -> Ints:
     """Spot nodes by pool: one more with each choice, of the pool that saves most an interruption.
 

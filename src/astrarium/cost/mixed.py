@@ -118,6 +118,10 @@ class StageTables(Value, frozen=True):
     tied: Floats  # (rows, classes, classes): a table held by first and last stage is reduced
     ends: Floats  # (rows, classes, 4): forward and backward of the embedding, then of the head
 
+    def take(self, rows: Ints) -> StageTables:
+        chosen = {name: getattr(self, name)[rows] for name in (*_TABLES, "hop", "tied", "ends")}
+        return replace(self, **chosen)
+
 
 class _Priced(Value, frozen=True):
     """The models behind a class of stages."""

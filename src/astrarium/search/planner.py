@@ -50,6 +50,7 @@ from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.pools import (
     Asked,
     Together,
+    fastest_at,
     paid,
     peak_flops,
     search_each,
@@ -73,6 +74,7 @@ UNPRICED = (
     Rejection.DOMINATED,
 )
 NOTHING = KeptFree()
+MOST_COUNTS = 16  # of GPUs at which the points of a front are searched again
 
 
 class Planned(Value, frozen=True):
@@ -241,7 +243,26 @@ def _front(asked: Asked, runs: Runs) -> Front | None:
     matters = asked.is_about_money or asked.workload.tokens is not None
     if asked.mode is Mode.EXACT or unpriced or not matters:
         return None
-    return find_front(runs, asked.rules, asked.progress)
+    front = find_front(runs, asked.rules, asked.progress)
+    return replace(front, plans=front_of(_at_their_counts(asked, runs, front.plans)))
+
+
+def _at_their_counts(asked: Asked, runs: Runs, points: Sequence[Plan]) -> list[Plan]:
+    """The fastest plans at the counts of the first points, paid for in the same ways.
+
+    Of layers dealt in ways that have no name a front looks at few; at one count a search sees more.
+    """
+    known: dict[tuple[str, int], Plan] = {}
+    found = []
+    for point in points:
+        (name,) = +point.strategy.gpus_of_pools()
+        key = name, point.strategy.gpus
+        if key not in known and len(known) < MOST_COUNTS:
+            known[key] = fastest_at(asked, runs.cluster.pool(name), point)
+        best = known.get(key, point)
+        faster = best.iteration_seconds < point.iteration_seconds
+        found.append(runs.priced(best, runs.spot_nodes(point)) if faster else point)
+    return found
 
 
 def _gap(results: Sequence[SearchResult]) -> float:

@@ -230,6 +230,29 @@ def search_each(asked: Asked, pools: Sequence[Pool]) -> list[tuple[tuple[Plan, .
     return [found[number] for number in range(len(pools))]
 
 
+def fastest_at(asked: Asked, pool: Pool, known: Plan) -> Plan:
+    """The fastest plan on as many GPUs of a pool as a plan that is known, which may be this one."""
+    gpus = known.strategy.gpus
+    node = min(gpus, pool.gpus_per_node)
+    part = replace(pool, nodes=gpus // node, gpus_per_node=node)
+    alike = len(asked.workload.model.kinds) == 1
+    exactly = replace(
+        asked,
+        mode=Mode.EXACT,
+        objective=Objective.TIME,
+        limits=Limits(),
+        top=1 if alike else LISTED,
+        progress=no_progress,
+    )
+    found, _ = search_pool(exactly, part, [known.iteration_seconds] if alike else ())
+    if not alike:
+        cluster = Cluster((part,))
+        found += search_across(exactly, cluster, cluster, (known, *found), 1.0)[0]
+    model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
+    plans = estimate(model, [plan.strategy for plan in found])
+    return min((known, *plans), key=lambda plan: plan.iteration_seconds)
+
+
 def peak_flops(asked: Asked, pool: Pool) -> float:
     return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
 

@@ -25,7 +25,9 @@ from astrarium.search.money.frontier import money_of, rank_key
 from astrarium.search.money.prospects import Prospects
 from astrarium.search.money.runs import Runs
 from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned, plan
+from astrarium.search.single.open_layouts import SMALL_GAIN
 from astrarium.units import DAY
 
 TODAY = date(2026, 11, 16)
@@ -74,9 +76,31 @@ def test_every_point_of_the_front_is_the_exact_plan_at_its_count(
     job, pool = problem
     front = asked(job, (pool,)).front
     assert front
+    assert_exact(job, pool, front)
+
+
+def assert_exact(job: Workload, pool: Pool, front: tuple[Plan, ...]) -> None:
+    """Points are no worse than what is found at their counts, and better by small gains only."""
     for point in front:
         exactly = plan(job, Cluster((part(pool, point.strategy.gpus),)), top=1).plans[0]
-        assert point.iteration_seconds == pytest.approx(exactly.iteration_seconds, rel=1e-12)
+        assert point.iteration_seconds <= exactly.iteration_seconds * SAME
+        assert point.iteration_seconds >= exactly.iteration_seconds * (1 - SMALL_GAIN)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gib", "layers", "batch", "experts"),
+    [("a100", 3, 11, 8, 2), ("h100", 9, 7, 16, 4), ("l4", 4, 6, 6, 4)],
+)
+def test_points_are_exact_where_layers_are_not_alike(
+    gpu: str, gib: float, layers: int, batch: int, experts: int
+) -> None:
+    """Degrees chosen by even and balanced cuts alone are 8 % slower in the first case."""
+    pool = replace(pool_of(f"{gpu}:8", gib * GIB), usd_per_gpu_hour=2.0, rented_sizes=())
+    pool = replace(pool, nodes=3, gpus_per_node=4, nvlink_domain=4)
+    job = workload(layers, batch, experts=experts, seq_length=4096)
+    front = asked(job, (pool,)).front
+    assert front
+    assert_exact(job, pool, front)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ optimum.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Protocol
@@ -21,7 +22,7 @@ from astrarium.search.split.dealing_bounds import DealingBounds, lifted
 
 MOST_LIFTING = 8_000  # work on better bounds, for each pool
 SMALL_GAIN = 5e-3  # of the best score: less is not worth it
-DEALT = 8  # cases, of pipelines of unlike shapes, that are dealt as well as can be
+DEALT, OF_EACH_SHAPE = 16, 3  # cases that are dealt as well as can be
 
 Case = tuple[int, int]  # order and row of a node
 OpenCase = tuple[float, PendingBundle, Case]  # with what it could reach
@@ -46,14 +47,16 @@ def deal_open(search: Searched) -> float:
 
 
 def _of_unlike_shapes(cases: Sequence[OpenCase], limit: float) -> list[OpenCase]:
-    """The most promising cases below a score, one of every shape of pipelines."""
-    found: dict[tuple[object, ...], OpenCase] = {}
-    for one in cases:
-        if one[0] >= limit or len(found) == DEALT:
+    """The most promising cases below a score, few of every shape of pipelines."""
+    found, of_shape = list[OpenCase](), Counter[tuple[object, ...]]()
+    for score, node, case in cases:
+        if score >= limit or len(found) == DEALT:
             break
-        _, node, case = one
-        found.setdefault(node.bundle.ring(*case).shape, one)
-    return list(found.values())
+        shape = node.bundle.ring(*case).shape
+        of_shape[shape] += 1
+        if of_shape[shape] <= OF_EACH_SHAPE:
+            found.append((score, node, case))
+    return found
 
 
 def _lifted(search: Searched) -> list[OpenCase]:

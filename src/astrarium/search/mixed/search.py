@@ -29,6 +29,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.search.mixed.case_bounds import CaseBounds
+from astrarium.search.mixed.choices import GpuChoices
 from astrarium.search.mixed.crossings import least_crossings
 from astrarium.search.mixed.finish import MOST_GAIN, NEAR, OF_EACH_SHAPE, Finish, Near
 from astrarium.search.mixed.kept_plans import KeptPlans
@@ -52,16 +53,11 @@ from astrarium.search.mixed.open_cases import deal_open
 from astrarium.search.mixed.rows import MOST_ORDERS, RowBounds, RowTable, State
 from astrarium.search.mixed.rules import MixedRules
 from astrarium.search.mixed.space import MixedSpace
-from astrarium.search.outcome import Objective, Rejection, SearchResult
+from astrarium.search.outcome import Rejection, SearchResult
 from astrarium.search.rule_filter import Lost, RejectingRule
 from astrarium.search.split.arrangements import Arrangement, is_turned, laid
 from astrarium.search.split.cases import Bundle, PricedCase, narrowed, shortest
 from astrarium.search.split.partition import best_splits
-from astrarium.search.split.pipeline_bounds import (
-    crossing_bound,
-    interleaved_speed,
-    least_crossing,
-)
 from astrarium.strategy.columns import Options
 
 # Work (`State.work`) before the search gives up its proof: times the pools, squared, but for many.
@@ -115,6 +111,7 @@ class PartitionSearch:
         self.rows = RowBounds(
             model, space, self._rules, self.plans, self.state, several=self._knows_single_pools
         )
+        self._choices = GpuChoices(space.arrangements, self._rules, self.plans, self.rows)
         self._alone = len(model.cluster.pools) == 1
         gpus = model.cluster.num_gpus
         each = next((work for most, work in MOST_WORK if gpus <= most), MOST_WORK_OF_MANY_GPUS)
@@ -282,7 +279,7 @@ class PartitionSearch:
         arrangements, row = self.space.arrangements, rows[0]
         bounds = np.array([row.bound for row in rows])
         if self.space.exact:
-            self._wait_all(GpuChoice(rows, bounds, ()), arrangements.sizes)
+            self._wait(GpuChoice(rows, bounds, ()), arrangements.sizes)
             return
         if row.num_stages > 1:
             self._enter(float(bounds.min()), GpuChoice(rows, bounds, ()))
@@ -297,144 +294,38 @@ class PartitionSearch:
     def branch(self, choice: GpuChoice) -> None:
         """Stages of the next pool, fastest first; with all pools chosen, the cases."""
         self.state.choices += 1
-        row, stages = choice.row, choice.chosen
-        order = row.fastest_first
-        if len(stages) == len(order):
-            of_pools = by_pool(order, stages)
-            if self.space.arrangements.is_first(of_pools):
-                self._wait_all(choice, tuple(count * row.block for count in of_pools))
+        if len(choice.chosen) < len(self.cluster.pools):
+            for bound, branch in self._choices.of_stages(choice):
+                self._enter(bound, branch)
             return
-        numbers = self.space.arrangements.stage_counts(row.block)
-        left = row.num_stages - sum(stages)
-        rest = order[len(stages) + 1 :]
-        room = sum(int(numbers[pool][-1]) for pool in rest)
-        counts = numbers[order[len(stages)]]
-        counts = counts[(left - room <= counts) & (counts <= left)]
-        bounds = self._choice_bounds(choice, counts)
-        for bound, branch in choice.branches(counts, bounds, self.plans.limit):
-            self._enter(bound, branch)
-
-    def _choice_bounds(self, choice: GpuChoice, counts: Ints) -> Floats:
-        """With the fastest, or the cheapest, of what the other pools could add."""
-        row, stages = choice.row, choice.chosen
-        order, numbers = row.fastest_first, self.space.arrangements.stage_counts(row.block)
-        prices = self.plans.prices
-        taken = np.zeros((len(counts), len(order)))
-        taken[:, order[: len(stages)]] = stages
-        taken[:, order[len(stages)]] = counts
-        left = row.num_stages - sum(stages) - counts
-        rest = list(order[len(stages) + 1 :])
-        hourly = taken @ prices + left * min(prices[rest], default=0.0)
-        used = taken > 0
-        possible = used.copy()
-        possible[:, rest] = (left > 0)[:, None]
-        slowest = least_crossing(row.hop[None], used, possible)
-        for pool in rest:
-            added = np.minimum(left, int(numbers[pool][-1]))
-            taken[:, pool], left = added, left - added
-        return self._bounds_of_stages(choice, taken, hourly, slowest)
-
-    def _bounds_of_stages(
-        self, choice: Choice, counts: Floats, hourly: Floats, slowest: Floats
-    ) -> Floats:
-        """With so many stages at the speed of each pool: (rows x numbers,).
-
-        hourly: as if a stage were one GPU; slowest: a link that cannot be avoided.
-        """
-        row, virtual = choice.row, choice.virtual(len(counts))
-        batches, stages, taken = np.array(row.batches), row.num_stages, choice.each(counts)
-        done = interleaved_speed(row.speed, taken, batches, virtual, float(row.hop.min()))
-        seconds = row.batches / done
-        if stages > 1:
-            waits = self._rules.single_chunks_wait
-            numbers = np.array(stages), batches, virtual
-            links = crossing_bound(choice.each(slowest), *numbers, single_waits=waits)
-            seconds = np.maximum(seconds, links)
-        hourly = choice.each(hourly) * row.block
-        bound = self.plans.score(seconds, stages * row.block, hourly)
-        return np.where(choice.may_have(counts, self.rows.worst_seconds), bound, np.inf)
+        stages = by_pool(choice.row.fastest_first, choice.chosen)
+        if self.space.arrangements.is_first(stages):
+            self._wait(choice, tuple(count * choice.row.block for count in stages))
 
     def branch_straddled(self, choice: StraddledChoice) -> None:
         """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
         self.state.straddled += 1
-        row, order = choice.row, choice.row.fastest_first
-        if len(choice.chosen) == len(order):
-            self._lay_straddled(choice, by_pool(order, choice.chosen))
+        if len(choice.chosen) < len(self.cluster.pools):
+            for bound, branch in self._choices.of_slots(choice):
+                self._enter(bound, branch)
             return
-        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
-        tried = slots[order[len(choice.chosen)]]
-        rest = [int(slots[pool].max()) for pool in order[len(choice.chosen) + 1 :]]
-        # Parts of blocks of so many pools make at least one block, and fewer than there are pools.
-        parts = sum(chosen % 2 for chosen in choice.chosen) + tried % 2
-        parts = parts + sum(bool((slots[p] % 2).any()) for p in order[len(choice.chosen) + 1 :])
-        left = row.num_stages - sum(chosen // 2 for chosen in choice.chosen) - tried // 2
-        fits = (left >= 1) & (left - sum(most // 2 for most in rest) <= parts - 1)
-        tried = tried[fits]
-        bounds = self._straddled_bounds(choice, tried)
-        for bound, branch in choice.branches(tried, bounds, self.plans.limit):
-            self._enter(bound, branch)
-
-    def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> Floats:
-        """With the fastest of what the other pools could add.
-
-        Of all stages those that lie within the fastest pools are at most the whole blocks of all
-        of their GPUs: a straddling one goes by the slowest pool it could be on.
-        """
-        row, order = choice.row, choice.row.fastest_first
-        slots = self.space.arrangements.straddling.slots(row.tp_cp, row.block)
-        taken = np.zeros((len(tried), len(order)))
-        left = np.full(len(tried), row.num_stages)
-        earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
-        hourly = np.full(len(tried), row.num_stages * self.plans.prices.min())
-        slowest = np.zeros(len(tried))  # link that a pool in use cannot do without
-        for place, pool in enumerate(order):
-            if place < len(choice.chosen):
-                chosen = np.full(len(tried), choice.chosen[place])
-            elif place == len(choice.chosen):
-                chosen = tried
-            else:
-                taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
-                left = left - taken[:, pool]
-                continue
-            slowest = np.where(chosen > 0, np.maximum(slowest, row.crossing[pool]), slowest)
-            hourly += chosen // 2 * (self.plans.prices[pool] - self.plans.prices.min())
-            taken[:, pool] = np.minimum(left, chosen // 2 + earlier * (chosen % 2))
-            left = left - taken[:, pool]
-            earlier = earlier | (chosen % 2 == 1)
-        return self._bounds_of_stages(choice, taken, hourly, slowest)
-
-    def _lay_straddled(self, choice: StraddledChoice, slots: Key) -> None:
-        arrangements, row = self.space.arrangements, choice.row
-        if not arrangements.is_first(slots):
-            return
-        found, complete = arrangements.straddling.gpus(
-            row.tp_cp, row.block, slots, row.num_stages, self._preferred(row)
-        )
+        found, complete = self._choices.laid_over_slots(choice)
         if not complete:
             self.state.given_up = min(self.state.given_up, float(choice.bounds.min()))
         for gpus in found:
-            if arrangements.is_first(gpus):
-                self._wait_all(choice, gpus)
-
-    def _preferred(self, row: Row) -> tuple[int, ...]:
-        """Of GPUs that would do the same."""
-        if self.plans.objective is Objective.COST:
-            return tuple(np.argsort(self.plans.prices, kind="stable").tolist())
-        return row.fastest_first
+            self._wait(choice, gpus)
 
     # Cases
 
-    def _wait_all(self, choice: Choice, gpus: Key) -> None:
-        for bound, row in zip(choice.bounds.tolist(), choice.rows, strict=True):
-            self._wait(bound, PlacedRow(row, gpus))
-
-    def _wait(self, bound: float, opened: PlacedRow) -> None:
-        """To be opened, with others on the same GPUs if there are."""
-        if self._knows_single_pools and sum(taken > 0 for taken in opened.gpus) == 1:
+    def _wait(self, choice: Choice, gpus: Key) -> None:
+        """Rows to be opened on these GPUs, with others if there are."""
+        if self._knows_single_pools and sum(taken > 0 for taken in gpus) == 1:
             return
-        if bound <= self.plans.limit:
-            heapq.heappush(self._waiting[opened.group], (bound, self._entered, opened))
-            self._enter(bound, opened)
+        for bound, row in zip(choice.bounds.tolist(), choice.rows, strict=True):
+            if bound <= self.plans.limit:
+                opened = PlacedRow(row, gpus)
+                heapq.heappush(self._waiting[opened.group], (bound, self._entered, opened))
+                self._enter(bound, opened)
 
     def open_group(self, opened: PlacedRow) -> None:
         """Rules, figures and bounds of cases on the same GPUs."""
@@ -503,7 +394,7 @@ class PartitionSearch:
         rows = gathered([one.row for one in cases.chosen]).take(cases.index)
         least = shortest(self.model.contents, np.array([1]))
         bundle = self._bundle(cases.chosen, rows, cases.options, least)
-        self.state.asked += len(rows.virtual) * len(bundle.classes) * len(least.layers)
+        self.state.asked += bundle.asked
         return bundle.may_take(self.plans.worst_seconds(cases.chosen[0].gpus) * (1 + 1e-9))
 
     def _bundle(
@@ -524,9 +415,9 @@ class PartitionSearch:
             return None
         contents = narrowed(self.model.contents, most, stages)
         bundle = self._bundle(chosen, rows, options, contents)
-        asked = len(index) * len(bundle.classes) * len(bundle.contents.layers)
-        self.state.asked += asked
-        self.state.placed += asked * bundle.num_stages
+        self.state.asked += bundle.asked
+        every = len(index) * len(bundle.classes) * len(bundle.contents.layers)
+        self.state.placed += every * bundle.num_stages
         seconds = bundle.least_seconds(self.plans.worst_seconds(gpus) * (1 + 1e-9))
         finite = np.isfinite(seconds)
         score = self.plans.score_of(np.where(finite, seconds, 0.0), gpus)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,6 +49,9 @@ from astrarium.strategy.columns import (
 from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.units import HOUR
 from astrarium.value import Value
+
+if TYPE_CHECKING:
+    from astrarium.search.single.redealing import Redealt
 
 _OPTIONS = fields(Options)
 
@@ -391,31 +394,42 @@ class Search:
 
     @property
     def _deals_freely(self) -> bool:
-        """Whether layers may be dealt in ways that have no name."""
+        """Whether layers that are alike may be dealt in ways that have no name."""
+        return self._may_deal and len(self.model.workload.model.kinds) == 1
+
+    @property
+    def _may_deal(self) -> bool:
         is_timed = self.objective not in (Objective.MEMORY, Objective.GPUS)
-        alike = len(self.model.workload.model.kinds) == 1
-        return is_timed and alike and not self.space.equal_splits
+        return is_timed and not self.space.equal_splits
 
     def _deal(self) -> None:
         """Deal the layers anew of what could be better than the best plan."""
+        for found in self._redealt() if self._may_deal else ():
+            degrees = found.layouts.degrees.take(found.rows)
+            within = self._within_limits(found.seconds, degrees, np.ones(len(found.rows), np.int64))
+            rows, seconds = found.rows[within], found.seconds[within]
+            every = np.arange(len(found.layouts))
+            self._keep(found.layouts, every, found.options, rows, seconds, found.peak)
+
+    def _redealt(self) -> Sequence[Redealt]:
+        if not self._deals_freely:
+            if all(found.strategy.virtual_stages == 1 for found in self.state.best.values()):
+                return ()
+            from astrarium.search.single.redealing import with_moved_cuts
+
+            return with_moved_cuts(self)
         table = self._open.below(self._best_score())
         if table is None:
-            return
+            return ()
         self.state.least_open, chosen = left_open(self, table, self._best_score())
         if chosen is None:
-            return
+            return ()
         from astrarium.search.single.redealing import redealt, with_better_bounds
 
         chosen = with_better_bounds(self, chosen, self._best_score())
         self.state.least_open = min(self.state.least_open, float(chosen.score[0]))
         found = redealt(self, chosen, self._best_score())
-        if found is None:
-            return
-        degrees = found.layouts.degrees.take(found.rows)
-        within = self._within_limits(found.seconds, degrees, np.ones(len(found.rows), np.int64))
-        rows, seconds = found.rows[within], found.seconds[within]
-        every = np.arange(len(found.layouts))
-        self._keep(found.layouts, every, found.options, rows, seconds, found.peak)
+        return () if found is None else (found,)
 
     def _group_of(self, layouts: Layouts, rows: Ints) -> Ints:
         """Of strategies of one group only the best is kept: they have the same layout."""

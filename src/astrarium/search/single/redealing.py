@@ -25,7 +25,7 @@ from astrarium.search.outcome import Found
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.split.arrangements import laid
 from astrarium.search.split.cases import Bundle
-from astrarium.search.split.dealing import Ring, dealt, fillings
+from astrarium.search.split.dealing import GAIN, Ring, dealt, fillings
 from astrarium.search.split.dealing_bounds import DealingBounds, lifted
 from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
@@ -42,6 +42,7 @@ TWINS = 0.01  # part by which the times of pipelines of one shape may differ tha
 DEALT = 12  # strategies whose layers are moved until nothing is gained
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
 WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
+MOVED, MOST_MOVES, RUNS = 4, 12, 40  # plans of unequal layers, moves of each, runs of cuts drawn
 
 
 class Redealt(Value, frozen=True):
@@ -88,6 +89,49 @@ def redealt(search: Search, chosen: Candidates, best: float) -> Redealt | None:
     free = [one for one in kept if may_be_free(search, one.degrees, one.virtual, one.options)[0]]
     every = Candidates.joined([hopeful, *free])
     return _dealt_anew(search, every, best * (1 + MOST_GAIN)) if len(every) else None
+
+
+def with_moved_cuts(search: Search) -> list[Redealt]:
+    """The best plans with virtual stages, unequal layers dealt better; no bound says how well."""
+    ranked = [one for one in search.ranked() if one.strategy.virtual_stages > 1]
+    limit = search.ranked()[0].score * (1 + MOST_GAIN) if ranked else 0.0
+    found = (_moved(search, one) for one in ranked[:MOVED] if one.score < limit)
+    return [one for one in found if one is not None]
+
+
+def _moved(search: Search, found: Found) -> Redealt | None:
+    """A plan whose cuts are moved by a layer, alone or several in a row, as long as that gains."""
+    one, strategy, model = _candidate(found), found.strategy, search.model
+    if not may_be_free(search, one.degrees, one.virtual, one.options)[0]:
+        return None
+    pp, virtual = strategy.pp, strategy.virtual_stages
+    cuts = model.planner.bounds(pp, virtual, strategy.split)
+    best, seconds = None, found.seconds
+    for drawn in map(np.random.default_rng, range(MOST_MOVES)):
+        ways = _neighbouring_cuts(cuts, pp, drawn)
+        codes = np.array([model.planner.code_of(way) for way in ways])
+        copies = np.zeros(len(ways), np.int64)
+        degrees, options = one.degrees.take(copies), one.options.take(copies)
+        priced = _priced(model, degrees, one.virtual[copies], codes, options)
+        if priced is None or priced.seconds.min() >= seconds * (1 - GAIN):
+            break
+        least = int(priced.seconds.argmin())
+        cuts, seconds = ways[priced.rows[least]], float(priced.seconds[least])
+        best = replace(priced, rows=priced.rows[[least]], seconds=priced.seconds[[least]])
+    return best
+
+
+def _neighbouring_cuts(cuts: Ints, pp: int, drawn: np.random.Generator) -> Ints:
+    """Every cut one layer further or nearer, and some runs of cuts; (ways, cuts)."""
+    inner = np.arange(1, len(cuts) - 1)
+    runs = np.sort(drawn.integers(1, len(cuts) - 1, (RUNS, 2)), axis=1)
+    first, last = np.concatenate([np.stack([inner, inner], axis=1), runs]).T[..., None]
+    place = np.arange(len(cuts))
+    moved = ((first <= place) & (place <= last)).astype(np.int64)
+    ways = np.concatenate([cuts + moved, cuts - moved])
+    sizes = np.diff(ways, axis=1)
+    held = sizes.reshape(len(ways), -1, pp).sum(axis=1)
+    return ways[(sizes >= 0).all(axis=1) & (held[:, 1:-1] > 0).all(axis=1)]
 
 
 def _first_of_each(chosen: Candidates, limit: float) -> Ints:

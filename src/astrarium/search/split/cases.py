@@ -103,17 +103,33 @@ class Bundle(Value, frozen=True, dict=True):
         return np.array([[number[of] for of in a.classes] for a in self.arrangements])
 
     @cached_property
-    def tables(self) -> StageTables:
-        # A chunk redoes so many layers, or groups of so many; the tables are of whole ranks.
+    def _of_ranks(self) -> Options:
+        """A chunk redoes so many layers, or groups of so many; tables are of whole ranks."""
         grouped = self.options.method != METHODS.index(Method.BLOCK)
         redone = self.options.recompute_layers * np.where(grouped, 1, self.virtual)
-        return self.model.stage_tables(
-            self.degrees,
-            replace(self.options, recompute_layers=redone),
+        return replace(self.options, recompute_layers=redone)
+
+    @cached_property
+    def _distinct(self) -> tuple[Ints, Ints]:
+        """Rows that differ in more than their chunks, and which of them every row is."""
+        return distinct_rows(*self.degrees.columns(), *self._of_ranks.columns())
+
+    @property
+    def asked(self) -> int:
+        """Stages that the cost model is asked about."""
+        return len(self._distinct[0]) * len(self.classes) * len(self.contents.layers)
+
+    @cached_property
+    def tables(self) -> StageTables:
+        first, rows = self._distinct
+        found = self.model.stage_tables(
+            self.degrees.take(first),
+            self._of_ranks.take(first),
             self.classes,
-            np.tile(self.arrangements[0].gpus, (len(self.degrees), 1)),
+            np.tile(self.arrangements[0].gpus, (len(first), 1)),
             self.contents,
         )
+        return found.take(rows)
 
     @cached_property
     def seconds(self) -> Floats:

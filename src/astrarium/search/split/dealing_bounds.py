@@ -27,8 +27,8 @@ from astrarium.search.split.dealing import Ring
 
 MOST_COLUMNS = 256  # chunks of a pipeline that is looked at
 MOST_TURNS = 12  # that are told apart; beyond, ranks hold what they have room for
-ROUNDS = (0, 16)  # of new chains for one turn, each time that a bound is lifted
-PATIENCE, PROGRESS = 4, 1e-3  # rounds without a gain of this part, after which it ends
+ROUNDS = (0, 16, 64)  # of new chains for one turn, each time that a bound is lifted
+PATIENCE, PROGRESS = 0.25, 1e-3  # of the rounds, without a gain of this part, after which it ends
 STEPS = (1.0, 0.4, 0.1)  # from the best sizes tried so far towards those that are proposed
 CLOSE = 2e-3  # the bound is within this part of what its sizes take: good enough
 MOST_CHAINS = 96  # of one shape that are kept for others
@@ -164,7 +164,8 @@ class _Program:
     def least(self, turn: float, most: Floats, enough: float, rounds: int) -> float:
         """Seconds of an iteration whose longest rank takes such a turn, at least."""
         self._limit(turn, most)
-        least, shortest, center, gained = 0.0, np.inf, None, [0.0] * PATIENCE
+        patience = max(int(PATIENCE * rounds), 1)
+        least, shortest, center, gained = 0.0, np.inf, None, [0.0] * patience
         for number in range(rounds + 1):
             self.work += self._sizes + WORK_OF_ROUND if number else WORK_OF_SOLVING
             self._solver.run()
@@ -175,7 +176,7 @@ class _Program:
                 break
             found = self._solver.getInfo().objective_function_value
             least = max(least, found * (1 - SLACK))
-            is_stuck = number > PATIENCE and least < gained[-PATIENCE] * (1 + PROGRESS)
+            is_stuck = number > patience and least < gained[-patience] * (1 + PROGRESS)
             if least >= enough or number == rounds or is_stuck:
                 break
             gained.append(least)

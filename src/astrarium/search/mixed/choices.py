@@ -1,0 +1,152 @@
+"""Choices of GPUs for rows of a mixed search: what each pool can give next, with bounds.
+
+Pools are chosen one after another, the fastest first; the others add the best they could. Rows that
+differ in their chunks alone share their choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.search.mixed.kept_plans import KeptPlans
+from astrarium.search.mixed.nodes import (
+    Choice,
+    GpuChoice,
+    Key,
+    Row,
+    StraddledChoice,
+    by_pool,
+)
+from astrarium.search.mixed.rows import RowBounds
+from astrarium.search.mixed.rules import MixedRules
+from astrarium.search.outcome import Objective
+from astrarium.search.split.arrangements import Arrangements
+from astrarium.search.split.pipeline_bounds import (
+    crossing_bound,
+    interleaved_speed,
+    least_crossing,
+)
+
+
+class GpuChoices:
+    """Of one search."""
+
+    def __init__(
+        self, arrangements: Arrangements, rules: MixedRules, plans: KeptPlans, rows: RowBounds
+    ) -> None:
+        self._arrangements, self._rules, self._plans = arrangements, rules, plans
+        self._rows = rows
+
+    def of_stages(self, choice: GpuChoice) -> Iterator[tuple[float, Choice]]:
+        """Numbers of stages on the next pool, with their bounds."""
+        row, stages, order = choice.row, choice.chosen, choice.row.fastest_first
+        numbers = self._arrangements.stage_counts(row.block)
+        left = row.num_stages - sum(stages)
+        room = sum(int(numbers[pool][-1]) for pool in order[len(stages) + 1 :])
+        counts = numbers[order[len(stages)]]
+        counts = counts[(left - room <= counts) & (counts <= left)]
+        bounds = self._choice_bounds(choice, counts)
+        return choice.branches(counts, bounds, self._plans.limit)
+
+    def _choice_bounds(self, choice: GpuChoice, counts: Ints) -> Floats:
+        """With the fastest, or the cheapest, of what the other pools could add."""
+        row, stages = choice.row, choice.chosen
+        order, numbers = row.fastest_first, self._arrangements.stage_counts(row.block)
+        prices = self._plans.prices
+        taken = np.zeros((len(counts), len(order)))
+        taken[:, order[: len(stages)]] = stages
+        taken[:, order[len(stages)]] = counts
+        left = row.num_stages - sum(stages) - counts
+        rest = list(order[len(stages) + 1 :])
+        hourly = taken @ prices + left * min(prices[rest], default=0.0)
+        used = taken > 0
+        possible = used.copy()
+        possible[:, rest] = (left > 0)[:, None]
+        slowest = least_crossing(row.hop[None], used, possible)
+        for pool in rest:
+            added = np.minimum(left, int(numbers[pool][-1]))
+            taken[:, pool], left = added, left - added
+        return self._bounds_of_stages(choice, taken, hourly, slowest)
+
+    def _bounds_of_stages(
+        self, choice: Choice, counts: Floats, hourly: Floats, slowest: Floats
+    ) -> Floats:
+        """With so many stages at the speed of each pool: (rows x numbers,).
+
+        hourly: as if a stage were one GPU; slowest: a link that cannot be avoided.
+        """
+        row, virtual = choice.row, choice.virtual(len(counts))
+        batches, stages, taken = np.array(row.batches), row.num_stages, choice.each(counts)
+        done = interleaved_speed(row.speed, taken, batches, virtual, float(row.hop.min()))
+        seconds = row.batches / done
+        if stages > 1:
+            waits = self._rules.single_chunks_wait
+            numbers = np.array(stages), batches, virtual
+            links = crossing_bound(choice.each(slowest), *numbers, single_waits=waits)
+            seconds = np.maximum(seconds, links)
+        hourly = choice.each(hourly) * row.block
+        bound = self._plans.score(seconds, stages * row.block, hourly)
+        return np.where(choice.may_have(counts, self._rows.worst_seconds), bound, np.inf)
+
+    def of_slots(self, choice: StraddledChoice) -> Iterator[tuple[float, Choice]]:
+        """Slots of the next pool, with their bounds."""
+        row, order, taken = choice.row, choice.row.fastest_first, choice.chosen
+        slots = self._arrangements.straddling.slots(row.tp_cp, row.block)
+        tried, rest = slots[order[len(taken)]], order[len(taken) + 1 :]
+        # Parts of blocks of so many pools make at least one block, and fewer than there are pools.
+        parts = sum(chosen % 2 for chosen in taken) + tried % 2
+        parts = parts + sum(bool((slots[pool] % 2).any()) for pool in rest)
+        left = row.num_stages - sum(chosen // 2 for chosen in taken) - tried // 2
+        room = sum(int(slots[pool].max()) // 2 for pool in rest)
+        tried = tried[(left >= 1) & (left - room <= parts - 1)]
+        bounds = self._straddled_bounds(choice, tried)
+        return choice.branches(tried, bounds, self._plans.limit)
+
+    def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> Floats:
+        """With the fastest of what the other pools could add.
+
+        Of all stages those that lie within the fastest pools are at most the whole blocks of all
+        of their GPUs: a straddling one goes by the slowest pool it could be on.
+        """
+        row, order = choice.row, choice.row.fastest_first
+        slots = self._arrangements.straddling.slots(row.tp_cp, row.block)
+        taken = np.zeros((len(tried), len(order)))
+        left = np.full(len(tried), row.num_stages)
+        earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
+        hourly = np.full(len(tried), row.num_stages * self._plans.prices.min())
+        slowest = np.zeros(len(tried))  # link that a pool in use cannot do without
+        for place, pool in enumerate(order):
+            if place < len(choice.chosen):
+                chosen = np.full(len(tried), choice.chosen[place])
+            elif place == len(choice.chosen):
+                chosen = tried
+            else:
+                taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
+                left = left - taken[:, pool]
+                continue
+            slowest = np.where(chosen > 0, np.maximum(slowest, row.crossing[pool]), slowest)
+            hourly += chosen // 2 * (self._plans.prices[pool] - self._plans.prices.min())
+            taken[:, pool] = np.minimum(left, chosen // 2 + earlier * (chosen % 2))
+            left = left - taken[:, pool]
+            earlier = earlier | (chosen % 2 == 1)
+        return self._bounds_of_stages(choice, taken, hourly, slowest)
+
+    def laid_over_slots(self, choice: StraddledChoice) -> tuple[list[Key], bool]:
+        """GPUs that have the slots chosen, as few as stand for all; whether they do."""
+        arrangements, row = self._arrangements, choice.row
+        slots = by_pool(row.fastest_first, choice.chosen)
+        if not arrangements.is_first(slots):
+            return [], True
+        found, complete = arrangements.straddling.gpus(
+            row.tp_cp, row.block, slots, row.num_stages, self._preferred(row)
+        )
+        return [gpus for gpus in found if arrangements.is_first(gpus)], complete
+
+    def _preferred(self, row: Row) -> tuple[int, ...]:
+        """Of GPUs that would do the same."""
+        if self._plans.objective is Objective.COST:
+            return tuple(np.argsort(self._plans.prices, kind="stable").tolist())
+        return row.fastest_first
