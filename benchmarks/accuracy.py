@@ -14,6 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,10 @@ address; rows from elsewhere are never read so.
 
 INTERVALS_TEXT = """The column *inside* above is of intervals that were calibrated on these sources
 among others. Here each of {sources} sources ({rows} rows, also of tables too large to carry) was
-held back and its intervals made from the others ([method](cost-model.md#how-it-is-calibrated)). Of
-the measured times {by_source} lie inside if sources count alike, {by_row} if rows do; {level:.0f} %
-is what the intervals promise.
+held back from everything, constants of its runtime that came from it included, and its intervals
+were made from the others ([method](cost-model.md#how-it-is-calibrated)). Of the measured times
+{by_source} lie inside if sources count alike, {by_row} if rows do; {level:.0f} % is what the
+intervals promise.
 """
 
 # Written down by hand: the tables are too large to carry.
@@ -103,6 +105,7 @@ def page_of_tables(predictions: Sequence[Prediction]) -> str:
             *_metrics_part("By runtime", predictions, Grouping.RUNTIME),
             *_metrics_part("By GPU", predictions, Grouping.GPU),
             *_open_part(predictions),
+            *_stalled_part(predictions),
             *te_part(predictions),
             *_intervals_part(),
             *_memory_part(predictions),
@@ -168,6 +171,23 @@ def _open_part(predictions: Sequence[Prediction]) -> list[str]:
         return []
     text = (
         "Not scored above, as the micro-batch is not stated; the best one that fits is assumed:\n"
+    )
+    return [text, *table(["", "rows", "MAPE", "mean"], rows)]
+
+
+def _stalled_part(predictions: Sequence[Prediction]) -> list[str]:
+    """Runs whose time does not depend on their size, scored by themselves."""
+    late = [replace(p, stalled=False) for p in predictions if p.stalled]
+    rows = [
+        [group.name, str(group.timed), percent(group.mape), percent(group.mean_signed_error)]
+        for group in (metrics_by(late, KEYS[Grouping.SOURCE])[:-1] if late else [])
+        if group.timed
+    ]
+    if not rows:
+        return []
+    text = (
+        "Not scored above, as a turn of their pipeline took no less than one with twice the"
+        " micro-batch:\n"
     )
     return [text, *table(["", "rows", "MAPE", "mean"], rows)]
 

@@ -83,12 +83,12 @@ class Prices:
         sizes = [pools[pool].num_gpus for pool in candidate.order]
         block = one.gpus // one.pp
         placed = [
-            tuple((pools[candidate.order[place]].name, count) for place, count in parts)
+            {pools[candidate.order[place]].name: count for place, count in parts}
             for parts in laid_over(block, one.pp, sizes)
         ]
         ends = np.cumsum(candidate.sizes).tolist()
         stages = tuple(
-            Stage("", end - size, end, block, c % one.pp, c // one.pp, placed[c % one.pp])
+            Stage("", (end - size, end), block, c % one.pp, c // one.pp, placed[c % one.pp])
             for c, (size, end) in enumerate(zip(candidate.sizes, ends, strict=True))
         )
         return replace(one, stages=stages)
@@ -143,18 +143,18 @@ class Prices:
     def is_in_turn(self, given: dict[str, Any]) -> bool:
         """Whether the stages of every pool follow each other, as in all that is climbed."""
         one = self._strategy_of(given)
-        stages = sorted(one.stages, key=lambda stage: (stage.chunk, stage.rank))
-        names = [stage.pools[0][0] for stage in stages[: one.pp] if stage.pools]
+        stages = sorted(one.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+        names = [next(iter(stage.pools)) for stage in stages[: one.pp] if stage.pools]
         changes = sum(a != b for a, b in pairwise(names))
         return changes < len(self.cluster.pools)
 
     def read(self, given: dict[str, Any]) -> Candidate:
         """A strategy of a plan document."""
         one = self._strategy_of(given)
-        stages = sorted(one.stages, key=lambda stage: (stage.chunk, stage.rank))
-        sizes = tuple(stage.last_layer - stage.first_layer for stage in stages)
+        stages = sorted(one.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+        sizes = tuple(stage.num_layers for stage in stages)
         names = [pool.name for pool in self.cluster.pools]
-        met = [names.index(name) for name in _in_order([dict(s.pools) for s in stages[: one.pp]])]
+        met = [names.index(name) for name in _in_order([s.pools for s in stages[: one.pp]])]
         order = met if len(met) == len(names) else range(len(names))
         return Candidate(replace(one, stages=(), split=LayerSplit.FREE), sizes, tuple(order))
 

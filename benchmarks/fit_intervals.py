@@ -13,15 +13,22 @@ expected deviations a measured time lies from its prediction. Rows of one source
 source counts once however many rows it has, and one more source that might be anything is added to
 those seen. Sources of the same family of runtimes count more than others, so that a family with
 many sources has its own width and one with few borrows from all.
+
+Two things make the errors those of sources that nobody had in view. A source is predicted without
+the constants of runtimes that came from it: the runtime that its own is like stands in. And a
+source as a whole may be off to either side: constants were chosen so that those seen are off to
+none, so each is counted twice, once with its median error turned round.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -29,18 +36,23 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Bools, Floats
+from astrarium.catalog import runtimes
 from astrarium.catalog.intervals import DATA, Terms
 from astrarium.cost.efficiency import operator_model
-from astrarium.cost.uncertainty import deviations, is_specified
+from astrarium.cost.uncertainty import Doubts, deviations, doubts_of
+from astrarium.validate import names, readings
 from astrarium.validate.metrics import time_scores
 from astrarium.validate.predictions import predict_rows
-from astrarium.validate.table import read_table
+from astrarium.validate.table import MeasuredRow, read_table
 
 CARRIED: Final = Path(__file__).parent / "accuracy"
 LEVEL: Final = 0.8
 # Programs that share most of their code or their age; a runtime of no family gets the pool.
 FAMILIES: Final = {
-    "megatron-core": ("megatron", "megatron-local", "megatron-bridge", "nemo", "internevo"),
+    "megatron-core": (
+        *("megatron", "megatron-graphs", "megatron-local", "megatron-cpu"),
+        *("megatron-bridge", "nemo", "internevo"),
+    ),
     "megatron-2021": ("megatron-2021", "deepspeed", "deepspeed-megatron"),
     "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager"),
     "nanotron": ("nanotron",),
@@ -48,8 +60,9 @@ FAMILIES: Final = {
 # A source of the same family counts as much as this many others. From 1 to 5 intervals hold
 # equally often on held-back sources (85 to 84 %, of rows 79 to 80 %) and get narrower by an eighth.
 OWN_FAMILY: Final = 3.0
-# One more source, of which nothing is known, counts as far off as any.
+# One more source, of which nothing is known, counts as far off as any, to either side.
 UNSEEN: Final = 1.0
+LEAST: Final = 0.1  # deviations: no prediction lies at an end of its interval
 KEPT_FOR_CHECKS: Final = "-unseen"
 # Tables that one team made on one cluster: if one is held back, so are the others.
 PARTS: Final = r"(Megatron-SC21|BigScience-V100)-.*"
@@ -64,8 +77,36 @@ SPECIFICATION_SOURCE: Final = (
     "assumed: so that no type without a profile is surer than one with; 0 to 0.1 serve held-back"
     " sources equally well, as the error of their operators is larger already"
 )
-EXPERTS: Final = tuple(0.02 * step for step in range(16))
-SLOWER: Final = tuple(1 + 0.25 * step for step in range(13))
+EXPERTS: Final = tuple(0.04 * step for step in range(8))
+OF_SHARES: Final = tuple(0.2 * step for step in range(8))  # messages, and waits for the host
+# Words in the sources of runtimes' constants that tell which measurements they came from.
+ORIGINS: Final = {
+    "AMP": r"\bAMP",
+    "BigScience-V100": r"BigScience",
+    "HF-Ultrascale-Playbook": r"Ultra-?Scale",
+    "llm-foundry": r"llm-foundry|loss_fn|attn_impl",
+    "Megatron-Bridge-perf": r"Bridge|\brecipes\b",
+    "NeMo-24.07-perf": r"NeMo|\brecipes\b",
+    "Megatron-SC21": r"SC'21",
+    "InternEvo-perf": r"InternLM|InternEvo",
+    "SimuMax-B200": r"SimuMax",
+    "torchtitan": r"torchtitan",
+    "vTrain": r"vTrain",
+    "Megatron-core-TE-H200": r"TransformerEngine 2\.20",
+    "Megatron-core-H200": r"megatron-core 0\.16",
+}
+# What stands in for a constant that came from a source where no other runtime has one.
+WITHOUT: Final = {
+    "router_launch_seconds": 0.0,
+    "expert_launch_seconds": 0.0,
+    "optimizer_launch_seconds": 0.0,
+    "expert_product_seconds": 0.0,
+    "layer_forward_seconds": 0.00085,  # megatron-core's own layers
+    "layer_backward_seconds": 0.00145,
+    "cast_rate": 1.0,
+    "permute_rate": 1.0,
+    "sole_products": False,
+}
 DIGITS: Final = 4
 DEEPEST: Final = 2  # level of groups in the file that have one line for each entry
 
@@ -80,6 +121,8 @@ class Runs:
     operators: Floats
     specified: Bools
     experts: Bools
+    communication: Floats
+    host: Floats
 
     def __len__(self) -> int:
         return len(self.error)
@@ -93,9 +136,18 @@ class Runs:
         return 1.0 / counts[inverse]
 
     def deviations(self, terms: Terms) -> Floats:
-        """The expected deviation, on the side on which a run lies."""
-        found = deviations(terms, self.operators, self.specified, self.experts)
-        return found * np.where(self.error > 0, terms.slower, 1.0)
+        """The expected deviation of every run."""
+        names = [field.name for field in fields(Doubts)]
+        return deviations(terms, Doubts(**{name: getattr(self, name) for name in names}))
+
+    def either_way(self) -> Runs:
+        """Every source twice: as it is, and off to the other side as a whole."""
+        whole = np.zeros(len(self))
+        for source in set(self.source):
+            own = self.source == source
+            whole[own] = np.median(self.error[own])
+        both = {name: np.concatenate([column, column]) for name, column in vars(self).items()}
+        return Runs(**both | {"error": np.concatenate([self.error, self.error - 2 * whole])})
 
 
 @dataclass(frozen=True)
@@ -110,25 +162,68 @@ class Held:
 
 
 def runs_of(tables: Iterable[Path]) -> Runs:
-    """The scored rows of some tables."""
-    rows = [row for table in tables for row in read_table(table).rows if is_for_fits(row.source)]
-    family_of = {runtime: family for family, names in FAMILIES.items() for runtime in names}
-    columns = []
-    for score in time_scores(predict_rows(rows)):
-        scenario = score.prediction.scenario
-        assert scenario is not None
-        ops = operator_model(scenario.pool.gpu)
-        columns.append(
-            (
-                whole_source(score.prediction.row.source),
-                family_of.get(scenario.runtime.name, ""),
-                np.log(score.measured / score.predicted),
-                ops.relative_error,
-                is_specified(ops),
-                scenario.workload.model.max_experts > 0,
-            )
-        )
+    """The scored rows of some tables, each predicted without what its source taught."""
+    by_origin: dict[str, list[MeasuredRow]] = {}
+    for row in (row for table in tables for row in read_table(table).rows):
+        if is_for_fits(row.source):
+            origin = next((name for name in ORIGINS if row.source.startswith(name)), "")
+            by_origin.setdefault(origin, []).append(row)
+    columns: list[tuple[Any, ...]] = []
+    for origin, rows in by_origin.items():
+        with constants_without(ORIGINS.get(origin, "")):
+            columns += _columns(rows)
     return Runs(*(np.array(column) for column in zip(*columns, strict=True)))
+
+
+def _columns(rows: Sequence[MeasuredRow]) -> Iterator[tuple[Any, ...]]:
+    family_of = {runtime: family for family, names in FAMILIES.items() for runtime in names}
+    for score in time_scores(predict_rows(rows)):
+        scenario, plan = score.prediction.scenario, score.prediction.plan
+        assert scenario is not None
+        assert plan is not None
+        doubts = doubts_of(
+            operator_model(scenario.pool.gpu),
+            plan.breakdown_seconds,
+            experts=scenario.workload.model.max_experts > 0,
+        )
+        yield (
+            whole_source(score.prediction.row.source),
+            family_of.get(scenario.runtime.name, ""),
+            np.log(score.measured / score.predicted),
+            *(getattr(doubts, field.name) for field in fields(doubts)),
+        )
+
+
+@contextmanager
+def constants_without(origin: str) -> Iterator[None]:
+    """Runtimes without the constants whose sources the pattern finds."""
+    if not origin:
+        yield
+        return
+    entries = copy.deepcopy(dict(runtimes._entries()))
+    for entry in entries.values():
+        constants = entry["constants"]
+        for name, (_, source) in list(constants.items()):
+            if re.search(origin, source) and "like" in entry:
+                del constants[name]
+            elif re.search(origin, source) and name in WITHOUT:
+                constants[name] = [WITHOUT[name], "stands in"]
+    usual = runtimes._entries
+    runtimes._entries = lambda: entries  # type: ignore[assignment]
+    _forget()
+    try:
+        yield
+    finally:
+        runtimes._entries = usual
+        _forget()
+
+
+def _forget() -> None:
+    """What was made from the constants of runtimes."""
+    for constants in (runtimes.find_runtime, runtimes.describe_runtime):
+        constants.cache_clear()
+    for stated in (names._as_stated, readings._with):
+        stated.cache_clear()
 
 
 def is_for_fits(source: str) -> bool:
@@ -146,23 +241,29 @@ def fit_terms(runs: Runs) -> Terms:
     weights = runs.per_source() / runs.per_source().sum()
 
     def unlikelihood(terms: Terms) -> float:
-        scale = float(weights @ (np.abs(runs.error) / runs.deviations(terms)))
-        both_sides = replace(terms, slower=1.0)
-        width = float(weights @ np.log(runs.deviations(both_sides)))
-        return width + float(np.log(scale * (1 + terms.slower) / 2))
+        expected = runs.deviations(terms)
+        scale = float(weights @ (np.abs(runs.error) / expected))
+        return float(weights @ np.log(expected)) + float(np.log(scale))
 
-    grid = [Terms(ITERATION, SPECIFICATION, *choice) for choice in product(EXPERTS, SLOWER)]
-    return min(grid, key=unlikelihood)
+    choices = product(EXPERTS, OF_SHARES, OF_SHARES)
+    return min((Terms(ITERATION, SPECIFICATION, *choice) for choice in choices), key=unlikelihood)
 
 
-def reach(runs: Runs, terms: Terms, family: str) -> float:
-    """How many deviations hold `LEVEL` of the runs of a further source of this family."""
-    scores = np.abs(runs.error) / runs.deviations(terms)
+def reach(runs: Runs, terms: Terms, family: str) -> tuple[float, float]:
+    """How many deviations hold `LEVEL` of the runs of a further source of this family.
+
+    To the fast and to the slow side: half of what is left lies beyond either.
+    """
+    scores = runs.error / runs.deviations(terms)
     mass = runs.per_source() * np.where(runs.family == family, OWN_FAMILY, 1.0)
-    order = np.argsort(scores, kind="stable")
-    shares = np.cumsum(mass[order]) / (mass.sum() + UNSEEN)
-    last = min(int(np.searchsorted(shares, LEVEL)), len(scores) - 1)
-    return float(scores[order][last])
+
+    def beyond(side: Floats) -> float:
+        order = np.argsort(side, kind="stable")
+        shares = (np.cumsum(mass[order]) + UNSEEN / 2) / (mass.sum() + UNSEEN)
+        last = min(int(np.searchsorted(shares, (1 + LEVEL) / 2)), len(side) - 1)
+        return float(side[order][last])
+
+    return max(beyond(-scores), LEAST), max(beyond(scores), LEAST)
 
 
 def held_back(runs: Runs) -> list[Held]:
@@ -170,18 +271,19 @@ def held_back(runs: Runs) -> list[Held]:
     found = []
     for source in dict.fromkeys(runs.source):
         own, others = runs.where(runs.source == source), runs.where(runs.source != source)
+        others = others.either_way()
         terms = fit_terms(others)
         widths = {family: reach(others, terms, family) for family in set(own.family)}
         spans = np.array([widths[family] for family in own.family])
-        both_sides = own.deviations(replace(terms, slower=1.0))
-        inside = np.abs(own.error) <= spans * own.deviations(terms)
+        faster, slower = (spans * own.deviations(terms)[:, None]).T
+        inside = (own.error >= -faster) & (own.error <= slower)
         found.append(
             Held(
                 source=str(source),
                 rows=len(own),
                 inside=float(inside.mean()),
-                low=float(np.exp(-spans * both_sides).mean()),
-                high=float(np.exp(terms.slower * spans * both_sides).mean()),
+                low=float(np.exp(-faster).mean()),
+                high=float(np.exp(slower).mean()),
             )
         )
     return found
@@ -189,12 +291,14 @@ def held_back(runs: Runs) -> list[Held]:
 
 def document(runs: Runs, held: Sequence[Held], date: str) -> dict[str, Any]:
     """What is written to the catalog."""
-    terms = fit_terms(runs)
+    either = runs.either_way()
+    terms = fit_terms(either)
 
     def spread(chosen: Bools, family: str) -> dict[str, Any]:
         sources = len(set(runs.source[chosen]))
-        width = round(reach(runs, terms, family), DIGITS)
-        return {"deviations": width, "sources": sources, "rows": int(chosen.sum())}
+        faster, slower = (round(width, DIGITS) for width in reach(either, terms, family))
+        rows = int(chosen.sum())
+        return {"faster": faster, "slower": slower, "sources": sources, "rows": rows}
 
     everything = np.ones(len(runs), bool)
     fitted = "most likely value over all sources, each counting alike"
@@ -206,7 +310,8 @@ def document(runs: Runs, held: Sequence[Held], date: str) -> dict[str, Any]:
             "iteration": [terms.iteration, ITERATION_SOURCE],
             "specification": [terms.specification, SPECIFICATION_SOURCE],
             "experts": [round(terms.experts, DIGITS), fitted],
-            "slower": [terms.slower, fitted],
+            "communication": [round(terms.communication, DIGITS), fitted],
+            "host": [round(terms.host, DIGITS), fitted],
         },
         "pooled": spread(everything, "no family"),
         "families": {

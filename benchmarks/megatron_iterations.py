@@ -415,8 +415,11 @@ def _free(device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def one_rank(device: torch.device) -> Iterator[None]:
-    """A process group of one, with megatron-core's groups and random states."""
+def one_rank(device: torch.device, *, graphs: bool = False) -> Iterator[None]:
+    """A process group of one, with megatron-core's groups and random states.
+
+    Those of TransformerEngine where CUDA graphs are captured, which megatron-core's own are not.
+    """
     from megatron.core import parallel_state, tensor_parallel
 
     for library in ("GLOO", "NCCL"):  # a machine without a network has this interface alone
@@ -427,7 +430,7 @@ def one_rank(device: torch.device) -> Iterator[None]:
         torch.distributed.init_process_group(backend, store, world_size=1, rank=0)
         parallel_state.initialize_model_parallel()
         if device.type == "cuda":
-            tensor_parallel.model_parallel_cuda_manual_seed(1)
+            tensor_parallel.model_parallel_cuda_manual_seed(1, te_rng_tracker=graphs)
         try:
             yield
         finally:

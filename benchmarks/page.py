@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from astrarium.plans.parts import strategy_part
 from astrarium.report.wording import strategy_words
 from astrarium.search.plan import Plan
 from astrarium.validate.scenario import Scenario
@@ -27,4 +26,4 @@ def number(value: float | None) -> str:
 def strategy_text(plan: Plan, scenario: Scenario) -> str:
     """The strategy of a plan in one line."""
     experts = scenario.workload.model.max_experts > 0
-    return strategy_words(strategy_part(plan.strategy), experts=experts)
+    return strategy_words(plan.strategy, experts=experts)

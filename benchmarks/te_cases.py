@@ -55,6 +55,7 @@ class TeCase(Case):
     precision: str = "bf16"
     local: bool = False  # megatron-core's own layers
     skewed: bool = False  # experts get unequal shares of the tokens
+    graphs: bool = False  # layers are captured as CUDA graphs: of experts all but their products
 
     @property
     def tokens(self) -> int:
@@ -63,7 +64,7 @@ class TeCase(Case):
 
     @property
     def label(self) -> str:
-        switches = ["local"] * self.local + ["skewed"] * self.skewed
+        switches = ["local"] * self.local + ["skewed"] * self.skewed + ["graphs"] * self.graphs
         return "-".join([super().label, self.precision, *switches])
 
 
@@ -215,6 +216,17 @@ def _host() -> list[TeCase]:
     return [*out, *cases("gpt", TINY_GPT, "bf16", local=True)]
 
 
+def _graphs() -> list[TeCase]:
+    """Cases that wait for their host, each with and without CUDA graphs."""
+    named = [case for case in _host() if not case.local and case.precision in ("bf16", "delayed")]
+    chosen = [case for case in named if case.model in ("host-dense", "host-gpt", "host-experts8")]
+    for name in ("gpt-345m", "llama-1b", "phi-3.8b", "qwen3-30b/ep8", "granite-3b"):
+        batches = [case for case in _iterations() if case.model == name and not case.skewed]
+        least = min(batches, key=lambda case: (case.micro_batch, case.seq))
+        chosen += [replace(least, precision=precision) for precision in ("bf16", "delayed")]
+    return [replace(case, graphs=graphs) for case in chosen for graphs in (True, False)]
+
+
 def _smoke() -> list[TeCase]:
     """One small case of every kind, to see that all of it runs."""
     kinds = {
@@ -242,4 +254,9 @@ def _smoke() -> list[TeCase]:
     ]
 
 
-LISTS = {"iterations": _iterations(), "host": _host(), "smoke": _smoke()}
+LISTS = {
+    "iterations": _iterations(),
+    "host": _host(),
+    "graphs": _graphs(),
+    "smoke": _smoke(),
+}

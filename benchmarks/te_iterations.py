@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,9 @@ def _config(case: TeCase) -> TransformerConfig:
             "moe_router_force_load_balancing": True,
             "moe_router_force_biased": -SKEW if case.skewed else None,
         }
+    if case.graphs:
+        modules = ["attn", "moe_router"] if shape.experts else []
+        settings |= {"cuda_graph_impl": "local", "cuda_graph_modules": modules}
     if shape.latent:
         settings |= {"qk_layernorm": True, "q_lora_rank": 1536 if shape.heads > 16 else None}
     config = (MLATransformerConfig if shape.latent else TransformerConfig)(**settings)
@@ -231,7 +234,7 @@ def _stated(case: TeCase) -> dict[str, Any]:
         "num_micro_batches": case.micro_batches,
         "recompute": case.recompute,
         "attention_impl": "torch SDPA" if case.local else "TransformerEngine",
-        "overlap": "none",
+        "overlap": "CUDA graphs" if case.graphs else "none",
         "notes": "; ".join(["max_memory_allocated", *_doubts(case)]),
     }
 
@@ -263,15 +266,37 @@ def _row(case: TeCase, device: torch.device) -> dict[str, Any]:
 def _free() -> None:
     """Forgets what is kept of a case, all but compiled kernels: a run of Megatron has few."""
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+    from megatron.core.transformer.cuda_graphs import delete_cuda_graphs
     from megatron.core.transformer.moe import moe_logging
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 
     RotaryEmbedding.forward.cache_clear()
     moe_logging._MOE_METRICS_TRACKER = None  # it has the size of the first model
     FP8GlobalStateManager.reset()
+    delete_cuda_graphs()
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+
+
+# What tells the cases of one list apart.
+IDENTITY = (
+    *("model", "layers", "precision", "seq_len", "micro_batch", "num_micro_batches"),
+    *("overlap", "notes"),
+)
+
+
+def _identity(cells: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(cells[name]) for name in IDENTITY)
+
+
+def _measured(tables: Iterable[Path]) -> set[tuple[str, ...]]:
+    """The cases that tables of an earlier run hold."""
+    found = set()
+    for table in tables:
+        with table.open(encoding="utf-8", newline="") as file:
+            found |= {_identity(row) for row in csv.DictReader(file)}
+    return found
 
 
 def main() -> None:
@@ -280,7 +305,9 @@ def main() -> None:
     parser.add_argument("--cases", default="iterations", choices=list(LISTS))
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--only", default="", help="part of a case's label")
+    parser.add_argument("--skip", type=Path, nargs="*", default=[], help="tables already measured")
     options = parser.parse_args()
+    done = _measured(options.skip)
     device = torch.device("cuda")
     torch.manual_seed(1)
     torch._dynamo.config.recompile_limit = 64
@@ -288,11 +315,14 @@ def main() -> None:
     began = time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
     csv_path = options.out / f"te_{options.cases}.csv"
-    with one_rank(device), csv_path.open("w", newline="") as file:
+    graphs = options.cases == "graphs"
+    with one_rank(device, graphs=graphs), csv_path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS.split(","), lineterminator="\n")
         writer.writeheader()
         for case in LISTS[options.cases]:
             if options.only not in case.label or time.monotonic() - began > options.seconds:
+                continue
+            if _identity(_stated(case)) in done:
                 continue
             row = _row(case, device)
             writer.writerow(row)

@@ -153,7 +153,7 @@ def _filled(s: Strategy) -> tuple[Stage, ...]:
         sizes[place] = 1
     ends = accumulate(sizes)
     return tuple(
-        replace(stage, first_layer=end - size, last_layer=end)
+        replace(stage, layers=(end - size, end))
         for stage, size, end in zip(s.stages, sizes, ends, strict=True)
     )
 

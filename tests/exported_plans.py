@@ -25,7 +25,6 @@ from astrarium.model.blocks import Model
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.document import PlanDocument
 from astrarium.plans.job import Job, job_of, nodes_of
-from astrarium.plans.parts import strategy_part
 from astrarium.report.plan.document import document_of_prediction
 from astrarium.search.planner import predict
 from astrarium.search.refusals import why_refused, with_permitted_overlap
@@ -190,7 +189,7 @@ def jobs(draw: st.DrawFn, models: tuple[str, ...] = MODELS) -> Job:
     workload = Workload(model, SEQUENCE, strategy.sequences, draw(_tokens), precision)
     assume(not why_refused(workload, cluster.pools, strategy))
     lent = _lent()
-    plan = replace(lent.plan, strategy=strategy_part(strategy))
+    plan = replace(lent.plan, strategy=strategy)
     nodes = tuple(nodes_of(plan, cluster))
     return Drawn(lent.document, plan, workload, cluster, strategy, nodes)
 
@@ -215,7 +214,7 @@ def _placed(draw: st.DrawFn, strategy: Strategy, *, mixed: bool) -> tuple[Cluste
         tuple(draw(st.permutations(cluster.pools)))
     )  # need not be that of the pipeline
     stages = tuple(
-        replace(s, gpu=pools[s.rank].gpu.name, pools=((pools[s.rank].name, block),))
+        replace(s, gpu=pools[s.pipeline_rank].gpu.name, pools={pools[s.pipeline_rank].name: block})
         for s in strategy.stages
     )
     return cluster, replace(strategy, stages=stages)
@@ -283,7 +282,7 @@ def _cuts(
         split = LayerSplit.EVEN
     every = enumerate(pairwise(bounds))
     return split, tuple(
-        Stage(GPU, first, last, block, index % pp, index // pp) for index, (first, last) in every
+        Stage(GPU, (first, last), block, index % pp, index // pp) for index, (first, last) in every
     )
 
 

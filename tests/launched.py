@@ -213,7 +213,7 @@ def check_ranks(one: Job, starts: list[Start], address: str) -> None:
         pool for pool, count in zip(pool_of_node, processes, strict=True) for _ in range(count)
     ]
     for rank, pool in enumerate(ranks):
-        stage = next(s for s in one.strategy.stages if s.rank == rank // stage_size)
+        stage = next(s for s in one.strategy.stages if s.pipeline_rank == rank // stage_size)
         assert pool in dict(stage.pools), (rank, pool)
     for start in starts:
         assert start.words[0] == "/opt/trainer/train.py"

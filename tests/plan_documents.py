@@ -10,15 +10,15 @@ import pytest
 from astrarium.plans.document import (
     SCHEMA,
     ClusterPart,
-    MemoryPart,
     ParetoPart,
     PlanDocument,
     PlanPart,
     PoolPart,
-    RecomputePart,
+    Recompute,
     SearchPart,
-    StagePart,
-    StrategyPart,
+    Stage,
+    StageMemory,
+    Strategy,
     WorkloadPart,
 )
 from astrarium.plans.pareto import pareto_of, with_ties
@@ -36,7 +36,7 @@ DAY = 86400.0
 GPU = "H100-SXM5-80GB"
 
 
-def stage_memory(stage: int, activations: float) -> MemoryPart:
+def stage_memory(stage: int, activations: float) -> StageMemory:
     by_cause = {
         "weights": 4.0 * GIB,
         "gradients": 8.0 * GIB,
@@ -45,11 +45,11 @@ def stage_memory(stage: int, activations: float) -> MemoryPart:
         "workspace": 1.0 * GIB,
         "reserved": 1.0 * GIB,
     }
-    return MemoryPart(stage, GPU, sum(by_cause.values()), 80 * GIB, **by_cause)
+    return StageMemory(stage, GPU, sum(by_cause.values()), 80 * GIB, **by_cause)
 
 
-def strategy(pp: int = 4) -> StrategyPart:
-    return StrategyPart(
+def strategy(pp: int = 4) -> Strategy:
+    return Strategy(
         tp=4,
         pp=pp,
         dp=64 // (4 * pp),
@@ -63,15 +63,12 @@ def strategy(pp: int = 4) -> StrategyPart:
         pipeline_inside=False,
         split=LayerSplit.EVEN,
         zero_stage=1,
-        recompute=RecomputePart(
-            Granularity.SELECTIVE, Method.NONE, 0, (RecomputeModule.CORE_ATTN,)
-        ),
+        recompute=Recompute(Granularity.SELECTIVE, Method.NONE, 0, (RecomputeModule.CORE_ATTN,)),
         offload_optimizer=False,
         overlap=Overlap(),
         schedule=Schedule.INTERLEAVED,
         stages=tuple(
-            StagePart(GPU, (10 * i, 10 * i + 10), 64 // pp, i % pp, i // pp, {})
-            for i in range(2 * pp)
+            Stage(GPU, (10 * i, 10 * i + 10), 64 // pp, i % pp, i // pp, {}) for i in range(2 * pp)
         ),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import check_front
 import install_browser
+import page_types
 import pytest
 from install_browser import CHROMIUM, NODE
 
@@ -196,3 +197,22 @@ def test_without_a_way_to_npms_packages_the_rest_is_tested(
     monkeypatch.setenv(install_browser.REQUIRED, "1")
     with pytest.raises(SystemExit, match=r"`npm ci` in web/ ended with code 7"):
         check_front.fetched(str(npm))
+
+
+def test_the_types_of_the_page_are_those_of_the_documents() -> None:
+    written = page_types.FILE.read_text(encoding="utf-8")
+    assert written == page_types.source(), "run `python tools/page_types.py --write`"
+    assert "  readonly pipeline_inside?: boolean;" in written.splitlines()
+    assert "  readonly strategy: Strategy;" in written.splitlines()
+
+
+def test_a_type_of_every_kind_of_value() -> None:
+    counts = {"type": "object", "additionalProperties": {"type": "integer"}}
+    pair = {"type": "array", "prefixItems": [{"type": "number"}, {"type": "string"}]}
+    assert page_types.type_of(counts) == "Readonly<Record<string, number>>"
+    assert page_types.type_of({"type": "array", "items": pair}) == (
+        "readonly (readonly [number, string])[]"
+    )
+    either = {"anyOf": [{"$ref": "#/RunPart"}, {"type": "null"}]}
+    assert page_types.type_of(either) == "Run | null"
+    assert page_types.type_of({}) == "unknown"

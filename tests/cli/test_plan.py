@@ -47,7 +47,7 @@ def test_json_is_one_document_and_nothing_else(plan: Run) -> None:
 
 
 def test_a_plan_adds_up(plan: Run) -> None:
-    document = json.loads(plan("--json", "--tokens", "2T").stdout)
+    document = json.loads(plan("--json", "--tokens", "2T", "--prefer", "fastest").stdout)
     for entry in document["plans"]:
         strategy = entry["strategy"]
         assert strategy["tp"] * strategy["pp"] * strategy["cp"] * strategy["dp"] == 8

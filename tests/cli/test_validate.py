@@ -48,7 +48,7 @@ def test_rows_that_are_not_scored_are_counted(run: Run, project: Path) -> None:
         cells(iter_time_s=None),
         cells(iter_time_s=0.1),
         cells(peak_mem_gb=500),
-        cells(num_gpus=64, pp=64, tp=1, dp=1),
+        cells(num_gpus=34, pp=34, tp=1, dp=1),
     )
     path = str(write_rows(project, *rows))
     document = json.loads(run("validate", path, "--json").stdout)

@@ -13,8 +13,9 @@ from astrarium.cluster import parse_gpus
 from astrarium.cost.memory import MEMORY_CAUSES
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.search.plan import Plan, StageMemory
+from astrarium.search.plan import Plan
 from astrarium.search.planner import predict
+from astrarium.strategy.estimate import StageMemory
 from astrarium.strategy.types import (
     Granularity,
     LayerSplit,
@@ -54,7 +55,7 @@ def predicted(model: str, *sizes: int, gpus: str = "", **keys: Any) -> Plan:
     )
     block = strategy.gpus // PP
     bounds = enumerate(pairwise([0, *accumulate(sizes)]))
-    stages = tuple(Stage("", a, b, block, n % PP, n // PP) for n, (a, b) in bounds)
+    stages = tuple(Stage("", (a, b), block, n % PP, n // PP) for n, (a, b) in bounds)
     workload = Workload(load_model(model), SEQUENCE, strategy.sequences)
     cluster = parse_gpus(gpus or f"h100:{strategy.gpus}")
     return predict(workload, cluster, replace(strategy, stages=stages))
@@ -146,5 +147,5 @@ def test_more_chunks_than_layers() -> None:
 
 def test_a_pool_may_hold_the_embedding_alone() -> None:
     plan = predicted("llama-2-7b", 0, 0, 16, 16, gpus="a100:8,h100:8")
-    shares = [plan.busy_share(stage) for stage in plan.stages]
+    shares = [stage.busy_share for stage in plan.stages]
     assert 0.0 == shares[1] < shares[0] < 0.1 < min(shares[2:])

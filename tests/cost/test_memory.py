@@ -14,6 +14,7 @@ from small import pool_of, small_model
 from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import (
+    MEMORY_CAUSES,
     bytes_of_recompute,
     bytes_of_sharding,
     bytes_of_update,
@@ -22,7 +23,7 @@ from astrarium.cost.memory import (
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
-from astrarium.search.plan import Plan, StageMemory, estimate
+from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Granularity, Method, Recompute, Strategy
@@ -207,9 +208,13 @@ def test_a_batch_equals_its_members(batch: list[Strategy]) -> None:
 
 
 def test_stage_memory_adds_up() -> None:
-    stage = StageMemory(0, "x", 100, {"weights": 60.0, "activations": 50.0})
-    assert stage.peak_bytes == 110
-    assert not stage.fits
+    workload = Workload(small_model(), seq_length=2048, global_batch=16)
+    for stage in plan_of(workload, pp=2).memory:
+        assert tuple(stage.by_cause) == MEMORY_CAUSES
+        assert stage.peak_bytes == sum(stage.by_cause.values()) > 0
+        assert stage.fits
+        assert stage.free_bytes == stage.capacity_bytes - stage.peak_bytes
+        assert not replace(stage, capacity_bytes=int(stage.peak_bytes) - 1).fits
 
 
 @pytest.mark.parametrize("name", runtime_names())

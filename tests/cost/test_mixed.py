@@ -28,7 +28,7 @@ PLAIN = Overlap(p2p=False, tp=False)
 def strategy(bounds: tuple[int, ...], *, dp: int, tp: int = 1, pools: tuple[str, ...]) -> Strategy:
     pp = len(bounds) - 1
     stages = tuple(
-        Stage("", first, last, tp * dp, rank, 0, ((pool, tp * dp),))
+        Stage("", (first, last), tp * dp, rank, 0, {pool: tp * dp})
         for rank, (first, last, pool) in enumerate(zip(bounds[:-1], bounds[1:], pools, strict=True))
     )
     return Strategy(
@@ -63,7 +63,7 @@ def test_tables_add_up_to_the_plan(given: Strategy, transient: float) -> None:
     tables = model.stage_tables(degrees_of([given]), options_of([given]), classes, used)
     bounds = [stage.first_layer for stage in given.stages] + [8]
     content = tables.contents.of_range[bounds[:-1], bounds[1:]]
-    of_stage = np.array([0 if stage.pools[0][0] == H else 1 for stage in given.stages])
+    of_stage = np.array([0 if H in stage.pools else 1 for stage in given.stages])
     forward, backward, after = (
         table[0, of_stage, content] for table in (tables.forward, tables.backward, tables.after)
     )
@@ -106,7 +106,7 @@ def test_a_straddling_block_has_the_slower_pace_and_the_smaller_memory() -> None
     assert mixed.iteration_seconds >= slow.iteration_seconds * 0.98
     assert mixed.iteration_seconds > fast.iteration_seconds
     assert mixed.memory[0].capacity_bytes == slow.memory[0].capacity_bytes
-    assert mixed.strategy.stages[0].pools == tuple((pool.name, 8) for pool in cluster.pools)
+    assert mixed.strategy.stages[0].pools == {pool.name: 8 for pool in cluster.pools}
 
 
 def test_a_slower_link_between_pools_is_never_faster() -> None:

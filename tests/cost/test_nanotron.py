@@ -37,8 +37,11 @@ def _asked(gpus: str, constants: dict[str, Any], keys: dict[str, Any]) -> tuple[
 
 
 def added(gpus: str, constants: dict[str, Any], cause: str, **keys: Any) -> float:
-    """Seconds of a cause that the constants add."""
-    seconds = [plan_of(gpus, some, **keys).breakdown_seconds[cause] for some in (constants, {})]
+    """Seconds of a cause that the constants add where the host launches updates in no time."""
+    quick = {"optimizer_launch_seconds": 0.0}
+    seconds = [
+        plan_of(gpus, quick | some, **keys).breakdown_seconds[cause] for some in (constants, {})
+    ]
     return seconds[0] - seconds[1]
 
 
@@ -146,12 +149,27 @@ def test_fresh_gradients_take_the_place_of_logits() -> None:
     assert only["workspace"] == pytest.approx(2 * parameters() - head, rel=1e-2)
 
 
-def test_gathered_inputs_stay_whole() -> None:
-    kept = {"gathered_inputs_kept": True}
+def test_gathered_inputs_live_through_their_pass() -> None:
+    def more(alive: float, **keys: int) -> float:
+        """Bytes beside those of so many gathered inputs a layer."""
+        both = [{"gathered_inputs_alive": each} for each in (alive, alive + 1)]
+        first, second = (plan_of("h100:8", some, **keys).memory[0].by_cause for some in both)
+        assert first["activations"] == second["activations"]
+        return second["workspace"] - first["workspace"]
+
     size = 2048 * 2048 * 2
-    more = held("h100:8", kept, "activations", tp=8)
-    assert more == pytest.approx(LAYERS * 2 * size * (1 - 1 / 8))
-    assert held("h100:8", kept, "activations") == 0
+    assert more(10.0, tp=8) == pytest.approx(LAYERS * size)
+    # Of the layers of a stage, whatever the micro-batches in flight.
+    assert more(10.0, tp=4, pp=2) == pytest.approx(LAYERS / 2 * size)
+    assert more(10.0) == 0
+
+
+def test_activations_on_the_host_leave_the_device() -> None:
+    plain, moved = (
+        plan_of("h100:8", {"activations_on_host": share}, pp=2).memory[0].by_cause["activations"]
+        for share in (0.0, 0.75)
+    )
+    assert moved == pytest.approx(plain / 4)
 
 
 def test_activations_of_nanotron_are_what_its_operators_save() -> None:
@@ -159,7 +177,7 @@ def test_activations_of_nanotron_are_what_its_operators_save() -> None:
     strategy = strategy_from_dict({"tp": 4}, where="t", gpus=8, global_batch=64, layers=LAYERS)
     kept = model.shard_costs(degrees_of([strategy])).layers.activations.item()
     tokens, h, heads, kv, d, f = 2048, 2048, 8, 4, 256, 8192
-    # Inputs of norms on their shards, gathered inputs whole; queries, keys, values, output and
+    # Inputs of norms and of products on their shards; queries, keys, values, output and
     # statistics of attention; both halves, the activated one and the product of the gate.
-    sharded = 4 * h + 2 * (2 * heads + 2 * kv) * d + 4 * heads + 2 * (2 * f + f + f)
-    assert kept == pytest.approx(tokens * (4 * h + sharded / 4))
+    sharded = 8 * h + 2 * (2 * heads + 2 * kv) * d + 4 * heads + 2 * (2 * f + f + f)
+    assert kept == pytest.approx(tokens * sharded / 4)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import pool_of, small_model
 
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.simulator import simulate
@@ -152,10 +153,8 @@ def test_iteration_agrees_with_the_simulator(vocab: int, keys: dict[str, Any]) -
     layouts = model.layouts(
         degrees, np.array([1]), split, model.shard_costs(degrees), all_ranks=True
     )
-    parts = rank_parts(layouts, np.array([0]), options)
-    both_ways = parts["tp_communication"] + parts["cp_communication"] + parts["host"]
-    forward = (parts["forward"] + both_ways / 2)[0]
-    backward = (parts["backward"] + parts["recompute"] + both_ways / 2)[0]
+    _, passes = rank_parts(layouts, np.array([0]), options)
+    forward, backward = (way[0] for way in passes)
     hops = np.full(plan.strategy.pp, layouts.hop_seconds[0])
     timeline = simulate(
         forward[:, None],
@@ -167,6 +166,40 @@ def test_iteration_agrees_with_the_simulator(vocab: int, keys: dict[str, Any]) -
     after = ("gradient_reduction", "parameter_gather", "optimizer")
     pipeline = plan.iteration_seconds - sum(plan.breakdown_seconds[name] for name in after)
     assert pipeline == pytest.approx(timeline.seconds, rel=0.02)
+
+
+@settings(max_examples=20)
+@given(KEYS, st.sampled_from(["gemm", "gemm_dgrad", "gemm_wgrad", "streaming"]))
+def test_a_faster_pass_lengthens_no_other_that_waits_for_the_host(
+    keys: dict[str, Any], operators: str
+) -> None:
+    """What a host delays passes by does not follow how the device shares its time out."""
+    workload = Workload(small_model(8), seq_length=1024, global_batch=64)
+    pool = pool_of("h100:64")
+    strategy = strategy_from_dict(keys, where="test", gpus=64, global_batch=64, layers=8)
+    plain, faster = (
+        estimate(CostModel(workload, pool, tuning=tuning), [strategy])[0]
+        for tuning in (Tuning(), Tuning(operators={operators: 0.5}))
+    )
+    assert plain.breakdown_seconds["host"] > 0
+    assert faster.iteration_seconds <= plain.iteration_seconds * (1 + 1e-12)
+
+
+def test_updates_of_many_small_tensors_wait_for_the_host() -> None:
+    """TransformerEngine's FusedAdam takes the host so long for each tensor; ranks share them."""
+    runtime = replace(find_runtime(), optimizer_launch_seconds=1.0)
+    workload = Workload(load_model("mixtral-8x7b"), seq_length=2048, global_batch=64)
+
+    def update(dp: int = 1, ep: int = 1) -> float:
+        strategy = Strategy(dp=dp, ep=ep, zero_stage=1, num_micro_batches=64 // dp)
+        model = CostModel(workload, pool_of("h100:8"), runtime)
+        return estimate(model, [strategy])[0].breakdown_seconds["optimizer"]
+
+    # Eight experts of two weights each; queries, keys and values, output, router, two norms.
+    alone = 32 * (8 * 2 + 5)
+    assert update() == pytest.approx(alone, rel=0.05)
+    assert update(dp=8) == pytest.approx(alone / 8, rel=0.05)
+    assert update(dp=8, ep=8) == pytest.approx(32 * (2 + 5 / 8), rel=0.05)
 
 
 def test_a_slower_device_redoes_modules_more_slowly_too() -> None:

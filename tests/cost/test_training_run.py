@@ -104,7 +104,7 @@ def test_ramps_that_megatron_cannot_do_are_refused(ramp: Ramp, says: str) -> Non
 def test_evaluations_come_after_every_so_many_iterations() -> None:
     schedule = schedule_of(64 * 999, 64)
     evaluation = Evaluation(every=100, iterations=20)
-    assert evaluation.passes(schedule) == 180
+    assert evaluation.passes(schedule.num_iterations) == 180
     work = work_seconds(schedule, [3.0], evaluation, 0.8)
     assert work.evaluation == pytest.approx(180 * 0.8)
     assert work.work == pytest.approx(999 * 3.0 + 144)

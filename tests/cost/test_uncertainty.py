@@ -21,8 +21,9 @@ from astrarium.catalog.profiles import ProfileSource
 from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.layouts import CostModel
+from astrarium.cost.step import SECONDS_CAUSES
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.cost.uncertainty import deviations, interval_ratios
+from astrarium.cost.uncertainty import Doubts, deviations, doubts_of, interval_ratios
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.plan import estimate
@@ -32,8 +33,17 @@ H100 = operator_model(find_gpu("h100"))
 ALL = [operator_model(gpu) for gpu in gpus()]
 
 
-def width(ops: OperatorModel, runtime: str = "megatron", *, experts: bool = False) -> float:
-    low, high = interval_ratios(ops, runtime, experts=experts)
+def ratios(
+    ops: OperatorModel, runtime: str = "megatron", *, experts: bool = False, **shares: float
+) -> tuple[float, float]:
+    """The ends of the interval of an iteration that spends such shares on some causes."""
+    breakdown = dict.fromkeys(SECONDS_CAUSES, 0.0) | shares
+    breakdown["forward"] = 1 - sum(shares.values())
+    return interval_ratios(doubts_of(ops, breakdown, experts=experts), runtime)
+
+
+def width(ops: OperatorModel, runtime: str = "megatron", **doubts: Any) -> float:
+    low, high = ratios(ops, runtime, **doubts)
     return high / low
 
 
@@ -41,9 +51,9 @@ def width(ops: OperatorModel, runtime: str = "megatron", *, experts: bool = Fals
 @pytest.mark.parametrize("experts", [False, True])
 def test_the_prediction_lies_inside(runtime: str, experts: bool) -> None:
     for ops in ALL:
-        low, high = interval_ratios(ops, runtime, experts=experts)
+        low, high = ratios(ops, runtime, experts=experts)
         assert 0 < low < 1 < high < 10
-        assert (low, high) == interval_ratios(ops, runtime, experts=experts)
+        assert (low, high) == ratios(ops, runtime, experts=experts)
 
 
 def test_types_without_a_profile_are_less_sure_than_any_with_one() -> None:
@@ -84,8 +94,15 @@ def test_experts_are_less_sure() -> None:
     assert width(H100, experts=True) > 1.05 * width(H100)
 
 
+def test_waits_for_the_host_and_messages_are_less_sure() -> None:
+    assert width(H100, host=0.5) > 1.05 * width(H100)
+    assert width(H100, host=0.9) > width(H100, host=0.5)
+    assert width(H100, ep_communication=0.3) > 1.05 * width(H100)
+    assert width(H100, tp_communication=0.3) == width(H100, gradient_reduction=0.3)
+
+
 def test_runs_stray_farther_to_the_slow_side() -> None:
-    low, high = interval_ratios(H100, "megatron", experts=False)
+    low, high = ratios(H100)
     assert high > 1 / low
 
 
@@ -101,12 +118,19 @@ def test_every_runtime_has_a_family() -> None:
 @given(
     st.floats(0, 1),
     st.floats(0, 1),
-    st.tuples(*[st.floats(0.01, 0.5)] * 3),
+    st.tuples(*[st.floats(0.01, 0.5)] * 5),
 )
-def test_every_doubt_widens(less: float, more: float, terms: tuple[float, float, float]) -> None:
-    found = Terms(*terms, slower=2.0)
+def test_every_doubt_widens(less: float, more: float, terms: tuple[float, ...]) -> None:
+    found = Terms(*terms)
     first, second = sorted([less, more])
-    rising = deviations(found, [first, second, second, second], [0, 0, 1, 1], [0, 0, 0, 1])
+    doubts = Doubts(
+        operators=[first, *[second] * 5],
+        specified=[0, 0, 1, 1, 1, 1],
+        experts=[0, 0, 0, 1, 1, 1],
+        communication=[0, 0, 0, 0, 0.5, 0.5],
+        host=[0, 0, 0, 0, 0, 0.5],
+    )
+    rising = deviations(found, doubts)
     assert (np.diff(rising) >= 0).all()
     assert rising[0] >= found.iteration * (1 - 1e-12)
 
@@ -126,12 +150,12 @@ def _set(key: str, value: object) -> Callable[[dict[str, Any]], None]:
     ("damage", "told"),
     [
         (lambda data: data.pop("terms"), "terms"),
-        (lambda data: data["terms"].pop("slower"), "slower"),
+        (lambda data: data["terms"].pop("host"), "host"),
         (lambda data: data["terms"].update(odd=[1, ""]), "odd"),
-        (lambda data: data["terms"].update(slower=[float("nan"), ""]), "slower"),
+        (lambda data: data["terms"].update(host=[float("nan"), ""]), "host"),
         (lambda data: data["terms"].update(iteration=[0, ""]), "iteration.*> 0"),
-        (lambda data: data["pooled"].update(deviations=-1), "deviations"),
-        (lambda data: data["pooled"].update(deviations="wide"), "deviations"),
+        (lambda data: data["pooled"].update(faster=-1), "faster"),
+        (lambda data: data["pooled"].update(slower="wide"), "slower"),
         (_set("families", []), "families"),
         (_set("level", None), "level"),
     ],

@@ -128,7 +128,7 @@ def test_predict_says_the_same(script: ModuleType, index: int) -> None:
         pricing.space.index((first.tp, first.dp, first.pp, first.micro_batch))
     ]
     stages = tuple(
-        Stage("", start, stop, first.tp * first.dp, rank, 0)
+        Stage("", (start, stop), first.tp * first.dp, rank, 0)
         for rank, (start, stop) in enumerate(pairwise(first.stages))
     )
     given = replace(strategy, stages=stages, split=LayerSplit.FREE)

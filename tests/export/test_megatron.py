@@ -72,7 +72,7 @@ def test_a_script_says_what_the_plan_says(one: Job) -> None:
     assert batch // (micro * dp) == strategy.num_micro_batches
     assert stages(found, pp) == [
         stage.last_layer - stage.first_layer
-        for stage in sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+        for stage in sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
     ]
     assert ("--sequence-parallel" in found) == strategy.sequence_parallel
     assert ("--use-tp-pp-dp-mapping" in found) == strategy.pipeline_inside

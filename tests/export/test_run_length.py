@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 from exported_plans import document
 
-from astrarium.cost.training_run import Ramp, schedule_of
+from astrarium.cost.training_run import schedule_of
 from astrarium.export.features import Feature
 from astrarium.export.run_length import TRIAL_ITERATIONS, iterations
 from astrarium.export.software import bridge, megatron
 from astrarium.export.target import find_target, refusals
-from astrarium.plans.document import EvaluationPart, RampPart, SearchPart
+from astrarium.plans.document import Evaluation, Ramp, SearchPart
 from astrarium.plans.job import Job, job_of
 
 SEQUENCE, BATCH, SAMPLES = 2048, 64, 100_000
-RAMP = RampPart(16, 16, 30_000)
+RAMP = Ramp(16, 16, 30_000)
 
 
-def job(*, tokens: int | None = SAMPLES * SEQUENCE, ramp: RampPart | None = RAMP) -> Job:
+def job(*, tokens: int | None = SAMPLES * SEQUENCE, ramp: Ramp | None = RAMP) -> Job:
     """A plan on one GPU type whose search had a ramp and evaluations."""
     predicted = document("llama-3-8b", "h100:8", {"tp": 8}, tokens=tokens)
     search = SearchPart(
@@ -33,7 +33,7 @@ def job(*, tokens: int | None = SAMPLES * SEQUENCE, ramp: RampPart | None = RAMP
         optimal=True,
         bound_gap=0.0,
         rampup_batch=ramp,
-        evaluation=EvaluationPart(100, 7),
+        evaluation=Evaluation(100, 7),
     )
     return job_of(replace(predicted, search=search))
 

@@ -84,7 +84,7 @@ def check_stages(one: Job, parallelism: Any, head: str) -> None:
     parts = parallelism["module_fqns_per_model_part"]
     interleaved = parallelism["pipeline_parallel_schedule"] == "Interleaved1F1B"
     assert interleaved == (s.virtual_stages > 1)
-    held = {(stage.rank, stage.chunk): stage for stage in s.stages}
+    held = {(stage.pipeline_rank, stage.chunk): stage for stage in s.stages}
     for index, names in enumerate(parts):
         stage = held[index % s.pp, index // s.pp]  # as torchtitan deals parts to ranks
         layers = [f"layers.{n}" for n in range(stage.first_layer, stage.last_layer)]

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from astrarium.catalog import find_gpu
@@ -17,9 +18,8 @@ from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument, PlanPart, from_dict, to_dict
 from astrarium.plans.files import load_document, plan_of_rank
 from astrarium.plans.pareto import pareto_of
-from astrarium.plans.parts import strategy_part
 from astrarium.report.plan.document import cluster_part, price_source, room_notes
-from astrarium.strategy.document import strategy_to_dict
+from astrarium.strategy.document import strategy_from_dict, strategy_to_dict
 from astrarium.strategy.types import (
     Granularity,
     Method,
@@ -115,10 +115,14 @@ def test_the_keys_are_those_that_others_rely_on(document: PlanDocument) -> None:
 )
 def test_the_strategy_of_a_plan_is_a_strategy_file(recompute: Recompute) -> None:
     strategy = Strategy(tp=2, pp=2, virtual_stages=2, recompute=recompute)
-    stages = tuple(Stage("T4-16GB", i, i + 1, 2, i % 2, i // 2) for i in range(4))
+    stages = tuple(Stage("T4-16GB", (i, i + 1), 2, i % 2, i // 2) for i in range(4))
     strategy = replace(strategy, stages=stages)
-    written = asdict(strategy_part(strategy))
-    assert as_json(written) == as_json(strategy_to_dict(strategy))
+    written = as_json(strategy_to_dict(strategy))
+    assert written == as_json(asdict(strategy))
+    assert written["schedule"] == "interleaved"
+    assert msgspec.convert(written, Strategy) == strategy
+    known = {"gpus": 4, "global_batch": 1, "layers": 4}
+    assert strategy_from_dict(written, where="here", **known) == strategy
 
 
 def test_the_cluster_of_a_plan_is_the_cluster() -> None:
@@ -240,6 +244,15 @@ def test_a_wrong_value_is_named(tmp_path: Path, document: PlanDocument) -> None:
     data = as_json(to_dict(document))
     data["plans"][1]["mfu"] = "half"
     with pytest.raises(InputError, match=r"plans\[1\]\.mfu: expected float, got 'half'"):
+        load_document(written_to(tmp_path, data))
+
+
+def test_a_strategy_leaves_nothing_out(tmp_path: Path, document: PlanDocument) -> None:
+    data = as_json(to_dict(document))
+    del data["plans"][0]["strategy"]["pipeline_inside"]  # which older files lack
+    assert load_document(written_to(tmp_path, data)).plans[0].strategy.tp
+    del data["plans"][1]["strategy"]["tp"]
+    with pytest.raises(InputError, match=r"plans\[1\]\.strategy: the required key 'tp' is missing"):
         load_document(written_to(tmp_path, data))
 
 

@@ -41,8 +41,8 @@ def strategy(
     """Stages of so many layers in model order, on the pools of their ranks."""
     pp, first, stages = len(pools), 0, []
     for chunk, held in enumerate(layers):
-        devices = ((pools[chunk % pp], tp),)
-        stages.append(Stage("", first, first + held, tp, chunk % pp, chunk // pp, devices))
+        devices = {pools[chunk % pp]: tp}
+        stages.append(Stage("", (first, first + held), tp, chunk % pp, chunk // pp, devices))
         first += held
     return Strategy(
         tp=tp,

@@ -54,6 +54,18 @@ def test_a_bubble_can_bind(document: PlanDocument) -> None:
     assert explained.remedies[0].startswith("pipeline bubble: more micro-batches")
 
 
+def test_a_plan_that_waits_for_its_host_is_called_launch_bound(document: PlanDocument) -> None:
+    plan = document.plans[0]
+    whole = plan.iteration_seconds
+    waiting = replace(plan, breakdown_seconds={"forward": 0.8 * whole, "host": 0.2 * whole})
+    lines = [line for line in explain(waiting, document.cluster).binds if "launch-bound" in line]
+    assert len(lines) == 1
+    assert "CUDA graphs, or a larger micro-batch, would gain up to" in lines[0]
+    assert "20.0 %" in lines[0]
+    little = replace(plan, breakdown_seconds={"forward": 0.96 * whole, "host": 0.04 * whole})
+    assert "launch-bound" not in " ".join(explain(little, document.cluster).binds)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_report_shows_every_term(document: PlanDocument, width: int) -> None:
     shown = text(

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.plans.document import (
-    MemoryPart,
     PlanDocument,
     PlanPart,
-    StagePart,
+    Stage,
+    StageMemory,
 )
 from astrarium.report.plan import text as plan_text
 from astrarium.report.plan.stages import memory_table
@@ -177,7 +177,7 @@ def test_a_plan_that_nothing_runs_is_not_exported() -> None:
 
 
 def test_a_bar_is_never_longer_than_its_width(document: PlanDocument) -> None:
-    stage: MemoryPart = replace(document.plans[0].memory[0], peak_bytes=200 * 2**30)
+    stage: StageMemory = replace(document.plans[0].memory[0], peak_bytes=200 * 2**30)
     plan = replace(document.plans[0], memory=(stage,))
     shown = text([memory_table(plan, 80)])
     assert "\N{FULL BLOCK}" * 10 in shown
@@ -187,7 +187,7 @@ def test_a_bar_is_never_longer_than_its_width(document: PlanDocument) -> None:
 def extreme(document: PlanDocument) -> PlanDocument:
     """Hours, millions of dollars an hour, a million GPUs, six digits of layers."""
     plan = document.plans[0]
-    stages = tuple(StagePart("g", (i * 123456, (i + 1) * 123456), 1, i, 0, {}) for i in range(4))
+    stages = tuple(Stage("g", (i * 123456, (i + 1) * 123456), 1, i, 0, {}) for i in range(4))
     full = replace(plan.memory[0], peak_bytes=12345 * 2**30, activations=12000 * 2**30)
     strategy = replace(plan.strategy, tp=1024, pp=1024, dp=1048576, ep=1024, stages=stages)
     plan = replace(
@@ -242,7 +242,7 @@ def test_layers_are_listed_where_stages_differ(document: PlanDocument) -> None:
     assert "model order" not in text([memory_table(plan, 80)])
     bounds = [0, 1, *range(3, 60, 2), 60, 61]
     pairs = enumerate(pairwise(bounds))
-    stages = tuple(StagePart("g", pair, 1, i % 4, i // 4, {}) for i, pair in pairs)
+    stages = tuple(Stage("g", pair, 1, i % 4, i // 4, {}) for i, pair in pairs)
     uneven = replace(plan.strategy, virtual_stages=8, stages=stages[::-1])
     shown = words(text([memory_table(replace(plan, strategy=uneven), 80)]))
     assert "layers of the 32 stages in model order, 8 on a rank: 1, 2 x 29, 1, 1" in shown

@@ -8,7 +8,7 @@ import pytest
 
 from astrarium.cost.memory import MEMORY_CAUSES
 from astrarium.cost.step import SECONDS_CAUSES
-from astrarium.plans.document import MEMORY_KEYS, PlanDocument, RecomputePart
+from astrarium.plans.document import MEMORY_KEYS, PlanDocument, Recompute
 from astrarium.report import wording
 from astrarium.search.outcome import Rejection
 from astrarium.strategy.types import Granularity, Method, Overlap, RecomputeModule
@@ -30,9 +30,9 @@ def test_an_unknown_cause_is_shown_under_its_key() -> None:
 @pytest.mark.parametrize(
     ("recompute", "expected"),
     [
-        (RecomputePart(Granularity.NONE, Method.NONE, 0), "none"),
+        (Recompute(Granularity.NONE, Method.NONE, 0), "none"),
         (
-            RecomputePart(
+            Recompute(
                 Granularity.SELECTIVE,
                 Method.NONE,
                 0,
@@ -40,13 +40,13 @@ def test_an_unknown_cause_is_shown_under_its_key() -> None:
             ),
             "attention, MLP",
         ),
-        (RecomputePart(Granularity.FULL, Method.UNIFORM, 1), "all layers"),
-        (RecomputePart(Granularity.FULL, Method.UNIFORM, 4), "all, in groups of 4"),
-        (RecomputePart(Granularity.FULL, Method.BLOCK, 1), "1 layer per chunk"),
-        (RecomputePart(Granularity.FULL, Method.BLOCK, 3), "3 layers per chunk"),
+        (Recompute(Granularity.FULL, Method.UNIFORM, 1), "all layers"),
+        (Recompute(Granularity.FULL, Method.UNIFORM, 4), "all, in groups of 4"),
+        (Recompute(Granularity.FULL, Method.BLOCK, 1), "1 layer per chunk"),
+        (Recompute(Granularity.FULL, Method.BLOCK, 3), "3 layers per chunk"),
     ],
 )
-def test_recompute_in_words(recompute: RecomputePart, expected: str) -> None:
+def test_recompute_in_words(recompute: Recompute, expected: str) -> None:
     assert wording.recompute_words(recompute) == expected
 
 

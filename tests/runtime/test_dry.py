@@ -59,7 +59,7 @@ def job(config: dict[str, Any], gpus: str, **keys: Any) -> Job:
 def split(*sizes: int) -> Strategy:
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     stages = tuple(
-        Stage("", end - size, end, 1, rank, 0)
+        Stage("", (end - size, end), 1, rank, 0)
         for rank, (size, end) in enumerate(zip(sizes, ends, strict=True))
     )
     return Strategy(pp=len(sizes), stages=stages)
@@ -99,7 +99,7 @@ def test_stages_on_other_gpus_are_tried_apart() -> None:
         ("h200", "c"),
     ]
     stages = tuple(
-        replace(stage, gpu=gpu, pools=((pool, 1),))
+        replace(stage, gpu=gpu, pools={pool: 1})
         for stage, (gpu, pool) in zip(alike.stages, pools, strict=True)
     )
     tried = dict(distinct_stages(replace(alike, stages=stages), [0] * 12))

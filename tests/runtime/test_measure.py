@@ -43,7 +43,7 @@ def test_shares_follow_the_order_of_ranks() -> None:
 
 def test_chunks_of_a_rank_count_once_and_replicas_may_come_first() -> None:
     one, two = (
-        Stage("", layer, layer + 1, 2, rank, chunk, pools=((name, 2),))
+        Stage("", (layer, layer + 1), 2, rank, chunk, pools={name: 2})
         for layer, (rank, chunk, name) in enumerate(((0, 0, "CPU-core"), (1, 0, "CPU-core@50%")))
     )
     later = (replace(one, chunk=1), replace(two, chunk=1))

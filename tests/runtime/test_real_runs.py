@@ -48,7 +48,7 @@ def cut(*sizes: int, pp: int = 2) -> dict[str, Any]:
     """Stages of these sizes."""
     stages, first = [], 0
     for number, size in enumerate(sizes):
-        stages.append(Stage("", first, first + size, 1, number % pp, number // pp))
+        stages.append(Stage("", (first, first + size), 1, number % pp, number // pp))
         first += size
     even = len(set(sizes)) == 1
     return {"stages": tuple(stages), "split": LayerSplit.EVEN if even else LayerSplit.FREE}
@@ -66,7 +66,7 @@ def of_a_mixed_cluster() -> TrainingJob:
     workload = Workload(load_model("llama-2-7b"), 2048, 64)
     found = plan(workload, parse_gpus("a100:8,v100:8"), top=1).plans[0].strategy
     job = scaled(workload, found, RANKS, steps=3).job
-    pools = {name for stage in job.strategy.stages for name, _ in stage.pools}
+    pools = {name for stage in job.strategy.stages for name in stage.pools}
     assert len(pools) == 2
     assert len(set(job.chunk_sizes)) > 1
     return job
@@ -137,7 +137,7 @@ def test_ranks_learn_what_one_process_learns() -> None:
 def test_a_rank_may_hold_nothing_at_all() -> None:
     """Neither layers nor embedding nor head: it hands on what it gets, and updates nothing."""
     made = cut(16, 0, 16, pp=3)
-    made["stages"] = tuple(replace(s, pools=((f"{s.rank}", 1),)) for s in made["stages"])
+    made["stages"] = tuple(replace(s, pools={f"{s.pipeline_rank}": 1}) for s in made["stages"])
     job = small("llama-3-8b", most=3, pp=3, zero_stage=1, overlap=BESIDE, **made)
     assert job.chunk_sizes == (1, 0, 1)
     alone, ranks = run_jobs([job.alone(), job], Device.CPU, timeout_seconds=TIMEOUT_SECONDS)

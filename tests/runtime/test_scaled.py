@@ -55,12 +55,11 @@ def stages_of(draw: st.DrawFn, layers: int, pp: int, virtual: int) -> tuple[Stag
     return tuple(
         Stage(
             gpu="",
-            first_layer=bounds[number],
-            last_layer=bounds[number + 1],
+            layers=(bounds[number], bounds[number + 1]),
             devices=1,
-            rank=number % pp,
+            pipeline_rank=number % pp,
             chunk=number // pp,
-            pools=(("first" if number % pp < border else "second", 1),),
+            pools={"first" if number % pp < border else "second": 1},
         )
         for number in range(chunks)
     )
@@ -102,7 +101,7 @@ def plans(draw: st.DrawFn) -> tuple[Workload, Strategy]:
 
 
 def sizes(strategy: Strategy) -> list[int]:
-    ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+    ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
     return [stage.last_layer - stage.first_layer for stage in ordered]
 
 
@@ -140,20 +139,20 @@ def test_stages_keep_their_order_of_sizes_and_their_pools(plan: tuple[Workload, 
         columns = {tuple(sizes(strategy)[rank :: strategy.pp]) for rank in range(strategy.pp)}
         uneven = len(columns) > 1 or small.virtual_stages == strategy.virtual_stages > 1
         assert len(set(sizes(small))) > 1 or not uneven
-    pools = [name for stage in strategy.stages for name, _ in stage.pools]
-    kept = [name for stage in small.stages if stage.chunk == 0 for name, _ in stage.pools]
+    pools = [name for stage in strategy.stages for name in stage.pools]
+    kept = [name for stage in small.stages if stage.chunk == 0 for name in stage.pools]
     assert set(kept) == set(pools)
     assert kept == sorted(kept)  # the first pool comes first
 
 
 def test_the_order_of_sizes_is_that_of_the_plan() -> None:
     bounds = [0, 9, 12, 27, 32]
-    stages = tuple(Stage("", a, b, 1, i, 0) for i, (a, b) in enumerate(pairwise(bounds)))
+    stages = tuple(Stage("", (a, b), 1, i, 0) for i, (a, b) in enumerate(pairwise(bounds)))
     strategy = Strategy(pp=4, num_micro_batches=8, stages=stages, split=LayerSplit.FREE)
     workload = Workload(model_of("qwen3-8b"), 2048, 8)
     four = replace(workload, model=replace(workload.model, blocks=workload.model.blocks[:32]))
     assert sizes(scaled(four, strategy, 8, 4).job.strategy) == [2, 1]
-    pools = [replace(s, pools=((f"p{s.rank}", 1),)) for s in stages]
+    pools = [replace(s, pools={f"p{s.pipeline_rank}": 1}) for s in stages]
     mixed = replace(strategy, stages=tuple(pools))
     assert sizes(scaled(four, mixed, 8, 4).job.strategy) == [3, 1, 4, 2]
 
@@ -190,7 +189,7 @@ def test_both_kinds_of_layers_stay() -> None:
 
 
 def test_the_layout_is_megatrons() -> None:
-    stages = (Stage("", 0, 30, 1, 0, 0), Stage("", 30, 80, 1, 1, 0))
+    stages = (Stage("", (0, 30), 1, 0, 0), Stage("", (30, 80), 1, 1, 0))
     strategy = Strategy(pp=2, num_micro_batches=4, stages=stages, split=LayerSplit.FREE)
     small = scaled(Workload(model_of("llama-2-70b"), 4096, 4), strategy, 8, 4)
     assert small.job.layout == "Et|ttL"

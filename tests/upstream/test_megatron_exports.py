@@ -16,7 +16,7 @@ from astrarium.catalog.models import model_entries
 from astrarium.export.software.megatron import flags, program
 from astrarium.export.software.megatron_model import model_refused
 from astrarium.model import model_of_entry
-from astrarium.plans.document import EvaluationPart, RampPart, SearchPart
+from astrarium.plans.document import Evaluation, Ramp, SearchPart
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -66,8 +66,8 @@ def test_a_batch_may_grow_and_evaluations_are_taken(megatron: Driver) -> None:
         reasons={},
         optimal=True,
         bound_gap=0.0,
-        rampup_batch=RampPart(16, 16, 300_000),
-        evaluation=EvaluationPart(100, 7),
+        rampup_batch=Ramp(16, 16, 300_000),
+        evaluation=Evaluation(100, 7),
     )
     args = parsed(megatron, replace(one, document=replace(one.document, search=search)))["args"]
     assert list(map(int, args["rampup_batch_size"])) == [16, 16, 300_000]
@@ -102,7 +102,7 @@ def check_equal(one: Job, read: Any) -> None:
 
 
 def check_stages(one: Job, stages: list[list[list[int]]]) -> None:
-    held = {(stage.rank, stage.chunk): stage for stage in one.strategy.stages}
+    held = {(stage.pipeline_rank, stage.chunk): stage for stage in one.strategy.stages}
     assert len(stages) == one.strategy.pp
     for rank, chunks in enumerate(stages):
         assert len(chunks) == one.strategy.virtual_stages
@@ -206,7 +206,7 @@ def test_every_family_is_taken_or_refused(megatron: Driver, name: str) -> None:
         workload=replace(lent.workload, model=model, seq_length=length),
         strategy=replace(
             strategy,
-            stages=(replace(strategy.stages[0], first_layer=0, last_layer=model.num_layers),),
+            stages=(replace(strategy.stages[0], layers=(0, model.num_layers)),),
         ),
     )
     assert bool(model_refused(one)) == (entry.family not in TAKEN)
@@ -256,7 +256,7 @@ def test_ranks_lie_where_the_plan_puts_them(megatron: Driver, one: Job) -> None:
     assert len(pools) == one.world_size
     for ranks in groups["PIPELINE_MODEL_PARALLEL_GROUP"]:
         for stage, rank in enumerate(ranks):
-            held = next(s for s in strategy.stages if s.rank == stage)
+            held = next(s for s in strategy.stages if s.pipeline_rank == stage)
             assert pools[rank] in dict(held.pools)
     for ranks in groups["TENSOR_MODEL_PARALLEL_GROUP"]:
         assert ranks == list(range(ranks[0], ranks[0] + strategy.tp))

@@ -44,7 +44,7 @@ def check(one: Job, read: Any, head: str) -> None:
         return
     micro = parallelism["pipeline_parallel_microbatch_size"]
     assert (micro, training["local_batch_size"] // micro) == (s.micro_batch, s.num_micro_batches)
-    stages = sorted(s.stages, key=lambda stage: (stage.chunk, stage.rank))
+    stages = sorted(s.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
     layers = [[name for name in part if name.startswith("layers.")] for part in parts]
     assert list(map(len, layers)) == [stage.last_layer - stage.first_layer for stage in stages]
     assert [name for part in layers for name in part] == [

@@ -98,7 +98,7 @@ def test_times_that_are_not_scored(make: Make, changes: dict[str, object]) -> No
         ({"iter_time_s": 1000}, NotScored.IDLE),
         ({"iter_time_s": 0.5}, NotScored.TOO_FAST),
         ({"iter_time_s": 0.5, "mfu": 0.4}, NotScored.TOO_FAST),
-        ({"num_gpus": 64, "pp": 64, "tp": 1, "dp": 1}, NotScored.TOO_DEEP),
+        ({"num_gpus": 34, "pp": 34, "tp": 1, "dp": 1}, NotScored.TOO_DEEP),
     ],
 )
 def test_why_a_time_is_not_scored(

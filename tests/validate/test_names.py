@@ -52,6 +52,40 @@ def test_a_memory_of_its_own() -> None:
     assert resolve_gpu("H100-80GB").memory_bytes == find_gpu("h100").memory_bytes
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "H100 + A100",
+        "8x H100 + 8x A100",
+        "A100/V100",
+        "V100, T4",
+        "2xA100+2xV100",
+        "A100 and V100 mixed",
+        "RTX 4090 (2x) + RTX 3090",
+        "A100-40GB & A100-80GB",
+        "V100-16GB x 8, P100 x 8",
+    ],
+)
+def test_gpus_of_several_types_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"several types \(.*, .*\).*predict --gpus"):
+        resolve_gpu(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("A100-SXM4-80GB, NVLink", "A100-SXM4-80GB"),
+        ("8x A100, 80GB", "A100-SXM4-80GB"),
+        ("H100 + NVSwitch", "H100-SXM5-80GB"),
+        ("H100/H100", "H100-SXM5-80GB"),
+        ("L40S x4", "L40S-48GB"),
+        ("B300-SXM-270GB", "B300-SXM6-288GB"),
+    ],
+)
+def test_what_only_looks_like_several_types(text: str, name: str) -> None:
+    assert resolve_gpu(text).name == name
+
+
 def test_an_unknown_gpu() -> None:
     with pytest.raises(InputError, match=r"unknown GPU type 'H1000'.*did you mean"):
         resolve_gpu("H1000")
@@ -61,6 +95,8 @@ def test_an_unknown_gpu() -> None:
     ("framework", "runtime"),
     [
         ("megatron-core 0.16.1 (local spec, SDPA)", "megatron-local"),
+        ("PyTorch NVIDIA Release 24.09", "nemo"),
+        ("NVIDIA PyTorch release 25.04", "nemo"),
         ("Megatron-LM core without TE", "megatron-local"),
         ("megatron-core, local", "megatron-local"),
         ("Megatron-LM on localhost", "megatron"),
@@ -192,11 +228,37 @@ def test_an_unknown_program(tmp_path: Path) -> None:
         ("", "v100", Precision.FP16),
     ],
 )
-def test_precisions(text: str, gpu: str, precision: Precision) -> None:
-    assert resolve_precision(text, find_gpu(gpu)) is precision
+def test_precisions(tmp_path: Path, text: str, gpu: str, precision: Precision) -> None:
+    assert resolve_precision(row_of(tmp_path, precision=text), find_gpu(gpu)) is precision
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "precision"),
+    [
+        ("Llama3-8B-FP8", "H100", Precision.FP8),
+        ("llama3 70b nvfp4", "B200", Precision.FP8),
+        ("Llama3-8B", "H100 (FP8)", Precision.FP8),
+        ("GPT-2 fp16", "A100", Precision.FP16),
+        ("Llama3-8B", "H100", Precision.BF16),
+        ("gpt-345m-v16", "V100", Precision.FP16),
+    ],
+)
+def test_a_precision_that_only_names_tell(
+    tmp_path: Path, model: str, gpu: str, precision: Precision
+) -> None:
+    row = row_of(tmp_path, precision="", model=model, gpu=gpu)
+    assert resolve_precision(row, resolve_gpu(gpu)) is precision
+    assert resolve_precision(row_of(tmp_path, precision="bf16", model=model), find_gpu("b200")) is (
+        Precision.BF16
+    )
+
+
+def test_a_name_may_tell_a_precision_that_is_not_modelled(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fp32 is not modelled"):
+        resolve_precision(row_of(tmp_path, precision="", model="gpt2-fp32"), find_gpu("a100"))
 
 
 @pytest.mark.parametrize(("text", "gpu"), [("fp32", "a100"), ("fp8", "a100"), ("bf16", "v100")])
-def test_precisions_that_are_not_modelled(text: str, gpu: str) -> None:
+def test_precisions_that_are_not_modelled(tmp_path: Path, text: str, gpu: str) -> None:
     with pytest.raises(InputError, match=r"not modelled|has no"):
-        resolve_precision(text, find_gpu(gpu))
+        resolve_precision(row_of(tmp_path, precision=text), find_gpu(gpu))

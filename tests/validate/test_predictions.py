@@ -89,7 +89,7 @@ def test_the_best_of_what_is_open(tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_does_not_fit(tmp_path: Path) -> None:
-    found = predicted(tmp_path, num_gpus=64, tp=1, pp=64, dp=1)
+    found = predicted(tmp_path, num_gpus=64, tp=1, pp=64, dp=1, iter_time_s="")
     assert found.fits is False
     assert found.plan is not None
     assert found.plan.fits

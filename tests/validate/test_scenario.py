@@ -91,9 +91,14 @@ def test_uneven_layers_are_balanced(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_longer_than_the_model(tmp_path: Path) -> None:
-    found = scenario(tmp_path, num_gpus=64, tp=1, pp=64, dp=1)
+    sizes = {"num_gpus": 64, "tp": 1, "pp": 64, "dp": 1}
+    found = scenario(tmp_path, iter_time_s="", notes="OOM", **sizes)
     assert found.obstacle == "32 layers cannot fill 64 pipeline stages"
     assert found.strategies[0].pp == 32
+    with pytest.raises(InputError, match="pp 64 contradicts the 32 layers"):
+        scenario(tmp_path, **sizes)  # what took so many seconds had other stages or layers
+    ends = scenario(tmp_path, num_gpus=34, tp=1, pp=34, dp=1, global_batch=34, micro_batch=1)
+    assert ends.obstacle == "32 layers cannot fill 34 pipeline stages"
 
 
 def test_a_pipeline_with_too_few_micro_batches(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from astrarium.cost.training_run import Ramp, Spot
     from astrarium.model import Model
     from astrarium.model.workload import Precision
-    from astrarium.search.outcome import Mode, Objective
+    from astrarium.search.outcome import Mode, Objective, Prefer
 
 # A catalog name, a path, the content of a config.json or model file, or a model.
 ModelGiven: TypeAlias = "str | Path | Mapping[str, Any] | Model"
@@ -66,6 +66,9 @@ class PlanAsked(AskedValues, frozen=True, kw_only=True):
     mode: Mode
     rule: tuple[str, ...] | None
     top: int
+    prefer: Prefer
+    fit_chance: float | None  # a share
+    memory_margin: int | None  # bytes
     mix: int | None
     epochs: float | None
     dataset_tokens: int | None

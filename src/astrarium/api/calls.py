@@ -26,11 +26,12 @@ from astrarium.units import Amount
 
 if TYPE_CHECKING:
     from astrarium.api.programs import Program
-    from astrarium.plans.document import StrategyPart
+    from astrarium.strategy.types import Strategy
 
 Gpus = str | Mapping[str, int]  # "h100:64,a100:32", or {"h100": 64, "a100": 32}
 Objective = Literal["throughput", "cost", "time"]
 Mode = Literal["exact", "up-to"]
+Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
 
 
@@ -83,6 +84,9 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     precision: Precision = "bf16",
     rules: Sequence[str] = (),
     top: Amount = 5,
+    prefer: Prefer = "recommended",
+    fit_chance: Amount | None = None,
+    memory_margin: Amount | None = None,
     **terms: Unpack[RunFlags],
 ) -> Plans:
     """The best strategies for a model on GPUs; as `astrarium plan`.
@@ -102,7 +106,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
 
 def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     model: ModelGiven | None,
-    strategy: str | Path | Mapping[str, Any] | StrategyPart,
+    strategy: str | Path | Mapping[str, Any] | Strategy,
     *,
     global_batch: Amount | None = None,
     gpus: Gpus | None = None,
@@ -185,10 +189,10 @@ def _given(arguments: Mapping[str, Any], table: Mapping[str, Flag]) -> dict[str,
     }
 
 
-def _strategy_keys(part: StrategyPart) -> dict[str, Any]:
+def _strategy_keys(strategy: Strategy) -> dict[str, Any]:
     """Those of a plan, for any batch."""
-    from dataclasses import asdict
+    from astrarium.strategy.document import strategy_to_dict
 
-    keys = asdict(part)
+    keys = strategy_to_dict(strategy)
     del keys["num_micro_batches"]
     return keys

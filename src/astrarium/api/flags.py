@@ -6,8 +6,7 @@ The command line, the functions of the package, the web form and the REST API ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import StrEnum
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from astrarium.api import completion as complete
@@ -45,6 +44,11 @@ class Flag(NamedTuple):
         return found(incomplete)
 
 
+def switch(told: str, *spellings: str) -> Flag:
+    """A flag without a value."""
+    return Flag(told, default=False, is_switch=True, spellings=spellings)
+
+
 # Arguments of Python that say their unit, or that there may be several; others are called alike.
 KEYWORDS: Final[Mapping[str, str]] = {
     "budget": "budget_usd",
@@ -57,30 +61,6 @@ KEYWORDS: Final[Mapping[str, str]] = {
 def as_keyword(name: str) -> str:
     """What the argument of a flag is called."""
     return KEYWORDS.get(name, name)
-
-
-def _objectives() -> Iterable[StrEnum]:
-    from astrarium.search.outcome import Objective
-
-    return [one for one in Objective if one is not Objective.GPUS]
-
-
-def _modes() -> Iterable[StrEnum]:
-    from astrarium.search.outcome import Mode
-
-    return Mode
-
-
-def _precisions() -> Iterable[StrEnum]:
-    from astrarium.model.workload import Precision
-
-    return [one for one in Precision if one is not Precision.FP32]
-
-
-def _spots() -> Iterable[StrEnum]:
-    from astrarium.cost.training_run import Spot
-
-    return Spot
 
 
 _MODEL = "Catalog name, a config.json or its folder, or a model file."
@@ -114,7 +94,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "tokens": Flag("Length of the run, such as 2T: gives days and dollars.", "TOKENS", _TOKENS),
     "objective": Flag(
         "What is best.",
-        read=readers.choice(_objectives),
+        read=readers.choice("search.outcome:Objective", without=("gpus",)),
         default="throughput",
         words=("throughput", "cost", "time"),
     ),
@@ -131,13 +111,13 @@ FLAGS: Final[Mapping[str, Flag]] = {
     ),
     "mode": Flag(
         "Use all GPUs, or fewer where that is better.",
-        read=readers.choice(_modes),
+        read=readers.choice("search.outcome:Mode"),
         default="exact",
         words=("exact", "up-to"),
     ),
     "precision": Flag(
         "Number format of matrix products.",
-        read=readers.choice(_precisions),
+        read=readers.choice("model.workload:Precision", without=("fp32",)),
         default="bf16",
         words=("bf16", "fp16", "fp8"),
     ),
@@ -152,6 +132,20 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "Drop strategies, e.g. '$tp > 8'; repeatable.", "EXPR", readers.texts, several=True
     ),
     "top": Flag("How many plans to list.", "K", readers.count(readers.MOST_PLANS), default=5),
+    "prefer": Flag(
+        "Of plans that cannot be told apart, the simplest with room, or the fastest.",
+        read=readers.choice("search.outcome:Prefer"),
+        default="recommended",
+        words=("recommended", "fastest"),
+    ),
+    "fit_chance": Flag(
+        "Least chance that a plan fits in memory; default: 95.", "PERCENT", readers.share
+    ),
+    "memory_margin": Flag(
+        "Memory of each GPU to leave free, such as 4GiB, in place of --fit-chance.",
+        "SIZE",
+        readers.number("parse_bytes", readers.MOST_MEMORY, allow_zero=True),
+    ),
     "profile": Flag(
         "Profile of the cluster, written by `astrarium calibrate`.",
         "FILE",
@@ -212,7 +206,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "eval_iterations": Flag("Batches of an evaluation; default: 100, as Megatron's.", "M", _TOKENS),
     "spot": Flag(
         "Rent spot nodes: none, all, or as many as is best.",
-        read=readers.choice(_spots),
+        read=readers.choice("cost.training_run:Spot"),
         default="never",
         words=("never", "always", "mix"),
     ),
@@ -250,11 +244,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         complete=complete.complete_gpus,
         is_file=True,
     ),
-    "sensitivity": Flag(
-        "Which price or network, changed by how much, changes the answer.",
-        default=False,
-        is_switch=True,
-    ),
+    "sensitivity": switch("Which price or network, changed by how much, changes the answer."),
 }
 
 _CONFIG_BATCH = "Sequences in an iteration; default: what a configuration says."
@@ -306,18 +296,6 @@ CONFIG_FLAGS: Final = flags(
 )
 
 
-def _meshes() -> Iterable[StrEnum]:
-    from astrarium.api.synthesis import Mesh
-
-    return Mesh
-
-
-def _optimizers() -> Iterable[StrEnum]:
-    from astrarium.api.synthesis import Optimizer
-
-    return Optimizer
-
-
 def _micro_batches(name: str, given: Any) -> int | None:  # noqa: ANN401
     """A number, or none: as many as are best."""
     return None if given == "auto" else readers.count(MOST_MICRO_BATCHES)(name, given)
@@ -352,7 +330,7 @@ SYNTHESIZE_FLAGS: Final = {
     ),
     "mesh": Flag(
         "All devices beside each other, or nodes and devices inside them; auto: the faster.",
-        read=readers.choice(_meshes),
+        read=readers.choice("api.synthesis:Mesh"),
         default="auto",
         words=("auto", "flat", "nodes"),
     ),
@@ -364,7 +342,7 @@ SYNTHESIZE_FLAGS: Final = {
     "set": Flag("Argument of the factory; repeatable.", "NAME=VALUE", several=True),
     "optimizer": Flag(
         "What updates the weights.",
-        read=readers.choice(_optimizers),
+        read=readers.choice("api.synthesis:Optimizer"),
         default="adam",
         words=("adam", "sgd"),
     ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from astrarium.api import comparison, request
 from astrarium.api.money import MoneyTerms
+from astrarium.api.readers import both_given
 from astrarium.errors import InputError, about, flag, refusal
 from astrarium.value import Value
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
     from astrarium.search.listing import Progress
     from astrarium.search.money.sensitivity import Change
-    from astrarium.search.outcome import Limits, Mode, Objective
+    from astrarium.search.outcome import KeptFree, Limits, Mode, Objective, Prefer
     from astrarium.search.plan import Plan
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
@@ -35,6 +36,8 @@ class Question(Value, frozen=True):
     most_types: int | None
     limits: Limits
     top: int
+    prefer: Prefer
+    kept_free: KeptFree
     rules: Sequence[UserRule]
     terms: RunTerms
     tuning: Tuning
@@ -80,11 +83,25 @@ def read(given: PlanAsked) -> Question:
         most_types=most_types,
         limits=limits,
         top=given.top,
+        prefer=given.prefer,
+        kept_free=_kept_free(given),
         rules=(*rules, *user_rules(of_cores)),
         terms=run,
         tuning=tuning,
         yours=yours,
     )
+
+
+def _kept_free(given: PlanAsked) -> KeptFree:
+    """What plans leave free; what is predicted is not always right."""
+    from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree
+
+    if given.memory_margin is None:
+        asked = given.fit_chance
+        return KeptFree(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
+    if given.fit_chance is not None:
+        raise both_given("fit_chance", "memory_margin")
+    return KeptFree(margin_bytes=given.memory_margin)
 
 
 def search(question: Question, progress: Progress | None = None) -> Planned:
@@ -102,6 +119,8 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         mode=question.mode,
         rules=question.rules,
         top=question.top,
+        prefer=question.prefer,
+        kept_free=question.kept_free,
         limits=question.limits,
         tuning=question.tuning,
         terms=question.terms,
@@ -137,7 +156,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
-    runs = Runs(asked.workload, asked.cluster, question.terms, question.tuning)
+    runs = Runs(asked.workload, planned.cluster, question.terms, question.tuning)
     return Sensitivity(
         runs,
         question.objective,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from astrarium.errors import InputError, NoFeasiblePlanError
-from astrarium.plans.document import PLAN_FILE, PlanDocument, PlanPart, StrategyPart, to_dict
+from astrarium.plans.document import PLAN_FILE, PlanDocument, PlanPart, to_dict
+from astrarium.strategy.types import Strategy
 from astrarium.value import Value
 
 StrPath = str | os.PathLike[str]
@@ -32,7 +33,7 @@ class Plan(Value, frozen=True):
         return dict(self.part.gpus)
 
     @property
-    def strategy(self) -> StrategyPart:
+    def strategy(self) -> Strategy:
         return self.part.strategy
 
     @property

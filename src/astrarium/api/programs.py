@@ -81,13 +81,12 @@ class Program(Value, frozen=True):
         from astrarium.api import readers
         from astrarium.api.flags import as_keyword
         from astrarium.errors import naming
-        from astrarium.runtime.job import Device
         from astrarium.runtime.spmd.job import ProgramSettings, run_program
 
         with naming(as_keyword):
             return run_program(
                 self.document,
-                device=readers.choice(lambda: Device)("device", device),
+                device=readers.choice("runtime.job:Device")("device", device),
                 settings=ProgramSettings(
                     steps=steps,
                     load=None if resume is None else os.fspath(resume),

@@ -5,10 +5,11 @@ A reader takes the name of the flag, for its messages, and what was given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from importlib import import_module
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from astrarium.errors import InputError, did_you_mean, flag, refusal
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 Given: TypeAlias = Any  # what was given: it is a reader that finds out whether it can be used
 Reader: TypeAlias = Callable[[str, Given], Any]
-Choice = TypeVar("Choice", bound=StrEnum)
 
 # Far above anything trained; a larger number is a typing error.
 MOST_SEQ_LENGTH = 2**27
@@ -33,6 +33,7 @@ MOST_EPOCHS = 1e6
 MOST_INTERRUPTIONS_PER_HOUR = 1000.0
 MOST_BANDWIDTH = 1e18
 MOST_CO2 = 100.0
+MOST_MEMORY = 2**40
 PER_NODE = "/node"
 
 
@@ -94,11 +95,16 @@ def duration(
     return number("parse_seconds", most, bare_unit=bare_unit, allow_zero=allow_zero)
 
 
-def choice(words: Callable[[], Iterable[Choice]]) -> Reader:
-    """Reads one of a few words, whatever its case."""
+def choice(place: str, *, without: Sequence[str] = ()) -> Reader:
+    """Reads a word of the enumeration at this place, "module:Class", whatever its case.
 
-    def read(name: str, given: Given) -> Choice:
-        known = {word.value: word for word in words()}
+    The module is imported when there is something to read.
+    """
+    module, _, kind = place.partition(":")
+
+    def read(name: str, given: Given) -> StrEnum:
+        words: type[StrEnum] = getattr(import_module(f"astrarium.{module}"), kind)
+        known = {word.value: word for word in words if word.value not in without}
         if str(given).lower() in known:
             return known[str(given).lower()]
         hint = did_you_mean(str(given), known)

@@ -30,13 +30,15 @@ class Terms(Value, frozen=True):
     iteration: float  # always: what whole iterations add to operators
     specification: float  # where the GPU type has no profile
     experts: float  # where experts are routed to
-    slower: float  # how much farther runs stray to the slow side than to the fast one, a ratio
+    communication: float  # times the share of the iteration that goes to messages
+    host: float  # times the share that the device waits for its host
 
 
 class Spread(Value, frozen=True):
-    """The deviations that an interval spans on the fast side, and the data behind it."""
+    """The deviations that an interval spans on either side, and the data behind it."""
 
-    deviations: AboveZero
+    faster: AboveZero
+    slower: AboveZero
     sources: int
     rows: int
     runtimes: tuple[str, ...] = ()  # of the family that it is measured for
@@ -61,7 +63,8 @@ class TermsInFile(Value, frozen=True, forbid_unknown_fields=True):
     iteration: tuple[AboveZero, str]
     specification: tuple[Number, str]
     experts: tuple[Number, str]
-    slower: tuple[AboveZero, str]
+    communication: tuple[Number, str]
+    host: tuple[Number, str]
 
 
 class IntervalsFile(Value, frozen=True):

@@ -100,11 +100,12 @@ class Runtime(Value, frozen=True):
     message_parameters_per_rank: float
     bucket_bytes: float  # flat copies of gradients for messages, where ranks share weights
     fresh_gradient_bytes: float  # gradients of one micro-batch, all alive before they are added
-    gathered_inputs_kept: bool  # what sequence parallelism gathered stays for the backward pass
+    gathered_inputs_alive: float  # inputs of a layer that were gathered and are freed with its pass
     sent_mask_bytes: float  # of one score, in a mask that goes along from stage to stage
     logit_bytes: float  # of one logit, at the peak of the loss
     scaled_input_bytes: float  # of one input element that an 8-bit product keeps for its gradient
     scaled_weight_bytes: float  # of 8-bit copies that stay beside one 16-bit weight
+    scaled_product_ratio: float  # time of its 8-bit products against those of the operator model
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert
@@ -112,11 +113,13 @@ class Runtime(Value, frozen=True):
     rotary_kept_bytes: float  # of one query or key element, beside the rotated one
     gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
     checkpoints_on_host: bool  # what recomputation starts from is moved there
+    activations_on_host: float  # share of what layers keep that is moved there, beside the passes
     workspace_bytes: float  # of libraries, among the tensors
     optimizer_moved_bytes: float  # read and written to update one parameter
     step_moved_bytes: float  # for each parameter on a rank in an iteration, whoever updates it
     optimizer_transient_bytes: float  # of one parameter, alive only during the update
     optimizer_tensor_seconds: float  # for each weight tensor of an update, the device idle
+    optimizer_launch_seconds: float  # to launch the update of one weight tensor
     layer_forward_seconds: float  # to launch the kernels of one layer
     layer_backward_seconds: float
     launch_seconds_per_tp_rank: float  # further, for a layer, where a pipeline crosses nodes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from astrarium.api import readers
-from astrarium.api.flags import Flag
+from astrarium.api.flags import Flag, switch
 from astrarium.cli import INTERRUPTED
 from astrarium.cli import learn as learning
 from astrarium.cli.shell import JSON, command
@@ -30,7 +30,7 @@ MEASURE_FLAGS = {
         f" {learning.DEFAULT_OUT} for what is learned.",
         "FILE",
     ),
-    "quick": Flag("A fifth of the cases: about a minute.", default=False, is_switch=True),
+    "quick": switch("A fifth of the cases: about a minute."),
     "sections": Flag("Measure these alone; default: all. See the reference.", "NAME[,NAME...]"),
     "seconds": Flag(
         "The longest it may take.",
@@ -43,7 +43,7 @@ MEASURE_FLAGS = {
         "N",
         readers.count(MOST_RANKS),
     ),
-    "again": Flag("Measure anew what the journal has.", default=False, is_switch=True),
+    "again": switch("Measure anew what the journal has."),
     "from_journal": Flag("Measure nothing: make the profile of this journal.", "FILE"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from astrarium.api.completion import complete_target
-from astrarium.api.flags import Flag
+from astrarium.api.flags import Flag, switch
 from astrarium.cli.explain import RANK
 from astrarium.cli.shell import JSON, command
 
@@ -24,10 +24,8 @@ FLAGS = {
         "What a launcher starts; megatron by default.", "TARGET", complete=complete_target
     ),
     "rank": RANK,
-    "force": Flag("Replace files of the same names in DIR.", default=False, is_switch=True),
-    "nearest": Flag(
-        "If it cannot be expressed, write the nearest that can.", default=False, is_switch=True
-    ),
+    "force": switch("Replace files of the same names in DIR."),
+    "nearest": switch("If it cannot be expressed, write the nearest that can."),
     "json": JSON,
 }
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from astrarium.api import readers
-from astrarium.api.flags import FLAGS, Flag
+from astrarium.api.flags import FLAGS, Flag, switch
 from astrarium.cli.explain import RANK
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError
@@ -26,12 +26,6 @@ MOST_SECONDS = 86400.0
 NOT_EQUAL = 1  # the exit code where losses differ or are no numbers
 
 
-def _devices() -> Iterable[StrEnum]:
-    from astrarium.runtime.job import Device
-
-    return Device
-
-
 RUN_FLAGS = {
     "plan": Flag(
         "A plan.json or its folder, or a program.json.", "PLAN", required=True, is_argument=True
@@ -39,7 +33,7 @@ RUN_FLAGS = {
     "rank": RANK._replace(read=readers.count(readers.MOST_PLANS)),
     "device": Flag(
         "Where it runs (cpu); with as many GPUs as planned, in its own size.",
-        read=readers.choice(_devices),
+        read=readers.choice("runtime.job:Device"),
         words=("cpu", "cuda"),
     ),
     "steps": Flag("Iterations.", "N", readers.count(MOST_STEPS), default=4),
@@ -51,22 +45,12 @@ RUN_FLAGS = {
         readers.duration(MOST_SECONDS, bare_unit="s"),
         default=600,
     ),
-    "dry": Flag(
-        "Build one rank of each sort of stage in full size on one GPU: its memory.",
-        default=False,
-        is_switch=True,
-    ),
-    "measure": Flag(
-        "Time the plan as it is, on cores or a GPU, against its estimate.",
-        default=False,
-        is_switch=True,
-    ),
+    "dry": switch("Build one rank of each sort of stage in full size on one GPU: its memory."),
+    "measure": switch("Time the plan as it is, on cores or a GPU, against its estimate."),
     "profile": FLAGS["profile"],
     "checkpoint": Flag("Of a program: write its weights here at the end.", "DIR"),
     "resume": Flag("Of a program: start from this checkpoint.", "DIR"),
-    "share_gpus": Flag(
-        "Of a program: more ranks than GPUs are here, over gloo.", default=False, is_switch=True
-    ),
+    "share_gpus": switch("Of a program: more ranks than GPUs are here, over gloo."),
     "json": JSON,
 }
 

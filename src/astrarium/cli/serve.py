@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from astrarium.api import readers
-from astrarium.api.flags import Flag
+from astrarium.api.flags import Flag, switch
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError
 
@@ -30,7 +30,7 @@ FLAGS = {
         readers.count(MOST_PORT, allow_zero=True),
         default=8000,
     ),
-    "open": Flag("Open a browser.", default=False, is_switch=True, spellings=("--open/--no-open",)),
+    "open": switch("Open a browser.", "--open/--no-open"),
     "token": Flag("Needed by whoever asks; made up where a host beyond needs one.", "TEXT"),
     "search_seconds": Flag(
         "The longest a search may take.",

@@ -14,13 +14,13 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from astrarium.api.flags import Flag, read
+from astrarium.api.flags import Flag, read, switch
 from astrarium.cli import INTERRUPTED
 from astrarium.errors import AstrariumError
 
 ARGUMENTS = "astrarium.arguments"  # where the context keeps the command line as typed
 SETTINGS = {"help_option_names": ["-h", "--help"]}
-JSON = Flag("Print one JSON document instead of text.", default=False, is_switch=True)
+JSON = switch("Print one JSON document instead of text.")
 
 
 class ShellCommand(click.Command):

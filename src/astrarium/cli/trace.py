@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from astrarium.api.flags import Flag
+from astrarium.api.flags import Flag, switch
 from astrarium.cli.explain import RANK
 from astrarium.cli.export import PLAN
 from astrarium.cli.shell import JSON, command
@@ -15,9 +15,7 @@ FLAGS = {
         "The trace to write, a .json file.", "FILE", required=True, spellings=("--out", "-o")
     ),
     "rank": RANK,
-    "every_rank": Flag(
-        "A track for every rank, not for every stage.", default=False, is_switch=True
-    ),
+    "every_rank": switch("A track for every rank, not for every stage."),
     "json": JSON,
 }
 

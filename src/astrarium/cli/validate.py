@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import click
@@ -17,18 +15,6 @@ if TYPE_CHECKING:
     from astrarium.validate.metrics import Scoring
 
 
-def _groupings() -> Iterable[StrEnum]:
-    from astrarium.report.validation import Grouping
-
-    return Grouping
-
-
-def _scorings() -> Iterable[StrEnum]:
-    from astrarium.validate.metrics import Scoring
-
-    return Scoring
-
-
 VALIDATE_FLAGS = {
     "tables": Flag(
         "Tables of measured iterations.",
@@ -39,13 +25,13 @@ VALIDATE_FLAGS = {
     ),
     "by": Flag(
         "What rows are grouped by.",
-        read=choice(_groupings),
+        read=choice("report.validation:Grouping"),
         default="source",
         words=("source", "gpu", "model", "framework", "runtime"),
     ),
     "score": Flag(
         "Score times where the strategy is stated, or also where parts are assumed.",
-        read=choice(_scorings),
+        read=choice("validate.metrics:Scoring"),
         default="stated",
         words=("stated", "all"),
     ),

@@ -46,6 +46,12 @@ class Pool(Value, frozen=True):
     price_date: str = ""  # ISO
     price_origin: str = ""  # source of the offer: a code of the catalog, a file or a flag
     interruptions_per_hour: float | None = None  # of one spot node
+    memory_margin: int = 0  # bytes of each GPU that plans leave free
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory of a GPU that a plan may fill."""
+        return self.gpu.memory_bytes - self.memory_margin
 
     @property
     def num_gpus(self) -> int:

@@ -130,11 +130,12 @@ def _expert_products(
     own adds.
     """
     ops, runtime, flops = layer.ops, layer.runtime, 2 * groups * rows * n * k
+    longer = runtime.scaled_product_ratio if layer.scaled else 1.0
     if role is GemmRole.WGRAD and not runtime.accumulates_in_product:
-        seconds = ops.grouped_gemm(groups, n, k, rows, dtype=layer.dtype, settled=False)
+        seconds = longer * ops.grouped_gemm(groups, n, k, rows, dtype=layer.dtype, settled=False)
         summed = summed_seconds(ops, runtime, groups * n * k)
         return seconds, ops.settled_seconds(flops, layer.dtype), summed
-    seconds = ops.grouped_gemm(
+    seconds = longer * ops.grouped_gemm(
         groups,
         rows,
         n,

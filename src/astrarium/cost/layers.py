@@ -144,8 +144,12 @@ def _add_launches(layer: Tally, block: Block) -> None:
         layer.add("launch_forward", forward)
         layer.add("launch_backward", backward)
         layer.add("launch_again", forward + runtime.layer_recompute_seconds)
-    tensors = sum(1 + linear.bias for linear in block.linears)
+    experts = [linear for linear in block.linears if linear.module is Module.EXPERTS]
+    tensors = sum(1 + linear.bias for linear in block.linears if linear not in experts)
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
+    if experts:
+        of_each = sum(1 + linear.bias for linear in experts)
+        layer.add("expert_tensors", of_each * block.experts / layer.shards.ep)
 
 
 def _further_launches(layer: Tally, block: Block) -> Floats:
@@ -180,10 +184,8 @@ def _add_norms(layer: Tally, block: Block) -> None:
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
         layer.everywhere("dense_parameters", float(norm.parameters))
-    gathered = layer.tokens * block.hidden * layer.element_bytes
-    entered = gathered if layer.runtime.gathered_inputs_kept else residual
     scaled, whole = _entries(block)
-    layer.keep(entered * (scaled * layer.input_bytes / layer.element_bytes + whole))
+    layer.keep(residual * (scaled * layer.input_bytes / layer.element_bytes + whole))
     dropout = layer.runtime.dropout
     for _ in range(1 if block.parallel_residual else 2):
         kind = Pointwise.DROPOUT_RESIDUAL if dropout else Pointwise.RESIDUAL

@@ -68,6 +68,8 @@ class RankSeconds(Value, frozen=True):
     tp_overlapped: Floats
     cp: Floats
     ep: Floats
+    sent_forward: Floats  # of all these messages, what the forward pass sends
+    sent_forward_overlapped: Floats
     again: Floats  # the whole forward pass of the rank's layers, if it were redone
     launch: Floats  # what the host takes to launch all of it
     launch_again: Floats
@@ -137,6 +139,7 @@ class Layouts(Value, frozen=True):
     scaled_weights: Floats  # bytes of 8-bit copies beside the weights
     largest_unit: Floats  # parameters of the largest layer, embedding or head on the rank
     weight_tensors: Floats
+    expert_tensors: Floats
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -247,8 +250,8 @@ class CostModel:
         job_gpus: Ints,
     ) -> Layouts:
         """Layouts whose ranks hold what `stages` say, on so many `gpus` of this pool."""
-        domain, held = self.pool.domain_of(gpus), stages.layers[stage_row]
-        costs, shard = shards.layers, shards.shard_of
+        costs, shard, held = shards.layers, shards.shard_of, stages.layers[stage_row]
+        domain, (dense_ranks, expert_ranks) = self.pool.domain_of(gpus), data_ranks(degrees)
         ends = PlacedEnds(self.workload.model, shards.ends, shard, stages, stage_row)
 
         def dealt(per_layer: Floats) -> Floats:
@@ -259,7 +262,6 @@ class CostModel:
 
         dense_parameters = dealt(costs.dense_parameters) + ends.parameters(degrees.pp > 1)
         expert_parameters = dealt(costs.expert_parameters)
-        dense_ranks, expert_ranks = data_ranks(degrees)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
         dense = (dense_parameters, dense_group(degrees, domain))
@@ -291,6 +293,7 @@ class CostModel:
             scaled_weights=dealt(costs.scaled_weights),
             largest_unit=self._largest_unit(shards, ends),
             weight_tensors=dealt(costs.weight_tensors),
+            expert_tensors=dealt(costs.expert_tensors),
             dense_ranks=dense_ranks[:, None],
             expert_ranks=expert_ranks[:, None],
             messages=self._data_messages(degrees, domain, ends, others, dense, expert),
@@ -420,18 +423,22 @@ class CostModel:
         ends: PlacedEnds,
     ) -> RankSeconds:
         c, e = shards.layers, shards.ends
-        message = ends.first(e.embedding_message) + ends.last(
-            e.head_message_forward + e.head_message_backward
-        )
+        message = ends.first(e.embedding_message) + ends.last(e.head_message_forward)
+        back = ends.last(e.head_message_backward)
+        further = c.cp_forward + c.ep_forward
         return RankSeconds(
             forward=dealt(c.forward) + ends.first(e.embedding_forward) + ends.last(e.head_forward),
             backward=dealt(c.backward)
             + ends.first(e.embedding_backward)
             + ends.last(e.head_backward),
-            tp=dealt(c.tp_forward + c.tp_backward) + message,
-            tp_overlapped=dealt(c.tp_forward_overlapped + c.tp_backward_overlapped) + message,
+            tp=dealt(c.tp_forward + c.tp_backward) + message + back,
+            tp_overlapped=dealt(c.tp_forward_overlapped + c.tp_backward_overlapped)
+            + message
+            + back,
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
+            sent_forward=dealt(c.tp_forward + further) + message,
+            sent_forward_overlapped=dealt(c.tp_forward_overlapped + further) + message,
             again=dealt(c.forward + c.tp_forward + c.cp_forward + c.ep_forward),
             launch=self._launches(shards, dealt, ends)
             + dealt(np.ones_like(c.forward)) * further_launches[:, None],

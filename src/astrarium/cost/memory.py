@@ -199,12 +199,23 @@ def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[F
     the last stage peaks in one or the other.
     """
     kept, in_layer = _kept(layouts, rows, options)
-    in_layer = in_layer + layouts.transient_of_layer[rows]
+    in_layer = in_layer + np.maximum(layouts.transient_of_layer[rows], _alive(layouts, rows))
     fresh = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
     in_layer = np.maximum(in_layer, layouts.runtime.fresh_gradient_bytes * fresh)
     head = layouts.head_activations[rows]
-    kept = kept + _passed_on(layouts, rows)
+    kept = kept * (1 - layouts.runtime.activations_on_host) + _passed_on(layouts, rows)
     return kept + head, np.maximum(in_layer - head, layouts.head_transient[rows])
+
+
+def _alive(layouts: Layouts, rows: Ints) -> Floats:
+    """Inputs that sequence parallelism gathered for the layers of a pass and has not freed."""
+    each = layouts.runtime.gathered_inputs_alive
+    if not each:
+        return np.zeros_like(layouts.layer_counts[rows])
+    degrees = layouts.degrees
+    ranks = np.where(degrees.sequence_parallel[rows], degrees.tp[rows], 0)[:, None]
+    gathered = ranks * layouts.costs.inputs[layouts.shard[rows]].max(axis=2)
+    return each * layouts.layer_counts[rows] * gathered
 
 
 def _passed_on(layouts: Layouts, rows: Ints) -> Floats:

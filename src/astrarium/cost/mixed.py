@@ -39,7 +39,7 @@ from astrarium.cost.layouts import (
 from astrarium.cost.memory import bytes_of_phases, bytes_of_recompute
 from astrarium.cost.shard_memory import rows_of, stacked
 from astrarium.cost.stages import StageTable, layers_before, stages_of_bounds
-from astrarium.cost.step import after_parts, pass_seconds, rank_parts
+from astrarium.cost.step import after_parts, rank_parts
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import SPLITS, Degrees, Options
@@ -136,7 +136,7 @@ class _Priced(Value, frozen=True):
 
     @property
     def capacity(self) -> float:
-        return float(min(member.pool.gpu.memory_bytes for member in self.members))
+        return float(min(member.pool.usable_bytes for member in self.members))
 
 
 class _Part(Value, frozen=True):
@@ -166,10 +166,11 @@ class Pipelines(Value, frozen=True):
         rows = np.arange(len(self.class_of))
         present = self.layouts.stages.present
         of_class = [
-            np.where(present, sum(rank_parts(layouts, rows, options).values()), 0.0).sum(axis=1)
+            np.where(present, np.add(*rank_parts(layouts, rows, options)[1]), 0.0)
             for layouts in self.every
         ]
-        return np.stack(of_class, axis=1)[rows[:, None], self.class_of]
+        whole = np.stack([seconds.sum(axis=1) for seconds in of_class], axis=1)
+        return whole[rows[:, None], self.class_of]
 
 
 class ClusterModel:
@@ -238,8 +239,7 @@ class ClusterModel:
         for stage_class in classes:
             part = self._part(stage_class, degrees, ones, one, 0 * ones, pool_gpus)
             layouts = part.layouts
-            parts = rank_parts(layouts, rows, options)
-            forward, backward = pass_seconds(layouts, rows, parts)
+            _, (forward, backward) = rank_parts(layouts, rows, options)
             always, update = bytes_of_phases(layouts, rows, options)
             alone = bytes_of_recompute(layouts, rows, options)
             both = bytes_of_recompute(replace(layouts, stages=two), rows, options)
@@ -453,6 +453,7 @@ _OF_RANKS = (
     "scaled_weights",
     "largest_unit",
     "weight_tensors",
+    "expert_tensors",
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import Layouts
 from astrarium.cost.simulator import simulated_seconds
-from astrarium.cost.step import layer_work, pass_seconds, pipeline_of, rank_parts
+from astrarium.cost.step import layer_work, pipeline_of, rank_parts
 from astrarium.strategy.columns import Options
 
 # Groups of pp micro-batches after which a pipeline repeats itself: every further one takes as long
@@ -78,7 +78,7 @@ def _links(layouts: Layouts, row: int) -> Floats:
 
 def chunk_passes(layouts: Layouts, rows: Ints, options: Options) -> list[tuple[Floats, Floats]]:
     """Seconds of one micro-batch forward and backward on every chunk: (pp, virtual) each."""
-    every = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
+    _, every = rank_parts(layouts, rows, options)
     ends, found = layouts.ends, []
     for row, forward, backward in zip(rows.tolist(), *every, strict=True):
         ranks = _ranks(layouts, row)

@@ -31,6 +31,10 @@ from astrarium.value import Value
 HOST_BYTES_PER_SECOND = 200e9
 
 MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 %
+# Of what the host takes for a micro-batch. It runs ahead from pass to pass, so that it delays each
+# as its work is: one product forward, two backward. Not as the device shares its time out: a faster
+# backward pass would then lengthen the forward one.
+FORWARD_LAUNCHES = 1 / 3
 _FULL = GRANULARITIES.index(Granularity.FULL)
 _UNIFORM, _BLOCK = METHODS.index(Method.UNIFORM), METHODS.index(Method.BLOCK)
 
@@ -63,15 +67,15 @@ SECONDS_CAUSES = tuple(field.name for field in fields(Seconds))
 
 def seconds_of(layouts: Layouts, rows: Ints, options: Options) -> Seconds:
     """Time of strategies: row `rows[i]` of the layouts with row i of the options."""
-    parts = rank_parts(layouts, rows, options)
-    on_rank = sum(parts.values(), np.zeros_like(parts["forward"]))
+    causes, passes = rank_parts(layouts, rows, options)
+    on_rank = passes[0] + passes[1]
     slowest = np.argmax(on_rank, axis=1)
     longest = _at_rank(on_rank, slowest)
     micro_batches = layouts.degrees.num_micro_batches[rows]
-    pipeline, still = _pipeline(layouts, rows, options, parts)
+    pipeline, still = _pipeline(layouts, rows, options, passes)
     after = after_parts(layouts, rows, options)
     last = np.argmax(_total_after(layouts, rows, after), axis=1)
-    work = {name: _at_rank(part, slowest) * micro_batches for name, part in parts.items()}
+    work = {name: _at_rank(part, slowest) * micro_batches for name, part in causes.items()}
     work["host"] += _at_rank(after.pop("host"), last)
     ends = {name: _at_rank(part, last) for name, part in after.items()}
     # Both copies of a tied table have to agree; nothing is left to hide this behind.
@@ -122,13 +126,12 @@ def least_passes_with(
     limit: float = np.inf,
 ) -> Floats:
     """`least_seconds` of all passes, without what follows once an iteration."""
-    parts = rank_parts(layouts, rows, options)
-    del parts["host"]
     redone = _redone_share(layouts, rows, options)
+    causes, device = _device_parts(layouts, rows, options, redone)
     if (options.method == _BLOCK).any():
-        share = _least_share_redone(layouts, rows, options, parts, limit)
-        redone, parts["recompute"] = redone * share, parts["recompute"] * share
-    device = pass_seconds(layouts, rows, parts)
+        share = _least_share_redone(layouts, rows, options, causes, limit)
+        device = device[0], device[1] - causes["recompute"] * (1 - share)
+        redone = redone * share
     launches = _launches(layouts, rows, redone)
     return least_passes_of(layouts, rows, device, launches, options.overlap_p2p, most)
 
@@ -175,7 +178,8 @@ def least_passes_of(
         for seconds in of_layers
     )
     total, launched = (count * turn).sum(axis=1), (count * launches).sum(axis=1)
-    forward = (count * device[0]).sum(axis=1) / total
+    forward = (count * device[0]).sum(axis=1)
+    launched_forward = FORWARD_LAUNCHES * (count * layouts.on_rank.launch[rows]).sum(axis=1)
     norm, power = smooth_maximum(layer, launch, LAUNCH_HALVINGS), 2**LAUNCH_HALVINGS - 1
     weights = [(np.ones_like(norm), np.zeros_like(norm))]
     if (launch > MATTERS * layer).any():
@@ -183,12 +187,13 @@ def least_passes_of(
     found = np.zeros_like(norm)
     for of_device, of_host in weights:
         whole = of_device * total + of_host * launched
+        goes = of_device * forward + of_host * launched_forward
         of_layer = of_device * layer + of_host * launch
         of_rest = of_device[:, None] * beside[0] + of_host[:, None] * beside[1]
         turns = Turns(
             longest=_least_turn(layouts, rows, of_layer, of_rest, whole, most),
-            forward=whole * forward,
-            backward=whole * (1 - forward),
+            forward=goes,
+            backward=whole - goes,
             hop=layouts.hop_seconds[rows].min(axis=1),
             pp=layouts.degrees.pp[rows],
             batches=layouts.degrees.num_micro_batches[rows],
@@ -241,11 +246,10 @@ def _total_after(layouts: Layouts, rows: Ints, after: dict[str, Floats]) -> Floa
 
 
 def _pipeline(
-    layouts: Layouts, rows: Ints, options: Options, parts: dict[str, Floats]
+    layouts: Layouts, rows: Ints, options: Options, passes: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
     """Seconds of all passes, with and without transfers."""
-    forward, backward = pass_seconds(layouts, rows, parts)
-    walked = partial(walk, layouts, rows, options.overlap_p2p, forward, backward)
+    walked = partial(walk, layouts, rows, options.overlap_p2p, *passes)
     hop = layouts.hop_seconds[rows]
     return walked(hop), walked(np.zeros_like(hop))
 
@@ -277,7 +281,7 @@ def _of_distinct_passes(
 
 
 def _pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
+    _, (forward, backward) = rank_parts(layouts, rows, options)
     hop = layouts.hop_seconds[rows]
     return walk(layouts, rows, options.overlap_p2p, forward, backward, hop)
 
@@ -337,39 +341,57 @@ def layer_work(layouts: Layouts, shard: Ints) -> Floats:
     return (costs.forward + costs.backward + messages)[shard]
 
 
-def pass_seconds(layouts: Layouts, rows: Ints, parts: dict[str, Floats]) -> tuple[Floats, Floats]:
-    """The forward and the backward pass of a micro-batch on each rank; together all `parts`."""
-    total = sum(parts.values(), np.zeros_like(parts["forward"]))
-    forward, backward = passes_of(total - parts["recompute"], layouts.on_rank, rows)
-    return forward, backward + parts["recompute"]
+Parts = dict[str, Floats]  # seconds of one micro-batch on each rank, by cause: (strategies, ranks)
+Passes = tuple[Floats, Floats]  # the same, forward and backward; both have the same sum
 
 
-def passes_of(
-    seconds: Floats, on_rank: RankSeconds, rows: Ints | slice = slice(None)
-) -> tuple[Floats, Floats]:
-    """Both passes of so many seconds: messages and launches fall on either as its work does."""
-    forward, work = on_rank.forward[rows], on_rank.forward[rows] + on_rank.backward[rows]
-    share = np.divide(forward, work, out=np.full_like(work, 0.5), where=work > 0)
-    return seconds * share, seconds * (1.0 - share)
+def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> tuple[Parts, Passes]:
+    """One micro-batch on each rank, with what it waits for the host in each pass."""
+    redone = _redone_share(layouts, rows, options)
+    causes, (forward, backward) = _device_parts(layouts, rows, options, redone)
+    launched = launched_passes(layouts.on_rank.launch[rows])
+    again = redone * layouts.on_rank.launch_again[rows]
+    waits = waited_for(launched[0], forward), waited_for(launched[1] + again, backward)
+    passes = forward + waits[0], backward + waits[1]
+    return causes | {"host": waits[0] + waits[1]}, passes
 
 
-def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
-    """One micro-batch on each rank, by cause: (strategies, ranks)."""
+def _device_parts(
+    layouts: Layouts, rows: Ints, options: Options, redone: Floats
+) -> tuple[Parts, Passes]:
+    """What the device does for a micro-batch."""
     on_rank = layouts.on_rank
     overlap = options.overlap_tp[:, None]
-    redone = _redone_share(layouts, rows, options)
     recompute = _recompute(layouts, rows, options, redone)
-    parts = {
+    gathers, scatters = _zero_exposed(layouts, rows, options, redone, recompute)
+    tp = np.where(overlap, on_rank.tp_overlapped[rows], on_rank.tp[rows])
+    cp, ep = on_rank.cp[rows], on_rank.ep[rows]
+    sent = np.where(overlap, on_rank.sent_forward_overlapped[rows], on_rank.sent_forward[rows])
+    causes = {
         "forward": on_rank.forward[rows],
         "backward": on_rank.backward[rows],
         "recompute": recompute,
-        "tp_communication": np.where(overlap, on_rank.tp_overlapped[rows], on_rank.tp[rows]),
-        "cp_communication": on_rank.cp[rows],
-        "ep_communication": on_rank.ep[rows],
-        "zero_communication": _zero_exposed(layouts, rows, options, redone, recompute),
+        "tp_communication": tp,
+        "cp_communication": cp,
+        "ep_communication": ep,
+        "zero_communication": gathers + scatters,
     }
-    device = sum(parts.values(), np.zeros_like(parts["forward"]))
-    return parts | {"host": waited_for(_launches(layouts, rows, redone), device)}
+    forward = causes["forward"] + sent + gathers
+    backward = causes["backward"] + recompute + (tp + cp + ep - sent) + scatters
+    return causes, (forward, backward)
+
+
+def least_device_passes(on_rank: RankSeconds) -> Passes:
+    """Both passes of the device if nothing is redone and all is hidden that can be."""
+    overlapped = on_rank.tp_overlapped < on_rank.tp
+    sent = np.where(overlapped, on_rank.sent_forward_overlapped, on_rank.sent_forward)
+    messages = on_rank.cp + on_rank.ep + np.minimum(on_rank.tp, on_rank.tp_overlapped)
+    return on_rank.forward + sent, on_rank.backward + messages - sent
+
+
+def launched_passes(launches: Floats) -> tuple[Floats, Floats]:
+    """What the host takes for each pass, if it takes so long for both."""
+    return FORWARD_LAUNCHES * launches, (1 - FORWARD_LAUNCHES) * launches
 
 
 def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Floats]:
@@ -426,12 +448,12 @@ def _redone_share(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 
 def _zero_exposed(
     layouts: Layouts, rows: Ints, options: Options, redone: Floats, recompute: Floats
-) -> Floats:
-    """What ZeRO-2 and 3 add to every micro-batch: gradients scattered, weights gathered."""
+) -> tuple[Floats, Floats]:
+    """What ZeRO-2 and 3 add to both passes: weights gathered, gradients scattered."""
     messages = layouts.messages
     forward = layouts.on_rank.forward[rows]
     if not (options.zero_stage > 1).any():
-        return np.zeros_like(forward)
+        return np.zeros_like(forward), np.zeros_like(forward)
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
     backward = layouts.on_rank.backward[rows] + recompute
     at_once = messages.at_once
@@ -445,13 +467,13 @@ def _zero_exposed(
     slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
     second = _exposed(scatter, reduce_hidden, last, slowdown, others)
     gathers = gather * (1.0 + redone * layouts.runtime.gathers_to_recompute)
-    third = _exposed(gather, gather_hidden, last, slowdown, others) + _exposed(
-        gathers + scatter, reduce_hidden, last, slowdown, others
-    )
-    third = third + 2 * messages.unpack[rows]  # in both passes
-    exposed = np.where(zero == 2, second, np.where(zero == 3, third, 0.0))
+    third = _exposed(gathers + scatter, reduce_hidden, last, slowdown, others)
+    unpack = messages.unpack[rows]
     # A rank that is not there computes nothing and would seem to expose everything.
-    return np.where(layouts.stages.present[layouts.stage_row[rows]], exposed, 0.0)
+    present = layouts.stages.present[layouts.stage_row[rows]]
+    gathered = _exposed(gather, gather_hidden, last, slowdown, others) + unpack
+    back = np.where(zero == 2, second, np.where(zero == 3, third + unpack, 0.0))
+    return np.where(present & (zero == 3), gathered, 0.0), np.where(present, back, 0.0)
 
 
 def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
@@ -472,13 +494,17 @@ def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floa
         np.where(zero == 0, sent.reduce[rows], sent.scatter[rows]) * (zero <= 1)
         for sent in (whole, parts)
     )
-    backward = np.where(reduces, layouts.on_rank.backward[rows], 0.0)
+    # A pass that waits for its host hides messages while it waits, too.
+    launched = launched_passes(layouts.on_rank.launch[rows])
+    backward = np.maximum(layouts.on_rank.backward[rows], launched[1])
+    backward = np.where(reduces, backward, 0.0)
     slowdown, others = messages.slowdown[rows], messages.on_same_links[rows]
     gradients = np.where(reduces, many, one)
     reduction = np.minimum(_exposed(gradients, backward, last, slowdown, others), one)
     one, many = (sent.gather[rows] * ((zero == 1) | (zero == 2)) for sent in (whole, parts))
     gather = np.where(gathers, many, one)
-    forward = np.where(gathers, layouts.on_rank.forward[rows], 0.0)
+    forward = np.maximum(layouts.on_rank.forward[rows], launched[0])
+    forward = np.where(gathers, forward, 0.0)
     gathered = np.minimum(_exposed(gather, forward, last, slowdown, others), one)
     turns = np.where(gather > 0, layouts.dense_ranks[rows], 0)
     return reduction, gathered + layouts.runtime.broadcast_seconds * turns
@@ -506,14 +532,19 @@ def _exposed(
 def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     divided = options.zero_stage[:, None] >= 1
     dense, expert = layouts.dense_parameters[rows], layouts.expert_parameters[rows]
-    updated = dense / np.where(divided, layouts.dense_ranks[rows], 1)
-    updated = updated + expert / np.where(divided, layouts.expert_ranks[rows], 1)
+    of_dense, of_expert = (
+        np.where(divided, ranks[rows], 1) for ranks in (layouts.dense_ranks, layouts.expert_ranks)
+    )
+    updated = dense / of_dense + expert / of_expert
     tensors = layouts.weight_tensors[rows]
+    launched = tensors / of_dense + layouts.expert_tensors[rows] / of_expert
     model_of = layouts.model_of[rows]
     seconds = np.zeros_like(updated)
     for index, model in enumerate(layouts.models):
         on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, dense + expert)
         on_gpu = on_gpu + _cast_seconds(model, layouts.scaled_weights[rows])
+        launches = model.runtime.optimizer_launch_seconds * model.tuning.host * launched
+        on_gpu = smooth_maximum(on_gpu, launches, LAUNCH_HALVINGS)
         sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
         on_host = _update_on_host(model, updated, sharing)
         one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)

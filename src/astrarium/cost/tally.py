@@ -69,7 +69,8 @@ class LayerCosts(Value, frozen=True):
     `dropped` and `module_recompute` have a last axis over `RECOMPUTE_MODULES`. `stand_ins`: 16-bit
     tensors, one per shape, kept to hand autograd in place of gradients summed into fp32 ones.
     `scaled_weights`: bytes of 8-bit copies that stay beside the weights.
-    `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many there are.
+    `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many weights there
+    are beside those of experts, of which each has its own (`expert_tensors`).
     """
 
     forward: Floats
@@ -95,6 +96,7 @@ class LayerCosts(Value, frozen=True):
     launch_backward: Floats
     launch_again: Floats
     weight_tensors: Floats
+    expert_tensors: Floats
 
 
 class Tally:
@@ -216,7 +218,7 @@ def weight_products(
     At full clock. Where the last product cannot add to the fp32 gradient itself, it writes 16
     bits, which a kernel of its own adds: the fourth figure.
     """
-    longer = misaligned(n, k)
+    longer = misaligned(n, k) * (runtime.scaled_product_ratio if dtype == "fp8" else 1.0)
     forward, dgrad = (
         longer * ops.gemm(m, n, k, dtype=dtype, role=role, settled=False)
         for role in (GemmRole.FORWARD, GemmRole.DGRAD)

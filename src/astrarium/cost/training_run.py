@@ -20,31 +20,9 @@ from astrarium.arrays import Floats, Ints
 from astrarium.cost.checkpoints import Protection, Storage
 from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR, protected
 from astrarium.errors import InputError
+from astrarium.model.workload import Evaluation as Evaluation
+from astrarium.model.workload import Ramp as Ramp
 from astrarium.value import Value
-
-
-class Ramp(Value, frozen=True):
-    """From `start` sequences to the global batch, in steps of `increment`, over `samples`."""
-
-    start: int
-    increment: int
-    samples: int
-
-    def check(self, global_batch: int) -> None:
-        """Refuse what Megatron refuses, or divides by zero for."""
-        for name in ("start", "increment", "samples"):
-            if getattr(self, name) < 1:
-                raise InputError(f"the ramp's {name} must be at least 1")
-        if self.start >= global_batch:
-            raise InputError(
-                f"the ramp's start, {self.start:,}, must be below the global batch,"
-                f" {global_batch:,}"
-            )
-        if (global_batch - self.start) % self.increment:
-            raise InputError(
-                f"steps of {self.increment:,} do not lead from {self.start:,} to the global batch,"
-                f" {global_batch:,}"
-            )
 
 
 class BatchSchedule(Value, frozen=True):
@@ -102,16 +80,6 @@ def _ramped(global_batch: int, ramp: Ramp) -> tuple[Ints, Ints]:
         iterations[step] += count
         consumed += count * batch
     return batches, iterations
-
-
-class Evaluation(Value, frozen=True):
-    """After every so many iterations, so many forward passes over a global batch."""
-
-    every: int
-    iterations: int
-
-    def passes(self, schedule: BatchSchedule) -> int:
-        return schedule.num_iterations // self.every * self.iterations
 
 
 class Spot(StrEnum):
@@ -187,7 +155,7 @@ def work_seconds(
     by_batch = seconds * schedule.iterations
     left_over = seconds[..., -1] * (schedule.left_over / schedule.batches[-1])
     ramp = by_batch[..., :-1].sum(axis=-1)
-    passes = 0 if evaluation is None else evaluation.passes(schedule)
+    passes = 0 if evaluation is None else evaluation.passes(schedule.num_iterations)
     none = np.zeros_like(ramp)
     evaluated = none + passes * np.asarray(evaluation_seconds, float)
     return RunSeconds(by_batch[..., -1] + left_over, ramp, evaluated, none, none, none)

@@ -1,13 +1,15 @@
 """How sure a predicted time is: an interval that holds four times in five.
 
 The expected deviation of log(measured / predicted) is made of a few named terms. How many
-deviations the interval spans is calibrated on published runs, each source held back in turn
-(`astrarium.catalog.intervals`). Runs are slower than predicted more often than faster, as every
-mishap costs time, so the interval reaches farther to that side. Not in it: a loaded network, a
-broken node, a different release of the program.
+deviations the interval spans on either side is calibrated on published runs, each source held back
+in turn, with the constants that came from it (`astrarium.catalog.intervals`). Not in it: a loaded
+network, a broken node.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,31 +18,59 @@ from astrarium.arrays import Floats
 from astrarium.catalog.intervals import Terms, intervals
 from astrarium.catalog.profiles import ProfileSource
 from astrarium.cost.efficiency import OperatorModel
+from astrarium.value import Value
+
+MESSAGES: Final = (
+    "tp_communication",
+    "cp_communication",
+    "ep_communication",
+    "zero_communication",
+    "pipeline_communication",
+    "gradient_reduction",
+    "parameter_gather",
+)
 
 
-def deviations(
-    terms: Terms, operators: ArrayLike, specified: ArrayLike, experts: ArrayLike
-) -> Floats:
-    """Expected deviations of log(measured / predicted), to the fast side.
+class Doubts(Value, frozen=True):
+    """What makes the time of an iteration less sure; arrays, or figures of one."""
 
-    `operators` is the error of the operator model, `specified` whether it rests on the GPU's
-    specification alone, `experts` whether experts are routed to.
-    """
+    operators: ArrayLike  # the error of the operator model
+    specified: ArrayLike  # whether it rests on the GPU's specification alone
+    experts: ArrayLike  # whether experts are routed to
+    communication: ArrayLike  # share of the iteration that goes to messages
+    host: ArrayLike  # share that the device waits for its host
+
+
+def doubts_of(ops: OperatorModel, breakdown: Mapping[str, float], *, experts: bool) -> Doubts:
+    """The doubts about an iteration on such GPUs, by its seconds by cause."""
+    total = sum(breakdown.values())
+    return Doubts(
+        operators=ops.relative_error,
+        specified=is_specified(ops),
+        experts=experts,
+        communication=sum(breakdown[cause] for cause in MESSAGES) / total,
+        host=breakdown["host"] / total,
+    )
+
+
+def deviations(terms: Terms, doubts: Doubts) -> Floats:
+    """Expected deviations of log(measured / predicted)."""
     squares = (
-        np.square(operators)
+        np.square(doubts.operators)
         + terms.iteration**2
-        + terms.specification**2 * np.asarray(specified, float)
-        + terms.experts**2 * np.asarray(experts, float)
+        + terms.specification**2 * np.asarray(doubts.specified, float)
+        + terms.experts**2 * np.asarray(doubts.experts, float)
+        + np.square(terms.communication * np.asarray(doubts.communication))
+        + np.square(terms.host * np.asarray(doubts.host))
     )
     return np.asarray(np.sqrt(squares))
 
 
-def interval_ratios(ops: OperatorModel, runtime: str, *, experts: bool) -> tuple[float, float]:
+def interval_ratios(doubts: Doubts, runtime: str) -> tuple[float, float]:
     """Both ends of the interval over the predicted time: below and above one."""
     fit = intervals()
-    step = float(deviations(fit.terms, ops.relative_error, is_specified(ops), experts))
-    reach = fit.spread_of(runtime).deviations * step
-    return float(np.exp(-reach)), float(np.exp(fit.terms.slower * reach))
+    step, spread = float(deviations(fit.terms, doubts)), fit.spread_of(runtime)
+    return float(np.exp(-spread.faster * step)), float(np.exp(spread.slower * step))
 
 
 def is_specified(ops: OperatorModel) -> bool:

@@ -109,8 +109,8 @@ def _recompute(text: str, condition: Callable[[Recompute], bool]) -> Words:
 
 def layers_of_stages(strategy: Strategy) -> list[int]:
     """Layers of every (virtual) stage in model order; empty if the split is not written out."""
-    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
-    return [stage.last_layer - stage.first_layer for stage in stages]
+    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+    return [stage.num_layers for stage in stages]
 
 
 def _expert_tensor(condition: Callable[[Strategy], bool]) -> Words:

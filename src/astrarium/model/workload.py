@@ -54,3 +54,37 @@ class Workload(Value, frozen=True):
     @property
     def iterations(self) -> float | None:
         return None if self.tokens is None else self.tokens / self.tokens_per_iteration
+
+
+class Ramp(Value, frozen=True):
+    """From `start` sequences to the global batch, in steps of `increment`, over `samples`."""
+
+    start: int
+    increment: int
+    samples: int
+
+    def check(self, global_batch: int) -> None:
+        """Refuse what Megatron refuses, or divides by zero for."""
+        for name in ("start", "increment", "samples"):
+            if getattr(self, name) < 1:
+                raise InputError(f"the ramp's {name} must be at least 1")
+        if self.start >= global_batch:
+            raise InputError(
+                f"the ramp's start, {self.start:,}, must be below the global batch,"
+                f" {global_batch:,}"
+            )
+        if (global_batch - self.start) % self.increment:
+            raise InputError(
+                f"steps of {self.increment:,} do not lead from {self.start:,} to the global batch,"
+                f" {global_batch:,}"
+            )
+
+
+class Evaluation(Value, frozen=True):
+    """After every so many iterations, so many forward passes over a global batch."""
+
+    every: int
+    iterations: int
+
+    def passes(self, num_iterations: int) -> int:
+        return num_iterations // self.every * self.iterations

@@ -7,8 +7,7 @@ explained later from itself alone. Keys that a newer version added are ignored w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,15 +15,15 @@ import msgspec
 from astrarium.documents.clusters import ClusterPart as ClusterPart
 from astrarium.documents.clusters import LinkPart as LinkPart
 from astrarium.documents.clusters import PoolPart as PoolPart
-from astrarium.strategy.types import (
-    Granularity,
-    LayerSplit,
-    Method,
-    Overlap,
-    Reach,
-    RecomputeModule,
-    Schedule,
-)
+from astrarium.model.workload import Evaluation as Evaluation
+from astrarium.model.workload import Ramp as Ramp
+from astrarium.strategy.estimate import MEMORY_KEYS as MEMORY_KEYS
+from astrarium.strategy.estimate import StageMemory as StageMemory
+from astrarium.strategy.estimate import StageSeconds as StageSeconds
+from astrarium.strategy.types import Overlap as Overlap
+from astrarium.strategy.types import Recompute as Recompute
+from astrarium.strategy.types import Stage as Stage
+from astrarium.strategy.types import Strategy as Strategy
 from astrarium.value import Value
 
 SCHEMA = "astrarium.plan/1"
@@ -53,21 +52,6 @@ class WorkloadPart(Value, frozen=True):
         return self.active_parameters != self.parameters
 
 
-class RampPart(Value, frozen=True):
-    """The batch grows from `start` sequences in steps of `increment`, over `samples`."""
-
-    start: int
-    increment: int
-    samples: int
-
-
-class EvaluationPart(Value, frozen=True):
-    """After every so many iterations, so many forward passes over a global batch."""
-
-    every: int
-    iterations: int
-
-
 class SearchPart(Value, frozen=True):
     """What the search did, within which limits.
 
@@ -88,8 +72,8 @@ class SearchPart(Value, frozen=True):
     budget_usd: float | None = None
     deadline_seconds: float | None = None
     listed: int | None = None  # plans asked for; those behind them are points of the front
-    rampup_batch: RampPart | None = None
-    evaluation: EvaluationPart | None = None
+    rampup_batch: Ramp | None = None
+    evaluation: Evaluation | None = None
     faster_alone: AlonePart | None = None
 
 
@@ -99,101 +83,7 @@ class AlonePart(Value, frozen=True):
     pool: str
     gpus: int
     iteration_seconds: float
-    strategy: StrategyPart
-
-
-class RecomputePart(Value, frozen=True):
-    granularity: Granularity
-    method: Method
-    layers: int
-    modules: tuple[RecomputeModule, ...] = ()
-
-
-class StagePart(Value, frozen=True):
-    """A run of layers (first, last exclusive); a rank with virtual stages holds several."""
-
-    gpu: str
-    layers: tuple[int, int]
-    devices: int
-    pipeline_rank: int
-    chunk: int
-    pools: dict[str, int]  # of the devices, by the name of their pool
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyPart:
-    tp: int
-    pp: int
-    dp: int
-    cp: int
-    ep: int
-    etp: int
-    micro_batch: int
-    num_micro_batches: int
-    virtual_stages: int
-    sequence_parallel: bool
-    # Not stated in older files; keyword-only, so that it may stand among fields that must be.
-    pipeline_inside: bool = field(default=False, kw_only=True)
-    split: LayerSplit
-    zero_stage: int
-    recompute: RecomputePart
-    offload_optimizer: bool
-    overlap: Overlap
-    schedule: Schedule
-    stages: tuple[StagePart, ...]
-
-
-class MemoryPart(Value, frozen=True):
-    """Bytes on each GPU of a pipeline stage; the causes add up to the peak."""
-
-    stage: int
-    gpu: str
-    peak_bytes: float
-    capacity_bytes: int
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    workspace: float
-    reserved: float
-
-    @property
-    def free_bytes(self) -> float:
-        return self.capacity_bytes - self.peak_bytes
-
-    @property
-    def share(self) -> float:
-        return self.peak_bytes / self.capacity_bytes
-
-
-class StageTimePart(Value, frozen=True):
-    """One pipeline stage: the passes of one micro-batch, what is once an iteration, its link.
-
-    `chunk_*` are the parts of the passes on each virtual stage; `model_seconds` is a micro-batch
-    through the whole model on this stage's GPUs; `send_seconds` is one transfer to the next stage.
-    `link` is how far that goes (none, domain, nodes, pools), `link_pools` between which pools.
-    """
-
-    stage: int
-    gpu: str
-    pools: dict[str, int]
-    forward_seconds: float
-    backward_seconds: float
-    chunk_forward_seconds: tuple[float, ...]
-    chunk_backward_seconds: tuple[float, ...]
-    after_seconds: float
-    model_seconds: float
-    send_seconds: float
-    link: Reach
-    link_pools: tuple[str, ...]
-    busy_share: float
-
-    @property
-    def pass_seconds(self) -> float:
-        return self.forward_seconds + self.backward_seconds
-
-
-MEMORY_KEYS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserved")
+    strategy: Strategy
 
 
 class RunPart(Value, frozen=True):
@@ -215,32 +105,29 @@ class RunPart(Value, frozen=True):
 class PlanPart(Value, frozen=True):
     rank: int
     gpus: dict[str, int]
-    strategy: StrategyPart
+    strategy: Strategy
     iteration_seconds: float
     interval_seconds: tuple[float, float]
     tokens_per_second: float
     mfu: float
     breakdown_seconds: dict[str, float]
-    memory: tuple[MemoryPart, ...]
+    memory: tuple[StageMemory, ...]
     fits: bool
     usd_per_hour: float | None
     usd_total: float | None
     train_seconds: float | None
     ideal_seconds: float | None = None  # one machine with the summed speed; null in older files
-    stage_seconds: tuple[StageTimePart, ...] = ()
+    stage_seconds: tuple[StageSeconds, ...] = ()
     precision: str = ""  # that of the workload, or one that all of these GPUs have
     runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
     megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
     run: RunPart | None = None  # null without a number of tokens, or in older files
+    fit_chance: float | None = None  # that no GPU runs out of memory; null in older files
 
     @property
     def pools(self) -> dict[str, int]:
         """GPUs by the name of their pool, in the order of the pipeline; empty if none are named."""
-        used: dict[str, int] = {}
-        for stage in (stage for stage in self.strategy.stages if stage.chunk == 0):
-            for name, count in stage.pools.items():
-                used[name] = used.get(name, 0) + count
-        return used
+        return dict(self.strategy.gpus_of_pools())
 
     @property
     def is_mixed(self) -> bool:
@@ -251,7 +138,7 @@ class PlanPart(Value, frozen=True):
         return sum(self.gpus.values())
 
     @property
-    def fullest(self) -> MemoryPart:
+    def fullest(self) -> StageMemory:
         return max(self.memory, key=lambda stage: stage.share)
 
 
@@ -309,11 +196,27 @@ class SensitivityPart(Value, frozen=True):
     unchanged_to: float | None = None
 
 
+class ChoicePart(Value, frozen=True):
+    """Which plan to start, by rank: of the near-tie, the simplest with room in memory.
+
+    `near_tie` are the listed plans that cannot be told from the fastest; `chance` is that the
+    fastest is really faster than the recommended, `slower` what the prediction says. `fastest` is
+    null if it is not listed.
+    """
+
+    recommended: int
+    fastest: int | None
+    near_tie: tuple[int, ...]
+    slower: float
+    chance: float
+    why: tuple[str, ...]  # what the recommended plan does without
+
+
 class PlanDocument(Value, frozen=True):
     """`search` is null when a single strategy was predicted; `notes` are for the reader.
 
     Without any plan `error` says why, and nothing is known of the search. `compare` and
-    `sensitivity` are there where they were asked for.
+    `sensitivity` are there where they were asked for, `choice` where a plan is recommended.
     """
 
     schema: str
@@ -326,6 +229,7 @@ class PlanDocument(Value, frozen=True):
     error: str | None = None
     compare: ComparePart | None = None
     sensitivity: tuple[SensitivityPart, ...] | None = None
+    choice: ChoicePart | None = None  # null with --prefer fastest, or where money decides
 
     @property
     def listed(self) -> tuple[PlanPart, ...]:
@@ -333,10 +237,23 @@ class PlanDocument(Value, frozen=True):
         return self.plans if self.search is None else self.plans[: self.search.listed]
 
 
+# What defaults make easy to write in code, and what files always hold, but for keys of later days.
+_WHOLE = (Strategy, Recompute, Overlap, Stage)
+LATER_KEYS = frozenset({"pipeline_inside", "modules"})
+
+
+def schemas(types: Sequence[Any], ref_template: str) -> dict[str, Any]:
+    """JSON schemas of documents and their parts, by name."""
+    _, made = msgspec.json.schema_components(types, ref_template=ref_template)
+    for part in (made[kind.__name__] for kind in _WHOLE if kind.__name__ in made):
+        part["required"] = [key for key in part["properties"] if key not in LATER_KEYS]
+    return made
+
+
 def to_dict(document: PlanDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
     data: dict[str, Any] = msgspec.to_builtins(document)  # twenty times as fast as `asdict`
-    for key in [key for key in ("error", "compare", "sensitivity") if data[key] is None]:
+    for key in [key for key in ("error", "compare", "sensitivity", "choice") if data[key] is None]:
         del data[key]
     return data
 

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.errors import InputError, check_printable
-from astrarium.plans.document import PLAN_FILE, SCHEMA, ParetoPart, PlanDocument, PlanPart, to_dict
+from astrarium.plans.document import (
+    LATER_KEYS,
+    PLAN_FILE,
+    SCHEMA,
+    ParetoPart,
+    PlanDocument,
+    PlanPart,
+    Strategy,
+    to_dict,
+)
 from astrarium.units import LARGEST_QUANTITY
 
 BEGINNING_BYTES = 128
@@ -31,8 +40,9 @@ def load_document(path: Path) -> PlanDocument:
     from astrarium import documents
 
     path = _plan_file(path)
-    _check_schema(documents.read(path), str(path))
-    return _checked(documents.load(path, PlanDocument), str(path))
+    content = documents.read(path)
+    _check_schema(content, str(path))
+    return _checked(documents.load(path, PlanDocument), content, str(path))
 
 
 def document_of_content(content: object, where: str) -> PlanDocument:
@@ -40,7 +50,7 @@ def document_of_content(content: object, where: str) -> PlanDocument:
     from astrarium import documents
 
     _check_schema(content, where)
-    return _checked(documents.checked(content, PlanDocument, where), where)
+    return _checked(documents.checked(content, PlanDocument, where), content, where)
 
 
 def _check_schema(content: object, where: str) -> None:
@@ -60,8 +70,10 @@ def _check_schema(content: object, where: str) -> None:
     )
 
 
-def _checked(document: PlanDocument, where: str) -> PlanDocument:
+def _checked(document: PlanDocument, content: Any, where: str) -> PlanDocument:  # noqa: ANN401
     check_names(document, where)
+    for index, plan in enumerate(content["plans"]):
+        _check_whole(plan["strategy"], f"{where}: plans[{index}].strategy")
     plain = to_dict(document)
     del plain["workload"]["model_config"]  # has its own checks, where a model is made of it
     for key, value in _numbers(plain):
@@ -72,6 +84,13 @@ def _checked(document: PlanDocument, where: str) -> PlanDocument:
     for index, point in enumerate(document.pareto):
         _check_point(document, point, f"{where}: pareto[{index}]")
     return document
+
+
+def _check_whole(strategy: Mapping[str, Any], where: str) -> None:
+    """In a plan, a strategy leaves nothing out, whatever code may leave to defaults."""
+    for key in Strategy.__struct_fields__:
+        if key not in strategy and key not in LATER_KEYS:
+            raise InputError(f"{where}: the required key '{key}' is missing; {_AGAIN}")
 
 
 def check_names(document: PlanDocument, where: str) -> None:

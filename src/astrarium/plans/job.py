@@ -6,7 +6,6 @@ edited by hand is checked again: the degrees, the stages, where they lie, the ru
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -73,15 +72,14 @@ class Job(Value, frozen=True):
 
 def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Job:
     """The plan of a rank with all that it refers to; InputError names what does not fit."""
-    from astrarium.strategy.document import strategy_from_dict
+    from astrarium.strategy.document import strategy_from_dict, strategy_to_dict
 
     check_names(document, where)
     plan = plan_of_rank(document, rank, where)
     workload = _workload(document.workload, plan, where)
     cluster = Cluster.from_dict(asdict(document.cluster))
-    written = json.loads(json.dumps(asdict(plan.strategy)))  # as a file has it: lists, not tuples
     strategy = strategy_from_dict(
-        written,
+        strategy_to_dict(plan.strategy),
         where=where,
         gpus=plan.num_gpus,
         global_batch=workload.global_batch,

@@ -12,7 +12,6 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from astrarium.plans.parts import strategy_part
 from astrarium.report.tables import Field, listing, new_table, title
 from astrarium.report.wording import strategy_words
 from astrarium.validate.metrics import (
@@ -180,7 +179,7 @@ def _largest_error(prediction: Prediction, measured: float, error: float) -> Lar
         model=row.model,
         gpus=f"{plan.strategy.gpus} {prediction.scenario.pool.gpu.name}",
         strategy=strategy_words(
-            strategy_part(plan.strategy),
+            plan.strategy,
             experts=prediction.scenario.workload.model.max_experts > 0,
         ),
         measured_seconds=measured,

@@ -10,8 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
 
-from astrarium.plans.document import PlanPart, RecomputePart, StagePart, StrategyPart
-from astrarium.strategy.types import Granularity, Method, Reach, RecomputeModule
+from astrarium.plans.document import PlanPart
+from astrarium.strategy.types import (
+    Granularity,
+    Method,
+    Reach,
+    Recompute,
+    RecomputeModule,
+    Stage,
+    Strategy,
+)
 from astrarium.value import Value
 
 SHORTEST_RUN = 3  # equal numbers in a row that are written once, with their count
@@ -116,7 +124,7 @@ TIME_CAUSES: Mapping[str, TimeCause] = {
         "host",
         "what the program does between kernels, for each micro-batch and iteration",
         TimeKind.WAITING,
-        "a larger micro-batch, a larger batch to spread it over",
+        "CUDA graphs, a larger micro-batch, a larger batch to spread it over",
     ),
 }
 
@@ -158,7 +166,7 @@ def time_cause(key: str) -> TimeCause:
     return TIME_CAUSES.get(key, TimeCause(key.replace("_", " "), "", TimeKind.WAITING))
 
 
-def remedy(key: str, strategy: StrategyPart) -> str:
+def remedy(key: str, strategy: Strategy) -> str:
     """What would make a cause smaller, given what the strategy does already; "" if nothing."""
     cause = time_cause(key)
     if not cause.switch or getattr(strategy.overlap, cause.switch):
@@ -175,7 +183,7 @@ def rule_words(key: str) -> str:
     return key.replace("_", " ") if key.replace("_", "").isalnum() else key
 
 
-def recompute_words(recompute: RecomputePart) -> str:
+def recompute_words(recompute: Recompute) -> str:
     if recompute.granularity is Granularity.NONE:
         return "none"
     if recompute.granularity is Granularity.SELECTIVE:
@@ -196,11 +204,11 @@ def unit_price(amount: float | None) -> str:
     return f"${whole}.{digits.rstrip('0'):0<2}"
 
 
-def zero_words(strategy: StrategyPart) -> str:
+def zero_words(strategy: Strategy) -> str:
     return f"{strategy.zero_stage}{' + host' if strategy.offload_optimizer else ''}"
 
 
-def strategy_words(strategy: StrategyPart, *, experts: bool = False) -> str:
+def strategy_words(strategy: Strategy, *, experts: bool = False) -> str:
     """The degrees and choices of a strategy in one line; degrees of 1 are left out.
 
     With experts ep and etp are always named: runtimes do not default to 1.
@@ -261,7 +269,7 @@ def pipeline_words(plan: PlanPart) -> str:
     return ", ".join(parts)
 
 
-def _types_words(plan: PlanPart, stage: StagePart, short: Mapping[str, str]) -> str:
+def _types_words(plan: PlanPart, stage: Stage, short: Mapping[str, str]) -> str:
     """The GPUs of a stage: their type, or their pool where that says more."""
     if len(stage.pools) < 2:
         named = len(plan.pools) > len(plan.gpus)
@@ -326,7 +334,7 @@ def link_words(link: Reach, pools: Sequence[str]) -> str:
     return LINKS[link]
 
 
-def layers_words(strategy: StrategyPart) -> str:
+def layers_words(strategy: Strategy) -> str:
     """How many layers the stages hold in model order; "" if all hold as many."""
     counts = layer_counts(strategy)
     if len(set(counts)) < 2:
@@ -335,7 +343,7 @@ def layers_words(strategy: StrategyPart) -> str:
     return f"layers of the {len(counts)} stages in model order{each}: {runs_words(counts)}"
 
 
-def layer_counts(strategy: StrategyPart) -> list[int]:
+def layer_counts(strategy: Strategy) -> list[int]:
     """Layers of every stage, virtual ones by themselves, in model order."""
     return [last - first for first, last in sorted(stage.layers for stage in strategy.stages)]
 
@@ -349,7 +357,7 @@ def runs_words(numbers: Sequence[int]) -> str:
     )
 
 
-def switches_words(strategy: StrategyPart) -> str:
+def switches_words(strategy: Strategy) -> str:
     """Which switches are on."""
     switches = {
         "sequence parallel": strategy.sequence_parallel,

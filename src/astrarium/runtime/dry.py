@@ -23,9 +23,8 @@ from astrarium.runtime.execute import Progress, run_jobs, versions, visible_gpus
 from astrarium.runtime.job import Device, RankResult, TrainingJob
 from astrarium.runtime.launch import LateError, RankError
 from astrarium.runtime.scaled.job import as_planned
-from astrarium.search.pace import StageSeconds
-from astrarium.search.plan import StageMemory
 from astrarium.search.planner import predict
+from astrarium.strategy.estimate import StageMemory, StageSeconds
 from astrarium.strategy.types import Strategy
 from astrarium.validate.predictions import reported_bytes
 from astrarium.value import Value
@@ -171,9 +170,9 @@ def distinct_stages(
     """
     ranks: dict[tuple[object, ...], list[int]] = {}
     for rank in range(strategy.pp):
-        own = [stage for stage in strategy.stages if stage.rank == rank]
+        own = [stage for stage in strategy.stages if stage.pipeline_rank == rank]
         layers = tuple(tuple(kind_of_layer[one.first_layer : one.last_layer]) for one in own)
-        places = tuple((stage.gpu, stage.pools) for stage in own)
+        places = tuple((stage.gpu, *stage.pools.items()) for stage in own)
         key = (layers, places, rank == 0, rank == strategy.pp - 1)
         ranks.setdefault(key, []).append(rank)
     for alike in ranks.values():
@@ -211,15 +210,15 @@ def _stage(
     timed: bool,
 ) -> DryStage:
     memory, seconds = predicted
-    own = [stage for stage in job.strategy.stages if stage.rank == seconds.stage]
+    own = [stage for stage in job.strategy.stages if stage.pipeline_rank == seconds.stage]
     held = {cause: memory.by_cause[cause] for cause in HELD}
     peak = reported_bytes(memory, find_runtime(RUNTIME), ReportedMemory.ALLOCATED)
-    passes = seconds.forward_seconds + seconds.backward_seconds
-    iteration = job.strategy.num_micro_batches * passes + seconds.after_seconds
+    batches = job.strategy.num_micro_batches
+    iteration = batches * seconds.pass_seconds + seconds.after_seconds
     return DryStage(
         stage=seconds.stage,
         gpu=seconds.gpu,
-        layers=sum(stage.last_layer - stage.first_layer for stage in own),
+        layers=sum(stage.num_layers for stage in own),
         like=like,
         predicted_bytes=_with_rest(held, peak),
         allocated_bytes=_with_rest(result.held_bytes, result.peak_bytes) if result else None,

@@ -60,8 +60,8 @@ class TrainingJob(Value, frozen=True):
         chunks = strategy.pp * strategy.virtual_stages
         if not strategy.stages:
             return (self.shape.layers // chunks,) * chunks
-        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
-        return tuple(stage.last_layer - stage.first_layer for stage in ordered)
+        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+        return tuple(stage.num_layers for stage in ordered)
 
     @property
     def layout(self) -> str:

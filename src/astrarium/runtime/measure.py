@@ -161,8 +161,8 @@ def shares_of(cluster: Cluster, strategy: Strategy) -> list[float]:
     shares = {pool.name: pool.gpu.share for pool in cluster.pools}
     if len(shares) == 1:
         return [*shares.values()] * strategy.gpus
-    first = sorted((s for s in strategy.stages if s.chunk == 0), key=lambda stage: stage.rank)
-    by_stage = [[shares[n] for n, gpus in stage.pools for _ in range(gpus)] for stage in first]
+    first = sorted((s for s in strategy.stages if s.chunk == 0), key=lambda s: s.pipeline_rank)
+    by_stage = [[shares[n] for n, gpus in s.pools.items() for _ in range(gpus)] for s in first]
     if not strategy.pipeline_inside:
         return [share for stage in by_stage for share in stage]
     block = strategy.tp * strategy.cp

@@ -131,12 +131,12 @@ def _notes(job: Job, device: Device, installed: dict[str, str]) -> Iterator[str]
 
 
 def _process(rank: RankResult, made: ScaledJob) -> RankPart:
-    own = [stage for stage in made.job.strategy.stages if stage.rank == rank.where["pp"]]
+    own = [stage for stage in made.job.strategy.stages if stage.pipeline_rank == rank.where["pp"]]
     return RankPart(
         rank=rank.rank,
         places=rank.where,
-        pools=tuple(name for name, _ in own[0].pools) if own else (),
-        layers=sum(stage.last_layer - stage.first_layer for stage in own),
+        pools=tuple(own[0].pools) if own else (),
+        layers=sum(stage.num_layers for stage in own),
         parameters=rank.parameters,
         peak_bytes=rank.peak_bytes,
         mean_step_seconds=sum(step.seconds for step in rank.steps) / len(rank.steps),

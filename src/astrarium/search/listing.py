@@ -18,9 +18,9 @@ def no_progress(phase: str, done: int, total: int, plans: Callable[[], Sequence[
 
 
 def layout_key(plan: Plan) -> tuple[object, ...]:
-    """What tells plans apart in a list: not cuts, switches or the order of ranks."""
+    """What tells plans apart in a list: not virtual stages, cuts or switches."""
     s = plan.strategy
-    degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch, s.virtual_stages)
+    degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch)
     return (*degrees, tuple(sorted(plan.gpus.items())))
 
 

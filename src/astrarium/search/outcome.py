@@ -25,6 +25,13 @@ class Objective(StrEnum):
     MEMORY = "memory"  # the least on the fullest rank
 
 
+class Prefer(StrEnum):
+    """Which plan comes first where several cannot be told apart."""
+
+    RECOMMENDED = "recommended"  # the simplest with room in memory
+    FASTEST = "fastest"
+
+
 class Mode(StrEnum):
     EXACT = "exact"
     UP_TO = "up-to"
@@ -48,6 +55,16 @@ class Limits(Value, frozen=True):
 
     budget_usd: float | None = None
     deadline_seconds: float | None = None
+
+
+class KeptFree(Value, frozen=True):
+    """What plans leave free on each GPU: for a chance to fit, or a number of bytes."""
+
+    fit_chance: float | None = None
+    margin_bytes: int = 0
+
+
+DEFAULT_FIT_CHANCE: Final = 0.95
 
 
 class Found(Value, frozen=True):

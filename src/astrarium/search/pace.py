@@ -10,33 +10,11 @@ from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import Pipelines
 from astrarium.cost.replay import chunk_passes
-from astrarium.cost.step import after_parts, pass_seconds, rank_parts
+from astrarium.cost.step import after_parts, rank_parts
 from astrarium.strategy.columns import Options
+from astrarium.strategy.estimate import StageSeconds
 from astrarium.strategy.placement import Parts
 from astrarium.strategy.types import Reach
-from astrarium.value import Value
-
-
-class StageSeconds(Value, frozen=True):
-    """One pipeline rank: forward and backward of one micro-batch, the rest once an iteration.
-
-    `chunk_*` are the parts of the passes on each virtual stage. `model` is a micro-batch through
-    the whole model, both passes, had this stage's GPUs all the layers. `send` is one transfer to
-    the next stage, one direction; with virtual stages the last one hands back to the first.
-    """
-
-    stage: int
-    gpu: str
-    pools: tuple[tuple[str, int], ...]
-    forward_seconds: float
-    backward_seconds: float
-    chunk_forward_seconds: tuple[float, ...]
-    chunk_backward_seconds: tuple[float, ...]
-    after_seconds: float
-    model_seconds: float
-    send_seconds: float
-    link: Reach
-    link_pools: tuple[str, ...]
 
 
 def smallest_gpu(cluster: Cluster, parts: Parts) -> str:
@@ -54,7 +32,7 @@ def stage_seconds(
     """Of every row of the pipelines, its stages."""
     layouts = pipelines.layouts
     rows = np.arange(len(placed))
-    forward, backward = pass_seconds(layouts, rows, rank_parts(layouts, rows, options))
+    _, (forward, backward) = rank_parts(layouts, rows, options)
     after = sum(after_parts(layouts, rows, options).values(), np.zeros_like(forward))
     whole = pipelines.model_seconds(options)
     several = np.flatnonzero(layouts.virtual > 1)
@@ -73,7 +51,7 @@ def stage_seconds(
                 StageSeconds(
                     stage=stage,
                     gpu=smallest_gpu(cluster, parts),
-                    pools=tuple((cluster.pools[pool].name, count) for pool, count in parts),
+                    pools={cluster.pools[pool].name: count for pool, count in parts},
                     forward_seconds=float(forward[row, column]),
                     backward_seconds=float(backward[row, column]),
                     chunk_forward_seconds=tuple(chunks[0][stage].tolist()),
@@ -83,6 +61,7 @@ def stage_seconds(
                     send_seconds=float(layouts.hop_seconds[row, column]) if sends else 0.0,
                     link=reach,
                     link_pools=tuple(cluster.pools[pool].name for pool in pools),
+                    busy_share=0.0,  # which only the whole iteration says
                 )
             )
         found.append(tuple(made))

@@ -12,37 +12,22 @@ import numpy as np
 
 from astrarium.arrays import Ints
 from astrarium.cluster import Cluster
+from astrarium.cost.chances import fit_chance
 from astrarium.cost.layouts import CostModel, Layouts
-from astrarium.cost.memory import MEMORY_CAUSES, memory_of
+from astrarium.cost.memory import MEMORY_CAUSES, Memory, memory_of
 from astrarium.cost.mixed import ClusterModel, StageClass
 from astrarium.cost.replay import is_executed, replayed_seconds
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
-from astrarium.cost.uncertainty import interval_ratios
+from astrarium.cost.uncertainty import doubts_of, interval_ratios
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
-from astrarium.search.pace import StageSeconds, smallest_gpu, stage_seconds
+from astrarium.search.pace import smallest_gpu, stage_seconds
 from astrarium.strategy.columns import Options, degrees_of, options_of
+from astrarium.strategy.estimate import StageMemory, StageSeconds
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 from astrarium.units import HOUR
 from astrarium.value import Value
-
-
-class StageMemory(Value, frozen=True):
-    """Bytes on the ranks of one pipeline stage."""
-
-    stage: int
-    gpu: str
-    capacity_bytes: int
-    by_cause: Mapping[str, float]
-
-    @property
-    def peak_bytes(self) -> float:
-        return sum(self.by_cause.values())
-
-    @property
-    def fits(self) -> bool:
-        return self.peak_bytes <= self.capacity_bytes
 
 
 class Run(Value, frozen=True):
@@ -85,6 +70,7 @@ class Plan(Value, frozen=True):
     train_seconds: float | None
     runtimes: tuple[str, ...]  # that can execute it
     megatron_lacks: tuple[str, ...]  # what it would need that Megatron does not have
+    fit_chance: float  # that no GPU runs out of memory
     run: Run | None = None  # None without a number of tokens
 
     @property
@@ -96,12 +82,6 @@ class Plan(Value, frozen=True):
         """The iteration on one machine with the summed speed of all stages: no waiting, no hops."""
         at_once = self.strategy.sequences / self.strategy.num_micro_batches
         return self.strategy.sequences / sum(at_once / one.model_seconds for one in self.stages)
-
-    def busy_share(self, stage: StageSeconds) -> float:
-        """The part of the iteration that a stage does not wait for others."""
-        passes = stage.forward_seconds + stage.backward_seconds
-        busy = self.strategy.num_micro_batches * passes + stage.after_seconds
-        return busy / self.iteration_seconds
 
     @property
     def peak_bytes(self) -> float:
@@ -151,18 +131,35 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
     for row, strategy in enumerate(strategies):
         ranks = np.flatnonzero(layouts.stages.present[row])
         stages = tuple(
-            StageMemory(
-                stage=stage,
-                gpu=smallest_gpu(cluster, parts),
-                capacity_bytes=min(cluster.pools[pool].gpu.memory_bytes for pool, _ in parts),
-                by_cause={c: float(getattr(memory, c)[row, rank]) for c in MEMORY_CAUSES},
-            )
+            _stage_memory(memory, row, int(rank), stage, parts, cluster)
             for stage, (rank, parts) in enumerate(zip(ranks, placed[row], strict=True))
         )
         breakdown = {c: float(getattr(seconds, c)[row]) for c in SECONDS_CAUSES}
         made = replace(strategy, stages=_stages(cluster, strategy, bounds[row], placed[row]))
         found.append(_Pipeline(made, breakdown, stages, of_stages[row], pool_gpus[row]))
     return found
+
+
+def _stage_memory(
+    memory: Memory, row: int, rank: int, stage: int, parts: Parts, cluster: Cluster
+) -> StageMemory:
+    by_cause = {cause: float(getattr(memory, cause)[row, rank]) for cause in MEMORY_CAUSES}
+    return StageMemory(
+        stage=stage,
+        gpu=smallest_gpu(cluster, parts),
+        peak_bytes=sum(by_cause.values()),
+        capacity_bytes=min(cluster.pools[pool].gpu.memory_bytes for pool, _ in parts),
+        **by_cause,
+    )
+
+
+def _with_busy_shares(priced: _Pipeline) -> tuple[StageSeconds, ...]:
+    """The stages, and the part of the iteration that each does not wait for others."""
+    batches, seconds = priced.strategy.num_micro_batches, priced.seconds
+    return tuple(
+        replace(one, busy_share=(batches * one.pass_seconds + one.after_seconds) / seconds)
+        for one in priced.stages
+    )
 
 
 def _class_of(parts: Parts) -> StageClass:
@@ -202,7 +199,10 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
     seconds = priced.seconds
     lacking = _no_place_for_inputs(model, priced.strategy)
     experts = workload.model.max_experts > 0
-    ratios = [interval_ratios(m.ops, m.runtime.name, experts=experts) for m, _ in used]
+    ratios = [
+        interval_ratios(doubts_of(m.ops, priced.breakdown, experts=experts), m.runtime.name)
+        for m, _ in used
+    ]
     low, high = min(ratio[0] for ratio in ratios), max(ratio[1] for ratio in ratios)
     iterations = workload.iterations
     train_seconds = None if iterations is None else iterations * seconds
@@ -224,12 +224,21 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         mfu=workload.flops_per_iteration / (seconds * peak_flops),
         breakdown_seconds=priced.breakdown,
         memory=priced.memory,
-        stages=priced.stages,
+        stages=_with_busy_shares(priced),
         usd_per_hour=usd_per_hour,
         usd_total=usd_total,
         train_seconds=train_seconds,
         runtimes=() if lacking else (model.pools[0].runtime.name,),
         megatron_lacks=lacking,
+        fit_chance=min(
+            fit_chance(
+                stage.peak_bytes,
+                stage.capacity_bytes,
+                model.pools[0].runtime.name,
+                experts=experts,
+            )
+            for stage in priced.memory
+        ),
     )
 
 
@@ -263,8 +272,8 @@ def chunk_bounds_of(model: ClusterModel, strategy: Strategy) -> Ints:
         planner = model.pools[0].planner
         return planner.bounds(strategy.pp, strategy.virtual_stages, strategy.split)
     layers, chunks = model.workload.model.num_layers, strategy.pp * strategy.virtual_stages
-    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
-    asked = [(stage.first_layer, stage.last_layer) for stage in stages]
+    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+    asked = [stage.layers for stage in stages]
     firsts = [first for first, _ in asked]
     lasts = [last for _, last in asked]
     if len(asked) != chunks:
@@ -286,12 +295,11 @@ def _stages(
     return tuple(
         Stage(
             gpu=smallest_gpu(cluster, parts),
-            first_layer=int(bounds[chunk]),
-            last_layer=int(bounds[chunk + 1]),
+            layers=(int(bounds[chunk]), int(bounds[chunk + 1])),
             devices=sum(count for _, count in parts),
-            rank=chunk % strategy.pp,
+            pipeline_rank=chunk % strategy.pp,
             chunk=chunk // strategy.pp,
-            pools=tuple((cluster.pools[pool].name, count) for pool, count in parts),
+            pools={cluster.pools[pool].name: count for pool, count in parts},
         )
         for chunk, parts in enumerate([*placed] * strategy.virtual_stages)
     )

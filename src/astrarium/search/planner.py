@@ -15,6 +15,7 @@ import numpy as np
 
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
+from astrarium.cost.chances import usable_bytes
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
@@ -27,6 +28,7 @@ from astrarium.search.listing import Progress, listed, no_progress, telling
 from astrarium.search.money import (
     Front,
     Runs,
+    best_paid,
     check_headway,
     find_front,
     front_of,
@@ -34,7 +36,16 @@ from astrarium.search.money import (
     nearest,
     rank_key,
 )
-from astrarium.search.outcome import LISTED, Limits, Mode, Objective, Rejection, SearchResult
+from astrarium.search.outcome import (
+    LISTED,
+    KeptFree,
+    Limits,
+    Mode,
+    Objective,
+    Prefer,
+    Rejection,
+    SearchResult,
+)
 from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.pools import (
     Asked,
@@ -45,6 +56,7 @@ from astrarium.search.pools import (
     search_pool,
     teams,
 )
+from astrarium.search.recommended import Recommendation, recommended
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule
 from astrarium.strategy.types import Strategy
@@ -52,6 +64,7 @@ from astrarium.units import format_bytes
 from astrarium.value import Value
 
 SHOWN_REASONS = 3
+NOTHING = KeptFree()
 
 
 class Planned(Value, frozen=True):
@@ -67,6 +80,7 @@ class Planned(Value, frozen=True):
     reasons: Counter[str]
     optimal: bool
     bound_gap: float
+    recommendation: Recommendation | None = None  # None where time is not all that counts
     front: tuple[Plan, ...] = ()  # that no other beats in time and money; the fastest first
     notes: tuple[str, ...] = ()  # for the reader
     faster_alone: Plan | None = None  # on all GPUs of one pool, where all pools have to be used
@@ -84,13 +98,17 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     tuning: Tuning = NEUTRAL,
     terms: RunTerms | None = None,
     most_types: int | None = None,
+    kept_free: KeptFree = NOTHING,
+    prefer: Prefer = Prefer.FASTEST,
     progress: Progress = no_progress,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most so many pools; None: all of them. `progress` hears how far the search is.
+    A job uses at most so many pools; None: all of them. `kept_free` is memory. With
+    `prefer` recommended, the plan to start comes first. `progress` hears how far the search is.
     """
     limits = limits or Limits()
+    cluster = with_margin(workload, cluster, kept_free)
     _check_request(workload, cluster, mode, limits)
     _check_types(cluster, mode, most_types)
     begin = time.perf_counter()
@@ -114,13 +132,15 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     if not plans:
         raise _refusal(asked, runs, most_types, results, on_front, limits)
     shown = listed(plans, objective)
+    choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None
     faster_alone = _faster_alone(asked, cluster, shown[0])
     rejected = sum((result.rejected for result in results), Counter())
-    rejected[Rejection.SLOWER] += max(len(found) - searched.of_front - len(shown[:top]), 0)
+    first = shown if choice is None else [choice.plan, *(p for p in shown if p != choice.plan)]
+    rejected[Rejection.SLOWER] += max(len(found) - searched.of_front - len(first[:top]), 0)
     return Planned(
         workload=workload,
         cluster=cluster,
-        plans=tuple(shown[:top]),
+        plans=tuple(first[:top]),
         seconds=time.perf_counter() - begin,
         space=sum(result.space for result in results),
         evaluated=sum(result.evaluated for result in results),
@@ -130,7 +150,41 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         bound_gap=_gap(results),
         front=on_front if front else (),
         faster_alone=faster_alone,
+        recommendation=choice,
     )
+
+
+def _recommendation(asked: Asked, runs: Runs, plans: Sequence[Plan]) -> Recommendation | None:
+    """The plan to start, where time alone decides; elsewhere the best plan is the answer."""
+    if asked.is_about_money or asked.objective not in (Objective.TIME, Objective.THROUGHPUT):
+        return None
+    pools = runs.cluster.pools
+    found = recommended(asked, pools[0] if len(pools) == 1 else None, plans)
+    if found.plan in plans:
+        return found
+    return replace(found, plan=best_paid(runs, found.plan, asked.objective, Limits()))
+
+
+def with_margin(workload: Workload, cluster: Cluster, kept_free: KeptFree) -> Cluster:
+    """The cluster with the memory that plans leave free on each GPU."""
+    if kept_free == NOTHING:
+        return cluster
+    runtime, experts = find_runtime().name, workload.model.max_experts > 0
+
+    def margin(pool: Pool) -> int:
+        capacity = pool.gpu.memory_bytes
+        if kept_free.margin_bytes >= capacity:
+            raise refusal(
+                "memory_margin",
+                f" {format_bytes(kept_free.margin_bytes)} is all of a {pool.gpu.name}, which has"
+                f" {format_bytes(capacity)}; leave less free",
+            )
+        if kept_free.fit_chance is None:
+            return kept_free.margin_bytes
+        return capacity - usable_bytes(capacity, kept_free.fit_chance, runtime, experts=experts)
+
+    pools = tuple(replace(pool, memory_margin=margin(pool)) for pool in cluster.pools)
+    return replace(cluster, pools=pools)
 
 
 def _faster_alone(asked: Asked, cluster: Cluster, best: Plan) -> Plan | None:
@@ -331,7 +385,7 @@ def _why_nothing(
             )
     if rejected[Rejection.MEMORY]:
         lacking = [
-            result.least_bytes - pool.gpu.memory_bytes
+            result.least_bytes - pool.usable_bytes
             for result, pool in zip(results, cluster.pools, strict=False)
         ]
         nearest = int(np.argmin(lacking))
@@ -353,10 +407,12 @@ def _why_too_large(
         return "and what would is ruled out"
     fullest = max(plan.memory, key=lambda stage: stage.peak_bytes)
     cause = max(fullest.by_cause, key=fullest.by_cause.__getitem__)
-    capacity = pool.gpu.memory_bytes
+    capacity = pool.usable_bytes
+    free = f", {format_bytes(pool.memory_margin)} of it kept free" if pool.memory_margin else ""
     return (
         f"the leanest strategy needs {format_bytes(fullest.peak_bytes)} on a {pool.gpu.name} of"
-        f" {format_bytes(capacity)} ({format_bytes(fullest.peak_bytes - capacity)} too much),"
+        f" {format_bytes(pool.gpu.memory_bytes)}{free}"
+        f" ({format_bytes(fullest.peak_bytes - capacity)} too much),"
         f" {format_bytes(fullest.by_cause[cause])} of it {cause}"
     )
 

@@ -26,11 +26,13 @@ class NoRoom(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        capacity = self.pool.gpu.memory_bytes
+        capacity, kept = self.pool.usable_bytes, self.pool.memory_margin
+        free = f", {format_bytes(kept)} of it kept free" if kept else ""
         return (
             f"no stage fits on {self.pool.name}: the leanest needs"
             f" {format_bytes(self.least_bytes)} on a {self.pool.gpu.name} of"
-            f" {format_bytes(capacity)} ({format_bytes(self.least_bytes - capacity)} too much)"
+            f" {format_bytes(self.pool.gpu.memory_bytes)}{free}"
+            f" ({format_bytes(self.least_bytes - capacity)} too much)"
         )
 
 
@@ -38,7 +40,7 @@ def pools_without_room(workload: Workload, cluster: Cluster) -> tuple[NoRoom, ..
     """The pools whose GPUs cannot hold a single layer, however it is divided among them."""
     model = ClusterModel(workload, cluster)
     least = [(pool, least_stage_bytes(model, i)) for i, pool in enumerate(cluster.pools)]
-    return tuple(NoRoom(pool, size) for pool, size in least if size > pool.gpu.memory_bytes)
+    return tuple(NoRoom(pool, size) for pool, size in least if size > pool.usable_bytes)
 
 
 def least_stage_bytes(model: ClusterModel, pool: int) -> float:

@@ -7,11 +7,13 @@ from the batch, switches from what the runtime permits. What is given must not c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from operator import index as index_of
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from astrarium.catalog import find_gpu
 from astrarium.errors import InputError, did_you_mean
@@ -33,19 +35,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 _STAGE_KEYS = ("layers", "pools", "gpu", "devices", "pipeline_rank", "chunk")
 _COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
-_KEYS = (
-    *_COUNTS,
-    "virtual_stages",
-    "sequence_parallel",
-    "pipeline_inside",
-    "split",
-    "zero_stage",
-    "recompute",
-    "offload_optimizer",
-    "overlap",
-    "schedule",
-    "stages",
-)
+_KEYS = Strategy.__struct_fields__
 # What tables and users call them.
 SHORT_NAMES = {
     "vpp": "virtual_stages",
@@ -55,57 +45,15 @@ SHORT_NAMES = {
     "sp": "sequence_parallel",
     "offload": "offload_optimizer",
 }
+_NESTED = {"recompute": Recompute.__struct_fields__, "overlap": Overlap.__struct_fields__}
 # Flat spellings of nested keys, as the rule language and the short form use them.
-_FLAT_KEYS = {
-    "recompute_granularity": ("recompute", "granularity"),
-    "recompute_method": ("recompute", "method"),
-    "recompute_layers": ("recompute", "layers"),
-    "recompute_modules": ("recompute", "modules"),
-    "overlap_grad_reduce": ("overlap", "grad_reduce"),
-    "overlap_param_gather": ("overlap", "param_gather"),
-    "overlap_p2p": ("overlap", "p2p"),
-    "overlap_tp": ("overlap", "tp"),
-}
-_NESTED = {
-    "recompute": ("granularity", "method", "layers", "modules"),
-    "overlap": ("grad_reduce", "param_gather", "p2p", "tp"),
-}
+_FLAT_KEYS = {f"{group}_{key}": (group, key) for group, keys in _NESTED.items() for key in keys}
 
 
 def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
-    """The `strategy` object of the plan document."""
-    return {
-        **{name: getattr(strategy, name) for name in _COUNTS},
-        "virtual_stages": strategy.virtual_stages,
-        "sequence_parallel": strategy.sequence_parallel,
-        "pipeline_inside": strategy.pipeline_inside,
-        "split": strategy.split.value,
-        "zero_stage": strategy.zero_stage,
-        "recompute": _recompute_to_dict(strategy.recompute),
-        "offload_optimizer": strategy.offload_optimizer,
-        "overlap": asdict(strategy.overlap),
-        "schedule": strategy.schedule.value,
-        "stages": [
-            {
-                "gpu": stage.gpu,
-                "layers": [stage.first_layer, stage.last_layer],
-                "devices": stage.devices,
-                "pipeline_rank": stage.rank,
-                "chunk": stage.chunk,
-                "pools": dict(stage.pools),
-            }
-            for stage in strategy.stages
-        ],
-    }
-
-
-def _recompute_to_dict(recompute: Recompute) -> dict[str, Any]:
-    return {
-        "granularity": recompute.granularity.value,
-        "method": recompute.method.value,
-        "layers": recompute.layers,
-        "modules": [module.value for module in recompute.modules],
-    }
+    """The strategy as plain data, ready for JSON."""
+    data: dict[str, Any] = msgspec.to_builtins(strategy)
+    return data
 
 
 class GivenStrategy(Value, frozen=True):
@@ -265,12 +213,11 @@ def _stages(reader: _Reader, nested: Mapping[str, Any], strategy: Strategy) -> t
         return tuple(
             Stage(
                 gpu=find_gpu(entry["gpu"]).name if entry.get("gpu") else "",
-                first_layer=index_of(entry["layers"][0]),
-                last_layer=index_of(entry["layers"][1]),
+                layers=(index_of(entry["layers"][0]), index_of(entry["layers"][1])),
                 devices=index_of(entry.get("devices", strategy.gpus // pp)),
-                rank=index_of(entry.get("pipeline_rank", number % pp)),
+                pipeline_rank=index_of(entry.get("pipeline_rank", number % pp)),
                 chunk=index_of(entry.get("chunk", number // pp)),
-                pools=tuple((str(n), index_of(c)) for n, c in entry.get("pools", {}).items()),
+                pools={str(n): index_of(c) for n, c in entry.get("pools", {}).items()},
             )
             for number, entry in enumerate(given)
         )

@@ -59,15 +59,15 @@ def _named(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...] | None:
     of_rank: dict[int, Parts] = {}
     left = [pool.num_gpus for pool in cluster.pools]
     for stage in strategy.stages:
-        parts = _by_name(stage, cluster)
-        if stage.rank in of_rank:
-            if parts and parts != of_rank[stage.rank]:
-                raise InputError(f"stages put pipeline rank {stage.rank} on different pools")
+        parts, rank = _by_name(stage, cluster), stage.pipeline_rank
+        if rank in of_rank:
+            if parts and parts != of_rank[rank]:
+                raise InputError(f"stages put pipeline rank {rank} on different pools")
             continue
         if not parts and not stage.gpu:
-            raise InputError(f"stages name no pool for pipeline rank {stage.rank}, but for others")
+            raise InputError(f"stages name no pool for pipeline rank {rank}, but for others")
         parts = parts or ((_pool_with_room(stage, cluster, left), stage.devices),)
-        of_rank[stage.rank] = parts
+        of_rank[rank] = parts
         for pool, count in parts:
             left[pool] -= count
     missing = [rank for rank in range(strategy.pp) if rank not in of_rank]
@@ -78,7 +78,8 @@ def _named(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...] | None:
 
 def _by_name(stage: Stage, cluster: Cluster) -> Parts:
     names = [pool.name for pool in cluster.pools]
-    return tuple(sorted((names.index(cluster.pool(n).name), count) for n, count in stage.pools))
+    counts = stage.pools.items()
+    return tuple(sorted((names.index(cluster.pool(name).name), count) for name, count in counts))
 
 
 def _pool_with_room(stage: Stage, cluster: Cluster, left: Sequence[int]) -> int:
@@ -89,7 +90,8 @@ def _pool_with_room(stage: Stage, cluster: Cluster, left: Sequence[int]) -> int:
             return pool
     have = ", ".join(f"{left[i]} left in {cluster.pools[i].name}" for i in alike) or "none of them"
     raise InputError(
-        f"pipeline rank {stage.rank} asks for {stage.devices} x {stage.gpu}; the cluster has {have}"
+        f"pipeline rank {stage.pipeline_rank} asks for {stage.devices} x {stage.gpu}; the cluster"
+        f" has {have}"
     )
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from enum import StrEnum
 
 from msgspec import field
+from msgspec.structs import force_setattr
 
 from astrarium.value import Value
 
@@ -95,16 +96,31 @@ class Stage(Value, frozen=True):
     """A run of layers on one pipeline rank; a rank with virtual stages holds several."""
 
     gpu: str  # the slower type, if it lies on two
-    first_layer: int
-    last_layer: int  # exclusive
+    layers: tuple[int, int]  # the first, and the one behind the last
     devices: int
-    rank: int
+    pipeline_rank: int
     chunk: int
-    pools: tuple[tuple[str, int], ...] = ()  # pools by name, and how many of the devices each has
+    pools: dict[str, int] = field(default_factory=dict)  # of the devices, by the name of their pool
+
+    def __hash__(self) -> int:
+        return hash((self.gpu, self.layers, self.pipeline_rank, self.chunk, *self.pools.items()))
+
+    @property
+    def first_layer(self) -> int:
+        return self.layers[0]
+
+    @property
+    def last_layer(self) -> int:
+        """Exclusive."""
+        return self.layers[1]
+
+    @property
+    def num_layers(self) -> int:
+        return self.layers[1] - self.layers[0]
 
 
 class Strategy(Value, frozen=True):
-    """One pipeline and its replicas."""
+    """One pipeline and its replicas; as JSON, the `strategy` of a plan."""
 
     tp: int = 1
     pp: int = 1
@@ -123,7 +139,14 @@ class Strategy(Value, frozen=True):
     recompute: Recompute = field(default_factory=Recompute)
     offload_optimizer: bool = False
     overlap: Overlap = field(default_factory=Overlap)
+    schedule: Schedule = Schedule.ONE_F_ONE_B  # follows from the virtual stages
     stages: tuple[Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        interleaved = self.virtual_stages > 1
+        force_setattr(
+            self, "schedule", Schedule.INTERLEAVED if interleaved else Schedule.ONE_F_ONE_B
+        )
 
     @property
     def gpus(self) -> int:
@@ -138,9 +161,5 @@ class Strategy(Value, frozen=True):
         """GPUs in use by the name of their pool."""
         used: Counter[str] = Counter()
         for stage in (stage for stage in self.stages if stage.chunk == 0):
-            used.update(dict(stage.pools))
+            used.update(stage.pools)
         return used
-
-    @property
-    def schedule(self) -> Schedule:
-        return Schedule.INTERLEAVED if self.virtual_stages > 1 else Schedule.ONE_F_ONE_B

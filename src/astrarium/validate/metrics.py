@@ -48,6 +48,7 @@ class NotScored(StrEnum):
     TOO_DEEP = "more pipeline stages than layers"
     IDLE = "below 5 % of peak"
     TOO_FAST = "faster than the GPUs' peak"
+    STALLED = "stalled: as long as with twice the micro-batch"
 
 
 class ScoredValue(Value, frozen=True):
@@ -168,7 +169,9 @@ def why_not_scored(prediction: Prediction, scoring: Scoring = Scoring.STATED) ->
         return NotScored.TOO_DEEP
     if (mfu_of_time(prediction) or 0.0) > MOST_MFU:
         return NotScored.TOO_FAST
-    return NotScored.IDLE if (measured_mfu(prediction) or 0.0) < LEAST_MFU else None
+    if (measured_mfu(prediction) or 0.0) < LEAST_MFU:
+        return NotScored.IDLE
+    return NotScored.STALLED if prediction.stalled else None
 
 
 def beyond_memory(prediction: Prediction) -> bool:

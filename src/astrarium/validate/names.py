@@ -23,7 +23,9 @@ from astrarium.value import Value
 Meaning = TypeVar("Meaning")
 
 # Remarks, counts, chassis and memory generations around the name of a GPU.
-NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\b(?:dgx|hgx)\b|\bhbm\d\w*"
+# What stands between the names of several GPU types.
+BETWEEN_GPUS: Final = r"\s*[+,/&;]\s*|\s+(?:and|with|plus)\s+"
+NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\bx\s*\d+\s*$|\b(?:dgx|hgx)\b|\bhbm\d\w*"
 # H100 boards with HBM2e, on which torchtitan's figures were taken. Bandwidth as published for such
 # boards (arXiv 2604.11391). Of the power limit torchtitan only says that it is lower, the peak
 # being between SXM5 (700 W) and NVL (400 W): the middle is taken.
@@ -65,7 +67,8 @@ PROGRAMS: Final = (
     ),
     TrainingProgram(r"megatron.*\bci\b", "megatron", sequence=True),
     TrainingProgram(r"megatron-?bridge|\bbridge\b", "megatron-bridge", True, 1, True),
-    TrainingProgram(r"nemo", "nemo", True, 1, True),
+    # MLPerf's results name the container that NVIDIA ran NeMo in: "PyTorch NVIDIA Release 24.09".
+    TrainingProgram(r"nemo|nvidia.*\brelease\b", "nemo", True, 1, True),
     TrainingProgram(r"megatron-?fsdp", "megatron", True, 3, True),
     TrainingProgram(r"megatron.*(\+ *te\b|transformer ?engine)", "megatron", False, 1, True),
     TrainingProgram(r"mcore|megatron[- ]core", "megatron", True, 1, True),
@@ -172,6 +175,9 @@ DENIED_AFTER: Final = r"^( is| was|:| ?=)? ?(off|false|disabled|not)\b"
 # What flash attention does not run on.
 OLD_GPUS: Final = r"(\d+ ?x ?)?(nvidia[- ])?(tesla[- ])?[pvt]\d"
 LOCAL: Final = "megatron-local"
+# Dense layers run as CUDA graphs; capturing those with experts failed in megatron-core 0.19.2.
+GRAPHS: Final = "megatron-graphs"
+CAPTURED: Final = r"cuda[- ]?graphs?"
 # What tells that torchtitan compiled its layers: the word, or products in 8 bits and pipelined
 # tensor parallelism, which it offers with torch.compile only.
 COMPILED: Final = r"compile|fp8|float8|fp4|async[- ]?tp"
@@ -183,6 +189,8 @@ PRECISIONS: Final = (
     (r"bf16|bfloat16|bf-16", Precision.BF16),
     (r"fp16|float16|half|\bamp\b|mixed", Precision.FP16),
 )
+# A number format in the name of a model or GPU.
+NAMED_PRECISION: Final = r"(?<![a-z0-9])(?:mx|nv)?(?:fp|float|bf)-?(?:4|8|16|32)(?![0-9])"
 UNMODELLED_PRECISIONS: Final = r"fp32|float32|tf32|fp64|int8"
 
 
@@ -193,6 +201,12 @@ def resolve_gpu(text: str) -> Gpu:
 
 @cache
 def _gpu(text: str) -> Gpu:
+    several = _types_named(text)
+    if len(several) > 1:
+        raise InputError(
+            f"a row on GPUs of several types ({', '.join(several)}) says nothing of its stages;"
+            " `astrarium predict --gpus` prices one with several pools"
+        )
     for candidate in _spellings(text):
         try:
             gpu = find_gpu(candidate)
@@ -200,6 +214,22 @@ def _gpu(text: str) -> Gpu:
             continue
         return _with_memory(_variant(gpu, text), text)
     return find_gpu(text)  # raises, with the nearest name
+
+
+def _types_named(text: str) -> list[str]:
+    """The GPU types of a list, none if it is not a list; a part that is no GPU says nothing."""
+    bare = re.sub(r"\(.*?\)", " ", text)
+    named: dict[str, None] = {}
+    parts = re.split(BETWEEN_GPUS, bare, flags=re.IGNORECASE)
+    for part in parts if len(parts) > 1 else ():
+        for candidate in _spellings(part.strip()):
+            try:
+                gpu = _with_memory(find_gpu(candidate), part)
+            except InputError:
+                continue
+            named[f"{gpu.name} of {gpu.memory_bytes / GIB:.0f} GiB"] = None
+            break
+    return list(named)
 
 
 def _variant(gpu: Gpu, text: str) -> Gpu:
@@ -307,6 +337,8 @@ def _runtime_name(program: TrainingProgram, row: MeasuredRow) -> str:
         if by_torch or bare:
             return LOCAL
     words = f"{row.framework} {row.precision} {row.overlap} {row.notes}".lower()
+    if program.runtime == "megatron" and not row.moe_experts and _says(CAPTURED, words):
+        return GRAPHS
     if program.runtime == "torchtitan":
         return program.runtime if re.search(COMPILED, words) else "torchtitan-eager"
     if program.runtime == "fsdp" and "compile" in words:
@@ -331,8 +363,13 @@ def _program(text: str) -> TrainingProgram:
     raise InputError(f"unknown framework '{text}'{hint}; known are {known}")
 
 
-def resolve_precision(text: str, gpu: Gpu) -> Precision:
-    """The number format of the matrix products; where not stated, the GPU's usual 16 bits."""
+def resolve_precision(row: MeasuredRow, gpu: Gpu) -> Precision:
+    """The number format of the matrix products.
+
+    Where the row does not state it, the name of its model or GPU may; otherwise it is the GPU's
+    usual 16 bits.
+    """
+    text = row.precision or " ".join(re.findall(NAMED_PRECISION, f"{row.model} {row.gpu}".lower()))
     found: Precision | None = first_match(PRECISIONS, text)
     if found is None and text and re.search(UNMODELLED_PRECISIONS, text.lower()):
         raise InputError(f"precision {text} is not modelled")

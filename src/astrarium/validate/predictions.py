@@ -7,14 +7,17 @@ enters a prediction only through the number of micro-batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from astrarium.catalog.runtimes import ReportedMemory, Runtime
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
-from astrarium.search.plan import Plan, StageMemory, estimate
+from astrarium.search.plan import Plan, estimate
+from astrarium.strategy.estimate import StageMemory
 from astrarium.validate.scenario import Scenario, scenario_of
+from astrarium.validate.stalls import Run, stalled
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import ReportingRank
 from astrarium.value import Value
@@ -29,6 +32,7 @@ class Prediction(Value, frozen=True):
     scenario: Scenario | None = None
     plan: Plan | None = None
     reason: str = ""
+    stalled: bool = False  # its measured time does not depend on its micro-batch
 
     @property
     def iter_time_s(self) -> float | None:
@@ -70,7 +74,24 @@ def predict_rows(
     for members in groups.values():
         for index, prediction in _predict_group(members, rows, tuning_of):
             out[index] = prediction
-    return tuple(prediction for prediction in out if prediction is not None)
+    return _with_stalls([prediction for prediction in out if prediction is not None])
+
+
+def _with_stalls(predictions: Sequence[Prediction]) -> tuple[Prediction, ...]:
+    """The same, with the runs marked that stalled; those of other sources ran elsewhere."""
+    by_source: dict[str, list[tuple[int, Run]]] = {}
+    for index, found in enumerate(predictions):
+        seconds = found.row.iter_time_s
+        if found.scenario is not None and found.plan is not None and seconds is not None:
+            run = (found.scenario, found.plan, seconds)
+            by_source.setdefault(found.row.source, []).append((index, run))
+    marked = list(predictions)
+    for members in by_source.values():
+        late = stalled([run for _, run in members])
+        for (index, _), is_late in zip(members, late, strict=True):
+            if is_late:
+                marked[index] = replace(predictions[index], stalled=True)
+    return tuple(marked)
 
 
 def _key(scenario: Scenario) -> tuple[object, ...]:

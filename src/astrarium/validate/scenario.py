@@ -45,6 +45,8 @@ from astrarium.value import Value
 
 BITS_PER_BYTE: Final = 8
 GIGA: Final = 1e9
+# Embedding and head, which may be stages of their own.
+ENDS: Final = 2
 # Micro-batches tried where none is stated.
 USUAL_MICRO_BATCHES: Final = (1, 2, 4, 8)
 # Words for the number of micro-batches in notes, asked only where the batch is not stated.
@@ -94,6 +96,10 @@ def scenario_of(row: MeasuredRow) -> Scenario:
     model = model_of(row, seq_length)
     degrees = _degrees(row, gpu)
     obstacle = ""
+    if degrees.pp > model.num_layers + ENDS and row.iter_time_s is not None:
+        raise InputError(
+            f"pp {degrees.pp} contradicts the {model.num_layers} layers: no stage can be empty"
+        )
     if degrees.pp > model.num_layers:
         obstacle = f"{model.num_layers} layers cannot fill {degrees.pp} pipeline stages"
         degrees = replace(degrees, pp=model.num_layers)
@@ -105,7 +111,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         model,
         seq_length,
         batch.dp * batch.micro_batch * batch.num_micro_batches,
-        precision=resolve_precision(row.precision, gpu),
+        precision=resolve_precision(row, gpu),
     )
     return Scenario(
         workload=workload,

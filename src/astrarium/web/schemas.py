@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 
 from astrarium.export.result import NearestPart, RefusalPart
 from astrarium.plans.document import PlanDocument
+from astrarium.plans.document import schemas as document_schemas
 from astrarium.report.explain.terms import Explanation, PlanComparison
 from astrarium.report.timeline.columns import TimelineDocument
 from astrarium.web.catalog import Catalog
@@ -117,8 +118,6 @@ TYPES: Final = (
 
 def openapi(app: FastAPI) -> dict[str, Any]:
     """The description of the API, with the schemas of what it returns."""
-    import msgspec
-
     described = get_openapi(
         title=app.title,
         version=app.version,
@@ -126,7 +125,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         openapi_version="3.1.0",
     )
-    _, made = msgspec.json.schema_components(TYPES, ref_template=REFERENCE)
+    made = document_schemas(TYPES, REFERENCE)
     schemas: dict[str, Any] = described.setdefault("components", {}).setdefault("schemas", {})
     for name, schema in made.items():
         assert name not in schemas, f"two schemas are called {name}"

@@ -91,14 +91,21 @@ CASES = {
 }
 
 
+def without_virtual_stages(best: dict[Group, float]) -> dict[Group, float]:
+    """The best score of what a list tells apart."""
+    folded: dict[Group, float] = {}
+    for key, score in best.items():
+        folded[key[:-1]] = min(score, folded.get(key[:-1], score))
+    return folded
+
+
 def assert_no_worse(result: SearchResult, best: dict[Group, float]) -> None:
     """No plan is worse than brute force over named splits; other splits are listed if better."""
-    named = sorted(best.values())[: len(result.found)]
+    folded = without_virtual_stages(best)
+    named = sorted(folded.values())[: len(result.found)]
     for place, found in enumerate(result.found):
         one = found.strategy
-        own = best[
-            one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch, one.virtual_stages
-        ]
+        own = folded[one.tp, one.pp, one.dp, one.cp, one.ep, one.etp, one.micro_batch]
         assert found.score <= named[place] * (1 + ROUNDING)
         if one.split is LayerSplit.FREE:
             assert found.score <= own * (1 + ROUNDING)
@@ -234,7 +241,7 @@ def test_found_strategies_pass_every_rule_and_fit(
     workload: Workload, rules: tuple[str, ...]
 ) -> None:
     pool = pool_of("h100:16", 14 * GB)
-    result = searched(workload, pool, top=20, rules=user_rules(rules))
+    result = searched(workload, pool, top=60, rules=user_rules(rules))
     several = [found.strategy for found in result.found if found.strategy.virtual_stages > 1]
     assert {LayerSplit.FREE} < {strategy.split for strategy in several}
     model = CostModel(workload, pool)

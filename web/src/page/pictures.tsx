@@ -109,7 +109,7 @@ export function Timeline({ document, plan, isFinal, stage, onStage }: TimelinePr
   );
 }
 
-function leftOutText({ left_out }: TimelineDocument): string {
+function leftOutText({ left_out = 0 }: TimelineDocument): string {
   return left_out > 0
     ? `Hatched: ${whole(left_out)} passes and transfers of the middle, which repeats itself, are left out.`
     : "";

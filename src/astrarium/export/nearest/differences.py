@@ -48,7 +48,7 @@ def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
 
 def _pools(strategy: Strategy) -> list[str]:
     """Those of all stages in their order; once for neighbours that are alike."""
-    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
     return [names for names, _ in groupby(" and ".join(dict(s.pools)) for s in stages)]
 
 

@@ -253,8 +253,8 @@ def _filled(own: Strategy) -> tuple[Stage, ...]:
     if not all(sizes[1:-1]):
         return ()
     ends = list(accumulate(sizes))
-    stages = sorted(own.stages, key=lambda stage: (stage.chunk, stage.rank))
+    stages = sorted(own.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
     return tuple(
-        replace(stage, first_layer=end - size, last_layer=end)
+        replace(stage, layers=(end - size, end))
         for stage, size, end in zip(stages, sizes, ends, strict=True)
     )

@@ -75,7 +75,7 @@ def parallelism(job: Job, head: str) -> dict[str, Any]:
 
 def modules_of_stages(job: Job, head: str) -> Iterator[list[str]]:
     """Names of the modules of every stage, in the order of the model."""
-    stages = sorted(job.strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+    stages = sorted(job.strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
     if len(stages) != job.strategy.pp * job.strategy.virtual_stages:
         raise InputError("the plan does not say which layers each stage holds; make it again")
     for index, stage in enumerate(stages):

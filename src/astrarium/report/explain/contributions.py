@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astrarium.plans.document import ClusterPart, PlanPart, PoolPart, StageTimePart
+from astrarium.plans.document import ClusterPart, PlanPart, PoolPart, StageSeconds
 from astrarium.strategy.types import Reach
 from astrarium.value import Value
 
@@ -105,7 +105,7 @@ def _paid(pool: PoolPart, used: int) -> int:
     return int(billed_gpus(np.array(used), pool.gpus_per_node, pool.rented_sizes))
 
 
-def _work(stage: StageTimePart) -> float:
+def _work(stage: StageSeconds) -> float:
     """The part of the model on a stage, by the time that its own GPUs would take for all of it."""
     return stage.pass_seconds / stage.model_seconds
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.plans.document import PlanPart, StageTimePart
+from astrarium.plans.document import PlanPart, StageSeconds
 from astrarium.report.explain.contributions import Loss, PoolShare, SlowestLink
 from astrarium.report.explain.terms import Explanation
 from astrarium.report.tables import Field, indented, listing, percent, runs, terms_table, title
@@ -63,7 +63,7 @@ def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:
     """Stages in order; those in a row that are alike share a line."""
     layers, gpus = layers_of_stages(plan), stage_gpus(plan)
 
-    def cells(stage: StageTimePart) -> tuple[str, ...]:
+    def cells(stage: StageSeconds) -> tuple[str, ...]:
         return (
             gpus[stage.stage],
             f"{layers[stage.stage]:,}",

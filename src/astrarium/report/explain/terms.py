@@ -34,6 +34,7 @@ from astrarium.value import Value
 SCHEMA = "astrarium.explanation/1"
 REMEDIES_SHOWN = 3
 WORTH_A_REMEDY = 0.01  # causes below this share of the iteration are not worth advice
+LAUNCH_BOUND = 0.05  # of the iteration: a device that waits longer for its host is bound by it
 
 
 class TimeTerm(Value, frozen=True):
@@ -142,6 +143,12 @@ def _binds(plan: PlanPart, time: tuple[TimeTerm, ...]) -> Iterator[str]:
     first = max(kinds, key=lambda kind: kinds[kind])
     others = ", ".join(f"{kind} {_percent(kinds[kind])}" for kind in TimeKind if kind is not first)
     yield f"{first} binds: {_percent(kinds[first])} of the iteration; {others}"
+    waits = next((term for term in time if term.cause == "host"), None)
+    if waits and waits.share >= LAUNCH_BOUND:
+        yield (
+            "launch-bound: CUDA graphs, or a larger micro-batch, would gain up to"
+            f" {format_seconds(waits.seconds)}, {_percent(waits.share)}"
+        )
     overheads = [term for term in time if time_cause(term.cause).remedy]
     if overheads:
         largest = overheads[0]

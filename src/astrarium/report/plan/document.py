@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +17,20 @@ from astrarium.model.workload import Workload
 from astrarium.plans.document import (
     SCHEMA,
     AlonePart,
+    ChoicePart,
     ClusterPart,
     ComparePart,
-    EvaluationPart,
     LinkPart,
     ParetoPart,
     PlanDocument,
     PlanPart,
     PoolPart,
-    RampPart,
     SearchPart,
     SensitivityPart,
     WorkloadPart,
 )
 from astrarium.plans.pareto import pareto_of, pareto_part, with_ties
-from astrarium.plans.parts import plan_part, strategy_part
+from astrarium.plans.parts import plan_part
 from astrarium.report.plan.measured import measured_notes
 from astrarium.report.wording import strategy_words
 from astrarium.search.formats import runnable
@@ -39,6 +38,7 @@ from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned
+from astrarium.search.recommended import is_tied
 from astrarium.units import HOUR, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -100,14 +100,30 @@ def document_of(
         (*notes, *found),
         compare=compare,
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
+        choice=_choice_part(planned),
+    )
+
+
+def _choice_part(planned: Planned) -> ChoicePart | None:
+    found = planned.recommendation
+    if found is None:
+        return None
+    ranks = {id(plan): rank for rank, plan in enumerate(planned.plans, start=1)}
+    tied = [plan for plan in planned.plans if is_tied(found.fastest, plan)]
+    return ChoicePart(
+        recommended=1,
+        fastest=ranks.get(id(found.fastest)),
+        near_tie=tuple(ranks[id(plan)] for plan in tied),
+        slower=found.slower,
+        chance=found.chance,
+        why=found.why,
     )
 
 
 def _alone_part(plan: Plan | None) -> AlonePart | None:
     if plan is None:
         return None
-    strategy = strategy_part(plan.strategy)
-    return AlonePart(_pool_of(plan), plan.strategy.gpus, plan.iteration_seconds, strategy)
+    return AlonePart(_pool_of(plan), plan.strategy.gpus, plan.iteration_seconds, plan.strategy)
 
 
 def _pool_of(plan: Plan) -> str:
@@ -119,12 +135,7 @@ def with_run_terms(document: PlanDocument, terms: RunTerms) -> PlanDocument:
     """The document that says how the batch grows and when the model is evaluated."""
     if document.search is None:
         return document
-    ramp, evaluation = terms.ramp, terms.evaluation
-    search = replace(
-        document.search,
-        rampup_batch=None if ramp is None else RampPart(**asdict(ramp)),
-        evaluation=None if evaluation is None else EvaluationPart(**asdict(evaluation)),
-    )
+    search = replace(document.search, rampup_batch=terms.ramp, evaluation=terms.evaluation)
     return replace(document, search=search)
 
 
@@ -247,7 +258,7 @@ def alone_notes(planned: Planned) -> tuple[str, ...]:
         return ()
     pool = _of_pool(planned.cluster.pool(_pool_of(alone)), alone.strategy.gpus)
     experts = planned.workload.model.max_experts > 0
-    words = strategy_words(strategy_part(alone.strategy), experts=experts)
+    words = strategy_words(alone.strategy, experts=experts)
     return (
         f"{pool} alone take {format_seconds(alone.iteration_seconds)} an iteration ({words}), all"
         f" GPUs together {format_seconds(best.iteration_seconds)}; --mode up-to leaves GPUs out",

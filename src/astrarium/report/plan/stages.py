@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from astrarium.plans.document import MEMORY_KEYS, MemoryPart, PlanPart
+from astrarium.plans.document import MEMORY_KEYS, PlanPart, StageMemory
 from astrarium.report.tables import GAP, Bar, Field, fitting, gib, indented, table, width_of
 from astrarium.report.wording import layers_of_stages, layers_words, stage_gpus
 
@@ -34,7 +34,7 @@ def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> Re
     return Group(table(fields, gap, bars=bars, scale=scale), *_below(plan, hidden))
 
 
-def _fields(plan: PlanPart, stages: Sequence[MemoryPart], *, full: bool) -> list[Field]:
+def _fields(plan: PlanPart, stages: Sequence[StageMemory], *, full: bool) -> list[Field]:
     """GPU types where there are several; capacities where they differ."""
     layers, gpus = layers_of_stages(plan), stage_gpus(plan)
     held = [f"{layers[s.stage]:,}" if s.stage in layers else "" for s in stages]
@@ -53,11 +53,11 @@ def _fields(plan: PlanPart, stages: Sequence[MemoryPart], *, full: bool) -> list
     return fields
 
 
-def _style(stage: MemoryPart) -> str:
+def _style(stage: StageMemory) -> str:
     return "red" if stage.share > 1 else "yellow" if stage.share > NEARLY_FULL else "green"
 
 
-def _below(plan: PlanPart, hidden: Sequence[MemoryPart]) -> Iterator[RenderableType]:
+def _below(plan: PlanPart, hidden: Sequence[StageMemory]) -> Iterator[RenderableType]:
     """The stages that are not shown; the layers of all if they are not alike."""
     if hidden:
         low, high = (gib(f(stage.peak_bytes for stage in hidden)) for f in (min, max))
@@ -69,7 +69,7 @@ def _below(plan: PlanPart, hidden: Sequence[MemoryPart]) -> Iterator[RenderableT
         yield indented(layers, style="dim")
 
 
-def _telling_stages(stages: Sequence[MemoryPart]) -> list[MemoryPart]:
+def _telling_stages(stages: Sequence[StageMemory]) -> list[StageMemory]:
     """All stages if they are few, else the first, the last, and the fullest of each GPU type."""
     if len(stages) <= STAGES_SHOWN:
         return list(stages)

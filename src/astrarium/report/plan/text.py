@@ -13,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from astrarium.plans.document import (
+    ChoicePart,
     ClusterPart,
-    MemoryPart,
     PlanDocument,
     PlanPart,
     PoolPart,
@@ -54,6 +54,7 @@ from astrarium.units import DAY, format_count, format_rate, format_seconds
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
+CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
 
 
@@ -65,6 +66,9 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     yield title("Best strategies" if len(listed) > 1 else "Best strategy")
     experts = document.workload.has_experts
     yield strategies_table(listed, document.cluster, width, experts=experts)
+    if document.choice is not None and document.choice.why:
+        yield ""
+        yield indented(choice_words(document.choice))
     yield from pipelines(listed)
     if document.compare is not None:
         from astrarium.report.plan.compare import compare_section
@@ -285,7 +289,7 @@ def results(plans: Sequence[PlanPart]) -> list[Field]:
         "likely": lambda p: interval(p.interval_seconds, p.iteration_seconds),
         "tokens/s": lambda p: format_count(p.tokens_per_second),
         "MFU": lambda p: percent(p.mfu),
-        "memory GiB": lambda p: _peak(p.fullest),
+        "GiB, fits": _peak,
         "$/h": lambda p: dollars(p.usd_per_hour),
     }
     if all(plan.train_seconds is not None for plan in plans):
@@ -294,8 +298,27 @@ def results(plans: Sequence[PlanPart]) -> list[Field]:
     return [Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()]
 
 
-def _peak(stage: MemoryPart) -> str:
-    return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
+def choice_words(choice: ChoicePart) -> str:
+    """Why the first plan is recommended, and what it costs."""
+    fastest = "the fastest" if choice.fastest is None else f"plan {choice.fastest}, the fastest"
+    return (
+        f"Plan {choice.recommended} is recommended: {', '.join(choice.why)}. Predicted"
+        f" {percent(choice.slower)} slower than {fastest}, which is too little to tell them apart"
+        f" (the odds are {100 * choice.chance:.0f} to {100 * (1 - choice.chance):.0f})."
+    )
+
+
+def chance(share: float) -> str:
+    """A chance in whole per cent; what is not certain is not called so."""
+    return ">99 %" if share > CERTAIN else f"{100 * share:.0f} %"
+
+
+def _peak(plan: PlanPart) -> str:
+    """The fullest stage, and the chance that all stages fit."""
+    stage = plan.fullest
+    if plan.fit_chance is None:
+        return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
+    return f"{gib(stage.peak_bytes)} {chance(plan.fit_chance)}"
 
 
 def time_table(plan: PlanPart, width: int) -> RenderableType:

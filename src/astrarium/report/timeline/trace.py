@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from astrarium.plans.document import PlanDocument, PlanPart, StagePart
+from astrarium.plans.document import PlanDocument, PlanPart
 from astrarium.report.tables import GIB
 from astrarium.report.timeline.events import Event, EventKind, PlanTimeline, timeline_of
+from astrarium.strategy.types import Stage
 
 MICROSECONDS: Final = 1e6
 PASSES, AFTER = 0, 1
@@ -64,12 +65,12 @@ def trace_of(document: PlanDocument, plan: PlanPart, *, every_rank: bool = False
     }
 
 
-def _stages(plan: PlanPart) -> list[StagePart]:
+def _stages(plan: PlanPart) -> list[Stage]:
     """One part for each pipeline stage: its first chunk."""
     return [stage for stage in plan.strategy.stages if stage.chunk == 0]
 
 
-def _what(plan: PlanPart, stage: StagePart) -> str:
+def _what(plan: PlanPart, stage: Stage) -> str:
     own = [s for s in plan.strategy.stages if s.pipeline_rank == stage.pipeline_rank]
     layers = ", ".join(f"{s.layers[0]}-{s.layers[1] - 1}" for s in own if s.layers[1] > s.layers[0])
     return f"{stage.devices} x {stage.gpu}, layers {layers or 'none'}"

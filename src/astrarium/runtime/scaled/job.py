@@ -110,7 +110,7 @@ def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
 
 def _planned_cut(workload: Workload, strategy: Strategy) -> PipelineCut:
     if strategy.stages:
-        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.rank))
+        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
         return cut_of(strategy, [*(s.first_layer for s in ordered), workload.model.num_layers])
     weights, head = layer_weights(workload.model, workload.seq_length, "")
     bounds = chunk_bounds(weights, head, strategy.pp, strategy.virtual_stages, strategy.split)
@@ -184,7 +184,7 @@ def _with_stages(
     small: Strategy, planned: Strategy, cut: PipelineCut, chosen: SmallCut
 ) -> Strategy:
     """The small stages, each on the pools of the stage that it stands for."""
-    gpus = {stage.rank: stage.gpu for stage in planned.stages}
+    gpus = {stage.pipeline_rank: stage.gpu for stage in planned.stages}
     block = small.tp * small.dp * small.cp
     stages, first = [], 0
     for number, layers in enumerate(chosen.layers):
@@ -192,19 +192,17 @@ def _with_stages(
         rank = chosen.ranks[place]
         last = first + len(layers)
         pools = _shares(cut.pools[rank], block)
-        stages.append(Stage(gpus.get(rank, ""), first, last, block, place, chunk, pools))
+        stages.append(Stage(gpus.get(rank, ""), (first, last), block, place, chunk, pools))
         first = last
     even = len({len(layers) for layers in chosen.layers}) == 1
     split = LayerSplit.EVEN if even else LayerSplit.FREE
     return replace(small, stages=tuple(stages), split=split)
 
 
-def _shares(pools: tuple[str, ...], block: int) -> tuple[tuple[str, int], ...]:
+def _shares(pools: tuple[str, ...], block: int) -> dict[str, int]:
     """Processes of a stage by pool; of two pools, as many as there are processes."""
     kept = pools[:block]
-    return tuple(
-        (name, block // len(kept) + (i < block % len(kept))) for i, name in enumerate(kept)
-    )
+    return {name: block // len(kept) + (i < block % len(kept)) for i, name in enumerate(kept)}
 
 
 def _changes(before: TrainingJob, after: TrainingJob, cut: PipelineCut) -> Iterator[ScaledSize]:

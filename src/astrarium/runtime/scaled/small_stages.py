@@ -43,7 +43,7 @@ class SmallCut(Value, frozen=True):
 
 def cut_of(strategy: Strategy, bounds: Sequence[int]) -> PipelineCut:
     """The cut of a strategy whose chunks begin at `bounds`."""
-    names = {stage.rank: tuple(name for name, _ in stage.pools) for stage in strategy.stages}
+    names = {stage.pipeline_rank: tuple(stage.pools) for stage in strategy.stages}
     return PipelineCut(tuple(bounds), tuple(names.get(rank, ()) for rank in range(strategy.pp)))
 
 

@@ -66,12 +66,11 @@ class KeptPlans(Score):
         stages = tuple(
             Stage(
                 gpu=min((pools[p].gpu for p, _ in of), key=lambda g: g.memory_bytes).name,
-                first_layer=int(priced.bounds[chunk]),
-                last_layer=int(priced.bounds[chunk + 1]),
+                layers=(int(priced.bounds[chunk]), int(priced.bounds[chunk + 1])),
                 devices=sum(n for _, n in of),
-                rank=chunk % plain.pp,
+                pipeline_rank=chunk % plain.pp,
                 chunk=chunk // plain.pp,
-                pools=tuple((pools[p].name, n) for p, n in of),
+                pools={pools[p].name: n for p, n in of},
             )
             for chunk, of in enumerate(list(parts) * virtual)
         )

@@ -186,7 +186,7 @@ class RowBounds:
         least = least_bytes_of_degrees(
             degrees, shards, model.layers_of_kind, model.runtime, model.tuning
         )
-        fits = least <= max(pool.gpu.memory_bytes for pool in self.cluster.pools)
+        fits = least <= max(pool.usable_bytes for pool in self.cluster.pools)
         self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
         lacking = float(least[~fits].min(initial=np.inf))
         self.state.least_bytes = min(self.state.least_bytes, lacking)

@@ -7,8 +7,8 @@ out, the cost model prices the rest. Once the next bound exceeds the worst plan 
 unseen can be better. In the end the layers of what could still be better are dealt anew
 (`open_layouts`, `redealing`); what no bound rules out is stated as a gap.
 
-Kept are the best strategies of different layouts (degrees, micro-batch, virtual stages): plans a
-user would tell apart, not the same plan with another switch set.
+Kept are the best strategies of different degrees and micro-batches: plans a user would tell apart,
+not the same plan with other virtual stages or another switch set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from astrarium.cost.dealings import Turns, least_passes
 from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.memory import least_bytes, least_bytes_of_degrees
 from astrarium.cost.replay import executed_totals
-from astrarium.cost.step import least_passes_of, passes_of, total_seconds, walk
+from astrarium.cost.step import (
+    launched_passes,
+    least_device_passes,
+    least_passes_of,
+    total_seconds,
+    walk,
+)
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
@@ -281,13 +287,12 @@ class Search:
     def _layout_seconds(self, layouts: Layouts) -> Floats:
         """Passes without recomputation, all hidden that can be; layers dealt as they may be."""
         on_rank, every = layouts.on_rank, np.arange(len(layouts))
-        device = on_rank.forward + on_rank.backward + on_rank.cp + on_rank.ep
-        device = device + np.minimum(on_rank.tp, on_rank.tp_overlapped)
+        device = least_device_passes(on_rank)
         overlapped = np.ones(len(layouts), bool)
         if self._deals_freely:
-            passes = passes_of(device, on_rank)
-            return least_passes_of(layouts, every, passes, on_rank.launch, overlapped)
-        forward, backward = passes_of(np.maximum(device, on_rank.launch), on_rank)
+            return least_passes_of(layouts, every, device, on_rank.launch, overlapped)
+        passes = zip(device, launched_passes(on_rank.launch), strict=True)
+        forward, backward = (np.maximum(computed, launched) for computed, launched in passes)
         return walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
 
     def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
@@ -318,7 +323,7 @@ class Search:
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
         """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
-        fits = peak <= self.model.pool.gpu.memory_bytes
+        fits = peak <= self.model.pool.usable_bytes
         self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
         least = float(peak[~fits].min(initial=np.inf))
         self.state.least_bytes = min(self.state.least_bytes, least)
@@ -381,7 +386,7 @@ class Search:
     def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[int, ...]]:
         """What plans are told apart by."""
         d = layouts.degrees
-        columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch, layouts.virtual)
+        columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
         return zip(*(column[rows].tolist() for column in columns), strict=True)
 
     @property

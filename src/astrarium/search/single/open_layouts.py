@@ -177,7 +177,7 @@ def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]
 def _hopeful(search: Search, of_options: OptionBytes, best: float) -> OptionBytes:
     """Layouts that could be better with something recomputed and as little kept as can be."""
     layouts = of_options.layouts
-    rows, options, most = of_options.of_leanest(search.model.pool.gpu.memory_bytes)
+    rows, options, most = of_options.of_leanest(search.model.pool.usable_bytes)
     on: dict[str, Any] = {f"overlap_{name}": np.ones(len(rows), bool) for name in OVERLAP_SWITCHES}
     options = replace(options, **on)  # overlap never costs time
     degrees = layouts.degrees.take(rows)
@@ -191,7 +191,7 @@ def _pairs(
     search: Search, layouts: Layouts, group: Ints, chunk_layers: int, best: float
 ) -> list[_Pairs]:
     """Options of some layouts: those that fit, and those that might."""
-    rules, capacity = search.rules, search.model.pool.gpu.memory_bytes
+    rules, capacity = search.rules, search.model.pool.usable_bytes
     valid = valid_options(search.space, rules.of_options, search.constants, chunk_layers)
     of_options = _hopeful(search, OptionBytes.of(layouts, group, valid), best)
     if not len(of_options.rows):

@@ -146,7 +146,7 @@ def _priced(
 ) -> Redealt | None:
     layouts = model.layouts(degrees, virtual, codes, model.shard_costs(degrees), all_ranks=True)
     peak = memory_of(layouts, np.arange(len(codes)), options).by_rank.max(axis=1)
-    fits = np.flatnonzero(peak <= model.pool.gpu.memory_bytes)
+    fits = np.flatnonzero(peak <= model.pool.usable_bytes)
     if not len(fits):
         return None
     least = total_seconds(layouts, fits, options.take(fits))
@@ -182,12 +182,11 @@ def with_cuts(strategy: Strategy, cuts: Ints, pool: Pool) -> Strategy:
     stages = tuple(
         Stage(
             gpu=pool.gpu.name,
-            first_layer=int(first),
-            last_layer=int(last),
+            layers=(int(first), int(last)),
             devices=devices,
-            rank=chunk % strategy.pp,
+            pipeline_rank=chunk % strategy.pp,
             chunk=chunk // strategy.pp,
-            pools=((pool.name, devices),),
+            pools={pool.name: devices},
         )
         for chunk, (first, last) in enumerate(pairwise(cuts))
     )

@@ -123,8 +123,8 @@ def is_turned(strategy: Strategy) -> bool:
     """Whether a pool lies on both sides of stages that it has no part in."""
     ranks_of = defaultdict[str, set[int]](set)
     for stage in strategy.stages:
-        for name, _ in stage.pools:
-            ranks_of[name].add(stage.rank)
+        for name in stage.pools:
+            ranks_of[name].add(stage.pipeline_rank)
     return any(max(ranks) - min(ranks) >= len(ranks) for ranks in ranks_of.values())
 
 

@@ -49,7 +49,7 @@ def _problem(model: ClusterModel, strategy: Strategy) -> tuple[SplitProblem, flo
 
 def _with_cuts(strategy: Strategy, bounds: Sequence[int]) -> Strategy:
     stages = tuple(
-        replace(stage, first_layer=first, last_layer=last)
+        replace(stage, layers=(first, last))
         for stage, first, last in zip(strategy.stages, bounds[:-1], bounds[1:], strict=True)
     )
     return replace(strategy, split=LayerSplit.FREE, stages=stages)

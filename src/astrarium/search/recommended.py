@@ -1,0 +1,204 @@
+"""Which plan to start: of those that cannot be told from the fastest, the simplest with room.
+
+The search finds the fastest plan of the model. The ratio of two predictions has an error that was
+measured on sweeps (`astrarium.cost.chances`), so a plan that is predicted to be a little slower may
+be as fast. Such plans are a near-tie. The recommended one of them has room in memory, then the
+fewest and lightest mechanisms: there is less to set up and less that can go wrong.
+
+`MECHANISMS` is that order, as weights. To find the simplest plan, the search is asked again without
+one mechanism after the other, the heaviest first, within the time of the near-tie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from astrarium.cluster import Pool
+from astrarium.cost.chances import chance_faster, usable_bytes
+from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.plan import Plan
+from astrarium.search.pools import Asked, search_pool
+from astrarium.search.rules import UserRule
+from astrarium.strategy.expression import Rule, Tree
+from astrarium.strategy.types import Strategy
+from astrarium.units import format_bytes
+from astrarium.value import Value
+
+# A plan is in the near-tie if the odds that the fastest one is really faster are below 2 to 1, and
+# it is not predicted to be slower by more than this.
+NEAR_TIE_ODDS: Final = 2.0
+NEAR_TIE_SLOWER: Final = 0.03
+ROOMY: Final = 0.99  # chance to fit at which memory is no concern
+SHORT_SEQUENCE: Final = 16_384  # tokens up to which one GPU holds the activations of a sequence
+
+
+class Mechanism(Value, frozen=True):
+    """Something a plan can do without: a field of the strategy above a value."""
+
+    name: str
+    field: str
+    most: int
+    weight: float
+    longest: float = math.inf  # sequences beyond which it does not count
+
+    def is_used(self, strategy: Strategy, seq_length: int) -> bool:
+        return getattr(strategy, self.field) > self.most and seq_length <= self.longest
+
+    @property
+    def rule(self) -> UserRule:
+        """Drops strategies that use it."""
+        return _above(self.field, self.most)
+
+
+# By weight: what costs most to set up, is least often used, and has least evidence comes first.
+# Tensor and expert parallelism do not count: on measured sweeps, plans without tensor parallelism
+# were slower than predicted beside those with it; plans without a pipeline were not.
+MECHANISMS: Final = (
+    Mechanism("the optimizer in host memory", "offload_optimizer", 0, 4.0),
+    Mechanism("ZeRO 3", "zero_stage", 2, 2.5),
+    Mechanism("context parallelism of short sequences", "cp", 1, 2.0, SHORT_SEQUENCE),
+    Mechanism("tensor parallelism inside experts", "etp", 1, 2.0),
+    Mechanism("context parallelism", "cp", 1, 1.0),
+    Mechanism("pipeline parallelism", "pp", 1, 1.0),
+    Mechanism("ZeRO 2", "zero_stage", 1, 0.5),
+)
+PER_DOUBLING_OF_VIRTUAL_STAGES: Final = 0.5
+TIGHT_MEMORY: Final = 8.0  # more than all mechanisms that one plan is likely to drop
+
+
+class Recommendation(Value, frozen=True):
+    """The plan to start, beside the fastest one; `chance` is that the fastest is really faster."""
+
+    plan: Plan
+    fastest: Plan
+    chance: float
+    why: tuple[str, ...]
+
+    @property
+    def slower(self) -> float:
+        return self.plan.iteration_seconds / self.fastest.iteration_seconds - 1
+
+
+def mechanisms(plan: Plan, seq_length: int) -> float:
+    """The weight of all that a plan uses."""
+    used = sum(one.weight for one in MECHANISMS if one.is_used(plan.strategy, seq_length))
+    doublings = math.log2(plan.strategy.virtual_stages)
+    return used + PER_DOUBLING_OF_VIRTUAL_STAGES * doublings
+
+
+def is_tied(fastest: Plan, other: Plan) -> bool:
+    """Whether a plan cannot be told from the fastest one."""
+    slower = other.iteration_seconds / fastest.iteration_seconds - 1
+    most = NEAR_TIE_ODDS / (1 + NEAR_TIE_ODDS)
+    return slower <= NEAR_TIE_SLOWER and _chance(fastest, other) < most
+
+
+def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recommendation:
+    """The plan to start, of plans, the fastest first, and of what the search finds on a pool."""
+    fastest = plans[0]
+    choice = _Choice(asked, fastest)
+    for plan in plans:
+        choice.offer(plan)
+    if pool is not None and fastest.strategy.gpus == pool.num_gpus:
+        choice.simplify(pool)
+    best = choice.plan
+    why = tuple(_reasons(fastest, best, asked.workload.seq_length))
+    return Recommendation(best, fastest, _chance(fastest, best), why)
+
+
+class _Choice:
+    """The simplest plan of a near-tie, as far as it is known."""
+
+    def __init__(self, asked: Asked, fastest: Plan) -> None:
+        self._fastest, self._seq_length = fastest, asked.workload.seq_length
+        self._asked = replace(
+            asked, objective=Objective.TIME, mode=Mode.EXACT, top=1, limits=Limits()
+        )
+        self.plan = fastest
+
+    def offer(self, plan: Plan) -> bool:
+        """Take a plan on the same GPUs if it is tied with the fastest and simpler than the last."""
+        if (
+            plan.gpus != self._fastest.gpus
+            or not is_tied(self._fastest, plan)
+            or self._weight(plan) >= self._weight(self.plan)
+        ):
+            return False
+        self.plan = plan
+        return True
+
+    def _weight(self, plan: Plan) -> float:
+        tight = TIGHT_MEMORY if plan.fit_chance < ROOMY else 0.0
+        return tight + mechanisms(plan, self._seq_length)
+
+    def simplify(self, pool: Pool) -> None:
+        """Search again without one thing after the other."""
+        roomy = _with_room(pool, self.plan, self._asked)
+        if self.plan.fit_chance >= ROOMY or self._search(roomy, ()):
+            pool = roomy
+        rules: tuple[UserRule, ...] = ()
+        for one in MECHANISMS:
+            used = one.is_used(self.plan.strategy, self._seq_length)
+            if used and self._search(pool, (*rules, one.rule)):
+                rules = (*rules, one.rule)
+        most = 1
+        while most < self.plan.strategy.virtual_stages:
+            if self._search(pool, (*rules, _above("virtual_stages", most))):
+                return
+            most *= 2
+
+    def _search(self, pool: Pool, rules: tuple[UserRule, ...]) -> bool:
+        """Whether a plan under more rules is taken."""
+        asked = replace(self._asked, rules=(*self._asked.rules, *rules))
+        limit = self._fastest.iteration_seconds * (1 + NEAR_TIE_SLOWER)
+        found, _ = search_pool(asked, pool, [limit])
+        return any([self.offer(plan) for plan in found])
+
+
+def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
+    """The pool with so much memory kept free that it is no concern."""
+    experts = asked.workload.model.max_experts > 0
+    capacity = pool.gpu.memory_bytes
+    runtime = plan.runtimes[0] if plan.runtimes else ""
+    usable = usable_bytes(capacity, ROOMY, runtime, experts=experts)
+    return replace(pool, memory_margin=max(capacity - usable, pool.memory_margin))
+
+
+def _above(field: str, most: int) -> UserRule:
+    tree: Tree = f"${field}" if field == "offload_optimizer" else (">", f"${field}", most)
+    return UserRule(Rule.from_tree(f"${field} > {most}", tree))
+
+
+def _chance(fastest: Plan, other: Plan) -> float:
+    return chance_faster(
+        fastest.iteration_seconds,
+        fastest.breakdown_seconds,
+        other.iteration_seconds,
+        other.breakdown_seconds,
+    )
+
+
+def _reasons(fastest: Plan, plan: Plan, seq_length: int) -> Iterator[str]:
+    """What the plan does without that the fastest needs."""
+    if plan is fastest:
+        return
+    if fastest.fit_chance < ROOMY and plan.fit_chance > fastest.fit_chance:
+        free, little = format_bytes(_room(plan)), format_bytes(_room(fastest))
+        yield f"{free} of memory free instead of {little}"
+    names = {
+        one.field: one.name
+        for one in reversed(MECHANISMS)
+        if one.is_used(fastest.strategy, seq_length) and not one.is_used(plan.strategy, seq_length)
+    }
+    for name in names.values():
+        yield f"without {name}"
+    before, now = fastest.strategy.virtual_stages, plan.strategy.virtual_stages
+    if now < before:
+        yield f"{now} virtual stages instead of {before}" if now > 1 else "without virtual stages"
+
+
+def _room(plan: Plan) -> float:
+    return min(stage.capacity_bytes - stage.peak_bytes for stage in plan.memory)

@@ -1,0 +1,146 @@
+"""The plan to start: in the near-tie, no more mechanisms than the fastest, with room in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small import small_model
+
+from astrarium.cluster import parse_gpus
+from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.model import load_model
+from astrarium.model.workload import Workload
+from astrarium.search.outcome import KeptFree, Mode, Objective, Prefer
+from astrarium.search.planner import Planned, plan
+from astrarium.search.recommended import (
+    NEAR_TIE_SLOWER,
+    ROOMY,
+    is_tied,
+    mechanisms,
+)
+
+GIB = 2**30
+LIKELY = KeptFree(fit_chance=0.95)
+
+
+def planned(name: str, gpus: str, seq_length: int, global_batch: int) -> Planned:
+    workload = Workload(load_model(name), seq_length=seq_length, global_batch=global_batch)
+    return plan(workload, parse_gpus(gpus), kept_free=LIKELY, prefer=Prefer.RECOMMENDED)
+
+
+CASES = [
+    ("llama-2-70b", "h100:64", 4096, 1024),
+    ("llama-2-70b", "h100:8", 4096, 64),
+    ("mixtral-8x7b", "h100:64", 4096, 1024),
+    ("llama-2-7b", "a100:16", 4096, 256),
+    ("llama-3-8b", "rtx-4090:24", 4096, 48),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_recommended_plan_is_tied_and_no_less_simple(case: tuple[str, str, int, int]) -> None:
+    found = planned(*case)
+    choice = found.recommendation
+    assert choice is not None
+    assert found.plans[0] == choice.plan
+    assert is_tied(choice.fastest, choice.plan)
+    assert 0 <= choice.slower <= NEAR_TIE_SLOWER
+    assert 0.5 <= choice.chance < 2 / 3
+    weight, weight_of_fastest = (mechanisms(p, case[2]) for p in (choice.plan, choice.fastest))
+    assert (
+        weight <= weight_of_fastest or choice.plan.fit_chance >= ROOMY > choice.fastest.fit_chance
+    )
+    assert bool(choice.why) == (choice.plan != choice.fastest)
+    others = [p.iteration_seconds for p in found.plans[1:]]
+    assert others == sorted(others)
+    assert min(p.iteration_seconds for p in found.plans) == choice.fastest.iteration_seconds
+
+
+def test_forty_virtual_stages_are_not_recommended_where_few_do() -> None:
+    choice = planned("llama-2-70b", "h100:8", 4096, 64).recommendation
+    assert choice is not None
+    assert choice.fastest.strategy.virtual_stages >= 20
+    assert choice.plan.strategy.virtual_stages <= 4
+    assert any("virtual stages" in reason for reason in choice.why)
+
+
+def test_the_fastest_plan_is_first_if_that_is_preferred() -> None:
+    workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64)
+    found = plan(workload, parse_gpus("h100:8"), kept_free=LIKELY, prefer=Prefer.FASTEST)
+    choice = planned("llama-2-70b", "h100:8", 4096, 64).recommendation
+    assert found.recommendation is None
+    assert choice is not None
+    assert found.plans[0].iteration_seconds == choice.fastest.iteration_seconds
+
+
+def test_a_plan_of_a_whole_run_is_paid_for() -> None:
+    workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64, tokens=10**9)
+    found = plan(workload, parse_gpus("h100:8"), kept_free=LIKELY, prefer=Prefer.RECOMMENDED)
+    assert found.plans[0].run is not None
+    assert found.plans[0].usd_total == pytest.approx(found.plans[1].usd_total, rel=NEAR_TIE_SLOWER)
+
+
+def test_where_money_decides_nothing_is_recommended() -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
+    found = plan(
+        workload,
+        parse_gpus("h100:8"),
+        objective=Objective.COST,
+        mode=Mode.UP_TO,
+        prefer=Prefer.RECOMMENDED,
+    )
+    assert found.recommendation is None
+
+
+def test_several_pools_recommend_one_of_the_plans_found() -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=16)
+    found = plan(workload, parse_gpus("h100:8,a100:8"), prefer=Prefer.RECOMMENDED)
+    choice = found.recommendation
+    assert choice is not None
+    assert choice.plan in found.plans
+
+
+@pytest.mark.parametrize(
+    "kept_free", [LIKELY, KeptFree(fit_chance=0.5), KeptFree(margin_bytes=9 * GIB)]
+)
+def test_plans_leave_memory_free(kept_free: KeptFree) -> None:
+    workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64)
+    cluster = parse_gpus("h100:8")
+    capacity = cluster.pools[0].gpu.memory_bytes
+    for found in plan(workload, cluster, kept_free=kept_free).plans:
+        assert found.fits
+        assert found.fit_chance >= (kept_free.fit_chance or 0.0)
+        assert found.peak_bytes <= capacity - kept_free.margin_bytes
+        assert all(stage.capacity_bytes == capacity for stage in found.memory)
+
+
+def test_what_is_kept_free_is_said_where_nothing_fits() -> None:
+    workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64)
+    with pytest.raises(NoFeasiblePlanError, match=r"of 79\.2 GiB, 30\.0 GiB of it kept free"):
+        plan(workload, parse_gpus("h100:8"), kept_free=KeptFree(margin_bytes=30 * GIB))
+
+
+def test_no_gpu_is_left_empty() -> None:
+    workload = Workload(small_model(), seq_length=2048, global_batch=16)
+    with pytest.raises(InputError, match=r"--memory-margin 100 GiB is all of a H100-SXM5-80GB"):
+        plan(workload, parse_gpus("h100:8"), kept_free=KeptFree(margin_bytes=100 * GIB))
+
+
+def test_other_gpus_are_never_recommended() -> None:
+    """Fewer of them, or others, are another answer at another price."""
+    workload = Workload(load_model("llama-2-7b"), seq_length=4096, global_batch=64, tokens=10**9)
+    for gpus in ("a100:16", "h100:8,a100:8"):
+        found = plan(
+            workload, parse_gpus(gpus), mode=Mode.UP_TO, most_types=1, prefer=Prefer.RECOMMENDED
+        )
+        assert found.recommendation is not None
+        assert found.recommendation.plan.gpus == found.recommendation.fastest.gpus
+
+
+def test_ties_end_where_a_plan_is_too_slow() -> None:
+    found = planned("llama-2-7b", "a100:16", 4096, 256)
+    fastest = min(found.plans, key=lambda p: p.iteration_seconds)
+    slow = replace(fastest, iteration_seconds=fastest.iteration_seconds * 1.04)
+    assert is_tied(fastest, fastest)
+    assert not is_tied(fastest, slow)

@@ -1,0 +1,95 @@
+"""Writes the TypeScript types of the documents that the page reads, from their schemas.
+
+    python tools/page_types.py [--write]
+
+Without `--write` it only checks that `web/src/schema.ts` is what the schemas make.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from astrarium.plans.document import PlanDocument, schemas
+from astrarium.report.timeline.columns import TimelineDocument
+
+FILE = Path(__file__).parents[1] / "web/src/schema.ts"
+TYPES = (PlanDocument, TimelineDocument)
+WORDS = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean"}
+HEAD = "// Made by tools/page_types.py of the schemas of the documents; not to be edited.\n"
+WIDEST = 100  # columns, as biome formats
+
+
+def name_of(reference: str) -> str:
+    """A type as the page calls it: without what says that it is part of a document."""
+    return reference.rpartition("/")[2].removesuffix("Part")
+
+
+def type_of(schema: Mapping[str, Any]) -> str:
+    """The type of a value."""
+    if "$ref" in schema:
+        return name_of(schema["$ref"])
+    if "anyOf" in schema:
+        return " | ".join(type_of(one) for one in schema["anyOf"])
+    kind = schema.get("type")
+    if kind == "null":
+        return "null"
+    if kind == "array":
+        return list_type(schema)
+    if kind == "object":
+        return f"Readonly<Record<string, {type_of(schema.get('additionalProperties') or {})}>>"
+    return WORDS.get(str(kind), "unknown")
+
+
+def list_type(schema: Mapping[str, Any]) -> str:
+    if "prefixItems" in schema:
+        return f"readonly [{', '.join(type_of(one) for one in schema['prefixItems'])}]"
+    inner = type_of(schema["items"])
+    return f"readonly {f'({inner})' if ' ' in inner else inner}[]"
+
+
+def declared(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of one type."""
+    if "enum" in schema:
+        words = [f'"{word}"' for word in schema["enum"]]
+        line = f"export type {name_of(name)} = {' | '.join(words)};"
+        if len(line) <= WIDEST:
+            yield line
+        else:
+            yield f"export type {name_of(name)} ="
+            yield from (f"  | {word}{';' if word == words[-1] else ''}" for word in words)
+        return
+    yield f"export interface {name_of(name)} {{"
+    for key, value in schema["properties"].items():
+        mark = "" if key in schema.get("required", ()) else "?"
+        line = f"  readonly {key}{mark}: {type_of(value)};"
+        assert len(line) <= WIDEST, line
+        yield line
+    yield "}"
+
+
+def source() -> str:
+    """The whole file."""
+    made = schemas(TYPES, "#/{name}")
+    blocks = ["\n".join(declared(name, schema)) for name, schema in sorted(made.items())]
+    assert len({name_of(name) for name in made}) == len(made), "two types would be called alike"
+    return "\n\n".join([HEAD, *blocks]).replace("\n\n\n", "\n\n") + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=re.split(r"\n\n", __doc__ or "")[0])
+    parser.add_argument("--write", action="store_true", help="write the file")
+    if parser.parse_args().write:
+        FILE.write_text(source(), encoding="utf-8")
+    elif FILE.read_text(encoding="utf-8") != source():
+        sys.exit(
+            f"Error: {FILE} is not what the schemas make; `python tools/page_types.py --write`"
+        )
+
+
+if __name__ == "__main__":
+    main()
