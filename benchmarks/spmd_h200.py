@@ -96,7 +96,12 @@ def synthesised(case: Case) -> ProgramDocument:
     import astrarium
 
     return astrarium.synthesize(
-        case.factory, batch=case.batch, gpus=case.gpus, memory=case.memory, sizes=dict(case.sizes)
+        case.factory,
+        batch=case.batch,
+        gpus=case.gpus,
+        memory=case.memory,
+        sizes=dict(case.sizes),
+        all_devices=True,
     ).document
 
 

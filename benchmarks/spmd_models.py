@@ -40,14 +40,8 @@ from astrarium.runtime.spmd.job import Compared, ProgramSettings, compared_with,
 from astrarium.runtime.spmd.model import make_model
 from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.price import Devices, devices_of
-from astrarium.spmd.program import (
-    DeviceProgram,
-    ProgramDocument,
-    SourcePart,
-    SynthesisPart,
-    document_of,
-)
+from astrarium.spmd.price import Devices, devices_of, document_of
+from astrarium.spmd.program import DeviceProgram, ProgramDocument, SourcePart, SynthesisPart
 from astrarium.spmd.rules import operators_without_rule
 from astrarium.spmd.synthesis import synthesize
 

@@ -113,7 +113,8 @@ def compared(name: str, graph: Graph, devices: Devices) -> Row:
         space.name: synthesize(graph, devices, space=without_memory(space)).program
         for space in SPACES
     }
-    ours = synthesize(graph, devices)
+    fitting = [program for program in programs.values() if fits(program, devices)]
+    ours = synthesize(graph, devices, candidates=fitting)  # as `astrarium synthesize` does
     return Row(
         name,
         ours.program.seconds,

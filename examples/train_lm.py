@@ -1,7 +1,7 @@
 """Trains a small language model on a text, on ranks of different speed.
 
-astrarium synthesize examples/language_model.py:make --gpus v100:2,t4:2 --batch 64 --out prog.json
-torchrun --nproc-per-node 4 examples/train_lm.py prog.json README.md --steps 200
+astrarium synthesize examples/language_model.py:make --gpus v100:2,t4:2 --batch 64 --all-devices
+torchrun --nproc-per-node 4 examples/train_lm.py program.json README.md --steps 200
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 from astrarium.cluster import parse_gpus
 from astrarium.cost.tuning import Tuning
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.price import Devices, devices_of, repriced
+from astrarium.spmd.price import Devices, PriceSettings, devices_of, repriced
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.rules import (
     Axes,
@@ -119,7 +119,9 @@ def solved(
     """The best program for a division of all axes."""
     all_rules, axes = rules_and_axes(graph)
     divisions = divided(axes, devices, ratios)
-    problem = build_problem(graph, rules or all_rules, axes, divisions, devices, micro_batches)
+    problem = build_problem(
+        graph, rules or all_rules, axes, divisions, devices, PriceSettings(micro_batches)
+    )
     solution = solve(problem)
     program = unpriced_program(problem, solution, graph, axes, divisions, devices, micro_batches)
     return repriced(program, devices)

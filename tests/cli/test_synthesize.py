@@ -110,7 +110,7 @@ def test_the_program_is_shown(run: Run, answered: Answered) -> None:
         "sufficient factors",
         "all-reduce",
         "2.00 x as fast",
-        "the best program with these pieces",
+        "with these pieces, no program's instructions add up to less time",
         "program.json is written",
         "-m astrarium.runtime.spmd.worker program.json",
     ):

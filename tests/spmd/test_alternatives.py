@@ -125,8 +125,31 @@ def test_what_comes_and_goes_leaves_no_program_untried() -> None:
     assert fastest_of([*asked.tried()]).found is not None
 
 
-@pytest.mark.parametrize(("gpus", "is_faster"), [("h100:1,t4:1", True), ("v100:2", False)])
-def test_devices_that_cost_time_are_named(gpus: str, is_faster: bool) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "left_out"),
+    [
+        ("h100:1,t4:1", ("T4-16GB",)),
+        ("a100:2,t4:1,k80:1", ("T4-16GB", "K80-12GB")),
+        ("v100:2,p100:2", ()),
+        ("v100:2", ()),
+    ],
+)
+def test_devices_that_cost_time_are_left_out(gpus: str, left_out: tuple[str, ...]) -> None:
     found = astrarium.synthesize(f"{EXAMPLES / 'mlp.py'}:make", batch=64, gpus=gpus, mesh="flat")
-    said = [note for note in found.document.notes if "the other devices cost time" in note]
-    assert [note.startswith("1 x H100-SXM5-80GB alone") for note in said] == [True] * is_faster
+    document = found.document
+    pools = {device.pool for device in document.devices}
+    assert not pools & set(left_out)
+    assert {pool.name for pool in document.cluster.pools} == pools
+    assert document.ranks == len(document.program.bytes) == document.program.mesh[0]
+    notes = [note for note in document.notes if "left out" in note]
+    tried = {one.mesh: one.seconds for one in document.search.tried}
+    if not left_out:
+        assert not notes
+        return
+    (note,) = notes
+    assert note.startswith(", ".join(f"1 x {name}" for name in left_out))
+    assert found.iteration_seconds == tried[f"flat, without {', '.join(left_out)}"]
+    assert found.iteration_seconds < min(document.baselines.values())
+    all_of_them = tried["flat"]
+    assert all_of_them is not None
+    assert found.iteration_seconds < all_of_them

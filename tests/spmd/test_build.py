@@ -28,7 +28,9 @@ def problem_of(layers: int = 1, micro_batches: int = 1) -> tuple[Graph, SearchPr
     rules, axes = rules_and_axes(graph)
     devices = cluster("v100:4")
     divisions = divided(axes, devices)
-    return graph, build_problem(graph, rules, axes, divisions, devices, micro_batches)
+    return graph, build_problem(
+        graph, rules, axes, divisions, devices, PriceSettings(micro_batches)
+    )
 
 
 def test_equal_layers_share_choices_and_are_blocks() -> None:

@@ -10,7 +10,7 @@ from spmd_priced import CORE, cluster, divided, perceptron, rules_and_axes
 
 from astrarium.catalog import Dtype
 from astrarium.cost.efficiency import GemmRole, Pointwise
-from astrarium.spmd.price import MeasuredOperator, operator_key
+from astrarium.spmd.price import MeasuredOperator, PriceSettings, operator_key
 from astrarium.spmd.price.compute import UPDATE_BYTES, Bill, kernel_seconds, update_seconds
 from astrarium.spmd.price.work import ATTENTION, GEMM, STREAM, Kernel, Term
 from astrarium.spmd.synthesis.build import build_problem
@@ -117,12 +117,14 @@ def test_measured_operators_take_the_place_of_the_model() -> None:
     index = graph.index_of["g0"]
     rule = next(rule for rule in rules[index] if rule.gives.is_shard and rule.gives.dim == 0)
     table = {operator_key(graph, index, rule): MeasuredOperator((1.0, 3.0), (2.0, 6.0))}
-    problem = build_problem(graph, rules, axes, divisions, devices, 2, measured=table)
+    problem = build_problem(
+        graph, rules, axes, divisions, devices, PriceSettings(2, measured=table)
+    )
     choice = next(c for c in problem.choices[index] if c.what.rules == (rule,))
     # The slow half core has a third of the work and takes twice as long; two micro-batches.
     slow = 2 * 2 * (1 + 2 + (3 + 6) / 3)
     fast = 2 * (1 + 2 + (3 + 6) * 2 / 3)
     assert choice.seconds == pytest.approx(max(slow, fast))
-    plain = build_problem(graph, rules, axes, divisions, devices, 2)
+    plain = build_problem(graph, rules, axes, divisions, devices, PriceSettings(2))
     other = next(c for c in plain.choices[index] if c.what.rules == (rule,))
     assert other.seconds < 1.0

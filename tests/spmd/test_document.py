@@ -221,7 +221,7 @@ def test_a_hostile_file_is_refused_at_its_key(written: Path, edit: Edit, said: s
 def test_every_value_counts(written: Path) -> None:
     """Numbers that no check could tell from others, too: seconds, bytes, a note."""
     for edit in (
-        key("expected_seconds", 0.25),
+        key("iteration_seconds", 0.25),
         key("breakdown_seconds", "compute", 0.0046),
         key("memory", 1, "optimizer", 7),
         key("notes", ["all is well"]),

@@ -22,7 +22,7 @@ from astrarium.spmd.solve import NoRoomError
 from astrarium.spmd.synthesis import space_of, synthesize
 from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace, Ratios
 from astrarium.spmd.synthesis.lines import lines_of
-from astrarium.spmd.synthesis.synthesis import Synthesis, task_of
+from astrarium.spmd.synthesis.synthesis import Synthesis, _candidate, _Found, task_of
 
 MIXED = {"v100-16gb": 2, "p100": 2}
 
@@ -31,6 +31,11 @@ def batch_parts(program: DeviceProgram) -> list[int]:
     """Granules of the batch by device."""
     axis = program.axes.of[0][0]
     return [int(part) for part in program.divisions[0].granules[axis]]
+
+
+def summed(program: DeviceProgram) -> float:
+    """Seconds of all instructions one after another, which bounds are about."""
+    return sum(one.seconds for one in program.instructions)
 
 
 def found(graph: Graph, devices: Devices, space: ProgramSpace | None = None) -> Synthesis:
@@ -48,11 +53,28 @@ def test_never_worse_than_a_start_or_a_baseline(
 ) -> None:
     graph = chain(batch, tuple(widths))
     devices = mixed_devices(MIXED, inter_node_bandwidth=bandwidth)
-    ours = found(graph, devices)
-    assert ours.bound <= ours.program.seconds * (1 + 1e-9)
-    for space in SPACES:
-        other = found(graph, devices, space)
-        assert ours.program.seconds <= other.program.seconds * (1 + 1e-9), space.name
+    others = [found(graph, devices, space).program for space in SPACES]
+    ours = synthesize(graph, devices, candidates=others)  # as every question has them
+    assert ours.bound <= summed(ours.program) * (1 + 1e-9)
+    for space, other in zip(SPACES, others, strict=True):
+        assert ours.program.seconds <= other.seconds * (1 + 1e-9), space.name
+
+
+def test_programs_are_compared_by_the_step_not_by_the_sum_of_instructions() -> None:
+    """Sums of gradients that others are computed beside make a longer program the faster one."""
+    graph, devices = chain(1024, (2048, 512, 2048)), mixed_devices({"v100-16gb": 4})
+    spaces = ("tensor parallel, even", "HAP's rules")
+    shorter, faster = (found(graph, devices, space_of(name)).program for name in spaces)
+    assert summed(shorter) < summed(faster)
+    assert faster.seconds < 0.95 * shorter.seconds
+    task, best = task_of(graph, devices), _Found()
+    for program in (faster, shorter):
+        best.offer(_candidate(task, program, program.divisions), devices, None)
+    assert best.best is not None
+    assert best.best.seconds == pytest.approx(faster.seconds)
+    # Fixed ways to divide the work are candidates of every question.
+    ours = synthesize(graph, devices, candidates=[shorter, faster])
+    assert ours.program.seconds <= faster.seconds * (1 + 1e-9)
 
 
 def test_alternating_does_not_lose_to_the_search_at_any_start() -> None:
@@ -119,7 +141,7 @@ def test_lines_touch_the_prices_they_were_laid_through() -> None:
     granules = program.divisions[0].granules
     for axis, group in enumerate(task.groups.tolist()):
         parts[group] = [granules[axis, :2].max(), granules[axis, 2:].max()]
-    assert lines.seconds(parts) == pytest.approx(price.seconds, rel=1e-6)
+    assert lines.seconds(parts) == pytest.approx(price.summed_seconds, rel=1e-6)
     held = np.asarray(program.bytes).reshape(2, 2).max(axis=1)
     room = devices.room.reshape(2, 2).max(axis=1)
     assert room - lines.room + lines.bytes(parts) == pytest.approx(held, rel=1e-6)
@@ -153,8 +175,9 @@ def test_what_comes_and_goes_leaves_programs_that_fit() -> None:
         devices = mixed_devices(MIXED, memory_bytes=share * max(free.program.bytes))
         ours = found(graph, devices)
         assert fits(ours.program, devices)
-        assert free.bound * (1 - 1e-9) <= ours.program.seconds <= seconds[-1] * (1 + 1e-9)
-        assert 0 < ours.bound <= ours.program.seconds
+        assert free.bound * (1 - 1e-9) <= summed(ours.program)
+        assert ours.program.seconds <= seconds[-1] * (1 + 1e-9)
+        assert 0 < ours.bound <= summed(ours.program) * (1 + 1e-9)
         assert ours.bound_gap < 1e-9 or not ours.optimal
         seconds.append(ours.program.seconds)
     assert seconds[-1] == pytest.approx(free.program.seconds)

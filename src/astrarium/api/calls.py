@@ -146,6 +146,7 @@ def synthesize(  # noqa: PLR0913  one parameter per flag
     memory: Amount | None = None,
     micro_batches: Amount | Literal["auto"] = "auto",
     mesh: Literal["auto", "flat", "nodes"] = "auto",
+    all_devices: bool = False,
     sizes: Mapping[str, Any] | None = None,
     optimizer: Literal["adam", "sgd"] = "adam",
     allow_replicate: Sequence[str] = (),
@@ -155,6 +156,7 @@ def synthesize(  # noqa: PLR0913  one parameter per flag
 
     `model` names a function that makes a torch module and its inputs, as "examples/bert.py:make";
     `sizes` are its arguments beside the batch. `memory` is in bytes, or a text such as "15GiB".
+    Pools that cost more time than they save have no part in the program, but with `all_devices`.
     """
     given = locals()
     from astrarium.api import synthesis

@@ -347,6 +347,11 @@ SYNTHESIZE_FLAGS: Final = {
         default="auto",
         words=("auto", "flat", "nodes"),
     ),
+    "all_devices": Flag(
+        "Give work to all devices, also to those that cost more time than they save.",
+        default=False,
+        is_switch=True,
+    ),
     "set": Flag("Argument of the factory; repeatable.", "NAME=VALUE", several=True),
     "optimizer": Flag(
         "What updates the weights.",

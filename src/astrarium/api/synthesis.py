@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.arrays import Floats
-    from astrarium.cluster import Cluster
+    from astrarium.cluster import Cluster, Pool
     from astrarium.cost.tuning import Tuning
     from astrarium.spmd.graph import Graph
     from astrarium.spmd.price import Devices
@@ -37,7 +37,7 @@ MOST_DEVICES: Final = 4096
 TIMES_AS_MANY: Final = (2, 4, 8)  # nodes, of which one is said to be enough where nothing fits
 ANY_OPERATOR: Final = "*"
 AUTO: Final = "auto"
-ALONE: Final = "data parallel, even"  # how a pool by itself is looked at
+UNDIVIDED: Final = "everything on every device"  # a way that came to divide nothing
 OWN_STATISTICS: Final = (
     "data parallel takes the statistics of batch norm from each device's own images, as DDP does,"
     " and trains another model; this program takes those of all"
@@ -72,6 +72,7 @@ class SynthesisQuestion(Value, frozen=True):
     optimizer: Optimizer
     allow_replicate: tuple[str, ...]
     tuning: Tuning
+    all_devices: bool = False  # also those that cost time
     notes: tuple[str, ...] = ()
     seed: int = 0
 
@@ -107,6 +108,7 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
         optimizer=flags["optimizer"],
         allow_replicate=flags["allow_replicate"] or (),
         tuning=tuning,
+        all_devices=flags["all_devices"],
         notes=notes,
     )
 
@@ -132,8 +134,9 @@ def answer(question: SynthesisQuestion, progress: Progress) -> ProgramDocument:
         question.optimizer.value,
         allowed_in,
         lambda what: stage(f"searching: {what}"),
+        part=lambda names: {} if question.all_devices else _meshes(question, names),
     )
-    attempts = [*alternatives.tried()]
+    attempts = alternatives.attempts()
     chosen = fastest_of(attempts)
     if chosen.found is None:
         raise _nothing_fits(question, attempts, allowed_in)
@@ -153,19 +156,24 @@ class _Stages:
         self._done += 1
 
 
-def _meshes(question: SynthesisQuestion) -> dict[str, Devices]:
-    """Devices by the meshes that there are; the flat one is always there, to compare with."""
+def _meshes(
+    question: SynthesisQuestion, pools: Collection[str] | None = None
+) -> dict[str, Devices]:
+    """Devices, or those of some pools, by mesh; the flat one is always there, to compare with."""
     from astrarium.spmd.price import devices_of
 
-    names = {Mesh.FLAT: 1, Mesh.NODES: 2}
+    cluster = question.cluster
+    if pools is not None:
+        cluster = cluster.part([pool for pool in cluster.pools if pool.name in pools])
+    levels = {Mesh.FLAT: 1, Mesh.NODES: 2}
     # Cores of one machine reach each other alike, whatever pools they are counted in.
-    cores = all(pool.gpu.is_processor for pool in question.cluster.pools)
+    cores = all(pool.gpu.is_processor for pool in cluster.pools)
     is_flat = question.mesh is Mesh.FLAT or (question.mesh is Mesh.AUTO and cores)
-    if is_flat or _one_level(question.cluster) is not None:
-        del names[Mesh.NODES]
+    if is_flat or _one_level(cluster) is not None:
+        del levels[Mesh.NODES]
     return {
-        mesh.value: devices_of(question.cluster, question.memory_bytes, levels, question.tuning)
-        for mesh, levels in names.items()
+        mesh.value: devices_of(cluster, question.memory_bytes, count, question.tuning)
+        for mesh, count in levels.items()
     }
 
 
@@ -248,7 +256,7 @@ def _document(
     works = [one.found for one in attempts if one.found is not None]
     tried = tuple(
         TriedPart(
-            one.mesh,
+            ", without ".join([one.mesh, *filter(None, [", ".join(one.left_out)])]),
             one.micro_batches,
             one.found.program.seconds if one.found else None,
             one.found.bound_gap if one.found else 0.0,
@@ -265,51 +273,48 @@ def _document(
         tried,
     )
     fixed = {name: one for name, one in chosen.fixed.items() if isinstance(one, DeviceProgram)}
-    baselines = _baseline_seconds(fixed, chosen.devices, question)
+    baselines = _baseline_seconds(fixed, chosen.fixed_on, question)
     notes = [
-        f"{name}: does not fit, {_lack(one, chosen.devices)}"
+        f"{name}: does not fit, {_lack(one, chosen.fixed_on)}"
         for name, one in chosen.fixed.items()
         if not isinstance(one, DeviceProgram)
     ]
     if any(baselines[name] < program.seconds for name, program in fixed.items()):
         notes.append(OWN_STATISTICS)
-    notes += _faster_alone(question, chosen)
-    return replace(
-        document_of(
-            source, chosen.devices, found.program, work, baselines, (*question.notes, *notes)
-        ),
-        reasons=reasons_of(found.program, fixed),
+    notes += _left_out(chosen, attempts)
+    names = {name: name if _divides(one) else UNDIVIDED for name, one in fixed.items()}
+    document = document_of(
+        source,
+        chosen.devices,
+        found.program,
+        work,
+        {names[name]: seconds for name, seconds in baselines.items()},
+        (*question.notes, *notes),
     )
+    rivals = {names[name]: one for name, one in fixed.items()}
+    return replace(document, reasons=reasons_of(found.program, rivals))
 
 
-def _faster_alone(question: SynthesisQuestion, chosen: Attempt) -> Iterator[str]:
-    """Pools that would be faster by themselves, with the simplest way to divide the work."""
-    from astrarium.spmd.price import devices_of
-    from astrarium.spmd.solve import NoRoomError
-    from astrarium.spmd.synthesis import space_of, synthesize
+def _left_out(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Which devices have no work, and what the best program takes that gives them some."""
+    if chosen.left_out:
+        gpus = chosen.fixed_on.cluster.pools
+        names = ", ".join(
+            f"{pool.num_gpus} x {pool.gpu.name}{_of_pool(pool)}"
+            for pool in gpus
+            if pool.name in chosen.left_out
+        )
+        slower = min(one.seconds for one in attempts if not one.left_out)
+        yield f"{names} left out: with all devices a step takes {format_seconds(slower)}"
 
-    pools = question.cluster.pools
-    assert chosen.found is not None
-    for pool in pools if len(pools) > 1 else ():
-        part = question.cluster.part([pool])
-        devices = devices_of(part, question.memory_bytes, 1, question.tuning)
-        try:
-            alone = synthesize(
-                chosen.graph,
-                devices,
-                micro_batches=chosen.micro_batches,
-                optimizer=question.optimizer.value,
-                allow_replicate=question.allow_replicate,
-                space=space_of(ALONE),
-            )
-        except NoRoomError:
-            continue
-        if alone.program.seconds < chosen.found.program.seconds:
-            of = f" of {pool.name}" if pool.name != pool.gpu.name else ""
-            yield (
-                f"{devices.count} x {pool.gpu.name}{of} alone ({ALONE}) would take"
-                f" {format_seconds(alone.program.seconds)}: the other devices cost time here"
-            )
+
+def _of_pool(pool: Pool) -> str:
+    return f" of {pool.name}" if pool.name != pool.gpu.name else ""
+
+
+def _divides(program: DeviceProgram) -> bool:
+    """Whether devices have pieces of anything."""
+    return any(layout.is_shard for one in program.instructions for layout in one.gives)
 
 
 def _nothing_fits(

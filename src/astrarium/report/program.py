@@ -69,7 +69,7 @@ WORKER = "astrarium.runtime.spmd.worker"
 MANY_DEVICES = 8  # beyond which pieces are those of runs of devices
 CAUSES = {
     "compute": ("compute", "operators of both passes, on the slowest device"),
-    "communication": ("communication", "messages between devices"),
+    "communication": ("communication", "messages that devices wait for"),
     "update": ("optimizer step", "once a step, of what each device stores"),
 }
 
@@ -438,7 +438,8 @@ def tried_words(one: TriedPart) -> str:
 
 def _proof(search: SynthesisPart) -> str:
     if search.optimal and search.bound_gap < LEAST_GAP:
-        return "the best program with these pieces"
+        return "with these pieces, no program's instructions add up to less time"
     if search.bound_gap >= NOTHING_KNOWN:
         return "the best program found; no proof that none is better with these pieces"
-    return f"with these pieces, no program is more than {percent(search.bound_gap)} faster"
+    less = percent(search.bound_gap)
+    return f"with these pieces, no program's instructions save more than {less} of the time"

@@ -41,7 +41,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("program")
     (folder / "mixed.yaml").write_text(CLUSTER)
     cluster = folder / "mixed.yaml"
-    found = astrarium.synthesize(FACTORY, batch=BATCH, cluster=cluster, sizes=SIZES, mesh="flat")
+    found = astrarium.synthesize(
+        FACTORY, batch=BATCH, cluster=cluster, sizes=SIZES, mesh="flat", all_devices=True
+    )
     fast, _, slow, _ = found.pieces("batch")
     assert fast > slow > 0
     return found.save(folder / "program.json")
@@ -133,7 +135,9 @@ trainer.step(batch)
 def test_a_rank_that_fails_ends_all_with_its_message(tmp_path: Path) -> None:
     script = tmp_path / "failing.py"
     script.write_text(FAILING.format(examples=str(EXAMPLES)))
-    program = astrarium.synthesize(FACTORY, batch=4, gpus="v100:1,t4:1", sizes=SIZES)
+    program = astrarium.synthesize(
+        FACTORY, batch=4, gpus="v100:1,t4:1", sizes=SIZES, all_devices=True
+    )
     done = _started(script, program.save(tmp_path / "program.json"), ranks=2)
     assert done.returncode != 0
     said = re.findall(r"^(?:\[rank\d\]:)? ?(astrarium\.\S+: .*)$", done.stderr, re.MULTILINE)

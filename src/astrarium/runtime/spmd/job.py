@@ -274,7 +274,7 @@ def _run_of(
         single_process=compared_with(reports[0], _reference(document.program.graph), device),
         step_seconds=seconds,
         median_step_seconds=statistics.median(seconds[1:] or seconds),
-        predicted_seconds=document.expected_seconds or document.program.seconds,
+        predicted_seconds=document.program.seconds,
         processes=tuple(
             RankRunPart(
                 report.rank,

@@ -40,16 +40,14 @@ def document_of(
         memory.append(
             DeviceMemoryPart(rank, sum(sizes.values()), float(devices.room[rank]), **sizes)
         )
-    breakdown = price.breakdown
     return ProgramDocument(
         source,
         devices.cluster,
         tuple(DevicePart(one.rank, one.pool, one.gpu.name, one.node) for one in devices.devices),
-        replace(program, seconds=sum(breakdown.values())),
-        breakdown,
+        replace(program, seconds=price.seconds),
+        price.breakdown,
         tuple(memory),
         search,
         dict(baselines),
         notes,
-        expected_seconds=price.expected_seconds,
     )

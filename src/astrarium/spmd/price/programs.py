@@ -54,6 +54,13 @@ class GradientSum(Value, frozen=True):
     elements: int
 
 
+class _Clock(Value, frozen=True):
+    """When the last instruction of a pass is done, by the clock of the slowest device."""
+
+    done: Floats  # [instruction]: when the backward pass is through with it
+    passes: float  # when both passes are done
+
+
 class ProgramPrice(Value, frozen=True, dict=True):
     """Prices of a program's instructions; seconds are those of a whole training step.
 
@@ -99,37 +106,47 @@ class ProgramPrice(Value, frozen=True, dict=True):
         return total
 
     @property
-    def seconds(self) -> float:
-        """Of a training step: all devices meet after every instruction."""
+    def summed_seconds(self) -> float:
+        """Of a step in which all devices meet after every instruction: what searches minimise."""
         return float(self.seconds_of.sum())
 
     @cached_property
-    def expected_seconds(self) -> float:
+    def _clock(self) -> _Clock:
+        """When the passes end, on a machine whose devices wait for each other at messages alone."""
+        forward, backward = self.compute_passes
+        count = len(forward)
+        messages = np.concatenate((self.message_passes[0], self.message_passes[1][::-1]))
+        spent = np.concatenate((forward, backward[::-1])).cumsum(axis=0)
+        meets = np.flatnonzero(messages > 0.0)  # all devices wait there for the slowest
+        at_meeting = np.vstack((np.zeros(spent.shape[1]), spent[meets]))
+        stretches = np.diff(at_meeting, axis=0).max(axis=1, initial=0.0) + messages[meets]
+        started = np.concatenate(([0.0], stretches.cumsum()))  # by number of meetings so far
+        before = np.searchsorted(meets, np.arange(2 * count), side="left")
+        ends = started[before] + (spent - at_meeting[before]).max(axis=1, initial=0.0) + messages
+        return _Clock(done=ends[count:][::-1], passes=float(ends[-1]))
+
+    @cached_property
+    def seconds(self) -> float:
         """Of a training step whose devices wait for each other at messages alone.
 
-        Closer to a run than `seconds`: where one device is the slowest at this operator and
-        another at the next, neither waits in between; and sums of gradients are sent while the
-        rest of the backward pass is computed. Links are taken to be free for them then.
+        Where one device is the slowest at this operator and another at the next, neither waits in
+        between; and sums of gradients are sent while the rest of the backward pass is computed.
+        Links are taken to be free for them then.
         """
-        forward, backward = self.compute_passes
-        clock = np.zeros(forward.shape[1])
-        order = np.arange(len(forward))
-        done = np.zeros(len(forward))  # when the backward pass is through with an instruction
-        for compute, message, steps in (
-            (forward, self.message_passes[0], order),
-            (backward, self.message_passes[1], order[::-1]),
-        ):
-            for step in steps:
-                clock = clock + compute[step]
-                if message[step] > 0.0:
-                    clock = np.full_like(clock, clock.max() + message[step])
-                done[step] = clock.max()
-        together = max(float(clock.max()), self._sums_come(done, float(clock.max())))
-        return float((together + self.update.sum(axis=0)).max())
+        return self._together + self._update_seconds
 
-    def _sums_come(self, done: Floats, end: float) -> float:
+    @cached_property
+    def _together(self) -> float:
+        """When passes and sums of gradients are done."""
+        return max(self._clock.passes, self._sums_come())
+
+    @cached_property
+    def _update_seconds(self) -> float:
+        return float(self.update.sum(axis=0).max(initial=0.0))
+
+    def _sums_come(self) -> float:
         """When all sums of gradients have come; they leave in buckets, one after another."""
-        seconds = self.message_passes[2]
+        seconds, end, done = self.message_passes[2], self._clock.passes, self._clock.done
         if not self.hides:
             return end + float(seconds.sum())
         limit = bucket_elements(sum(one.elements for one in self.sums))
@@ -147,10 +164,9 @@ class ProgramPrice(Value, frozen=True, dict=True):
     @property
     def breakdown(self) -> dict[str, float]:
         """Seconds by cause; their sum is that of the step."""
-        update = float(self.update.max(axis=1).sum())
-        communication = float(self.message.sum())
-        compute = self.seconds - update - communication
-        return {"compute": compute, "communication": communication, "update": update}
+        waited = float(self.message_passes[:2].sum()) + self._together - self._clock.passes
+        compute = self._together - waited
+        return {"compute": compute, "communication": waited, "update": self._update_seconds}
 
     def granules_of(self, level: int) -> Floats:
         """Granules that each device has of the axis of each instruction; 0 where there is none."""

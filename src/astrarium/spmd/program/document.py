@@ -115,8 +115,6 @@ class ProgramDocument(Value, frozen=True, dict=True):
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reasons: tuple[ReasonPart, ...] = ()
-    # Of a step in which gradients are sent while others are computed; 0: unknown.
-    expected_seconds: float = 0.0
 
     @property
     def ranks(self) -> int:
@@ -145,7 +143,6 @@ def _content(document: ProgramDocument) -> dict[str, Any]:
         "mesh": list(program.mesh),
         "devices": [asdict(device) for device in document.devices],
         "iteration_seconds": float(program.seconds),
-        "expected_seconds": float(document.expected_seconds),
         "breakdown_seconds": {k: float(v) for k, v in document.breakdown_seconds.items()},
         "baselines": {k: float(v) for k, v in document.baselines.items()},
         "search": asdict(document.search),

@@ -118,7 +118,6 @@ class _File(Value, frozen=True):
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reasons: tuple[ReasonPart, ...] = ()
-    expected_seconds: float = 0.0
 
 
 def save_program(document: ProgramDocument, path: Path) -> None:
@@ -199,7 +198,6 @@ def _document(file: _File, cluster_data: Mapping[str, Any]) -> ProgramDocument:
         file.baselines,
         file.notes,
         file.reasons,
-        file.expected_seconds,
     )
 
 
@@ -211,7 +209,7 @@ def _expect(holds: bool, *key: str | int) -> None:
 def _check_devices(file: _File, cluster: Cluster) -> None:
     _expect(bool(file.mesh) and min(file.mesh) > 0 and prod(file.mesh) <= MOST_DEVICES, "mesh")
     _expect(file.micro_batches > 0 and file.source.batch > 0, "micro_batches")
-    _expect(file.iteration_seconds > 0 and file.expected_seconds >= 0, "iteration_seconds")
+    _expect(file.iteration_seconds > 0, "iteration_seconds")
     _expect(all(seconds > 0 for seconds in file.baselines.values()), "baselines")
     _expect(len(file.bytes) == prod(file.mesh), "bytes")
     ranks = list(range(prod(file.mesh)))

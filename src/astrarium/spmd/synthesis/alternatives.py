@@ -1,5 +1,8 @@
 """Arrangements of the devices and numbers of micro-batches, tried one after another.
 
+Devices of a pool that cost more time than they save are left out: where a part of the pools comes
+near the best program with the simplest way to divide the work, all programs for it are searched.
+
 Both meshes are tried where there are two: all devices beside each other, and nodes with devices
 inside them. More micro-batches only take longer, unless memory is what a program is limited by:
 then 2, 4, 8, ... of them are tried as long as that gains. All of it shares one effort.
@@ -8,14 +11,15 @@ then 2, 4, 8, ... of them are tried as long as that gains. All of it shares one 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from astrarium.spmd.graph import KEEP, Graph
 from astrarium.spmd.price import Devices
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.solve import Effort, NoRoomError
-from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace
+from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace, space_of
 from astrarium.spmd.synthesis.least import leanest
 from astrarium.spmd.synthesis.synthesis import GAIN, Synthesis, lack_of, synthesize
 from astrarium.value import Value
@@ -28,6 +32,8 @@ FIXED_SHARE: Final = 1 / 6
 WHOLE_SHARE: Final = 2 / 3
 # A further mesh is not tried where the first left less than this of it: little would come of it.
 LEAST_SHARE: Final = 1 / 3
+SIMPLEST: Final = space_of("data parallel, by speed")
+NEAR: Final = 1.1  # times the best program: a simple one that takes less is worth a search
 
 Progress = Callable[[str], None]
 
@@ -42,6 +48,8 @@ class Attempt(Value, frozen=True, dict=True):
     found: Synthesis | None
     no_room: NoRoomError | None  # neither: it was not searched, as the effort was spent
     fixed: Mapping[str, DeviceProgram | NoRoomError]  # ways to compare with, by name
+    fixed_on: Devices  # of these ways: all devices there are, beside each other
+    left_out: tuple[str, ...] = ()  # pools without work
 
     @property
     def seconds(self) -> float:
@@ -65,6 +73,14 @@ class Alternatives:
     allowed: Callable[[Graph], Collection[str]]
     progress: Progress
     effort: Effort = field(default_factory=lambda: Effort(STEPS))
+    # Devices by mesh, of the pools that are named alone.
+    part: Callable[[Sequence[str]], Mapping[str, Devices]] = lambda _: {}
+
+    def attempts(self) -> list[Attempt]:
+        """All that was tried, with all devices and with some; the fastest is the answer."""
+        found = [*self.tried()]
+        found += self._without_pools(fastest_of(found))
+        return found
 
     def tried(self) -> Iterator[Attempt]:
         """All that is worth trying; the best of it is the answer."""
@@ -76,7 +92,11 @@ class Alternatives:
             graph = self.captured(count)
             if count > self.micro_batches[0] and graph.nodes[-1].op == KEEP:
                 return  # statistics of smaller batches are others: nobody asked for them
-            here = self._hopeless(graph, count) or [*self._attempts(graph, count, meshes)]
+            is_last = count == self.micro_batches[-1]
+            strictly = count > self.micro_batches[0] and best is None and not is_last
+            here = self._hopeless(graph, count, strictly=strictly) or [
+                *self._attempts(graph, count, meshes)
+            ]
             yield from here
             fastest = fastest_of(here)
             if best is not None and fastest.seconds > best.seconds * (1 - GAIN):
@@ -86,45 +106,95 @@ class Alternatives:
             if fastest.found is not None:
                 best, meshes = fastest, [fastest.mesh]
 
-    def _hopeless(self, graph: Graph, count: int) -> list[Attempt]:
-        """Where even the leanest program keeps more than all devices have: not worth a search."""
+    def _hopeless(self, graph: Graph, count: int, *, strictly: bool) -> list[Attempt]:
+        """Where even the leanest program found is too large: not worth a search.
+
+        What comes and goes is left out, as other programs may need less of it, and devices count
+        together. Where a search has failed before and more micro-batches can be tried (`strictly`),
+        they must be enough for the leanest program itself: searches without success take long.
+        """
         devices = self.meshes[FLAT]
         memory = leanest(graph, devices, count, self.optimizer, self.allowed(graph))
-        # What comes and goes is another matter: other programs may need less of it.
-        if (memory.peak - memory.transient).sum() <= devices.room.sum():
+        fits = (memory.peak - memory.transient).sum() <= devices.room.sum()
+        if fits and not (strictly and (memory.peak > devices.room).any()):
             return []
-        return [Attempt(FLAT, count, devices, graph, None, lack_of(memory, devices), {})]
+        return [Attempt(FLAT, count, devices, graph, None, lack_of(memory, devices), {}, devices)]
 
     def _attempts(self, graph: Graph, count: int, meshes: Sequence[str]) -> Iterator[Attempt]:
         fixed: dict[str, DeviceProgram | NoRoomError] = {}
+        flat = self.meshes[FLAT]
         for space in SPACES:
             self.progress(space.name)
             try:
-                fixed[space.name] = self._search(graph, count, FLAT, space).program
+                fixed[space.name] = self._search(graph, count, flat, space).program
             except NoRoomError as error:
                 fixed[space.name] = error
         programs = [one for one in fixed.values() if isinstance(one, DeviceProgram)]
         fits, least = False, LEAST_SHARE * self.effort.left
         for mesh in meshes:
             if fits and self.effort.left < least:
-                yield Attempt(mesh, count, self.meshes[mesh], graph, None, None, fixed)
+                yield Attempt(mesh, count, self.meshes[mesh], graph, None, None, fixed, flat)
                 continue
             self.progress(f"all programs, mesh {mesh}" if len(meshes) > 1 else "all programs")
             found, no_room = None, None
             try:
                 # Programs of another mesh are no candidates: their layouts are of one level.
                 others = programs if mesh == FLAT else ()
-                found = self._search(graph, count, mesh, None, others)
+                found = self._search(graph, count, self.meshes[mesh], None, others)
             except NoRoomError as error:
                 no_room = error
             fits = fits or found is not None
-            yield Attempt(mesh, count, self.meshes[mesh], graph, found, no_room, fixed)
+            yield Attempt(mesh, count, self.meshes[mesh], graph, found, no_room, fixed, flat)
+
+    def _without_pools(self, best: Attempt) -> Iterator[Attempt]:
+        """Programs for fewer and fewer pools, as long as that gains."""
+        while best.found is not None and not self.effort.spent:
+            meshes = self._promising(best)
+            if meshes is None:
+                return
+            names = {pool.name for pool in meshes[FLAT].cluster.pools}
+            pools = self.meshes[FLAT].cluster.pools
+            left_out = tuple(pool.name for pool in pools if pool.name not in names)
+            found = []
+            for mesh in [name for name in self.asked if name in meshes] or [FLAT]:
+                self.progress(f"without {', '.join(left_out)}")
+                attempt = replace(best, mesh=mesh, devices=meshes[mesh], left_out=left_out)
+                try:
+                    one = self._search(best.graph, best.micro_batches, meshes[mesh], None)
+                    found.append(replace(attempt, found=one))
+                except NoRoomError as error:
+                    found.append(replace(attempt, found=None, no_room=error))
+            yield from found
+            fastest = fastest_of(found)
+            if fastest.seconds > best.seconds * (1 - GAIN):
+                return
+            best = fastest
+
+    def _promising(self, best: Attempt) -> Mapping[str, Devices] | None:
+        """Each pool alone, and all but one: the one that is best where each has a part of a batch.
+
+        None, where that takes much longer than the best program does.
+        """
+        names = [pool.name for pool in best.devices.cluster.pools]
+        alone = [(name,) for name in names]
+        others = [tuple(one for one in names if one != name) for name in names]
+        found: list[tuple[float, Mapping[str, Devices]]] = []
+        for part in dict.fromkeys((*alone, *others) if len(names) > 1 else ()):
+            meshes = self.part(part)
+            if meshes:
+                with suppress(NoRoomError):
+                    simple = self._search(best.graph, best.micro_batches, meshes[FLAT], SIMPLEST)
+                    found.append((simple.program.seconds, meshes))
+        if not found:
+            return None
+        seconds, meshes = min(found, key=lambda one: one[0])
+        return meshes if seconds < NEAR * best.seconds else None
 
     def _search(
         self,
         graph: Graph,
         count: int,
-        mesh: str,
+        devices: Devices,
         space: ProgramSpace | None,
         others: Sequence[DeviceProgram] = (),
     ) -> Synthesis:
@@ -132,7 +202,7 @@ class Alternatives:
         with self.effort.portion(self.effort.left * share) as part:
             return synthesize(
                 graph,
-                self.meshes[mesh],
+                devices,
                 micro_batches=count,
                 optimizer=self.optimizer,
                 allow_replicate=self.allowed(graph),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from astrarium.spmd.price import (
     Cut,
     Devices,
     Keys,
-    MeasuredOperators,
     Priced,
     Pricer,
     Prices,
@@ -39,6 +38,8 @@ from astrarium.spmd.rules import (
 )
 from astrarium.spmd.solve import Choice, Conversions, SearchProblem, Solution
 from astrarium.value import Value
+
+USUAL: Final = PriceSettings()
 
 
 class _Way(Value, frozen=True):
@@ -80,13 +81,11 @@ def build_problem(
     axes: Axes,
     divisions: Sequence[Division],
     devices: Devices,
-    micro_batches: int = 1,
-    optimizer: str = "adam",
-    measured: MeasuredOperators | None = None,
+    settings: PriceSettings = USUAL,
 ) -> SearchProblem[Priced]:
     """The problem of a graph of one micro-batch, for these divisions of its axes."""
     cut = cut_of(axes, divisions, devices)
-    pricer = Pricer(graph, cut, devices, PriceSettings(micro_batches, optimizer, measured))
+    pricer = Pricer(graph, cut, devices, settings)
     keys = keys_of(graph, cut, rules)
     ways = _ways(graph, rules, keys.nodes, devices.levels)
     layouts = _layouts(graph, ways)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.price import Devices, MemoryUse, price_program
+from astrarium.spmd.price import Devices, MemoryUse, PriceSettings, price_program
 from astrarium.spmd.rules import Division, by_weight
 from astrarium.spmd.solve import CountedPrices, Effort, Solution, cheapest
 from astrarium.spmd.synthesis.build import build_problem, unpriced_program
@@ -34,7 +34,7 @@ def leanest(
     even = by_weight(task.axes, [np.ones(size) for size in devices.mesh])
     divisions: tuple[Division, ...] = even
     problem = build_problem(
-        graph, task.rules, task.axes, divisions, devices, micro_batches, optimizer
+        graph, task.rules, task.axes, divisions, devices, PriceSettings(micro_batches, optimizer)
     )
     classes = tuple(range(len(devices.operators)))
     weights = (0.0, *(1.0 for _ in classes))

@@ -15,6 +15,7 @@ as small as the linear one. It is solved where granules are few; else rounding c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.errors import InputError
-from astrarium.spmd.rules import whole_granules
+from astrarium.spmd.rules import Division, whole_granules
 from astrarium.spmd.solve import without_library_output
 from astrarium.value import Value
 
@@ -274,3 +275,34 @@ def _alike(seconds: Floats, dealt: Ints, order: Ints) -> int:
     first = order[0]
     same = (seconds[order] == seconds[first]) & (dealt[order] == dealt[first])
     return int(same.sum())
+
+
+def divided_anew(lines: Lines, granules: Ints, groups: Ints, kinds: Ints) -> Division | None:
+    """Whole granules for the axes that prices depend on; the others stay as they are."""
+    narrow, used = without_unused(lines)
+    if not len(used):
+        return None
+    shares = best_shares(narrow)
+    parts = best_parts(narrow, shares) if shares is not None else None
+    if parts is None:
+        return None
+    dealt = dealt_out(narrow, parts)  # places in the order of kinds
+    order = np.argsort(kinds, kind="stable")
+    granules = granules.copy()
+    row_of = {int(group): row for row, group in enumerate(used)}
+    for axis, group in enumerate(groups.tolist()):
+        if group in row_of:
+            granules[axis, order] = dealt[row_of[group]]
+    return Division(granules)
+
+
+def without_unused(lines: Lines) -> tuple[Lines, Ints]:
+    """Without the axes that nothing depends on, and which ones are left."""
+    used = np.flatnonzero(np.any(lines.slopes != 0, axis=(0, 2)) | np.any(lines.bytes_slopes, 1))
+    left = replace(
+        lines,
+        granules=lines.granules[used],
+        slopes=lines.slopes[:, used],
+        bytes_slopes=lines.bytes_slopes[used],
+    )
+    return left, used

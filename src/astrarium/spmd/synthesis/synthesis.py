@@ -12,9 +12,12 @@ rounds go on with all of them.
 Every search has a part of the effort that is left, so the work as a whole is bounded: where it does
 not last, the answer is the best program so far.
 
-What is proven: `bound` is of a search over all rules at the ratios of the answer. No program is
-faster *with those ratios*; other ratios are tried by linear programming around the programs found,
-which proves nothing about all pairs of program and ratios.
+Searches and ratios minimise the sum of instructions, which adds up. Programs are compared by the
+seconds of a step, in which gradients are summed while others are computed.
+
+What is proven: `bound` is of a search over all rules at the ratios of the answer. No program's
+instructions add up to less *with those ratios*; other ratios are tried by linear programming around
+the programs found, which proves nothing about all pairs of program and ratios.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from astrarium.spmd.price import (
     MeasuredOperators,
     MemoryUse,
     Priced,
+    PriceSettings,
     ProgramPrice,
     price_program,
     with_price,
@@ -57,9 +61,9 @@ from astrarium.spmd.synthesis.baselines import (
     restricted,
     silenced,
 )
-from astrarium.spmd.synthesis.build import build_problem, unpriced_program
+from astrarium.spmd.synthesis.build import USUAL, build_problem, unpriced_program
 from astrarium.spmd.synthesis.lines import kinds_of, lines_of
-from astrarium.spmd.synthesis.ratios import Lines, best_parts, best_shares, dealt_out
+from astrarium.spmd.synthesis.ratios import best_shares, divided_anew, without_unused
 from astrarium.spmd.synthesis.ties import tied_axes
 from astrarium.value import Value
 
@@ -83,14 +87,16 @@ class Synthesis(Value, frozen=True, dict=True):
     rounds: int  # searches
     expanded: int  # states of all searches
     optimal: bool  # no program is faster with the ratios of this one
-    bound: float  # seconds: no program with the ratios of this one is faster; 0: none is known
+    # Seconds: with the ratios of this one, no program's instructions add up to less; 0: unknown.
+    bound: float
     seconds: dict[str, float]  # of the work done, by phase
     limited: bool = False  # by memory: with more of it, or less in it, a program may be faster
 
     @property
     def bound_gap(self) -> float:
-        """How much of a step might be saved with the same ratios, at most."""
-        return max(0.0, 1.0 - self.bound / self.program.seconds) if self.program.seconds else 0.0
+        """How much of the sum of instructions might be saved with the same ratios, at most."""
+        summed = sum(one.seconds for one in self.program.instructions)
+        return max(0.0, 1.0 - self.bound / summed) if summed else 0.0
 
 
 class Task(Value, frozen=True, dict=True):
@@ -101,9 +107,7 @@ class Task(Value, frozen=True, dict=True):
     rules: Rules
     axes: Axes
     groups: Ints  # the variable that stands for each axis
-    micro_batches: int = 1
-    optimizer: str = "adam"
-    measured: MeasuredOperators | None = None
+    settings: PriceSettings = USUAL
     space: ProgramSpace | None = None  # what programs are narrowed down to
     narrowed: bool = False  # to main axes: then a search proves nothing about all programs
 
@@ -121,7 +125,13 @@ class _Candidate(Value, frozen=True, dict=True):
 
     @property
     def seconds(self) -> float:
+        """Of a step, with what is sent while devices compute: what programs are compared by."""
         return self.price.seconds
+
+    @property
+    def summed(self) -> float:
+        """Of its instructions one after another: what searches and ratios minimise."""
+        return self.price.summed_seconds
 
     def fits(self, devices: Devices) -> bool:
         return bool(np.all(self.price.memory.peak <= devices.room))
@@ -156,20 +166,29 @@ class _Found:
         if not one.fits(devices):
             self.no_room = self.no_room or lack_of(one.price.memory, devices)
             return
+        known = 0.0
         if self.best is not None:
             longer = one.seconds - self.best.seconds
             proves = solution is not None and not self.bound
             if longer > 0 and not (proves and longer <= SAME * self.best.seconds):
                 return
+            same = self.best.program.graph is one.program.graph
+            if same and _key(self.best.program.divisions) == _key(one.program.divisions):
+                known = self.bound
         self.best = one
         self.limited = bool(np.any(one.price.memory.peak > NEARLY_FULL * devices.room))
-        self.bound = min(solution.bound, one.seconds) if solution else 0.0
-        self.optimal = solution.optimal if solution else False
+        self.prove(max(known, solution.bound if solution else 0.0))
 
     def learn(self, divisions: tuple[bytes, ...], solution: Solution) -> None:
         """Take over a search's bound, if it was at the ratios of the best program."""
         if self.best is not None and _key(self.best.program.divisions) == divisions:
-            self.bound = max(self.bound, min(solution.bound, self.best.seconds))
+            self.prove(max(self.bound, solution.bound))
+
+    def prove(self, bound: float) -> None:
+        """Take over a bound of the sums of all programs with the ratios of the best one."""
+        assert self.best is not None
+        self.bound = min(bound, self.best.summed)
+        self.optimal = self.bound >= self.best.summed * (1 - SAME)
 
 
 def synthesize(  # noqa: PLR0913  what a user can say
@@ -193,7 +212,7 @@ def synthesize(  # noqa: PLR0913  what a user can say
     found = _Found(effort or Effort())
     with found.timed("rules"):
         task = task_of(graph, devices, allow_replicate, space)
-    task = replace(task, micro_batches=micro_batches, optimizer=optimizer, measured=measured)
+    task = replace(task, settings=PriceSettings(micro_batches, optimizer, measured))
     if space is not None and not space.memory:
         task = replace(task, devices=without_limits(devices))
     for program in candidates:
@@ -316,19 +335,17 @@ def _alternate(
         if not task.narrowed:
             found.learn(key, solution)
         form = tuple(map(_bare, here.program.instructions))
-        if not task.free or here.seconds > before * (1 - GAIN) or form in found.divided:
+        if not task.free or here.summed > before * (1 - GAIN) or form in found.divided:
             return
         found.divided.add(form)
         with found.timed("ratios"):
             better = _other_ratios(task, here)
-        if better is None or (
-            here.fits(task.devices) and better.seconds > here.seconds * (1 - GAIN)
-        ):
+        if better is None or (here.fits(task.devices) and better.summed > here.summed * (1 - GAIN)):
             return
         found.offer(better, task.devices, None)
         if task.narrowed:  # the search that follows is over all axes
             return
-        divisions, before = better.program.divisions, better.seconds
+        divisions, before = better.program.divisions, better.summed
 
 
 def _made_to_fit(
@@ -345,7 +362,7 @@ def _made_to_fit(
             task.axes,
             divisions,
             task.devices,
-            task.micro_batches,
+            task.settings.micro_batches,
         )
         fitting = _other_ratios(task, _candidate(task, program, divisions))
     if fitting is not None:
@@ -360,7 +377,7 @@ def _with_all_axes(task: Task, main: Task, found: _Found) -> None:
             _alternate(task, divisions, found)
     elif main is not task and found.best is not None:
         # What is no faster is not worth other ratios, nor another search.
-        before = found.best.seconds * (1 + 2 * GAIN)
+        before = found.best.summed * (1 + 2 * GAIN)
         _alternate(task, _divisions_for(task, found.best.program), found, before)
     _with_bound(task, found)
 
@@ -372,8 +389,7 @@ def _with_bound(task: Task, found: _Found) -> None:
         return
     endless = replace(task, devices=without_limits(task.devices))
     _, solution = _searched(endless, best.program.divisions, found)
-    found.bound = min(solution.bound, best.seconds)
-    found.optimal = found.bound >= best.seconds * (1 - SAME)
+    found.prove(solution.bound)
 
 
 def _bare(one: Instruction) -> Instruction:
@@ -427,7 +443,7 @@ def _solved(
             task.axes,
             divisions,
             task.devices,
-            task.micro_batches,
+            task.settings.micro_batches,
         )
         return _candidate(task, program, divisions), solution
 
@@ -446,9 +462,7 @@ def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Price
         task.axes,
         divisions,
         task.devices,
-        task.micro_batches,
-        task.optimizer,
-        task.measured,
+        task.settings,
     )
     if task.space is None:
         return problem
@@ -464,7 +478,8 @@ def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
 
 
 def _candidate(task: Task, program: DeviceProgram, divisions: tuple[Division, ...]) -> _Candidate:
-    price = price_program(program, task.devices, divisions, task.optimizer, task.measured)
+    settings = task.settings
+    price = price_program(program, task.devices, divisions, settings.optimizer, settings.measured)
     return _Candidate(replace(program, divisions=divisions), price)
 
 
@@ -477,50 +492,18 @@ def _other_ratios(task: Task, now: _Candidate) -> _Candidate | None:
             continue
         now = best or now
         lines = lines_of(now.program, now.price, task.devices, task.groups, level)
-        division = _divided(lines, now.program, level, task.groups, kinds.of)
+        granules = now.program.divisions[level].granules
+        division = divided_anew(lines, granules, task.groups, kinds.of)
         if division is None:
             continue
         divisions = tuple(
             division if one == level else each for one, each in enumerate(now.program.divisions)
         )
         other = _candidate(task, now.program, divisions)
-        slower = now.fits(task.devices) and other.seconds >= now.seconds
+        slower = now.fits(task.devices) and other.summed >= now.summed
         if other.fits(task.devices) and not slower:
             best = other
     return best
-
-
-def _divided(
-    lines: Lines, program: DeviceProgram, level: int, groups: Ints, kinds: Ints
-) -> Division | None:
-    """Whole granules for the axes that prices depend on; the others stay as they are."""
-    narrow, used = _used(lines)
-    if not len(used):
-        return None
-    shares = best_shares(narrow)
-    parts = best_parts(narrow, shares) if shares is not None else None
-    if parts is None:
-        return None
-    dealt = dealt_out(narrow, parts)  # places in the order of kinds
-    order = np.argsort(kinds, kind="stable")
-    granules = program.divisions[level].granules.copy()
-    row_of = {int(group): row for row, group in enumerate(used)}
-    for axis, group in enumerate(groups.tolist()):
-        if group in row_of:
-            granules[axis, order] = dealt[row_of[group]]
-    return Division(granules)
-
-
-def _used(lines: Lines) -> tuple[Lines, Ints]:
-    """Without the axes that nothing depends on, and which ones are left."""
-    used = np.flatnonzero(np.any(lines.slopes != 0, axis=(0, 2)) | np.any(lines.bytes_slopes, 1))
-    left = replace(
-        lines,
-        granules=lines.granules[used],
-        slopes=lines.slopes[:, used],
-        bytes_slopes=lines.bytes_slopes[used],
-    )
-    return left, used
 
 
 def _with_cuts(task: Task, found: _Found, allow_replicate: Collection[str]) -> None:
@@ -535,12 +518,7 @@ def _with_cuts(task: Task, found: _Found, allow_replicate: Collection[str]) -> N
         return
     with found.timed("rules"):
         divided = task_of(cut(task.graph, parts), task.devices, allow_replicate, task.space)
-    divided = replace(
-        divided,
-        micro_batches=task.micro_batches,
-        optimizer=task.optimizer,
-        measured=task.measured,
-    )
+    divided = replace(divided, settings=task.settings)
     main = main_axes(divided)
     _alternate(main, _divisions_for(divided, best.program), found)
     if found.best is not best:
@@ -552,7 +530,7 @@ def _gain_of_free_cuts(task: Task, best: _Candidate, parts: tuple[int, ...]) -> 
     seconds = []
     for by_part in (None, parts):
         lines = lines_of(best.program, best.price, task.devices, task.groups, parts=by_part)
-        lines = _used(lines)[0]
+        lines = without_unused(lines)[0]
         shares = best_shares(lines)
         seconds.append(lines.seconds(shares) if shares is not None else np.inf)
     return 1.0 - seconds[1] / seconds[0] if np.isfinite(seconds[0]) else 0.0

@@ -3,12 +3,18 @@
 What an element gets follows from the seed, the step, which drawing of the module it is, and the
 element's place in the whole tensor alone. So all layouts, and the module on one device, drop the
 same elements and draw the same numbers.
+
+Dimensions are taken apart into leading and trailing ones. Each place among the leading ones has an
+odd number of 64 bits, each among the trailing ones another, well mixed and the same in every step;
+their product with the key, modulo 2**64, is the element's (multiply-shift hashing: its high bits
+are as good as random). So a drawing is one large product, whatever its shape.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -17,12 +23,10 @@ from torch import Tensor
 from astrarium.runtime.spmd.operators.context import OperatorRun
 from astrarium.spmd.rules import Piece, operator_name
 
-# Odd multipliers of well-mixing hash functions ("lowbias32"), as signed numbers of 32 bits.
-FIRST_MIX: Final = 0x21F0AAAD
-SECOND_MIX: Final = 0xD35A2D97 - 2**32
 GOLDEN: Final = 0x9E3779B97F4A7C15
 WORD: Final = 2**64 - 1
 MOST_BITS: Final = 24  # of a uniform number
+MOST_FACTORS: Final = 256  # shapes and pieces whose numbers of places are remembered
 BITS: Final = {torch.bfloat16: 8, torch.float16: 11}  # that these formats hold
 
 
@@ -38,26 +42,37 @@ def key_of(*numbers: int) -> int:
 
 
 def _signed(number: int) -> int:
-    return (number & 0xFFFFFFFF) - 2**32 * (number >> 31 & 1)
+    return (number & WORD) - 2**64 * (number >> 63 & 1)
 
 
-def places(
-    shape: Sequence[int],
-    pieces: Sequence[Piece],
-    device: torch.device,
-    factor: int = 1,
-    offset: int = 0,
-) -> Tensor:
-    """The number of each element of a piece in the whole tensor, by `factor`, plus `offset`.
-
-    Modulo 2**32: so both are applied to each dimension before they are put together.
-    """
-    found = torch.full((), _signed(offset), dtype=torch.int32, device=device)
+def places(shape: Sequence[int], pieces: Sequence[Piece], device: torch.device) -> Tensor:
+    """The number of each element of a piece in the whole tensor."""
+    found = torch.zeros((), dtype=torch.int64, device=device)
     for dim, (start, stop) in enumerate(pieces):
-        stride = _signed(math.prod(shape[dim + 1 :]) * factor)
-        along = torch.arange(start, stop, device=device) * stride
-        found = found.unsqueeze(-1) + along.to(torch.int32)
+        along = torch.arange(start, stop, device=device) * math.prod(shape[dim + 1 :])
+        found = found.unsqueeze(-1) + along
     return found
+
+
+def _well_mixed(numbers: Tensor, salt: int) -> Tensor:
+    """Odd numbers of 64 bits for numbers (splitmix64)."""
+    mixed = (numbers + salt) * _signed(GOLDEN)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        # A shift carries the sign along, which is masked away: else the highest bits cancel out.
+        mixed = (mixed ^ (mixed >> shift & 2 ** (64 - shift) - 1)) * _signed(factor)
+    return mixed | 1
+
+
+@lru_cache(maxsize=MOST_FACTORS)
+def _factors(
+    shape: tuple[int, ...], pieces: tuple[Piece, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The numbers of places among leading and trailing dimensions, to be multiplied."""
+    sizes = [math.prod(shape[:at]) + math.prod(shape[at:]) for at in range(len(shape) + 1)]
+    at = sizes.index(min(sizes))
+    leading = _well_mixed(places(shape[:at], pieces[:at], device), 1)
+    trailing = _well_mixed(places(shape[at:], pieces[at:], device), 2)
+    return leading.view(*leading.shape, *(1 for _ in shape[at:])), trailing
 
 
 def _key(run: OperatorRun, which: int = 0) -> int:
@@ -73,13 +88,9 @@ def kept(
 
 
 def _mixed(key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torch.device) -> Tensor:
-    """A number of 32 bits for each element of a piece, evenly spread, by the key."""
-    mixed = places(shape, pieces, device, key >> 32 | 1, key)
-    # A shift carries the sign along; it is masked away, or the highest bits would cancel out.
-    high = mixed >> 16
-    mixed.bitwise_xor_(high.bitwise_and_(0xFFFF)).mul_(FIRST_MIX)
-    torch.bitwise_right_shift(mixed, 15, out=high)
-    return mixed.bitwise_xor_(high.bitwise_and_(0x1FFFF)).mul_(SECOND_MIX)
+    """A number of 64 bits for each element of a piece by the key; its high bits are to be used."""
+    leading, trailing = _factors(tuple(shape), tuple(pieces), device)
+    return leading * _signed(key | 1) * trailing
 
 
 def kept_of(
@@ -88,7 +99,9 @@ def kept_of(
     """Which elements of a piece are not dropped by the numbers of a key."""
     mixed = _mixed(key, shape, pieces, device)
     threshold = round(chance * 2**32) - 2**31
-    return mixed >= threshold if threshold < 2**31 else torch.zeros_like(mixed, dtype=torch.bool)
+    if threshold >= 2**31:
+        return torch.zeros_like(mixed, dtype=torch.bool)
+    return mixed >= threshold * 2**32
 
 
 def uniform_of(
@@ -99,8 +112,7 @@ def uniform_of(
     bits: int = MOST_BITS,
 ) -> Tensor:
     """Numbers from 0 to below 1, of so many bits."""
-    # The lowest bits have seen all of the mixing; the highest are the sign.
-    high = (_mixed(key, shape, pieces, device) >> (32 - bits)).bitwise_and_((1 << bits) - 1)
+    high = (_mixed(key, shape, pieces, device) >> (64 - bits)).bitwise_and_((1 << bits) - 1)
     return high.to(torch.float64) * 2.0**-bits
 
 
