@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from astrarium.spmd.solve import Choice, Conversions, SearchProblem, Solution, solve
+from astrarium.spmd.solve import Conversions, NodeWay, SearchProblem, Solution, solve
 
 LAYOUTS: Final = ("replicate", "copied", "partial", "shard0", "shard1", "shard2")
 R, C, P, S0, S1, S2 = range(6)
@@ -68,12 +68,12 @@ class Maker:
 
     sizes: Sizes
     inputs: list[tuple[int, ...]] = field(default_factory=list)
-    choices: list[tuple[Choice[None], ...]] = field(default_factory=list)
+    choices: list[tuple[NodeWay[None], ...]] = field(default_factory=list)
     conversions: list[Conversions[None]] = field(default_factory=list)
     signatures: list[int] = field(default_factory=list)
     blocks: list[tuple[int, int]] = field(default_factory=list)
     kinds: dict[tuple[str, float, float, bool], int] = field(default_factory=dict)
-    made: dict[int, tuple[tuple[Choice[None], ...], Conversions[None]]] = field(
+    made: dict[int, tuple[tuple[NodeWay[None], ...], Conversions[None]]] = field(
         default_factory=dict
     )
 
@@ -129,7 +129,7 @@ def transformer(layers: int, sizes: Sizes | None = None) -> SearchProblem[None]:
 
 def _choices(
     sizes: Sizes, rule: str, size: float, flops: float, once: bool
-) -> tuple[Choice[None], ...]:
+) -> tuple[NodeWay[None], ...]:
     levels = len(sizes.devices)
     found = []
     for rules in product(RULES[rule], repeat=levels):
@@ -139,7 +139,7 @@ def _choices(
         kept = size * share * (4 if once else 1)
         seconds = flops * share / sizes.flops + kept / 1e12
         needs = tuple(_number(layouts) for layouts in zip(*(r[0] for r in rules), strict=True))
-        found.append(Choice(needs, _number(tuple(r[1] for r in rules)), seconds, (kept,), None))
+        found.append(NodeWay(needs, _number(tuple(r[1] for r in rules)), seconds, (kept,), None))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from astrarium.spmd.solve import Choice, Conversions, SearchProblem
+from astrarium.spmd.solve import Conversions, NodeWay, SearchProblem
 
 LAYOUTS = 3
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
@@ -29,11 +29,11 @@ class Dice:
     random: np.random.Generator
     classes: int
 
-    def node(self, reads: int) -> tuple[tuple[Choice[None], ...], Conversions[None]]:
+    def node(self, reads: int) -> tuple[tuple[NodeWay[None], ...], Conversions[None]]:
         """Choices of a node that reads so many values, and conversions of its own."""
         roll = self.random.integers
         choices = tuple(
-            Choice(
+            NodeWay(
                 tuple(roll(LAYOUTS, size=reads).tolist()),
                 int(roll(LAYOUTS)),
                 float(roll(10)),

@@ -19,10 +19,10 @@ from spmd_search import TWO_LEVELS, transformer
 
 from astrarium.errors import InputError
 from astrarium.spmd.solve import (
-    Choice,
     Conversions,
     CountedPrices,
     Effort,
+    NodeWay,
     NoRoomError,
     SearchProblem,
     Solution,
@@ -280,7 +280,7 @@ def test_more_layouts_than_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> Non
 class DearConversions(Dice):
     """Conversions that all differ: there are many ways between layouts."""
 
-    def node(self, reads: int) -> tuple[tuple[Choice[None], ...], Conversions[None]]:
+    def node(self, reads: int) -> tuple[tuple[NodeWay[None], ...], Conversions[None]]:
         choices, _ = super().node(reads)
         layouts, roll = made_problems.LAYOUTS, self.random.integers
         seconds = roll(100, 200, (layouts, layouts)).astype(float)

@@ -19,9 +19,10 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.collectives import contention_seconds
 from astrarium.cost.dealings import Turns, least_passes, least_turn
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
-from astrarium.cost.layouts import CostModel, EndSeconds, Layouts, RankSeconds, sum_over_modules
+from astrarium.cost.layouts import EndSeconds, Layouts, RankSeconds, sum_over_modules
 from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import beside
+from astrarium.cost.update import update_seconds
 from astrarium.strategy.columns import (
     GRANULARITIES,
     METHODS,
@@ -31,10 +32,6 @@ from astrarium.strategy.columns import (
 )
 from astrarium.strategy.types import Granularity, Method, RecomputeModule
 from astrarium.value import Value
-
-# An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
-# two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
-HOST_BYTES_PER_SECOND = 200e9
 
 MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 %
 # Of what the host takes for a micro-batch. It runs ahead from pass to pass, so that it delays each
@@ -432,7 +429,7 @@ def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Flo
     gradient, gather = _data_parallel(layouts, rows, options)
     return {
         "gradient_reduction": gradient + layouts.messages.shared[rows],
-        "optimizer": _optimizer(layouts, rows, options),
+        "optimizer": update_seconds(layouts, rows, options),
         "parameter_gather": gather,
         "host": _of_step(layouts, rows, options),
     }
@@ -560,45 +557,3 @@ def _exposed(
     """What shows of a message in buckets beside a computation and other messages."""
     late = contention_seconds(message, others, computation + others)
     return np.maximum(beside(message, computation, slowdown, late), message * last)
-
-
-def _optimizer(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    divided = options.zero_stage[:, None] >= 1
-    dense, expert = layouts.dense_parameters[rows], layouts.expert_parameters[rows]
-    of_dense, of_expert = (
-        np.where(divided, ranks[rows], 1) for ranks in (layouts.dense_ranks, layouts.expert_ranks)
-    )
-    updated = dense / of_dense + expert / of_expert
-    tensors = layouts.weight_tensors[rows]
-    launched = tensors / of_dense + layouts.expert_tensors[rows] / of_expert
-    model_of = layouts.model_of[rows]
-    seconds = np.zeros_like(updated)
-    for index, model in enumerate(layouts.models):
-        on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, dense + expert)
-        on_gpu = on_gpu + _cast_seconds(model, layouts.scaled_weights[rows])
-        launches = model.runtime.optimizer_launch_seconds * model.tuning.host * launched
-        on_gpu = smooth_maximum(on_gpu, launches, LAUNCH_HALVINGS)
-        sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
-        on_host = _update_on_host(model, updated, sharing)
-        one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)
-        seconds = np.where(model_of == index, one, seconds)
-    return seconds
-
-
-def _update_on_gpu(model: CostModel, updated: Floats, held: Floats) -> Floats:
-    runtime, ops = model.runtime, model.ops
-    step = ops.optimizer_step(updated, runtime.optimizer_moved_bytes)
-    return step + ops.streaming(runtime.step_moved_bytes * held)
-
-
-def _cast_seconds(model: CostModel, copies: Floats) -> Floats:
-    """Weights of 16 bits are read, and as many bytes written: by rows and by columns."""
-    return model.ops.streaming(2 * copies / model.runtime.cast_rate)
-
-
-def _update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
-    """Gradients and weights move between GPU and host; the host's memory holds the rest."""
-    runtime = model.runtime
-    moved = (runtime.gradient_bytes + runtime.weight_bytes) * updated
-    state = 2 * runtime.optimizer_bytes * updated * sharing / HOST_BYTES_PER_SECOND
-    return np.asarray(moved / model.pool.gpu.pcie_bandwidth + state)

@@ -114,8 +114,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most so many pools; None: all of them. `kept_free` is memory. With
-    `prefer` recommended, the plan to start comes first. `progress` hears how far the search is.
+    A job uses at most `most_types` pools. `progress` hears how far the search is.
     """
     limits = limits or Limits()
     cluster = with_margin(workload, cluster, kept_free)
@@ -133,20 +132,14 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         runs.limits_of_search(limits),
         telling(progress, runs, objective, limits, top),
     )
-    front = _front(asked, runs)
-    searched = _searched(asked, runs, limits, front, most_types)
-    found, results = searched.plans, searched.results
-    on_front = front_of((*found, *(front.plans if front else ())))
-    plans = [plan for plan in (*found, *on_front) if keeps(plan, limits)]
-    check_headway(plans)
-    if not plans:
-        raise _refusal(asked, runs, most_types, results, on_front, limits)
+    searched, front, plans = _feasible(asked, runs, limits, most_types)
     shown = listed(plans, objective)
     choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None
-    faster_alone = _faster_alone(asked, cluster, shown[0])
+    results = searched.results
     rejected = sum((result.rejected for result in results), Counter())
     first = shown if choice is None else [choice.plan, *(p for p in shown if p != choice.plan)]
-    rejected[Rejection.SLOWER] += max(len(found) - searched.of_front - len(first[:top]), 0)
+    searched_plans = len(searched.plans) - searched.of_front
+    rejected[Rejection.SLOWER] += max(searched_plans - len(first[:top]), 0)
     space = sum(result.space for result in results)
     return Planned(
         workload=workload,
@@ -159,10 +152,24 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         reasons=sum((result.reasons for result in results), Counter()),
         optimal=all(result.optimal for result in results),
         bound_gap=_gap(results),
-        front=on_front if front else (),
-        faster_alone=faster_alone,
+        front=front,
+        faster_alone=_faster_alone(asked, cluster, shown[0]),
         recommendation=choice,
     )
+
+
+def _feasible(
+    asked: Asked, runs: Runs, limits: Limits, most_types: int | None
+) -> tuple[_Searched, tuple[Plan, ...], list[Plan]]:
+    """What was searched, the front if it was asked for, and all plans that keep the limits."""
+    front = _front(asked, runs)
+    searched = _searched(asked, runs, limits, front, most_types)
+    on_front = front_of((*searched.plans, *(front.plans if front else ())))
+    plans = [plan for plan in (*searched.plans, *on_front) if keeps(plan, limits)]
+    check_headway(plans)
+    if not plans:
+        raise _refusal(asked, runs, most_types, searched.results, on_front, limits)
+    return searched, on_front if front else (), plans
 
 
 def _recommendation(asked: Asked, runs: Runs, plans: Sequence[Plan]) -> Recommendation | None:

@@ -3,8 +3,8 @@
 from astrarium.spmd.solve.blocks import CountedPrices as CountedPrices
 from astrarium.spmd.solve.effort import Effort as Effort
 from astrarium.spmd.solve.frontier import cheapest as cheapest
-from astrarium.spmd.solve.problem import Choice as Choice
 from astrarium.spmd.solve.problem import Conversions as Conversions
+from astrarium.spmd.solve.problem import NodeWay as NodeWay
 from astrarium.spmd.solve.problem import SearchProblem as SearchProblem
 from astrarium.spmd.solve.problem import Solution as Solution
 from astrarium.spmd.solve.quiet import without_library_output as without_library_output

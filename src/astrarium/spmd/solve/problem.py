@@ -21,7 +21,7 @@ from astrarium.value import Value
 What = TypeVar("What")
 
 
-class Choice(Value, Generic[What], frozen=True):
+class NodeWay(Value, Generic[What], frozen=True):
     """One way to compute a node."""
 
     needs: tuple[int, ...]  # of each input, in order: the number of the layout it must have
@@ -46,7 +46,7 @@ class SearchProblem(Value, Generic[What], frozen=True, dict=True):
     """Nodes in order, the last of which is the result, to be had in layout 0 of its own."""
 
     inputs: tuple[tuple[int, ...], ...]
-    choices: tuple[tuple[Choice[What], ...], ...]
+    choices: tuple[tuple[NodeWay[What], ...], ...]
     conversions: tuple[Conversions[What], ...]
     room: tuple[float, ...]  # bytes by class of devices; inf where memory does not matter
     # Equal numbers mean equal nodes: same choices, same conversions, same prices. Consecutive

@@ -36,7 +36,7 @@ from astrarium.spmd.rules import (
     TensorLayout,
     is_possible,
 )
-from astrarium.spmd.solve import Choice, Conversions, SearchProblem, Solution
+from astrarium.spmd.solve import Conversions, NodeWay, SearchProblem, Solution
 from astrarium.value import Value
 
 USUAL: Final = PriceSettings()
@@ -245,15 +245,15 @@ def _choices(
     layouts: Sequence[tuple[Placement, ...]],
     prices: Prices,
     kept: Sequence[Sequence[float]],
-) -> tuple[Choice[Priced], ...]:
+) -> tuple[NodeWay[Priced], ...]:
     """The choices of a node, without those that another one beats in every respect."""
     of_inputs = [_numbers(layouts[i]) for i in graph.inputs[kind.node]]
     of_result = _numbers(layouts[kind.node])
-    best: dict[tuple[tuple[int, ...], int], list[Choice[Priced]]] = {}
+    best: dict[tuple[tuple[int, ...], int], list[NodeWay[Priced]]] = {}
     for way, item in zip(kind.ways, kind.items, strict=True):
         needs = tuple(known[need] for known, need in zip(of_inputs, way.needs, strict=True))
         gives = of_result[way.gives]
-        choice = Choice(
+        choice = NodeWay(
             needs=needs,
             gives=gives,
             seconds=float(prices.seconds[item]),
@@ -271,7 +271,7 @@ def _numbers(layouts: tuple[Placement, ...]) -> dict[Placement, int]:
     return {placement: number for number, placement in enumerate(layouts)}
 
 
-def _beats(one: Choice[Priced], other: Choice[Priced]) -> bool:
+def _beats(one: NodeWay[Priced], other: NodeWay[Priced]) -> bool:
     lighter = all(a <= b for a, b in zip(one.bytes, other.bytes, strict=True))
     return one.seconds <= other.seconds and lighter
 

@@ -1,0 +1,57 @@
+"""Seconds of the optimizer's update, on the GPU or on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
+from astrarium.cost.layouts import CostModel, Layouts
+from astrarium.strategy.columns import Options
+
+# An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
+# two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
+HOST_BYTES_PER_SECOND = 200e9
+
+
+def update_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """Seconds of the update on every rank, waits for the host included."""
+    divided = options.zero_stage[:, None] >= 1
+    dense, expert = layouts.dense_parameters[rows], layouts.expert_parameters[rows]
+    of_dense, of_expert = (
+        np.where(divided, ranks[rows], 1) for ranks in (layouts.dense_ranks, layouts.expert_ranks)
+    )
+    updated = dense / of_dense + expert / of_expert
+    tensors = layouts.weight_tensors[rows]
+    launched = tensors / of_dense + layouts.expert_tensors[rows] / of_expert
+    model_of = layouts.model_of[rows]
+    seconds = np.zeros_like(updated)
+    for index, model in enumerate(layouts.models):
+        on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, dense + expert)
+        on_gpu = on_gpu + _cast_seconds(model, layouts.scaled_weights[rows])
+        launches = model.runtime.optimizer_launch_seconds * model.tuning.host * launched
+        on_gpu = smooth_maximum(on_gpu, launches, LAUNCH_HALVINGS)
+        sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
+        on_host = _update_on_host(model, updated, sharing)
+        one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)
+        seconds = np.where(model_of == index, one, seconds)
+    return seconds
+
+
+def _update_on_gpu(model: CostModel, updated: Floats, held: Floats) -> Floats:
+    runtime, ops = model.runtime, model.ops
+    step = ops.optimizer_step(updated, runtime.optimizer_moved_bytes)
+    return step + ops.streaming(runtime.step_moved_bytes * held)
+
+
+def _cast_seconds(model: CostModel, copies: Floats) -> Floats:
+    """Weights of 16 bits are read, and as many bytes written: by rows and by columns."""
+    return model.ops.streaming(2 * copies / model.runtime.cast_rate)
+
+
+def _update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
+    """Gradients and weights move between GPU and host; the host's memory holds the rest."""
+    runtime = model.runtime
+    moved = (runtime.gradient_bytes + runtime.weight_bytes) * updated
+    state = 2 * runtime.optimizer_bytes * updated * sharing / HOST_BYTES_PER_SECOND
+    return np.asarray(moved / model.pool.gpu.pcie_bandwidth + state)
