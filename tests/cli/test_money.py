@@ -241,18 +241,19 @@ def test_a_strange_failure_rate_is_refused(plan: Run) -> None:
 
 
 def test_a_limit_within_what_is_likely_is_answered_with_its_chance(plan: Run) -> None:
-    free = planned(plan)["plans"][0]
+    fastest = ("--prefer", "fastest")
+    free = planned(plan, *fastest)["plans"][0]
     assert free["run"]["deadline_chance"] is None
     day, usd = free["train_seconds"] / 86_400, free["usd_total"]
-    near = planned(plan, "--deadline", str(1.02 * day), "--budget", str(1.02 * usd))
+    near = planned(plan, *fastest, "--deadline", str(1.02 * day), "--budget", str(1.02 * usd))
     chances = [near["plans"][0]["run"][f"{limit}_chance"] for limit in ("deadline", "budget")]
     assert all(0.2 < chance < 0.9 for chance in chances)
     assert chances[0] == pytest.approx(chances[1], rel=1e-6)
     far = planned(plan, "--deadline", str(3 * day))["plans"][0]["run"]
     assert far["deadline_chance"] > 0.95
-    shown = plan("--tokens", "10B", "--deadline", str(1.02 * day)).stdout
+    shown = plan("--tokens", "10B", *fastest, "--deadline", str(1.02 * day)).stdout
     assert "the deadline lies within what is likely: kept with a chance of" in " ".join(
         shown.split()
     )
-    refused = plan("--tokens", "10B", "--deadline", str(0.99 * day))
+    refused = plan("--tokens", "10B", *fastest, "--deadline", str(0.99 * day))
     assert "kept with a chance of" in " ".join(refused.stderr.split())

@@ -96,19 +96,14 @@ def seconds_of(layouts: Layouts, rows: Ints, options: Options) -> Seconds:
 def _with_redone_messages(
     layouts: Layouts, rows: Ints, options: Options, parts: dict[str, Floats]
 ) -> dict[str, Floats]:
-    """The same seconds, with messages that are sent again among the others of their kind.
-
-    Whole layers send all of their forward pass again, redone experts their tokens: half of both
-    passes.
-    """
+    """The same seconds, with messages that are sent again among the others of their kind."""
     on_rank = layouts.on_rank
     kinds = {f"{kind}_communication": getattr(on_rank, kind)[rows] for kind in ("tp", "cp", "ep")}
     every = sum(kinds.values(), np.zeros_like(parts["forward"]))
     sent = _redone_share(layouts, rows, options) * on_rank.messages_again[rows]
-    again = {
-        name: np.divide(sent * seconds, every, out=np.zeros_like(every), where=every > 0)
-        for name, seconds in kinds.items()
-    }
+    part = np.divide(sent, every, out=np.zeros_like(every), where=every > 0)
+    again = {name: seconds * part for name, seconds in kinds.items()}
+    # Experts that are redone alone send their tokens again: half of both passes.
     experts = (options.recompute_modules & _EXPERTS_AGAIN > 0) & (options.granularity != _FULL)
     again["ep_communication"] += np.where(experts[:, None], kinds["ep_communication"] / 2, 0.0)
     redone = sum(again.values(), np.zeros_like(every))

@@ -140,14 +140,13 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     first = shown if choice is None else [choice.plan, *(p for p in shown if p != choice.plan)]
     searched_plans = len(searched.plans) - searched.of_front
     rejected[Rejection.SLOWER] += max(searched_plans - len(first[:top]), 0)
-    space = sum(result.space for result in results)
     return Planned(
         workload=workload,
         cluster=cluster,
         plans=tuple(first[:top]),
         seconds=time.perf_counter() - begin,
-        space=space,
-        evaluated=space - sum(rejected[cause] for cause in UNPRICED),
+        space=sum(result.space for result in results),
+        evaluated=_priced(results, rejected),
         rejected=rejected,
         reasons=sum((result.reasons for result in results), Counter()),
         optimal=all(result.optimal for result in results),
@@ -203,6 +202,12 @@ def with_margin(workload: Workload, cluster: Cluster, kept_free: KeptFree) -> Cl
 
     pools = tuple(replace(pool, memory_margin=margin(pool)) for pool in cluster.pools)
     return replace(cluster, pools=pools)
+
+
+def _priced(results: Sequence[SearchResult], rejected: Counter[Rejection]) -> int:
+    """Strategies of the space whose time was asked for."""
+    space = sum(result.space for result in results)
+    return space - sum(rejected[cause] for cause in UNPRICED)
 
 
 def _faster_alone(asked: Asked, cluster: Cluster, best: Plan) -> Plan | None:
