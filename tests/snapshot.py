@@ -61,7 +61,7 @@ def predictions() -> dict[str, dict[str, object]]:
     for name, gpus, seq_length, batch, mode, objective in PLANS:
         workload, cluster = Workload(load_model(name), seq_length, batch), parse_gpus(gpus)
         best = plan(workload, cluster, mode=mode, objective=objective, top=1).plans[0]
-        strategy_dict = strategy_to_dict(best.strategy)
+        strategy_dict = json.loads(json.dumps(strategy_to_dict(best.strategy)))
         del strategy_dict["stages"]
         out[f"plan {name} {gpus} {seq_length} {batch} {mode} {objective}"] = {
             "iteration_seconds": best.iteration_seconds,
