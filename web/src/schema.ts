@@ -168,6 +168,8 @@ export interface Run {
   readonly checkpoint_interval_seconds: number | null;
   readonly kwh: number;
   readonly co2_kilograms: number | null;
+  readonly deadline_chance?: number | null;
+  readonly budget_chance?: number | null;
 }
 
 export type Schedule = "1f1b" | "interleaved";
