@@ -7,6 +7,7 @@
 import type { Plan, PlanDocument } from "./schema";
 
 export type {
+  Choice,
   Pareto as ParetoPoint,
   Plan,
   PlanDocument,

@@ -5,6 +5,8 @@ import type { Plan, PlanDocument } from "../document";
 import type { Progress } from "./api";
 import { inputOf } from "./fields";
 import {
+  chance,
+  choiceText,
   detailText,
   durations,
   fullest,
@@ -112,10 +114,12 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
     <div class={found.isCurrent ? "figures" : "figures stale"}>
       <Lead document={document} plan={plan} modelName={modelName} />
       <p class="best">
-        {plan.rank > 1 ? `Plan ${plan.rank}` : found.state === "done" ? "Best plan" : "Best so far"}
-        : <strong>{strategyText(plan.strategy)}</strong> <small>{detailText(plan.strategy)}</small>
+        {planTitle(document, plan, found.state === "done")}: <strong>{strategyText(plan.strategy)}</strong> <small>{detailText(plan.strategy)}</small>
       </p>
       <p class="how">{plainWords(plan.strategy)}</p>
+      {document.choice?.recommended === plan.rank && document.choice.why.length > 0 && (
+        <p class="how">{choiceText(document.choice)}</p>
+      )}
       <dl>
         <Figure
           name="Training"
@@ -143,7 +147,7 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
           of the peak speed
         </Figure>
         <Figure name="Memory" word="memory" value={percent(fullest(plan))}>
-          on the fullest GPU
+          {plan.fit_chance == null ? "on the fullest GPU" : `${chance(plan.fit_chance)} to fit`}
         </Figure>
       </dl>
       <p class="message">
@@ -158,6 +162,15 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
       </nav>
     </div>
   );
+}
+
+/** What a plan is among those found. */
+function planTitle(document: PlanDocument, plan: Plan, isDone: boolean): string {
+  const { choice } = document;
+  if (plan.rank === choice?.fastest) return plan.rank === 1 ? "Best plan" : "Fastest plan";
+  if (plan.rank === choice?.recommended) return "Recommended plan";
+  if (plan.rank > 1) return `Plan ${plan.rank}`;
+  return isDone ? "Best plan" : "Best so far";
 }
 
 /** By the ids of their titles: the address holds the state, so links cannot lead there. */

@@ -1,6 +1,6 @@
 /** Figures as people read them. */
 import { digits, duration, durationUnit, gib } from "../charts/format";
-import { type Counts, type Plan, type PlanDocument, type Strategy } from "../document";
+import type { Choice, Counts, Plan, PlanDocument, Strategy } from "../document";
 
 const DAY = 86400;
 
@@ -21,6 +21,18 @@ export function durations(from: number, to: number): string {
 
 export function percent(share: number): string {
   return `${(share * 100).toFixed(1)} %`;
+}
+
+/** A chance in whole per cent; what is not certain is not called so. */
+export function chance(share: number): string {
+  return share > 0.995 ? "over 99 %" : `${Math.round(share * 100)} %`;
+}
+
+/** Why a plan is recommended that is not the fastest; "" where it is. */
+export function choiceText(choice: Choice): string {
+  if (choice.why.length === 0) return "";
+  const fastest = choice.fastest === null ? "the fastest" : `plan ${choice.fastest}, the fastest`;
+  return `Recommended: ${choice.why.join(", ")}. Predicted ${percent(choice.slower)} slower than ${fastest}: too little to tell them apart.`;
 }
 
 export function whole(value: number): string {
