@@ -114,7 +114,8 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
     <div class={found.isCurrent ? "figures" : "figures stale"}>
       <Lead document={document} plan={plan} modelName={modelName} />
       <p class="best">
-        {planTitle(document, plan, found.state === "done")}: <strong>{strategyText(plan.strategy)}</strong> <small>{detailText(plan.strategy)}</small>
+        {planTitle(document, plan, found.state === "done")}:{" "}
+        <strong>{strategyText(plan.strategy)}</strong> <small>{detailText(plan.strategy)}</small>
       </p>
       <p class="how">{plainWords(plan.strategy)}</p>
       {document.choice?.recommended === plan.rank && document.choice.why.length > 0 && (
