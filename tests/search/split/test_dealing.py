@@ -52,6 +52,19 @@ def test_results_repeat() -> None:
         assert [way.tolist() for way in first] == [way.tolist() for way in second]
 
 
+def test_ways_far_from_what_is_to_be_beaten_are_given_up() -> None:
+    """Near it, they are moved as if nothing were to be beaten; far off, they stay as filled."""
+    one = drawn(np.random.default_rng(3), 4, 3, 22)
+    first = one.seconds(fillings(one, 22)).min()
+    best = dealt(one, 22)
+    seconds = one.seconds(best[0].reshape(1, 3, 4))[0]
+    assert seconds < first * (1 - 1e-3)
+    near, far = dealt(one, 22, to_beat=first), dealt(one, 22, to_beat=first / 2)
+    assert [way.tolist() for way in near] == [way.tolist() for way in best]
+    assert one.seconds(far[0].reshape(1, 3, 4))[0] == first
+    assert dealt(one, 22, to_beat=-1.0)[0].tolist() == far[0].tolist()
+
+
 def test_layers_that_fit_evenly_are_dealt_evenly() -> None:
     assert dealt(ring(4, 1), 12)[0].tolist() == [3, 3, 3, 3]
     assert dealt(ring(4, 2), 24)[0].tolist() == [3] * 8

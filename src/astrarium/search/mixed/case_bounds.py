@@ -54,11 +54,13 @@ class CaseBounds:
         self._links = least_of_links(self._rows, orders)
         self._updates: tuple[Floats, Ints] | None = None
         if self._alike and np.isfinite(self._worst):
-            seconds, probes = update_seconds(model, self._rows.degrees, self._gpus)
+            degrees = self._rows.degrees
+            first, place = distinct_rows(*degrees.columns())  # chunks change nothing here
+            seconds, probes = update_seconds(model, degrees.take(first), self._gpus)
             if any(len(of) > 1 for of in classes):
                 used = np.flatnonzero(self._gpus)
                 seconds[:] = seconds[:, :, used].min(axis=2, keepdims=True)
-            self._updates = seconds, probes
+            self._updates = seconds[place], probes
 
     @property
     def _worst(self) -> float:

@@ -71,7 +71,8 @@ class Finish:
         for one in near:
             several = one.bundle.virtual[one.case[1]] > 1
             if several and one.score < self._plans.best_score * (1 + MOST_GAIN):
-                self._keep(one.gpus, one.bundle, one.bundle.dealt(one.case))
+                found = one.bundle.dealt(one.case, self._to_beat(one.gpus))
+                self._keep(one.gpus, one.bundle, found)
         for one in near[:TURNED]:
             order, row = one.case
             laid_out = turned(one.bundle.arrangements[order])
@@ -149,9 +150,14 @@ class Finish:
                 PendingBundle(gpus, bundle, least[:, None], np.arange(0)), cases
             )
         else:
-            found = [priced for case in cases for priced in bundle.dealt(case)]
+            to_beat = self._to_beat(gpus)
+            found = [priced for case in cases for priced in bundle.dealt(case, to_beat)]
         score = self._plans.score_of
         self._keep(gpus, bundle, [p for p in found if score(p.seconds, gpus) < enough])
+
+    def _to_beat(self, gpus: Key) -> float:
+        """Seconds of the best plan, or what these GPUs may take to be as good."""
+        return self._plans.most_seconds(self._plans.best_score, gpus)
 
     def _keep(self, gpus: Key, bundle: Bundle, found: Sequence[PricedCase]) -> None:
         for priced in found:

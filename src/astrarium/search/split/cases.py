@@ -417,10 +417,11 @@ class Bundle(Value, frozen=True, dict=True):
                 found += [(*case, _bounds_of(even)) for even in evenly_filled(ring, num_layers)]
         return self.priced(found)
 
-    def dealt(self, case: tuple[int, int]) -> list[PricedCase]:
+    def dealt(self, case: tuple[int, int], to_beat: float) -> list[PricedCase]:
         """The layers of one case, dealt in the best ways; also evenly, which may need less."""
         ring, num_layers = self.ring(*case), self.model.workload.model.num_layers
-        ways = [*dealt(ring, num_layers)[:WAYS], *evenly_filled(ring, num_layers)]
+        ways = dealt(ring, num_layers, to_beat - self.tied(*case))[:WAYS]
+        ways += [*evenly_filled(ring, num_layers)]
         return self.priced([(*case, _bounds_of(way)) for way in ways])
 
     def ring(self, order: int, row: int) -> Ring:

@@ -24,7 +24,8 @@ from astrarium.value import Value
 WIDTH = 6  # ways that are improved side by side
 MOVES = 24  # of each that are executed between two looks at the slope, and as many of several
 TOGETHER = 2
-PATIENCE = 3  # looks without a gain
+PATIENCE = 3  # looks without a gain, where the best is within NEAR of what is to be beaten
+NEAR, FAR = 0.02, 0.1  # beyond, no look is without a gain; further off, layers are not moved
 STEP = 1e-4  # of a layer, for the slope
 GOLDEN = (5**0.5 - 1) / 2
 GAIN = 1e-9  # what counts as faster
@@ -121,18 +122,28 @@ def _one_chunk(
     return pipeline_seconds(stages, number, single, np.full(ways, overlap))
 
 
-def dealt(ring: Ring, num_layers: int) -> list[Ints]:
-    """Good ways to deal the layers, the best first: chunks in model order; none if nothing fits."""
+def dealt(ring: Ring, num_layers: int, to_beat: float = np.inf) -> list[Ints]:
+    """Good ways to deal the layers, the best first: chunks in model order; none if nothing fits.
+
+    to_beat: seconds; ways that stay far from these are given up early.
+    """
     chunks = ring.virtual * ring.pp
     beam = _Beam(ring, min(WIDTH, max(SLOPES // chunks, 1)))
     beam.enter(fillings(ring, num_layers))
     drawn = np.random.default_rng(0)  # the same for every pipeline: results repeat
     least, waited = np.inf, 0
-    while len(beam.ways) and chunks <= MOST_CHUNKS and waited <= PATIENCE:
+    while len(beam.ways) and chunks <= MOST_CHUNKS and waited <= _patience(beam, to_beat):
         beam.enter(_neighbours(ring, beam, drawn))
         gained = beam.seconds[0] < least * (1 - GAIN)
         least, waited = float(beam.seconds[0]), 0 if gained else waited + 1
     return [way.reshape(-1) for way in beam.ways]
+
+
+def _patience(beam: _Beam, to_beat: float) -> int:
+    """Looks without a gain that are worth their time; none at all, if negative."""
+    if beam.seconds[0] <= to_beat * (1 + NEAR):
+        return PATIENCE
+    return 0 if beam.seconds[0] <= to_beat * (1 + FAR) else -1
 
 
 class _Beam:
