@@ -31,7 +31,7 @@ PARTS = [
 
 def test_a_result_is_there_without_any_input(planner: Planner) -> None:
     planner.open()
-    expect(planner.answer.locator(".best")).to_contain_text("Best plan:")
+    expect(planner.answer.locator(".best")).to_contain_text("Recommended plan:")
     expect(planner.lead).to_contain_text("Llama-2-70B")
     expect(planner.lead).to_contain_text("on 64 x H100")
     expect(planner.rows).to_have_count(10)
