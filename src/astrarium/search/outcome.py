@@ -37,6 +37,14 @@ class Mode(StrEnum):
     UP_TO = "up-to"
 
 
+class Claim(StrEnum):
+    """What the gap of a search on one pool is about, where layers are not equal."""
+
+    ALL = "all"  # every way to deal them
+    VIRTUAL_STAGES = "virtual stages"  # other cuts are solved by another search
+    NONE = "none"  # plans are wanted, no proof
+
+
 class Rejection(StrEnum):
     """Why strategies fell out."""
 

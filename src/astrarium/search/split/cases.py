@@ -152,14 +152,24 @@ class Bundle(Value, frozen=True, dict=True):
         return np.stack(found, axis=1)[:, index]
 
     @cached_property
-    def _fits(self) -> Bools:
+    def fits(self) -> Bools:
         """What is at each place if chunks are alike: (stages, classes, rows, contents)."""
         return self._fitting(self._in_flight[:, :, None, :] * self.tables.flight_bytes)
+
+    def peak_bytes(self, row: int) -> Floats:
+        """On the first class, if chunks are alike: (stages, contents)."""
+        t, flight = self.tables, self._in_flight[:, row]
+        in_passes = t.fixed_bytes[row, 0] + flight * t.flight_bytes[row, 0]
+        return np.maximum(in_passes, t.update_bytes[row, 0])
+
+    def links(self, row: int) -> Floats:
+        """To the next stage, in the first order: (stages,)."""
+        return np.asarray(self._links(np.array([row]))[0, 0])
 
     def _fitting(self, in_flight_bytes: Floats) -> Bools:
         t = self.tables
         peak = np.maximum(t.fixed_bytes + in_flight_bytes, t.update_bytes)
-        fits = (peak <= t.capacity[:, None]) & self._allowed[:, :, None, :]
+        fits = (peak <= t.capacity[:, None]) & self.allowed[:, :, None, :]
         return np.moveaxis(fits, 2, 1)
 
     @cached_property
@@ -168,11 +178,11 @@ class Bundle(Value, frozen=True, dict=True):
         at = np.arange(self.num_stages)[:, None]
         used = np.zeros((self.num_stages, len(self.classes)), bool)
         used[at, self.class_of.T] = True
-        relevant = used[..., None, None] & self._allowed[:, None]
-        return np.asarray((self._fits | ~relevant).all(axis=(0, 1, 3)))
+        relevant = used[..., None, None] & self.allowed[:, None]
+        return np.asarray((self.fits | ~relevant).all(axis=(0, 1, 3)))
 
     @cached_property
-    def _allowed(self) -> Bools:
+    def allowed(self) -> Bools:
         """Contents that may be at each place: (stages, rows, contents)."""
         at, last = np.arange(self.num_stages)[:, None], self.num_stages - 1
         c = self.contents
@@ -192,7 +202,7 @@ class Bundle(Value, frozen=True, dict=True):
 
     @cached_property
     def room(self) -> StageRoom:
-        return stage_room(self.seconds, self._fits, self._work, self.class_of)
+        return stage_room(self.seconds, self.fits, self._work, self.class_of)
 
     @cached_property
     def longest(self) -> tuple[Floats, Floats]:
@@ -234,7 +244,7 @@ class Bundle(Value, frozen=True, dict=True):
     def may_take(self, worst: float) -> Bools:
         """Whether the least content of every place fits, and is not too long: (rows,)."""
         by_class = np.moveaxis(self.seconds, 1, 0)
-        shortest = np.where(self._fits, by_class, np.inf).min(axis=3)
+        shortest = np.where(self.fits, by_class, np.inf).min(axis=3)
         stage = np.moveaxis(shortest[np.arange(self.num_stages), self.class_of], 2, 0)
         return np.asarray((self._with_links(stage) <= worst).any(axis=0))
 
@@ -317,7 +327,7 @@ class Bundle(Value, frozen=True, dict=True):
         forward, backward = t.forward[rows], t.backward[rows]
         whole = batches[:, None, None] * (forward + backward)
         warm_up = warm_up_passes(self.num_stages, batches)
-        fits = self._fits[:, :, rows]
+        fits = self.fits[:, :, rows]
         size = int(self._num_layers.max()) + 1
         shape = (self.num_stages, len(self.classes), len(rows), size)
         chains, alone, once = (np.full(shape, np.inf) for _ in range(3))
@@ -460,7 +470,7 @@ class Bundle(Value, frozen=True, dict=True):
         fixed = np.where(contents[place], once, np.inf).min(axis=1)
         # An outer stage may hold no layer; others then have more to do after the passes.
         fixed[[0, -1]] = np.minimum(fixed[[0, -1]], fixed[1:-1].max(initial=fixed.max()))
-        fits = self._fits[np.arange(self.num_stages), classes, row]
+        fits = self.fits[np.arange(self.num_stages), classes, row]
         return Ring(
             forward=np.maximum(each[0], 0.0),
             backward=np.maximum(each[1], 0.0),
