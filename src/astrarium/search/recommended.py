@@ -18,7 +18,7 @@ from typing import Final
 
 from astrarium.cluster import Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
-from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.outcome import Claim, Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, search_pool
 from astrarium.search.rules import UserRule
@@ -154,7 +154,7 @@ class _Choice:
         """Whether a plan under more rules is taken."""
         asked = replace(self._asked, rules=(*self._asked.rules, *rules))
         limit = self._fastest.iteration_seconds * (1 + NEAR_TIE_SLOWER)
-        found, _ = search_pool(asked, pool, [limit])
+        found, _ = search_pool(asked, pool, [limit], Claim.ANY_PLAN)
         return any([self.offer(plan) for plan in found])
 
 

@@ -62,6 +62,7 @@ FIRST_ROWS, MOST_ROWS = 30_000, 240_000
 # Pipelines executed together: at first about as many as plans are kept.
 FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
 ROUNDING = 1e-9
+UNPROVED = (Claim.NONE, Claim.ANY_PLAN)
 
 
 @dataclass(slots=True)
@@ -249,7 +250,7 @@ class Search:
         self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
         if self._deals_freely:
             self._open.add(layouts, np.flatnonzero(within), bound, chunk_layers)
-        elif self._may_deal and self._claim is not Claim.NONE:
+        elif self._may_deal and self._claim not in UNPROVED:
             self._leave_cuts_open(layouts, least, chunk_layers)
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
@@ -419,7 +420,7 @@ class Search:
 
     def _deal(self) -> None:
         """Deal the layers anew of what could be better than the best plan."""
-        if not self._may_deal:
+        if not self._may_deal or (self._claim is Claim.ANY_PLAN and self.state.best):
             return
         if not self._deals_freely:
             self._move_cuts()
@@ -443,8 +444,8 @@ class Search:
         if table is None:
             return None
         self.state.least_open, chosen = left_open(self, table, best)
-        if chosen is None:
-            return None
+        if chosen is None or self._claim in UNPROVED:
+            return chosen
         from astrarium.search.single.redealing import with_better_bounds
 
         chosen = with_better_bounds(self, chosen, best)
