@@ -25,7 +25,7 @@ from astrarium.search.outcome import Found
 from astrarium.search.single.kind_rings import KindRings, bundle_of
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.split.cases import Bundle
-from astrarium.search.split.dealing import GAIN, Ring, dealt, fillings
+from astrarium.search.split.dealing import GAIN, Ring, dealt_together, fillings
 from astrarium.search.split.dealing_bounds import DealingBounds, lifted
 from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
@@ -157,10 +157,12 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | N
     degrees, virtual, options = chosen.degrees, chosen.virtual, chosen.options
     every = [bundle.ring(0, row) for bundle, row in _cases(model, chosen)]
     num_layers, planner = model.planner.num_layers, model.planner
+    best = _best(search, degrees, every, limit)
+    ways = dealt_together([every[row] for row in best], num_layers)
     found = [
         (row, planner.code_of(np.concatenate([[0], np.cumsum(sizes)])))
-        for row in _best(search, degrees, every, limit)
-        for sizes in dealt(every[row], num_layers)[:WAYS]
+        for row, own in zip(best, ways, strict=True)
+        for sizes in own[:WAYS]
     ]
     if not found:
         return None

@@ -6,7 +6,7 @@ find the best split of those that are worth it. Many are looked at together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 
@@ -20,7 +20,13 @@ from astrarium.cost.replay import executed_totals, is_executed
 from astrarium.cost.schedule import in_flight_if_alike
 from astrarium.cost.step import total_seconds
 from astrarium.search.split.arrangements import Arrangement
-from astrarium.search.split.dealing import Ring, dealt, evenly_filled, fillings, seconds_of
+from astrarium.search.split.dealing import (
+    Ring,
+    dealt_together,
+    evenly_filled,
+    fillings,
+    seconds_of,
+)
 from astrarium.search.split.partition import SplitProblem
 from astrarium.search.split.pipeline_bounds import (
     StageRoom,
@@ -427,12 +433,12 @@ class Bundle(Value, frozen=True, dict=True):
                 found += [(*case, _bounds_of(even)) for even in evenly_filled(ring, num_layers)]
         return self.priced(found)
 
-    def dealt(self, case: tuple[int, int], to_beat: float) -> list[PricedCase]:
-        """The layers of one case, dealt in the best ways; also evenly, which may need less."""
-        ring, num_layers = self.ring(*case), self.model.workload.model.num_layers
-        ways = dealt(ring, num_layers, to_beat - self.tied(*case))[:WAYS]
-        ways += [*evenly_filled(ring, num_layers)]
-        return self.priced([(*case, _bounds_of(way)) for way in ways])
+    def priced_ways(
+        self, case: tuple[int, int], ring: Ring, ways: Sequence[Ints]
+    ) -> list[PricedCase]:
+        """A case with its layers dealt in the best ways; also evenly, which may need less."""
+        even = evenly_filled(ring, self.model.workload.model.num_layers)
+        return self.priced([(*case, _bounds_of(way)) for way in (*ways[:WAYS], *even)])
 
     def ring(self, order: int, row: int) -> Ring:
         """The pipeline of a case as the dealing of its layers sees it: stages that are linear."""
@@ -552,6 +558,22 @@ class Bundle(Value, frozen=True, dict=True):
             for (order, row, cut), time, peak in zip(cases, seconds, by_rank, strict=True)
             if np.isfinite(time)
         ]
+
+
+def dealt_cases(
+    cases: Sequence[tuple[Bundle, tuple[int, int]]], to_beat: Sequence[float]
+) -> Iterator[list[PricedCase]]:
+    """The layers of cases of one model, dealt in the best ways.
+
+    to_beat: seconds of iterations; what stays far from these is given up.
+    """
+    if not cases:
+        return
+    rings = [bundle.ring(*case) for bundle, case in cases]
+    most = [most - of.tied(*case) for most, (of, case) in zip(to_beat, cases, strict=True)]
+    ways = dealt_together(rings, cases[0][0].model.workload.model.num_layers, most)
+    for (bundle, case), ring, own in zip(cases, rings, ways, strict=True):
+        yield bundle.priced_ways(case, ring, own)
 
 
 def _executed(layouts: Layouts, options: Options, least: Floats, most: float) -> Floats:
