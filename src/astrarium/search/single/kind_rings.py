@@ -16,7 +16,6 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.cost.step import layer_work
 from astrarium.search.single.open_layouts import Candidates
-from astrarium.search.split.arrangements import laid
 from astrarium.search.split.cases import Bundle
 from astrarium.search.split.dealing_bounds import MOST_TURNS, KindRing
 from astrarium.value import Value
@@ -56,20 +55,6 @@ class RankContents(Value, frozen=True):
         return cls(contents, np.tile(is_full, 3))
 
 
-def bundle_of(model: ClusterModel, chosen: Candidates, contents: Contents) -> Bundle:
-    """Strategies of one number of stages and GPUs."""
-    gpus, pp = int(chosen.degrees.gpus[0]), int(chosen.degrees.pp[0])
-    return Bundle(
-        model,
-        chosen.degrees,
-        chosen.virtual,
-        chosen.options,
-        [laid((0,), (gpus,), gpus // pp)],
-        contents,
-        np.ones((len(chosen), contents.layers.shape[1])),
-    )
-
-
 class KindRings:
     """Strategies of one number of stages and GPUs, as pipelines whose layers are to be dealt."""
 
@@ -82,7 +67,7 @@ class KindRings:
         self._whole = ClusterModel.alone(model)
         self._most, self._of_ranks = 1.0, None
         if len(model.layers_of_kind) == 1:
-            self._bundle = bundle_of(self._whole, chosen, self._whole.contents)
+            self._bundle = self._bundle_of(self._whole.contents)
         else:
             self._look_further()
 
@@ -93,7 +78,12 @@ class KindRings:
         most = self._most * float(counts @ work) / self._pp + float(work.max())
         self._of_ranks = RankContents.of(counts, work, most)
         contents = self._of_ranks.contents if self._of_ranks else self._whole.contents
-        self._bundle = bundle_of(self._whole, self._chosen, contents)
+        self._bundle = self._bundle_of(contents)
+
+    def _bundle_of(self, contents: Contents) -> Bundle:
+        chosen = self._chosen
+        given = (chosen.degrees, chosen.virtual, chosen.options)
+        return Bundle.on_one_pool(self._whole, *given, contents)
 
     def tied(self, row: int) -> float:
         return self._bundle.tied(0, row)

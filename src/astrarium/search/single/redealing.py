@@ -22,7 +22,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import total_seconds
 from astrarium.search.outcome import Found
-from astrarium.search.single.kind_rings import KindRings, bundle_of
+from astrarium.search.single.kind_rings import KindRings
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.split.cases import Bundle
 from astrarium.search.split.dealing import GAIN, Ring, dealt_together, fillings
@@ -205,7 +205,9 @@ def _cases(model: CostModel, chosen: Candidates) -> list[tuple[Bundle, int]]:
     whole = ClusterModel.alone(model)
     found: dict[int, tuple[Bundle, int]] = {}
     for rows in _of_one_size(chosen.degrees):
-        bundle = bundle_of(whole, chosen.take(rows), whole.contents)
+        some = chosen.take(rows)
+        given = (some.degrees, some.virtual, some.options)
+        bundle = Bundle.on_one_pool(whole, *given, whole.contents)
         found |= {at: (bundle, place) for place, at in enumerate(rows.tolist())}
     return [found[row] for row in range(len(chosen))]
 

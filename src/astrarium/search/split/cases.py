@@ -19,7 +19,7 @@ from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.cost.replay import executed_totals, is_executed
 from astrarium.cost.schedule import in_flight_if_alike
 from astrarium.cost.step import total_seconds
-from astrarium.search.split.arrangements import Arrangement
+from astrarium.search.split.arrangements import Arrangement, laid
 from astrarium.search.split.dealing import (
     Ring,
     dealt_together,
@@ -93,6 +93,21 @@ class Bundle(Value, frozen=True, dict=True):
     arrangements: Sequence[Arrangement]
     contents: Contents
     work_of_kind: Floats  # (rows, kinds): what a layer counts when work is bounded
+
+    @classmethod
+    def on_one_pool(
+        cls,
+        model: ClusterModel,
+        degrees: Degrees,
+        virtual: Ints,
+        options: Options,
+        contents: Contents,
+    ) -> Bundle:
+        """Strategies of one number of stages and GPUs."""
+        gpus = int(degrees.gpus[0])
+        order = laid((0,), (gpus,), gpus // int(degrees.pp[0]))
+        work = np.ones((len(virtual), contents.layers.shape[1]))
+        return cls(model, degrees, virtual, options, [order], contents, work)
 
     @property
     def num_stages(self) -> int:
