@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -139,12 +138,12 @@ def dealt_together(
     found: list[list[Ints]] = [[] for _ in rings]
     limits = np.broadcast_to(to_beat, len(rings)).tolist()
     dealers = [_dealer(*given, num_layers) for given in zip(rings, limits, strict=True)]
-    seconds: dict[int, Any] = dict.fromkeys(range(len(rings)))  # nothing was asked yet
+    seconds: dict[int, Floats | None] = dict.fromkeys(range(len(rings)))  # nothing was asked yet
     while seconds:
         asked: dict[int, Floats | Ints] = {}
         for place, own in seconds.items():
             try:
-                asked[place] = dealers[place].send(own)
+                asked[place] = next(dealers[place]) if own is None else dealers[place].send(own)
             except StopIteration as end:
                 found[place] = end.value
         every = seconds_of([rings[place] for place in asked], list(asked.values()))
@@ -152,7 +151,7 @@ def dealt_together(
     return found
 
 
-Asking = Generator[Floats | Ints, Floats, Any]  # yields ways, is sent their seconds
+Asking = Generator[Floats | Ints, Floats, None]  # yields ways, is sent their seconds
 
 
 def _dealer(
