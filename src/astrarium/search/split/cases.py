@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from astrarium.cost.layouts import Layouts
 from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.cost.replay import executed_totals, is_executed
-from astrarium.cost.schedule import in_flight_if_alike
 from astrarium.cost.step import total_seconds
 from astrarium.search.split.arrangements import Arrangement, laid
+from astrarium.search.split.contents import in_flight_of_layers
 from astrarium.search.split.dealing import (
     Ring,
     dealt_together,
@@ -49,28 +49,6 @@ NOTHING = -1e6  # layers of a stage that cannot be
 TOGETHER = 256  # dealt pipelines priced at once
 WAYS = 3  # to deal the layers of a case that the cost model is asked about
 EXECUTED_AT_ONCE = 8  # of them, in the order of their bounds
-
-
-def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
-    """Only runs that a stage can hold if none holds more than so many layers."""
-    layers = contents.layers.sum(axis=1)
-    least = len(contents.of_range) - 1 - (num_stages - 1) * most_layers
-    return _chosen(contents, (layers <= most_layers) & (layers >= least))
-
-
-def _chosen(contents: Contents, kept: Bools) -> Contents:
-    number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # last: what was -1 stays so
-    return Contents(
-        number[contents.of_range],
-        contents.layers[kept],
-        contents.has_embedding[kept],
-        contents.has_head[kept],
-    )
-
-
-def shortest(contents: Contents, layers: Ints) -> Contents:
-    """Only runs of so few layers."""
-    return _chosen(contents, (contents.layers.sum(axis=1)[:, None] == layers).any(axis=1))
 
 
 class PricedCase(Value, frozen=True):
@@ -605,35 +583,6 @@ def _executed(layouts: Layouts, options: Options, least: Floats, most: float) ->
         found[now] = executed_totals(layouts, now, options.take(now), least[now])
         most = min(most, float(found[now].min()))
     return found
-
-
-@cache
-def in_flight_of_layers(
-    pp: int, virtual: int, batches: int, most_layers: int, redone: int = 0
-) -> Floats:
-    """Micro-batches in flight at each stage, by the layers that it holds: (stages, layers + 1).
-
-    At least, where every chunk redoes so many of its layers: those it keeps count.
-    """
-    if virtual == 1:
-        held = np.minimum(pp - np.arange(pp), batches).astype(float)
-        return np.repeat(held[:, None], most_layers + 1, axis=1)
-    sizes = _chunks(np.arange(1, most_layers + 1), virtual).T
-    kept = np.maximum(sizes - redone, 0)
-    # Layers that are kept whole lie in the larger chunks, the last ones, of which fewer
-    # micro-batches are in flight; those that are redone lie in all chunks alike.
-    some = bool(redone) & kept.any(axis=1, keepdims=True)
-    weights = np.where(some, kept, sizes)
-    held = in_flight_if_alike(pp, weights, min(batches, 2 * pp))
-    of_each = np.einsum("wvp,wv->wp", held, weights) / weights.sum(axis=1, keepdims=True)
-    least = np.where(some, np.minimum(of_each, held.mean(axis=1)), of_each)
-    return np.concatenate([np.zeros((pp, 1)), least.T], axis=1)
-
-
-def _chunks(sizes: Ints, virtual: int) -> Ints:
-    """Layers of ranks dealt to their chunks, (chunks, ranks), as even as can be, more last."""
-    small, large = np.divmod(sizes, virtual)
-    return small + (np.arange(virtual)[:, None] >= virtual - large)
 
 
 def _bounds_of(sizes: Ints) -> Ints:
