@@ -137,7 +137,7 @@ def least_seconds(
         passes = _of_distinct_passes(bounded, layouts, rows, options)
     else:
         passes = least_passes_with(layouts, rows, options, most, limit)
-    if _are_unlike(layouts) and np.isfinite(limit):
+    if _has_several_kinds(layouts) and np.isfinite(limit):
         layouts = _with_longest_passes(layouts, limit)
     after = _total_after(layouts, rows, after_parts(layouts, rows, options))
     # Some rank holds no less than the mean; of those there are, one holds no more.
@@ -251,7 +251,7 @@ def least_passes_of(
 def _least_hop(layouts: Layouts, rows: Ints) -> Floats:
     """Of the transfers between stages; nothing, where cuts hand over unlike amounts."""
     hop = layouts.hop_seconds[rows]
-    unlike = (layouts.virtual[rows] == 1) & _are_unlike(layouts) & (hop.shape[1] > 1)
+    unlike = (layouts.virtual[rows] == 1) & _has_several_kinds(layouts) & (hop.shape[1] > 1)
     return np.where(unlike, 0.0, hop.min(axis=1))
 
 
@@ -264,14 +264,14 @@ def _least_turn(
     most: Floats | None,
 ) -> Floats:
     """Seconds of the longest rank at least."""
-    if _are_unlike(layouts):
+    if _has_several_kinds(layouts):
         return np.maximum(whole / layouts.degrees.pp[rows], beside.max(axis=1))
     count = layouts.stages.count[layouts.stage_row[rows]]
     num_layers = int(layouts.stages.chunk_layers[0].sum())
     return least_turn(layer, beside, count, most, num_layers)
 
 
-def _are_unlike(layouts: Layouts) -> bool:
+def _has_several_kinds(layouts: Layouts) -> bool:
     """Whether layers are of several kinds."""
     return layouts.costs.forward.shape[1] > 1
 

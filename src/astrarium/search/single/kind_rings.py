@@ -69,9 +69,9 @@ class KindRings:
         if len(model.layers_of_kind) == 1:
             self._bundle = self._bundle_of(self._whole.contents)
         else:
-            self._look_further()
+            self._price_more_contents()
 
-    def _look_further(self) -> None:
+    def _price_more_contents(self) -> None:
         """Ask about ranks that hold more."""
         self._most *= MORE
         work, counts = self._work.mean(axis=0), self._model.layers_of_kind
@@ -107,7 +107,7 @@ class KindRings:
         much = held @ self._work[row] >= self._work[row] @ self._model.layers_of_kind / self._pp
         is_fast = batches * seconds <= limit - t.after[row, 0][much].min(initial=np.inf)
         if (is_fast & of_ranks.is_full).any() or not much.any():
-            self._look_further()
+            self._price_more_contents()
             return self.ring(row, limit)
         by_place = bundle.allowed[:, row] & is_fast
         by_place[1:-1] &= held.any(axis=1)

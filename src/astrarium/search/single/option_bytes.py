@@ -121,14 +121,14 @@ class OptionBytes(Value, frozen=True, dict=True):
         return rows[chosen], self.valid.recompute.take(chosen % number), most
 
     @property
-    def _are_unlike(self) -> bool:
+    def _has_several_kinds(self) -> bool:
         """Whether layers are of several kinds."""
         return self.layouts.stages.layers.shape[2] > 1
 
     @cached_property
     def _lasting(self) -> tuple[Floats, Floats]:
         """`recompute` and `sharding`; of several kinds without what the largest layer adds."""
-        if not self._are_unlike:
+        if not self._has_several_kinds:
             return self.recompute, self.sharding
         layouts = self.layouts
         passing = (1 + layouts.runtime.fragmentation) * layouts.stand_ins[self.rows]
@@ -149,7 +149,7 @@ class OptionBytes(Value, frozen=True, dict=True):
         self, rows: Ints, kept: Floats, steepest: Floats, held: Floats, capacity: float
     ) -> tuple[Ints, Floats]:
         """Which of some rows have room for all layers, and how many ranks of each run can hold."""
-        if self._are_unlike:
+        if self._has_several_kinds:
             chosen = np.flatnonzero(self._fits_on_all(rows, kept, held, capacity))
             return chosen, np.zeros((len(chosen), kept.shape[1]))
         whole = int(self.layouts.stages.chunk_layers[0].sum())
