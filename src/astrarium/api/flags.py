@@ -280,7 +280,7 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
 
 NEEDED: Final = {"required": True}
 PLAN_FLAGS: Final = flags(
-    *(name for name in FLAGS if name not in ("strategy", "runtime")),
+    *(name for name in FLAGS if name != "strategy"),
     model=NEEDED,
     global_batch=NEEDED,
 )

@@ -15,6 +15,7 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, PlanAsked
     from astrarium.api.request import Request
+    from astrarium.catalog.runtimes import Runtime
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
@@ -41,15 +42,19 @@ class Question(Value, frozen=True):
     rules: Sequence[UserRule]
     terms: RunTerms
     tuning: Tuning
+    runtime: Runtime
     yours: comparison.Yours | None
 
 
 def read(given: PlanAsked) -> Question:
     """The question; whatever is wrong with it is found here, before the search."""
+    from astrarium.catalog.runtimes import find_runtime
     from astrarium.cost.training_run import Spot
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.rules import user_rules
 
+    with about("runtime"):
+        runtime = find_runtime(given.runtime)
     market_alone = given.gpus is None and given.cluster is None and given.market is not None
     # A market has more than anybody rents; of its offers, one job uses one unless --mix says more.
     how = Mode.UP_TO if market_alone else given.mode
@@ -80,7 +85,7 @@ def read(given: PlanAsked) -> Question:
     offered = from_book and money.offers_spot(asked.cluster, given)
     on_spot = request.spot_notes(run, asked.cluster, offered=offered)
     asked = replace(asked, notes=(*asked.notes, *on_spot))
-    asked, tuning = request.tuned(asked, given.profile, request.DEFAULT_RUNTIME)
+    asked, tuning = request.tuned(request.under(asked, runtime), given.profile, runtime.name)
     asked, of_cores = request.rules_of_cores(asked)
     yours = None if compared is None else comparison.read(compared, asked, terms, tuning)
     assert given.model is not None
@@ -97,6 +102,7 @@ def read(given: PlanAsked) -> Question:
         rules=(*rules, *user_rules(of_cores)),
         terms=run,
         tuning=tuning,
+        runtime=runtime,
         yours=yours,
     )
 
@@ -135,6 +141,7 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         terms=question.terms,
         most_types=question.most_types,
         progress=progress or no_progress,
+        runtime=question.runtime,
     )
 
 
@@ -165,7 +172,9 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
-    runs = Runs(asked.workload, planned.cluster, question.terms, question.tuning)
+    runs = Runs(
+        asked.workload, planned.cluster, question.terms, question.tuning, question.runtime
+    )
     return Sensitivity(
         runs,
         question.objective,
@@ -227,7 +236,6 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
     Without a document if it makes no plan; the second is empty if it could be an answer.
     """
-    from astrarium.catalog.runtimes import find_runtime
     from astrarium.report.plan.document import document_of_prediction
     from astrarium.search.comparison import compared
     from astrarium.search.refusals import rules_against
@@ -246,7 +254,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
         objective=question.objective,
         limits=question.limits,
         terms=question.terms,
-        runtime=find_runtime(),
+        runtime=question.runtime,
         tuning=question.tuning,
     )
     if own.plan is None:

@@ -40,6 +40,7 @@ class ValidityRule:
     category: str
     reason: str
     origin: str
+    runtimes: tuple[str, ...]  # rule sets it belongs to
     rule: Rule = field(repr=False)
 
     @property
@@ -60,8 +61,7 @@ class ValidityRule:
 
 
 @cache
-def megatron_rules() -> tuple[ValidityRule, ...]:
-    """What Megatron-LM's validation, schedules and sharding assert about a strategy."""
+def _rules() -> tuple[ValidityRule, ...]:
     import json
 
     entries = json.loads(_RULES.read_text(encoding="utf-8"))["rules"]
@@ -71,16 +71,28 @@ def megatron_rules() -> tuple[ValidityRule, ...]:
             entry["category"],
             entry["reason"],
             entry["origin"],
+            tuple(entry["runtimes"]),
             Rule.from_tree(entry["when"], entry["tree"]),
         )
         for entry in entries
     )
 
 
-def violations(columns: Mapping[str, Column]) -> tuple[str, ...]:
-    """Why Megatron would not run one strategy, given as scalars; empty if it would."""
+@cache
+def rules_of(rule_set: str) -> tuple[ValidityRule, ...]:
+    """What a runtime asserts about a strategy; `Runtime.rules` names the set, "" is empty."""
+    return tuple(rule for rule in _rules() if rule_set in rule.runtimes)
+
+
+def megatron_rules() -> tuple[ValidityRule, ...]:
+    """What Megatron-LM's validation, schedules and sharding assert about a strategy."""
+    return rules_of("megatron")
+
+
+def violations(columns: Mapping[str, Column], rule_set: str = "megatron") -> tuple[str, ...]:
+    """Why a runtime would not run one strategy, given as scalars; empty if it would."""
     return tuple(
-        rule.explained(columns) for rule in megatron_rules() if bool(rule.rejects(columns).any())
+        rule.explained(columns) for rule in rules_of(rule_set) if bool(rule.rejects(columns).any())
     )
 
 
@@ -162,6 +174,8 @@ COLUMNS: Final[Mapping[str, ColumnInfo]] = {
     "mla": _flag("attention is multi-head latent attention"),
     "sliding_window": _flag("a layer sees only a window of earlier tokens"),
     "parameters": _count("parameters of the model"),
+    "tied_embeddings": _flag("the head shares the token table"),
+    "precision": _text("number format of matrix products", "bf16", "fp16", "fp8"),
     # cluster
     "gpu": _text("GPU type"),
     "gpus": _count("GPUs the strategy uses: the world size"),
