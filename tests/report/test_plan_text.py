@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.plans.document import (
+    Plan,
     PlanDocument,
-    PlanPart,
     Stage,
     StageMemory,
 )
@@ -92,7 +92,7 @@ def test_memory_stands_against_capacity(document: PlanDocument) -> None:
     assert stage.rstrip().endswith("\N{FULL BLOCK}" * 8 + "\N{LIGHT SHADE}" * 2)
 
 
-def many_stages(plan: PlanPart, count: int) -> PlanPart:
+def many_stages(plan: Plan, count: int) -> Plan:
     memory = tuple(
         replace(plan.memory[0], stage=i, peak_bytes=(70.0 - abs(i - 2)) * 2**30)
         for i in range(count)

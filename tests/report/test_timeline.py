@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.errors import InputError
-from astrarium.plans.document import PlanDocument, PlanPart
+from astrarium.plans.document import Plan, PlanDocument
 from astrarium.report.timeline.events import EventKind, timeline_of
 from astrarium.report.timeline.trace import trace_of
 
@@ -134,7 +134,7 @@ def test_the_trace_is_one(name: str, every_rank: bool) -> None:
     assert max(ends) == pytest.approx(1e6 * plan.iteration_seconds, rel=EXACT)
 
 
-def with_slow_links(plan: PlanPart, seconds: float) -> PlanPart:
+def with_slow_links(plan: Plan, seconds: float) -> Plan:
     stages = tuple(replace(stage, send_seconds=seconds) for stage in plan.stage_seconds)
     return replace(plan, stage_seconds=stages, iteration_seconds=1e6)
 

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
-    from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
+    from astrarium.plans.document import ComparePart, Plan, PlanDocument
     from astrarium.search.listing import Progress
     from astrarium.search.money.sensitivity import Change
     from astrarium.search.outcome import KeptFree, Limits, Mode, Objective, Prefer
-    from astrarium.search.plan import Plan
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
 
@@ -265,7 +264,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
     return found, _broken(found.plans[0], question.limits, rules)
 
 
-def _broken(plan: PlanPart, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
+def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
     """What keeps a plan from being an answer, in words."""
     from astrarium.report.plan.compare import lacking_words
     from astrarium.units import format_seconds, format_usd

@@ -70,6 +70,7 @@ def calibrate(
     from astrarium.calibrate.measure.journal import read_journal
     from astrarium.calibrate.measure.run import Outcome
     from astrarium.cli import output
+    from astrarium.report.runs.calibration import calibration_report
 
     path = Path(out or DEFAULT_OUT)
     output.check_out(path, ".parquet", PARQUET, [from_journal] if from_journal else [])
@@ -80,13 +81,11 @@ def calibrate(
     header = make_header(contents)
     write_profile(path, header, contents.rows)
     warnings = warnings_of(header)
-    if json:
-        file = {"file": str(path), "left": outcome.left, "warnings": warnings}
-        output.print_json({**header, **file})
-        return
-    from astrarium.report.runs.calibration import calibration_report
-
-    output.show(lambda width: calibration_report(header, path.name, outcome.left, warnings, width))
+    left = outcome.left
+    data = {**header, "file": str(path), "left": left, "warnings": warnings}
+    output.answer(
+        data, lambda width: calibration_report(header, path.name, left, warnings, width), json=json
+    )
 
 
 def _measure(

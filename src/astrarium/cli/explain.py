@@ -121,7 +121,6 @@ def _check_plan_flags(plan: str, given: Collection[str]) -> None:
 def _explain_plan(
     plan: str, against: str | None, rank: int, given: Collection[str], *, json: bool
 ) -> None:
-    from dataclasses import asdict
     from pathlib import Path
 
     from astrarium.cli import output
@@ -135,7 +134,7 @@ def _explain_plan(
     if against is None:
         explanation = explained_plan(chosen, document.cluster)
         if json:
-            output.print_json(asdict(explanation))
+            output.print_json(explanation)
             return
         from astrarium.report.explain.text import explanation_report
 
@@ -144,7 +143,7 @@ def _explain_plan(
     other = load_document(Path(against))
     compared = compare((document, chosen), (other, plan_of_rank(other, 1, against)))
     if json:
-        output.print_json(asdict(compared))
+        output.print_json(compared)
         return
     from astrarium.report.explain.text import comparison_report
 

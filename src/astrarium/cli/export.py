@@ -47,7 +47,6 @@ def export(
 
     What the target cannot express is refused with the reason and the nearest plan that it can.
     """
-    from dataclasses import asdict
     from pathlib import Path
 
     from astrarium.api import exporting
@@ -68,9 +67,6 @@ def export(
             )
     except exporting.RefusedError as refused:
         if json:
-            output.print_json(asdict(refused.result))
+            output.print_json(refused.result)
         raise
-    if json:
-        output.print_json(asdict(done))
-    else:
-        output.show(lambda width: lines(done, width))
+    output.answer(done, lambda width: lines(done, width), json=json)

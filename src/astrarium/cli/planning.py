@@ -105,8 +105,11 @@ def check_report(file: str, inputs: Sequence[str]) -> str:
 
 def write_report(ctx: click.Context, document: PlanDocument, rank: int = 1) -> None:
     """Write the report that --report names, with a plan as the chosen one."""
+    from pathlib import Path
+
+    from astrarium.documents import write_atomic
     from astrarium.report.page.html import report_html
 
     with output.progress("writing the report"):
         text = report_html(document, ("astrarium", *ctx.meta[ARGUMENTS]), rank)
-        output.write_text(ctx.params["report"], text)
+        write_atomic(Path(ctx.params["report"]), text)

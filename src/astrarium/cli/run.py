@@ -119,19 +119,13 @@ def run(
 
 def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> bool:
     """Train scaled down, beside a single process; whether the two are equal."""
-    from dataclasses import asdict
-
     from astrarium.cli import output
+    from astrarium.report.runs.execution import execution_report
     from astrarium.runtime.plan_run import run_plan
 
     with output.bar("starting processes") as progress:
         done = run_plan(job, device, limits, progress)
-    if json:
-        output.print_json(asdict(done))
-    else:
-        from astrarium.report.runs.execution import execution_report
-
-        output.show(lambda width: execution_report(done, width))
+    output.answer(done, lambda width: execution_report(done, width), json=json)
     return done.is_equal
 
 
@@ -152,9 +146,8 @@ def _check_flags(mode: RunMode, given: Collection[str]) -> None:
 
 
 def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, json: bool) -> None:
-    from dataclasses import asdict
-
     from astrarium.cli import output
+    from astrarium.report.runs.dry import dry_report
     from astrarium.runtime.dry import dry_run
     from astrarium.runtime.job import Device
 
@@ -162,30 +155,22 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, 
         raise InputError("--dry tries ranks in their own size on a GPU; leave --device cpu out")
     with output.bar("starting processes") as progress:
         done = dry_run(job, device, timeout_seconds=timeout_seconds, progress=progress, flag=flag)
-    if json:
-        output.print_json(asdict(done))
-        return
-    from astrarium.report.runs.dry import dry_report
-
-    output.show(lambda width: dry_report(done, width))
+    output.answer(done, lambda width: dry_report(done, width), json=json)
 
 
 def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> None:
     """Time iterations of the plan on cores beside its prediction."""
-    from dataclasses import asdict
+    from msgspec import to_builtins
 
     from astrarium.cli import output
+    from astrarium.report.runs.execution import measured_report
     from astrarium.runtime.measure import measure_plan
 
     predict = None if profile is None else _predictor(job, profile)
     with output.bar("starting processes") as progress:
         done = measure_plan(job, predict, seconds, progress)
-    if json:
-        output.print_json({**asdict(done), "error": done.error})
-        return
-    from astrarium.report.runs.execution import measured_report
-
-    output.show(lambda width: measured_report(done, width))
+    data = {**to_builtins(done), "error": done.error}
+    output.answer(data, lambda _: measured_report(done), json=json)
 
 
 def _predictor(job: Job, profile: str) -> Callable[[Strategy], float]:

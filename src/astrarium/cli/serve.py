@@ -71,10 +71,8 @@ def serve(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: AN
     where = server.address(settings, listening)
 
     def started() -> None:
-        if json:
-            output.print_json({"schema": "astrarium.serve/1", "address": where})
-        else:
-            output.show(lambda _: [f"Astrarium is at {where}   (Ctrl-C ends it)"])
+        data = {"schema": "astrarium.serve/1", "address": where}
+        output.answer(data, lambda _: [f"Astrarium is at {where}   (Ctrl-C ends it)"], json=json)
         if values["open"]:
             import webbrowser
 

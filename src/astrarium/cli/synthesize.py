@@ -57,7 +57,7 @@ def synthesize(
     if json:
         from astrarium.spmd.program import to_text
 
-        output.print_text(to_text(document))
+        output.write(to_text(document))
         return
     from astrarium.report.program import next_steps, program_report
 

@@ -32,6 +32,7 @@ def trace(
     from pathlib import Path
 
     from astrarium.cli import output
+    from astrarium.documents import write_atomic
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document, plan_of_rank
     from astrarium.report.timeline.trace import trace_of
@@ -41,19 +42,15 @@ def trace(
     chosen = plan_of_rank(document, rank, plan)
     with output.progress("tracing"):
         made = trace_of(document, chosen, every_rank=every_rank)
-        output.write_text(out, dumps(made, allow_nan=False))
+        write_atomic(Path(out), dumps(made, allow_nan=False))
     written = {
         "trace": out,
         "events": len(made["traceEvents"]),
         "stages": len(chosen.stage_seconds),
         "iteration_seconds": chosen.iteration_seconds,
     }
-    if json:
-        output.print_json(written)
-        return
-    output.show(
-        lambda _: [
-            f"{out}: {written['events']:,} events in {chosen.iteration_seconds:.3g} s, stages: "
-            f"{written['stages']}. Open it in ui.perfetto.dev or chrome://tracing."
-        ]
+    says = (
+        f"{out}: {written['events']:,} events in {chosen.iteration_seconds:.3g} s, stages: "
+        f"{written['stages']}. Open it in ui.perfetto.dev or chrome://tracing."
     )
+    output.answer(written, lambda _: [says], json=json)

@@ -7,14 +7,16 @@ edited by hand is checked again: the degrees, the stages, where they lie, the ru
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import to_builtins
 
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
-from astrarium.model.workload import Precision, Workload
-from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
+from astrarium.model.workload import Workload
+from astrarium.plans.document import Plan, PlanDocument, WorkloadPart
 from astrarium.plans.files import check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
@@ -36,7 +38,7 @@ class Job(Value, frozen=True):
     """One plan of a document."""
 
     document: PlanDocument
-    plan: PlanPart
+    plan: Plan
     workload: Workload
     cluster: Cluster
     strategy: Strategy
@@ -77,7 +79,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     check_names(document, where)
     plan = plan_of_rank(document, rank, where)
     workload = _workload(document.workload, plan, where)
-    cluster = Cluster.from_dict(asdict(document.cluster))
+    cluster = Cluster.from_dict(to_builtins(document.cluster))
     strategy = strategy_from_dict(
         strategy_to_dict(plan.strategy),
         where=where,
@@ -92,16 +94,10 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     return Job(document, plan, workload, cluster, strategy, nodes)
 
 
-def _workload(part: WorkloadPart, plan: PlanPart, where: str) -> Workload:
-    try:
-        precision = Precision(plan.precision or part.precision)
-    except ValueError:
-        known = ", ".join(Precision)
-        raise InputError(
-            f"{where}: precision is '{plan.precision or part.precision}'; expected one of {known}"
-        ) from None
-    model = _model(part, where)
-    return Workload(model, part.seq_length, part.global_batch, part.tokens, precision)
+def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
+    length, batch, tokens = part.seq_length, part.global_batch, part.tokens
+    precision = plan.precision or part.precision
+    return Workload(_model(part, where), length, batch, tokens, precision)
 
 
 def _model(part: WorkloadPart, where: str) -> Model:
@@ -129,7 +125,7 @@ def _model(part: WorkloadPart, where: str) -> Model:
     return replace(model, name=part.model)
 
 
-def _check_gpus(plan: PlanPart, strategy: Strategy, where: str) -> None:
+def _check_gpus(plan: Plan, strategy: Strategy, where: str) -> None:
     """A plan uses all the GPUs that it names."""
     if strategy.gpus == plan.num_gpus:
         return
@@ -165,7 +161,7 @@ def _part_in_use(cluster: Cluster, strategy: Strategy) -> Cluster:
     return cluster.part([p for p in cluster.pools if p.name in names]) if names else cluster
 
 
-def nodes_of(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
+def nodes_of(plan: Plan, cluster: Cluster) -> Iterator[NodeGroup]:
     """Pools in the order of the pipeline, whole nodes first; the last node may be used in part."""
     for name, gpus in _runs(plan, cluster):
         pool = cluster.pool(name)
@@ -176,7 +172,7 @@ def nodes_of(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
             yield NodeGroup(pool, 1, rest)
 
 
-def _runs(plan: PlanPart, cluster: Cluster) -> list[tuple[str, int]]:
+def _runs(plan: Plan, cluster: Cluster) -> list[tuple[str, int]]:
     """Pools and their GPUs in the order of ranks; a pool may come again behind another."""
     if not plan.pools:
         return [(cluster.pools[0].name, plan.num_gpus)]

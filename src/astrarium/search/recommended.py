@@ -134,13 +134,13 @@ class _Choice:
         return True
 
     def _weight(self, plan: Plan) -> float:
-        tight = TIGHT_MEMORY if plan.fit_chance < ROOMY else 0.0
+        tight = 0.0 if plan.is_sure_to_fit(ROOMY) else TIGHT_MEMORY
         return tight + mechanisms(plan, self._seq_length)
 
     def simplify(self, pool: Pool) -> None:
         """Search again without one thing after the other."""
         roomy = _with_room(pool, self.plan, self._asked)
-        if self.plan.fit_chance >= ROOMY or self._search(roomy, ()):
+        if self.plan.is_sure_to_fit(ROOMY) or self._search(roomy, ()):
             pool = roomy
         rules: tuple[UserRule, ...] = ()
         for one in MECHANISMS:
@@ -194,7 +194,8 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int) -> Iterator[str]:
     """What the plan does without that the fastest needs."""
     if plan is fastest:
         return
-    if fastest.fit_chance < ROOMY and plan.fit_chance > fastest.fit_chance:
+    surer = (plan.fit_chance or 0.0) > (fastest.fit_chance or 0.0)
+    if surer and not fastest.is_sure_to_fit(ROOMY):
         free, little = format_bytes(_room(plan)), format_bytes(_room(fastest))
         yield f"{free} of memory free instead of {little}"
     names = {

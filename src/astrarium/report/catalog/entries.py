@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
@@ -109,10 +108,6 @@ def instance_to_dict(instance: Instance) -> dict[str, Any]:
         "price_dates": list(instance.price_dates or ()),
         "doubts": instance.doubts,
     }
-
-
-def figures_to_list(figures: Sequence[Figure]) -> list[dict[str, Any]]:
-    return [asdict(figure) for figure in figures]
 
 
 def gpus_table(types: Sequence[Gpu], width: int) -> Iterator[RenderableType]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
-from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
+from astrarium.plans.document import ParetoPart, Plan, PlanDocument
 from astrarium.report.front.drawing import to_png, to_svg
 from astrarium.report.front.picture import front_drawing
 from astrarium.report.front.points import front_of
@@ -108,7 +108,7 @@ def front_rows(document: PlanDocument) -> tuple[dict[str, type], list[dict[str, 
 
 
 def _cells(
-    index: int, part: ParetoPart, plan: PlanPart, types: Sequence[str], experts: bool
+    index: int, part: ParetoPart, plan: Plan, types: Sequence[str], experts: bool
 ) -> Iterator[tuple[str, Cell]]:
     yield from (("point", index), ("plan_rank", plan.rank), ("chosen", part.plan == 0))
     yield "gpus", sum(part.gpus.values())

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
+from astrarium.plans.document import ParetoPart, Plan, PlanDocument
 from astrarium.report.front.axes import ChartAxis, Quantity, axis_of, count, duration, money
 from astrarium.report.tables import dollars
 from astrarium.report.wording import short_types
@@ -35,7 +35,7 @@ class PlottedPoint(Value, frozen=True):
     """
 
     part: ParetoPart
-    plan: PlanPart
+    plan: Plan
     index: int  # in `pareto`
     seconds: float
     cost: float
@@ -144,11 +144,11 @@ def front_of(document: PlanDocument) -> PlottedFront:
     )
 
 
-def _seconds(part: ParetoPart, plan: PlanPart, whole_run: bool) -> float:
+def _seconds(part: ParetoPart, plan: Plan, whole_run: bool) -> float:
     return (part.train_seconds or 0.0) if whole_run else plan.iteration_seconds
 
 
-def _usd_per_hour(part: ParetoPart, plan: PlanPart) -> float | None:
+def _usd_per_hour(part: ParetoPart, plan: Plan) -> float | None:
     return plan.usd_per_hour if part.usd_per_hour is None else part.usd_per_hour
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
+from msgspec import to_builtins
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -71,7 +71,7 @@ def faster_than(fit: FitDocument | None, answer: PlanDocument | None) -> float |
 
 def import_to_dict(document: ImportDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
-    data = asdict(document)
+    data: dict[str, Any] = to_builtins(document)
     data["answer"] = None if document.answer is None else to_dict(document.answer)
     return data
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from astrarium.plans.document import MEMORY_KEYS, PlanPart, StageMemory
+from astrarium.plans.document import MEMORY_KEYS, Plan, StageMemory
 from astrarium.report.tables import GAP, Bar, Field, fitting, gib, indented, table, width_of
 from astrarium.report.wording import layers_of_stages, layers_words, stage_gpus
 
@@ -19,7 +19,7 @@ BAR = (16, 10, 4)  # characters of a bar with full names, without, and the fewes
 _SHORT_CAUSES = ("weights", "grads", "optim", "activ", "work", "reserve")
 
 
-def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> RenderableType:
+def memory_table(plan: Plan, width: int, *, every_stage: bool = False) -> RenderableType:
     """Bytes by cause on the stages of a plan; of many stages the telling ones, unless all."""
     full = width >= FULL_NAMES
     gap = GAP if full else 1
@@ -34,7 +34,7 @@ def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> Re
     return Group(table(fields, gap, bars=bars, scale=scale), *_below(plan, hidden))
 
 
-def _fields(plan: PlanPart, stages: Sequence[StageMemory], *, full: bool) -> list[Field]:
+def _fields(plan: Plan, stages: Sequence[StageMemory], *, full: bool) -> list[Field]:
     """GPU types where there are several; capacities where they differ."""
     layers, gpus = layers_of_stages(plan), stage_gpus(plan)
     held = [f"{layers[s.stage]:,}" if s.stage in layers else "" for s in stages]
@@ -57,7 +57,7 @@ def _style(stage: StageMemory) -> str:
     return "red" if stage.share > 1 else "yellow" if stage.share > NEARLY_FULL else "green"
 
 
-def _below(plan: PlanPart, hidden: Sequence[StageMemory]) -> Iterator[RenderableType]:
+def _below(plan: Plan, hidden: Sequence[StageMemory]) -> Iterator[RenderableType]:
     """The stages that are not shown; the layers of all if they are not alike."""
     if hidden:
         low, high = (gib(f(stage.peak_bytes for stage in hidden)) for f in (min, max))

@@ -15,8 +15,8 @@ from rich.text import Text
 from astrarium.plans.document import (
     ChoicePart,
     ClusterPart,
+    Plan,
     PlanDocument,
-    PlanPart,
     PoolPart,
     SearchPart,
     WorkloadPart,
@@ -188,7 +188,7 @@ def price_words(pool: PoolPart) -> str:
     return f"{unit_price(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
 
 
-def verdict(plan: PlanPart) -> RenderableType:
+def verdict(plan: Plan) -> RenderableType:
     """Whether a strategy fits, as a line that cannot be overlooked."""
     stage = plan.fullest
     if plan.fits:
@@ -202,7 +202,7 @@ def verdict(plan: PlanPart) -> RenderableType:
 
 
 def strategies_table(
-    plans: Sequence[PlanPart], cluster: ClusterPart, width: int, *, experts: bool = False
+    plans: Sequence[Plan], cluster: ClusterPart, width: int, *, experts: bool = False
 ) -> RenderableType:
     """The plans: their choices and results, in one table if the width allows."""
     rank = Field("#", [str(plan.rank) for plan in plans], right=True)
@@ -216,7 +216,7 @@ def strategies_table(
     return _tables([*_packed(key, others, width), *_packed([rank], gives, width)])
 
 
-def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
+def pipelines(plans: Sequence[Plan]) -> Iterator[RenderableType]:
     """The order of GPU types along the pipelines that have several, with the layers of stages."""
     mixed = [plan for plan in plans if plan.is_mixed]
     if not mixed:
@@ -225,7 +225,7 @@ def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
     yield labelled([(str(plan.rank), pipeline_words(plan)) for plan in mixed], right=True)
 
 
-def results_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
+def results_table(plans: Sequence[Plan], width: int) -> RenderableType:
     """What plans give."""
     return _tables(_packed([], results(plans), width))
 
@@ -249,13 +249,13 @@ def _packed(first: Sequence[Field], fields: Sequence[Field], width: int) -> list
     return groups
 
 
-def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Field]:
+def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[Field]:
     """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
 
     Models with experts always show etp, also where it is 1: runtimes default to tp.
     """
 
-    def of(head: str, text: Callable[[PlanPart], str], *, prose: bool = False) -> Field:
+    def of(head: str, text: Callable[[Plan], str], *, prose: bool = False) -> Field:
         return Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
 
     fields = [
@@ -272,7 +272,7 @@ def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> l
     if experts or any(plan.strategy.etp > 1 for plan in plans):
         fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
     if len({plan.precision for plan in plans}) > 1:
-        fields.append(of("format", lambda p: p.precision))
+        fields.append(of("format", lambda p: p.precision or ""))
     if any(plan.is_mixed for plan in plans):
         types = short_types(pool.gpu for pool in cluster.pools)
         return [of("GPUs", lambda p: gpus_words(p.gpus, types), prose=True), *fields]
@@ -286,9 +286,9 @@ def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> l
     return fields
 
 
-def results(plans: Sequence[PlanPart]) -> list[Field]:
+def results(plans: Sequence[Plan]) -> list[Field]:
     """What a plan gives; the run's length and price only where tokens were stated."""
-    texts: dict[str, Callable[[PlanPart], str]] = {
+    texts: dict[str, Callable[[Plan], str]] = {
         "iteration": lambda p: format_seconds(p.iteration_seconds),
         "likely": lambda p: interval(p.interval_seconds, p.iteration_seconds),
         "tokens/s": lambda p: format_count(p.tokens_per_second),
@@ -317,7 +317,7 @@ def chance(share: float) -> str:
     return ">99 %" if share > CERTAIN else f"{100 * share:.0f} %"
 
 
-def _peak(plan: PlanPart) -> str:
+def _peak(plan: Plan) -> str:
     """The fullest stage, and the chance that all stages fit."""
     stage = plan.fullest
     if plan.fit_chance is None:
@@ -325,7 +325,7 @@ def _peak(plan: PlanPart) -> str:
     return f"{gib(stage.peak_bytes)} {chance(plan.fit_chance)}"
 
 
-def time_table(plan: PlanPart, width: int) -> RenderableType:
+def time_table(plan: Plan, width: int) -> RenderableType:
     """The causes of an iteration's time, largest first; small ones summed up."""
     total = plan.iteration_seconds
     ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])

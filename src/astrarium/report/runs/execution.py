@@ -32,7 +32,7 @@ def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
     yield Text(software, style="dim")
 
 
-def measured_report(run: MeasuredRun, width: int) -> Iterator[RenderableType]:
+def measured_report(run: MeasuredRun) -> Iterator[RenderableType]:
     """An iteration as it was timed beside its prediction."""
     software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
     count = len(run.shares_of_cores)

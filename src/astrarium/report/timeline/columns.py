@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.plans.document import PlanPart
+from astrarium.plans.document import Plan
 from astrarium.report.timeline.events import AFTER, Event, EventKind, PlanTimeline, timeline_of
 from astrarium.value import Value
 
@@ -74,7 +74,7 @@ class TimelineDocument(Value, frozen=True):
     left_out: int = 0
 
 
-def timeline_document(plan: PlanPart, most_events: int = MOST_EVENTS) -> TimelineDocument:
+def timeline_document(plan: Plan, most_events: int = MOST_EVENTS) -> TimelineDocument:
     """What every stage of a plan does when, and holds meanwhile."""
     timeline = timeline_of(plan)
     gaps = _gaps(timeline, most_events)
@@ -92,7 +92,7 @@ def timeline_document(plan: PlanPart, most_events: int = MOST_EVENTS) -> Timelin
     )
 
 
-def _stages(plan: PlanPart, timeline: PlanTimeline) -> Iterator[TimelineStage]:
+def _stages(plan: Plan, timeline: PlanTimeline) -> Iterator[TimelineStage]:
     after: dict[int, float] = defaultdict(float)
     for event in timeline.after:
         after[event.stage] += event.end - event.start

@@ -12,7 +12,7 @@ from json import dumps
 from typing import Any, Final
 
 from astrarium.errors import InputError
-from astrarium.plans.document import PlanDocument, PlanPart
+from astrarium.plans.document import Plan, PlanDocument
 from astrarium.report.tables import GIB
 from astrarium.report.timeline.events import Event, EventKind, PlanTimeline, timeline_of
 from astrarium.strategy.types import Stage
@@ -39,7 +39,7 @@ CAUSES: Final = {
 Entry = dict[str, Any]
 
 
-def trace_of(document: PlanDocument, plan: PlanPart, *, every_rank: bool = False) -> Entry:
+def trace_of(document: PlanDocument, plan: Plan, *, every_rank: bool = False) -> Entry:
     """The trace of a plan; with a process for every rank instead of every stage if asked."""
     stages = _stages(plan)
     if every_rank:
@@ -83,12 +83,12 @@ def _check_size(of_stages: Sequence[Entry], stages: Sequence[Stage]) -> None:
         )
 
 
-def _stages(plan: PlanPart) -> list[Stage]:
+def _stages(plan: Plan) -> list[Stage]:
     """One part for each pipeline stage: its first chunk."""
     return [stage for stage in plan.strategy.stages if stage.chunk == 0]
 
 
-def _what(plan: PlanPart, stage: Stage) -> str:
+def _what(plan: Plan, stage: Stage) -> str:
     own = [s for s in plan.strategy.stages if s.pipeline_rank == stage.pipeline_rank]
     layers = ", ".join(f"{s.layers[0]}-{s.layers[1] - 1}" for s in own if s.layers[1] > s.layers[0])
     return f"{stage.devices} x {stage.gpu}, layers {layers or 'none'}"

@@ -286,7 +286,8 @@ class Sensitivity(Value, frozen=True):
             if not self._uses(plan, *pools):
                 found.append(plan)
             elif len(used) > 1:
-                workload = replace(runs.workload, precision=plan.precision)
+                precision = plan.precision or runs.workload.precision
+                workload = replace(runs.workload, precision=precision)
                 model = ClusterModel(workload, runs.cluster.part(used), runs.runtime, runs.tuning)
                 again = estimate(model, [plan.strategy])[0]
                 found.append(runs.priced(again, runs.spot_nodes(plan)))
