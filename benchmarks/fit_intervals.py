@@ -53,8 +53,8 @@ FAMILIES: Final = {
         *("megatron", "megatron-graphs", "megatron-local", "megatron-cpu"),
         *("megatron-bridge", "nemo", "internevo"),
     ),
-    "megatron-2021": ("megatron-2021", "deepspeed", "deepspeed-megatron"),
-    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager"),
+    "megatron-2021": ("megatron-2021", "deepspeed-2021", "deepspeed-megatron"),
+    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager", "deepspeed"),
     "nanotron": ("nanotron",),
 }
 # A source of the same family counts as much as this many others. From 1 to 5 intervals hold

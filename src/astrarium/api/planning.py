@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
 
+ALL = "all"
+# With `--runtime all`: the software that most people train with.
+COMPARED_RUNTIMES = ("megatron", "megatron-bridge", "torchtitan", "fsdp", "deepspeed")
+
 
 class Question(Value, frozen=True):
     """What is asked of the search, and about what."""
@@ -41,19 +45,22 @@ class Question(Value, frozen=True):
     rules: Sequence[UserRule]
     terms: RunTerms
     tuning: Tuning
-    runtime: Runtime
+    runtimes: tuple[Runtime, ...]  # each with its best plan, if there are several
     yours: comparison.Yours | None
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.runtimes[0]
 
 
 def read(given: PlanAsked) -> Question:
     """The question; whatever is wrong with it is found here, before the search."""
-    from astrarium.catalog.runtimes import find_runtime
     from astrarium.cost.training_run import Spot
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.rules import user_rules
 
-    with about("runtime"):
-        runtime = find_runtime(given.runtime)
+    runtimes = _runtimes(given)
+    runtime = runtimes[0]
     market_alone = given.gpus is None and given.cluster is None and given.market is not None
     # A market has more than anybody rents; of its offers, one job uses one unless --mix says more.
     how = Mode.UP_TO if market_alone else given.mode
@@ -101,9 +108,24 @@ def read(given: PlanAsked) -> Question:
         rules=(*rules, *user_rules(of_cores)),
         terms=run,
         tuning=tuning,
-        runtime=runtime,
+        runtimes=runtimes,
         yours=yours,
     )
+
+
+def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
+    """The software to plan for: what was named, or all that plans are often made for."""
+    from astrarium.catalog.runtimes import find_runtime
+
+    if given.runtime != ALL:
+        with about("runtime"):
+            return (find_runtime(given.runtime),)
+    for name in ("profile", "sensitivity"):
+        if getattr(given, name):
+            raise refusal(
+                name, f" is about one runtime, and {flag('runtime')} all asks for several"
+            )
+    return tuple(find_runtime(name) for name in COMPARED_RUNTIMES)
 
 
 def _kept_free(given: PlanAsked) -> KeptFree:
@@ -124,24 +146,29 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     `progress` hears how far it is and what it has found (`astrarium.search.listing`).
     """
     from astrarium.search.listing import no_progress
-    from astrarium.search.planner import plan
+    from astrarium.search.planner import plan, side_by_side
 
-    return plan(
-        question.asked.workload,
-        question.asked.cluster,
-        objective=question.objective,
-        mode=question.mode,
-        rules=question.rules,
-        top=question.top,
-        prefer=question.prefer,
-        kept_free=question.kept_free,
-        limits=question.limits,
-        tuning=question.tuning,
-        terms=question.terms,
-        most_types=question.most_types,
-        progress=progress or no_progress,
-        runtime=question.runtime,
-    )
+    def under(runtime: Runtime) -> Planned:
+        return plan(
+            question.asked.workload,
+            question.asked.cluster,
+            objective=question.objective,
+            mode=question.mode,
+            rules=question.rules,
+            top=question.top,
+            prefer=question.prefer,
+            kept_free=question.kept_free,
+            limits=question.limits,
+            tuning=question.tuning,
+            terms=question.terms,
+            most_types=question.most_types,
+            progress=progress or no_progress,
+            runtime=runtime,
+        )
+
+    if len(question.runtimes) == 1:
+        return under(question.runtime)
+    return side_by_side(under, question.runtimes, question.objective)
 
 
 def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDocument:
@@ -171,9 +198,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
-    runs = Runs(
-        asked.workload, planned.cluster, question.terms, question.tuning, question.runtime
-    )
+    runs = Runs(asked.workload, planned.cluster, question.terms, question.tuning, question.runtime)
     return Sensitivity(
         runs,
         question.objective,
@@ -195,7 +220,7 @@ def document(
         objective=question.objective,
         mode=question.mode,
         limits=question.limits,
-        notes=question.asked.notes,
+        notes=(*question.asked.notes, *planned.notes),
         compare=_compared(question, planned),
         changes=changes,
     )

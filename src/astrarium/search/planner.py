@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError, flag, refusal
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
+from astrarium.search.fields import constant_fields
 from astrarium.search.formats import runnable
 from astrarium.search.listing import Progress, listed, no_progress, telling
 from astrarium.search.money import (
@@ -60,6 +61,7 @@ from astrarium.search.recommended import Recommendation, recommended
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule
 from astrarium.strategy.types import Strategy
+from astrarium.strategy.validity import rules_of
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
@@ -118,7 +120,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     """
     limits = limits or Limits()
     runtime = runtime or find_runtime()
-    _check_runtime(runtime)
+    _check_runtime(runtime, workload, cluster)
     cluster = with_margin(workload, cluster, kept_free, runtime)
     _check_request(workload, cluster, mode, limits)
     _check_types(cluster, mode, most_types)
@@ -157,6 +159,37 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         front=front,
         faster_alone=_faster_alone(asked, cluster, shown[0]),
         recommendation=choice,
+    )
+
+
+def side_by_side(
+    under: Callable[[Runtime], Planned], runtimes: Sequence[Runtime], objective: Objective
+) -> Planned:
+    """The first plan under each runtime, the best first; notes say which runtimes have none."""
+    found: list[Planned] = []
+    notes, error = [], InputError("no runtime was named")
+    for runtime in runtimes:
+        try:
+            found.append(under(runtime))
+        except (NoFeasiblePlanError, InputError) as why:
+            error = why
+            notes.append(f"no plan for {runtime.name}: {why}")
+    if not found:
+        raise error
+    firsts = sorted((one.plans[0] for one in found), key=lambda p: rank_key(p, objective))
+    return replace(
+        found[0],
+        plans=tuple(firsts),
+        seconds=sum(one.seconds for one in found),
+        space=sum(one.space for one in found),
+        evaluated=sum(one.evaluated for one in found),
+        rejected=sum((one.rejected for one in found), Counter()),
+        reasons=sum((one.reasons for one in found), Counter()),
+        optimal=all(one.optimal for one in found),
+        bound_gap=max(one.bound_gap for one in found),
+        recommendation=None,
+        front=front_of([plan for one in found for plan in one.front]),
+        notes=tuple(notes),
     )
 
 
@@ -349,13 +382,19 @@ def _beside(result: SearchResult, gained: float) -> SearchResult:
     return replace(result, found=[], bound_gap=gap, optimal=gap == 0.0)
 
 
-def _check_runtime(runtime: Runtime) -> None:
+def _check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> None:
+    """Refuse a runtime without rules, and what it takes in no strategy."""
     if not runtime.rules:
         raise refusal(
             "runtime",
             f" {runtime.name} can be predicted, but it is not known which strategies it takes;"
             f" plans are made for {', '.join(planned_runtimes())}",
         )
+    for pool in cluster.pools:
+        fixed = constant_fields(runnable(workload, pool), pool)
+        for rule in rules_of(runtime.rules):
+            if rule.names <= fixed.keys() and rule.rejects(fixed).all():
+                raise refusal("runtime", f" {runtime.name}: {rule.explained(fixed)}")
 
 
 def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:

@@ -1,5 +1,9 @@
 """Which strategies a runtime accepts, and why it refuses the others.
 
+Every rule names the runtimes it holds for. Those of Megatron-LM are its own checks, so a strategy
+that breaks one cannot start. Those of other runtimes say what plans for them are made of: what
+their files can express.
+
 The rules are data (`data/validity_rules.json`), written in the rule language and stored with
 their syntax trees. Each says when a strategy is rejected, in words for the user, and where the
 runtime enforces it; rules whose origin is Astrarium keep a strategy free of contradictions or
@@ -61,7 +65,8 @@ class ValidityRule:
 
 
 @cache
-def _rules() -> tuple[ValidityRule, ...]:
+def all_rules() -> tuple[ValidityRule, ...]:
+    """The rules of all runtimes."""
     import json
 
     entries = json.loads(_RULES.read_text(encoding="utf-8"))["rules"]
@@ -81,7 +86,7 @@ def _rules() -> tuple[ValidityRule, ...]:
 @cache
 def rules_of(rule_set: str) -> tuple[ValidityRule, ...]:
     """What a runtime asserts about a strategy; `Runtime.rules` names the set, "" is empty."""
-    return tuple(rule for rule in _rules() if rule_set in rule.runtimes)
+    return tuple(rule for rule in all_rules() if rule_set in rule.runtimes)
 
 
 def megatron_rules() -> tuple[ValidityRule, ...]:

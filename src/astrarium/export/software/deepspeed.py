@@ -14,7 +14,6 @@ from astrarium.export.program import RankProgram
 from astrarium.export.software.causal_models import (
     KERNELS,
     NO_RUN_OF_ITS_OWN,
-    RUNTIME,
     SCRIPT,
     TRANSFORMERS,
     causal_refused,
@@ -28,6 +27,7 @@ from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.19.8"
+RUNTIME: Final = "deepspeed"
 FILE: Final = "ds_config.json"
 # Models whose experts AutoEP finds.
 EXPERT_TYPES: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
