@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.measure.cases_collectives import GROUPED, SEND
 from astrarium.calibrate.measure.cases_processor import (
     ATTENTION,
     LINEAR,
@@ -24,6 +23,7 @@ from astrarium.calibrate.measure.cases_processor import (
     SECTION,
     UPDATE,
 )
+from astrarium.calibrate.measure.sections import GROUPED, SEND
 from astrarium.cost import laws
 from astrarium.cost.laws import Laws
 

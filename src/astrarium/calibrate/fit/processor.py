@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from astrarium.calibrate.measure.cases_collectives import SEND
+from astrarium.calibrate.measure.sections import SEND
 from astrarium.cluster import Cluster, Pool
 
 

@@ -25,9 +25,9 @@ import torch.multiprocessing
 
 from astrarium.calibrate.measure.bench import BATCHES, MAX_CALLS, Timing
 from astrarium.calibrate.measure.cases import Case
-from astrarium.calibrate.measure.cases_collectives import BACKENDS, SEND
 from astrarium.calibrate.measure.cores import physical_cores, stay_on
 from astrarium.calibrate.measure.run import failure_text
+from astrarium.calibrate.measure.sections import BACKENDS, SEND
 
 START_SECONDS: Final = 120.0  # for processes to find each other
 CASE_SECONDS: Final = 120.0  # for one case; then the ranks have lost each other
