@@ -12,7 +12,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -55,6 +55,12 @@ class Timing:
     max_us: float
     host_us: float
     calls: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], host: float, calls: int) -> Timing:
+        """Of a call in each batch, and of the host."""
+        least, most = min(seconds) * 1e6, max(seconds) * 1e6
+        return cls(statistics.median(seconds) * 1e6, least, most, host * 1e6, calls)
 
     def columns(self) -> dict[str, float]:
         """The columns of a row; NaN and what is not positive are refused."""
@@ -147,13 +153,7 @@ class Bench:
         calls = max(1, min(most, int(case.window_seconds / estimate)))
         ahead = AHEAD * calls * host if case.queue_ahead and estimate < HOST_BOUND * host else 0.0
         seconds = [self._batch(call, calls, ahead) / calls for _ in range(BATCHES)]
-        return Timing(
-            median_us=statistics.median(seconds) * 1e6,
-            min_us=min(seconds) * 1e6,
-            max_us=max(seconds) * 1e6,
-            host_us=host * 1e6,
-            calls=calls,
-        )
+        return Timing.of(seconds, host, calls)
 
     def _batch(self, call: Call, calls: int, ahead_seconds: float) -> float:
         if not self.cuda:

@@ -8,7 +8,6 @@ given up by all. Not here: several machines.
 from __future__ import annotations
 
 import signal
-import statistics
 import tempfile
 import time
 import warnings
@@ -16,7 +15,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import torch
@@ -64,12 +62,7 @@ class Ranks:
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -161,13 +154,7 @@ def _measured(case: Case, place: torch.device, group: Any, rank: int) -> Timing 
     seconds = [
         _largest(place, _batch(call, calls, place, member)[1] / messages) for _ in range(BATCHES)
     ]
-    return Timing(
-        median_us=statistics.median(seconds) * 1e6,
-        min_us=min(seconds) * 1e6,
-        max_us=max(seconds) * 1e6,
-        host_us=host * 1e6,
-        calls=calls,
-    )
+    return Timing.of(seconds, host, calls)
 
 
 def prepare(case: Case, place: torch.device, group: Any, rank: int) -> Call:  # noqa: ANN401
