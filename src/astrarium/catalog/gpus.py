@@ -66,9 +66,7 @@ class Gpu:
     inter_node_instance: str = ""  # the instance that has it; "" if assumed
     usd_per_gpu_hour: float | None = None  # median over clouds; see `price_good_for`
     spot_usd_per_gpu_hour: float | None = None
-    rented_sizes: tuple[
-        int, ...
-    ] = ()  # GPUs of instances on offer; () if none is known
+    rented_sizes: tuple[int, ...] = ()  # GPUs of instances on offer; () if none is known
     price_dates: PriceDates | None = None
     price_good_for: int | None = None  # GPUs, where the price is that of less than a node
     price_offers_left_out: int = 0  # older than those whose median the price is

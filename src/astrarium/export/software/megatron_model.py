@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from astrarium.export.software.megatron_facts import (
+from astrarium.export.software.megatron_rebuilt import Flags, difference
+from astrarium.export.software.model_facts import (
     FAMILIES,
     NO_LIMIT,
     ModelFamily,
@@ -23,7 +24,6 @@ from astrarium.export.software.megatron_facts import (
     rope_of,
     text_values,
 )
-from astrarium.export.software.megatron_rebuilt import Flags, difference
 from astrarium.model.blocks import Block, Linear, Model
 from astrarium.model.build import PRE_NORMS, Architecture
 from astrarium.plans.job import Job

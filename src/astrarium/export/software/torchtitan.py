@@ -15,6 +15,7 @@ from typing import Any, Final
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram
+from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.software.torchtitan_llama import IMPORTS, llama_refused, llama_spec
 from astrarium.export.software.torchtitan_models import (
     Flavor,
@@ -33,7 +34,6 @@ from astrarium.export.software.torchtitan_settings import (
     titan_program,
     training,
 )
-from astrarium.export.software.trained_facts import trained_facts
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
