@@ -13,11 +13,11 @@ from exported_plans import document
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.export.features import Feature
+from astrarium.export.header import estimate_note
 from astrarium.export.nearest import nearest
 from astrarium.export.nearest.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.program import RankProgram
 from astrarium.export.result import Refused
-from astrarium.export.software.other_runtime import estimate_note
 from astrarium.export.target import LACKED_BY_ALL, Target, find_target, refusals, target_names
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload

@@ -109,8 +109,7 @@ def _recompute(text: str, condition: Callable[[Recompute], bool]) -> Words:
 
 def layers_of_stages(strategy: Strategy) -> list[int]:
     """Layers of every (virtual) stage in model order; empty if the split is not written out."""
-    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
-    return [stage.num_layers for stage in stages]
+    return [stage.num_layers for stage in strategy.ordered_stages]
 
 
 def _expert_tensor(condition: Callable[[Strategy], bool]) -> Words:

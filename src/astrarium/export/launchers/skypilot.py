@@ -16,7 +16,6 @@ from astrarium.catalog.regions import ANY_REGION, REGIONS
 from astrarium.errors import flag
 from astrarium.export.features import Feature
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.checkpoints import CHECKPOINTS
 from astrarium.export.launchers.named_nodes import (
     NamedNodes,
     job_name,
@@ -28,6 +27,7 @@ from astrarium.export.launchers.named_nodes import (
     yaml_text,
 )
 from astrarium.export.program import LaunchFiles, RankProgram
+from astrarium.export.run_length import CHECKPOINTS
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 

@@ -253,8 +253,7 @@ def _filled(own: Strategy) -> tuple[Stage, ...]:
     if not all(sizes[1:-1]):
         return ()
     ends = list(accumulate(sizes))
-    stages = sorted(own.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
     return tuple(
         replace(stage, layers=(end - size, end))
-        for stage, size, end in zip(stages, sizes, ends, strict=True)
+        for stage, size, end in zip(own.ordered_stages, sizes, ends, strict=True)
     )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.export.features import Feature
-from astrarium.export.header import commented, header_lines
+from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.launchers.named_nodes import yaml_text
 from astrarium.export.launchers.torchrun import PORT, node_notes
 from astrarium.export.program import LaunchFiles, RankProgram
@@ -29,7 +29,6 @@ from astrarium.export.software.causal_models import (
     script_notes,
     training_files,
 )
-from astrarium.export.software.other_runtime import estimate_note
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity

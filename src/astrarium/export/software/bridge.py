@@ -15,8 +15,7 @@ from astrarium.catalog.models import ModelEntry, model_entries
 from astrarium.errors import flag
 from astrarium.export.features import layers_of_stages
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import Data, RankProgram
-from astrarium.export.rocm import BRIDGE_OFF, on_amd
+from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
     TRIAL_ITERATIONS,
     evaluation_of,

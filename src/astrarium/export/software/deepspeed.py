@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.export.features import Feature
+from astrarium.export.header import estimate_note
 from astrarium.export.program import RankProgram
 from astrarium.export.software.causal_models import (
     KERNELS,
@@ -21,7 +22,6 @@ from astrarium.export.software.causal_models import (
     script_notes,
     training_files,
 )
-from astrarium.export.software.other_runtime import estimate_note
 from astrarium.export.target import Target
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import RankProgram
+from astrarium.export.program import RankProgram, filled
 from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.software.torchtitan_llama import IMPORTS, llama_refused, llama_spec
 from astrarium.export.software.torchtitan_models import (
@@ -75,31 +75,6 @@ _NORMS: Final = """\
         norm.eps = {epsilon!r}
 """
 
-_BODY: Final = """\
-def {function}() -> Trainer.Config:
-    model_spec = {model_spec}
-{norms}    return Trainer.Config(
-        model_spec=model_spec,
-        loss=CrossEntropyLoss.Config(global_vocab_size={vocab}),
-        optimizer=default_adamw(),
-        hf_assets_path="{tokenizer}",
-        dataloader=HuggingFaceTextDataLoader.Config(
-            dataset="{dataset}",
-            dataset_path=os.environ.get("DATASET_PATH"),
-        ),
-        training=TrainingConfig(
-{training}
-        ),
-        parallelism=ParallelismConfig(
-{parallelism}
-        ),
-        activation_checkpoint={checkpoint},
-        compile=CompileConfig(
-{compile}
-        ),
-    )
-"""
-
 
 def model_refused(job: Job) -> str:
     """Why the model cannot be trained, "" if it can."""
@@ -140,8 +115,8 @@ def module(job: Job) -> str:
     flavor = flavor_of(job.model, VERSION)
     flavor = flavor if flavor and _is_model(flavor) else None
     sets_epsilon = flavor is not None and EPSILON in flavor.differences
-    body = _BODY.format(
-        function=FUNCTION,
+    body = filled(
+        "torchtitan_plan.txt",
         model_spec=f'model_registry("{flavor.name}", attn_backend="flex")' if flavor else "model()",
         norms=_NORMS.format(epsilon=_epsilon(job)) if sets_epsilon else "",
         vocab=job.model.vocab,

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from astrarium.errors import InputError
 from astrarium.export.features import Feature
+from astrarium.export.header import estimate_note
 from astrarium.export.program import Data, Files, RankProgram
 from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
-from astrarium.export.software.other_runtime import estimate_note
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -75,7 +75,7 @@ def parallelism(job: Job, head: str) -> dict[str, Any]:
 
 def modules_of_stages(job: Job, head: str) -> Iterator[list[str]]:
     """Names of the modules of every stage, in the order of the model."""
-    stages = sorted(job.strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+    stages = job.strategy.ordered_stages
     if len(stages) != job.strategy.pp * job.strategy.virtual_stages:
         raise InputError("the plan does not say which layers each stage holds; make it again")
     for index, stage in enumerate(stages):

@@ -110,7 +110,7 @@ def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
 
 def _planned_cut(workload: Workload, strategy: Strategy) -> PipelineCut:
     if strategy.stages:
-        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+        ordered = strategy.ordered_stages
         return cut_of(strategy, [*(s.first_layer for s in ordered), workload.model.num_layers])
     weights, head = layer_weights(workload.model, workload.seq_length, "")
     bounds = chunk_bounds(weights, head, strategy.pp, strategy.virtual_stages, strategy.split)
