@@ -8,12 +8,26 @@ is written there, and what was expected.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from astrarium.errors import InputError
 from astrarium.value import Value
+
+# Class defaults of transformers 5.22.2 for keys that decide sizes, spelled as in `ALIASES`. Null is
+# derived: key/value heads equal the heads, the head size is hidden / heads, the feed-forward width
+# 4 x hidden. `megatron_gpt` and `vit_parallel` are types of our own, see `published`. Qwen's images
+# have any size: 448 pixels, 256 tokens, are our guess.
+_DATA: Final = Path(__file__).parent / "data" / "defaults.json"
+_TABLES: Final[Mapping[str, Any]] = json.loads(_DATA.read_bytes())
+Defaults = Mapping[str, object]
+DEFAULTS: Final[Mapping[str, Defaults]] = _TABLES["models"]
+TOWERS: Final[Mapping[str, Defaults]] = _TABLES["towers"]  # the parts of models that see
+PARTS: Final[Mapping[str, Defaults]] = _TABLES["parts"]  # sections of a config
+LEFT_OUT: Final[Mapping[str, str]] = _TABLES["left_out"]  # keys that decide, in words: not counted
 
 # Limits that keep a mistyped number from filling the memory; no known model comes near.
 LARGEST_COUNT = 10**9

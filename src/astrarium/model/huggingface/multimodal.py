@@ -24,8 +24,8 @@ from astrarium.model.build import (
     transformer_block,
 )
 from astrarium.model.huggingface import dense, sparse
-from astrarium.model.huggingface.config import MOST_LAYERS, Config
-from astrarium.model.huggingface.defaults import DEFAULTS, TOWERS
+from astrarium.model.huggingface.common import stack
+from astrarium.model.huggingface.config import DEFAULTS, MOST_LAYERS, TOWERS, Config
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
 from astrarium.model.huggingface.encoders import patch_projection, patches
 from astrarium.value import Value
@@ -286,26 +286,7 @@ def _exit_norm(hidden: int) -> Norm:
 
 
 def _tower_shape(vision: Config, hidden: int, ffn: int, tokens: int) -> Shape:
-    heads = vision.count("num_attention_heads")
-    if hidden % heads:
-        what = f"expected a divisor of the hidden size {hidden}, got {heads}"
-        raise vision.failure("num_attention_heads", what)
-    return Shape(
-        hidden=hidden,
-        layers=vision.count("num_hidden_layers", most=MOST_LAYERS),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=ffn,
-        vocab=0,
-        max_seq_length=tokens,
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        causal=False,
-        seq_length=tokens,
-    )
+    return replace(stack(vision, "", hidden, ffn, 0, tokens), seq_length=tokens)
 
 
 def _seeing(config: Config, shape: Shape) -> Block:

@@ -17,8 +17,7 @@ from astrarium.model.huggingface.common import (
     chosen_windows,
     same_window,
 )
-from astrarium.model.huggingface.config import Config
-from astrarium.model.huggingface.defaults import PARTS
+from astrarium.model.huggingface.config import PARTS, Config
 from astrarium.model.huggingface.dense import (
     LAYER_NORM_VECTORS,
     with_attention_bias,
