@@ -150,7 +150,7 @@ def test_experts_are_split_otherwise(
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.FP8])
 def test_another_number_format_is_told(precision: Precision) -> None:
     one = job_of(document("llama-3-8b", "h100:16", {"tp": 4}, precision=precision))
-    found = nearest(one, [lacking(Feature(precision.value))])
+    found = nearest(one, [lacking(Feature[precision.name])])
     assert found is not None
     assert found.job.workload.precision is Precision.BF16
     assert f"precision {precision} -> bf16" in found.changed
