@@ -19,21 +19,9 @@ DROPOUT = 0.1
 PART_PARAMETERS = 1 << 24  # of one tensor of the optimizer's cases
 
 
-def layer_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return functional.layer_norm(x, (x.shape[-1],), w, w)
-
-
-def rms_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return functional.rms_norm(x, (x.shape[-1],), w)
-
-
 def swiglu(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
     gate, up = x.chunk(2, dim=-1)
     return functional.silu(gate) * up
-
-
-def gelu(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-    return functional.gelu(x, approximate="tanh")
 
 
 def rotary(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -48,17 +36,13 @@ def rotary(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return torch.cat((turned, rest), dim=-1)
 
 
-def dropout_residual(x: torch.Tensor, w: torch.Tensor, skipped: torch.Tensor) -> torch.Tensor:
-    return skipped + functional.dropout(x + w, DROPOUT)
-
-
 FUNCTIONS: dict[str, Function] = {
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
+    "layer_norm": lambda x, w, other: functional.layer_norm(x, (x.shape[-1],), w, w),
+    "rms_norm": lambda x, w, other: functional.rms_norm(x, (x.shape[-1],), w),
     "swiglu": swiglu,
-    "gelu": gelu,
+    "gelu": lambda x, w, other: functional.gelu(x, approximate="tanh"),
     "rotary": rotary,
-    "dropout_residual": dropout_residual,
+    "dropout_residual": lambda x, w, other: other + functional.dropout(x + w, DROPOUT),
 }
 LEARNED = ("layer_norm", "rms_norm")  # their second input has a gradient
 
