@@ -183,6 +183,7 @@ _MORE_SHARED: Final[Mapping[str, Values]] = {
     "zero_stage": _own_and("zero_stage", ZEROS),
     "recompute": _own_and("recompute", RECOMPUTES),
 }
+_NOTHING: Final[Mapping[str, Values]] = {}
 _MORE_OVERLAP: Final[Change] = {"overlap": _more_overlap}
 _BF16: Final[Mapping[str, Values]] = {"precision": (Precision.BF16,)}
 _ONE_POOL: Final[Change] = {
@@ -342,8 +343,8 @@ class Feature(Enum):
     NODES = "nodes of these sorts", _nodes, _ONE_POOL
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use", _unequal_nodes, _ONE_POOL
     PROCESSORS = "cores of a processor", _processors, None
-    SPOT = "nodes that may be taken away", _spot, {}
-    SPOT_BESIDE = "nodes that may be taken away beside other nodes", _spot_beside, {}
+    SPOT = "nodes that may be taken away", _spot, _NOTHING
+    SPOT_BESIDE = "nodes that may be taken away beside other nodes", _spot_beside, _NOTHING
     RAMP = "a batch that grows", _ramp, None
     EVALUATION = "evaluations between iterations", _evaluation, None
 

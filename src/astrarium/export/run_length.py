@@ -42,7 +42,8 @@ def ramp_of(job: Job) -> Ramp | None:
 
 
 def evaluation_of(job: Job) -> Evaluation | None:
-    return job.document.search and job.document.search.evaluation
+    search = job.document.search
+    return None if search is None else search.evaluation
 
 
 # A plan with spot nodes counts on checkpoints: it goes on from the last one at every start.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def learn(measurements: Sequence[Measurement], origin: str = "") -> Learned:
 
 def tuning_of(values: Floats) -> Tuning:
     """The tuning of a point: logarithms of the ratios, and seconds."""
-    named = {
+    named: dict[str, Any] = {
         kind.name: float(value if kind.unit else np.exp(value))
         for kind, value in zip(TIME_FACTORS, values, strict=True)
     }
