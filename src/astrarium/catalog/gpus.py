@@ -1,15 +1,11 @@
 """GPU types: their figures, links and default prices.
 
-Peaks are dense and, for cards that differ, with fp32 accumulation; memory is what CUDA or HIP
-reports as total. Link figures are per GPU and direction. Not here: measured efficiencies (those
-are profiles), prices by cloud and region (those are `prices`, whose medians stand here), clocks
-and power behaviour.
+Peaks are dense, with fp32 accumulation; memory is the total that CUDA or HIP reports. Link figures
+are per GPU and direction. A core of a processor, `CPU-core`, is a device as well; it is not listed
+among the GPU types, and its times need a profile.
 
-A core of a processor, `CPU-core`, is a device as well, for plans that are run before a GPU is
-rented; it is found, but not listed among the GPU types, and its times need a profile.
-
-A type is found by its name or an alias; case, spaces, hyphens, underscores, the vendor's brand
-and "GB" against "G" make no difference, so what `nvidia-smi` prints is understood too.
+A type is found by its name or an alias. Case, spaces, hyphens, underscores, the vendor's brand and
+"GB" against "G" make no difference, so the names of `nvidia-smi` work.
 """
 
 from __future__ import annotations

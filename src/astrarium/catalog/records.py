@@ -1,9 +1,8 @@
 """Catalog entries as they stand in files, and what their keys mean.
 
-A record keeps the figures under the keys of its file, each with its unit in the name
-(`memory_gib`, `inter_node_gbits_per_s`); `Record.quantity` converts to SI, and nothing else
-does. Beside the figures stand their sources and their doubts, by key; the key "*" speaks for
-all figures that are not named. The user's entries replace or add records by the same keys.
+Keys name their unit (`memory_gib`); `Record.si` converts to SI. Sources and doubts stand beside the
+figures, by key; "*" stands for all keys without an entry. The user's entries replace or add
+records.
 """
 
 from __future__ import annotations

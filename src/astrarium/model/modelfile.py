@@ -1,31 +1,9 @@
 """Model files: a user's own list of layers, equal or not, in YAML, TOML or JSON.
 
-    name: uneven            # optional, the file's name by default
-    hidden: 1024
-    vocab: 32000            # optional: models without a token table leave it out
-    seq_length: 2048        # optional: what the model was built for
-    layers:
-      - {block: transformer, count: 4, heads: 16, ffn: 4096}
-      - {block: transformer, count: 20, heads: 16, ffn: 1024, experts: 8, experts_per_token: 2}
-
-Blocks are `transformer`, `conv`, `custom`, `projector`, and, first and last, `embedding` and `head`
-where the defaults do not fit. An `embedding` in between is where another input comes in: the text
-behind a vision tower, what the decoder reads behind an encoder. A custom block is known by its
-sizes per sample.
-
-Any layer between the ends may carry `seconds`, measured by GPU type and tensor-parallel degree on
-a micro-batch of `measured_samples` (1 by default), forward alone or both passes; so may a head, for
-its projection without the loss:
-
-      - block: transformer
-        heads: 16
-        ffn: 4096
-        seconds: {T4-16GB: {1: {forward: 5.4e-3}, 2: {forward: 6.0e-3}}}
-
-They correct the prediction, also at other micro-batches; `astrarium.cost.measured` says how.
-
-Not modelled: what connects blocks of different width other than a projector (count it in the
-narrower block).
+docs/commands.md describes the blocks (`transformer`, `conv`, `custom`, `projector`, `embedding`,
+`head`) and their keys. Measured `seconds` of a layer correct its prediction
+(`astrarium.cost.measured`). Not modelled: connections of blocks of different width other than a
+projector (count them in the narrower block).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What becomes of every option of Megatron-LM's parser: searched, derived, fixed or neutral.
 
-The space of strategies is taken from Megatron's own option list, so that nothing that decides
-time or memory is forgotten: `data/megatron_options.json` has a line for every option of the
-parser, with the reason for what is done with it. This module only reads that file.
+`data/megatron_options.json` has a line for every option, with the reason, so that nothing that
+decides time or memory is forgotten. This module reads the file.
 """
 
 from __future__ import annotations

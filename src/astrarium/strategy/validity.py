@@ -1,12 +1,10 @@
 """Which strategies a runtime accepts, and why it refuses the others.
 
-The rules are data (`data/validity_rules.json`), written in the rule language and stored with
-their syntax trees. Each says when a strategy is rejected, in words for the user, and where the
-runtime enforces it; rules whose origin is Astrarium keep a strategy free of contradictions or
-name what is not modelled. They cover what decides time and memory; options that are held fixed
-(see `data/megatron_options.json`) are assumed to have the value stated there.
-
-Not covered: whether a strategy fits in memory, and versions of the software that is installed.
+The rules are data (`data/validity_rules.json`): a condition in the rule language with its syntax
+tree, a reason for the user, and the place where the runtime enforces it. Rules of origin Astrarium
+keep a strategy free of contradictions or name what is not modelled. Options that are held fixed
+have the value of `data/megatron_options.json`. Not covered: memory, and versions of installed
+software.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Compares measured rows with the operator model and keeps what they teach as a few factors.
+"""Compares measured rows with the operator model and keeps a few factors.
 
-For every class of operators the factor is the median of measured over predicted seconds, drawn
-towards 1 by a few imagined rows that agree with the model, and bounded. Rows that are mostly
-launch do not count: the gap between kernels and the host's time for a layer are factors of their
-own. Short runs of products are faster than what a warm card holds, so classes that have
-`sustained` rows are moved by what those differ.
-
-A device that the catalog does not know (a processor, a new GPU) is compared with a specification
-made of its best product and its best copy. Pure: no torch.
+The factor of a class of operators is the median of measured over predicted seconds, drawn towards 1
+by a few imagined rows that agree with the model, and bounded. Short kernels do not count: the gap
+between kernels and the host's time for a layer are factors of their own. Classes with `sustained`
+rows are moved by the slow-down of a warm card. A device that the catalog does not know is compared
+with a specification made of its best product and its best copy. Pure: no torch.
 """
 
 from __future__ import annotations

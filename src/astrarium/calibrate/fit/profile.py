@@ -1,11 +1,8 @@
 """The profile of a device: one Parquet file with all rows and a JSON header.
 
-The header stands in the file's key-value metadata: which device, driver and libraries, when, which
-sections, what failed, and the fitted factors. Everything is checked when it is written and again
-when it is read; a file that is damaged or of another kind is refused with the reason.
-
-Planning wants the header alone, and at once: it is read from the end of the file without pyarrow,
-whose import takes as long as a plan. Rows are read and written with pyarrow.
+The header, in the file's metadata, holds device, versions, date, sections, failures and the fitted
+factors. It is checked when it is written and when it is read. Planning needs the header alone, so
+it is read without pyarrow, whose import takes as long as a plan.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Learning from measured runs: a few named factors of one cluster, and what they change.
+"""Learns a few named factors of one cluster from measured runs.
 
-The cost model predicts every run; what is left between prediction and measurement is explained by
-as few factors as rows left out ask for (`regression`). Data that cannot be true is refused before
-anything is learned (`checks`).
-
-What is learned belongs to one GPU type under one runtime. Not learned: anything that depends on
-shapes; a kernel that is slow only for some sizes needs measurements of operators.
+The cost model predicts every run. As few factors as possible explain the rest; runs that are left
+out decide how many (`regression`). Impossible data are refused first (`checks`). The factors belong
+to one GPU type under one runtime. A kernel that is slow only for some shapes needs measurements of
+operators instead.
 """
 
 from __future__ import annotations

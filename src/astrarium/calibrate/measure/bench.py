@@ -1,9 +1,8 @@
-"""Times calls on a device: the part of a calibration that knows no operator.
+"""Times calls on a device; knows no operator.
 
-Kernels are timed with device events around batches of back-to-back calls on random data; inputs
-rotate through a pool larger than the caches, and a device-side sleep lets the host queue a batch
-ahead, so short kernels show their own time and not the host's. A processor is timed with its
-clock.
+Device events surround batches of back-to-back calls on random data. Inputs rotate through a pool
+larger than the caches, and a device-side sleep lets the host queue a batch ahead, so short kernels
+show their own time. A processor is timed with its clock.
 """
 
 from __future__ import annotations

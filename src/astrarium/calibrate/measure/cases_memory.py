@@ -1,8 +1,7 @@
 """Kernels bound by memory as cases: pointwise ones, the loss, the embedding, copies, updates.
 
-`num_bytes` is what one fused kernel would have to move. Pointwise kernels come in two makes:
-`eager`, as torch runs the formula, and `compiled`, as torch.compile fuses it, which is what
-Megatron does to gated and biased activations and to dropout with its residual addition.
+`num_bytes` is what one fused kernel would move. Pointwise kernels are `eager`, or `compiled` by
+torch.compile, as Megatron does with gated activations and dropout.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Times collective operations on several devices of one machine: one process each.
+"""Times collective operations on several devices of one machine, one process each.
 
-`Ranks` starts the processes, hands every case to all of them and waits for the slowest; nccl
-between GPUs, gloo between processes on a processor. A case that one rank cannot run (memory) is
-given up by all. Not here: several machines.
+`Ranks` hands every case to all processes and waits for the slowest; nccl between GPUs, gloo between
+cores. All ranks give up a case that one of them cannot run.
 """
 
 from __future__ import annotations

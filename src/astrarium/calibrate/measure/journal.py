@@ -1,10 +1,8 @@
 """The journal of a calibration: one JSON line per event, written as soon as it happened.
 
-The first line describes the device. Then, for every case, a line that it began and a line with
-its row or the reason why there is none. A run that was interrupted goes on behind the last line;
-a line that was cut off by a crash is dropped. A case that ended the program twice is given up.
-
-Needs the standard library alone.
+The first line describes the device. Every case has a line when it begins, and a line with its row
+or its failure. An interrupted run continues behind the last line; a torn line is dropped. A case
+that ended the program twice is given up. Needs the standard library alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Kubernetes: a JobSet with one replicated job for each group of nodes, in the order of ranks.
 
-Where all nodes are alike there is a TrainJob beside it, for clusters with Kubeflow Trainer. The
-files that the program reads go into a ConfigMap, which kustomize makes of the folder. A pod is a
-node: its number is the group's first plus its index in the job.
+Where all nodes are alike there is a TrainJob for Kubeflow Trainer, too. kustomize makes a ConfigMap
+of the folder. A pod is a node: its number is the group's first plus its index in the job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Slurm: a batch script whose job runs launch.sh on every node.
 
-Nodes of several sorts make a heterogeneous job: one component for each group, in the order of
-ranks. srun numbers its tasks over all components in that order, so the number of a task is that of
-its node.
+Nodes of several sorts make a heterogeneous job, one component per group in the order of ranks. srun
+numbers its tasks in that order, so the number of a task is that of its node.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Hugging Face Accelerate: its YAML, and a script that trains a model of Transformers with it.
 
-Plans are written as FSDP2 with a `parallelism_config`, which is Accelerate's own, or as plain DDP
-where replicas share nothing. Its `megatron_lm_config` is not used: it hands a few of Megatron's
-options on, without uneven stages; the target megatron writes all of them.
-
-`accelerate launch` turns the YAML into environment variables. They are part of the program, so that
-other launchers, which start the script with torchrun, give it the same.
+Plans are FSDP2 with a `parallelism_config`, or plain DDP where replicas share nothing. Its
+`megatron_lm_config` is not used, as it passes only a few of Megatron's options. The environment
+variables that `accelerate launch` makes of the YAML are part of the program, so that other
+launchers can start the script with torchrun.
 """
 
 from __future__ import annotations

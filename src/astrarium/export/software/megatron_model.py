@@ -1,8 +1,7 @@
-"""The model as options of Megatron-LM: what `pretrain_gpt.py` builds, and why it cannot.
+"""The model as options of Megatron-LM, or why `pretrain_gpt.py` cannot build it.
 
-Sizes are read off the model's own blocks, the rest from its config. `model_refused` names what
-Megatron has no option for; what it lets through is built again from the options
-(`megatron_rebuilt`) and must come out the same.
+Sizes come from the model's blocks, the rest from its config. `megatron_rebuilt` builds the model
+again from the options; both must be the same.
 """
 
 from __future__ import annotations

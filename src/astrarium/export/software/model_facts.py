@@ -1,8 +1,7 @@
 """Facts of a model that decide neither time nor memory, but which model is trained.
 
-Norms' epsilon, activation, rotary positions, how a router scores. Absent keys take the default of
-the transformers class (5.22.2), which `data/model_families.json` has by family; sizes are read
-elsewhere. Software with models of its own is held to these facts (`trained_facts`).
+The epsilon of norms, activation, rotary positions, the scores of a router. Absent keys take the
+defaults of `data/model_families.json`. `trained_facts` compares models of software with the plan's.
 """
 
 from __future__ import annotations

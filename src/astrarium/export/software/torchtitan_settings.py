@@ -1,12 +1,8 @@
 """A plan in torchtitan's words, as far as its releases agree on them.
 
-Data parallelism is FSDP2, which shards parameters, gradients and optimizer states at once. How
-much of them is whole at a time decides which stage of ZeRO it amounts to:
-
-- without a pipeline gradients are reduced after every micro-batch, so it is stage 3 where weights
-  are released after the forward pass, and stage 2 where they are kept for the backward pass;
-- in a pipeline torch keeps weights and gradients whole until the last micro-batch, gathers once and
-  reduces once: that is stage 1, a distributed optimizer, and nothing else can be had.
+Data parallelism is FSDP2. Without a pipeline gradients are reduced after every micro-batch: ZeRO 3
+if weights are released after the forward pass, ZeRO 2 if they are kept. In a pipeline torch keeps
+weights and gradients whole until the last micro-batch, which is ZeRO 1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Reading of a config.json: one spelling for every key, class defaults, checked values.
+"""Reads a config.json: one spelling for every key, class defaults, checked values.
 
-Families spell the same thing differently (`n_embd`, `d_model`, `hidden_size`); `ALIASES` maps
-them to one name. A key that is absent takes the default of the transformers class. Everything
-that is wrong with a value ends in an `InputError` that names the file, the line, the key as it
-is written there, and what was expected.
+`ALIASES` maps the spellings of a key (`n_embd`, `d_model`) to one name. An absent key takes the
+default of the transformers class. Errors name the file, the line, the key and the expected value.
 """
 
 from __future__ import annotations

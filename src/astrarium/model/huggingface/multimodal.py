@@ -1,10 +1,9 @@
 """Adapters for models that see and read: a vision tower, a projector, then a decoder.
 
-The tower reads the patches of an image, independent of the length of the text; the projector hands
-its tokens to the decoder, where the token table is. Two keys of our own say what configs do not:
-`images_per_sample` (1; tiles count as images) and, in the vision section of Qwen, whose images have
-any size, `image_size`. All parts are trained; frozen towers are not modelled. Patches become part
-of the text's sequence, except in Mllama, whose text attends to them every few layers.
+The tower reads the patches of an image; the projector hands its tokens to the decoder, where the
+token table is. Two keys of our own fill gaps of the configs: `images_per_sample` (1; tiles count as
+images) and, for Qwen, `image_size`. All parts are trained. Patches become part of the text's
+sequence, except in Mllama, whose text attends to them every few layers.
 """
 
 from __future__ import annotations

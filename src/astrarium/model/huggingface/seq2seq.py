@@ -1,9 +1,9 @@
 """Adapters for encoder-decoders: T5, BART, Whisper.
 
-Encoder blocks, then decoder blocks with self and cross attention; the decoder's input comes in at
-its first block, which also holds the encoder's final norm. Encoder and decoder read sequences of
-the workload's length; a key of our own, `decoder_seq_length`, gives the decoder another one.
-Whisper's encoder always reads the 30 seconds of sound that its positions cover.
+The decoder's input comes in at its first block, which also holds the encoder's final norm. Both
+halves read sequences of the workload's length; `decoder_seq_length`, a key of our own, gives the
+decoder another one. Whisper's encoder always reads the 30 seconds of sound that its positions
+cover.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Adapters for decoders with a mixture of experts, among them those with latent attention.
 
-Router correction biases of DeepSeek-V3 and GLM-4.5 are buffers, not parameters, and do not count.
-Multi-token-prediction layers are left out. Chunked attention (Llama 4) is described as a window
-of one chunk: exact up to that length, an upper bound beyond.
+Router correction biases of DeepSeek-V3 and GLM-4.5 are buffers and do not count.
+Multi-token-prediction layers are left out. Chunked attention (Llama 4) is a window of one chunk: an
+upper bound beyond it.
 """
 
 from __future__ import annotations

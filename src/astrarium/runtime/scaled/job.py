@@ -1,10 +1,8 @@
 """A plan made small enough for a few processes, with the structure of its strategy.
 
-Every way of dividing the work that the plan uses is used here too, as far as the processes go:
-axes stay above one, stages keep the order of their sizes and the pools they lie on, what is
-recomputed or shared stays so. Width, depth, experts, vocabulary, sequence and batch shrink. What
-changes is listed (`Change`), and what runs otherwise than planned is said in words. Nothing here
-is about speed: seconds of a small model tell nothing of a large one.
+Axes stay above one as far as the processes suffice; stages keep the order of their sizes and their
+pools; recomputation and sharing stay. Width, depth, experts, vocabulary, sequence and batch shrink.
+Every change is listed. Seconds of the small model say nothing about the plan.
 """
 
 from __future__ import annotations
