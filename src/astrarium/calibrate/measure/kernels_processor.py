@@ -12,18 +12,9 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as functional
 
+from astrarium.calibrate.measure import cases_processor as cases
 from astrarium.calibrate.measure.bench import Bench, Call
 from astrarium.calibrate.measure.cases import Case
-from astrarium.calibrate.measure.cases_processor import (
-    ATTENTION,
-    LINEAR,
-    LOOKUP,
-    LOSS,
-    NOTHING,
-    POINTWISE,
-    PREFIX,
-    UPDATE,
-)
 from astrarium.calibrate.measure.kernels_matrix import numbers
 from astrarium.calibrate.measure.kernels_memory import FUNCTIONS, StableEntropy
 
@@ -79,7 +70,7 @@ ALONE: Final[dict[str, Function]] = {
 
 
 def prepare_pointwise(bench: Bench, case: Case) -> Call:
-    name, (rows, width) = case.operator.removeprefix(PREFIX), numbers(case, "m", "n")
+    name, (rows, width) = case.operator.removeprefix(cases.PREFIX), numbers(case, "m", "n")
     sets = _sets(rows * width)
     alone = case.shape["role"] == "backward" and name in ALONE
     x = [bench.take(rows, width).detach().requires_grad_(not alone) for _ in range(sets)]
@@ -190,11 +181,11 @@ def _sets(elements: int) -> int:
 
 
 PREPARE: Final[dict[str, Any]] = {
-    NOTHING: prepare_nothing,
-    LINEAR: prepare_linear,
-    ATTENTION: prepare_attention,
-    LOSS: prepare_loss,
-    LOOKUP: prepare_lookup,
-    UPDATE: prepare_update,
-    **{PREFIX + name: prepare_pointwise for name in POINTWISE},
+    cases.NOTHING: prepare_nothing,
+    cases.LINEAR: prepare_linear,
+    cases.ATTENTION: prepare_attention,
+    cases.LOSS: prepare_loss,
+    cases.LOOKUP: prepare_lookup,
+    cases.UPDATE: prepare_update,
+    **{cases.PREFIX + name: prepare_pointwise for name in cases.POINTWISE},
 }

@@ -14,7 +14,7 @@ from astrarium.catalog.gpu_names import name_in
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.named_nodes import (
+from astrarium.export.launchers.shared import (
     POOL_LABEL,
     RENTS_NOTHING,
     pool_labels,

@@ -23,13 +23,7 @@ from astrarium.export.run_length import (
     iterations,
     ramp_of,
 )
-from astrarium.export.software.megatron import (
-    LACKS,
-    SHARDING,
-    VOCABULARY_MULTIPLE,
-    environment,
-    layout,
-)
+from astrarium.export.software import megatron
 from astrarium.export.software.model_facts import differing, trained_facts
 from astrarium.export.target import Target
 from astrarium.model import model_of_entry
@@ -119,7 +113,7 @@ def _degrees(job: Job) -> Iterator[tuple[str, object]]:
     yield "model.pipeline_model_parallel_size", strategy.pp
     yield "model.virtual_pipeline_model_parallel_size", chunks
     uneven = len(set(layers)) > 1
-    yield "model.pipeline_model_parallel_layout", layout(layers) if uneven else None
+    yield "model.pipeline_model_parallel_layout", megatron.layout(layers) if uneven else None
     yield "model.context_parallel_size", strategy.cp
     yield "model.sequence_parallel", strategy.sequence_parallel
     if job.model.max_experts:
@@ -146,11 +140,14 @@ def _recompute(job: Job) -> Iterator[tuple[str, object]]:
 
 def _sharing(job: Job) -> Iterator[tuple[str, object]]:
     strategy = job.strategy
-    shards = strategy.zero_stage in SHARDING
+    shards = strategy.zero_stage in megatron.SHARDING
     yield "ddp.use_distributed_optimizer", strategy.zero_stage > 0
     yield "optimizer.use_distributed_optimizer", strategy.zero_stage > 0
     yield "ddp.use_megatron_fsdp", shards
-    yield "ddp.data_parallel_sharding_strategy", SHARDING.get(strategy.zero_stage, "no_shard")
+    yield (
+        "ddp.data_parallel_sharding_strategy",
+        megatron.SHARDING.get(strategy.zero_stage, "no_shard"),
+    )
     yield "checkpoint.ckpt_format", "fsdp_dtensor" if shards else "torch_dist"
     if shards:
         yield "model.init_model_with_meta_device", True
@@ -179,7 +176,7 @@ def _run(job: Job) -> Iterator[tuple[str, object]]:
     yield "dataset.seq_length", job.workload.seq_length
     yield "model.vocab_size", job.model.vocab
     yield "model.should_pad_vocab", True
-    yield "model.make_vocab_size_divisible_by", VOCABULARY_MULTIPLE
+    yield "model.make_vocab_size_divisible_by", megatron.VOCABULARY_MULTIPLE
     yield "tokenizer.vocab_size", job.model.vocab
     # Its batch grows only where iterations are counted, not samples.
     yield "train.train_iters", count
@@ -220,7 +217,7 @@ def program(job: Job) -> RankProgram:
             ("--dataset llm-pretrain", '"dataset.blend=[[$DATA_PATH],null]"'),
         ),
         files={OVERRIDES: header + "".join(f"{line}\n" for line in words)},
-        environment=environment(job),
+        environment=megatron.environment(job),
         variables={"BRIDGE_PATH": f"a checkout of Megatron-Bridge, tag v{VERSION}"},
         needs=(
             f"Megatron-Bridge {VERSION} with Transformer Engine, the same on every node.",
@@ -246,6 +243,6 @@ TARGET = Target(
     title="Megatron-Bridge",
     version=VERSION,
     program=program,
-    lacks=LACKS,
+    lacks=megatron.LACKS,
     model_refused=model_refused,
 )
