@@ -320,7 +320,7 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
     if read.runtime not in (runtime, None):
         notes.append(f"{profile} was learned under {read.runtime}, and is used for {runtime}")
     if read.header is not None:
-        from astrarium.calibrate.fit.processor import with_measured_cores
+        from astrarium.calibrate.fit.profile import with_measured_cores
 
         asked = replace(asked, cluster=with_measured_cores(asked.cluster, read.header))
     return replace(asked, notes=(*asked.notes, *notes)), read.tuning

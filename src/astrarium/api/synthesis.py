@@ -485,7 +485,7 @@ def _size(text: str) -> tuple[str, Any]:
 
 def _tuned(cluster: Cluster, profile: str) -> tuple[Cluster, Tuning, str]:
     """The tuning of --profile, which must be that of all devices."""
-    from astrarium.calibrate.fit.processor import with_measured_cores
+    from astrarium.calibrate.fit.profile import with_measured_cores
 
     used = request.used_profile(profile)
     others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != used.gpu]

@@ -1,8 +1,7 @@
 """Runtimes: what training programs do that decides time and memory, as data.
 
-`data/runtimes.json` has one entry per runtime. Each constant of an entry is `[value, source]`:
-where the number comes from stands beside it; units are in the names. An entry takes what it does
-not state from the one named in `like`. The formulas that use the constants are in `astrarium.cost`.
+Each constant of `data/runtimes.json` is `[value, source]`, with its unit in the name. An entry
+takes what it does not state from the one named in `like`. `astrarium.cost` has the formulas.
 """
 
 from __future__ import annotations

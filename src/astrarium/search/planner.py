@@ -167,15 +167,16 @@ def side_by_side(
 ) -> Planned:
     """The first plan under each runtime, the best first; notes say which runtimes have none."""
     found: list[Planned] = []
-    notes, error = [], InputError("no runtime was named")
+    refused: list[NoFeasiblePlanError | InputError] = []
+    notes = []
     for runtime in runtimes:
         try:
             found.append(under(runtime))
         except (NoFeasiblePlanError, InputError) as why:
-            error = why
+            refused.append(why)
             notes.append(f"no plan for {runtime.name}: {why}")
     if not found:
-        raise error
+        raise refused[0]
     firsts = sorted((one.plans[0] for one in found), key=lambda p: rank_key(p, objective))
     return replace(
         found[0],
