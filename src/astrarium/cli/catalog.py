@@ -134,7 +134,7 @@ def prices(
 def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
     """Training programs: what each does that decides time and memory."""
     from astrarium.catalog import runtimes as data
-    from astrarium.report.catalog import runtimes as report
+    from astrarium.report.catalog import entries as report
 
     chosen = data.runtime_names() if name is None else (data.find_runtime(name).name,)
     entries = [report.runtime_to_dict(each) for each in chosen]

@@ -25,7 +25,6 @@ from astrarium.web.flags import (
     ExportRequest,
     PlanRequest,
     PredictRequest,
-    TraceRequest,
     WhyNotRequest,
     complaint,
 )
@@ -152,7 +151,7 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
         return await _large(request, workers, "timeline", body)
 
     @app.post("/api/trace", responses=responses("Trace", "A trace for Perfetto."))
-    async def trace(request: Request, body: TraceRequest) -> Response:
+    async def trace(request: Request, body: Chosen) -> Response:
         """The predicted iteration: as `astrarium trace`."""
         return await _large(request, workers, "trace", body)
 

@@ -84,12 +84,6 @@ class Chosen(BaseModel):
     rank: Annotated[Amount, Field(description="Which plan of it; 1 is the best.")] = 1
 
 
-class TraceRequest(Chosen):
-    """As `astrarium trace`."""
-
-    every_rank: StrictBool = False
-
-
 class CompareRequest(BaseModel):
     """Two plans: as `astrarium explain --against`."""
 

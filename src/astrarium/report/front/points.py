@@ -71,10 +71,9 @@ class PlottedFront(Value, frozen=True):
         costs = [point.cost for point in self.points]
         of = "the run" if self.whole_run else "an iteration"
         cost = money(f"money for {of}") if self.priced else count("GPUs, as no prices are known")
+        time = duration(f"time of {of}", max(times))
         return (
-            axis_of(
-                duration(f"time of {of}", max(times)), times, self.deadline_seconds, most_ticks[0]
-            ),
+            axis_of(time, times, self.deadline_seconds, most_ticks[0]),
             axis_of(cost, costs, self.budget_usd, most_ticks[1]),
         )
 
@@ -104,13 +103,9 @@ def front_of(document: PlanDocument) -> PlottedFront:
     parts = document.pareto
     plans = [document.plans[part.plan] for part in parts]
     whole_run = all(part.train_seconds is not None for part in parts)
-    pairs = list(zip(parts, plans, strict=True))
-    seconds = [
-        (part.train_seconds if whole_run else p.iteration_seconds) or 0.0 for part, p in pairs
-    ]
-    hourly = [
-        p.usd_per_hour if part.usd_per_hour is None else part.usd_per_hour for part, p in pairs
-    ]
+    both = list(zip(parts, plans, strict=True))
+    seconds = [(a.train_seconds if whole_run else b.iteration_seconds) or 0.0 for a, b in both]
+    hourly = [b.usd_per_hour if a.usd_per_hour is None else a.usd_per_hour for a, b in both]
     priced = None not in hourly
     costs = [
         _cost(part, time, price) if priced else float(sum(part.gpus.values()))
