@@ -24,7 +24,9 @@ def learned_report(
         yield Text(f"note      {note}")
     yield title("Factors")
     yield _factors(profile.learned)
-    yield from _errors(profile)
+    for what, errors in (("time", profile.time_error), ("memory", profile.memory_error)):
+        if errors is not None:
+            yield indented(f"{what}: {_error_words(errors)}")
     yield from _aside(profile)
     yield Text("")
     if any(factor.after != factor.before for factor in profile.learned):
@@ -59,12 +61,6 @@ def _value(factor: LearnedFactor, value: float) -> str:
 
 def _deviation(factor: LearnedFactor) -> str:
     return _value(factor, factor.deviation) if factor.unit else percent(factor.deviation)
-
-
-def _errors(profile: ClusterProfile) -> Iterator[RenderableType]:
-    for what, errors in (("time", profile.time_error), ("memory", profile.memory_error)):
-        if errors is not None:
-            yield indented(f"{what}: {_error_words(errors)}")
 
 
 def _error_words(errors: ErrorPart) -> str:
