@@ -145,8 +145,8 @@ def test_nothing_divided_and_nothing_sent_is_said() -> None:
     kept = tuple(one for one in document.program.instructions if not one.rules)[:2]
     alone = replace(document.program, instructions=kept[1:])
     shown = text(program_report(replace(document, program=alone), 100))
-    assert "every device has everything" in shown
-    assert "nothing: devices never meet" in shown
+    assert "nothing is divided: every device holds everything" in shown
+    assert "none: the devices exchange nothing" in shown
 
 
 @pytest.mark.parametrize(

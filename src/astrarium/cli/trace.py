@@ -21,9 +21,9 @@ FLAGS = {
 
 @command(FLAGS)
 def trace(_: click.Context, *, plan: str, out: str, rank: int, json: bool) -> None:
-    """Write the predicted iteration of a plan as a trace.
+    """Write the predicted iteration of a plan, for Perfetto.
 
-    Passes, transfers and updates of every stage, and its memory; open it in ui.perfetto.dev.
+    It shows the passes, transfers, updates and memory of every stage. Open it in ui.perfetto.dev.
     """
     from json import dumps
     from pathlib import Path

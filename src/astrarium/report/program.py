@@ -216,7 +216,7 @@ def _messages(
     rows = [(part, sent) for part in parts for sent in messages_of(program.graph, part)]
     yield title("Messages of each part: sizes of whole tensors")
     if not rows:
-        yield indented("nothing: devices never meet")
+        yield indented("none: the devices exchange nothing")
         return
     fields = [
         Field("message", [_times_words(sent.collective, sent.count) for _, sent in rows]),
@@ -242,7 +242,7 @@ class _Axis(Value, frozen=True):
 def _pieces(document: ProgramDocument, width: int) -> Iterator[RenderableType]:
     axes = _divided(document.program)
     if not axes:
-        yield indented("every device has everything")
+        yield indented("nothing is divided: every device holds everything")
         return
     level_of = len(document.program.mesh) > 1
     rows = [(axis, level) for axis in axes for level in range(len(axis.pieces))]

@@ -8,7 +8,7 @@ from astrarium.catalog.models import ModelEntry
 from astrarium.errors import InputError
 from astrarium.report.catalog.entries import (
     SCHEMA,
-    GpuEntry,
+    ListedGpu,
     ListedModel,
     built_model_to_dict,
     gpu_to_dict,
@@ -18,7 +18,7 @@ from astrarium.report.catalog.entries import (
 GIB: Final = 2**30
 
 
-class CatalogGpu(GpuEntry):
+class CatalogGpu(ListedGpu):
     """A GPU type of the page."""
 
     memory_gib: float

@@ -32,7 +32,7 @@ SCHEMA = "astrarium.catalog/1"
 NAMES_OFFERED = 8
 
 
-class GpuEntry(TypedDict):
+class ListedGpu(TypedDict):
     """A GPU type; SI units in the names."""
 
     name: str
@@ -87,7 +87,7 @@ def gpu_to_dict(gpu: Gpu) -> dict[str, Any]:
         "link_bytes_per_second": gpu.link_bandwidth,
         "inter_node_bytes_per_second": gpu.inter_node_bandwidth,
     }
-    return _picked(gpu, GpuEntry.__annotations__, known | price_to_dict(gpu))
+    return _picked(gpu, ListedGpu.__annotations__, known | price_to_dict(gpu))
 
 
 def price_to_dict(gpu: Gpu) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class ComparedQuantity(Value, frozen=True):
 def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[RenderableType]:
     """Yours and plan 1 side by side; a plan that cannot run says why instead."""
     answer, own = document.plans[0], compare.plan
-    yield title("Beside what you have")
+    yield title("Compared with yours")
     for note in compare.notes:
         yield indented(f"note: {note}", "dim")
     if own is None:
@@ -41,7 +41,7 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
         return
     yield Text(saved_words(own, answer, compare))
     if not _differ(own, answer):
-        yield Text("the prediction does not tell the times of the two apart", "dim")
+        yield Text("the predicted times are too close to tell the two apart", "dim")
 
 
 def _table(document: PlanDocument, own: Plan, answer: Plan, compare: ComparePart) -> RenderableType:
