@@ -103,7 +103,7 @@ def test_a_loss_survives_a_file(document: PlanDocument) -> None:
 
 def test_plans_that_are_not_told_apart_are_named_so(document: PlanDocument) -> None:
     best = run_of(20.0, 1000.0, 500.0, document.plans[0])
-    said = "the prediction does not tell the times of the two apart"
+    said = "the predicted times are too close to tell the two apart"
     for days, told in ((20.01, False), (60.0, True)):
         compared = beside(document, run_of(days, 1000.0, 500.0, document.plans[0]), best)
         assert compared.compare is not None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 catalog = CommandGroup(
     "catalog",
     no_args_is_help=True,
-    help="GPUs, models, prices, instances and runtimes, with source and date.",
+    help="List GPUs, models, prices, instances and runtimes.",
     context_settings=SETTINGS,
 )
 _NAMED = Flag("Show all about this type.", "NAME", is_argument=True)
@@ -104,7 +104,7 @@ def prices(
     prices: tuple[str, ...] | None,
     json: bool,
 ) -> None:
-    """Prices per GPU and hour: least, most, age; with NAME every offer."""
+    """Prices of one GPU for one hour: least, most and age; with NAME, every offer."""
     from astrarium import catalog as data
     from astrarium.api import money
     from astrarium.report.catalog import prices as report
@@ -134,7 +134,7 @@ def prices(
 def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
     """Training programs: what each does that decides time and memory."""
     from astrarium.catalog import runtimes as data
-    from astrarium.report.catalog import runtimes as report
+    from astrarium.report.catalog import entries as report
 
     chosen = data.runtime_names() if name is None else (data.find_runtime(name).name,)
     entries = [report.runtime_to_dict(each) for each in chosen]
@@ -147,7 +147,7 @@ def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
 
 @command(INSTANCE, OUTPUT, group=catalog)
 def instances(_: click.Context, *, name: str | None, json: bool) -> None:
-    """Nodes that can be rented or bought: GPUs, network, price."""
+    """Instances to rent or buy: GPUs, network, price."""
     from astrarium import catalog as data
     from astrarium.report.catalog import entries as report
 

@@ -18,7 +18,7 @@ from astrarium.errors import InputError, flag
 
 # Flags that are about a configuration; a plan has all of it in its file.
 ONLY_FOR_CONFIGS = ("model", *(name for name in CONFIG_FLAGS if name != "model"), "out")
-RANK = Flag("Which plan of PLAN; 1 is the best.", "K", read_rank, default=1)
+RANK = Flag("Rank of the plan in PLAN; 1 is the best.", "K", read_rank, default=1)
 PLANS = {
     "plan": Flag(
         "A plan.json or its folder, a program.json; or a launch script or configuration.",
@@ -45,7 +45,10 @@ def explain(
     report: str | None,
     **values: Any,  # noqa: ANN401  of configurations
 ) -> None:
-    """Where time, memory and money go; of a plan, or of what you launch with."""
+    """Explain where the time, memory and money of a plan go.
+
+    Of a launch script or configuration it also says whether it runs, and what would be better.
+    """
     from pathlib import Path
 
     from astrarium.cli import programs

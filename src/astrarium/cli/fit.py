@@ -12,7 +12,7 @@ from astrarium.cli.shell import JSON, command, typed
 
 @command(FIT_FLAGS, {"json": JSON})
 def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
-    """Will it fit: bytes by cause, smallest count, cheapest change.
+    """Check whether a model fits, and what would make it fit.
 
     The exit code is 1 if it does not fit.
     """

@@ -31,13 +31,13 @@ LEARN_FLAGS = {
     **flags(
         *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "runtime"),
         model={"help": "Model of the logs, if they do not state it.", "is_argument": False},
-        strategy={"help": "Strategy of the logs, in place of theirs."},
+        strategy={"help": "Strategy of the logs, instead of the one they state."},
         seq_length={"help": "Sequence length of the logs."},
         global_batch={"help": "Global batch of the logs."},
-        runtime={"help": "Runtime of the logs; of tables, rows to take.", "default": None},
+        runtime={"help": "Runtime of the logs; of tables, the rows to use.", "default": None},
     ),
-    "gpu": Flag("Take the table's rows of this GPU type.", "TYPE"),
-    "source": Flag("Take the table's rows of this source.", "NAME"),
+    "gpu": Flag("Use only rows of this GPU type.", "TYPE"),
+    "source": Flag("Use only rows of this source.", "NAME"),
 }
 
 

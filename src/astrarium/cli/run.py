@@ -32,11 +32,11 @@ RUN_FLAGS = {
     ),
     "rank": RANK._replace(read=readers.count(readers.MOST_PLANS)),
     "device": Flag(
-        "Where it runs (cpu); with as many GPUs as planned, in its own size.",
+        "Where it runs. Default: cpu. With as many GPUs as planned, the plan runs in full size.",
         read=readers.choice("runtime.job:Device"),
         words=("cpu", "cuda"),
     ),
-    "steps": Flag("Iterations.", "N", readers.count(MOST_STEPS), default=4),
+    "steps": Flag("Number of iterations.", "N", readers.count(MOST_STEPS), default=4),
     # More than MOST_RANKS for programs, which are not scaled down.
     "ranks": Flag("Most processes at once.", "MAX", default=8),
     "timeout": Flag(
@@ -45,12 +45,16 @@ RUN_FLAGS = {
         readers.duration(MOST_SECONDS, bare_unit="s"),
         default=600,
     ),
-    "dry": switch("Build one rank of each sort of stage in full size on one GPU: its memory."),
-    "measure": switch("Time the plan as it is, on cores or a GPU, against its estimate."),
+    "dry": switch(
+        "Build one rank of each kind of stage in full size on one GPU, to measure its memory."
+    ),
+    "measure": switch(
+        "Time the plan as it is, on cores or a GPU, and compare with its prediction."
+    ),
     "profile": FLAGS["profile"],
-    "checkpoint": Flag("Of a program: write its weights here at the end.", "DIR"),
-    "resume": Flag("Of a program: start from this checkpoint.", "DIR"),
-    "share_gpus": switch("Of a program: more ranks than GPUs are here, over gloo."),
+    "checkpoint": Flag("For a program: write its weights here at the end.", "DIR"),
+    "resume": Flag("For a program: start from this checkpoint.", "DIR"),
+    "share_gpus": switch("For a program: run more ranks than there are GPUs, over gloo."),
     "json": JSON,
 }
 
@@ -83,10 +87,11 @@ def run(
     json: bool,
     **values: Any,  # noqa: ANN401
 ) -> None:
-    """Execute a plan with megatron-core, scaled down, or a program as it is.
+    """Execute a scaled-down plan with megatron-core, or a program.
 
-    One process per rank trains a small model under the plan's strategy, or the program's own
-    model; a single process trains the same. Exit code 1 if they differ or give no numbers.
+    One process per rank trains a small model with the strategy of the plan, or the model of the
+    program. A single process trains the same model. The exit code is 1 if the losses differ or are
+    not numbers.
     """
     from pathlib import Path
 

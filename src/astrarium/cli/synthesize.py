@@ -20,7 +20,7 @@ OUTPUTS = {
         default=0,
     ),
     "json": JSON,
-    "out": Flag("The program, a .json; default: program.json, or with --json none.", "FILE"),
+    "out": Flag("The program file, a .json. Default: program.json; none with --json.", "FILE"),
 }
 
 
@@ -33,7 +33,7 @@ def synthesize(
     out: str | None,
     **values: Any,  # noqa: ANN401
 ) -> None:
-    """One program for devices of different speed: pieces, layouts, messages.
+    """Divide a torch module among devices of different speed.
 
     The exit code is 1 if no program fits.
     """

@@ -24,13 +24,13 @@ VALIDATE_FLAGS = {
         is_argument=True,
     ),
     "by": Flag(
-        "What rows are grouped by.",
+        "How to group rows.",
         read=choice("report.validation:Grouping"),
         default="source",
         words=("source", "gpu", "model", "framework", "runtime"),
     ),
     "score": Flag(
-        "Score times where the strategy is stated, or also where parts are assumed.",
+        "Score rows whose strategy is stated, or also those where parts are assumed.",
         read=choice("validate.metrics:Scoring"),
         default="stated",
         words=("stated", "all"),
@@ -54,7 +54,10 @@ def validate(
     profile: str | None,
     json: bool,
 ) -> None:
-    """Predictions against measurements: errors by source, the rows behind them."""
+    """Compare predictions with measurements.
+
+    Shows the errors by source, and the rows with the largest.
+    """
     from pathlib import Path
 
     from astrarium.api import request

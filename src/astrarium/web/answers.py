@@ -202,8 +202,7 @@ def _timeline(body: Body, tell: Tell | None) -> Answer:
 def _trace(body: Body, tell: Tell | None) -> Answer:
     from astrarium.report.timeline.trace import trace_of
 
-    every_rank = body.get("every_rank", False)
-    return compressed(Answer(OK, encoded(trace_of(*_chosen(body), every_rank=every_rank))), body)
+    return compressed(Answer(OK, encoded(trace_of(*_chosen(body)))), body)
 
 
 def _export(body: Body, tell: Tell | None) -> Answer:

@@ -95,10 +95,10 @@ def _link_lines(slowest: SlowestLink, plan: Plan) -> Iterator[RenderableType]:
     stages = runs(slowest.after_stages)
     plural = "" if len(slowest.after_stages) == 1 else "s"
     share = slowest.seconds / plan.iteration_seconds
-    yield title(f"Slowest link: {name}{rate}, behind stage{plural} {stages}")
+    yield title(f"Slowest link: {name}{rate}, after stage{plural} {stages}")
     tied = ""
     if slowest.tied_seconds:
-        tied = f" ({format_seconds(slowest.tied_seconds)} of it for the table both ends hold)"
+        tied = f" ({format_seconds(slowest.tied_seconds)} of it for the table that both ends hold)"
     text = (
         f"one transfer takes {format_seconds(slowest.send_seconds)}; the link costs"
         f" {format_seconds(slowest.seconds)} of the iteration, {percent(share)}{tied}: without it"

@@ -53,7 +53,7 @@ def explanation_report(
     yield header(document.workload, document.cluster, document.notes)
     yield title(f"Plan {plan.rank}")
     yield from plan_lines(plan, document.workload)
-    yield title("What binds")
+    yield title("What limits it")
     yield from bullets(explained.binds)
     yield title(f"Time: {format_seconds(plan.iteration_seconds)} an iteration")
     rows = [(t.title, format_seconds(t.seconds), t.share, t.meaning) for t in explained.time]
@@ -76,7 +76,7 @@ def explanation_report(
 
         yield from run_section(plan, plan.run, document.cluster, width)
     if explained.remedies:
-        yield title("What would change it")
+        yield title("What would improve it")
         yield from bullets(explained.remedies)
 
 
@@ -120,9 +120,9 @@ def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Itera
     yield title(f"B: {second}, plan {compared.second.rank}")
     yield from plan_lines(compared.second, compared.workloads[1])
     if compared.context:
-        yield title("Asked for differently (so the figures are not those of one workload)")
+        yield title("Different questions: the figures are not of one workload")
         yield _texts(compared.context)
-    yield title("Set differently" if compared.choices else "All choices are the same")
+    yield title("Different choices" if compared.choices else "All choices are the same")
     if compared.choices:
         yield _texts(compared.choices)
     yield title("Result")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -29,7 +29,7 @@ class ComparedQuantity(Value, frozen=True):
 def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[RenderableType]:
     """Yours and plan 1 side by side; a plan that cannot run says why instead."""
     answer, own = document.plans[0], compare.plan
-    yield title("Beside what you have")
+    yield title("Compared with yours")
     for note in compare.notes:
         yield indented(f"note: {note}", "dim")
     if own is None:
@@ -41,7 +41,7 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
         return
     yield Text(saved_words(own, answer, compare))
     if not _differ(own, answer):
-        yield Text("the prediction does not tell the times of the two apart", "dim")
+        yield Text("the predicted times are too close to tell the two apart", "dim")
 
 
 def _table(document: PlanDocument, own: Plan, answer: Plan, compare: ComparePart) -> RenderableType:
@@ -87,20 +87,21 @@ def _quantities(own: Plan, compare: ComparePart) -> tuple[ComparedQuantity, ...]
     """What is compared: of the run or, where its length is not known, of an iteration."""
     if own.train_seconds is None:
         return (
-            ComparedQuantity("iteration", _iteration, format_seconds, compare.saved_seconds),
+            ComparedQuantity(
+                "iteration", lambda p: p.iteration_seconds, format_seconds, compare.saved_seconds
+            ),
             ComparedQuantity("its money", _iteration_usd, _small_dollars, compare.saved_usd),
         )
     return (
         ComparedQuantity("time", lambda p: p.train_seconds, format_seconds, compare.saved_seconds),
         ComparedQuantity("money", lambda p: p.usd_total, dollars, compare.saved_usd),
         ComparedQuantity(
-            "energy", lambda p: p.run.kwh if p.run else None, _energy, compare.saved_kwh
+            "energy",
+            lambda p: p.run.kwh if p.run else None,
+            lambda kwh: f"{format_count(kwh)} kWh",
+            compare.saved_kwh,
         ),
     )
-
-
-def _iteration(plan: Plan) -> float:
-    return plan.iteration_seconds
 
 
 def _iteration_usd(plan: Plan) -> float | None:
@@ -111,10 +112,6 @@ def _iteration_usd(plan: Plan) -> float | None:
 def _small_dollars(amount: float) -> str:
     """Iterations cost little: rounded to cents, different amounts would look equal."""
     return f"${amount:.3g}" if 0 < amount < HUNDRED else dollars(amount)
-
-
-def _energy(kwh: float) -> str:
-    return f"{format_count(kwh)} kWh"
 
 
 def saved_words(own: Plan, answer: Plan, compare: ComparePart) -> str:
@@ -130,17 +127,14 @@ def saved_words(own: Plan, answer: Plan, compare: ComparePart) -> str:
         side.append(f"{quantity.words(abs(quantity.saved))} ({share})")
     which = "an iteration of " if own.train_seconds is None else ""
     subject = f"{which}plan {answer.rank}"
-    if not less and not more:
-        return f"{subject} saves nothing: yours is as good"
+    saved, spent = (
+        " and ".join([*filter(None, [", ".join(w[:-1])]), *w[-1:]]) for w in (less, more)
+    )
     if not more:
-        return f"{subject} saves {_listed(less)}"
+        return f"{subject} saves {saved}" if less else f"{subject} saves nothing: yours is as good"
     if not less:
-        return f"{subject} takes {_listed(more)} more than yours"
-    return f"{subject} saves {_listed(less)}, and takes {_listed(more)} more"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+        return f"{subject} takes {spent} more than yours"
+    return f"{subject} saves {saved}, and takes {spent} more"
 
 
 def lacking_words(plan: Plan) -> str:

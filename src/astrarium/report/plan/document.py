@@ -197,18 +197,10 @@ def compare_part(own: OwnPlan, answer: Plan, notes: Sequence[str] = ()) -> Compa
         plan,
         own.refused,
         saved(time_of),
-        saved(_usd_of),
-        saved(_kwh_of),
+        saved(lambda plan: None if plan.usd_per_hour is None else money_of(plan) / HOUR),
+        saved(lambda plan: None if plan.run is None else plan.run.kwh),
         tuple(notes),
     )
-
-
-def _usd_of(plan: Plan) -> float | None:
-    return None if plan.usd_per_hour is None else money_of(plan) / HOUR
-
-
-def _kwh_of(plan: Plan) -> float | None:
-    return None if plan.run is None else plan.run.kwh
 
 
 def _front(
@@ -318,8 +310,9 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
 def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
     from astrarium.search.room import pools_without_room
 
-    rooms = pools_without_room(workload, Cluster(pools))
-    return {room.pool.name: f": {room.text}" for room in rooms}
+    return {
+        room.pool.name: f": {room.text}" for room in pools_without_room(workload, Cluster(pools))
+    }
 
 
 def room_notes(plans: Sequence[Plan]) -> tuple[str, ...]:

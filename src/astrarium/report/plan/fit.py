@@ -105,7 +105,7 @@ def _smallest(document: FitDocument) -> Iterator[RenderableType]:
         f"no number of {gpu} is enough" if count is None else f"{count:,} x {gpu}"
         for gpu, count in counts.items()
     )
-    yield indented(f"the smallest count on which some strategy fits: {text}")
+    yield indented(f"the fewest GPUs on which a strategy fits: {text}")
 
 
 def changes_section(document: FitDocument, plan: Plan) -> Iterator[RenderableType]:
@@ -138,9 +138,10 @@ def _way_out(document: FitDocument) -> str:
     if len(document.cluster.pools) > 1:
         return "`astrarium plan` searches for a strategy that does"
     if fewest is None:
-        return "nor does any other strategy, on any number of them: a larger type is needed"
+        return "no other strategy fits either, on any number of them: take GPUs with more memory"
     if fewest > given:
-        return f"nor does any other strategy: {fewest:,} of these GPUs are needed, {given:,} given"
+        needed = f"it takes {fewest:,} of these GPUs, and {given:,} are given"
+        return f"no other strategy fits either: {needed}"
     if fewest == given:
         return "`astrarium plan` finds a strategy that does"
     return f"`astrarium plan --mode up-to` finds strategies that do, from {fewest:,} GPUs on"

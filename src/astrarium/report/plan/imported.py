@@ -102,7 +102,7 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
     if document.fit is None or document.fit.plan is None:
         return
     plan = document.fit.plan
-    yield title("If that were mended" if document.conflicts else "Would it run?")
+    yield title("If that were fixed" if document.conflicts else "Would it run?")
     of_a_fork = [one.option for one in document.options.unknown if one.of_a_fork]
     if of_a_fork:
         words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"

@@ -66,7 +66,8 @@ def _assumptions(plan: Plan, run: Run, cluster: ClusterPart) -> Iterator[str]:
         yield f"{what} every {between} is assumed ({flag} sets the rate)"
     for limit, chance in (("deadline", run.deadline_chance), ("budget", run.budget_chance)):
         if chance is not None and chance < _at_upper_end(plan):
-            yield f"the {limit} lies within what is likely: kept with a chance of {percent(chance)}"
+            kept = f"the chance to keep it is {percent(chance)}"
+            yield f"the {limit} lies within the likely range: {kept}"
     if run.checkpoint_interval_seconds is not None:
         yield f"a checkpoint after every {format_seconds(run.checkpoint_interval_seconds)} of work"
 

@@ -8,12 +8,21 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from astrarium.plans.document import MEMORY_KEYS, Plan, StageMemory
-from astrarium.report.tables import GAP, Bar, Field, fitting, gib, indented, table, width_of
+from astrarium.report.tables import (
+    GAP,
+    Bar,
+    Field,
+    filled_style,
+    fitting,
+    gib,
+    indented,
+    table,
+    width_of,
+)
 from astrarium.report.wording import layers_of_stages, layers_words, stage_gpus
 
 FULL_NAMES = 112  # columns from which the causes of memory are written out
 STAGES_SHOWN = 8
-NEARLY_FULL = 0.95
 BAR = (16, 10, 4)  # characters of a bar with full names, without, and the fewest that say much
 
 _SHORT_CAUSES = ("weights", "grads", "optim", "activ", "work", "reserve")
@@ -29,7 +38,7 @@ def memory_table(plan: Plan, width: int, *, every_stage: bool = False) -> Render
     scale = f"of {gib(plan.memory[0].capacity_bytes)}" if alike else ""
     bar = min(BAR[0] if full else BAR[1], width - width_of(fields, gap) - gap)
     has_bar = bar >= max(BAR[2], len(scale))
-    bars = [Bar(stage.share, bar, _style(stage)) for stage in shown] if has_bar else []
+    bars = [Bar(stage.share, bar, filled_style(stage.share)) for stage in shown] if has_bar else []
     hidden = [stage for stage in plan.memory if stage not in shown]
     return Group(table(fields, gap, bars=bars, scale=scale), *_below(plan, hidden))
 
@@ -51,10 +60,6 @@ def _fields(plan: Plan, stages: Sequence[StageMemory], *, full: bool) -> list[Fi
     if len({gib(stage.capacity_bytes) for stage in plan.memory}) > 1:
         fields.insert(-1, Field("of", [gib(s.capacity_bytes) for s in stages], right=True, drop=1))
     return fields
-
-
-def _style(stage: StageMemory) -> str:
-    return "red" if stage.share > 1 else "yellow" if stage.share > NEARLY_FULL else "green"
 
 
 def _below(plan: Plan, hidden: Sequence[StageMemory]) -> Iterator[RenderableType]:
