@@ -118,12 +118,10 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
 
     A job uses at most `most_types` pools. `progress` hears how far the search is.
     """
-    limits = limits or Limits()
-    runtime = runtime or find_runtime()
+    limits, runtime = limits or Limits(), runtime or find_runtime()
     _check_runtime(runtime, workload, cluster)
     cluster = with_margin(workload, cluster, kept_free, runtime)
-    _check_request(workload, cluster, mode, limits)
-    _check_types(cluster, mode, most_types)
+    _check_request(workload, cluster, mode, limits, most_types)
     begin = time.perf_counter()
     runs = Runs(workload, cluster, terms or RunTerms(), tuning, runtime)
     asked = Asked(
@@ -143,8 +141,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     results = searched.results
     rejected = sum((result.rejected for result in results), Counter())
     first = shown if choice is None else [choice.plan, *(p for p in shown if p != choice.plan)]
-    searched_plans = len(searched.plans) - searched.of_front
-    rejected[Rejection.SLOWER] += max(searched_plans - len(first[:top]), 0)
+    rejected[Rejection.SLOWER] += max(len(searched.plans) - searched.of_front - len(first[:top]), 0)
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -398,7 +395,10 @@ def _check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> No
                 raise refusal("runtime", f" {runtime.name}: {rule.explained(fixed)}")
 
 
-def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:
+def _check_request(
+    workload: Workload, cluster: Cluster, mode: Mode, limits: Limits, most_types: int | None
+) -> None:
+    _check_types(cluster, mode, most_types)
     makers = list(dict.fromkeys(pool.gpu.vendor for pool in cluster.pools))
     if len(makers) > 1 and mode is Mode.EXACT:
         raise InputError(
