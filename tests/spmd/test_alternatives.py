@@ -113,12 +113,12 @@ def test_smaller_batches_need_less(count: int) -> None:
     assert several < one
 
 
-def test_what_comes_and_goes_leaves_no_program_untried() -> None:
-    """The leanest program found keeps little, but much comes and goes in it."""
+def test_what_comes_and_goes_counts_in_the_leanest_program() -> None:
+    """Ways that keep least, but in which too much comes and goes, are left out."""
     cluster = mixed_devices(MIXED, inter_node_bandwidth=1e9).cluster
     devices = devices_of(cluster, 900e3, 1)
     graph = chain(2048, (64, 64, 64), blocks=True)
-    assert leanest(graph, devices, 1, "adam", ()).peak.sum() > devices.room.sum()
+    assert (leanest(graph, devices, 1, "adam", ()).peak <= devices.room).all()
     asked = Alternatives(
         lambda _: graph, {FLAT: devices}, [FLAT], [1], "adam", lambda _: (), lambda _: None
     )

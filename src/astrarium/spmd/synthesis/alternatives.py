@@ -26,7 +26,7 @@ from astrarium.value import Value
 
 FLAT: Final = "flat"
 NODES: Final = "nodes"
-STEPS: Final = 5_000_000  # of all searches of a question: about ten seconds of a core
+STEPS: Final = 3_000_000  # of all searches of a question: about ten seconds of a core
 # Of the effort that is left: what a fixed way to divide the work may take, and all programs.
 FIXED_SHARE: Final = 1 / 6
 WHOLE_SHARE: Final = 2 / 3
