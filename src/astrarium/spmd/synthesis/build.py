@@ -372,7 +372,7 @@ def unpriced_program(
     axes: Axes,
     divisions: Sequence[Division],
     devices: Devices,
-    micro_batches: int = 1,
+    settings: PriceSettings = USUAL,
 ) -> DeviceProgram:
     """The program of a solution, without seconds and bytes."""
     instructions = []
@@ -392,5 +392,6 @@ def unpriced_program(
         instructions=tuple(instructions),
         seconds=0.0,
         bytes=(),
-        micro_batches=micro_batches,
+        micro_batches=settings.micro_batches,
+        recompute=settings.recompute,
     )

@@ -206,6 +206,7 @@ def synthesize(  # noqa: PLR0913  what a user can say
     candidates: Sequence[DeviceProgram] = (),
     cuts: bool = True,
     effort: Effort | None = None,
+    recompute: bool = False,
 ) -> Synthesis:
     """The fastest program found for a graph of one micro-batch, within an effort.
 
@@ -215,7 +216,7 @@ def synthesize(  # noqa: PLR0913  what a user can say
     found = _Found(effort or Effort())
     with found.timed("rules"):
         task = task_of(graph, devices, allow_replicate, space)
-    task = replace(task, settings=PriceSettings(micro_batches, optimizer, measured))
+    task = replace(task, settings=PriceSettings(micro_batches, optimizer, measured, recompute))
     if space is not None and not space.memory:
         task = replace(task, devices=without_limits(devices))
     for program in candidates:
@@ -368,7 +369,7 @@ def _made_to_fit(
             task.axes,
             divisions,
             task.devices,
-            task.settings.micro_batches,
+            task.settings,
         )
         fitting = _other_ratios(task, _candidate(task, program, divisions))
     if fitting is not None:
@@ -421,7 +422,7 @@ def _searched(
         too_large = any(np.greater(latest.bytes, problem.room))  # for the effort there was
         if here.fits(task.devices) or found.effort.spent or too_large:
             break
-        left = task.devices.least_by_class(task.devices.room - here.price.memory.transient)
+        left = task.devices.least_by_class(task.devices.room - _not_counted(task, here))
         problem = replace(problem, room=tuple(map(min, problem.room, left)))
         try:
             here, latest = _solved(task, divisions, problem, found)
@@ -433,6 +434,12 @@ def _searched(
         return first, replace(solution, optimal=False)
     reached = solution.bound >= latest.seconds * (1 - SAME)
     return here, replace(latest, bound=solution.bound, optimal=reached)
+
+
+def _not_counted(task: Task, one: _Candidate) -> Floats:
+    """Bytes of a program that its search does not add up."""
+    memory = one.price.memory
+    return memory.transient + (memory.activations if task.settings.recompute else 0.0)
 
 
 def _solved(
@@ -450,7 +457,7 @@ def _solved(
             task.axes,
             divisions,
             task.devices,
-            task.settings.micro_batches,
+            task.settings,
         )
         return _candidate(task, program, divisions), solution
 
