@@ -104,7 +104,7 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
         tabIndex={0}
         aria-label="Table of plans"
-        style={{ height: `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * total)}px` }}
+        style={{ "--height": `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * total)}px` }}
       >
         <table>
           <thead>
