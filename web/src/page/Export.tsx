@@ -61,7 +61,7 @@ export function Export({ document, plan, targets }: Props) {
 
   return (
     <section class="panel export" aria-labelledby="export-title">
-      <h2 id="export-title">Run plan {plan.rank}</h2>
+      <h2 id="export-title">Start plan {plan.rank}</h2>
       <p class="message">Files that start it, for the software that you train with.</p>
       <div class="bar">
         <label for="target">Files for</label>

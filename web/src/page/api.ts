@@ -15,6 +15,7 @@ export interface CatalogGpu {
   aliases: string[];
   memory_gib: number;
   gpus_per_node: number;
+  release_year: number;
   usd_per_gpu_hour: number | null;
 }
 

@@ -30,7 +30,7 @@ export const COLUMNS: readonly Column[] = [
   { ...column("speed", "Tokens/s", (plan) => plan.tokens_per_second, "Speed"), first: "most" },
   { ...column("mfu", "MFU", (plan) => plan.mfu, "Share of the GPUs' peak speed"), first: "most" },
   column("memory", "Memory", fullest, "The fullest GPU's share of its memory"),
-  column("days", "Days", (plan) => plan.train_seconds, "Length of the whole run"),
+  column("days", "Run", (plan) => plan.train_seconds, "Length of the whole run"),
   column("usd", "Cost", (plan) => plan.usd_total ?? plan.usd_per_hour, "Dollars for the run"),
 ];
 
