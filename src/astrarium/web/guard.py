@@ -38,7 +38,7 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
     "cross-origin-resource-policy": "same-origin",
 }
 # Requests that carry a plan document may be larger than others.
-WITH_DOCUMENT: Final = ("explain", "compare", "timeline", "trace", "export")
+WITH_DOCUMENT: Final = ("explain", "compare", "timeline", "trace", "export", "targets")
 ANYWHERE: Final = ("0.0.0.0", "::")
 PIECE: Final = 2**18  # bytes of an answer that are sent at once
 LARGE: Final = 2**20  # bytes of a request; one of these is read at a time

@@ -198,7 +198,8 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     const button = (text: string, label: string, act: () => void) => {
       const made = element("button", "", text);
       made.type = "button";
-      made.setAttribute("aria-label", label);
+      // A word is its own name; a sign needs one.
+      if (text.length === 1) made.setAttribute("aria-label", label);
       made.title = label;
       made.addEventListener("click", act);
       tools.append(made);

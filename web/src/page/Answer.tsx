@@ -25,6 +25,8 @@ import type { Word } from "./words";
 interface Props {
   found: Found;
   plan: Plan | null;
+  /** The best plan of the answer before. */
+  last: Plan | null;
   /** What the model is called where the document does not know. */
   modelName: string | null;
   /** The field that a mistake is told beside. */
@@ -37,7 +39,7 @@ interface Props {
 }
 
 export function Answer(props: Props) {
-  const { found, plan, modelName, field, onCancel, onAgain, onRepair } = props;
+  const { found, plan, field, onCancel, onAgain, onRepair } = props;
   const isSearching = ["idle", "searching", "partial"].includes(found.state);
   // While who made a mistake types on, it stays told.
   const isRefused = found.error !== null && !found.isCurrent;
@@ -62,7 +64,7 @@ export function Answer(props: Props) {
       </h2>
       {isRefused ? null : plan && found.document ? (
         <>
-          <Figures found={found} document={found.document} plan={plan} modelName={modelName} />
+          <Figures {...props} document={found.document} plan={plan} />
           <Trades {...props} document={found.document} plan={plan} />
         </>
       ) : (
@@ -117,12 +119,12 @@ export function Answer(props: Props) {
   );
 }
 
-interface FiguresProps extends Pick<Props, "found" | "modelName"> {
+interface FiguresProps extends Pick<Props, "found" | "modelName" | "last"> {
   document: PlanDocument;
   plan: Plan;
 }
 
-function Figures({ found, document, plan, modelName }: FiguresProps) {
+function Figures({ found, document, plan, modelName, last }: FiguresProps) {
   const [low, high] = plan.interval_seconds;
   const speeds = [high, low].map((one) => (plan.tokens_per_second * plan.iteration_seconds) / one);
   const scale = (value: number, by: number): number => (value * by) / plan.iteration_seconds;
@@ -150,6 +152,7 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
                 scale(plan.train_seconds, high),
                 plan.train_seconds,
               )}
+          {before(plan, last, ({ train_seconds: run }) => (run === null ? null : duration(run)))}
         </Figure>
         <Figure name="Cost" word="cost" value={costText(plan)}>
           {plan.usd_per_hour === null
@@ -157,6 +160,7 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
             : plan.usd_total === null
               ? "give the tokens"
               : `${usd(scale(plan.usd_total, low))} to ${usd(scale(plan.usd_total, high))}`}
+          {before(plan, last, costText)}
         </Figure>
         <Figure name="Tokens a second" word="tokens a second" value={whole(plan.tokens_per_second)}>
           {speeds.map((one) => amount(one ?? 0)).join(" to ")}
@@ -188,6 +192,12 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
       </nav>
     </div>
   );
+}
+
+/** "before 287 days", where the answer before had another figure. */
+function before(plan: Plan, last: Plan | null, text: (plan: Plan) => string | null) {
+  const was = last && text(last);
+  return was === null || was === text(plan) ? null : <span class="before">before {was}</span>;
 }
 
 /** What other plans would give and take; a click shows one everywhere. */

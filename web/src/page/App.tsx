@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { duration, gpuText, usd } from "../charts/format";
 import type { Plan, PlanDocument } from "../document";
 import { Answer, jump } from "./Answer";
+import { AnswerBar } from "./AnswerBar";
 import { type Catalog, catalog as readCatalog } from "./api";
 import { Copy } from "./Copy";
 import { commandOf, optionsOf } from "./command";
@@ -12,7 +13,7 @@ import { fieldOf } from "./fields";
 import { FIRST_VIEW, hashOf, stateOf, type View } from "./link";
 import { Results } from "./Results";
 import { exampleForm, type Form, formOf, requestOf } from "./request";
-import { NOTHING_FOUND, Search } from "./search";
+import { type Found, NOTHING_FOUND, Search } from "./search";
 import { ThemeSwitch } from "./ThemeSwitch";
 import { WhyNot } from "./WhyNot";
 
@@ -76,6 +77,7 @@ export function App() {
   const { document } = found;
   const plan = document?.plans.find((one) => one.rank === view.rank) ?? document?.plans[0] ?? null;
   const isStale = !found.isCurrent;
+  const last = useLast(found);
   const names = useRef(new WeakMap<PlanDocument, string>());
   if (document && found.isCurrent && form.config) names.current.set(document, "Your model");
   useEffect(() => {
@@ -151,9 +153,11 @@ export function App() {
           <ThemeSwitch />
         </div>
       </header>
+      <AnswerBar plan={plan} last={last} isStale={isStale} />
       <main>
         <Answer
           found={found}
+          last={last}
           plan={plan}
           modelName={(document && names.current.get(document)) ?? null}
           field={fieldOf(found.error)}
@@ -201,6 +205,16 @@ export function App() {
       </main>
     </>
   );
+}
+
+/** The best plan of the answer before the present one. */
+function useLast(found: Found): Plan | null {
+  const [plans, setPlans] = useState<readonly [Plan | null, Plan | null]>([null, null]);
+  useEffect(() => {
+    const best = found.document?.plans[0];
+    if (found.state === "done" && best) setPlans(([, now]) => [now, best]);
+  }, [found.state, found.document]);
+  return plans[0];
 }
 
 /** What tells tabs apart. */

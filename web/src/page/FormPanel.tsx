@@ -128,6 +128,11 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
         <summary>More: clouds, spot, checkpoints, power</summary>
         <div class="grid">
           <ChoiceField {...choice("spot", "never")} choices={SPOTS} />
+          <Clouds
+            clouds={catalog?.clouds ?? []}
+            value={form.single.market ?? ""}
+            onInput={(market) => onChange({ ...form, single: { ...form.single, market } }, true)}
+          />
           {MORE.map(([flag, texts]) => (
             <TextField key={flag} {...single(flag)} {...texts} />
           ))}
@@ -153,5 +158,48 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
         <Message id="sensitivity" error={mistake("sensitivity")} />
       </details>
     </form>
+  );
+}
+
+/** All clouds as switches; the field below takes them as a text, too. */
+function Clouds(props: {
+  clouds: readonly string[];
+  value: string;
+  onInput: (value: string) => void;
+}) {
+  const { clouds, value, onInput } = props;
+  const chosen = value
+    .split(",")
+    .map((one) => one.trim())
+    .filter((one) => one !== "");
+  const toggled = (cloud: string): string[] =>
+    chosen.includes(cloud) ? chosen.filter((one) => one !== cloud) : [...chosen, cloud];
+  return (
+    <details class="clouds">
+      <summary>Choose clouds</summary>
+      <div class="jumps">
+        {["all", ...clouds].map((cloud) => (
+          <button
+            type="button"
+            class="jump"
+            key={cloud}
+            aria-pressed={chosen.includes(cloud)}
+            onClick={() =>
+              onInput(
+                cloud === "all"
+                  ? chosen.includes("all")
+                    ? ""
+                    : "all"
+                  : toggled(cloud)
+                      .filter((one) => one !== "all")
+                      .join(","),
+              )
+            }
+          >
+            {cloud}
+          </button>
+        ))}
+      </div>
+    </details>
   );
 }

@@ -79,7 +79,7 @@ export function Results(props: Props) {
           onChange={(strategy) => onLook({ strategy })}
         />
       </div>
-      <Export document={document} plan={plan} targets={targets} />
+      <Export document={document} plan={plan} targets={targets} isFinal={isFinal} />
       {document.sensitivity && <Sensitivity changes={document.sensitivity} />}
     </>
   );

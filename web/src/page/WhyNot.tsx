@@ -39,7 +39,8 @@ export function WhyNot({ document, isFinal, request, strategy, onChange }: Props
     <section class="panel whynot" aria-labelledby="whynot-title">
       <h2 id="whynot-title">Why not …?</h2>
       <label for="strategy">
-        A strategy of your own, on {choosesGpus(request) ? "the GPUs of plan 1" : "all of the GPUs"}
+        A strategy of your own, on{" "}
+        {best && choosesGpus(request) ? "the GPUs of plan 1" : "all of the GPUs"}
       </label>
       <input
         id="strategy"

@@ -133,6 +133,15 @@ export async function exportFiles(chosen: Chosen, choice: ExportChoice): Promise
   return json("export", { ...chosen, ...choice });
 }
 
+/** By target: over the time of the plan; null if it cannot express it. */
+export interface TargetTimes {
+  times: Record<string, number | null>;
+}
+
+export function targetTimes(chosen: Chosen, signal: AbortSignal): Promise<TargetTimes> {
+  return json("targets", alone(chosen), signal);
+}
+
 export async function exportZip(chosen: Chosen, choice: ExportChoice): Promise<Blob> {
   const body = { ...chosen, ...choice };
   return (await asked("export", body, undefined, "application/zip")).blob();
