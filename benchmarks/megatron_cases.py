@@ -97,8 +97,8 @@ QWEN_72B = Shape(8192, 64, 8, 128, 29568, 152064)
 def _dev() -> list[Case]:
     full: dict[str, Any] = {"recompute": "full"}
     plain: dict[str, Any] = {"distributed_optimizer": False}
-    fused = {"fused": True}
-    seen = {"profile": True}
+    fused: dict[str, Any] = {"fused": True}
+    seen: dict[str, Any] = {"profile": True}
     return [
         Case("gpt-345m", GPT_345M, 24, 1024, 8, 2, **seen),
         Case("gpt-345m", GPT_345M, 24, 1024, 1, 8),
