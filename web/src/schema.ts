@@ -134,6 +134,8 @@ export interface Pool {
   readonly price_date?: string;
   readonly price_origin?: string;
   readonly interruptions_per_hour?: number | null;
+  readonly oversubscription?: number;
+  readonly block_nodes?: number;
 }
 
 export interface Ramp {

@@ -1,8 +1,8 @@
 """Pools of GPUs, the links between them, and the cluster they form.
 
 Bandwidths are bytes/s and direction: inside a node per GPU, between nodes per node. Latencies
-are seconds per hop of the smallest message. All nodes of a pool are equal; racks, rails and
-storage are not modelled.
+are seconds per hop of the smallest message. All nodes of a pool are equal; GPUs of one place in
+their nodes share a rail. Storage is not modelled.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Pool(Value, frozen=True):
     price_origin: str = ""  # source of the offer: a code of the catalog, a file or a flag
     interruptions_per_hour: float | None = None  # of one spot node
     memory_margin: int = 0  # bytes of each GPU that plans leave free
+    oversubscription: float = 1.0  # what nodes of a block can send over what can leave the block
+    block_nodes: int = 0  # nodes that have the whole rate among themselves; 0: all of them
 
     @property
     def usable_bytes(self) -> int:
@@ -196,13 +198,15 @@ def check_cluster(cluster: Cluster) -> Cluster:
     return cluster
 
 
-_OFFER_KEYS = (
+_LATER_KEYS = (
     "cloud",
     "instance",
     "region",
     "price_date",
     "price_origin",
     "interruptions_per_hour",
+    "oversubscription",
+    "block_nodes",
 )
 
 
@@ -225,7 +229,7 @@ def _pool_to_dict(pool: Pool) -> dict[str, Any]:
         "usd_per_gpu_hour": pool.usd_per_gpu_hour,
         "spot_usd_per_gpu_hour": pool.spot_usd_per_gpu_hour,
         "rented_sizes": pool.rented_sizes,
-        **{key: getattr(pool, key) for key in _OFFER_KEYS},
+        **{key: getattr(pool, key) for key in _LATER_KEYS},
     }
 
 
@@ -253,5 +257,5 @@ def _pool_from_dict(entry: Mapping[str, Any]) -> Pool:
         requested="" if given == entry["gpu"] else given,
         rented_sizes=tuple(entry.get("rented_sizes", ())),
         # Plans of older versions do not have these.
-        **{key: entry[key] for key in _OFFER_KEYS if key in entry},
+        **{key: entry[key] for key in _LATER_KEYS if key in entry},
     )

@@ -175,6 +175,9 @@ def pool_words(pool: PoolPart) -> str:
     links = f"{pool.intra_node_link} {format_rate(pool.intra_node_bytes_per_second)} per GPU"
     if pool.nodes > 1:
         links += f", {pool.network} {format_rate(pool.inter_node_bytes_per_second)} per node"
+        if pool.oversubscription > 1.0:
+            part = f"1/{pool.oversubscription:g} of it"
+            links += f", {part} between blocks of {pool.block_nodes:,} nodes"
     return (
         f"{pool.gpus:,} x {pool.gpu}{alias}, {gib(pool.memory_bytes_per_gpu)} GiB each;"
         f" {nodes}; {links}"
