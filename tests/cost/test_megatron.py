@@ -14,8 +14,9 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cost.efficiency import GemmRole, operator_model
 from astrarium.cost.layouts import CostModel, DataMessages, message_calls
 from astrarium.cost.tally import LayerCosts, least_backward_seconds, summed_bytes
+from astrarium.errors import InputError
 from astrarium.model import load_model
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Numerics, Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.columns import degrees_of
 from astrarium.strategy.document import strategy_from_dict
@@ -153,3 +154,17 @@ def test_small_layers_over_many_ranks_are_bound_by_latency() -> None:
         return 2 * 4096 / estimate(model, [one])[0].iteration_seconds
 
     assert rate(2048) / rate(128) - 1 == pytest.approx(-0.372, abs=0.03)
+
+
+def test_reduced_numerics_take_half_of_the_gradients_and_of_the_moments() -> None:
+    reduced = replace(SMALL, numerics=Numerics.REDUCED)
+    one = strategy(zero_stage=1)
+    strict, less = (estimate(CostModel(w, pool_of("h100:64")), [one])[0] for w in (SMALL, reduced))
+    before, now = (plan.memory[0].by_cause for plan in (strict, less))
+    assert now["gradients"] == before["gradients"] / 2
+    assert now["optimizer"] == pytest.approx(before["optimizer"] * 8 / 12)
+    assert now["weights"] == before["weights"]
+    for cause in ("gradient_reduction", "optimizer"):
+        assert less.breakdown_seconds[cause] < strict.breakdown_seconds[cause]
+    with pytest.raises(InputError, match="reduced numerics are Megatron's"):
+        CostModel(reduced, pool_of("h100:64"), find_runtime("torchtitan"))

@@ -305,5 +305,6 @@ export interface Workload {
   readonly global_batch: number;
   readonly tokens: number | null;
   readonly precision: string;
+  readonly numerics?: string;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

@@ -33,6 +33,7 @@ Objective = Literal["throughput", "cost", "time"]
 Mode = Literal["exact", "up-to"]
 Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
+Numerics = Literal["strict", "reduced"]
 
 
 class PriceTerms(TypedDict, total=False):
@@ -84,6 +85,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     deadline_seconds: Amount | None = None,
     mode: Mode = "exact",
     precision: Precision = "bf16",
+    numerics: Numerics = "strict",
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",
@@ -117,6 +119,7 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     tokens: Amount | None = None,
     runtime: str = "megatron",
     precision: Precision = "bf16",
+    numerics: Numerics = "strict",
     **terms: Unpack[PriceTerms],
 ) -> Plans:
     """What one strategy takes in time, memory and money; as `astrarium predict`.

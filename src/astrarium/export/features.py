@@ -50,6 +50,7 @@ class Feature(StrEnum):
     SEND_APART = "virtual stages that wait for what they send"
     FP16 = "fp16"
     FP8 = "fp8"
+    REDUCED = "gradients and moments in bf16"
     NODES = "nodes of these sorts"
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use"
     PROCESSORS = "cores of a processor"
@@ -254,6 +255,7 @@ ASKED: Final[Mapping[Feature, Words]] = {
     ),
     Feature.FP16: _precision(Precision.FP16),
     Feature.FP8: _precision(Precision.FP8),
+    Feature.REDUCED: lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",
     Feature.NODES: _nodes,
     Feature.UNEQUAL_NODES: _unequal_nodes,
     Feature.PROCESSORS: _processors,

@@ -45,6 +45,7 @@ class WorkloadPart(Value, frozen=True):
     global_batch: int
     tokens: int | None
     precision: str
+    numerics: str = "strict"
     model_config: dict[str, Any] | None = None
 
     @property

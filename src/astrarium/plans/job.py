@@ -13,7 +13,7 @@ from typing import Any
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
-from astrarium.model.workload import Precision, Workload
+from astrarium.model.workload import Numerics, Precision, Workload
 from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
 from astrarium.plans.files import check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
@@ -100,8 +100,8 @@ def _workload(part: WorkloadPart, plan: PlanPart, where: str) -> Workload:
         raise InputError(
             f"{where}: precision is '{plan.precision or part.precision}'; expected one of {known}"
         ) from None
-    model = _model(part, where)
-    return Workload(model, part.seq_length, part.global_batch, part.tokens, precision)
+    model, numerics = _model(part, where), Numerics(part.numerics)
+    return Workload(model, part.seq_length, part.global_batch, part.tokens, precision, numerics)
 
 
 def _model(part: WorkloadPart, where: str) -> Model:

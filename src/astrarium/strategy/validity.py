@@ -162,6 +162,7 @@ COLUMNS: Final[Mapping[str, ColumnInfo]] = {
     "mla": _flag("attention is multi-head latent attention"),
     "sliding_window": _flag("a layer sees only a window of earlier tokens"),
     "parameters": _count("parameters of the model"),
+    "reduced_numerics": _flag("gradients and moments of Adam are kept in bf16"),
     # cluster
     "gpu": _text("GPU type"),
     "gpus": _count("GPUs the strategy uses: the world size"),

@@ -110,6 +110,7 @@ CHANGES: Final[Mapping[Feature, Change]] = {
     Feature.SEND_APART: {"overlap": _more_overlap},
     Feature.FP16: {"precision": (Precision.BF16,)},
     Feature.FP8: {**_MORE_SHARED, "precision": (Precision.BF16,)},
+    Feature.REDUCED: {},  # the whole plan rests on it
     Feature.NODES: _ONE_POOL,
     Feature.UNEQUAL_NODES: _ONE_POOL,
     # The strategy stays: plans that are made here pay on demand.
@@ -122,6 +123,7 @@ UNCHANGEABLE: Final[Mapping[Feature, str]] = {
     Feature.RAMP: "all plans of the document have it: it is asked for, not found",
     Feature.EVALUATION: "all plans of the document have them: they are asked for, not found",
     Feature.PROCESSORS: "all plans of the document are for these processors",
+    Feature.REDUCED: "all plans of the document have them: they are asked for, not found",
 }
 
 # Not asked for by a strategy, but by its nodes and how they are paid for.

@@ -142,10 +142,12 @@ def facts(
         f" {workload.layers} layers",
     )
     tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
+    reduced = ", gradients and moments in bf16 instead of fp32 (--numerics reduced)"
+    states = "" if workload.numerics == "strict" else reduced
     yield (
         "training",
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
-        f" {workload.precision}, Adam{tokens}",
+        f" {workload.precision}, Adam{states}{tokens}",
     )
     pools = cluster.pools
     if used and len(pools) > MANY_POOLS:
