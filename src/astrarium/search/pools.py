@@ -7,7 +7,9 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+from msgspec import field
 
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
@@ -33,7 +35,7 @@ from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.score import Score
 from astrarium.search.single import Search
 from astrarium.search.space import Space
-from astrarium.strategy.validity import megatron_rules
+from astrarium.strategy.validity import rules_of
 from astrarium.value import Value
 
 # Degrees up to which unequal layers on one pool are searched with free splits; beyond, only the
@@ -160,6 +162,11 @@ class Asked(Value, frozen=True):
     top: int
     limits: Limits
     progress: Progress = no_progress
+    runtime: Runtime = field(default_factory=find_runtime)
+
+    def model(self, pool: Pool) -> CostModel:
+        """The cost model of a pool alone."""
+        return CostModel(runnable(self.workload, pool), pool, self.runtime, self.tuning)
 
     @property
     def is_about_money(self) -> bool:
@@ -181,7 +188,8 @@ def search_across(
     from astrarium.search.split.recutting import recut
 
     cluster = canonical(cluster)
-    model = ClusterModel(runnable(asked.workload, *cluster.pools), cluster, tuning=asked.tuning)
+    workload = runnable(asked.workload, *cluster.pools)
+    model = ClusterModel(workload, cluster, asked.runtime, asked.tuning)
     space = MixedSpace(
         model.workload,
         cluster,
@@ -199,7 +207,7 @@ def search_across(
     for p in (*known, *better):
         score = of_all.score_of_strategy(p.strategy, p.iteration_seconds)
         kept.keep_found(Found(p.strategy, p.iteration_seconds, score, p.peak_bytes))
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    runtime_rules: Sequence[RejectingRule] = rules_of(asked.runtime.rules)
     already = [plan.strategy for plan in known]
 
     def found_so_far() -> Sequence[Plan]:
@@ -251,7 +259,7 @@ def fastest_at(asked: Asked, pool: Pool, known: Plan) -> Plan:
     if not alike:
         cluster = Cluster((part,))
         found += search_across(exactly, cluster, cluster, (known, *found), 1.0)[0]
-    model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
+    model = asked.model(pool)
     plans = estimate(model, [plan.strategy for plan in found])
     return min((known, *plans), key=lambda plan: plan.iteration_seconds)
 
@@ -274,9 +282,9 @@ def _space(asked: Asked, model: CostModel) -> Space:
 def search_pool(
     asked: Asked, pool: Pool, known: Sequence[float] = (), claim: Claim = Claim.NONE
 ) -> tuple[tuple[Plan, ...], SearchResult]:
-    model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
+    model = asked.model(pool)
     space = _space(asked, model)
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    runtime_rules: Sequence[RejectingRule] = rules_of(asked.runtime.rules)
     search = Search(
         model,
         space,

@@ -122,17 +122,27 @@ class Search:
         self.rules = RuleSteps(rules, space.expanded_overlaps)
         self.state = _State()
         self._open = OpenRows()
+        self._size = 0  # strategies of the waves so far
 
     def run(self, claim: Claim = Claim.ALL) -> SearchResult:
-        size, self._claim = 0, claim
+        self._claim = claim
+        self.compare()
+        return self.dealt()
+
+    def compare(self) -> None:
+        """Strategies whose layers are dealt evenly or balanced."""
         waves = sorted(self.space.waves(), key=self._least_score)
         for wave in waves:
-            size += wave.size
+            self._size += wave.size
             if self._least_score(wave) > self._worst_kept():
                 self.state.rejected[Rejection.BOUND] += wave.size
             else:
                 self._search(wave.degrees)
+
+    def dealt(self) -> SearchResult:
+        """The result, with layers dealt in other ways where that could be better."""
         self._deal()
+        size = self._size
         state, found = self.state, self.ranked()
         best = self._best_score()
         gap = max(1 - state.least_open / best, 0.0) if np.isfinite(best) else 0.0
@@ -249,7 +259,7 @@ class Search:
         copies = self.space.overlap_copies
         self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
         if self._deals_freely:
-            self._open.add(layouts, np.flatnonzero(within), bound, chunk_layers)
+            self._open.add(layouts, np.flatnonzero(within), seconds, chunk_layers)
         elif self._may_deal and self._claim not in UNPROVED:
             self._leave_cuts_open(layouts, least, chunk_layers)
         within[within] = self._fitting(least[within], option_counts[within] * copies)
@@ -273,9 +283,9 @@ class Search:
         """Other cuts of unequal layers: the splits compared here are two of many."""
         every = np.arange(len(layouts))
         cut = np.flatnonzero((layouts.virtual > 1) | (self._claim is Claim.ALL))
-        bound = self.score(self._seconds_of_any_cuts(layouts, every), least, layouts.degrees)
-        rows = cut[bound[cut] <= self._worst_kept()]
-        self._open.add(layouts, rows, bound, chunk_layers)
+        seconds = self._seconds_of_any_cuts(layouts, every)
+        rows = cut[self.score(seconds, least, layouts.degrees)[cut] <= self._worst_kept()]
+        self._open.add(layouts, rows, seconds, chunk_layers)
 
     def _seconds_of_any_cuts(self, layouts: Layouts, rows: Ints) -> Floats:
         """Passes at least, however layers are dealt: nothing redone, all hidden that can be."""
@@ -440,7 +450,7 @@ class Search:
     def _left_open(self) -> Candidates | None:
         """What could be better if its layers were dealt in other ways, with its bounds lifted."""
         best = self._best_score()
-        table = self._open.below(best)
+        table = self._open.below(best, self.score)
         if table is None:
             return None
         self.state.least_open, chosen = left_open(self, table, best)

@@ -8,7 +8,7 @@ optimum; `redealing` deals the layers of the most promising anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -47,7 +47,7 @@ class _Table(Value, frozen=True):
 
 
 class OpenTable(_Table, frozen=True):
-    """Layouts that could be better if their layers were dealt otherwise."""
+    """Layouts that could be better if their layers were dealt otherwise; `bound` is a score."""
 
     degrees: Degrees
     virtual: Ints
@@ -60,24 +60,27 @@ class OpenRows:
     """These layouts, as a search meets them."""
 
     def __init__(self) -> None:
-        self._parts: list[OpenTable] = []
+        self._parts: list[OpenTable] = []  # with seconds as their bounds
 
-    def add(self, layouts: Layouts, rows: Ints, bound: Floats, chunk_layers: Ints) -> None:
+    def add(self, layouts: Layouts, rows: Ints, seconds: Floats, chunk_layers: Ints) -> None:
         # Of even and balanced chunks, neighbours, one stands for all ways.
         columns = [*layouts.degrees.columns(), layouts.virtual]
         alike = np.logical_and.reduce([column[rows[1:]] == column[rows[:-1]] for column in columns])
         rows = rows[(layouts.degrees.pp[rows] > 1) & ~np.append(alike, False)]
-        every = OpenTable(layouts.degrees, layouts.virtual, layouts.split, chunk_layers, bound)
+        every = OpenTable(layouts.degrees, layouts.virtual, layouts.split, chunk_layers, seconds)
         self._parts.append(every.take(rows))
 
-    def below(self, score: float) -> OpenTable | None:
-        """Those whose bound is less, by their bounds."""
+    def below(
+        self, score: float, score_of: Callable[[Floats, Floats, Degrees], Floats]
+    ) -> OpenTable | None:
+        """Those whose bound is less, by their bounds; what a score is may change meanwhile."""
         if not self._parts:
             return None
         every = OpenTable.joined(self._parts)
-        order = np.argsort(every.bound, kind="stable")
-        order = order[every.bound[order] < score]
-        return every.take(order) if len(order) else None
+        bound = score_of(every.bound, np.zeros(len(every.bound)), every.degrees)
+        order = np.argsort(bound, kind="stable")
+        order = order[bound[order] < score]
+        return replace(every, bound=bound).take(order) if len(order) else None
 
 
 class Candidates(_Table, frozen=True):
