@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from astrarium.api import comparison, money, request
 from astrarium.api.money import MoneyTerms
 from astrarium.api.readers import both_given
 from astrarium.errors import InputError, about, flag, refusal
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, PlanAsked

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astrarium.api import request
 from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean, flag
 from astrarium.units import format_seconds
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.arrays import Floats

@@ -8,14 +8,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
 from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS
 from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about
-from astrarium.value import Value
+from astrarium.value import Value, replace
 from astrarium.web import reading
 from astrarium.web.progress import Reporter, Tell, progress
 from astrarium.web.reading import Body, field_of

@@ -29,10 +29,10 @@ from astrarium.web.flags import (
     complaint,
 )
 from astrarium.web.guard import BodyLimit, Guard, error_response
-from astrarium.web.jobs import BrokenError, TooLongError, TooManyError, Workers
+from astrarium.web.jobs import NoAnswerError, Workers
 from astrarium.web.responses import REFERENCE, responses
 from astrarium.web.settings import ServerSettings
-from astrarium.web.stream import EventStream
+from astrarium.web.stream import EventStream, unless_left
 
 T = TypeVar("T")
 BAD_REQUEST, TOO_MANY = 400, 429
@@ -236,8 +236,8 @@ def _takes_gzip(request: Request) -> bool:
 async def _answer(workers: Workers, kind: str, body: dict[str, Any]) -> Answer:
     try:
         return await workers.answer(kind, body)
-    except (TooManyError, TooLongError, BrokenError) as error:
-        return error.answer(workers.settings)
+    except NoAnswerError as error:
+        return error.answer
 
 
 def _response(answer: Answer) -> Response:
@@ -249,17 +249,5 @@ def _response(answer: Answer) -> Response:
 
 async def _unless_left(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
     """The answer; if the client leaves first, the work is ended."""
-    task = asyncio.ensure_future(work)
-    left = asyncio.ensure_future(_left(request))
-    try:
-        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else Answer(LEFT, b"")
-    finally:
-        for one in (task, left):
-            one.cancel()
-        await asyncio.gather(task, left, return_exceptions=True)
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    answer = await unless_left(request.receive, work)
+    return Answer(LEFT, b"") if answer is None else answer

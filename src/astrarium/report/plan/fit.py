@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msgspec import field
-from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from astrarium.report.tables import Field, gib, indented, table, title
 from astrarium.report.wording import pipeline_words, strategy_words
 from astrarium.search.fit import FitReport
 from astrarium.units import format_seconds
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 SCHEMA = "astrarium.fit/1"
 CHANGES_SHOWN = 5
