@@ -95,17 +95,12 @@ def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # 
     """Write a JSON document into the folder of --out, if given; the folder is made if need be."""
     if folder is None:
         return None
-    from astrarium.documents import write_atomic
+    from astrarium.documents import make_folder, write_atomic
 
-    path = Path(folder)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out {folder}: cannot make this folder: {error.strerror}; choose another place"
-        ) from None
-    write_atomic(path / name, to_json(data))
-    return path / name
+    make_folder(Path(folder))
+    path = Path(folder) / name
+    write_atomic(path, to_json(data))
+    return path
 
 
 def check_out(
