@@ -170,7 +170,7 @@ def test_commands_can_be_copied() -> None:
 
 def test_a_plan_that_nothing_runs_is_not_exported() -> None:
     for written in (None, Path("here/plan.json")):
-        shown = text(plan_text.next_steps(["plan", "x"], written, 80, runs=False))
+        shown = text(plan_text.next_steps(["plan", "x"], written, 80, runtimes=()))
         assert "Keep and explain the best plan" in shown
         assert "astrarium explain" in shown
         assert "export" not in shown

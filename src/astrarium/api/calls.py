@@ -77,6 +77,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     deadline_seconds: Amount | None = None,
     mode: Mode = "exact",
     precision: Precision = "bf16",
+    runtime: str = "megatron",
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",

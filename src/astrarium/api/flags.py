@@ -296,9 +296,10 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
 
 NEEDED: Final = {"required": True}
 PLAN_FLAGS: Final = flags(
-    *(name for name in FLAGS if name not in ("strategy", "runtime")),
+    *(name for name in FLAGS if name != "strategy"),
     model=NEEDED,
     global_batch=NEEDED,
+    runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
 )
 # One strategy, as if it were an answer.
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}

@@ -325,7 +325,7 @@ def with_profile(cluster: Cluster, file: str) -> tuple[Cluster, UsedProfile]:
             f" leave {flag('profile')} out, or learn one for that type",
         )
     if read.header is not None:
-        from astrarium.calibrate.fit.processor import with_measured_cores
+        from astrarium.calibrate.fit.profile import with_measured_cores
 
         cluster = with_measured_cores(cluster, read.header)
     return cluster, read

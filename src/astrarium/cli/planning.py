@@ -50,8 +50,10 @@ def _hand_over(ctx: click.Context, document: PlanDocument, files: Sequence[str])
     from astrarium.report.plan import text
 
     output.show(lambda width: text.plan_report(document, width))
-    typed, runs = ctx.meta[ARGUMENTS], bool(document.plans[0].runtimes)
-    output.show(lambda width: text.next_steps(typed, written, width, runs=runs, files=files))
+    typed, runtimes = ctx.meta[ARGUMENTS], document.plans[0].runtimes
+    output.show(
+        lambda width: text.next_steps(typed, written, width, runtimes=runtimes, files=files)
+    )
 
 
 @contextmanager

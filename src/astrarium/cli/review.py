@@ -104,7 +104,7 @@ def _strategy(
         # Its message often says again what is a conflict already.
         return None, written if imported.conflicts else (str(error), *unknown)
     reasons: tuple[str, ...] = ()
-    if runtime.megatron_rules:
+    if runtime.parses_as_megatron:
         reasons = why_refused(asked.workload, asked.cluster.pools, strategy)
     return None if reasons else strategy, tuple(dict.fromkeys((*written, *reasons)))
 

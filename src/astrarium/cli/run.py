@@ -181,7 +181,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
 def _predictor(job: Job, profile: str) -> Callable[[Strategy], float]:
     """Seconds of an iteration of the plan's job under a strategy, by a profile."""
     from astrarium.api import request
-    from astrarium.calibrate.fit.processor import with_measured_cores
+    from astrarium.calibrate.fit.profile import with_measured_cores
     from astrarium.search import planner
 
     used = request.used_profile(profile)

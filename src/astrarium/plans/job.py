@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
@@ -59,6 +60,10 @@ class Job(Value, frozen=True):
         return _part_in_use(self.cluster, self.strategy)
 
     @property
+    def runtime(self) -> Runtime:
+        return runtime_of(self.plan)
+
+    @property
     def world_size(self) -> int:
         return self.strategy.gpus
 
@@ -70,6 +75,11 @@ class Job(Value, frozen=True):
     def gpu_types(self) -> tuple[str, ...]:
         """Names of the GPU types in use, in the order of ranks."""
         return tuple(dict.fromkeys(group.pool.gpu.name for group in self.nodes))
+
+
+def runtime_of(plan: Plan) -> Runtime:
+    """What a plan was priced for; Megatron, if nothing runs it."""
+    return find_runtime(*plan.runtimes[:1])
 
 
 def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Job:
@@ -88,7 +98,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
         layers=workload.model.num_layers,
     )
     _check_gpus(plan, strategy, where)
-    _check(workload, cluster, strategy, where)
+    _check(workload, cluster, strategy, runtime_of(plan), where)
     nodes = tuple(nodes_of(plan, cluster))
     _check_nodes(nodes, where)
     return Job(document, plan, workload, cluster, strategy, nodes)
@@ -135,9 +145,14 @@ def _check_gpus(plan: Plan, strategy: Strategy, where: str) -> None:
     )
 
 
-def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str) -> None:
-    """Refuse what was edited into something that no runtime takes."""
-    from astrarium.catalog.runtimes import find_runtime
+def _check(
+    workload: Workload,
+    cluster: Cluster,
+    strategy: Strategy,
+    runtime: Runtime,
+    where: str,
+) -> None:
+    """Refuse what was edited into something that neither Megatron nor its own runtime takes."""
     from astrarium.cost.mixed import ClusterModel
     from astrarium.search.plan import chunk_bounds_of
     from astrarium.search.refusals import why_refused
@@ -146,13 +161,15 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
     try:
         placement(strategy, cluster)
         used = _part_in_use(cluster, strategy)
-        model = ClusterModel(workload, used, find_runtime())
+        model = ClusterModel(workload, used, runtime)
         chunk_bounds_of(model, strategy)
-        reasons = why_refused(workload, used.pools, strategy)
+        takers = dict.fromkeys(("megatron", runtime.rules or "megatron"))
+        refused = [why_refused(workload, used.pools, strategy, taker) for taker in takers]
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    if reasons:
-        raise InputError(f"{where}: Megatron would refuse this strategy: {'; '.join(reasons)}")
+    if all(refused):
+        reasons = "; ".join(refused[0])
+        raise InputError(f"{where}: Megatron would refuse this strategy: {reasons}")
 
 
 def _part_in_use(cluster: Cluster, strategy: Strategy) -> Cluster:

@@ -1,10 +1,9 @@
 """`astrarium run --dry`: one GPU builds and trains the shard of each sort of stage in turn.
 
-The process believes to be one rank of all that the plan asks for, with the plan's own model, but
-its messages go nowhere: what arrives is what memory happens to hold. So its tensors are those of
-the real run, byte for byte, and its seconds those of a run whose messages take no time. That is
-what it is compared with: the same plan under the runtime that is installed here (megatron-core
-without TransformerEngine), with links that take no time.
+The process is one rank of the plan with the plan's own model, but its messages go nowhere. So its
+tensors are those of the real run, byte for byte, and its seconds those of a run whose messages take
+no time. The prediction beside it assumes the same, and the installed software (megatron-core
+without TransformerEngine).
 """
 
 from __future__ import annotations

@@ -340,8 +340,10 @@ def runtime_to_dict(name: str) -> dict[str, Any]:
 
 def runtimes_table(names: Sequence[str]) -> Iterator[RenderableType]:
     """One line for each runtime."""
-    titles = [find_runtime(name).title for name in names]
-    yield table([Field("runtime", names), Field("what", titles, prose=True)])
+    found = [find_runtime(name) for name in names]
+    titles, planned = [one.title for one in found], ["yes" if one.rules else "" for one in found]
+    fields = [Field("runtime", names), Field("plans", planned), Field("what", titles, prose=True)]
+    yield table(fields)
     yield Text("\n`astrarium catalog runtimes NAME` shows the constants of one.", "dim")
 
 

@@ -56,7 +56,15 @@ REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
-KEY_HEADS = ("cloud", "type", "GPUs")  # columns that tell plans apart
+KEY_HEADS = ("runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
+# Targets of `astrarium export` by runtime; others are Megatron's relatives.
+EXPORTED_TO = {
+    "megatron-bridge": "bridge",
+    "torchtitan": "torchtitan",
+    "torchtitan-eager": "torchtitan",
+    "fsdp": "accelerate",
+    "deepspeed": "deepspeed",
+}
 
 
 def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
@@ -271,6 +279,8 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
         fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
+    if len({plan.runtimes for plan in plans}) > 1:
+        fields.insert(0, of("runtime", lambda p: ", ".join(p.runtimes), prose=True))
     if len({plan.precision for plan in plans}) > 1:
         fields.append(of("format", lambda p: p.precision or ""))
     if any(plan.is_mixed for plan in plans):
@@ -371,16 +381,15 @@ def next_steps(
     written: Path | None,
     width: int,
     *,
-    runs: bool = True,
+    runtimes: Sequence[str] = ("megatron",),
     files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """What to do with the winner.
+    """What to do with the winner, for which there may be software to export it for.
 
-    `runs` tells whether there is software to export it for; `files` have been written besides the
-    document.
+    `files` have been written besides the document.
     """
     folder = "DIR" if written is None else str(written.parent)
-    yield title(f"Keep{', explain and export' if runs else ' and explain'} the best plan")
+    yield title(f"Keep{', explain and export' if runtimes else ' and explain'} the best plan")
     for file in files:
         yield Text(f"  {file} is written", style="dim")
     if written is None:
@@ -389,10 +398,10 @@ def next_steps(
         yield Text(f"  {written} is written", style="dim")
     plan = f"{folder}/plan.json" if written is None else str(written)
     yield copyable(["astrarium", "explain", plan], width)
-    if not runs:
-        return
-    to = ["--to", "megatron", "--out", f"{folder}/megatron"]
-    yield copyable(["astrarium", "export", plan, *to], width)
+    for runtime in runtimes[:1]:
+        target = EXPORTED_TO.get(runtime, "megatron")
+        to = ["--to", target, "--out", f"{folder}/{target}"]
+        yield copyable(["astrarium", "export", plan, *to], width)
 
 
 def copyable(words: Sequence[str], width: int) -> Text:

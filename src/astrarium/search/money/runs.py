@@ -46,6 +46,7 @@ class Runs:
     cluster: Cluster
     terms: RunTerms
     tuning: Tuning = NEUTRAL
+    runtime: Runtime = field(default_factory=find_runtime)
     _of_batches: dict[Strategy, Floats] = field(default_factory=dict, compare=False)
 
     @property
@@ -53,12 +54,8 @@ class Runs:
         return self.cluster.pools
 
     @cached_property
-    def _runtime(self) -> Runtime:
-        return find_runtime()
-
-    @cached_property
     def _state_bytes(self) -> float:
-        return checkpoint_bytes(self.workload.model, self._runtime)
+        return checkpoint_bytes(self.workload.model, self.runtime)
 
     @property
     def rules(self) -> tuple[UserRule, ...]:
@@ -229,7 +226,7 @@ class Runs:
         turns = batch // (strategy.dp * strategy.micro_batch)
         precision = plan.precision or self.workload.precision
         workload = replace(self.workload, global_batch=batch, precision=precision)
-        model = ClusterModel(workload, self.cluster, tuning=self.tuning)
+        model = ClusterModel(workload, self.cluster, self.runtime, self.tuning)
         return estimate(model, [replace(strategy, num_micro_batches=turns)])[0].iteration_seconds
 
 
