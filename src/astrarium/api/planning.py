@@ -55,7 +55,7 @@ class Question(Value, frozen=True):
 
 
 def read(given: PlanAsked) -> Question:
-    """The question; whatever is wrong with it is found here, before the search."""
+    """The question; all mistakes in it are found here, before the search."""
     from astrarium.cost.training_run import Spot
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.rules import user_rules

@@ -53,7 +53,7 @@ def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
 
     plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
     terminal, text = Console(**plain), StringIO()
-    # Drawn aside first: whatever happens while writing is then ours to report.
+    # Drawn aside first, so that an error while writing can be reported.
     console = Console(
         file=text,
         width=terminal.width,
@@ -182,7 +182,7 @@ Show = Callable[[str, int, int], None]  # what is done, how much so far, how muc
 
 @contextmanager
 def bar(message: str) -> Iterator[Show]:
-    """A progress bar on a terminal's stderr, nothing elsewhere; `message` until work is told."""
+    """A progress bar on a terminal's stderr, nothing elsewhere; `message` until the first step."""
     if not sys.stderr.isatty():
         yield lambda what, done, total: None
         return

@@ -1,7 +1,7 @@
 """Reading and writing of the user's documents: YAML, TOML and JSON files.
 
-`load` gives typed data (a `msgspec.Struct` checks it), `read` plain data. Whatever is wrong with
-a file ends in one `InputError` of the form "file:line: key: expected X, got Y".
+`load` gives typed data (a `msgspec.Struct` checks it), `read` plain data. A mistake in a file is
+one `InputError` of the form "file:line: key: expected X, got Y".
 
 The parts: `parsing` turns text into data, `places` finds the line of a key again, `schema`
 explains what a schema did not like. The parsers are imported only when a document is read.

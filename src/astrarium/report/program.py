@@ -59,8 +59,8 @@ from astrarium.units import format_count, format_seconds
 from astrarium.value import Value
 
 SMALL_SHARE = 0.01  # of a step: operators below it that decide nothing are summed up
-LEAST_GAP = 0.001  # that is told apart from none
-NOTHING_KNOWN = 0.999  # a gap that says nothing
+LEAST_GAP = 0.001  # the smallest gap that is shown as a number
+NOTHING_KNOWN = 0.999  # a gap above which nothing is proved
 BAR, SHORTEST_BAR = 16, 4
 MIB = 2**20
 TRIED_BYTES = 2 * GIB  # of all devices: what cores can be asked to train

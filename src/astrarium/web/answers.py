@@ -43,7 +43,7 @@ def compressed(given: Answer, body: Body, least: int = LEAST_COMPRESSED) -> Answ
     return replace(given, content=gzip.compress(given.content, 1, mtime=0), encoding="gzip")
 
 
-def encoded(data: Any) -> bytes:  # noqa: ANN401  whatever JSON can hold
+def encoded(data: Any) -> bytes:  # noqa: ANN401  any JSON value
     return json.dumps(to_builtins(data), allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -56,7 +56,7 @@ def problem(
 
 
 def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
-    """The answer to a question; `tell` is told of progress, where there is any."""
+    """The answer to a question; `tell` is called with progress, if there is any."""
     from astrarium.api.exporting import RefusedError
 
     try:

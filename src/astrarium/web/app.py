@@ -257,7 +257,7 @@ async def _answered(request: Request, workers: Workers, kind: str, body: BaseMod
 
 
 async def _large(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
-    """The same, compressed for who takes that."""
+    """The same, compressed for clients that accept it."""
     answer = _answer(workers, kind, {**_given(body), "gzip": _takes_gzip(request)})
     return _response(await _unless_left(request, answer))
 

@@ -1,4 +1,4 @@
-"""Workers: as many as cores, kept warm; those whose answer nobody wants any more are ended."""
+"""Workers: one for each core, kept warm. A worker ends if nobody waits for its answer any more."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Worker:
     def end(self) -> None:
         self.process.kill()
         self.process.join()
-        # Whoever still reads finds the end first: a number of a closed pipe is soon another's.
+        # A reader must find the end first: the number of a closed pipe is soon that of another.
         with self._talking:
             self.connection.close()
 
@@ -114,7 +114,7 @@ class Workers:
     async def answer(
         self, kind: str, body: Mapping[str, Any], listener: Listener | None = None
     ) -> Answer:
-        """The answer of the next free worker; whoever cancels this ends the search, too."""
+        """The answer of the next free worker; cancelling this ends the search."""
         if self._closed:
             raise _broken()
         most = self.settings.most_waiting
@@ -191,7 +191,7 @@ class Workers:
         try:
             worker = await self._on_thread(partial(_Worker, self.settings.search_seconds))
             self.all.add(worker)
-        except Exception:  # whatever it is, nobody may wait for a worker that never comes
+        except Exception:  # nobody may wait for a worker that never comes
             traceback.print_exc(file=sys.stderr)
         finally:
             self._idle.put_nowait(worker)

@@ -1,4 +1,4 @@
-"""Server-sent events: what a search finds while it runs. Whoever stops listening ends it."""
+"""Server-sent events: what a search finds while it runs. Closing the connection ends it."""
 
 from __future__ import annotations
 

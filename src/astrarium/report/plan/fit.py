@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import field
@@ -115,7 +116,9 @@ def changes_section(document: FitDocument, plan: Plan) -> Iterator[RenderableTyp
         yield indented(_way_out(document))
         return
     yield title("Single changes that make it fit, the cheapest first")
-    shown = changes[:CHANGES_SHOWN]
+    # Of changes that differ in numbers alone, the cheapest.
+    first = {re.sub(r"\d+", "", change.text): change for change in reversed(changes)}
+    shown = [change for change in changes if change in first.values()][:CHANGES_SHOWN]
     times = [change.plan.iteration_seconds for change in shown]
     slower = [time / plan.iteration_seconds - 1 for time in times]
     yield table(
@@ -127,8 +130,8 @@ def changes_section(document: FitDocument, plan: Plan) -> Iterator[RenderableTyp
             Field("spare GiB", [gib(one.plan.fullest.free_bytes) for one in shown], right=True),
         ]
     )
-    if len(changes) > CHANGES_SHOWN:
-        yield Text(f"  and {len(changes) - CHANGES_SHOWN} more that also fit", style="dim")
+    if len(changes) > len(shown):
+        yield Text(f"  and {len(changes) - len(shown)} more that also fit", style="dim")
 
 
 def _way_out(document: FitDocument) -> str:

@@ -53,7 +53,7 @@ from astrarium.units import DAY, format_count, format_rate, format_seconds
 
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
-LEAST_GAP = 0.001  # that is told apart from none
+LEAST_GAP = 0.001  # the smallest gap that is shown as a number
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
 KEY_HEADS = ("runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
