@@ -282,7 +282,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
     """What keeps a plan from being an answer, in words."""
-    from astrarium.report.plan.compare import lacking_words
+    from astrarium.report.plan.text import lacking_words
     from astrarium.units import format_seconds, format_usd
 
     found = [f"--rule '{rule}' drops it" for rule in rules]
