@@ -106,6 +106,8 @@ WITHOUT: Final = {
     "cast_rate": 1.0,
     "permute_rate": 1.0,
     "sole_products": False,
+    "starts_level": False,
+    "varying_rows_ratio": 1.0,
 }
 DIGITS: Final = 4
 DEEPEST: Final = 2  # level of groups in the file that have one line for each entry

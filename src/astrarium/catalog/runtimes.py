@@ -78,6 +78,8 @@ class Runtime(Value, frozen=True):
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
     launches_itself: bool  # the device has no host beside it: what launches take is its own time
+    varying_rows_ratio: float  # time of experts' activation where ranks share experts
+    starts_level: bool  # the host waits for an update's outcome: it begins an iteration not ahead
     waits_for_passes: bool  # the host launches nothing of a pass before the one before it is done
     pass_seconds: float  # beside each pass of a rank, if the host waits for passes
     waits_for_messages: bool  # the host launches nothing while a tensor-parallel message runs

@@ -73,6 +73,7 @@ class RankSeconds(Value, frozen=True):
     again: Floats  # the whole forward pass of the rank's layers, if it were redone
     messages_again: Floats  # of which messages
     launch: Floats  # what the host takes to launch all of it
+    launch_forward: Floats  # of which the forward pass of the rank's layers
     launch_again: Floats
 
 
@@ -445,6 +446,7 @@ class CostModel:
             messages_again=messages,
             launch=self._launches(shards, dealt, ends)
             + dealt(np.ones_like(c.forward)) * further_launches[:, None],
+            launch_forward=dealt(c.launch_forward),
             launch_again=dealt(c.launch_again),
         )
 
@@ -566,6 +568,7 @@ def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
         again=seconds.again * pace,
         messages_again=seconds.messages_again * pace,
         launch=seconds.launch * host,
+        launch_forward=seconds.launch_forward * host,
         launch_again=seconds.launch_again * host,
     )
 
