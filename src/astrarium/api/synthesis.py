@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astrarium.api import request
 from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean, flag
 from astrarium.units import format_seconds
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.arrays import Floats
@@ -82,7 +81,7 @@ class SynthesisQuestion(Value, frozen=True):
 
 
 def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
-    """What the flags ask; whatever is wrong with them is found here."""
+    """The question that the flags ask; all mistakes in them are found here."""
     from astrarium.cost.tuning import NEUTRAL
 
     factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["set"] or ()))
@@ -170,7 +169,7 @@ def _meshes(
     if pools is not None:
         cluster = cluster.part([pool for pool in cluster.pools if pool.name in pools])
     levels = {Mesh.FLAT: 1, Mesh.NODES: 2}
-    # Cores of one machine reach each other alike, whatever pools they are counted in.
+    # Cores of one machine reach each other alike, even if they are counted in several pools.
     cores = all(pool.gpu.is_processor for pool in cluster.pools)
     is_flat = question.mesh is Mesh.FLAT or (question.mesh is Mesh.AUTO and cores)
     if is_flat or _one_level(cluster) is not None:

@@ -61,7 +61,7 @@ def parse(path: Path) -> tuple[str, object]:
 
 
 def parse_text(path: Path, text: str, language: Format) -> object:
-    """Return the data in the text of a file, in whatever language it is written."""
+    """Return the data in the text of a file, written in one of the three languages."""
     parsers = {Format.YAML: _parse_yaml, Format.TOML: _parse_toml, Format.JSON: _parse_json}
     try:
         data = parsers[language](path, text)
