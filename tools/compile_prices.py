@@ -35,9 +35,9 @@ from astrarium.catalog.prices import (
     is_stale,
     median_price,
     merged,
+    region_class,
     rented_sizes,
 )
-from astrarium.catalog.regions import region_class
 
 DATA: Final = Path(__file__).parents[1] / "src/astrarium/catalog/data"
 

@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
-from typing import Final
+from functools import cache, lru_cache
+from typing import Any, Final
 
 from astrarium.catalog import overrides, records
 from astrarium.catalog.provenance import Figure, PriceDates, describe, join_doubts
-from astrarium.catalog.records import Record
+from astrarium.catalog.records import Record, read_table
 from astrarium.errors import InputError, did_you_mean
 
 
@@ -221,3 +221,16 @@ def _gpu(record: Record) -> Gpu:
 def _rates(record: Record, name: str, dtypes: Iterable[Dtype]) -> dict[str, float]:
     keys = {dtype: _KEYS[name].format(dtype) for dtype in dtypes}
     return {dtype: record.si(key) for dtype, key in keys.items() if key in record.values}
+
+
+@cache
+def names_of(software: str) -> dict[str, Any]:
+    """The tables of a program."""
+    return read_table("gpu_names.json")[software]
+
+
+def name_in(software: str, gpu: str) -> str:
+    """What the program calls a GPU type; "" if that is not known."""
+    tables, short = names_of(software), gpu.partition("-")[0]
+    name: str = tables["names"].get(gpu, short if short in tables["same"] else "")
+    return name

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from astrarium.catalog.gpu_names import name_in
+from astrarium.catalog.gpus import name_in
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.target import Target

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any, Final
 
-from astrarium.catalog.gpu_names import name_in, names_of
-from astrarium.catalog.prices import offers
-from astrarium.catalog.regions import ANY_REGION, REGIONS
+from astrarium.catalog.gpus import name_in, names_of
+from astrarium.catalog.prices import ANY_REGION, REGIONS, offers
 from astrarium.errors import flag
 from astrarium.export.features import Feature
 from astrarium.export.launchers import shared, torchrun

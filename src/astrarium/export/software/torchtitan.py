@@ -17,12 +17,14 @@ from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram, filled
 from astrarium.export.software import torchtitan_settings as titan
 from astrarium.export.software.model_facts import trained_facts
-from astrarium.export.software.torchtitan_llama import IMPORTS, llama_refused, llama_spec
 from astrarium.export.software.torchtitan_models import (
+    IMPORTS,
     Flavor,
     flavor_of,
     flavor_refused,
     known_flavors,
+    llama_refused,
+    llama_spec,
 )
 from astrarium.export.target import Target
 from astrarium.plans.job import Job

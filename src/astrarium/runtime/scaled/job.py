@@ -16,13 +16,14 @@ from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
 from astrarium.runtime.job import TrainingJob
 from astrarium.runtime.scaled.shapes import shape_of
-from astrarium.runtime.scaled.small_model import small_seq_length, small_shape
-from astrarium.runtime.scaled.small_stages import (
+from astrarium.runtime.scaled.small import (
     PipelineCut,
     SmallCut,
     cut_of,
     distinct_pools,
     small_cut,
+    small_seq_length,
+    small_shape,
 )
 from astrarium.strategy.split import chunk_bounds, layer_weights
 from astrarium.strategy.types import (
