@@ -79,7 +79,7 @@ def first_match(patterns: Sequence[tuple[str, str]], text: str) -> str | None:
 def place_of(region: str) -> str:
     found = region_class(region)
     if found is None:
-        sys.exit(f"region '{region}' belongs to no class; add it to catalog/regions.py")
+        sys.exit(f"region '{region}' belongs to no class; add it to catalog/prices.py")
     return found
 
 
