@@ -52,7 +52,7 @@ class Gpu:
     tdp_watts: float
     link_type: str = ""
     link_bandwidth: float  # per GPU and direction inside the NVLink domain, else over PCIe
-    link_bandwidth_to_peer: float  # of which one peer can have this much
+    link_bandwidth_to_peer: float  # the part of it that one peer can use
     pcie_type: str = ""
     pcie_bandwidth: float
     peer_access: bool = True  # over PCIe; links of their own always have it

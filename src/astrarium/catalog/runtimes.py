@@ -115,7 +115,9 @@ class Runtime(Value, frozen=True):
     activations_on_host: float  # share of what layers keep that is moved there, beside the passes
     workspace_bytes: float  # of libraries, among the tensors
     optimizer_moved_bytes: float  # read and written to update one parameter
-    step_moved_bytes: float  # for each parameter on a rank in an iteration, whoever updates it
+    step_moved_bytes: (
+        float  # for each parameter on a rank in an iteration, whichever rank updates it
+    )
     optimizer_transient_bytes: float  # of one parameter, alive only during the update
     optimizer_tensor_seconds: float  # for each weight tensor of an update, the device idle
     optimizer_launch_seconds: float  # to launch the update of one weight tensor

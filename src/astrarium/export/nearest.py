@@ -287,7 +287,7 @@ _APART: Final = ("stages", "overlap", "split")
 
 
 def differences(asked: Job, found: Job) -> Iterator[str]:
-    """What is another than asked for."""
+    """Every difference between the plan asked for and the plan found."""
     before, after = asked.strategy, found.strategy
     yield from _changed("GPUs", gpus_words(asked), gpus_words(found))
     yield from _changed("precision", asked.workload.precision, found.workload.precision)
@@ -323,7 +323,7 @@ def _pools(strategy: Strategy) -> list[str]:
 
 
 def _on_demand(asked: Job, found: Job) -> Iterator[str]:
-    """Spot nodes that are none any more."""
+    """Spot nodes that became nodes on demand."""
     spot = sum(asked.plan.run.spot_gpus.values()) if asked.plan.run else 0
     if spot and not (found.plan.run and sum(found.plan.run.spot_gpus.values())):
         yield f"{spot} GPUs as spot -> on demand"

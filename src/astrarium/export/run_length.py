@@ -9,7 +9,7 @@ from typing import Final
 from astrarium.cost.training_run import Evaluation, Ramp, schedule_of
 from astrarium.plans.job import Job
 
-TRIAL_ITERATIONS: Final = 100  # where the plan does not say for how many tokens to train
+TRIAL_ITERATIONS: Final = 100  # of a plan without a number of tokens
 
 
 def is_trial(job: Job) -> bool:

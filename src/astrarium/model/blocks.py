@@ -337,7 +337,7 @@ class Model:
 
     @cached_property
     def vocab(self) -> int:
-        """Entries of the token table, wherever it is read."""
+        """Entries of the token table, of the first input or of a later one."""
         later = (block.embedding.vocab for _, block in self.later_inputs if block.embedding)
         return self.embedding.vocab or next(later, 0)
 

@@ -45,7 +45,7 @@ class Timed(Value, frozen=True):
 
 
 class MeasuredRun(Value, frozen=True):
-    """A plan that was run as it is, with the time of its iterations."""
+    """A plan that was run unchanged, with the time of its iterations."""
 
     schema: str
     model: str

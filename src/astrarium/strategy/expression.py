@@ -108,7 +108,7 @@ class _Truth(Value, frozen=True):
 
 
 class _Number(Value, frozen=True):
-    """Numbers and, if there can be any, where there is none."""
+    """Numbers and, if some may be missing, where they are missing."""
 
     value: NDArray[Any]
     unknown: Bools | None = None
@@ -209,7 +209,7 @@ def _calculated(operator: str, first: _Number, second: _Number) -> _Number:
 
 
 def _bound(operator: str, left: NDArray[Any], right: NDArray[Any]) -> int:
-    """No integer result is larger than this; 0 if the result is no integer or there is none."""
+    """No integer result is larger than this; 0 without integer results."""
     if left.dtype.kind == "f" or right.dtype.kind == "f" or not left.size or not right.size:
         return 0
     largest = [max(abs(int(side.min())), abs(int(side.max()))) for side in (left, right)]

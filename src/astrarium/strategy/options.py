@@ -50,7 +50,7 @@ class Takes(StrEnum):
 class Option(Value, frozen=True):
     """One option: how Megatron calls it, what is done with it, and why.
 
-    `many` is how many values it takes if not one: a number, "+" or "*".
+    `many` is the number of values if not one, or "+" or "*".
     """
 
     dest: str

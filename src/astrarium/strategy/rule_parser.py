@@ -302,7 +302,7 @@ _LOOKALIKES: Final[Mapping[str, str]] = {
 
 
 def _unreadable(rest: str) -> tuple[str, str]:
-    """What is said about text that no part of the language starts with."""
+    """The message about text that cannot begin any part of a rule."""
     word = re.match(r"[A-Za-z_]\w*|[\d.]\w*|['\"].*|.", rest)
     found = word.group() if word else rest[:1]
     if found in _LOOKALIKES:

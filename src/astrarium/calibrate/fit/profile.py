@@ -297,7 +297,7 @@ def _kind(pa: Any, name: str) -> pa.DataType:  # noqa: ANN401  the module
 
 
 def with_measured_cores(cluster: Cluster, header: Mapping[str, Any]) -> Cluster:
-    """The cluster with rates, memory and links of a profile; what is no core stays as it is."""
+    """The cluster with the rates, memory and links of a profile in its pools of cores."""
     pools = tuple(_with_core(pool, header) for pool in cluster.pools)
     return replace(cluster, pools=pools)
 

@@ -48,7 +48,7 @@ def _siblings(topology: Path, core: int) -> str:
 
 
 def stay_on(core: int) -> None:
-    """Keep the process on one core, where the system has such a thing."""
+    """Keep the process on one core, if the system supports that."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
 

@@ -32,7 +32,7 @@ class Timer(Protocol):
 
 
 Measure = Callable[[Case], dict[str, float]]
-Progress = Callable[[Case, int, int], None]  # the case that begins, how many are done, of how many
+Progress = Callable[[Case, int, int], None]  # the case that begins, the cases done, all cases
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ MIXED_PRECISION: Final[Mapping[Precision, str]] = {
 
 
 def recipe_of(job: Job) -> str:
-    """The recipe of the model, found by what it is; "" if there is none.
+    """The recipe whose model has the same layers and facts; "" if there is none.
 
     Some models differ only in what they were trained on; then the name decides.
     """

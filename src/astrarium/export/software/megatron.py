@@ -1,7 +1,7 @@
 """Megatron-LM: the options of `pretrain_gpt.py` for a plan, started by torchrun.
 
 The strategy, the assumptions of the cost model (options whose value differs from Megatron's
-default, `strategy/data/megatron_options.json`), the model, and a training run that works as it is.
+default, `strategy/data/megatron_options.json`), the model, and a training run with usual values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ONLY_WITH: Final[Mapping[str, str]] = {
     "moe_permute_fusion": "experts",
     "megatron_fsdp_main_grads_dtype": "fsdp",
 }
-# Common values for a run from scratch; no part of the plan, and the last one given wins.
+# Usual values for a run from scratch, which the user may override. Not part of the plan.
 OPTIMISER: Final[Flags] = {
     "optimizer": "adam",
     "lr": 3e-4,

@@ -142,7 +142,7 @@ def _factor(rope: facts.Rope) -> float:
     return float(rope.scaling.get("factor", 1.0))
 
 
-# Asked in this order; the first that holds is told.
+# Checked in this order; the message is that of the first condition that holds.
 _STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
     (
         lambda m, s: any(block.parallel_residual for block in _blocks(m)),

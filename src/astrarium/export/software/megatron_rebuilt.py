@@ -43,7 +43,7 @@ def _weights(block: Block) -> tuple[Any, ...]:
 
 
 def _same_attention(own: Block, other: Block, seq_length: int) -> bool:
-    """Windows that reach beyond the sequence are none."""
+    """A window beyond the end of the sequence counts as no window."""
     seen = [
         replace(one, window=one.window if one.window and one.window < seq_length else None)
         for block in (own, other)

@@ -91,7 +91,7 @@ def llama4(name: str, family: str, config: Config) -> Model:
 
 
 def qwen2_vl(name: str, family: str, config: Config) -> Model:
-    """Images of any size; rotated patches, of which each square becomes one token."""
+    """Images of any size with rotary positions; a square of patches becomes one token."""
     vision = config.section("vision_config", TOWERS["qwen2_vl"])
     hidden = vision.count("embed_dim")
     shape = replace(

@@ -215,7 +215,7 @@ def _format(device: Device) -> dict[str, Any]:
 LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 EMBEDDING = "embedding.word_embeddings.weight"
-NORM_SPREAD = 0.1  # around one, so that a norm's weights are told apart
+NORM_SPREAD = 0.1  # around one, so that the weights of a norm differ
 BIAS_SPREAD = 0.02
 
 
