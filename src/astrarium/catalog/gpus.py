@@ -77,7 +77,7 @@ class Gpu:
 
     @property
     def whole_name(self) -> str:
-        """Of the type that this is a share of; mostly its own."""
+        """The name without a share: CPU-core of CPU-core@50%."""
         return self.name.partition("@")[0]
 
     @property
@@ -230,7 +230,7 @@ def names_of(software: str) -> dict[str, Any]:
 
 
 def name_in(software: str, gpu: str) -> str:
-    """What the program calls a GPU type; "" if that is not known."""
+    """The program's name of a GPU type; "" if it is not known."""
     tables, short = names_of(software), gpu.partition("-")[0]
     name: str = tables["names"].get(gpu, short if short in tables["same"] else "")
     return name

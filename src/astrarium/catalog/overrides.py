@@ -36,7 +36,7 @@ class Section(StrEnum):
 
 
 class Entry(Value, frozen=True):
-    """What one file says about one name; keys are those of the catalog's data files."""
+    """The entry of one name in one file; keys are those of the catalog's data files."""
 
     section: Section
     name: str
@@ -45,7 +45,7 @@ class Entry(Value, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where an error message points to."""
+        """The place that an error message names."""
         return f"{self.file}: {self.section}.{self.name}"
 
 

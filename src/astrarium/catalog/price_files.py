@@ -97,7 +97,7 @@ def _folder(folder: Path) -> PriceFile:
 
 
 def _version(file: Path) -> int:
-    """Of .../v8/aws/vms.csv: 8."""
+    """The version in a path: 8 of .../v8/aws/vms.csv."""
     name = file.parent.parent.name
     return int(name[1:]) if name[:1] == "v" and name[1:].isdigit() else 0
 

@@ -70,7 +70,7 @@ class Record(Value, frozen=True):
         return value if unit is _NO_UNIT else cast("float", value) * unit.factor
 
     def attributes(self, kind: type[Any], keys: Mapping[str, str]) -> dict[str, Any]:
-        """What is stated of the attributes of `kind`; `keys` are names in the files."""
+        """The stated attributes of `kind`; `keys` are their names in the files."""
         named = {field.name: keys.get(field.name, field.name) for field in fields(kind)}
         return {name: self.si(key) for name, key in named.items() if key in self.values}
 

@@ -22,7 +22,7 @@ DEFAULT: Final = "megatron"
 
 
 class ReportedMemory(StrEnum):
-    """What a runtime's log calls its peak memory."""
+    """The kind of peak memory that a runtime's log reports."""
 
     ALLOCATED = "allocated"  # tensors alive
     RESERVED = "reserved"  # held by the allocator
@@ -38,14 +38,14 @@ class AttentionKind(StrEnum):
 
 
 class Balance(StrEnum):
-    """How layers are dealt to stages by weight."""
+    """The ways to deal layers to stages by weight."""
 
     BOTTLENECK = "bottleneck"  # the heaviest stage as light as can be
     THRESHOLDS = "thresholds"  # a stage ends with the layer that takes it beyond its share
 
 
 class Dispatch(StrEnum):
-    """How tokens travel to their experts."""
+    """The ways of tokens to their experts."""
 
     COPY = "copy"  # once to each expert
     NODE = "node"  # once to each node with experts of it

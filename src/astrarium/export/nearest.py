@@ -158,7 +158,7 @@ def _fitting(
 
 
 def _refused(job: Job, targets: Sequence[Target]) -> set[Feature | None]:
-    """What the targets lack of a strategy, before its nodes are known; None is the model."""
+    """Features of a strategy that the targets lack, without those of its nodes; None: the model."""
     return {one.feature for target in targets for one in refusals(job, target)} - _OF_NODES
 
 
@@ -174,7 +174,7 @@ def _job(job: Job, plan: Plan, cluster: Cluster) -> Job | None:
 
 
 def values_of(job: Job, key: str, lacking: Collection[Feature]) -> tuple[Any, ...] | None:
-    """What to try for a key, None if nothing says that it has to change; all features agree."""
+    """Values to try for a key that all features agree on; None if the key need not change."""
     found: tuple[Any, ...] | None = None
     for feature in Feature:
         values = (feature.change or {}).get(key) if feature in lacking else None

@@ -141,7 +141,7 @@ def dry_run(
 def _tried(
     job: TrainingJob, device: Device, timeout_seconds: float, progress: Progress
 ) -> RankResult | None:
-    """What a stage came to; None if there is too little memory for it here."""
+    """The result of a stage; None if the memory here does not suffice."""
     try:
         return run_jobs([job], device, timeout_seconds=timeout_seconds, progress=progress)[0][0]
     except RankError as error:

@@ -69,7 +69,7 @@ class _Columns(Value, frozen=True):
 
 
 class Degrees(_Columns, frozen=True):
-    """How the GPUs are divided, and the micro-batch each replica works on."""
+    """The degrees along the axes, and the micro-batch of each replica."""
 
     tp: Ints
     pp: Ints

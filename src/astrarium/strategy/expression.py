@@ -124,7 +124,7 @@ def _truth(tree: Tree, columns: Mapping[str, Column]) -> _Truth:
 
 
 def _value(tree: Tree, columns: Mapping[str, Column]) -> Column:
-    """What a tree without unknowns stands for: a column, a literal or a condition."""
+    """The value of a tree without unknowns: a column, a literal or a condition."""
     if isinstance(tree, str):
         return columns[tree[1:]]
     if isinstance(tree, tuple):

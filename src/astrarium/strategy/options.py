@@ -23,7 +23,7 @@ WORKLOAD_SOURCES: Final = frozenset({"model", "precision", "optimizer", "tokens"
 
 
 class Treatment(StrEnum):
-    """What is done with an option."""
+    """The treatment of an option."""
 
     SEARCHED = "searched"
     DERIVED = "derived"
@@ -32,7 +32,7 @@ class Treatment(StrEnum):
 
 
 class Takes(StrEnum):
-    """What follows an option on the command line."""
+    """The kind of value that follows an option on the command line."""
 
     ON = "on"
     OFF = "off"

@@ -61,7 +61,7 @@ class ValidityRule:
 
 @cache
 def megatron_rules() -> tuple[ValidityRule, ...]:
-    """What Megatron-LM's validation, schedules and sharding assert about a strategy."""
+    """The rules that Megatron-LM's validation, schedules and sharding assert."""
     entries = json.loads(_RULES.read_text(encoding="utf-8"))["rules"]
     return tuple(
         ValidityRule(

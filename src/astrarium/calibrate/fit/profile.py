@@ -56,7 +56,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What the header of a profile file says."""
+    """The header of a profile file."""
 
     path: Path
     header: Mapping[str, Any]
@@ -96,7 +96,7 @@ class DeviceProfile:
 
     @property
     def core(self) -> Mapping[str, Any] | None:
-        """What the profile of a processor says of one core; None for other devices."""
+        """The part of one core in the profile of a processor; None for other devices."""
         return self.header.get("core")
 
     @property
@@ -111,7 +111,7 @@ def usable(entry: Mapping[str, Any]) -> bool:
 
 
 def warnings_of(header: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a profile that can be used all the same."""
+    """Warnings about a profile that can be used."""
     low, high = BOUNDS
     return [
         f"{name}: measured times are {entry['median']:.3g} x the modelled ones, outside"

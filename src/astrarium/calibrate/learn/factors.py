@@ -84,7 +84,7 @@ class Errors(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class Learned(Value, frozen=True):
-    """What runs of one GPU type under one runtime taught."""
+    """Factors learned from runs of one GPU type under one runtime."""
 
     gpu: str
     runtime: str

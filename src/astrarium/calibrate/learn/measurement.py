@@ -43,7 +43,7 @@ class Measurement:
 
     @property
     def scenario(self) -> tuple[Workload, Pool, Strategy, Runtime]:
-        """What two measurements have to share to be of the same run."""
+        """The key that measurements of the same run share."""
         return self.workload, self.pool, self.strategy, self.runtime
 
 

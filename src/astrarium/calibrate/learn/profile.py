@@ -46,7 +46,7 @@ class Factors(Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ClusterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What runs of one GPU type under one runtime taught."""
+    """Factors learned from runs of one GPU type under one runtime."""
 
     schema: str
     date: str

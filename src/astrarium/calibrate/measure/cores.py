@@ -40,7 +40,7 @@ def physical_cores(topology: Path = TOPOLOGY) -> list[int]:
 
 
 def _siblings(topology: Path, core: int) -> str:
-    """What the system says of the threads of a core; its own number where it says nothing."""
+    """The threads of a core as the system lists them; else its own number."""
     try:
         return (topology / f"cpu{core}/topology/thread_siblings_list").read_text().strip()
     except OSError:

@@ -25,7 +25,7 @@ class DeviceLostError(AstrariumError):
 
 
 class Timer(Protocol):
-    """What the run needs of `bench.Bench`."""
+    """The part of `bench.Bench` that a run needs."""
 
     def answers(self) -> bool: ...
     def release(self) -> None: ...
@@ -37,7 +37,7 @@ Progress = Callable[[Case, int, int], None]  # the case that begins, the cases d
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run went; counts are of this run alone."""
+    """The counts of one run."""
 
     measured: int = 0
     failed: int = 0
@@ -107,7 +107,7 @@ def failure_text(error: Exception) -> str:
 
 
 def header(device: dict[str, Any], versions: dict[str, str], scale: str) -> dict[str, Any]:
-    """What the first line of a journal says about the run."""
+    """The first line of a journal."""
     return {
         "device": device,
         "versions": versions,

@@ -116,7 +116,7 @@ def _resources(job: Job, nodes: shared.NamedNodes) -> Iterator[tuple[str, Any]]:
 
 
 def accelerator(gpu: str) -> str:
-    """What SkyPilot calls a GPU type; "" if that is not known."""
+    """SkyPilot's name of a GPU type; "" if it is not known."""
     return name_in("skypilot", gpu)
 
 
@@ -130,7 +130,7 @@ def _instance_gpus(nodes: shared.NamedNodes) -> int:
 
 
 def _setup(program: RankProgram) -> str:
-    """What is missing shows before the GPUs are waited for."""
+    """Checks that fail before the job waits for GPUs."""
     needs = [line for need in program.needs for line in wrap(f"Needs {need}", COMMENT_WIDTH)]
     wanted = "".join(f"# {line}\n" for line in needs)
     paths = [name for name in program.variables if shared.usual_value(name)]

@@ -122,7 +122,7 @@ def mixed_notes(job: Job) -> Iterator[str]:
 
 
 def spot_notes(job: Job, program: RankProgram) -> Iterator[str]:
-    """How to live with nodes that are taken away."""
+    """Notes on nodes that may be taken away."""
     run = job.plan.run
     if run is None or not program.checkpoints:
         return

@@ -99,7 +99,7 @@ def _degrees(job: Job) -> dict[str, Any]:
 
 
 def environment(job: Job) -> dict[str, str]:
-    """What `accelerate launch` would set."""
+    """The environment variables that `accelerate launch` would set."""
     words = {"ACCELERATE_MIXED_PRECISION": str(job.workload.precision)}
     if _is_sharded(job):
         words |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
@@ -121,7 +121,7 @@ def text(job: Job) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     constants = {
         # Under FSDP2 it is the wrapper that recomputes.
         "RECOMPUTE": _recomputes(job) and not _is_sharded(job),

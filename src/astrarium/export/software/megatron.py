@@ -132,7 +132,7 @@ def _recompute(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _sharing(job: Job) -> Iterator[tuple[str, object]]:
-    """What data-parallel ranks share, and what goes to host memory."""
+    """State that data-parallel ranks share, and state in host memory."""
     strategy = job.strategy
     if strategy.zero_stage:
         yield "use-distributed-optimizer", True
@@ -167,7 +167,7 @@ def precision_flags(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
-    """What the cost model takes for granted where Megatron's default is another."""
+    """Assumptions of the cost model that differ from Megatron's defaults."""
     present = {"experts": bool(job.model.max_experts), "fsdp": job.strategy.zero_stage in SHARDING}
     for option in megatron_options():
         if option.treatment is not Treatment.FIXED or not option.differs_from_default:
@@ -186,7 +186,7 @@ def _value(option: Option) -> object:
 
 
 def run_flags(job: Job) -> Iterator[tuple[str, object]]:
-    """How long it trains, on which batches, and when it is evaluated."""
+    """The length of the run, its batches and its evaluations."""
     ramp, evaluation = ramp_of(job), evaluation_of(job)
     if ramp is None:
         yield "train-iters", iterations(job)
@@ -236,7 +236,7 @@ def data_of(job: Job) -> Data:
 
 
 def environment(job: Job) -> Mapping[str, str]:
-    """What Megatron's validation asks of the environment."""
+    """Environment variables that Megatron's validation asks for."""
     strategy = job.strategy
     if strategy.zero_stage in SHARDING:
         return {"CUDA_DEVICE_MAX_CONNECTIONS": CUDA_QUEUES}
@@ -256,7 +256,7 @@ def checkpoints(job: Job) -> tuple[str, ...]:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     return RankProgram(
         software=SOFTWARE,
         script='"$MEGATRON_PATH"/pretrain_gpt.py',

@@ -270,7 +270,7 @@ def _positions(model: Model) -> Iterator[tuple[str, object]]:
 
 
 def _stretched(rope: facts.Rope, *, latent: bool) -> Iterator[tuple[str, object]]:
-    """How rotary positions are stretched beyond the length they were made for."""
+    """Options that stretch rotary positions beyond their original length."""
     given = rope.scaling
     if rope.kind == "llama3":
         yield "use-rope-scaling", True

@@ -20,7 +20,7 @@ _VECTORS: Final = {"LayerNorm": 2, "RMSNorm": 1}
 
 
 def difference(model: Model, seq_length: int, flags: Flags) -> str:
-    """What Megatron would build differently; "" if it is the same model."""
+    """The difference between Megatron's model and the planned one; "" if there is none."""
     built = build.assemble(
         model.name, model.family, build.Architecture.DECODER, shape_of(flags, model.vocab)
     )

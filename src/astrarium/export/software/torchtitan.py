@@ -166,7 +166,7 @@ def _python(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     arguments = ("--module", MODULE, "--config", FUNCTION)
     made = titan.titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})
     return replace(made, notes=(*made.notes, *_GATHERS)) if job.strategy.cp > 1 else made

@@ -175,7 +175,7 @@ def _attentions(model: Model) -> list[Attention]:
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says of rotary positions, in its older and newer spelling."""
+    """The rotary positions of a config.json, in its older and newer spelling."""
     stated = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     stated.setdefault("rope_theta", config.get("rope_theta", _THETA))
     stated["rope_type"] = stated.get("rope_type") or stated.get("type") or "default"

@@ -28,7 +28,7 @@ MLLAMA_PADDING = 8  # tokens of a tile are filled up to a multiple of this
 
 
 class Tower(Value, frozen=True):
-    """What sees: its blocks, tokens and width of an image, and parameters before and behind."""
+    """A vision tower: blocks, tokens and width of an image, parameters before and behind."""
 
     blocks: tuple[Block, ...]
     hidden: int

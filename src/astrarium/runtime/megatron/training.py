@@ -63,7 +63,7 @@ def forget_groups() -> None:
 
 
 def places() -> dict[str, int]:
-    """Where this rank is along every axis."""
+    """The place of this rank along every axis."""
     from megatron.core import parallel_state as state
 
     return {

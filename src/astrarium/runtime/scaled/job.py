@@ -227,7 +227,7 @@ def _change(what: str, planned: object, run: object) -> Iterator[ScaledSize]:
 
 
 def _notes(shape: Shape, planned: Strategy, job: TrainingJob) -> Iterator[str]:
-    """What runs otherwise than planned, beyond its size."""
+    """Notes on differences from the plan other than sizes."""
     small = job.strategy
     lost = [
         axis

@@ -112,7 +112,7 @@ MOST_CANDIDATES = 12  # ranks among which those that stay are chosen
 
 
 class PipelineCut(Value, frozen=True):
-    """How a pipeline is cut: the first layer of every chunk, and the pools of every rank."""
+    """The cut of a pipeline: the first layer of every chunk, and the pools of every rank."""
 
     bounds: tuple[int, ...]  # one more than chunks; chunk c is on rank c % pp
     pools: tuple[tuple[str, ...], ...]
