@@ -132,10 +132,6 @@ def _value(tree: Tree, columns: Mapping[str, Column]) -> Column:
     return tree
 
 
-def _conjunction(tree: tuple[Tree, ...], columns: Mapping[str, Column]) -> _Truth:
-    return reduce(_both, (_truth(operand, columns) for operand in tree[1:]))
-
-
 def _both(left: _Truth, right: _Truth) -> _Truth:
     true = left.true & right.true
     unknown = _either(left.unknown, right.unknown)
@@ -145,18 +141,10 @@ def _both(left: _Truth, right: _Truth) -> _Truth:
     return _Truth(true, unknown & ~false)
 
 
-def _disjunction(tree: tuple[Tree, ...], columns: Mapping[str, Column]) -> _Truth:
-    return reduce(_any, (_truth(operand, columns) for operand in tree[1:]))
-
-
 def _any(left: _Truth, right: _Truth) -> _Truth:
     true = left.true | right.true
     unknown = _either(left.unknown, right.unknown)
     return _Truth(true, None if unknown is None else unknown & ~true)
-
-
-def _negation(tree: tuple[Tree, ...], columns: Mapping[str, Column]) -> _Truth:
-    return _truth(tree[1], columns).negated()
 
 
 def _equality(tree: tuple[Tree, ...], columns: Mapping[str, Column]) -> _Truth:
@@ -254,15 +242,11 @@ def _shown(tree: Tree) -> str:
 _Condition: TypeAlias = Callable[[tuple[Tree, ...], Mapping[str, Column]], _Truth]
 
 _CONDITIONS: Final[Mapping[object, _Condition]] = {
-    "&&": _conjunction,
-    "||": _disjunction,
-    "!": _negation,
-    "==": _equality,
-    "!=": _equality,
-    "<": _ordering,
-    "<=": _ordering,
-    ">": _ordering,
-    ">=": _ordering,
+    "&&": lambda tree, columns: reduce(_both, (_truth(part, columns) for part in tree[1:])),
+    "||": lambda tree, columns: reduce(_any, (_truth(part, columns) for part in tree[1:])),
+    "!": lambda tree, columns: _truth(tree[1], columns).negated(),
+    **dict.fromkeys(("==", "!="), _equality),
+    **dict.fromkeys(("<", "<=", ">", ">="), _ordering),
     "in": _membership,
 }
 _ORDERINGS: Final[Mapping[str, Callable[[Any, Any], Bools]]] = {

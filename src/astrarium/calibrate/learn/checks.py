@@ -22,7 +22,8 @@ from astrarium.value import Value
 # Ratios of measured to predicted time that a healthy cluster can have. Beyond them something is
 # mistaken: the GPU type, the batch, the strategy, or the unit of the times.
 PLAUSIBLE_COMPUTE: Final = (0.4, 2.5)
-PLAUSIBLE_LINK: Final = (0.2, 5.0)
+_OTHERS: Final = ("intra_link", "inter_link", "attention", "host")
+PLAUSIBLE: Final = {"compute": PLAUSIBLE_COMPUTE, **dict.fromkeys(_OTHERS, (0.2, 5.0))}
 MOST_STEP_SHARE: Final = 0.5  # of the median iteration
 MOST_RESERVE_SHARE: Final = 0.25  # of the GPU's memory
 # Equal runs differ by a few per cent, by more only if something else ran beside one of them.
@@ -84,13 +85,9 @@ def check_runs(
 
 def check_factors(tuning: Tuning, reserve: float, runs: Sequence[Measurement]) -> None:
     """Refuse factors that no healthy cluster has."""
-    for name, value, (low, high) in (
-        ("compute", tuning.compute, PLAUSIBLE_COMPUTE),
-        ("intra_link", tuning.intra_link, PLAUSIBLE_LINK),
-        ("inter_link", tuning.inter_link, PLAUSIBLE_LINK),
-        ("attention", tuning.of(Operators.ATTENTION), PLAUSIBLE_LINK),
-        ("host", tuning.host, PLAUSIBLE_LINK),
-    ):
+    for name, (low, high) in PLAUSIBLE.items():
+        attention = name == Operators.ATTENTION
+        value = tuning.of(Operators.ATTENTION) if attention else getattr(tuning, name)
         if not low <= value <= high:
             raise InputError(
                 f"the runs ask for a factor {name} of {value:.2f}, outside {low:g} to {high:g};"
