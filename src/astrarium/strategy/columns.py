@@ -134,12 +134,11 @@ def degrees_of(strategies: Sequence[Strategy]) -> Degrees:
 def options_of(strategies: Sequence[Strategy]) -> Options:
     codes = [recompute_codes(s.recompute) for s in strategies]
     recompute = np.array(codes, np.int64).reshape(-1, len(RECOMPUTE_COLUMNS)).T
-    return Options(
-        np.array([s.zero_stage for s in strategies], np.int64),
-        *recompute,
-        np.array([s.offload_optimizer for s in strategies], bool),
-        *(np.array([getattr(s.overlap, n) for s in strategies], bool) for n in _OVERLAPS),
-    )
+    overlaps = [np.array([getattr(s.overlap, n) for s in strategies], bool) for n in _OVERLAPS]
+    zero = np.array([s.zero_stage for s in strategies], np.int64)
+    offload = np.array([s.offload_optimizer for s in strategies], bool)
+    columns: tuple[Any, ...] = (zero, *recompute, offload, *overlaps)
+    return Options(*columns)
 
 
 def strategy_at(
