@@ -23,8 +23,8 @@ SINGLE_NORM = ("attention_norm",)
 
 def biased(shape: Shape, attention: bool = True, mlp: bool = True) -> Shape:
     """The stack with layer norms, no gate, and biases."""
-    bias = {"qkv_bias": attention, "out_bias": attention, "mlp_bias": mlp}
-    return replace(shape, gated=False, norm_vectors=LAYER_NORM_VECTORS, **bias)
+    shape = replace(shape, qkv_bias=attention, out_bias=attention, mlp_bias=mlp)
+    return replace(shape, gated=False, norm_vectors=LAYER_NORM_VECTORS)
 
 
 def with_attention_bias(config: Config, shape: Shape) -> Shape:
