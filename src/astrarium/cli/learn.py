@@ -76,7 +76,7 @@ def _runs_of_tables(
     tables: Sequence[str], wanted: Mapping[str, Any]
 ) -> tuple[list[Measurement], list[SetAside]]:
     """The runs of the rows that are wanted, and what is left aside."""
-    from astrarium.calibrate.learn.table import runs_of_rows
+    from astrarium.calibrate.learn.measurement import runs_of_rows
     from astrarium.catalog import find_gpu
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.errors import InputError

@@ -12,12 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from astrarium.calibrate.learn.measurement import Measurement, Predicted
+from astrarium.calibrate.learn.measurement import Measurement, Predicted, SetAside
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.tuning import Operators, Tuning
 from astrarium.errors import InputError
 from astrarium.units import format_bytes, format_seconds
-from astrarium.value import Value
 
 # Ratios of measured to predicted time that a healthy cluster can have. Beyond them something is
 # mistaken: the GPU type, the batch, the strategy, or the unit of the times.
@@ -34,13 +33,6 @@ MOST_FROM_MEDIAN: Final = 2.5
 MOST_OF_DEVICE: Final = 1.1
 _NAMES_SHOWN: Final = 4
 _REASONS_SHOWN: Final = 12
-
-
-class SetAside(Value, frozen=True, forbid_unknown_fields=True):
-    """A run that was not learned from, and why."""
-
-    label: str
-    reason: str
 
 
 def one_cluster(runs: Sequence[Measurement]) -> tuple[str, Runtime]:
