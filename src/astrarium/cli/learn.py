@@ -9,9 +9,8 @@ from astrarium.api.flags import Flag, flags
 from astrarium.api.readers import texts
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.learn.checks import SetAside
     from astrarium.calibrate.learn.log_settings import StatedSettings
-    from astrarium.calibrate.learn.measurement import Measurement
+    from astrarium.calibrate.learn.measurement import Measurement, SetAside
 
 DEFAULT_OUT = "cluster-profile.json"
 LEARN_FLAGS = {
