@@ -99,7 +99,6 @@ class Refused(Value, frozen=True):
         return tuple(
             RefusalPart(one.feature.label if one.feature else "model", one.asked, one.why)
             for one in self.reasons
-            for one in self.reasons
         )
 
     def message(self, rank: int) -> str:
