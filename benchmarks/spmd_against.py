@@ -43,8 +43,7 @@ from spmd_measured import measured_laws, measured_messages
 
 from astrarium.calibrate.measure.cores import one_core, stay_on
 from astrarium.cost.tuning import Tuning
-from astrarium.runtime.answers import LOOPBACK, own_output, say
-from astrarium.runtime.guard import leave_with_parent
+from astrarium.runtime.answers import LOOPBACK, leave_with_parent, own_output, say
 from astrarium.runtime.launch import launch
 from astrarium.runtime.measure import KEEP_MEMORY, cores_for
 from astrarium.spmd.price import devices_of

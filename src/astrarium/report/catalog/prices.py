@@ -13,8 +13,7 @@ from rich.text import Text
 
 from astrarium.catalog import Gpu, Instance
 from astrarium.catalog.book import Book
-from astrarium.catalog.prices import STALE_AFTER_DAYS, Offer, age_days, is_stale
-from astrarium.catalog.regions import REGIONS
+from astrarium.catalog.prices import REGIONS, STALE_AFTER_DAYS, Offer, age_days, is_stale
 from astrarium.report.catalog.entries import marked, numbered, price_to_dict, source_line, usd
 from astrarium.report.tables import Field, listing, title
 from astrarium.report.wording import unit_price

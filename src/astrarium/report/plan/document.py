@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from astrarium.catalog import describe_gpu, sources
+from astrarium.catalog.prices import ANY_REGION
 from astrarium.catalog.provenance import STALE_AFTER_DAYS
-from astrarium.catalog.regions import ANY_REGION
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.cost.uncertainty import chance_within
