@@ -154,7 +154,7 @@ class _Choice:
         """The fastest plan in the near-tie that does nothing unmeasured; if none, the fastest."""
         found = list(plans)
         if pool is not None:
-            found += self._found(pool, (_beyond("zero_stage", 2),))
+            found += self._found(pool, (_rule_against("zero_stage", 2),))
         tied = [
             plan
             for plan in found
