@@ -256,10 +256,10 @@ def _document(
         question.optimizer.value,
         question.allow_replicate,
     )
-    works = [one.found for one in attempts if one.found is not None]
+    works = [one.found for one in attempts if one.found is not None and not one.plain]
     tried = tuple(
         TriedPart(
-            ", without ".join([one.mesh, *filter(None, [", ".join(one.left_out)])]),
+            _tried_name(one),
             one.micro_batches,
             one.found.program.seconds if one.found else None,
             one.found.bound_gap if one.found else 0.0,
@@ -285,7 +285,7 @@ def _document(
     ]
     if any(baselines[name] < program.seconds for name, program in fixed.items()):
         notes.append(OWN_STATISTICS)
-    notes += _left_out(chosen, attempts)
+    notes += [*_left_out(chosen, attempts), *_plain_words(chosen, attempts)]
     names = {name: name if _divides(one) else UNDIVIDED for name, one in fixed.items()}
     document = document_of(
         source,
@@ -297,6 +297,21 @@ def _document(
     )
     rivals = {names[name]: one for name, one in fixed.items()}
     return replace(document, reasons=reasons_of(found.program, rivals))
+
+
+def _tried_name(one: Attempt) -> str:
+    without = f", without {', '.join(one.left_out)}" if one.left_out else ""
+    return f"{one.mesh}{without}" + (f", {one.plain}" if one.plain else "")
+
+
+def _plain_words(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Why data parallel training is taken though another program is predicted to be faster."""
+    if chosen.plain:
+        gain = 1.0 - min(one.seconds for one in attempts) / chosen.seconds
+        yield (
+            f"{chosen.plain}: the fastest program found is predicted to save {100 * gain:.1f} % of"
+            " a step, less than predictions err, and is less simple"
+        )
 
 
 def _left_out(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
