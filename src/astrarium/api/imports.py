@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from astrarium.api.money import MoneyTerms
+from astrarium.configs.imported import OpenQuestionError
 from astrarium.errors import InputError, flag
 from astrarium.value import Value
 
@@ -68,6 +69,14 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
     is_named = asked.model is not None and asked.model != FROM_CONFIG
     length = asked.seq_length or described.seq_length
     gpus = counted(asked.gpus, described.gpus)
+    if isinstance(gpus, str) and ":" not in gpus and "," not in gpus:
+        open_on = described.open_gpus
+        because = f" (it is ${open_on}; --set {open_on}=N says it)" if open_on else ""
+        raise OpenQuestionError(
+            f"{imported.source} does not state the number of GPUs{because}; write"
+            f" {flag('gpus')} {gpus}:N",
+            "gpus",
+        )
     batch = asked.global_batch or _batch(imported, gpus, asked.cluster)
     whole = replace(
         asked,

@@ -54,7 +54,7 @@ def answer(
     for name in ("against", "rank", "report"):
         if name in typed(ctx):
             raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
-    case = _case(AskedValues(**values, given=typed(ctx)), imported)
+    case = reviewed(AskedValues(**values, given=typed(ctx)), imported)
     with output.progress("searching"):
         document = _document(case)
     if document.answer is not None:
@@ -73,7 +73,8 @@ def answer(
         ctx.exit(1)
 
 
-def _case(given: AskedValues, imported: Imported) -> ReviewedConfig:
+def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
+    """A configuration, with what is asked about it; nothing is predicted yet."""
     from astrarium.catalog.runtimes import find_runtime
 
     filled = imports.completed(given, imported)

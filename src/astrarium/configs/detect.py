@@ -12,6 +12,7 @@ from astrarium.errors import InputError
 
 if TYPE_CHECKING:
     from astrarium.configs.imported import Imported
+    from astrarium.configs.values import Answers
 
 _SECTION: Final = re.compile(r"^\s*\[{1,2}[\w.\"'-]+\]{1,2}\s*(#.*)?$", re.MULTILINE)
 _ASSIGNMENT: Final = re.compile(
@@ -27,12 +28,14 @@ SHELL: Final = "shell"
 Reader: TypeAlias = "Callable[[Mapping[str, Any], str], Imported]"
 
 
-def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
+def read_config(
+    reference: str, flag: str = "--strategy", answers: Answers | None = None
+) -> Imported | None:
     """The configuration of another program; None if this is a strategy or a plan of ours."""
     if _ARGUMENTS.match(reference):
         from astrarium.configs.megatron.importing import read_arguments
 
-        return read_arguments(reference, flag)
+        return read_arguments(reference, flag, answers)
     if "=" in reference:
         if is_overrides(reference):
             from astrarium.configs.megatron.overrides import read_overrides
@@ -43,10 +46,10 @@ def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
     path = Path(reference)
     if not reference.strip() or not path.is_file():
         return None
-    return _of_file(path)
+    return _of_file(path, answers)
 
 
-def _of_file(path: Path) -> Imported | None:
+def _of_file(path: Path, answers: Answers | None) -> Imported | None:
     from astrarium.documents.parsing import read_text
 
     source, text = str(path), read_text(path)
@@ -57,7 +60,7 @@ def _of_file(path: Path) -> Imported | None:
     if language_of(text) == SHELL:
         from astrarium.configs.megatron.importing import read_launch_script
 
-        return read_launch_script(text, source)
+        return read_launch_script(text, source, answers)
     content = content_of(path)
     if not isinstance(content, Mapping):
         return None
@@ -111,6 +114,58 @@ def is_strategy(content: Mapping[str, Any]) -> bool:
     return any(key in content for key in _OF_STRATEGY)
 
 
+def _is_trainer(content: Mapping[str, Any]) -> bool:
+    """LLaMA-Factory and axolotl."""
+    return "model_name_or_path" in content or (
+        "base_model" in content and ("sequence_len" in content or "micro_batch_size" in content)
+    )
+
+
+def _neox(content: Mapping[str, Any]) -> bool:
+    from astrarium.configs.neox import is_neox
+
+    return is_neox(content)
+
+
+def _flagscale(content: Mapping[str, Any]) -> bool:
+    experiment, system = content.get("experiment"), content.get("system")
+    return (isinstance(experiment, Mapping) and "runner" in experiment) or (
+        isinstance(system, Mapping) and isinstance(content.get("model"), Mapping)
+    )
+
+
+def _nemo(content: Mapping[str, Any]) -> bool:
+    trainer, model = content.get("trainer"), content.get("model")
+    return isinstance(trainer, Mapping) and "num_nodes" in trainer and isinstance(model, Mapping)
+
+
+def _primus(content: Mapping[str, Any]) -> bool:
+    modules = content.get("modules")
+    return isinstance(modules, Mapping) and any(
+        isinstance(one, Mapping) and "model" in one for one in modules.values()
+    )
+
+
+def _loaded(module: str, name: str) -> Callable[[Mapping[str, Any]], Reader]:
+    def load(_: Mapping[str, Any]) -> Reader:
+        from importlib import import_module
+
+        reader: Reader = getattr(import_module(f"astrarium.configs.{module}"), name)
+        return reader
+
+    return load
+
+
+# Programs that are known by some of their keys, and who reads their files.
+_FAMILIES: Final = (
+    (_is_trainer, _loaded("huggingface", "read_trainer_file")),
+    (_neox, _loaded("neox", "read_neox")),
+    (_flagscale, _loaded("megatron.nested", "read_flagscale")),
+    (_nemo, _loaded("megatron.nested", "read_nemo")),
+    (_primus, _loaded("megatron.nested", "read_primus")),
+)
+
+
 def reader_of(content: Mapping[str, Any]) -> Reader | None:
     """The reader for a document with these keys; None for strategies, plans and unknown ones."""
     if is_strategy(content):
@@ -122,6 +177,9 @@ def reader_of(content: Mapping[str, Any]) -> Reader | None:
         from astrarium.configs.nanotron import read_nanotron
 
         return read_nanotron
+    for known, reader in _FAMILIES:
+        if known(content):
+            return reader(content)
     if any(key in content for key in deepspeed.MARKS):
         return deepspeed.read_deepspeed
     if any(key in content for key in accelerate.MARKS):

@@ -111,6 +111,23 @@ def counted_chunks(layers: int, pp: int, virtual: int, *, embedding: bool, loss:
     return out
 
 
+def filled_chunks(layers: int, pp: int, *, ends: bool) -> list[int]:
+    """Layers of stages as DeepSpeed deals them: all as full as the fullest must be, in turn.
+
+    With `ends`, the embedding and the head count as a layer each. Empty: all stages are alike.
+    """
+    whole = layers + 2 * ends
+    if whole % pp == 0 and not ends:
+        return []
+    most = -(-whole // pp)
+    out = [max(min(most, whole - most * stage), 0) for stage in range(pp)]
+    out[0] -= ends
+    out[-1] -= ends
+    if min(out) < 0:
+        raise InputError(f"{layers} layers are too few for {pp} stages")
+    return out
+
+
 def titan_chunks(layers: int, chunks: int, first_less: int = 1, last_less: int = 1) -> list[int]:
     """Layers of stages as torchtitan deals them: early ones get what does not divide."""
     if chunks == 1:

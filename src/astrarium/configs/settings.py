@@ -67,3 +67,6 @@ class Described:
     precision: Precision = Precision.BF16
     strategy: dict[str, Any] = field(default_factory=dict)
     recompute: str = ""  # words for it, where the strategy depends on the number of layers
+    sizes: dict[str, int] = field(default_factory=dict)  # of the model, as far as they are stated
+    vocabulary: int | None = None  # as the tokenizer's name tells, or the most there is
+    open_gpus: str = ""  # the variable that the number of GPUs depends on

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used
-from astrarium.configs.megatron.arguments import Arguments, Given, parse_arguments
+from astrarium.configs.imported import AsIf, Imported, OpenQuestionError, Unknown, Used
+from astrarium.configs.megatron.arguments import (
+    Arguments,
+    Given,
+    is_of_fork,
+    parse_arguments,
+)
 from astrarium.configs.megatron.conflicts import (
     NO_MICRO_BATCH,
     conflicts_of,
@@ -17,9 +23,11 @@ from astrarium.configs.megatron.conflicts import (
     world_conflict,
 )
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
-from astrarium.configs.settings import Settings
-from astrarium.configs.shell.expansion import marked
+from astrarium.configs.settings import Described, Settings
+from astrarium.configs.shell.expansion import marked, unset_in
 from astrarium.configs.shell.launch import Launch, read_launch
+from astrarium.configs.values import Answers
+from astrarium.configs.vocabulary import most_entries
 from astrarium.errors import InputError
 from astrarium.strategy.options import (
     Option,
@@ -50,28 +58,42 @@ _ONLY_WITH: Final = {
     "cp_comm_type": "is_context_parallel",
     "create_attention_mask_in_dataloader": "is_masked",
 }
+FORK: Final = "Megatron-DeepSpeed main"
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _OF_EXPERTS: Final = "num_experts"
 
 
-def read_launch_script(text: str, source: str) -> Imported:
-    """A shell script that starts Megatron-LM, or its options alone."""
-    launch = read_launch(text, source)
-    return _imported(parse_arguments(launch.arguments), source, launch)
+def read_launch_script(text: str, source: str, answers: Answers | None = None) -> Imported:
+    """A shell script that starts a training, or its options alone."""
+    launch = read_launch(text, source, answers)
+    if launch.kind == "bridge":
+        from astrarium.configs.megatron.nested import read_recipe
+
+        return read_recipe(launch, source, answers.variables if answers else {})
+    if launch.kind == "huggingface":
+        from astrarium.configs.huggingface import read_trainer
+
+        return read_trainer(launch, source)
+    return imported(parse_arguments(launch.arguments), source, launch, answers=answers)
 
 
-def read_arguments(text: str, source: str) -> Imported:
+def read_arguments(text: str, source: str, answers: Answers | None = None) -> Imported:
     """An argument string, as it would stand behind pretrain_gpt.py; no shell reads it."""
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
         raise InputError(f"{source}: {str(error).lower()} in the arguments") from None
     words = [_VARIABLE.sub(lambda found: marked(found[1]), word) for word in words]
-    return _imported(parse_arguments(words), source, Launch((), None, {}, (), is_script=False))
+    nothing = Launch((), None, {}, (), is_script=False)
+    return imported(parse_arguments(words), source, nothing, answers=answers)
 
 
 def of_settings(
-    values: Mapping[str, str], source: str, unknown: Sequence[Unknown], recipe: str = ""
+    values: Mapping[str, str],
+    source: str,
+    unknown: Sequence[Unknown],
+    recipe: str = "",
+    launch: Launch | None = None,
 ) -> Imported:
     """Settings by their names in Megatron's namespace, or those of a recipe.
 
@@ -85,7 +107,7 @@ def of_settings(
             arguments.older[dest] = value
             continue
         arguments.given[dest] = Given(option, option.flags[0], _values_for(option, value), value)
-    return _imported(arguments, source, Launch((), None, {}, (), is_script=False), recipe)
+    return imported(arguments, source, launch or Launch((), None, {}, (), is_script=False), recipe)
 
 
 def _values_for(option: Option, value: str) -> tuple[str, ...]:
@@ -94,25 +116,37 @@ def _values_for(option: Option, value: str) -> tuple[str, ...]:
     return tuple(value.split(", ")) if option.many is not None else (value,)
 
 
-def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "") -> Imported:
+def imported(
+    arguments: Arguments,
+    source: str,
+    launch: Launch,
+    recipe: str = "",
+    answers: Answers | None = None,
+) -> Imported:
     unset = arguments.unset()
     if unset:
-        raise InputError(f"{source}: {'; '.join(unset)}")
+        raise OpenQuestionError(f"{source}: {'; '.join(unset)}")
     values = {**DEFAULTS, **arguments.settings()}
+    is_fork = "deepspeed" in arguments.older
+    if is_fork:
+        values |= _of_deepspeed(values, launch)
+    if answers and answers.vocabulary:
+        values["vocab_size"] = str(answers.vocabulary)
     settings = Settings(values)
     found = _overruled(values, settings)
     settings = Settings(values)
-    conflicts = [*arguments.complaints, *conflicts_of(settings)]
+    conflicts = _conflicts(arguments, settings, is_fork=is_fork)
     if launch.gpus is not None:
         conflicts += [text for text in [world_conflict(settings, launch.gpus)] if text]
     described = describe_megatron(settings if not conflicts else _plain(values), "configuration")
-    described.gpus = launch.gpus
+    described.gpus, described.open_gpus = launch.gpus, launch.open_gpus
     if recipe:
         described.runtime = "megatron-bridge"
         conflicts = [text for text in conflicts if text != NO_MICRO_BATCH]
         found.append("what the recipe itself sets is not known; Megatron's defaults are taken")
-    if launch.is_script:
+    if launch.is_script and not is_fork:
         found += environment_notes(settings, launch.environment)
+    assumed = _vocabulary(described) if not recipe else []
 
     def strategy_of(layers: int, _: int | None = None) -> dict[str, Any]:
         whole = {"num_layers": str(layers), **values}
@@ -124,20 +158,82 @@ def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "
 
     return Imported(
         source=source,
-        program=recipe or f"Megatron-LM {megatron_version()}",
+        program=recipe or (FORK if is_fork else f"Megatron-LM {megatron_version()}"),
         described=described,
         strategy_of=strategy_of,
         used=tuple(_used(arguments, values)),
-        neutral=tuple(
-            one.flag
-            for one in arguments.given.values()
-            if one.option.treatment is Treatment.NEUTRAL
+        neutral=(
+            *(
+                one.flag
+                for one in arguments.given.values()
+                if one.option.treatment is Treatment.NEUTRAL
+            ),
+            *arguments.neutral,
         ),
-        as_if=tuple(_as_if(arguments, settings, whole=not recipe)),
-        unknown=tuple(arguments.unknown),
+        as_if=(
+            *_as_if(arguments, settings, whole=not recipe and not is_fork),
+            *arguments.as_if,
+            *assumed,
+        ),
+        unknown=tuple(_unknown(arguments, is_fork=is_fork)),
         conflicts=tuple(conflicts),
         notes=(*launch.notes, *(f"{source}: {note}" for note in (*arguments.notes, *found))),
     )
+
+
+def _conflicts(arguments: Arguments, s: Settings, *, is_fork: bool) -> list[str]:
+    """What the program would stop at; forks know other values than Megatron-LM."""
+    if is_fork:
+        own = [text for text in arguments.complaints if "invalid choice" not in text]
+        return [*own, *([NO_MICRO_BATCH] if "micro_batch_size" not in s else [])]
+    return [*arguments.complaints, *conflicts_of(s)]
+
+
+def _unknown(arguments: Arguments, *, is_fork: bool) -> list[Unknown]:
+    """Options that nobody knows; those of a fork are known to it."""
+    if not is_fork:
+        return arguments.unknown
+    return [
+        Unknown(one.option, f"not among the known options of {FORK.rpartition(' ')[0]}")
+        for one in arguments.unknown
+        if not is_of_fork(one.option)
+    ]
+
+
+def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """What DeepSpeed's own file says; the script writes it, or it lies beside the script."""
+    name = values.get("deepspeed_config", "")
+    text = launch.files.get(name)
+    path = launch.folder / name if launch.folder and name and not unset_in(name) else None
+    if text is None and path is not None and path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        content = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    zero = content.get("zero_optimization", {})
+    out = {}
+    if isinstance(zero, Mapping):
+        if str(zero.get("stage", "")).isdigit() and "zero_stage" not in values:
+            out["zero_stage"] = str(zero["stage"])
+        offload = zero.get("offload_optimizer")
+        device = offload.get("device", "none") if isinstance(offload, Mapping) else "none"
+        if device != "none" or zero.get("cpu_offload") is True:
+            out["optimizer_cpu_offload"] = "True"
+    return out
+
+
+def _vocabulary(described: Described) -> list[AsIf]:
+    """What is taken for a vocabulary that no option states."""
+    shape = described.shape
+    if shape is None or shape.vocab:
+        return []
+    if described.vocabulary:
+        why = "as the name of the tokenizer tells"
+        return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
+    described.vocabulary = most_entries()
+    why = "an upper bound; with fewer entries it takes less memory and time"
+    return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
 
 
 def _experts_of_recipe(s: Settings) -> dict[str, Any]:

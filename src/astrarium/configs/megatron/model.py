@@ -27,6 +27,7 @@ _NEEDS_MODEL: Final = {
     "attention_output_gate": "gated attention",
 }
 _LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+_WITHOUT: Final = ("alibi", "none", "relative")  # positions that turn no heads
 _OFF: Final = ("False", "1", "0")
 MOST_LAYERS: Final = 10_000
 LAYER_NORM_VECTORS: Final = 2
@@ -46,7 +47,8 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
     except InputError as error:
         return None, str(error)
     head_dim = s.count("kv_channels") or hidden // heads
-    grouped = s.flag("group_query_attention")
+    groups = s.count("num_key_value_heads")  # of Megatron-DeepSpeed
+    grouped = s.flag("group_query_attention") or groups
     ffn = s.count("ffn_hidden_size") or default_ffn(hidden, gated=s.flag("swiglu"))
     length = s.count("max_position_embeddings", "seq_length", "encoder_seq_length") or 0
     learned = has_position_table(s)
@@ -55,17 +57,17 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
         hidden=hidden,
         layers=layers,
         heads=heads,
-        kv_heads=(s.count("num_query_groups") or heads) if grouped else heads,
+        kv_heads=(groups or s.count("num_query_groups") or heads) if grouped else heads,
         head_dim=head_dim,
         ffn=ffn,
         vocab=s.count("vocab_size_before_padding", "vocab_size", "padded_vocab_size") or 0,
         max_seq_length=length,
-        gated=s.flag("swiglu") or s.flag("quick_geglu"),
+        gated=s.flag("swiglu") or s.flag("quick_geglu") or "glu_activation" in s,
         qkv_bias=s.flag("add_bias_linear") or s.flag("add_qkv_bias"),
         out_bias=s.flag("add_bias_linear"),
         mlp_bias=s.flag("add_bias_linear"),
         norm_vectors=vectors,
-        rotary_dim=0 if learned else head_dim,
+        rotary_dim=0 if learned or s.text("position_embedding_type") in _WITHOUT else head_dim,
         windows=_windows(s, layers),
         experts=_experts(s, ffn),
         expert_layers=with_experts,
