@@ -49,7 +49,7 @@ _ANCESTORS: Final = 6  # folders above the script in which files that it names a
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
 _SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
-_WORDS_IN_COMMON: Final = re.compile(r"\S+\s*|\s+")
+_WORDS_IN_COMMON: Final = re.compile(r"\S+|\s+")
 # What a machine or a job sets; what it is, and whether it is set, cannot be known.
 _OF_MACHINES: Final = re.compile(
     r"(SLURM|PBS|LSB|OMPI|PMI|NCCL|CUDA|HF|WANDB|AWS|AZ|K8S|KUBERNETES)_\w*|HOME|USER|HOSTNAME|PWD"
@@ -363,7 +363,7 @@ class _Reader:
             else:
                 texts = [held if isinstance(held, str) else "" for held in (first, second)]
                 parts = [_WORDS_IN_COMMON.findall(text) for text in texts]
-                out[name] = "".join(_merged_words(*parts, f"{name}, by {why}", " "))
+                out[name] = "".join(_merged_words(*parts, f"{name}, by {why}"))
         return out
 
     # Commands
@@ -580,7 +580,7 @@ class _Reader:
         self.printed, self.input = printed, before
 
 
-def _merged_words(one: list[str], other: list[str], why: str, blank: str = "") -> list[str]:
+def _merged_words(one: list[str], other: list[str], why: str) -> list[str]:
     """What two lists have in common, and a mark for what is between."""
     shorter = min(len(one), len(other))
     begin = 0
@@ -589,10 +589,13 @@ def _merged_words(one: list[str], other: list[str], why: str, blank: str = "") -
     end = 0
     while end < shorter - begin and one[-1 - end] == other[-1 - end]:
         end += 1
-    middle = [" ".join(map(str.strip, words[begin : len(words) - end])) for words in (one, other)]
+    between = [words[begin : len(words) - end] for words in (one, other)]
     kept = one[len(one) - end :] if end else []
-    mark = either(why, *middle) if any(middle) else ""
-    return [*one[:begin], *([mark + blank] if mark else []), *kept]
+    mark = either(why, *(" ".join(filter(str.strip, words)) for words in between))
+    ends = [words for words in between if words]
+    before = [" "] if any(words[0].isspace() for words in ends) else []
+    after = [" "] if any(words[-1].isspace() for words in ends) else []
+    return [*one[:begin], *before, mark, *after, *kept]
 
 
 def _is_keyed(elements: Sequence[Sequence[WordPart]]) -> bool:

@@ -421,13 +421,13 @@ class Parser:
         name, index, append = found[1], found[2], bool(found[3])
         if self._operator() == "(":
             self._take("(")
-            elements = self._elements()
+            elements = self._elements(name)
             return Assignment(name, index, append, (), elements)
         following = self.text[self.at : self.at + 1]
         ends = not following or following.isspace() or following in ";&|)"
         return Assignment(name, index, append, () if ends else self._word())
 
-    def _elements(self) -> tuple[Word, ...]:
+    def _elements(self, name: str) -> tuple[Word, ...]:
         line, out = self.line, []
         while True:
             self._newlines()
@@ -435,7 +435,7 @@ class Parser:
                 self._take(")")
                 return tuple(out)
             if self.at >= len(self.text) or (self._operator() and not self._placeholder()):
-                raise self.fail("this array is never closed", line)
+                raise self.fail(f"the array {name} is never closed", line)
             out.append(self._word())
 
     def _words(self) -> tuple[Word, ...]:
@@ -621,7 +621,10 @@ class Parser:
         self._deeper()
         body = self._list(())
         self.depth -= 1
-        self._close(")", line)
+        self._newlines()
+        if self._operator() != ")":
+            raise self.fail("this $( is never closed", line)
+        self._take(")")
         return WordPart(PartKind.COMMAND, self.text[begin : self.at - 1], quoted, body)
 
     def _backquoted(self, *, quoted: bool) -> WordPart:
@@ -673,4 +676,4 @@ class Parser:
                 depth += 1 if letter == opening else -1
                 if depth == 0:
                     return at
-        raise self.fail(f"this {opening} is never closed")
+        raise self.fail(f"this {'$' * (opening == '{')}{opening} is never closed")
