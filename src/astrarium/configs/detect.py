@@ -24,6 +24,9 @@ _ARGUMENTS: Final = re.compile(r"\s*--[A-Za-z]")
 _OF_STRATEGY: Final = ("plans", "strategy", "tp", "pp", "dp", "micro_batch", "groups")
 
 SHELL: Final = "shell"
+# What the name of a file promises where its content could be either.
+_SCRIPTS: Final = (".sh", ".bash", ".slurm", ".sbatch")
+_TABLES: Final = (".yaml", ".yml", ".toml")
 
 Reader: TypeAlias = "Callable[[Mapping[str, Any], str], Imported]"
 
@@ -57,7 +60,9 @@ def _of_file(path: Path, answers: Answers | None) -> Imported | None:
         from astrarium.configs.megatron.overrides import read_overrides
 
         return read_overrides(text, source)
-    if language_of(text) == SHELL:
+    named = path.suffix.lower()
+    is_shell = named in _SCRIPTS or (language_of(text) == SHELL and named not in _TABLES)
+    if is_shell or (named in _TABLES and text.startswith("#!")):
         from astrarium.configs.megatron.importing import read_launch_script
 
         return read_launch_script(text, source, answers)
@@ -116,8 +121,12 @@ def is_strategy(content: Mapping[str, Any]) -> bool:
 
 def _is_trainer(content: Mapping[str, Any]) -> bool:
     """LLaMA-Factory and axolotl."""
-    return "model_name_or_path" in content or (
-        "base_model" in content and ("sequence_len" in content or "micro_batch_size" in content)
+    return (
+        "model_name_or_path" in content
+        or (
+            "base_model" in content and ("sequence_len" in content or "micro_batch_size" in content)
+        )
+        or (isinstance(content.get("model"), str) and "cutoff_len" in content)
     )
 
 

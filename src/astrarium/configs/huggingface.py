@@ -19,7 +19,7 @@ from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "model": ("model_name_or_path", "base_model", "config_name"),
+    "model": ("model_name_or_path", "base_model", "config_name", "model"),
     "seq_length": (
         *("max_seq_len", "max_seq_length", "block_size", "model_max_length", "cutoff_len"),
         *("sequence_len", "max_length"),
@@ -34,6 +34,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 # Ways to train less than all weights, or for something else than the next token.
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", "use_peft", "adapter", "peft")
 _OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")
+_OTHERWISE: Final = {"gpt2": "gpt2small", "qwen3600m": "qwen306b"}  # other names of models
 _OFF: Final = ("", "0", "none", "null", "false", "full")
 PROGRAM: Final = "Hugging Face Trainer 4"
 
@@ -50,7 +51,8 @@ def _letters(name: str) -> str:
     lowered = name.lower().rpartition("/")[2].partition(" (")[0]
     for suffix in ("-hf", "-instruct", "-chat", "-base", "-it"):
         lowered = lowered.removesuffix(suffix)
-    return "".join(letter for letter in lowered.replace("meta-", "") if letter.isalnum())
+    letters = "".join(letter for letter in lowered.replace("meta-", "") if letter.isalnum())
+    return _OTHERWISE.get(letters, letters)
 
 
 def catalog_model(name: str) -> str | None:
@@ -65,7 +67,9 @@ def read_trainer(launch: Launch, source: str) -> Imported:
     for value in needed:
         for variable in unset_in(str(value)):
             raise OpenQuestionError(
-                f"{source}: ${variable} is never set; add --set {variable}=VALUE"
+                f"{source}: needs ${variable}, an argument of the script; give it behind the script"
+                if variable.isdigit()
+                else f"{source}: ${variable} is never set; add --set {variable}=VALUE"
             )
     read = _read(flags, source, launch.folder, launch.files)
     read.described.gpus, read.described.open_gpus = launch.gpus, launch.open_gpus
@@ -174,7 +178,10 @@ def _deepspeed(
     if content.get("train_batch_size") == AUTO:
         del content["train_batch_size"]
     stage = _count(flags, "zero")
+    distributed = flags.get("dist_config")
+    name_of = str(distributed.get("name", "")) if isinstance(distributed, Mapping) else ""
     sharded = "shard" in str(flags.get("fsdp", "")) or bool(flags.get("fsdp_config"))
+    sharded |= "fsdp" in name_of
     if stage is not None or (sharded and not name):
         content.setdefault("zero_optimization", {"stage": 3 if stage is None else stage})
     if str(flags.get("offload", "")).lower() == "true":

@@ -9,7 +9,7 @@ from astrarium.configs.imported import (
     AsIf,
     Imported,
     NotModelledError,
-    OpenQuestionError,
+    NotTrainingError,
     Used,
 )
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
@@ -40,6 +40,21 @@ _RENAMED: Final = {
     "checkpoint_activations": "checkpoint_activations",
     "moe_top_k": "moe_router_topk",
 }
+# Keys of files that only say where data and logs are.
+_OF_PARTS: Final = (
+    *("data_path", "vocab_file", "merge_file", "checkpoint_validation_with_forward_pass"),
+    *(
+        "tensorboard_dir",
+        "log_dir",
+        "use_wandb",
+        "save",
+        "load",
+        "text_gen_type",
+        "sample_input_file",
+    ),
+    *("eval_tasks", "wandb_project", "train_data_paths", "hostfile", "launcher", "finetune"),
+)
+_ENOUGH: Final = 1
 _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear")
 
 
@@ -50,15 +65,17 @@ def keys_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_neox(content: Mapping[str, Any]) -> bool:
     keys = keys_of(content)
-    return any(key in keys for key in MARKS[:2]) and not isinstance(keys.get("model"), Mapping)
+    parts = sum(key in keys for key in _OF_PARTS)
+    sizes = any(key in keys for key in MARKS[:2])
+    return (sizes or parts >= _ENOUGH) and not isinstance(keys.get("model"), Mapping)
 
 
 def read_neox(content: Mapping[str, Any], source: str) -> Imported:
     keys = keys_of(content)
     if "num_layers" not in keys:
-        raise OpenQuestionError(
-            f"{source}: a part of a GPT-NeoX configuration without the model's sizes; name the"
-            " file that has num_layers"
+        raise NotTrainingError(
+            f"{source}: a part of a GPT-NeoX configuration without the model's sizes, so no"
+            " training by itself; name the file that has num_layers"
         )
     kinds = str(keys.get("attention_config", ""))
     if "mamba" in kinds or "rwkv" in kinds or "gmlp" in kinds:

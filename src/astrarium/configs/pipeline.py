@@ -23,7 +23,7 @@ def layout_chunks(text: str) -> list[int]:
 
     Stages are divided by `|`; `E` is the embedding, `t` a layer, `m` a layer of multi-token
     prediction, `L` the loss; `x*n` and `(...)*n` repeat; commas mean nothing. Stages may be empty:
-    `E|t|t||L`. Embedding and loss are those of the first and the last stage wherever they stand,
+    `E|t|t||L`. Those of `m` are left out. Embedding and loss are those of the first and the last stage wherever they stand,
     as Megatron builds them.
     """
     flat = text.replace(",", "")
@@ -38,8 +38,7 @@ def layout_chunks(text: str) -> list[int]:
             f"the layout '{text}' has '{strange[0]}'; it is made of E, t, m, L, | and repeats"
             " such as t*8 or (tt|)*4"
         )
-    if "m" in flat:
-        raise InputError(f"the layout '{text}' has layers of multi-token prediction (m)")
+    flat = flat.replace("m", "")  # layers of multi-token prediction are not counted
     _check_ends(text, flat)
     return [stage.count("t") for stage in flat.split("|")]
 

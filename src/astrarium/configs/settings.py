@@ -69,4 +69,5 @@ class Described:
     recompute: str = ""  # words for it, where the strategy depends on the number of layers
     sizes: dict[str, int] = field(default_factory=dict)  # of the model, as far as they are stated
     vocabulary: int | None = None  # as the tokenizer's name tells, or the most there is
+    vocabulary_is_bound: bool = False
     open_gpus: str = ""  # the variable that the number of GPUs depends on

@@ -8,7 +8,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, OpenQuestionError, Unknown, Used
+from astrarium.configs.imported import (
+    AsIf,
+    Imported,
+    NotModelledError,
+    OpenQuestionError,
+    Unknown,
+    Used,
+)
 from astrarium.configs.megatron.arguments import (
     Arguments,
     Given,
@@ -183,6 +190,8 @@ def imported(
 
 def _conflicts(arguments: Arguments, s: Settings, *, is_fork: bool) -> list[str]:
     """What the program would stop at; forks know other values than Megatron-LM."""
+    if is_fork and "num_experts" in s and any(text[-1:].isdigit() for text in arguments.complaints):
+        raise NotModelledError("a pyramid of experts (--num-experts N M ...) is not modelled")
     if is_fork:
         own = [text for text in arguments.complaints if "invalid choice" not in text]
         return [*own, *([NO_MICRO_BATCH] if "micro_batch_size" not in s else [])]
@@ -226,12 +235,12 @@ def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
 def _vocabulary(described: Described) -> list[AsIf]:
     """What is taken for a vocabulary that no option states."""
     shape = described.shape
-    if shape is None or shape.vocab:
+    if shape is None or shape.vocab or described.sizes.get("entries of the vocabulary"):
         return []
     if described.vocabulary:
         why = "as the name of the tokenizer tells"
         return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
-    described.vocabulary = most_entries()
+    described.vocabulary, described.vocabulary_is_bound = most_entries(), True
     why = "an upper bound; with fewer entries it takes less memory and time"
     return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
 
@@ -305,6 +314,9 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
     if s.text("optimizer") not in ("", "adam"):
         why = "its states and its step are those of Adam"
         out.append(AsIf("--optimizer", s.text("optimizer"), "adam", why))
+    if "mtp_num_layers" in s:
+        why = "its layers and its second head take memory and time that are not counted"
+        out.append(AsIf("--mtp-num-layers", s.text("mtp_num_layers"), "not given", why))
     if "fp4" in s:
         out.append(AsIf("--fp4-format", s.text("fp4"), "none", "4-bit products are not modelled"))
     if s.flag("use_torch_fsdp2"):

@@ -22,7 +22,6 @@ _NEEDS_MODEL: Final = {
     "experimental_attention_variant": "another sort of attention",
     "linear_attention_freq": "another sort of attention",
     "heterogeneous_layers_config_path": "layers of several kinds",
-    "window_attn_skip_freq": "windows in some layers",
     "encoder_num_layers": "an encoder",
     "attention_output_gate": "gated attention",
 }
@@ -36,6 +35,8 @@ LAYER_NORM_VECTORS: Final = 2
 def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
     """The shape that the settings state, or None and why not."""
     for name, what in _NEEDS_MODEL.items():
+        if name == "mtp_num_layers" and where == "configuration":
+            continue  # predicted as if there were none, which is said
         if name in s and (s.text(name) not in _OFF or name == "mtp_num_layers"):
             return None, f"{what} ({name}) cannot be rebuilt from a {where}"
     hidden, layers = s.count("hidden_size"), s.count("num_layers")
@@ -100,7 +101,16 @@ def _windows(s: Settings, layers: int) -> tuple[int | None, ...]:
     """`(4095,0)` sees 4,095 earlier tokens and the token itself."""
     numbers = re.findall(r"-?\d+", s.text("window_size"))
     back = int(numbers[0]) if numbers else -1
-    return (back + 1,) * layers if back > 0 else ()
+    if back <= 0:
+        return ()
+    every = s.text("window_attn_skip_freq")
+    if not every:
+        return (back + 1,) * layers
+    if every.isdigit():  # every n-th layer sees everything
+        sees_all = tuple((number + 1) % max(int(every), 1) == 0 for number in range(layers))
+    else:
+        sees_all = tuple(not one for one in layer_pattern(every, layers, "window_attn_skip_freq"))
+    return tuple(None if whole else back + 1 for whole in sees_all)
 
 
 def _with_latent(s: Settings, shape: Shape) -> Shape:

@@ -141,7 +141,9 @@ def _flagscale_training(content: Mapping[str, Any], source: str, gpus: int | Non
     if path and "--tokenizer-model" not in words:
         words += ["--tokenizer-model", path]
     launch = Launch((), gpus, {}, (), is_script=False)
-    read = imported(parse_arguments(words), source, launch)
+    arguments = parse_arguments(words)
+    arguments.complaints.clear()  # its own tokenizers and numbers are no mistakes
+    read = imported(arguments, source, launch)
     return replace(read, program="FlagScale 0.8")
 
 

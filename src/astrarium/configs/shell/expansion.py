@@ -398,6 +398,11 @@ def _counted(found: re.Match[str]) -> list[str]:
     return list(map(str, numbers))
 
 
+def split_words(text: str) -> list[str]:
+    """Words as blanks part them; marks are kept whole."""
+    return [word for word in _split(text) if word]
+
+
 def _split(text: str) -> list[str]:
     """Cut at blanks, but not inside a mark; blanks at either end keep words apart."""
     if _MARK not in text:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
-from astrarium.configs.shell.expansion import shown, unset_in
+from astrarium.configs.shell.expansion import shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
 from astrarium.configs.values import Answers
 from astrarium.strategy.options import Treatment, options_by_flag
@@ -117,6 +117,8 @@ def _without_command(script: Script, where: str, header: Mapping[str, str]) -> L
         return Launch(arguments, gpus, _environment(script), (*script.notes, note))
     started = [shown(one.words[0]) for one in script.commands if one.words]
     nested = [word for one in script.commands for word in one.words if word.endswith(".sh")]
+    for name in nested:
+        _refuse(name, (), where)
     if nested:
         raise OpenQuestionError(
             f"{where}: it starts {shown(nested[0])}, which is not beside it; name that file"
@@ -239,7 +241,7 @@ def _loose_options(script: Script) -> tuple[str, ...]:
     """Options that variables hold, where no command uses them."""
     out: list[str] = []
     for value in script.variables.values.values():
-        words = value.split() if isinstance(value, str) else list(value)
+        words = split_words(value) if isinstance(value, str) else list(value)
         if words and words[0].startswith("--") and _options_in(words):
             out += words
     return tuple(out)

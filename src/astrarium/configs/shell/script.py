@@ -258,7 +258,9 @@ class _Reader:
         for patterns, body in one.branches:
             texts = [self.variables.joined(pattern) for pattern in patterns]
             if any(fnmatchcase(subject, text) for text in texts):
-                return self.run(body)
+                return self._unless_failing(
+                    lambda body=body: self.run(body), lambda: True, one.line
+                )  # type: ignore[misc]
         return True
 
     def _any(self, bodies: Sequence[Sequence[Statement]], line: int) -> None:
@@ -377,7 +379,7 @@ class _Reader:
         head = plain(one.words[0])
         if head in _DECLARING:
             return builtins.declare(self, one)
-        before = dict(self.variables.values)
+        before = {one.name: self.variables.values.get(one.name) for one in one.assignments}
         exported = set(self.variables.exported)
         if one.assignments:
             words = self.variables.words(one.words)
@@ -391,8 +393,16 @@ class _Reader:
                 words = self.variables.words(one.words)
             met = self.call(words, one.line)
         if one.assignments:
-            self.variables.values, self.variables.exported = before, exported
+            self._restore(before)
+            self.variables.exported = exported
         return met
+
+    def _restore(self, before: Mapping[str, Held | None]) -> None:
+        for name, value in before.items():
+            if value is None:
+                self.variables.values.pop(name, None)
+            else:
+                self.variables.values[name] = value
 
     def assign(self, one: Assignment) -> None:
         variables = self.variables
@@ -442,11 +452,7 @@ class _Reader:
         before, variables.positional = variables.positional, words[1:]
         self.local.append({})
         met = self.follow(self.functions[words[0]])
-        for name, value in self.local.pop().items():
-            if value is None:
-                variables.values.pop(name, None)
-            else:
-                variables.values[name] = value
+        self._restore(self.local.pop())
         variables.positional = before
         self.flow = "" if self.flow == "return" else self.flow
         return met
