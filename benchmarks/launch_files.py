@@ -2,12 +2,13 @@
 
     python benchmarks/launch_files.py FOLDER [--oracle] [--gpu TYPE] [--json FILE] [--list]
 
-A file is *read* if `astrarium explain FILE --gpus TYPE` has all it needs; *counted* if the number of
-GPUs has to be given beside it, because the machine decides it. Else it *asks* a question, is *not
-modelled* (refused by name: BERT, adapters), is *no training* (a conversion, a test, a part of a
-configuration), or is *refused* as no file of this kind. Families are the folders of FOLDER.
-`--oracle` runs shell scripts in a sandbox (`tools/shell_oracle.py`) and compares what bash passes to
-programs with what was read.
+A file is *read* if `astrarium explain FILE --gpus TYPE` has all it needs; *counted* if the number
+of GPUs has to be given beside it, because the machine decides it. Else it *asks* a question, is
+*not modelled* (refused by name: BERT, adapters), is *no training* (a conversion, a test, a part of
+a configuration), or is *refused* as no file of this kind. Families are the folders of FOLDER, and
+the share is that of read and counted files among all that are trainings which are modelled.
+`--oracle` runs shell scripts in a sandbox (`tools/shell_oracle.py`) and compares what bash passes
+to programs with what was read.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 SHELL: Final = (".sh", ".slurm", ".sbatch")
 SECONDS: Final = 20
 OUTCOMES: Final = ("read", "counted", "asks", "not modelled", "no training", "refused", "fails")
+
+
+REFUSALS: Final = (
+    (OpenQuestionError, "asks"),
+    (NotModelledError, "not modelled"),
+    (NotTrainingError, "no training"),
+)
 
 
 class Outcome(NamedTuple):
@@ -94,35 +102,32 @@ def outcome(path: Path, root: Path, gpu: str) -> Outcome:
 
     signal.alarm(SECONDS)
     try:
-        read = read_config(str(path), "the arguments")
-        if read is None:
-            return made("refused", "not recognised")
-        facts = facts_of(read)
-        strategy = read.described.strategy
-        if read.described.gpus is None:
-            replica = 1
-            for name in ("tp", "pp", "cp"):
-                replica *= strategy.get(name) or 1
-            count = max(replica, strategy.get("ep") or 1, 8)
-            case = reviewed(asked(f"{gpu}:{count}"), read)
-            return made("counted", "; ".join(case.conflicts), facts)
-        case = reviewed(asked(gpu), read)
-        return made("read", "; ".join(case.conflicts), facts)
-    except OpenQuestionError as error:
-        return made("asks", str(error))
-    except NotModelledError as error:
-        return made("not modelled", str(error))
-    except NotTrainingError as error:
-        return made("no training", str(error))
-    except AstrariumError as error:
-        asks = "add --" in str(error) or "--set" in str(error)
-        return made("asks" if asks else "refused", str(error))
+        return made(*_read(path, gpu))
     except TimeoutError:
         return made("fails", f"takes more than {SECONDS} seconds")
-    except Exception as error:  # noqa: BLE001  a traceback is what is looked for
+    except AstrariumError as error:
+        named = next((what for kind, what in REFUSALS if isinstance(error, kind)), "refused")
+        asks = named == "refused" and ("add --" in str(error) or "--set" in str(error))
+        return made("asks" if asks else named, str(error))
+    except Exception as error:  # a traceback is what is looked for
         return made("fails", f"{type(error).__name__}: {error}")
     finally:
         signal.alarm(0)
+
+
+def _read(path: Path, gpu: str) -> tuple[str, str, dict[str, Any]]:
+    read = read_config(str(path), "the arguments")
+    if read is None:
+        return "refused", "not recognised", {}
+    strategy = read.described.strategy
+    if read.described.gpus is not None:
+        case = reviewed(asked(gpu), read)
+        return "read", "; ".join(case.conflicts), facts_of(read)
+    replica = 1
+    for name in ("tp", "pp", "cp"):
+        replica *= strategy.get(name) or 1
+    case = reviewed(asked(f"{gpu}:{max(replica, strategy.get('ep') or 1, 8)}"), read)
+    return "counted", "; ".join(case.conflicts), facts_of(read)
 
 
 def agreement(path: Path) -> str:

@@ -3,8 +3,9 @@
     python tools/shell_oracle.py SCRIPT [ARGUMENTS ...]
 
 The script is copied with its folder to a temporary place and run there with a PATH of stand-ins:
-python, torchrun, srun and the like write down their arguments and do nothing; `srun ... bash -c` and
-its kind go on to the inner shell. Home is empty, there is little time and memory, and as root the
+python, torchrun, srun and the like write down their arguments and do nothing; `srun ... bash -c`
+and its kind go on to the inner shell.
+Home is empty, there is little time and memory, and as root the
 script runs as nobody and without a network. Still: this runs the script. `astrarium explain` never
 does; this is what its reader is tested against.
 """

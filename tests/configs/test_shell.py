@@ -125,7 +125,7 @@ def test_any_words_are_read_or_refused(words: list[str]) -> None:
         ("[[ $A =~ ^y[a-z]+$ ]]", True),
         ("[[ -f x || $A == yes ]]", True),
         ("[[ -f x && $A == yes ]]", None),
-        ("[ -n \"$(hostname)\" ]", None),
+        ('[ -n "$(hostname)" ]', None),
         ('[ "$NEVER" = 1 ]', False),
     ],
 )

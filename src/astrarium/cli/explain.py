@@ -67,9 +67,6 @@ def explain(
     plan: str,
     against: str | None,
     rank: int,
-    arguments: Sequence[str] | None,
-    set: Sequence[str] | None,  # noqa: A002  as the flag is called
-    vocab_size: int | None,
     json: bool,
     out: str | None,
     report: str | None,
@@ -79,6 +76,8 @@ def explain(
     from pathlib import Path
 
     from astrarium.cli import programs
+
+    answers = _answers(*(values.pop(name) for name in ANSWERS))
     from astrarium.plans.files import is_plan
 
     if programs.is_program(plan):
@@ -88,7 +87,6 @@ def explain(
         from astrarium.cli import review
         from astrarium.configs.detect import read_config
 
-        answers = _answers(arguments or (), set or (), vocab_size)
         imported = read_config(plan, "the arguments", answers)
         if imported is not None:
             review.answer(ctx, imported, values, json=json, out=out)
@@ -104,19 +102,21 @@ def explain(
         write_report(ctx, load_document(Path(plan)), rank)
 
 
-def _answers(arguments: Sequence[str], set_: Sequence[str], vocab_size: int | None) -> Answers:
+def _answers(
+    arguments: Sequence[str] | None, set_: Sequence[str] | None, vocab_size: int | None
+) -> Answers:
     """What the command line says about what a script leaves open."""
     from os import environ
 
     from astrarium.configs.values import Answers
 
     variables = {}
-    for text in set_:
+    for text in set_ or ():
         name, equals, value = text.partition("=")
         if not name or (not equals and name not in environ):
             raise InputError(f"--set {text}: not set here; write --set {name or 'NAME'}=VALUE")
         variables[name] = value if equals else environ[name]
-    return Answers(tuple(arguments), variables, vocab_size)
+    return Answers(tuple(arguments or ()), variables, vocab_size)
 
 
 def _check_report(plan: str, against: str | None, report: str) -> None:

@@ -69,7 +69,7 @@ def answer(
         from astrarium.report.plan.imported import import_report
 
         output.show(lambda width: import_report(document, width))
-    if not document.runs:
+    if document.runs is False:
         ctx.exit(1)
 
 
@@ -124,6 +124,8 @@ def _document(case: ReviewedConfig) -> ImportDocument:
     fit = _fit(case)
     answer, error = _answer(case)
     asked, imported = case.asked, case.imported
+    unsure = imported.savings() if fit is not None and not fit.fits else ()
+    runs = fit is not None and fit.fits and not case.conflicts
     return ImportDocument(
         SCHEMA,
         imported.source,
@@ -133,12 +135,13 @@ def _document(case: ReviewedConfig) -> ImportDocument:
         cluster_part(asked.cluster),
         options_part(imported),
         case.conflicts,
-        fit is not None and fit.fits and not case.conflicts,
+        None if unsure and not case.conflicts else runs,
         fit,
         answer,
         faster_than(fit, answer),
         error,
         _notes(case),
+        unsure,
     )
 
 

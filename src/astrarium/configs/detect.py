@@ -60,17 +60,22 @@ def _of_file(path: Path, answers: Answers | None) -> Imported | None:
         from astrarium.configs.megatron.overrides import read_overrides
 
         return read_overrides(text, source)
-    named = path.suffix.lower()
-    is_shell = named in _SCRIPTS or (language_of(text) == SHELL and named not in _TABLES)
-    if is_shell or (named in _TABLES and text.startswith("#!")):
+    named, looks_shell = path.suffix.lower(), language_of(text) == SHELL
+    content: object = None
+    if not looks_shell or named in _TABLES:
+        try:
+            content = content_of(path)
+        except InputError:
+            if not looks_shell and named not in _SCRIPTS:
+                raise
+    reader = reader_of(content) if isinstance(content, Mapping) else None
+    if reader is not None and isinstance(content, Mapping):
+        return reader(content, source)
+    if named in _SCRIPTS or (looks_shell and not isinstance(content, Mapping)):
         from astrarium.configs.megatron.importing import read_launch_script
 
         return read_launch_script(text, source, answers)
-    content = content_of(path)
-    if not isinstance(content, Mapping):
-        return None
-    reader = reader_of(content)
-    return None if reader is None else reader(content, source)
+    return None
 
 
 def content_of(path: Path) -> object:
@@ -130,6 +135,10 @@ def _is_trainer(content: Mapping[str, Any]) -> bool:
     )
 
 
+def _nanotron(content: Mapping[str, Any]) -> bool:
+    return "parallelism" in content and "tokens" in content
+
+
 def _neox(content: Mapping[str, Any]) -> bool:
     from astrarium.configs.neox import is_neox
 
@@ -167,6 +176,7 @@ def _loaded(module: str, name: str) -> Callable[[Mapping[str, Any]], Reader]:
 
 # Programs that are known by some of their keys, and who reads their files.
 _FAMILIES: Final = (
+    (_nanotron, _loaded("nanotron", "read_nanotron")),
     (_is_trainer, _loaded("huggingface", "read_trainer_file")),
     (_neox, _loaded("neox", "read_neox")),
     (_flagscale, _loaded("megatron.nested", "read_flagscale")),
@@ -182,10 +192,6 @@ def reader_of(content: Mapping[str, Any]) -> Reader | None:
     from astrarium.configs import accelerate, deepspeed, torchtitan_file
     from astrarium.configs.megatron import overrides
 
-    if "parallelism" in content and "tokens" in content:
-        from astrarium.configs.nanotron import read_nanotron
-
-        return read_nanotron
     for known, reader in _FAMILIES:
         if known(content):
             return reader(content)

@@ -1,4 +1,4 @@
-"""Trainings with the Trainer of transformers and its kin: arguments of scripts, YAML of their tools.
+"""Trainings with the Trainer of transformers and its kin: arguments of scripts, YAML files.
 
 LLaMA-Factory, axolotl and scripts such as DeepSpeed-Chat's say the same in other words: a model by
 name, sequences on a GPU, DeepSpeed's file or ZeRO's stage. `_NAMES` are these words.

@@ -17,6 +17,25 @@ _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
 NOT_AN_OPTION: Final = "not an option of"
 MOST_LAYERS: Final = 10_000  # a larger number is a typing error
+# Options that are not modelled and would save memory.
+SAVINGS: Final = (
+    *("--grad-reduce-in-bf16", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
+    *("--exp-avg-sq-dtype", "--fp8-param-gather", "--fp8-param", "--cpu-offloading", "--fp4-param"),
+    *("--use-bnb-optimizer", "--checkpoint-in-cpu", "--ds-sequence-parallel-fpdt", "--random-ltd"),
+    *(
+        "zero_optimization.offload_param",
+        "fsdp_offload_params",
+        "offload_param_device",
+        "--fine-grained-activation-offloading",
+    ),
+    *("--distribute-saved-activations", "--use-precision-aware-optimizer", "--offload-modules"),
+    *(
+        "--megatron-fsdp-main-grads-dtype",
+        "--megatron-fsdp-grad-comm-dtype",
+        "--fsdp-double-buffer",
+    ),
+    *("training.enable_cpu_offload", "--moe-layer-recompute", "--megatron-fsdp-main-params-dtype"),
+)
 _PADDING: Final = 0.05  # of a vocabulary
 
 
@@ -134,6 +153,13 @@ class Imported(Value, frozen=True):
 
         model = assemble(self.source, "config", Architecture.DECODER, shape)
         return with_config(model, shape)
+
+    def savings(self) -> tuple[str, ...]:
+        """What it states that would save memory and is not modelled."""
+        found = [one.text for one in self.as_if if one.option in SAVINGS]
+        if self.described.vocabulary_is_bound:
+            found += [one.text for one in self.as_if if one.option == "--vocab-size"]
+        return tuple(found)
 
     def batch(self, gpus: int) -> int | None:
         """Sequences of an iteration; if only those of a replica are stated, on `gpus` GPUs."""

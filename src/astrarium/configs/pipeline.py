@@ -23,8 +23,8 @@ def layout_chunks(text: str) -> list[int]:
 
     Stages are divided by `|`; `E` is the embedding, `t` a layer, `m` a layer of multi-token
     prediction, `L` the loss; `x*n` and `(...)*n` repeat; commas mean nothing. Stages may be empty:
-    `E|t|t||L`. Those of `m` are left out. Embedding and loss are those of the first and the last stage wherever they stand,
-    as Megatron builds them.
+    `E|t|t||L`. Those of `m` are left out. Embedding and loss are those of the first and the last
+    stage wherever they stand, as Megatron builds them.
     """
     flat = text.replace(",", "")
     for pattern in _REPEATS:

@@ -140,6 +140,12 @@ def imported(
     if answers and answers.vocabulary:
         values["vocab_size"] = str(answers.vocabulary)
     settings = Settings(values)
+    pattern = settings.text("hybrid_layer_pattern") + settings.text("hybrid_override_pattern")
+    if "M" in pattern:
+        raise NotModelledError(
+            f"{source}: layers of Mamba ({pattern[:40]}) are not modelled; the nearest is a model"
+            " of attention of the same sizes, without the pattern"
+        )
     found = _overruled(values, settings)
     settings = Settings(values)
     conflicts = _conflicts(arguments, settings, is_fork=is_fork)

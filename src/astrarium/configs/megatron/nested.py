@@ -30,8 +30,9 @@ _OF_RECIPES: Final = (
     "train.global_batch_size",
 )
 _OTHER_MODELS: Final = re.compile(
-    r"(^|[_-])(vl|vlm|omni|audio|asr|wan|flux|dit|mimo|llava)([_-]|\d|$)"
+    r"(^|[_-])(vl|vlm|omni|audio|asr|wan|flux|dit|mimo|llava|flickr8k|45v|46v)([_-]|\d|$)"
 )
+_HYBRIDS: Final = re.compile(r"nemotron_?(3|h|nano)|mamba")
 _ADAPTERS: Final = re.compile(r"(^|[_-])(peft|lora|dora)([_-]|$)")
 _RECIPE_ENDS: Final = re.compile(r"_(pretrain|sft|finetune|peft|lora|distill|\d+gpu).*$")
 
@@ -48,6 +49,8 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
         )
     if _ADAPTERS.search(lowered) or _value(words, "--peft_scheme") or _value(words, "--peft"):
         raise NotModelledError(f"{source}: the recipe {recipe} trains adapters; not modelled")
+    if _HYBRIDS.search(lowered):
+        raise NotModelledError(f"{source}: the recipe {recipe} has layers of Mamba; not modelled")
     pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
     values = {key: value for key, _, value in pairs} | {
         key: value for key, value in extra.items() if "." in key

@@ -194,24 +194,14 @@ class Variables:
         return self._parameter(target + rest)
 
     def _element(self, name: str, index: str) -> list[str] | None:
-        if name in ("@", "*"):
-            return self.positional
-        if name.isdigit():
-            position = int(name)
-            whole = [self.name, *self.positional]
-            return [whole[position]] if position < len(whole) else None
-        if name == "#":
-            return [str(len(self.positional))]
-        if name == "?":
-            return ["0"]
+        if not name.isidentifier():
+            return self._special(name)
         value = self.values.get(name)
         if value is None:
             return [] if index in _ALL else None
         if isinstance(value, dict):
-            if index in _ALL:
-                return list(value.values())
-            found = value.get(self._inner(index[1:-1]))
-            return None if found is None else [found]
+            found = list(value.values()) if index in _ALL else value.get(self._inner(index[1:-1]))
+            return [found] if isinstance(found, str) else found
         elements = value if isinstance(value, list) else [value]
         if index in _ALL:
             return elements
@@ -219,6 +209,15 @@ class Variables:
         if position is None or not -len(elements) <= position < len(elements):
             return None
         return [elements[position]]
+
+    def _special(self, name: str) -> list[str] | None:
+        """`$@`, `$1`, `$#`, `$?`."""
+        if name.isdigit():
+            whole = [self.name, *self.positional]
+            return [whole[int(name)]] if int(name) < len(whole) else None
+        if name in ("@", "*"):
+            return self.positional
+        return {"#": [str(len(self.positional))], "?": ["0"]}.get(name)
 
     def _whole(self, text: str) -> int | None:
         value = self.arithmetic(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
-from astrarium.configs.shell.expansion import shown, split_words, unset_in
+from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
 from astrarium.configs.values import Answers
 from astrarium.strategy.options import Treatment, options_by_flag
@@ -111,6 +111,12 @@ def _without_command(script: Script, where: str, header: Mapping[str, str]) -> L
         for word in (program, *arguments[:1]):
             _refuse(word, arguments, where)
     arguments = _loose_options(script)
+    needs = [word for word in arguments if alternatives(word)]
+    if needs:
+        raise NotTrainingError(
+            f"{where}: no command starts a training; it holds options for another script, which"
+            f" depend on {unset_in(needs[0])[0]}; name the script that starts the training"
+        )
     if arguments and not script.commands:
         note = f"{where}: no command starts a training; its variables hold the options"
         gpus, _ = _gpus_of((), header, script)

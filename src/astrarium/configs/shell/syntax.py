@@ -1,13 +1,14 @@
 """The grammar of shell scripts: from a text to statements, words and their parts.
 
 A parser by recursive descent, as bash has it: keywords count only where a command begins, quotes
-nest inside of `$(...)`, texts of `<<EOF` begin on the next line. What variables hold is the business
-of `expansion`, what commands do that of `script`.
+nest inside of `$(...)`, texts of `<<EOF` begin on the next line. What variables hold is the
+business of `expansion`, what commands do that of `script`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from astrarium.configs.shell.nodes import (
@@ -43,7 +44,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.:-]*")
 _BRACKETS: Final = re.compile(r"[ \t]*\([ \t]*\)")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
-# A mark of `expansion`, in a text that the script puts together itself, is one letter to the grammar.
+# A mark of `expansion`, in a text that the script puts together, is a letter to the grammar.
 _PLAIN: Final = re.compile("(?:[^\\s;&|()<>\"'`$\\\\\0]|\0[^\0]*\0)+")
 # What templates leave to the user: <path to vocabulary>. bash would take it for redirections.
 PLACEHOLDER: Final = re.compile(r"<[A-Za-z][\w ,./'():-]*[\w)]>")
@@ -509,42 +510,51 @@ class Parser:
     def _word(self) -> Word:
         parts: list[WordPart] = []
         begin = self.at
-        text = self.text
-        while self.at < len(text):
-            letter = text[self.at]
-            found = _PLAIN.match(text, self.at)
-            if found:
-                parts.append(WordPart(PartKind.TEXT, found[0]))
-                self.at = found.end()
-            elif text.startswith("\\\n", self.at):
-                self.at, self.line = self.at + 2, self.line + 1
-                if not parts:
-                    self._blanks()
-            elif letter == "\\":
-                parts.append(WordPart(PartKind.TEXT, text[self.at + 1 : self.at + 2], True))
-                self.at += 2
-            elif letter == "'":
-                parts.append(WordPart(PartKind.TEXT, self._single_quoted(), True))
-            elif letter == '"':
-                self.at += 1
-                parts += self._double_quoted('"')
-            elif letter in "$`":
-                parts.append(self._dollar(quoted=False))
-            elif placeholder := self._placeholder():
-                parts.append(WordPart(PartKind.TEXT, f"\0{placeholder[0]}\0", True))
-                self.at = placeholder.end()
-            elif letter in "<>" and text[self.at + 1 : self.at + 2] == "(":
-                self.at += 1
-                parts.append(self._substitution(quoted=True))
-            elif letter == "(" and parts and parts[-1].text[-1:] in ("@", "?", "+", "*", "!"):
-                end = self._bracket(self.at, "(", ")")  # a pattern such as +([0-9])
-                parts.append(WordPart(PartKind.TEXT, text[self.at : end]))
-                self.at = end
-            else:
+        while self.at < len(self.text):
+            more = self._plain_part(parts) or self._special_part(parts)
+            if more is None:
                 break
+            parts += more
         if self.at == begin:
             raise self.fail(f"a word is missing before '{self._shown_here()}'")
         return tuple(parts)
+
+    def _plain_part(self, parts: Sequence[WordPart]) -> list[WordPart] | None:
+        """Unquoted text, or a line that goes on."""
+        found = _PLAIN.match(self.text, self.at)
+        if found:
+            self.at = found.end()
+            return [WordPart(PartKind.TEXT, found[0])]
+        if not self.text.startswith("\\\n", self.at):
+            return None
+        self.at, self.line = self.at + 2, self.line + 1
+        if not parts:
+            self._blanks()
+        return [WordPart(PartKind.TEXT, "")]
+
+    def _special_part(self, parts: Sequence[WordPart]) -> list[WordPart] | None:
+        """Quotes, what $ begins, and what only looks like an operator; None: the word ends."""
+        text, letter = self.text, self.text[self.at]
+        if letter == "\\":
+            self.at += 2
+            return [WordPart(PartKind.TEXT, text[self.at - 1 : self.at], True)]
+        if letter == "'":
+            return [WordPart(PartKind.TEXT, self._single_quoted(), True)]
+        if letter == '"':
+            self.at += 1
+            return self._double_quoted('"')
+        if letter in "$`":
+            return [self._dollar(quoted=False)]
+        if placeholder := self._placeholder():
+            self.at = placeholder.end()
+            return [WordPart(PartKind.TEXT, f"\0{placeholder[0]}\0", True)]
+        if letter in "<>" and text[self.at + 1 : self.at + 2] == "(":
+            self.at += 1
+            return [self._substitution(quoted=True)]
+        if letter == "(" and parts and parts[-1].text[-1:] in ("@", "?", "+", "*", "!"):
+            begin, self.at = self.at, self._bracket(self.at, "(", ")")  # such as +([0-9])
+            return [WordPart(PartKind.TEXT, text[begin : self.at])]
+        return None
 
     def _single_quoted(self) -> str:
         begin, line = self.at + 1, self.line
