@@ -4,10 +4,9 @@
 
 The script is copied with its folder to a temporary place and run there with a PATH of stand-ins:
 python, torchrun, srun and the like write down their arguments and do nothing; `srun ... bash -c`
-and its kind go on to the inner shell.
-Home is empty, there is little time and memory, and as root the
-script runs as nobody and without a network. Still: this runs the script. `astrarium explain` never
-does; this is what its reader is tested against.
+and its kind go on to the inner shell. Home is empty, there is little time and memory, and as root
+the script runs as nobody and without a network. Still: this runs the script. `astrarium explain`
+never does; this is what its reader is tested against.
 """
 
 from __future__ import annotations
@@ -156,7 +155,6 @@ def _run(script: Path, arguments: Sequence[str], variables: Mapping[str, str]) -
     is_root = os.geteuid() == 0
     alone = [shutil.which("unshare") or "", "-n"] if is_root and _can_unshare() else []
     bash = shutil.which("bash") or "bash"
-    who: dict[str, int] = {"user": _NOBODY, "group": _NOBODY} if is_root and not alone else {}
     if alone:
         alone += [
             shutil.which("setpriv") or "",
@@ -175,7 +173,8 @@ def _run(script: Path, arguments: Sequence[str], variables: Mapping[str, str]) -
             timeout=SECONDS,
             check=False,
             preexec_fn=limited,
-            **who,  # type: ignore[arg-type]
+            user=_NOBODY if is_root and not alone else None,
+            group=_NOBODY if is_root and not alone else None,
         )
     except subprocess.TimeoutExpired:
         return

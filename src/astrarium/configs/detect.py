@@ -23,6 +23,7 @@ _KEY: Final = re.compile(r"^\s*(?:- )?[\w.\"'-]+\s*:(?:\s|$)", re.MULTILINE)
 _ARGUMENTS: Final = re.compile(r"\s*--[A-Za-z]")
 _OF_STRATEGY: Final = ("plans", "strategy", "tp", "pp", "dp", "micro_batch", "groups")
 
+_PYTHON: Final = re.compile(r"^(?:import \w+$|from [\w.]+ import |def \w+\()", re.MULTILINE)
 SHELL: Final = "shell"
 # What the name of a file promises where its content could be either.
 _SCRIPTS: Final = (".sh", ".bash", ".slurm", ".sbatch")
@@ -56,6 +57,10 @@ def _of_file(path: Path, answers: Answers | None) -> Imported | None:
     from astrarium.documents.parsing import read_text
 
     source, text = str(path), read_text(path)
+    if path.suffix == ".py" or _PYTHON.search(text):
+        from astrarium.configs.python_file import read_python
+
+        return read_python(text, source)
     if is_overrides(text) and not (_FLAG.search(text) or _SECTION.search(text)):
         from astrarium.configs.megatron.overrides import read_overrides
 
@@ -68,6 +73,12 @@ def _of_file(path: Path, answers: Answers | None) -> Imported | None:
         except InputError:
             if not looks_shell and named not in _SCRIPTS:
                 raise
+    if isinstance(content, Mapping):
+        from astrarium.configs.python_file import started_by
+
+        started = started_by(content, path)
+        if started is not None:
+            return _of_file(started, answers)
     reader = reader_of(content) if isinstance(content, Mapping) else None
     if reader is not None and isinstance(content, Mapping):
         return reader(content, source)

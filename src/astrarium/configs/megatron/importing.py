@@ -77,6 +77,11 @@ def read_launch_script(text: str, source: str, answers: Answers | None = None) -
         from astrarium.configs.megatron.nested import read_recipe
 
         return read_recipe(launch, source, answers.variables if answers else {})
+    if launch.kind in ("torchtitan", "own"):
+        from astrarium.configs import python_file
+
+        reader = python_file.read_torchtitan_launch if launch.kind == "torchtitan" else None
+        return (reader or python_file.read_own)(launch, source)
     if launch.kind == "huggingface":
         from astrarium.configs.huggingface import read_trainer
 

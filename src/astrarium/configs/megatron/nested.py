@@ -52,9 +52,8 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
     if _HYBRIDS.search(lowered):
         raise NotModelledError(f"{source}: the recipe {recipe} has layers of Mamba; not modelled")
     pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
-    values = {key: value for key, _, value in pairs} | {
-        key: value for key, value in extra.items() if "." in key
-    }
+    values = {str(key): str(value) for key, _, value in pairs}
+    values |= {key: value for key, value in extra.items() if "." in key}
     length = _value(words, "--seq_length") or _value(words, "--seq-length")
     if length:
         values.setdefault("model.seq_length", length)

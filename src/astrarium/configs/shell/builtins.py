@@ -167,6 +167,14 @@ def _eval(reader: _Reader, words: list[str], line: int) -> bool | None:
     return reader.run(parse(" ".join(words[1:]), reader.sources[-1], line))
 
 
+def _exec(reader: _Reader, words: list[str], line: int) -> bool | None:
+    """The command takes the place of the shell."""
+    if len(words) > 1:
+        reader.call(words[1:], line)
+        reader.flow = "exit"
+    return True
+
+
 def _set(reader: _Reader, words: list[str], _: int) -> bool:
     if "--" in words:
         reader.variables.positional = words[words.index("--") + 1 :]
@@ -205,8 +213,8 @@ def _read(reader: _Reader, words: list[str], _: int) -> bool | None:
         return None
     if not whole and not text:
         return False
-    line, _, rest = (text, "", "") if whole else text.partition("\n")
-    reader.input = rest
+    line = text if whole else text.partition("\n")[0]
+    reader.input = "" if whole else text.partition("\n")[2]
     separator = variables.text("IFS")
     if any(re.fullmatch(r"-\w*a", word) for word in words):
         parts = line.split(separator) if separator and separator.strip() else line.split()
@@ -285,6 +293,7 @@ BUILTINS: Final[Mapping[str, Callable[[_Reader, list[str], int], bool | None]]] 
     ".": _source,
     "unset": _unset,
     "eval": _eval,
+    "exec": _exec,
     "set": _set,
     "shift": _shift,
     "exit": _leave("exit"),

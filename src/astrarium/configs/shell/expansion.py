@@ -133,6 +133,9 @@ class Variables:
     def expand(self, word: Sequence[WordPart]) -> list[str]:
         words: list[str] = []
         current, begun = "", False
+        filled = [part for part in word if part.text or part.kind is not PartKind.TEXT]
+        if len(filled) == 1 and filled[0].quoted and not self._pieces(filled[0]):
+            return []  # "$@" and "${A[@]}" of nothing are no word
         for part in word:
             pieces = self._pieces(part)
             if part.kind is not PartKind.TEXT and not part.quoted:
@@ -226,7 +229,7 @@ class Variables:
     def _changed(self, name: str, index: str, value: list[str] | None, rest: str) -> list[str]:
         """`rest` is what follows the name: a default, a part, a replacement."""
         sign = rest[:2] if rest[0] == ":" and rest[1:2] and rest[1] in "-=+?" else rest[:1]
-        empty = value is None or (sign.startswith(":") and "".join(value) == "")
+        empty = not value or (sign.startswith(":") and "".join(value) == "")
         if sign[-1] in "-=+?" and sign != ":":
             return self._with_default(name, value, sign, rest[len(sign) :], empty=empty)
         if value is None:

@@ -58,6 +58,7 @@ class Launch(Value, frozen=True):
     notes: tuple[str, ...]
     is_script: bool = True
     program: str = ""
+    launcher: tuple[str, ...] = ()
     kind: str = "megatron"
     files: Mapping[str, str | None] = {}
     folder: Path | None = None
@@ -81,6 +82,8 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
             text, where, known, answers.arguments, answers.variables, past_failures=True
         )
     trainings = _trainings(script)
+    if trainings and trainings[0][1] == "own" and not _has_settings(trainings[0][0], where):
+        trainings = []
     notes = list(script.notes)
     if not trainings:
         return _without_command(script, where, header)
@@ -97,11 +100,20 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
         _environment(script),
         tuple(notes),
         program=program,
+        launcher=tuple(launcher),
         kind=kind,
         files=script.files,
         folder=folder,
         open_gpus="" if gpus else why,
     )
+
+
+def _has_settings(command: Command, where: str) -> bool:
+    """Whether the settings of a program without options lie beside the script."""
+    launcher = list(command.words)
+    named = launcher[launcher.index("--config_file") + 1 :] if "--config_file" in launcher else []
+    folder = Path(where).absolute().parent
+    return any((folder / shown(name)).is_file() for name in (*named[:1], "ds_config.json"))
 
 
 def _without_command(script: Script, where: str, header: Mapping[str, str]) -> Launch:
@@ -171,32 +183,31 @@ def _refuse(program: str, arguments: Sequence[str], where: str) -> None:
 
 
 def kind_of(command: Command) -> str:
-    """What a command trains with: megatron, bridge, huggingface; "" if it is no training."""
-    _, program, arguments = _parted(command.words)
+    """What reads the training of a command; "" if it is none that is known."""
+    launcher, program, arguments = _parted(command.words)
     name = program.rpartition("/")[2]
     table = _programs()
-    if name in table["bridge"]:
-        return "bridge"
-    if name in table["megatron"]:
-        return "megatron"
-    if any(
-        fnmatchcase(name, pattern) for pattern in (*table["not_modelled"], *table["no_training"])
-    ):
-        return ""
+    refused = (*table["not_modelled"], *table["no_training"])
     flags = {word.partition("=")[0] for word in arguments}
-    if "--model_name_or_path" in flags or "--config_name" in flags:
-        return "huggingface"
-    if _options_in(arguments) >= _ENOUGH and (name or "--num-layers" in flags):
-        return "megatron"
-    return ""
+    has_file = "accelerate" in launcher and "--config_file" in launcher
+    is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
+    kinds = {
+        "bridge": name in table["bridge"],
+        "megatron": name in table["megatron"],
+        "": any(fnmatchcase(name, pattern) for pattern in refused),
+        "huggingface": "--model_name_or_path" in flags or "--config_name" in flags,
+        "megatron ": _options_in(arguments) >= _ENOUGH and (name or "--num-layers" in flags),
+        "torchtitan": name == "torchtitan.train",
+        "own": name.endswith(".py") and (has_file or (is_started and not flags)),
+    }
+    return next((kind.strip() for kind, holds in kinds.items() if holds), "")
 
 
 def _trainings(script: Script) -> list[tuple[Command, str]]:
     """Commands that train, those with most options first, and what they train with."""
     found = [(command, kind) for command in script.commands if (kind := kind_of(command))]
     whole = [one for one in found if not one[0].depends] or found
-    rank = {"megatron": 0, "bridge": 0, "huggingface": 0}
-    return sorted(whole, key=lambda one: (rank[one[1]], -_options_in(one[0].words)))
+    return sorted(whole, key=lambda one: (one[1] == "own", -_options_in(one[0].words)))
 
 
 def _left_out(trainings: Sequence[Command], commands: Sequence[Command], where: str) -> list[str]:

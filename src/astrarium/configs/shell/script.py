@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +49,7 @@ _LARGEST_FILE: Final = 1_000_000  # bytes of a file beside the script
 _ANCESTORS: Final = 6  # folders above the script in which files that it names are looked for
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
+_WITH_TEXT: Final = re.compile(r"-\w*c")
 _SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 _WORDS_IN_COMMON: Final = re.compile(r"\S+|\s+")
 # What a machine or a job sets; what it is, and whether it is set, cannot be known.
@@ -209,12 +211,11 @@ class _Reader:
                 continue
             if operator == "||" and met is True:
                 continue
+            follow = partial(self.follow, part)
             if operator and met is None:
-                self._both(lambda part=part: self.follow(part), lambda: None, one.line)  # type: ignore[misc]
+                self._both(follow, _nothing, one.line)
             else:
-                met = self._unless_failing(
-                    lambda part=part: self.follow(part), lambda: True, one.line
-                )  # type: ignore[misc]
+                met = self._unless_failing(follow, _nothing, one.line)
             if self.flow:
                 return met
         return met
@@ -258,9 +259,7 @@ class _Reader:
         for patterns, body in one.branches:
             texts = [self.variables.joined(pattern) for pattern in patterns]
             if any(fnmatchcase(subject, text) for text in texts):
-                return self._unless_failing(
-                    lambda body=body: self.run(body), lambda: True, one.line
-                )  # type: ignore[misc]
+                return self._unless_failing(partial(self.run, body), _nothing, one.line)
         return True
 
     def _any(self, bodies: Sequence[Sequence[Statement]], line: int) -> None:
@@ -361,11 +360,11 @@ class _Reader:
                 out[name] = self.variables.given[name]
             elif isinstance(first, list) or isinstance(second, list):
                 lists = [held if isinstance(held, list) else [] for held in (first, second)]
-                out[name] = _merged_words(*lists, f"{name}, by {why}")
+                out[name] = _merged_words(lists, f"{name}, by {why}")
             else:
                 texts = [held if isinstance(held, str) else "" for held in (first, second)]
                 parts = [_WORDS_IN_COMMON.findall(text) for text in texts]
-                out[name] = "".join(_merged_words(*parts, f"{name}, by {why}"))
+                out[name] = "".join(_merged_words(parts, f"{name}, by {why}"))
         return out
 
     # Commands
@@ -430,9 +429,9 @@ class _Reader:
             return builtin(self, words, line)
         if head in builtins.SILENT:
             return None if head in builtins.UNSURE else True
-        inner = self._inner_shell(words, line)
+        inner = self._inner_shell(words)
         if inner is not None:
-            return inner
+            return inner(line)
         if self.printed is not None:
             self.printed.append(marked(f"$({shown(' '.join(words))[:40]})"))
         self.record(words, line)
@@ -457,32 +456,30 @@ class _Reader:
         self.flow = "" if self.flow == "return" else self.flow
         return met
 
-    def _inner_shell(self, words: list[str], line: int) -> bool | None:
+    def _inner_shell(self, words: list[str]) -> Callable[[int], bool | None] | None:
         """`bash -c "text"`, `bash file`, `./file`: another shell, with what is exported alone."""
-        for number, word in enumerate(words):
-            if word not in _SHELLS:
-                continue
-            rest = words[number + 1 :]
-            while rest and rest[0].startswith("-") and not re.fullmatch(r"-\w*c", rest[0]):
+        at = next((i for i, word in enumerate(words) if word in _SHELLS), None)
+        if at is not None:
+            rest = words[at + 1 :]
+            while rest and rest[0].startswith("-") and not _WITH_TEXT.fullmatch(rest[0]):
                 rest = rest[1:]
-            if rest and re.fullmatch(r"-\w*c", rest[0]):
+            if rest and _WITH_TEXT.fullmatch(rest[0]):
                 text = rest[1] if len(rest) > 1 else ""
-                return self._other_shell(text, rest[3:], words[:number], line)
-            beside = self.beside(rest[0]) if rest else None
-            if beside is not None:
-                return self._other_file(beside, rest[1:], words[:number], line)
+                return partial(self._other_shell, text, rest[3:], words[:at])
             if not rest and self.input:
-                return self._other_shell(self.input, [], words[:number], line)
-            return None
-        if words[0] == "sbatch" and self.input:
-            return self._other_shell(self.input, [], words, line)
-        at = 0
-        if words[0] == "sbatch":
-            at = next((i for i, w in enumerate(words) if i and w.endswith(_SCRIPTS)), 0)
-        beside = self.beside(words[at]) if words[at].endswith(_SCRIPTS) else None
-        if beside is not None:
-            return self._other_file(beside, words[at + 1 :], words[:at], line)
-        return None
+                return partial(self._other_shell, self.input, [], words[:at])
+            file, arguments, prefix = (rest or [""])[0], rest[1:], words[:at]
+        elif words[0] == "sbatch" and self.input:
+            return partial(self._other_shell, self.input, [], words)
+        else:
+            begin = words[0] == "sbatch"
+            at = next((i for i, w in enumerate(words[begin:], begin) if w.endswith(_SCRIPTS)), 0)
+            at = at if begin else 0
+            file, arguments, prefix = words[at], words[at + 1 :], words[:at]
+            if not file.endswith(_SCRIPTS):
+                return None
+        path = self.beside(file)
+        return None if path is None else partial(self._other_file, path, arguments, prefix)
 
     def _other_file(
         self, path: Path, arguments: list[str], prefix: list[str], line: int
@@ -586,8 +583,9 @@ class _Reader:
         self.printed, self.input = printed, before
 
 
-def _merged_words(one: list[str], other: list[str], why: str) -> list[str]:
+def _merged_words(lists: Sequence[list[str]], why: str) -> list[str]:
     """What two lists have in common, and a mark for what is between."""
+    one, other = lists
     shorter = min(len(one), len(other))
     begin = 0
     while begin < shorter and one[begin] == other[begin]:
@@ -602,6 +600,10 @@ def _merged_words(one: list[str], other: list[str], why: str) -> list[str]:
     before = [" "] if any(words[0].isspace() for words in ends) else []
     after = [" "] if any(words[-1].isspace() for words in ends) else []
     return [*one[:begin], *before, mark, *after, *kept]
+
+
+def _nothing() -> bool:
+    return True
 
 
 def _is_keyed(elements: Sequence[Sequence[WordPart]]) -> bool:

@@ -250,7 +250,8 @@ class Parser:
         return Group(line, body, own=False)
 
     def _if(self, line: int) -> Statement:
-        branches, otherwise = [], ()
+        branches: list[tuple[tuple[Statement, ...], tuple[Statement, ...]]] = []
+        otherwise: tuple[Statement, ...] = ()
         word = "if"
         while word in ("if", "elif"):
             self.at += len(word)
@@ -429,7 +430,8 @@ class Parser:
         return Assignment(name, index, append, () if ends else self._word())
 
     def _elements(self, name: str) -> tuple[Word, ...]:
-        line, out = self.line, []
+        line = self.line
+        out: list[Word] = []
         while True:
             self._newlines()
             if self._operator() == ")":
@@ -440,7 +442,7 @@ class Parser:
             out.append(self._word())
 
     def _words(self) -> tuple[Word, ...]:
-        out = []
+        out: list[Word] = []
         while True:
             self._blanks()
             if self.at >= len(self.text) or self._operator():
