@@ -12,6 +12,7 @@ from astrarium.api import imports, request
 from astrarium.api.asked import AskedValues
 from astrarium.cli import output
 from astrarium.cli.shell import typed
+from astrarium.configs.imported import OpenQuestionError
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.value import Value
 
@@ -93,6 +94,14 @@ def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
     asked, tuning = request.tuned(asked, given.profile, runtime.name)
     asked = _with_order_of_pools(asked)
     strategy, conflicts = _strategy(imported, asked, runtime)
+    is_default = imported.described.gpus_is_default and given.cluster is None
+    if strategy is None and is_default and ":" not in str(given.gpus):
+        variable = imported.described.open_gpus
+        raise OpenQuestionError(
+            f"{imported.source}: on {asked.cluster.num_gpus} GPUs it would not start"
+            f" ({'; '.join(conflicts)}); but the machine sets ${variable}: say the number with"
+            f" --gpus {given.gpus}:N or --set {variable}=N"
+        )
     return ReviewedConfig(
         imported, asked, filled.called(asked), runtime, tuning, strategy, conflicts
     )

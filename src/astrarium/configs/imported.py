@@ -182,6 +182,8 @@ class Imported(Value, frozen=True):
         out = []
         for name, (value, who) in stated.items():
             words, own = facts[name]
+            if name == "gpus" and self.described.gpus_is_default:
+                continue  # the machine decides
             if own is not None and own != value:
                 shown = f"{own:,} {words}" if name == "gpus" else f"{words} {own:,}"
                 out.append(f"{self.source} has {shown}, but {who} says {value:,}")

@@ -71,3 +71,4 @@ class Described:
     vocabulary: int | None = None  # as the tokenizer's name tells, or the most there is
     vocabulary_is_bound: bool = False
     open_gpus: str = ""  # the variable that the number of GPUs depends on
+    gpus_is_default: bool = False  # the number holds unless that variable is set

@@ -139,9 +139,12 @@ def imported(
     if unset:
         raise OpenQuestionError(f"{source}: {'; '.join(unset)}")
     values = {**DEFAULTS, **arguments.settings()}
-    is_fork = "deepspeed" in arguments.older
+    is_fork = "deepspeed" in arguments.older or bool(arguments.neutral)
     if is_fork:
         values |= _of_deepspeed(values, launch)
+        if values.get("bf16") == "True" and values.get("zero_stage", "0") == "0":
+            why = "DeepSpeed's optimizer for bf16 shards its states by itself"
+            arguments.as_if.append(AsIf("--zero-stage", "0", "1", why))
     if answers and answers.vocabulary:
         values["vocab_size"] = str(answers.vocabulary)
     settings = Settings(values)
@@ -154,13 +157,15 @@ def imported(
     found = _overruled(values, settings)
     settings = Settings(values)
     conflicts = _conflicts(arguments, settings, is_fork=is_fork)
-    if launch.gpus is not None:
+    if launch.gpus is not None and not launch.is_default:
         conflicts += [text for text in [world_conflict(settings, launch.gpus)] if text]
     described = describe_megatron(settings if not conflicts else _plain(values), "configuration")
     described.gpus, described.open_gpus = launch.gpus, launch.open_gpus
+    described.gpus_is_default = launch.is_default
     if recipe:
         described.runtime = "megatron-bridge"
-        conflicts = [text for text in conflicts if text != NO_MICRO_BATCH]
+        # What the recipe says beside is not known, so nothing can be missing.
+        conflicts = [t for t in conflicts if t != NO_MICRO_BATCH and " needs " not in t]
         found.append("what the recipe itself sets is not known; Megatron's defaults are taken")
     if launch.is_script and not is_fork:
         found += environment_notes(settings, launch.environment)

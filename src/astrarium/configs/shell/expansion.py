@@ -80,6 +80,7 @@ class Variables:
         self.values: dict[str, Held] = dict(self.given)
         self.exported: set[str] = set(self.given)
         self.positional: list[str] = []
+        self.defaults: set[str] = set()  # variables that nothing sets, so that a default counts
         self.name = where  # $0
         self.run: Callable[[WordPart], str] = lambda part: marked(_command_name(part))
 
@@ -251,6 +252,8 @@ class Variables:
         if not empty:
             return value or []
         filled = self._inner(default)
+        if value is None:
+            self.defaults.add(name)
         if sign[-1] == "=":
             self.set(name, filled)
         return [filled]

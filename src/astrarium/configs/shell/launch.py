@@ -46,6 +46,11 @@ _VARIABLES: Final = (
     ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS_PERNODE", "NUM_GPUS", "N_GPUS", "NUM_GPU"),
     ("NNODES", "NUM_NODES", "NODES", "NUM_NODE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
 )
+# Variables by which machines say how many nodes and GPUs there are.
+_BY_MACHINES: Final = (
+    *("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES", "WORLD_SIZE", "SLURM_NTASKS"),
+    *("PET_NNODES", "NODE_COUNT", "GPUS_PER_NODE", "NPROC_PER_NODE"),
+)
 _ENOUGH: Final = 3  # options of Megatron by which a program that nobody knows is taken for it
 
 
@@ -63,6 +68,7 @@ class Launch(Value, frozen=True):
     files: Mapping[str, str | None] = {}
     folder: Path | None = None
     open_gpus: str = ""  # the variable that the number of GPUs depends on
+    is_default: bool = False  # the number holds unless that variable is set
 
 
 @cache
@@ -104,8 +110,14 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
         kind=kind,
         files=script.files,
         folder=folder,
-        open_gpus="" if gpus else why,
+        open_gpus=_of_nodes(script) if gpus else why,
+        is_default=bool(gpus and _of_nodes(script)),
     )
+
+
+def _of_nodes(script: Script) -> str:
+    """The variable of the machine that the number of nodes or GPUs has a default for, if any."""
+    return next((name for name in _BY_MACHINES if name in script.variables.defaults), "")
 
 
 def _has_settings(command: Command, where: str) -> bool:
@@ -317,11 +329,14 @@ def _gpus_of(
     gpus_of_node = 1
     for flags in (*(_flags(part) for part in parts), header):
         gpus_of_node = max(gpus_of_node, _whole(_of_gres(flags)) or 1)
-    for flags in (*(_flags(part) for part in parts), header):
+    for part, flags in (*((part, _flags(part)) for part in parts), ((), header)):
         per_node, nodes, in_all = (_first(flags, names) for names in (_PER_NODE, _NODES, _IN_ALL))
         open_on = open_on or _open_variable(flags)
         if per_node is None or (flags is header and "nproc_per_node" not in flags):
             per_node = _whole(_of_gres(flags)) or per_node
+        if per_node is None and "nproc_per_node" not in flags and _is_torchrun(part):
+            per_node = 1  # what torchrun starts if nothing is said
+            nodes = nodes or (None if _names(flags, _NODES) else 1)
         if per_node and _on_one_node(flags):
             nodes = nodes or (None if _names(flags, _NODES) else 1)
             if nodes:
@@ -360,6 +375,11 @@ def _open_variable(flags: Mapping[str, str]) -> str:
         if found:
             return found[0]
     return ""
+
+
+def _is_torchrun(part: Sequence[str]) -> bool:
+    name = part[0].rpartition("/")[2] if part else ""
+    return name in ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 
 
 def _on_one_node(flags: Mapping[str, str]) -> bool:
