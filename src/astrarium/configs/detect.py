@@ -57,7 +57,9 @@ def _of_file(path: Path, answers: Answers | None) -> Imported | None:
     from astrarium.documents.parsing import read_text
 
     source, text = str(path), read_text(path)
-    if path.suffix == ".py" or _PYTHON.search(text):
+    told = (*_SCRIPTS, *_TABLES, ".json")
+    is_python = path.suffix not in told and not text.startswith("#!") and _PYTHON.search(text)
+    if path.suffix == ".py" or is_python:
         from astrarium.configs.python_file import read_python
 
         return read_python(text, source)

@@ -38,6 +38,7 @@ class Conditions:
     def known(self, text: str) -> str:
         """A text in which variables that nothing sets are empty."""
         for name in unset_in(text):
+            self.reader.script.assumed.append(name)
             if name.isidentifier():
                 self.reader.note(
                     0, f"${name} is not set, so conditions take it as empty; --set {name}=VALUE"

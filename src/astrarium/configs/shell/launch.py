@@ -145,7 +145,23 @@ def _without_command(script: Script, where: str, header: Mapping[str, str]) -> L
         note = f"{where}: no command starts a training; its variables hold the options"
         gpus, _ = _gpus_of((), header, script)
         return Launch(arguments, gpus, _environment(script), (*script.notes, note))
-    started = [shown(one.words[0]) for one in script.commands if one.words]
+    _ask(script, where)
+    unknown = [program for program in map(_unknown_program, script.commands) if program]
+    if unknown:
+        raise NotModelledError(
+            f"{where}: starts {unknown[0]}, a program whose model and options are not known; say"
+            " what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"
+        )
+    started = list(dict.fromkeys(shown(one.words[0]) for one in script.commands if one.words))
+    what = f"it starts {', '.join(started)[:80]}" if started else "it starts nothing"
+    raise NotTrainingError(
+        f"{where}: no training is started here: {what}; expected a launch script such as one with"
+        " `torchrun ... pretrain_gpt.py --num-layers ...`"
+    )
+
+
+def _ask(script: Script, where: str) -> None:
+    """Ask for what keeps a script from starting anything that is known."""
     nested = [word for one in script.commands for word in one.words if word.endswith(".sh")]
     for name in nested:
         _refuse(name, (), where)
@@ -153,21 +169,30 @@ def _without_command(script: Script, where: str, header: Mapping[str, str]) -> L
         raise OpenQuestionError(
             f"{where}: it starts {shown(nested[0])}, which is not beside it; name that file"
         )
-    if any(unset_in(" ".join(one.words)) and len(one.words) < 3 for one in script.commands):
-        names = unset_in(" ".join(" ".join(one.words) for one in script.commands))
-        raise OpenQuestionError(
-            f"{where}: what it starts depends on ${names[0]}; add --set {names[0]}=VALUE"
+    open_words = [" ".join(one.words) for one in script.commands if len(one.words) < _ENOUGH]
+    names = [name for words in open_words for name in unset_in(words)]
+    if not script.commands:
+        names += script.assumed
+    if names:
+        way = (
+            "give the script's arguments behind its name"
+            if names[0].isdigit()
+            else f"add --set {names[0]}=VALUE"
         )
+        raise OpenQuestionError(f"{where}: what it starts depends on ${names[0]}; {way}")
     if script.stopped:
         raise OpenQuestionError(
             f"{where}: the script stops at {script.stopped} as it is started here; give the"
             " arguments that it wants behind its name, and --set NAME=VALUE for variables"
         )
-    what = f"it starts {', '.join(dict.fromkeys(started))[:80]}" if started else "it starts nothing"
-    raise NotTrainingError(
-        f"{where}: no training is started here: {what}; expected a launch script such as one with"
-        " `torchrun ... pretrain_gpt.py --num-layers ...`"
-    )
+
+
+def _unknown_program(command: Command) -> str:
+    """A Python program that a command starts on GPUs, as far as one can tell."""
+    launcher, program, _ = _parted(command.words)
+    is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
+    name = shown(program).rpartition("/")[2]
+    return name if is_started and name.endswith(".py") else ""
 
 
 def _refuse(program: str, arguments: Sequence[str], where: str) -> None:

@@ -81,6 +81,7 @@ class Script:
     commands: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: dict[str, str | None] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)  # unset variables that conditions depend on
     stopped: str = ""  # why it ends before its last line
 
 
