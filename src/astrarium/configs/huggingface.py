@@ -34,7 +34,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 # Ways to train less than all weights, or for something else than the next token.
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", "use_peft", "adapter", "peft")
 _OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")
-_OTHERWISE: Final = {"gpt2": "gpt2small", "qwen3600m": "qwen306b"}  # other names of models
+_OTHERWISE: Final = {"gpt2": "gpt2small", "qwen3600m": "qwen30.6b"}  # other names of models
 _OFF: Final = ("", "0", "none", "null", "false", "full")
 PROGRAM: Final = "Hugging Face Trainer 4"
 
@@ -43,7 +43,12 @@ PROGRAM: Final = "Hugging Face Trainer 4"
 def _catalog() -> Mapping[str, str]:
     from astrarium.catalog.models import model_entries
 
-    return {_letters(entry.name): entry.name for entry in model_entries()}
+    exact = {_letters(entry.name): entry.name for entry in model_entries()}
+    shorter: dict[str, list[str]] = {}
+    for letters, name in exact.items():
+        shorter.setdefault(letters.replace(".", ""), []).append(name)
+    alone = {letters: names[0] for letters, names in shorter.items() if len(names) == 1}
+    return {**alone, **exact}
 
 
 def _letters(name: str) -> str:
@@ -51,7 +56,9 @@ def _letters(name: str) -> str:
     lowered = name.lower().rpartition("/")[2].partition(" (")[0]
     for suffix in ("-hf", "-instruct", "-chat", "-base", "-it"):
         lowered = lowered.removesuffix(suffix)
-    letters = "".join(letter for letter in lowered.replace("meta-", "") if letter.isalnum())
+    # The point stays: OPT-1.3B is not OPT-13B.
+    kept = lowered.replace("meta-", "")
+    letters = "".join(letter for letter in kept if letter.isalnum() or letter == ".")
     return _OTHERWISE.get(letters, letters)
 
 

@@ -12,7 +12,7 @@ from astrarium.model.workload import Precision
 
 _NONE: Final = frozenset({"", "None", "none", "null", "-1"})
 _TRUE: Final = frozenset({"True", "true"})
-_WHOLE: Final = re.compile(r"[0-9]{1,18}")
+_WHOLE: Final = re.compile(r"[0-9](?:_?[0-9]){0,17}")  # as Python, which takes 1_000
 
 
 class Settings:

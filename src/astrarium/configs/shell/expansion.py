@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from astrarium.configs.shell.arithmetic import UndecidedError, evaluate, number_of
 from astrarium.configs.shell.nodes import PartKind, Word, WordPart
-from astrarium.configs.shell.syntax import Parser
+from astrarium.configs.shell.syntax import DEEPEST, Parser
 from astrarium.errors import InputError
 
 Held: TypeAlias = "str | list[str] | dict[str, str]"
@@ -82,6 +82,7 @@ class Variables:
         self.positional: list[str] = []
         self.defaults: set[str] = set()  # variables that nothing sets, so that a default counts
         self.name = where  # $0
+        self._depth = 0
         self.run: Callable[[WordPart], str] = lambda part: marked(_command_name(part))
 
     def set(self, name: str, value: Held, *, append: bool = False) -> None:
@@ -313,6 +314,15 @@ class Variables:
         """A default, which may hold variables and quotes itself."""
         if not re.search(r"[\"'$`\\]", text):
             return text
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise InputError(f"{self.where}: defaults nested deeper than {DEEPEST} levels")
+        try:
+            return self._inner_text(text)
+        finally:
+            self._depth -= 1
+
+    def _inner_text(self, text: str) -> str:
         if text[:1] == "'" and text[-1:] == "'" and text.count("'") == 2:
             return text[1:-1]
         return self.joined(Parser(re.sub(r'(?<!\\)"', "", text), self.where).quoted_text())

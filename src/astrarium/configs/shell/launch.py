@@ -242,7 +242,10 @@ def kind_of(command: Command) -> str:
 
 def _trainings(script: Script) -> list[tuple[Command, str]]:
     """Commands that train, those with most options first, and what they train with."""
-    found = [(command, kind) for command in script.commands if (kind := kind_of(command))]
+    # What begins with an option is the rest of a command above, unless there is nothing else.
+    begun = [one for one in script.commands if not one.words[one.begin].startswith("-")]
+    whole = begun or (script.commands if not any(one.begin for one in script.commands) else [])
+    found = [(command, kind) for command in whole if (kind := kind_of(command))]
     whole = [one for one in found if not one[0].depends] or found
     return sorted(whole, key=lambda one: (one[1] == "own", -_options_in(one[0].words)))
 
@@ -260,8 +263,9 @@ def _left_out(trainings: Sequence[Command], commands: Sequence[Command], where: 
     if chosen.depends:
         notes.append(f"{where}: whether this command is started depends on {chosen.depends}")
     for other in commands:
-        if other.words[0].startswith("--") and _options_in(other.words):
-            what = f"'{other.words[0]}' begins a command of its own: a comment or a missing \\ ends"
+        first = other.words[other.begin]
+        if first.startswith("--") and _options_in(other.words) and other != chosen:
+            what = f"'{first}' begins a command of its own: a comment or a missing \\ ends"
             notes.append(f"{where}:{other.line}: {what} the one above, so it is left out")
     return notes
 

@@ -70,6 +70,7 @@ class Command(Value, frozen=True):
     words: tuple[str, ...]
     line: int
     depends: str = ""
+    begin: int = 0  # where the command itself begins, behind launchers of an inner shell
 
 
 @dataclass(slots=True)
@@ -444,7 +445,7 @@ class _Reader:
 
     def record(self, words: Sequence[str], line: int) -> None:
         if len(self.script.commands) < MOST_TURNS:
-            command = Command((*self.prefix, *words), line, self.depends)
+            command = Command((*self.prefix, *words), line, self.depends, len(self.prefix))
             self.script.commands.append(command)
 
     def _call_function(self, words: list[str]) -> bool | None:
