@@ -332,7 +332,8 @@ def test_a_trainer_names_its_model(script: Read) -> None:
 
 def test_sizes_of_a_model_that_is_not_rebuilt_are_compared(script: Read) -> None:
     read = script(
-        f"torchrun --nproc_per_node 8 pretrain_gpt.py {PLAIN} --experimental-attention-variant dsa\n"
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py {PLAIN}"
+        " --experimental-attention-variant dsa\n"
     )
     assert read.described.shape is None
     against = " ".join(read.model_disagreements(load_model("llama-2-7b")))

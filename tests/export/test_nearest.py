@@ -18,7 +18,14 @@ from astrarium.export.nearest.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.program import RankProgram
 from astrarium.export.result import Refused
 from astrarium.export.software.other_runtime import estimate_note
-from astrarium.export.target import LACKED_BY_ALL, Target, find_target, refusals, target_names
+from astrarium.export.target import (
+    LACKED_BY_ALL,
+    Target,
+    find_target,
+    refusals,
+    target_names,
+    too_large,
+)
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job, job_of
@@ -254,3 +261,20 @@ def test_the_nearest_fits_as_the_software_itself_runs_it() -> None:
     assert runtime.name != find_runtime().name
     assert fits(target)
     assert not fits(replace(target, runtime="megatron"))
+
+
+def test_what_does_not_fit_under_its_own_runtime_is_refused() -> None:
+    """It fits as Megatron runs it; torch's own kernels keep more."""
+    job = planned("h100:8", tp=1, pp=1, micro_batch=2, zero_stage=2, recompute="none")
+    assert job.plan.fits
+    for name in ("deepspeed", "accelerate"):
+        target = find_target(name)
+        assert not refusals(job, target)
+        assert [one.feature for one in too_large(job, target)] == [Feature.MEMORY]
+        found = nearest(job, [target])
+        assert found is not None
+        assert not too_large(found.job, target)
+        words = Refused(target, too_large(job, target), found).message(1)
+        assert "cannot run plan 1" in words
+        assert "The nearest that it can" in words
+    assert not too_large(job, find_target("megatron"))

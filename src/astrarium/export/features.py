@@ -57,6 +57,7 @@ class Feature(StrEnum):
     SPOT_BESIDE = "nodes that may be taken away beside other nodes"
     RAMP = "a batch that grows"
     EVALUATION = "evaluations between iterations"
+    MEMORY = "more memory than there is"
 
 
 Words = Callable[[Job], str]  # what the plan asks for, with its values; "" if it does not

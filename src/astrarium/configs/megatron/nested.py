@@ -172,7 +172,7 @@ def read_nemo(content: Mapping[str, Any], source: str) -> Imported:
     values: dict[str, str] = {}
     for key, value in model.items():
         if not isinstance(value, Mapping | list) and value is not None and "${" not in str(value):
-            values[renamed.get(key, key)] = str(value)
+            values[renamed.get(str(key), str(key))] = str(value)
     if "swiglu" in str(model.get("activation", "")):
         values["swiglu"] = "True"
     if str(model.get("normalization", "")).lower() in ("rmsnorm", "llama_norm"):

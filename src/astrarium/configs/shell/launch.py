@@ -244,8 +244,8 @@ def _trainings(script: Script) -> list[tuple[Command, str]]:
     """Commands that train, those with most options first, and what they train with."""
     # What begins with an option is the rest of a command above, unless there is nothing else.
     begun = [one for one in script.commands if not one.words[one.begin].startswith("-")]
-    whole = begun or (script.commands if not any(one.begin for one in script.commands) else [])
-    found = [(command, kind) for command in whole if (kind := kind_of(command))]
+    alone = [] if any(one.begin for one in script.commands) else script.commands
+    found = [(command, kind) for command in begun or alone if (kind := kind_of(command))]
     whole = [one for one in found if not one[0].depends] or found
     return sorted(whole, key=lambda one: (one[1] == "own", -_options_in(one[0].words)))
 

@@ -112,6 +112,7 @@ CHANGES: Final[Mapping[Feature, Change]] = {
     Feature.FP8: {**_MORE_SHARED, "precision": (Precision.BF16,)},
     Feature.NODES: _ONE_POOL,
     Feature.UNEQUAL_NODES: _ONE_POOL,
+    Feature.MEMORY: {**_MORE_SHARED, "micro_batch": _own_and("micro_batch", (1,))},
     # The strategy stays: plans that are made here pay on demand.
     Feature.SPOT: {},
     Feature.SPOT_BESIDE: {},
