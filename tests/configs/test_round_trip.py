@@ -205,7 +205,7 @@ def test_folders_of_every_target_are_read_back(name: str, tmp_path: Path) -> Non
     strategy = {"tp": 1, "pp": 1, "micro_batch": 1, "zero_stage": 2 if name != "megatron" else 1}
     gpus, batch = 16, 128
     one = job_of(
-        document("llama-3-8b", f"h100:{gpus}", strategy, seq_length=4096, global_batch=batch)
+        document("llama-3.1-8b", f"h100:{gpus}", strategy, seq_length=4096, global_batch=batch)
     )
     assert not refusals(one, software)
     for file, text in folder_of(one, target, software).files.items():

@@ -19,7 +19,8 @@ from typing import Final
 
 from astrarium.configs.shell import builtins
 from astrarium.configs.shell.conditions import Conditions
-from astrarium.configs.shell.expansion import Held, Variables, either, marked, shown, unset_in
+from astrarium.configs.shell.expansion import Held, Variables, marked, shown, unset_in
+from astrarium.configs.shell.merging import merged
 from astrarium.configs.shell.nodes import (
     AndOr,
     Arithmetic,
@@ -38,7 +39,8 @@ from astrarium.configs.shell.nodes import (
     WordPart,
     plain,
 )
-from astrarium.configs.shell.syntax import PLACEHOLDER, parse
+from astrarium.configs.shell.syntax import parse
+from astrarium.configs.shell.words import PLACEHOLDER
 from astrarium.errors import InputError
 from astrarium.value import Value
 
@@ -51,7 +53,6 @@ _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
 _WITH_TEXT: Final = re.compile(r"-\w*c")
 _SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
-_WORDS_IN_COMMON: Final = re.compile(r"\S+|\s+")
 # What a machine or a job sets; what it is, and whether it is set, cannot be known.
 _OF_MACHINES: Final = re.compile(
     r"(SLURM|PBS|LSB|OMPI|PMI|NCCL|CUDA|HF|WANDB|AWS|AZ|K8S|KUBERNETES)_\w*|HOME|USER|HOSTNAME|PWD"
@@ -348,26 +349,7 @@ class _Reader:
         if self.flow and not flow:
             self.variables.values, self.flow = first, ""
             return
-        self.variables.values = self._merged(first, self.variables.values, why)
-
-    def _merged(
-        self, one: Mapping[str, Held], other: Mapping[str, Held], why: str
-    ) -> dict[str, Held]:
-        out: dict[str, Held] = {}
-        for name in {**one, **other}:
-            first, second = one.get(name), other.get(name)
-            if first == second and first is not None:
-                out[name] = first
-            elif name in self.variables.given:
-                out[name] = self.variables.given[name]
-            elif isinstance(first, list) or isinstance(second, list):
-                lists = [held if isinstance(held, list) else [] for held in (first, second)]
-                out[name] = _merged_words(lists, f"{name}, by {why}")
-            else:
-                texts = [held if isinstance(held, str) else "" for held in (first, second)]
-                parts = [_WORDS_IN_COMMON.findall(text) for text in texts]
-                out[name] = "".join(_merged_words(parts, f"{name}, by {why}"))
-        return out
+        self.variables.values = merged(self.variables, first, why)
 
     # Commands
 
@@ -583,25 +565,6 @@ class _Reader:
             if len(self.script.files) < MOST_TURNS and text:
                 self.script.files[name] = before_text + text
         self.printed, self.input = printed, before
-
-
-def _merged_words(lists: Sequence[list[str]], why: str) -> list[str]:
-    """What two lists have in common, and a mark for what is between."""
-    one, other = lists
-    shorter = min(len(one), len(other))
-    begin = 0
-    while begin < shorter and one[begin] == other[begin]:
-        begin += 1
-    end = 0
-    while end < shorter - begin and one[-1 - end] == other[-1 - end]:
-        end += 1
-    between = [words[begin : len(words) - end] for words in (one, other)]
-    kept = one[len(one) - end :] if end else []
-    mark = either(why, *(" ".join(filter(str.strip, words)) for words in between))
-    ends = [words for words in between if words]
-    before = [" "] if any(words[0].isspace() for words in ends) else []
-    after = [" "] if any(words[-1].isspace() for words in ends) else []
-    return [*one[:begin], *before, mark, *after, *kept]
 
 
 def _nothing() -> bool:
